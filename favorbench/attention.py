@@ -1,0 +1,259 @@
+"""Exact attention, and linear attention from features, both in log space and in tiles.
+
+One operation carries all of it: ``accumulate``, a running sum of exp(log) * value that keeps its own maximum, so
+nothing overflows and no eps is needed. It sums over keys (exact attention), over keys for each feature, and over
+features for each query.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from array_api_compat import array_namespace
+from jaxtyping import Float
+
+from favorbench.arrays import Array, Features
+from favorbench.errors import InputError
+from favorbench.maps import FeatureMap, get_map
+from favorbench.samplers import Sampler, get_sampler
+
+TILE_ELEMENTS = 1 << 16  # half a MiB of float64: a tile and its temporaries stay in a core's second-level cache
+KEY_TILE = 2048  # keys in one tile of exact attention
+
+
+class Sample(NamedTuple):
+    """What one map uses at random: omega, and what it draws beside it (phases), one row per projection."""
+
+    omega: Float[Array, "num_projections head_dim"]
+    extra: Array | None = None
+
+
+class Accumulator(NamedTuple):
+    """A sum of exp(log) * value, kept as exp(log_peak) * total with log_peak the largest log so far."""
+
+    log_peak: Float[Array, "*batch n 1"]
+    total: Float[Array, "*batch n columns"]
+
+
+class Estimator(NamedTuple):
+    """A map to be evaluated for every R in sizes (increasing) on the same sample."""
+
+    map: FeatureMap
+    extra: Array | None
+    sizes: tuple[int, ...]
+
+
+class Estimate(NamedTuple):
+    """A tile of an attention estimate: which estimator, which R, which rows of the queries."""
+
+    estimator: int
+    num_projections: int
+    rows: slice
+    output: Float[Array, "*batch n d_v"]
+    normaliser: Float[Array, "*batch n 1"]
+
+
+def exact_attention(
+    query: Float[Array, "*batch n d"], key: Float[Array, "*batch l d"], value: Float[Array, "*batch l d_v"]
+) -> Float[Array, "*batch n d_v"]:
+    """Softmax attention, softmax(query key^T / sqrt(d)) value, in float64 and in tiles: never an n x l array.
+
+    Raises InputError if the shapes do not fit. Vaswani et al. 2017, eq. (1).
+    """
+    check_shapes(query, key, value)
+    xp = array_namespace(query, key, value)
+    query, key, value = (xp.astype(a, xp.float64) for a in (query, key, value))
+    scaled = query * query.shape[-1] ** -0.5
+    right = _with_ones(value)
+    key_tiles = tiles(key.shape[-2], TILE_ELEMENTS // KEY_TILE)
+    outputs = []
+    for rows in tiles(query.shape[-2], min(key.shape[-2], KEY_TILE)):
+        state = None
+        for keys in key_tiles:
+            logits = scaled[..., rows, :] @ xp.matrix_transpose(key[..., keys, :])
+            state = accumulate(state, Features(None, logits), right[..., keys, :])
+        outputs.append(_quotient(state)[0])
+    return xp.concat(outputs, axis=-2)
+
+
+def linear_attention(
+    query: Float[Array, "*batch n d"],
+    key: Float[Array, "*batch l d"],
+    value: Float[Array, "*batch l d_v"],
+    omega: Sample | Float[Array, "num_projections d"],
+    map: str | FeatureMap = "positive",
+) -> Float[Array, "*batch n d_v"]:
+    """The attention estimate phi(q) (phi(k)^T value) / phi(q) (phi(k)^T 1), without an eps; O(l) time and memory.
+
+    query and key are as attention takes them: the factor d^-1/4 is applied here. The result has their dtype.
+    Raises InputError if the shapes do not fit, ScenarioError for an unknown map.
+    """
+    check_shapes(query, key, value)
+    feature_map, sample = _resolved(map, omega, query.shape[-1])
+    sizes = (sample.omega.shape[0],)
+    estimator = Estimator(feature_map, sample.extra, sizes)
+    xp = array_namespace(query)
+    return xp.concat([e.output for e in attention_estimates(query, key, value, sample.omega, [estimator])], axis=-2)
+
+
+def kernel_estimate(
+    x: Float[Array, "*batch n d"],
+    y: Float[Array, "*batch l d"],
+    omega: Sample | Float[Array, "num_projections d"],
+    map: str | FeatureMap = "positive",
+) -> Float[Array, "*batch n l"]:
+    """phi(x).phi(y), the estimate of exp(x.y), for every pair of rows; x and y are ALREADY scaled by d^-1/4.
+
+    Raises InputError if the shapes do not fit, ScenarioError for an unknown map.
+    """
+    if x.shape[-1] != y.shape[-1]:
+        raise InputError(f"x has head_dim {x.shape[-1]} and y has {y.shape[-1]}; they must be equal")
+    feature_map, sample = _resolved(map, omega, x.shape[-1])
+    xp = array_namespace(x, y)
+    weights = xp.matrix_transpose(sample.omega)
+    left = feature_map.query_features(x, x @ weights, sample.extra)
+    right = feature_map.key_features(y, y @ weights, sample.extra)
+    total = 0.0
+    for a, b in zip(left, right, strict=True):
+        peak_a = xp.max(a.log_scale, axis=-1, keepdims=True)
+        peak_b = xp.max(b.log_scale, axis=-1, keepdims=True)
+        product = a.relative_to(peak_a) @ xp.matrix_transpose(b.relative_to(peak_b))
+        total = total + product * xp.exp(peak_a + xp.matrix_transpose(peak_b))
+    return total / sample.omega.shape[0]
+
+
+def sample_omega(
+    sampler: str | Sampler,
+    num_projections: int,
+    head_dim: int,
+    rng: np.random.Generator,
+    map: str | FeatureMap | None = None,
+) -> Sample | Float[np.ndarray, "num_projections head_dim"]:
+    """Draw omega; with ``map``, the whole sample that map needs (for "phase", omega and the phases).
+
+    Raises ScenarioError for an unknown sampler or map.
+    """
+    omega = get_sampler(sampler).sample(rng, num_projections, head_dim)
+    return omega if map is None else Sample(omega, get_map(map).draw_extra(rng.spawn(1)[0], num_projections))
+
+
+def attention_estimates(
+    query: Array, key: Array, value: Array, omega: Array, estimators: Sequence[Estimator]
+) -> Iterator[Estimate]:
+    """Every estimator at every R, tile by tile, from one projection of queries and of keys.
+
+    Two passes: over keys, for one (R, d_v + 1) summary per block of features; over queries, for the outputs, all R
+    from one running sum over features. Memory is O(tile + R d_v) beside the inputs.
+    """
+    x, y = (a * a.shape[-1] ** -0.25 for a in (query, key))
+    estimators = [e._replace(map=e.map.fit(x, y, omega[: e.sizes[-1]])) for e in estimators]
+    summaries = _key_summaries(y, _with_ones(value), omega, estimators)
+    for rows in tiles(x.shape[-2], omega.shape[0]):
+        projection = _project(x[..., rows, :], omega)
+        for index, (estimator, summary) in enumerate(zip(estimators, summaries, strict=True)):
+            width = estimator.sizes[-1]
+            blocks = estimator.map.query_features(x[..., rows, :], projection[..., :width], estimator.extra)
+            for size, state in _prefix_sums(blocks, summary, estimator.sizes):
+                output, normaliser = _quotient(state)
+                yield Estimate(index, size, rows, output, normaliser)
+
+
+def accumulate(state: Accumulator | None, features: Features, right: Array) -> Accumulator:
+    """Add features @ right, (..., n, m) @ (..., m, columns), to the running sum."""
+    xp = array_namespace(right)
+    peak = xp.max(features.log_scale, axis=-1, keepdims=True)
+    if state is not None:
+        peak = xp.maximum(peak, state.log_peak)
+    peak = xp.where(xp.isfinite(peak), peak, xp.zeros_like(peak))  # a row of zero features has log -inf
+    total = features.relative_to(peak) @ right
+    if state is not None:
+        total = total + state.total * xp.exp(state.log_peak - peak)
+    return Accumulator(peak, total)
+
+
+def tiles(length: int, width: int) -> list[slice]:
+    """Equal slices that cover range(length), each of about TILE_ELEMENTS / width rows."""
+    count = max(1, -(-length * width // TILE_ELEMENTS))
+    step = -(-length // count)
+    return [slice(start, min(start + step, length)) for start in range(0, length, step)]
+
+
+def check_shapes(query: Array, key: Array, value: Array) -> None:
+    """Raise InputError unless query (..., n, d), key (..., l, d) and value (..., l, d_v) fit and are not empty."""
+    shapes = f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
+    if min(query.ndim, key.ndim, value.ndim) < 2:
+        raise InputError(f"{shapes}: each needs at least 2 axes, (..., length, head_dim)")
+    if 0 in (*query.shape, *key.shape, *value.shape):
+        raise InputError(f"{shapes}: an axis is empty")
+    if query.shape[-1] != key.shape[-1]:
+        raise InputError(f"{shapes}: query and key must have the same head_dim (last axis)")
+    if key.shape[-2] != value.shape[-2]:
+        raise InputError(f"{shapes}: key and value must have the same length (axis -2)")
+    if not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
+        raise InputError(f"{shapes}: the leading axes must be equal")
+
+
+def _key_summaries(y: Array, right: Array, omega: Array, estimators: Sequence[Estimator]) -> list[list[Accumulator]]:
+    """For each estimator and block of features: sum over keys of feature times [value, 1], one row per projection."""
+    summaries: list[list[Accumulator | None]] = [[] for _ in estimators]
+    for keys in tiles(y.shape[-2], omega.shape[0]):
+        projection = _project(y[..., keys, :], omega)
+        for summary, (feature_map, extra, sizes) in zip(summaries, estimators, strict=True):
+            blocks = feature_map.key_features(y[..., keys, :], projection[..., : sizes[-1]], extra)
+            summary.extend([None] * (len(blocks) - len(summary)))
+            for i, block in enumerate(blocks):
+                summary[i] = accumulate(summary[i], block.transposed(), right[..., keys, :])
+    return summaries  # pyright: ignore[reportReturnType]  (there is at least one tile, so no None is left)
+
+
+def _prefix_sums(
+    blocks: Sequence[Features], summary: Sequence[Accumulator], sizes: Sequence[int]
+) -> Iterator[tuple[int, Accumulator]]:
+    """For each R in sizes, the sum over the first R projections of query feature times key summary.
+
+    The key summary's log peak joins the query's log feature before the row maximum is taken: so for a positive map the
+    largest term of a normaliser is at least 1, for every R.
+    """
+    xp = array_namespace(summary[0].total)
+    joined = [
+        block._replace(log_scale=block.log_scale + xp.matrix_transpose(keys.log_peak))
+        for block, keys in zip(blocks, summary, strict=True)
+    ]
+    state, start = None, 0
+    for stop in sizes:
+        for block, keys in zip(joined, summary, strict=True):
+            state = accumulate(state, block.columns(start, stop), keys.total[..., start:stop, :])
+        start = stop
+        assert state is not None
+        yield stop, state
+
+
+def _project(x: Array, omega: Array) -> Array:
+    xp = array_namespace(x)
+    return x @ xp.matrix_transpose(omega)
+
+
+def _with_ones(value: Array) -> Array:
+    """[value, 1]: so that one product gives numerator and normaliser."""
+    xp = array_namespace(value)
+    return xp.concat([value, xp.ones((*value.shape[:-1], 1), dtype=value.dtype)], axis=-1)
+
+
+def _quotient(state: Accumulator | None) -> tuple[Array, Array]:
+    """Numerator over normaliser, and the normaliser. A normaliser of 0 gives inf or nan: a measurement, no error."""
+    assert state is not None
+    normaliser = state.total[..., -1:]
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        return state.total[..., :-1] / normaliser, normaliser
+
+
+def _resolved(map: str | FeatureMap, omega: Sample | Array, head_dim: int) -> tuple[FeatureMap, Sample]:
+    feature_map = get_map(map)
+    sample = omega if isinstance(omega, Sample) else Sample(omega)
+    if sample.omega.ndim != 2 or sample.omega.shape[-1] != head_dim or sample.omega.shape[0] == 0:
+        raise InputError(f"omega has shape {tuple(sample.omega.shape)}; it must be (num_projections, {head_dim})")
+    if sample.extra is None and feature_map.draw_extra(np.random.default_rng(0), 1) is not None:
+        raise InputError(
+            f"map {feature_map.name!r} draws more than omega: use sample_omega(..., map={feature_map.name!r})"
+        )
+    return feature_map, sample

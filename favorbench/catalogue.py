@@ -1,0 +1,83 @@
+"""What there is, as records: for ``favorbench list``."""
+
+import tomllib
+from typing import Any
+
+from favorbench.baselines import BASELINES
+from favorbench.inputs import INPUTS, SHIPPED, File
+from favorbench.maps import MAPS
+from favorbench.metrics import METRICS
+from favorbench.samplers import SAMPLERS
+from favorbench.scenario import shipped_scenarios
+
+
+def records(what: str) -> list[dict[str, Any]]:
+    """One record for each member of a family; "name" first."""
+    return {
+        "maps": _maps,
+        "samplers": _samplers,
+        "inputs": _inputs,
+        "scenarios": _scenarios,
+        "metrics": _metrics,
+        "baselines": _baselines,
+    }[what]()
+
+
+def _maps() -> list[dict[str, Any]]:
+    return [
+        {
+            "name": member.name,
+            "features": "R" if member.features_per_projection == 1 else f"{member.features_per_projection}R",
+            "unbiased": _yes(member.unbiased),
+            "nonnegative": _yes(member.nonnegative),
+            "causal_safe": _yes(member.causal_safe),
+            "reference": member.reference,
+        }
+        for member in MAPS
+    ]
+
+
+def _samplers() -> list[dict[str, Any]]:
+    return [
+        {
+            "name": member.name,
+            "gaussian_rows": _yes(member.gaussian_rows),
+            "coupling": member.coupling,
+            "nested": _yes(member.nested),
+            "reference": member.reference,
+        }
+        for member in SAMPLERS
+    ]
+
+
+def _inputs() -> list[dict[str, Any]]:
+    laws = [{"name": law.name, "description": law.description} for law in INPUTS if law is not File]
+    shipped = [
+        {"name": name, "description": "four real heads of all-MiniLM-L6-v2 on 512 tokens (L0H1, L0H5, L5H0, L5H8), d = 32"}
+        for name in SHIPPED
+    ]
+    return [*laws, *shipped, {"name": "PATH", "description": File.description}]
+
+
+def _scenarios() -> list[dict[str, Any]]:
+    return [
+        {"name": name, "title": tomllib.loads(path.read_text(encoding="utf-8"))["title"]}
+        for name, path in shipped_scenarios().items()
+    ]
+
+
+def _metrics() -> list[dict[str, Any]]:
+    return [
+        {"name": name, "better": metric.better, "unit": metric.unit, "formula": metric.formula}
+        for name, metric in METRICS.items()
+    ]
+
+
+def _baselines() -> list[dict[str, Any]]:
+    return [
+        {"name": member.name, "description": member.description, "reference": member.reference} for member in BASELINES
+    ]
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"

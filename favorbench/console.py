@@ -1,0 +1,99 @@
+"""What a person sees: tables and sentences on stdout, progress and messages on stderr."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from favorbench import tables
+
+_WIDE = 500  # a pipe or a file has no width: nothing is cut there
+
+
+def stdout() -> Console:
+    """The console for results: as wide as the terminal, unlimited when it is a pipe."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
+
+
+def stderr() -> Console:
+    """The console for messages."""
+    return Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else _WIDE)
+
+
+def message(text: str) -> None:
+    """One line for the user, beside the results."""
+    stderr().print(Text(text), soft_wrap=True)
+
+
+@contextlib.contextmanager
+def progress(title: str, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """A live bar with the time left on stderr; nothing when quiet or when stderr is no terminal."""
+    console = stderr()
+    if quiet or not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("left"))
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def show_table(console: Console, table: tables.Table, metric: str, note: str = "") -> None:
+    """A table of values: green where better than uniform attention, red and * where worse."""
+    shown = _columns_that_fit(console.width, table, metric)
+    rich_table = RichTable(title=table.title or None, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for name in table.labels:
+        rich_table.add_column(tables.HEADINGS.get(name, name), no_wrap=True)
+    heading = tables.HEADINGS.get(table.axis, table.axis)
+    for i in shown:
+        rich_table.add_column(f"{heading}={table.columns[i]}", justify="right", no_wrap=True)
+    for labels, values, worse in table.rows:
+        cells = [Text(str(label)) for label in labels]
+        cells += [_value(values[i], worse[i], metric, is_uniform="uniform" in labels) for i in shown]
+        rich_table.add_row(*cells)
+    console.print(rich_table)
+    hidden = len(table.columns) - len(shown)
+    note += f" {hidden} of {len(table.columns)} columns do not fit: widen the terminal, or see summary.md." if hidden else ""
+    console.print(Text(f"{table.caption}. {note}".strip(), style="dim"))
+    console.print()
+
+
+def show_records(console: Console, records: Sequence[dict[str, object]], columns: Sequence[str]) -> None:
+    """A plain list: one row for each record, text wrapped in the last column."""
+    rich_table = RichTable(box=None, pad_edge=False)
+    for i, name in enumerate(columns):
+        rich_table.add_column(name, no_wrap=i == 0, overflow="fold")
+    for record in records:
+        rich_table.add_row(*(Text(str(record[name])) for name in columns))
+    console.print(rich_table)
+
+
+def _value(value: float, worse: bool, metric: str, is_uniform: bool) -> Text:
+    text = tables.format_value(value, metric)
+    if text == "-" or is_uniform:
+        return Text(text + " ", style="dim" if text == "-" else "")
+    return Text(text + "*", style="red") if worse else Text(text + " ", style="green")
+
+
+def _columns_that_fit(width: int, table: tables.Table, metric: str) -> list[int]:
+    """All columns, or as many as fit, spread evenly from the first to the last."""
+    label_width = sum(
+        max([len(tables.HEADINGS.get(name, name)), *(len(str(labels[i])) for labels, _, _ in table.rows)]) + 2
+        for i, name in enumerate(table.labels)
+    )
+    heading = tables.HEADINGS.get(table.axis, table.axis)
+    column_width = 2 + max(
+        [len(f"{heading}={value}") for value in table.columns]
+        + [len(tables.format_value(value, metric)) + 1 for _, values, _ in table.rows for value in values],
+        default=1,
+    )
+    count, fit = len(table.columns), max(1, (width - label_width + 2) // column_width)
+    if fit >= count:
+        return list(range(count))
+    if fit == 1:
+        return [count - 1]
+    return sorted({round(i * (count - 1) / (fit - 1)) for i in range(fit)})

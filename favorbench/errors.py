@@ -1,0 +1,30 @@
+"""The exceptions favorbench raises on purpose.
+
+    FavorbenchError          one clear sentence: what was given, what is allowed, what to do
+    ├── ScenarioError        a flag or a scenario file is wrong
+    ├── InputError           queries, keys and values cannot be used (a file, or arrays given to the Python API)
+    ├── StoreError           a run directory cannot be read, written, or is not what was asked for
+    └── WorkerError          a worker process died
+
+The command line prints the sentence and exits 2. A failed claim (``reproduce``) is a result, not an exception: exit 1.
+"""
+
+
+class FavorbenchError(Exception):
+    """Base of all errors a user can cause and mend."""
+
+
+class ScenarioError(FavorbenchError, ValueError):
+    """A flag or a scenario file is wrong."""
+
+
+class InputError(FavorbenchError, ValueError):
+    """Queries, keys and values cannot be used."""
+
+
+class StoreError(FavorbenchError):
+    """A run directory cannot be read, written, or is not what was asked for."""
+
+
+class WorkerError(FavorbenchError):
+    """A worker process died."""

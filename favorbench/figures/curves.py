@@ -1,0 +1,127 @@
+"""Error curves: a median line with its 10 to 90 % band for each series, beside the baselines, in panels."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from favorbench.figures import style
+from favorbench.metrics import METRICS
+from favorbench.summary import CELL, Results
+from favorbench.tables import HEADINGS, describe_cell
+
+PANELS = 12  # in one figure; more go to name-2, name-3, ...
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What one panel shows: rows of the summary, and a title."""
+
+    title: str
+    maps: pd.DataFrame
+    baselines: pd.DataFrame
+
+
+def draw_panels(
+    results: Results, name: str, panels: Sequence[Panel], x: str, series: Callable[[pd.Series], str], columns: int, metric: str,
+    directory: Path,
+) -> list[Path]:  # fmt: skip
+    """Draw the panels, PANELS to a figure, and save each figure with its numbers."""
+    written: list[Path] = []
+    pages = [panels[i : i + PANELS] for i in range(0, len(panels), PANELS)]
+    for number, page in enumerate(pages, start=1):
+        with style.context():  # pyright: ignore[reportGeneralTypeIssues]
+            figure, axes = style.panels(len(page), min(columns, len(page)))
+            names = list(dict.fromkeys(series(row) for panel in panels for _, row in panel.maps.iterrows()))
+            data = []
+            for ax, panel in zip(axes, page, strict=True):
+                data.append(_draw(ax, panel, x, series, names, metric).assign(panel=panel.title))
+            suffix = f"-{number}" if len(pages) > 1 else ""
+            style.finish(figure, axes, caption(results, metric, x))
+            written += style.save(figure, directory, f"{name}{suffix}", pd.concat(data, ignore_index=True))
+    return written
+
+
+def cells(results: Results, drop: Sequence[str] = ()) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The summary's cells, each with a short title of the axes that vary; ``drop`` are axes left together."""
+    axes = [axis for axis in CELL if axis not in drop]
+    varying = [a for a in axes if results.summary[a].nunique() > 1]
+    for _, cell in results.summary.groupby(axes, sort=False, dropna=False):
+        first = cell.iloc[0]
+        yield ", ".join(_short(axis, first[axis]) for axis in varying if not (axis == "query_len" and "seq_len" in varying)), cell
+
+
+def caption(results: Results, metric: str, x: str) -> str:
+    """What is shown, of how many draws, on what, and what R means."""
+    n = results.summary["n"]
+    draws = f"{n.min()}" if n.min() == n.max() else f"{n.min()} to {n.max()}"
+    first = results.summary.iloc[0]
+    fixed = "" if any(results.summary[a].nunique() > 1 for a in CELL) else f" {describe_cell(first)}."
+    meaning = (
+        "R counts features (equal num_features)." if results.scenario.budget == "features" else
+        "R counts projections: trig and hyperbolic have 2R features, the other maps R."
+    )  # fmt: skip
+    partial = "" if results.manifest["complete"] else "PARTIAL RUN. "
+    return (
+        f"{partial}{results.scenario.name}: median of {draws} draws, band from 10 % to 90 %.{fixed} {meaning} "
+        f"{metric}: {METRICS[metric].formula}."
+    )
+
+
+def _draw(
+    ax: Axes, panel: Panel, x: str, series: Callable[[pd.Series], str], names: Sequence[str], metric: str
+) -> pd.DataFrame:
+    maps = panel.maps.assign(series=[series(row) for _, row in panel.maps.iterrows()])
+    kept = []
+    for name in names:
+        curve = maps[maps["series"] == name].sort_values(x)
+        if curve.empty:
+            continue
+        i = names.index(name)
+        colour = style.COLOURS[i % len(style.COLOURS)]
+        ax.fill_between(curve[x], curve[f"{metric}_q10"], curve[f"{metric}_q90"], color=colour, alpha=0.15, linewidth=0)
+        ax.plot(
+            curve[x], curve[f"{metric}_median"], color=colour, marker=style.MARKERS[i % len(style.MARKERS)], markersize=5,
+            linestyle=style.DASHES[i % len(style.DASHES)], label=name,
+        )  # fmt: skip
+        kept.append(curve)
+    drawn = pd.concat(kept)
+    kept.append(_baselines(ax, panel.baselines, x, sorted(set(drawn[x])), metric))
+    _axes(ax, panel, drawn, x, metric)
+    columns = ["series", x, "n", f"{metric}_median", f"{metric}_q10", f"{metric}_q90"]
+    return pd.concat(kept)[list(dict.fromkeys(columns))]
+
+
+def _axes(ax: Axes, panel: Panel, drawn: pd.DataFrame, x: str, metric: str) -> None:
+    baselines = panel.baselines
+    firm = baselines[baselines["map"] != "best-rank"][f"{metric}_median"]
+    best = baselines[baselines["map"] == "best-rank"][f"{metric}_median"]
+    if metric in ("mse", "relative_error", "max_abs_error"):
+        quantiles = [*drawn[f"{metric}_median"], *drawn[f"{metric}_q10"], *drawn[f"{metric}_q90"]]
+        style.log_limits(ax, [*quantiles, *firm], [*best])
+    style.number_axis(ax, list(drawn[x]))
+    ax.set_title(panel.title)
+    ax.set_xlabel(HEADINGS.get(x, x))
+    ax.set_ylabel(metric)
+
+
+def _baselines(ax: Axes, baselines: pd.DataFrame, x: str, positions: Sequence[float], metric: str) -> pd.DataFrame:
+    """Baselines as lines: flat where they do not depend on x, otherwise through their own points."""
+    drawn = []
+    for name, look in style.BASELINES.items():
+        points = baselines[baselines["map"] == name].sort_values(x)
+        if points.empty:
+            continue
+        if x == "num_projections" and set(points[x]) == {0}:
+            points = pd.concat([points.iloc[[0]]] * len(positions)).assign(**{x: list(positions)})
+        ax.plot(points[x], points[f"{metric}_median"], zorder=1.5, linewidth=1.6, **look)
+        drawn.append(points.assign(series=name))
+    return pd.concat(drawn) if drawn else baselines.iloc[:0].assign(series="")
+
+
+def _short(axis: str, value: object) -> str:
+    if axis in ("input", "head", "dtype"):
+        return "" if value == "-" else str(value)
+    return f"{HEADINGS.get(axis, axis)} = {value:g}"

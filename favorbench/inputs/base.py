@@ -1,0 +1,46 @@
+"""What an input law is."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+
+class Inputs(NamedTuple):
+    """Queries, keys and values of one head, float64, at scale 1."""
+
+    query: Float[np.ndarray, "query_len head_dim"]
+    key: Float[np.ndarray, "seq_len head_dim"]
+    value: Float[np.ndarray, "seq_len value_dim"]
+
+
+class Head(NamedTuple):
+    """One input that a law offers: its label and its shape."""
+
+    label: str
+    query_len: int
+    seq_len: int
+    head_dim: int
+
+
+class InputLaw(ABC):
+    """Where queries, keys and values come from."""
+
+    name: ClassVar[str]
+    description: ClassVar[str]
+
+    @abstractmethod
+    def heads(self, seq_lens: tuple[int, ...] | None, head_dims: tuple[int, ...] | None) -> tuple[Head, ...]:
+        """The inputs there are for the lengths and dimensions asked for (None: not asked).
+
+        Raises ScenarioError where they cannot be had.
+        """
+
+    @abstractmethod
+    def draw(self, rng: np.random.Generator, head: Head) -> Inputs:
+        """Queries, keys and values of ``head``. A law that reads data ignores rng."""
+
+    def digest(self) -> str | None:
+        """SHA-256 of the data behind the law, if there are any."""
+        return None

@@ -1,0 +1,145 @@
+"""Queries, keys and values from a file: .npz or .safetensors."""
+
+import functools
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from favorbench.errors import InputError, ScenarioError
+from favorbench.inputs.base import Head, InputLaw, Inputs
+
+_NAMES = {"query": ("q", "query"), "key": ("k", "key"), "value": ("v", "value")}
+
+
+class _Contents(NamedTuple):
+    """The file's heads: arrays (heads, length, dim) in float64, a label each, and what was converted."""
+
+    query: np.ndarray
+    key: np.ndarray
+    value: np.ndarray
+    labels: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class File(InputLaw):
+    """Heads of a file with arrays q, k, v (or query, key, value), before any scaling by 1/sqrt(d).
+
+    Shapes (heads, L, d), (batch, heads, L, d) or (L, d); each head is one input. Lengths of q and k may differ.
+    Integer arrays ``layer`` and ``head`` of shape (heads,), if there, give the labels. Nothing is ever unpickled.
+    """
+
+    path: str
+    label: str = ""
+    name: ClassVar[str] = "file"
+    description: ClassVar[str] = "PATH.npz or PATH.safetensors with arrays q, k, v: (heads, L, d), (batch, heads, L, d), (L, d)"
+
+    def heads(self, seq_lens: tuple[int, ...] | None, head_dims: tuple[int, ...] | None) -> tuple[Head, ...]:
+        contents = _read(self.path)
+        _, query_len, dim = contents.query.shape
+        seq_len = contents.key.shape[1]
+        for asked in head_dims or ():
+            if asked != dim:
+                raise ScenarioError(f"head_dim {asked} was asked for, but {self.path} has head_dim {dim}: leave -d out")
+        for asked in seq_lens or ():
+            if asked > min(query_len, seq_len):
+                raise ScenarioError(
+                    f"seq_len {asked} was asked for, but {self.path} has {min(query_len, seq_len)} tokens: "
+                    f"ask for at most that, or leave -L out"
+                )
+        lengths = [(n, n) for n in seq_lens] if seq_lens else [(query_len, seq_len)]
+        return tuple(Head(label, n, m, dim) for n, m in lengths for label in contents.labels)
+
+    def draw(self, rng: np.random.Generator, head: Head) -> Inputs:
+        contents = _read(self.path)
+        i = contents.labels.index(head.label)
+        return Inputs(
+            contents.query[i, : head.query_len], contents.key[i, : head.seq_len], contents.value[i, : head.seq_len]
+        )
+
+    def digest(self) -> str:
+        return hashlib.sha256(_bytes(self.path)).hexdigest()
+
+    def notes(self) -> tuple[str, ...]:
+        """What was converted while reading, in words."""
+        return _read(self.path).notes
+
+
+def _bytes(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read inputs {path!r}: {error.strerror}") from None
+
+
+@functools.lru_cache(maxsize=4)
+def _read(path: str) -> _Contents:
+    """Read and check a file of heads. Raises InputError with the file, the array and what is wrong with it."""
+    arrays = _load(path)
+    notes: list[str] = []
+    found: dict[str, np.ndarray] = {}
+    for role, names in _NAMES.items():
+        present = [name for name in names if name in arrays]
+        if not present:
+            has = ", ".join(map(repr, arrays)) or "nothing"
+            raise InputError(f"{path}: no array {names[0]!r} (or {names[1]!r}); the file has {has}")
+        found[role] = _checked(path, present[0], arrays[present[0]], notes)
+    query, key, value = found["query"], found["key"], found["value"]
+    leading = {role: array.shape[:-2] for role, array in found.items()}
+    if len(set(leading.values())) > 1:
+        raise InputError(f"{path}: q, k and v differ in their leading axes: {leading}; repeat grouped heads first")
+    if query.shape[-1] != key.shape[-1]:
+        raise InputError(f"{path}: q has head_dim {query.shape[-1]} and k has {key.shape[-1]}; they must be equal")
+    if key.shape[-2] != value.shape[-2]:
+        raise InputError(f"{path}: k has {key.shape[-2]} tokens and v has {value.shape[-2]}; they must be equal")
+    labels = _labels(query.shape[:-2], arrays)
+    flat = (a.reshape(-1, *a.shape[-2:]) for a in (query, key, value))
+    return _Contents(*flat, labels, tuple(notes))
+
+
+def _load(path: str) -> Mapping[str, np.ndarray]:
+    if Path(path).suffix not in (".npz", ".safetensors"):
+        raise InputError(f"inputs {path!r}: the name must end in .npz or .safetensors")
+    data = _bytes(path)
+    try:
+        if path.endswith(".npz"):
+            with np.load(path, allow_pickle=False) as archive:
+                return {name: archive[name] for name in archive.files}
+        from safetensors.numpy import load
+
+        return load(data)
+    except Exception as error:  # zip, npy and safetensors readers fail in many ways; all mean: not such a file
+        reason = "it holds Python objects (pickle), which are never read" if "pickle" in str(error) else str(error)
+        raise InputError(f"cannot read {path!r} as {Path(path).suffix[1:]}: {reason or type(error).__name__}") from None
+
+
+def _checked(path: str, name: str, array: np.ndarray, notes: list[str]) -> np.ndarray:
+    if array.dtype not in (np.float64, np.float32, np.float16):
+        raise InputError(f"{path}: array {name!r} is {array.dtype}; it must be float64, float32 or float16")
+    if array.ndim not in (2, 3, 4):
+        raise InputError(
+            f"{path}: array {name!r} has shape {array.shape}; allowed: (L, d), (heads, L, d), (batch, heads, L, d)"
+        )
+    if array.size == 0:
+        raise InputError(f"{path}: array {name!r} has shape {array.shape}: an axis is empty")
+    bad = int(np.count_nonzero(~np.isfinite(array)))
+    if bad:
+        raise InputError(f"{path}: array {name!r} has {bad} values that are NaN or infinite")
+    if array.dtype != np.float64:
+        notes.append(f"{name}: {array.dtype} read as float64 (exact)")
+    return array.astype(np.float64)
+
+
+def _labels(leading: tuple[int, ...], arrays: Mapping[str, np.ndarray]) -> tuple[str, ...]:
+    layer, head = arrays.get("layer"), arrays.get("head")
+    if layer is not None and head is not None and layer.shape == head.shape == leading and layer.dtype.kind in "iu":
+        labels = tuple(f"L{i}H{j}" for i, j in zip(layer.ravel(), head.ravel(), strict=True))
+        if len(set(labels)) == len(labels):
+            return labels
+    if len(leading) == 2:
+        return tuple(f"b{i}h{j}" for i in range(leading[0]) for j in range(leading[1]))
+    return tuple(f"h{i}" for i in range(leading[0])) if leading else ("h0",)

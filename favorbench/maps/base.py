@@ -1,0 +1,66 @@
+"""What a feature map is."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Self
+
+import numpy as np
+
+from favorbench.arrays import Array, Features
+from favorbench.samplers.base import RowLaw
+
+
+class FeatureMap(ABC):
+    """A feature map phi with phi(x).phi(y) near exp(x.y), for x and y already scaled by d^-1/4.
+
+    A member is a frozen dataclass with one method, ``features``, and states its claims: what it really estimates
+    (``target_kernel``), whether that is the softmax kernel (``unbiased``), and its variance in closed form. The factor
+    1/sqrt(num_projections) of the papers is left out of the features: it cancels in attention, and
+    ``kernel_estimate`` divides by num_projections.
+    """
+
+    name: ClassVar[str]
+    reference: ClassVar[str]
+    #: Columns of the feature matrix for each projection: 2 for cosines and sines.
+    features_per_projection: ClassVar[int]
+    #: No feature is negative, so no normaliser is.
+    nonnegative: ClassVar[bool]
+    #: The kernel estimate has mean exp(x.y) when the rows of omega are N(0, I).
+    unbiased: ClassVar[bool]
+    #: The feature of one token depends on that token alone.
+    causal_safe: ClassVar[bool] = True
+    #: The features of R projections are the first of those of more. If not, the engine evaluates every R anew.
+    nested: ClassVar[bool] = True
+
+    @abstractmethod
+    def features(self, x: Array, projection: Array, extra: Array | None) -> tuple[Features, ...]:
+        """Blocks of features of the rows of x, each with one column per projection.
+
+        x: (..., n, d), scaled. projection: (..., n, R) = x @ omega.T. extra: what ``draw_extra`` gave, cut to R rows.
+        """
+
+    def query_features(self, x: Array, projection: Array, extra: Array | None) -> tuple[Features, ...]:
+        """Features of queries; the same as those of keys unless the map is asymmetric."""
+        return self.features(x, projection, extra)
+
+    def key_features(self, x: Array, projection: Array, extra: Array | None) -> tuple[Features, ...]:
+        """Features of keys."""
+        return self.features(x, projection, extra)
+
+    def draw_extra(self, rng: np.random.Generator, num_projections: int) -> np.ndarray | None:
+        """What the map draws beside omega, one row per projection; nothing by default."""
+        return None
+
+    def fit(self, x: Array, y: Array, omega: Array) -> Self:
+        """The map with the parameters it takes from the data (scaled queries x and keys y); itself by default."""
+        return self
+
+    @abstractmethod
+    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+        """What the kernel estimate really estimates, its mean over omega: (n, l) for x (n, d), y (l, d).
+
+        For N(0, I) rows and an unbiased map it is exp(x.y).
+        """
+
+    def relative_variance(self, x: Array, y: Array, num_projections: int) -> Array | None:
+        """Var(kernel estimate) / target^2 under independent N(0, I) rows, (n, l); None where no closed form is known."""
+        return None

@@ -1,0 +1,67 @@
+"""Positive random features."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from favorbench.arrays import Array, Features, half_squared_norm
+from favorbench.kernels import squared_sum
+from favorbench.maps.base import FeatureMap
+from favorbench.samplers.base import RowLaw
+
+
+def exponential_target(x: Array, y: Array, rows: RowLaw) -> Array:
+    """exp(-|x|^2/2) E exp(w.(x + y)) exp(-|y|^2/2)."""
+    scale = half_squared_norm(x) + np.matrix_transpose(half_squared_norm(y))
+    return np.exp(-scale) * rows.laplace(np.sqrt(squared_sum(x, y)))
+
+
+@dataclass(frozen=True)
+class Positive(FeatureMap):
+    """phi(x) = exp(w.x - |x|^2/2) / sqrt(R): FAVOR+.
+
+    Positive, so every normaliser is; the variance grows like exp(|x + y|^2).
+    Choromanski et al. 2021, "Rethinking Attention with Performers", arXiv 2009.14794, Lemma 1 eq. (7), Lemma 2 eq. (8).
+    """
+
+    name: ClassVar[str] = "positive"
+    reference: ClassVar[str] = "Choromanski et al. 2021, arXiv 2009.14794, eq. (7)"
+    features_per_projection: ClassVar[int] = 1
+    nonnegative: ClassVar[bool] = True
+    unbiased: ClassVar[bool] = True
+
+    def features(self, x: Array, projection: Array, extra: Array | None) -> tuple[Features, ...]:
+        return (Features(None, projection - half_squared_norm(x)),)
+
+    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+        return exponential_target(x, y, rows)
+
+    def relative_variance(self, x: Array, y: Array, num_projections: int) -> Array:
+        return np.expm1(squared_sum(x, y)) / num_projections
+
+
+@dataclass(frozen=True)
+class Hyperbolic(FeatureMap):
+    """phi(x) = exp(-|x|^2/2) [exp(w.x), exp(-w.x)] / sqrt(2 R).
+
+    The same as ``positive`` on the 2R projections [W; -W], exactly.
+    Choromanski et al. 2021, arXiv 2009.14794, Lemma 1 eq. (7) and Lemma 2 eq. (8).
+    """
+
+    name: ClassVar[str] = "hyperbolic"
+    reference: ClassVar[str] = "Choromanski et al. 2021, arXiv 2009.14794, eq. (7)"
+    features_per_projection: ClassVar[int] = 2
+    nonnegative: ClassVar[bool] = True
+    unbiased: ClassVar[bool] = True
+
+    def features(self, x: Array, projection: Array, extra: Array | None) -> tuple[Features, ...]:
+        scale = half_squared_norm(x) + 0.5 * math.log(2.0)
+        return Features(None, projection - scale), Features(None, -projection - scale)
+
+    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+        return exponential_target(x, y, rows)
+
+    def relative_variance(self, x: Array, y: Array, num_projections: int) -> Array:
+        return (np.cosh(squared_sum(x, y)) - 1.0) / num_projections

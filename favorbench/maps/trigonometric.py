@@ -1,0 +1,75 @@
+"""Random Fourier features for the softmax kernel."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from favorbench.arrays import Array, Features, cos_sin, half_squared_norm
+from favorbench.kernels import squared_distance
+from favorbench.maps.base import FeatureMap
+from favorbench.samplers.base import RowLaw
+
+
+def trigonometric_target(x: Array, y: Array, rows: RowLaw, frequency: float = 1.0, norm_power: float = 1.0) -> Array:
+    """exp(p |x|^2/2) E cos(frequency w.(x - y)) exp(p |y|^2/2), p = norm_power: +1 where it is right."""
+    scale = half_squared_norm(x) + np.matrix_transpose(half_squared_norm(y))
+    return np.exp(norm_power * scale) * rows.characteristic(frequency * np.sqrt(squared_distance(x, y)))
+
+
+@dataclass(frozen=True)
+class Trig(FeatureMap):
+    """phi(x) = exp(|x|^2/2) [cos(w.x), sin(w.x)] / sqrt(R).
+
+    Exact where x = y; its estimates, and so the normalisers, may be negative. The variance grows like exp(|x - y|^2).
+    Rahimi & Recht 2007; Choromanski et al. 2021, arXiv 2009.14794, section 2.3 and Lemma 2, eq. (8).
+    """
+
+    name: ClassVar[str] = "trig"
+    reference: ClassVar[str] = "Rahimi & Recht 2007; Choromanski et al. 2021, arXiv 2009.14794, eq. (8)"
+    features_per_projection: ClassVar[int] = 2
+    nonnegative: ClassVar[bool] = False
+    unbiased: ClassVar[bool] = True
+
+    def features(self, x: Array, projection: Array, extra: Array | None) -> tuple[Features, ...]:
+        cos, sin = cos_sin(projection)
+        scale = half_squared_norm(x)
+        return Features(cos, scale), Features(sin, scale)
+
+    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+        return trigonometric_target(x, y, rows)
+
+    def relative_variance(self, x: Array, y: Array, num_projections: int) -> Array:
+        return (np.cosh(squared_distance(x, y)) - 1.0) / num_projections
+
+
+@dataclass(frozen=True)
+class Phase(FeatureMap):
+    """phi(x) = exp(|x|^2/2) sqrt2 cos(w.x + b) / sqrt(R), with b uniform on [0, 2 pi) shared by queries and keys.
+
+    Half the features of ``trig`` for each projection, but at equal features trig is always better, by
+    (1 - exp(-|x - y|^2) / 2) / num_features. Not exact where x = y.
+    Rahimi & Recht 2007; compared in Sutherland & Schneider 2015, arXiv 1506.02785.
+    """
+
+    name: ClassVar[str] = "phase"
+    reference: ClassVar[str] = "Rahimi & Recht 2007; Sutherland & Schneider 2015, arXiv 1506.02785"
+    features_per_projection: ClassVar[int] = 1
+    nonnegative: ClassVar[bool] = False
+    unbiased: ClassVar[bool] = True
+
+    def draw_extra(self, rng: np.random.Generator, num_projections: int) -> np.ndarray:
+        return rng.uniform(0.0, 2.0 * np.pi, size=num_projections)
+
+    def features(self, x: Array, projection: Array, extra: Array | None) -> tuple[Features, ...]:
+        xp = array_namespace(x)
+        cos, _ = cos_sin(projection + xp.asarray(extra, dtype=x.dtype))
+        return (Features(2.0**0.5 * cos, half_squared_norm(x)),)
+
+    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+        return trigonometric_target(x, y, rows)
+
+    def relative_variance(self, x: Array, y: Array, num_projections: int) -> Array:
+        t2 = squared_distance(x, y)
+        return (np.exp(t2) - 1.0 + 0.5 * np.exp(-t2)) / num_projections

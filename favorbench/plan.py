@@ -1,0 +1,129 @@
+"""The plan: a pure function from a scenario to its draws."""
+
+import itertools
+import time
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from favorbench.baselines import MATRIX_LIMIT
+from favorbench.errors import ScenarioError
+from favorbench.inputs import Head, get_input
+from favorbench.maps import get_map
+from favorbench.registry import nearest
+from favorbench.scenario import Scenario
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The unit of work, of resuming and of pairing: one realisation of the inputs, and all that is measured on it."""
+
+    index: int
+    input: str
+    head: Head
+    scale: float
+    dtype: str
+    trial: int
+    sizes: tuple[int, ...]
+    #: The draw's part in the names of its random streams. Scale and dtype are not in it: draws that differ in these
+    #: alone share their random numbers, so that they are paired.
+    stream_names: tuple[str | int, ...]
+
+
+class Estimate(NamedTuple):
+    """What a plan will cost, roughly."""
+
+    draws: int
+    rows: int
+    cells: int
+    memory_bytes: int
+    seconds: float
+
+
+def plan(scenario: Scenario) -> tuple[Draw, ...]:
+    """All draws of a scenario, trial by trial, so that a run cut short has covered every cell evenly.
+
+    Raises ScenarioError where an input does not have the length, the head_dim or the heads asked for.
+    """
+    cells = []
+    for spec in scenario.inputs:
+        heads = _chosen(scenario, spec, get_input(spec).heads(scenario.seq_len, scenario.head_dim))
+        for head, scale, dtype in itertools.product(heads, scenario.scale, scenario.dtype):
+            sizes = _sizes(scenario, head.head_dim)
+            for group in [(size,) for size in sizes] if scenario.redraw == "R" else [sizes]:
+                cells.append((spec, head, scale, dtype, group))
+    draws = []
+    for trial in range(scenario.trials):
+        for spec, head, scale, dtype, group in cells:
+            names = (spec, head.label, head.query_len, head.seq_len, head.head_dim, trial)
+            names += group if scenario.redraw == "R" else ()
+            draws.append(Draw(len(draws), spec, head, scale, dtype, trial, group, names))
+    return tuple(draws)
+
+
+def estimate(scenario: Scenario, draws: tuple[Draw, ...]) -> Estimate:
+    """Rows exactly; memory and time (one worker) from operation counts and rates measured now, within a factor of 2."""
+    maps = [get_map(spec) for spec in scenario.maps]
+    fixed = sum(name != "best-rank" for name in scenario.baselines)
+    per_size = len(maps) * len(scenario.samplers) + ("best-rank" in scenario.baselines)
+    gemm_rate, exp_rate = _rates()
+    seconds, memory, rows = 0.0, 0, 0
+    for draw in draws:
+        head, width = draw.head, max(draw.sizes)
+        tokens, entries = head.query_len + head.seq_len, head.query_len * head.seq_len
+        flops = 4.0 * entries * head.head_dim
+        exps = float(entries)
+        for feature_map in maps:
+            columns = width * feature_map.features_per_projection * len(scenario.samplers)
+            flops += 2.0 * tokens * columns * (2 * head.head_dim + 1)
+            exps += 3.0 * tokens * columns
+        decomposed = "best-rank" in scenario.baselines and entries <= MATRIX_LIMIT
+        flops += 12.0 * head.query_len**3 if decomposed else 0.0
+        seconds += flops / gemm_rate + exps / exp_rate
+        memory = max(memory, 8 * (5 * tokens * head.head_dim + width * head.head_dim + (4 * entries if decomposed else 0)))
+        rows += fixed + len(draw.sizes) * per_size
+    cells = len({(d.input, d.head, d.scale, d.dtype) for d in draws})
+    return Estimate(len(draws), rows, cells, memory, seconds)
+
+
+def _sizes(scenario: Scenario, head_dim: int) -> tuple[int, ...]:
+    """R, in projections or, with budget "features", in features: then each map must divide it."""
+    sizes = scenario.sizes(head_dim)
+    if scenario.budget == "features":
+        for spec in scenario.maps:
+            per = get_map(spec).features_per_projection
+            for size in sizes:
+                if size % per:
+                    raise ScenarioError(
+                        f"-R {size} with --budget features: map {spec!r} has {per} features for each projection; "
+                        f"use a multiple of {per}, e.g. {size + per - size % per}"
+                    )
+    return sizes
+
+
+def _chosen(scenario: Scenario, spec: str, heads: tuple[Head, ...]) -> tuple[Head, ...]:
+    if scenario.heads is None:
+        return heads
+    labels = [head.label for head in heads]
+    for wanted in scenario.heads:
+        if wanted not in labels:
+            shown = ", ".join(dict.fromkeys(labels))
+            raise ScenarioError(f"--heads: {spec} has no head {wanted!r}{nearest(wanted, labels)}; it has {shown}")
+    return tuple(head for head in heads if head.label in scenario.heads)
+
+
+def _rates() -> tuple[float, float]:
+    """Rates of a small matrix product (flop/s) and of exp (1/s) on this machine, each the best of five, in 10 ms."""
+    left, right, values = np.ones((512, 16)), np.ones((16, 512)), np.zeros(1 << 16)
+
+    def best(operation) -> float:  # noqa: ANN001
+        times = []
+        for _ in range(5):
+            start = time.perf_counter()
+            operation()
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    return 2.0 * 512 * 16 * 512 / best(lambda: left @ right), values.size / best(lambda: np.exp(values))
+

@@ -1,0 +1,93 @@
+"""Names to objects: ``positive``, ``positive-eps(eps=1e-6)``, ``my_module:MyMap`` or ``my_module:MyMap(width=2)``."""
+
+import ast
+import dataclasses
+import difflib
+import importlib
+import os
+import re
+import sys
+from collections.abc import Iterable
+from typing import Any, Protocol, TypeVar
+
+from favorbench.errors import ScenarioError
+
+_SPEC = re.compile(r"\s*([\w.:-]+?)\s*(?:\((.*)\))?\s*", re.DOTALL)
+
+
+class Named(Protocol):
+    name: str
+
+
+Member = TypeVar("Member", bound=Named)
+
+
+def nearest(name: str, allowed: Iterable[str]) -> str:
+    """" (did you mean 'x'?)" for the closest allowed name, or nothing."""
+    close = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.5)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def split_list(text: str) -> list[str]:
+    """Split at the commas outside parentheses: ``"a,b(x=1,y=2)"`` -> ``["a", "b(x=1,y=2)"]``."""
+    return [part.strip() for part in re.split(r",(?![^(]*\))", text)]
+
+
+def build(kind: str, spec: str, members: Iterable[type[Member]], base: type[Member]) -> Member:
+    """The object that ``spec`` names: a member of the registry, or any importable ``module:object``.
+
+    Raises ScenarioError, naming what was given, what is allowed and the nearest name.
+    """
+    match = _SPEC.fullmatch(spec)
+    if match is None:
+        raise ScenarioError(f"{spec!r} is not a valid {kind}: write name, name(parameter=value) or module:object")
+    name, arguments = match.groups()
+    by_name = {member.name: member for member in members}
+    if ":" in name:
+        found = _imported(kind, name)
+    elif name in by_name:
+        found = by_name[name]
+    else:
+        raise ScenarioError(
+            f"unknown {kind} {name!r}{nearest(name, by_name)}; allowed: {', '.join(by_name)}, or module:object"
+        )
+    if isinstance(found, type):
+        found = _constructed(kind, spec, found, arguments)
+    elif arguments is not None:
+        raise ScenarioError(f"{kind} {spec!r}: {name!r} is already built and takes no parameters")
+    if not isinstance(found, base):
+        raise ScenarioError(f"{kind} {spec!r} is a {type(found).__name__}, not a favorbench {base.__name__}")
+    return found
+
+
+def _constructed(kind: str, spec: str, member: type, arguments: str | None) -> Any:
+    try:
+        call = ast.parse(f"f({arguments or ''})", mode="eval").body
+        assert isinstance(call, ast.Call) and not call.args
+        parameters = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+    except (SyntaxError, ValueError, AssertionError):
+        raise ScenarioError(f"{kind} {spec!r}: write parameters as name(parameter=value, ...)") from None
+    try:
+        return member(**parameters)
+    except (TypeError, ValueError) as error:
+        raise ScenarioError(f"{kind} {spec!r}: {error}") from None
+
+
+def _imported(kind: str, path: str) -> Any:
+    module_name, _, attribute = path.partition(":")
+    if os.getcwd() not in sys.path:  # a console script has its own folder there, not the user's
+        sys.path.insert(0, os.getcwd())
+    try:
+        return getattr(importlib.import_module(module_name), attribute)
+    except Exception as error:  # a user's module may fail in any way; the user is told which
+        raise ScenarioError(f"{kind} {path!r} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def label(member: Any) -> str:
+    """The canonical spelling of a map or sampler: its name, and the parameters that are not at their default."""
+    changed = [
+        f"{field.name}={getattr(member, field.name)!r}"
+        for field in (dataclasses.fields(member) if dataclasses.is_dataclass(member) else ())
+        if field.init and getattr(member, field.name) != field.default
+    ]
+    return f"{member.name}({', '.join(changed)})" if changed else member.name

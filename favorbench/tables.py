@@ -1,0 +1,234 @@
+"""Summaries as tables and sentences: what to show, not how it looks on a terminal."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pandas as pd
+
+from favorbench.errors import ScenarioError
+from favorbench.metrics import METRICS
+from favorbench.registry import nearest
+from favorbench.scenario import ALIASES
+from favorbench.summary import CELL, LEVEL, STATS, Results, compare
+from favorbench.trial import LABELS
+
+#: Metrics that are near 1 and read best as plain decimals.
+_PLAIN = ("relative_error", "skill", "bad_normalisers")
+
+#: Short headings, as in the flags.
+HEADINGS = {full: short for short, full in ALIASES.items()}
+
+
+class Table(NamedTuple):
+    """A pivoted table: label columns, then one column for each value of the last axis."""
+
+    title: str
+    labels: tuple[str, ...]
+    axis: str
+    columns: tuple[object, ...]
+    rows: list[tuple[tuple[object, ...], list[float], list[bool]]]  # labels, values, worse than uniform
+    caption: str
+
+
+def parse_by(text: str) -> list[str]:
+    """Axes from "map,sampler,R". Raises ScenarioError for one that does not exist."""
+    axes = [ALIASES.get(part.strip(), part.strip()) for part in text.split(",")]
+    for axis in axes:
+        if axis not in LABELS:
+            allowed = [HEADINGS.get(name, name) for name in LABELS]
+            raise ScenarioError(f"--by: unknown axis {axis!r}{nearest(axis, allowed)}; allowed: {', '.join(allowed)}")
+    return list(dict.fromkeys(axes))
+
+
+def long_table(results: Results, by: Sequence[str], metric: str, stat: str) -> pd.DataFrame:
+    """One row for each combination of ``by``: the statistic of the metric, n, and whether it is worse than uniform."""
+    groups = results.trials.groupby(list(by), sort=False, dropna=False)
+    table = pd.DataFrame(
+        {f"{metric}_{stat}": groups[metric].agg(STATS[stat]), "n": groups.size(), "worse": groups["skill"].median() < 0}
+    )
+    return table.reset_index()
+
+
+def varying(trials: pd.DataFrame, axes: Sequence[str] = CELL) -> list[str]:
+    """Those of the axes that have more than one value."""
+    return [axis for axis in axes if trials[axis].nunique(dropna=False) > 1]
+
+
+def pooled_over(results: Results, by: Sequence[str]) -> list[str]:
+    """The axes that vary and that ``by`` leaves out: the statistic mixes their values."""
+    trials = results.trials
+    estimator = [axis for axis in ("map", "sampler", "num_projections") if axis not in by]
+    return [axis for axis in varying(trials) if axis not in by] + [a for a in estimator if trials[a].nunique() > 1]
+
+
+def pivoted(results: Results, by: Sequence[str], metric: str = "mse", stat: str = "median") -> Table:
+    """The last axis of ``by`` as columns. A row without R (a baseline) shows its value in every column."""
+    long = long_table(results, by, metric, stat)
+    *labels, axis = by
+    columns = [value for value in dict.fromkeys(long[axis]) if not (axis in ("num_projections", "num_features") and value == 0)]
+    columns.sort(key=lambda value: (isinstance(value, str), value))
+    if axis == "num_projections" and results.scenario.budget == "features":
+        columns = [value for value in columns if value]
+    rows = []
+    for key, group in long.groupby(labels, sort=False, dropna=False) if labels else [((), long)]:
+        cells = {value: (x, bool(w)) for value, x, w in zip(group[axis], group[f"{metric}_{stat}"], group["worse"], strict=True)}
+        everywhere = cells.get(0) if axis == "num_projections" else None
+        found = [cells.get(value, everywhere) or (math.nan, False) for value in columns]
+        rows.append((tuple(key), [x for x, _ in found], [w for _, w in found]))
+    order = {label: {value: i for i, value in enumerate(dict.fromkeys(long[label]))} for label in labels}
+    rows.sort(key=lambda row: [order[label][value] for label, value in zip(labels, row[0], strict=True)])
+    pooled = pooled_over(results, by)
+    caption = f"{stat} {metric} of {_counts(long['n'])} draws"
+    caption += f", pooled over {', '.join(HEADINGS.get(a, a) for a in pooled)}" if pooled else ""
+    return Table("", tuple(labels), axis, tuple(columns), rows, caption)
+
+
+def cell_tables(results: Results, metric: str = "mse", stat: str = "median") -> list[Table]:
+    """One table for each cell: map x sampler in rows, R in columns."""
+    axis = "num_features" if results.scenario.budget == "features" else "num_projections"
+    tables = []
+    for _, trials in results.trials.groupby(list(CELL), sort=False, dropna=False):
+        table = pivoted(results._replace(trials=trials), ["map", "sampler", axis], metric, stat)
+        tables.append(table._replace(title=f"{metric}, {describe_cell(trials.iloc[0])}"))
+    return tables
+
+
+def describe_cell(row: pd.Series) -> str:
+    """"gaussian, scale 1, L = 1024, d = 16" or "minilm L0H1, L = 512, d = 32"."""
+    head = "" if row["head"] == "-" else f" {row['head']}"
+    length = f"L = {row['seq_len']}" if row["query_len"] == row["seq_len"] else f"L = {row['query_len']} x {row['seq_len']}"
+    value_scale = "" if row["value_scale"] == 1 else f", value scale {row['value_scale']:g}"
+    dtype = "" if row["dtype"] == "float64" else f", {row['dtype']}"
+    return f"{row['input']}{head}, scale {row['scale']:g}{value_scale}, {length}, d = {row['head_dim']}{dtype}"
+
+
+def format_value(value: float, metric: str) -> str:
+    """Two or three significant digits."""
+    if not math.isfinite(value):
+        return "-" if math.isnan(value) else "inf"
+    if metric in _PLAIN and 1e-3 <= abs(value) < 1e3 or value == 0:
+        return f"{value:.3f}" if abs(value) < 10 else f"{value:.0f}"
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def sentences(results: Results) -> list[str]:
+    """For each cell, in plain words: from which R does a map beat uniform attention, and what does best."""
+    found = []
+    if not results.manifest["complete"]:
+        done, draws = results.manifest["draws_done"], results.manifest["draws"]
+        found.append(f"PARTIAL: {done} of {draws} draws; run the same sweep again to complete it.")
+    for _, cell in results.summary.groupby(list(CELL), sort=False, dropna=False):
+        found.append(_cell_sentence(results.trials, cell))
+    return found
+
+
+def _cell_sentence(trials: pd.DataFrame, cell: pd.DataFrame) -> str:
+    maps = cell[cell["kind"] == "map"]
+    where = _where(cell.iloc[0])
+    largest, n = int(maps["num_projections"].max()), int(maps["n"].min())
+    judged = int((cell["map"] != "uniform").sum())
+    if 2.0 ** (1 - n) * judged > 1 - LEVEL:
+        needed = 1 + math.ceil(math.log2(judged / (1 - LEVEL)))
+        return f"{where} {n} draws are too few to compare with uniform attention; use --trials {needed} or more."
+    better = maps[maps["versus_uniform"] == "better"]
+    if better.empty:
+        text = f"{where} no map detectably beats uniform attention (the mean of V) at any R up to {largest}."
+    else:
+        first = int(better["num_projections"].min())
+        who = " and ".join(_pair(row) for _, row in better[better["num_projections"] == first].iterrows())
+        text = f"{where} the first to beat uniform attention: {who}, at R = {first}."
+        missed = sorted(set(maps["map"]) - set(better["map"]))
+        text += f" Never up to R = {largest}: {', '.join(missed)}." if missed else ""
+    return text + _taylor_sentence(trials, cell, maps)
+
+
+def _taylor_sentence(trials: pd.DataFrame, cell: pd.DataFrame, maps: pd.DataFrame) -> str:
+    """Where the linear Taylor map does better than the best of all estimators, that belongs beside it."""
+    if "taylor-1" not in set(cell["map"]):
+        return ""
+    best = maps.loc[maps["mse_median"].idxmin()]
+    here = trials[(trials[list(CELL)] == cell.iloc[0][list(CELL)]).all(axis=1)]
+    chosen = (here["map"] == best["map"]) & (here["sampler"] == best["sampler"])
+    ours = here[chosen & (here["num_projections"] == best["num_projections"])].set_index("trial")["mse"]
+    taylor = here[here["map"] == "taylor-1"].set_index("trial")["mse"]
+    shared = ours.index.intersection(taylor.index)
+    result = compare(taylor[shared].to_numpy(), ours[shared].to_numpy())
+    if result.verdict != "better":
+        return ""
+    features = int(cell[cell["map"] == "taylor-1"]["num_features"].iloc[0])
+    times = f"{1 / result.ratio:.1f} times" if result.ratio > 0 else "far"
+    return f" taylor-1, {features} features and no randomness, has {times} less error than the best of them."
+
+
+def _pair(row: pd.Series) -> str:
+    return f"{row['map']}/{row['sampler']}"
+
+
+def _where(row: pd.Series) -> str:
+    return f"At {describe_cell(row)}:"
+
+
+def _counts(n: pd.Series) -> str:
+    return f"{n.min()}" if n.min() == n.max() else f"{n.min()} to {n.max()}"
+
+
+def markdown(table: Table, metric: str) -> str:
+    """A GitHub table; * marks what is worse than uniform attention."""
+    head = [HEADINGS.get(name, name) for name in table.labels]
+    head += [f"{HEADINGS.get(table.axis, table.axis)} = {value}" for value in table.columns]
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(table.labels) + " ---: |" * len(table.columns)]
+    for labels, values, worse in table.rows:
+        shown = [format_value(x, metric) + ("*" if w else "") for x, w in zip(values, worse, strict=True)]
+        lines.append("| " + " | ".join([*map(str, labels), *shown]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def latex(table: Table, metric: str) -> str:
+    """A booktabs table; an asterisk marks what is worse than uniform attention."""
+    head = [HEADINGS.get(name, name) for name in table.labels]
+    head += [f"${HEADINGS.get(table.axis, table.axis)}={value}$" for value in table.columns]
+    lines = [
+        "% needs \\usepackage{booktabs}",
+        "\\begin{tabular}{" + "l" * len(table.labels) + "r" * len(table.columns) + "}",
+        "\\toprule",
+        " & ".join(name.replace("_", "\\_") for name in head) + " \\\\",
+        "\\midrule",
+    ]
+    for labels, values, worse in table.rows:
+        shown = []
+        for x, w in zip(values, worse, strict=True):
+            mantissa, _, exponent = format_value(x, metric).partition("e")
+            body = mantissa if not exponent else f"{mantissa}\\times 10^{{{exponent}}}"
+            shown.append(f"${body}{'^*' if w else ''}$")
+        lines.append(" & ".join([*(str(label).replace("_", "\\_") for label in labels), *shown]) + " \\\\")
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", f"% {table.caption}; * worse than uniform attention", ""])
+
+
+def markdown_report(results: Results) -> str:
+    """summary.md: sentences, then the table of every cell."""
+    scenario = results.scenario
+    lines = [f"# {scenario.name}", ""] + ([scenario.title, ""] if scenario.title else [])
+    lines += [f"* {sentence}" for sentence in sentences(results)] + [""]
+    for table in cell_tables(results):
+        lines += [f"## {table.title}", "", markdown(table, "mse"), f"{table.caption}. {legend(results)}", ""]
+    return "\n".join(lines)
+
+
+def legend(results: Results) -> str:
+    """What R means, what the mark means, and which baseline could not be had."""
+    if results.scenario.budget == "features":
+        text = "Compared at equal num_features. "
+    else:
+        text = "R counts projections; num_features is R, or 2R for trig and hyperbolic. "
+    text += "* worse than uniform attention (the mean of V)."
+    if "best-rank" in results.scenario.baselines and "best-rank" not in set(results.trials["map"]):
+        text += " best-rank: not computed, the attention matrix has more than 2048 x 2048 entries."
+    return text
+
+
+__all__ = [
+    "HEADINGS", "METRICS", "Table", "cell_tables", "describe_cell", "format_value", "latex", "legend", "long_table",
+    "markdown", "markdown_report", "parse_by", "pivoted", "pooled_over", "sentences", "varying",
+]  # fmt: skip
