@@ -53,7 +53,10 @@ def _samplers() -> list[dict[str, Any]]:
 def _inputs() -> list[dict[str, Any]]:
     laws = [{"name": law.name, "description": law.description} for law in INPUTS if law is not File]
     shipped = [
-        {"name": name, "description": "four real heads of all-MiniLM-L6-v2 on 512 tokens (L0H1, L0H5, L5H0, L5H8), d = 32"}
+        {
+            "name": name,
+            "description": "four real heads of all-MiniLM-L6-v2 on 512 tokens (L0H1, L0H5, L5H0, L5H8), d = 32",
+        }
         for name in SHIPPED
     ]
     return [*laws, *shipped, {"name": "PATH", "description": File.description}]

@@ -45,7 +45,9 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:
     pass  # --debug is read in main(), which also takes it after the command
@@ -54,7 +56,8 @@ def _options(
 @app.command()
 def sweep(
     scenario: Annotated[
-        str | None, typer.Argument(help="A scenario file or the name of a shipped one.  [default: quick]", show_default=False)
+        str | None,
+        typer.Argument(help="A scenario file or the name of a shipped one.  [default: quick]", show_default=False),
     ] = None,
     maps: Annotated[str | None, typer.Option(help="Feature maps, e.g. positive,trig or my_module:MyMap.")] = None,
     samplers: Annotated[str | None, typer.Option(help="Samplers, e.g. iid,orthogonal.")] = None,
@@ -76,8 +79,12 @@ def sweep(
     trials: Annotated[int | None, typer.Option(help="Draws of every cell.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of all random streams.")] = None,
     workers: Workers = 1,
-    out: Annotated[Path | None, typer.Option(help="Run directory.  [default: results/NAME]", show_default=False)] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and what it will cost; compute nothing.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Run directory.  [default: results/NAME]", show_default=False)
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and what it will cost; compute nothing.")
+    ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -114,7 +121,9 @@ def sweep(
 @app.command()
 def table(
     run: RunPath,
-    by: Annotated[str | None, typer.Option(help="Axes, the last as columns, e.g. map,sampler,R.", show_default=False)] = None,
+    by: Annotated[
+        str | None, typer.Option(help="Axes, the last as columns, e.g. map,sampler,R.", show_default=False)
+    ] = None,
     metric: Metric = "mse",
     stat: Annotated[str, typer.Option(help="median, mean, std, q10, q90, min, max or n.")] = "median",
     format: Annotated[Literal["rich", "md", "csv", "latex", "json"], typer.Option(help="How to print it.")] = "rich",
@@ -133,14 +142,22 @@ def table(
         long = tables.long_table(results, axes, metric, stat)
         if pooled := tables.pooled_over(results, axes):
             console.message(f"pooled over: {', '.join(pooled)}")
-        typer.echo(long.to_csv(index=False) if format == "csv" and not as_json else long.to_json(orient="records"), nl=False)
+        typer.echo(
+            long.to_csv(index=False) if format == "csv" and not as_json else long.to_json(orient="records"), nl=False
+        )
         return
-    wanted = [tables.pivoted(results, tables.parse_by(by), metric, stat)] if by else tables.cell_tables(results, metric, stat)
+    wanted = (
+        [tables.pivoted(results, tables.parse_by(by), metric, stat)]
+        if by
+        else tables.cell_tables(results, metric, stat)
+    )
     for one in wanted:
         if format == "rich":
             console.show_table(console.stdout(), one, metric, tables.legend(results))
         elif format == "md":
-            typer.echo((f"**{one.title}**\n\n" if one.title else "") + tables.markdown(one, metric) + f"\n{one.caption}.")
+            typer.echo(
+                (f"**{one.title}**\n\n" if one.title else "") + tables.markdown(one, metric) + f"\n{one.caption}."
+            )
         else:
             typer.echo(tables.latex(one, metric))
 
@@ -149,7 +166,9 @@ def table(
 def plot(
     path: Annotated[Path, typer.Argument(help="A run directory, or one above several.")] = Path("results"),
     metric: Metric = "mse",
-    out: Annotated[Path | None, typer.Option(help="Where to, instead of RUN/figures (one run only).", show_default=False)] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to, instead of RUN/figures (one run only).", show_default=False)
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -163,7 +182,9 @@ def plot(
     _check("--metric", metric, METRICS)
     runs = find_runs(path)
     if out is not None and len(runs) > 1:
-        raise ScenarioError(f"--out {str(out)!r}: there are {len(runs)} runs below {path}; plot one of them, or leave --out out")
+        raise ScenarioError(
+            f"--out {str(out)!r}: there are {len(runs)} runs below {path}; plot one of them, or leave --out out"
+        )
     written: list[str] = []
     for run in runs:
         results = load(run)
@@ -182,7 +203,12 @@ def export(
     run: RunPath,
     csv: Annotated[bool, typer.Option("--csv", help="All rows as CSV.")] = False,
     parquet: Annotated[bool, typer.Option("--parquet", help="All rows as one Parquet file.")] = False,
-    out: Annotated[str | None, typer.Option("--out", "-o", help="File; - is stdout (CSV only).  [default: NAME.csv, NAME.parquet]", show_default=False)] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out", "-o", help="File; - is stdout (CSV only).  [default: NAME.csv, NAME.parquet]", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Write all rows of a run, one measurement each, to a single file."""
     from favorbench.errors import StoreError
@@ -210,7 +236,9 @@ def reproduce(
     figure: Annotated[
         Literal["iid-vs-ortho", "trig-vs-positive", "kernel-trick", "all"], typer.Argument(help="Which figure.")
     ] = "all",
-    version: Annotated[Literal["published", "corrected", "both"], typer.Option("--as", help="Which protocol.")] = "both",
+    version: Annotated[
+        Literal["published", "corrected", "both"], typer.Option("--as", help="Which protocol.")
+    ] = "both",
     workers: Workers = 2,
     out: Annotated[Path, typer.Option(help="Where to.")] = Path("results/blog"),
     seed: Annotated[int | None, typer.Option(help="Another seed than the scenario's.")] = None,
@@ -241,7 +269,8 @@ def reproduce(
 @app.command("list")
 def list_(
     what: Annotated[
-        Literal["maps", "samplers", "inputs", "scenarios", "metrics", "baselines"], typer.Argument(help="What to list.", show_default=False)
+        Literal["maps", "samplers", "inputs", "scenarios", "metrics", "baselines"],
+        typer.Argument(help="What to list.", show_default=False),
     ],
     as_json: Json = False,
 ) -> None:
@@ -356,7 +385,9 @@ def _print_plan(study: Any, path: Path, as_json: bool) -> None:
         typer.echo(f"{key:16} {', '.join(map(str, value)) if isinstance(value, list) else value}")
     typer.echo(f"{'out':16} {path}")
     typer.echo(f"{'plan':16} {cost.cells} cells, {cost.draws} draws, {cost.rows} rows")
-    typer.echo(f"{'cost':16} about {cost.seconds:.1f} s on one worker, {cost.memory_bytes / 2**20:.0f} MiB a worker beside the libraries")
+    typer.echo(
+        f"{'cost':16} about {cost.seconds:.1f} s on one worker, {cost.memory_bytes / 2**20:.0f} MiB a worker beside the libraries"
+    )
 
 
 def _as_json(results: "Results") -> dict[str, Any]:

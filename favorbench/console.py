@@ -3,6 +3,7 @@
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -10,6 +11,9 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from favorbench import tables
+
+if TYPE_CHECKING:
+    from favorbench.reproduce import Report
 
 _WIDE = 500  # a pipe or a file has no width: nothing is cut there
 
@@ -36,7 +40,13 @@ def progress(title: str, quiet: bool) -> Iterator[Callable[[int, int], None] | N
     if quiet or not console.is_terminal:
         yield None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("left"))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("left"),
+    )
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
@@ -45,7 +55,9 @@ def progress(title: str, quiet: bool) -> Iterator[Callable[[int, int], None] | N
 def show_table(console: Console, table: tables.Table, metric: str, note: str = "") -> None:
     """A table of values: green where better than uniform attention, red and * where worse."""
     shown = _columns_that_fit(console.width, table, metric)
-    rich_table = RichTable(title=table.title or None, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    rich_table = RichTable(
+        title=table.title or None, title_justify="left", title_style="bold", box=None, pad_edge=False
+    )
     for name in table.labels:
         rich_table.add_column(tables.HEADINGS.get(name, name), no_wrap=True)
     heading = tables.HEADINGS.get(table.axis, table.axis)
@@ -57,7 +69,11 @@ def show_table(console: Console, table: tables.Table, metric: str, note: str = "
         rich_table.add_row(*cells)
     console.print(rich_table)
     hidden = len(table.columns) - len(shown)
-    note += f" {hidden} of {len(table.columns)} columns do not fit: widen the terminal, or see summary.md." if hidden else ""
+    note += (
+        f" {hidden} of {len(table.columns)} columns do not fit: widen the terminal, or see summary.md."
+        if hidden
+        else ""
+    )
     console.print(Text(f"{table.caption}. {note}".strip(), style="dim"))
     console.print()
 
@@ -97,3 +113,31 @@ def _columns_that_fit(width: int, table: tables.Table, metric: str) -> list[int]
     if fit == 1:
         return [count - 1]
     return sorted({round(i * (count - 1) / (fit - 1)) for i in range(fit)})
+
+
+def show_report(console: Console, report: "Report") -> None:
+    """A reproduced figure: table, what changed, claims, files."""
+    from favorbench.reproduce import side_by_side
+
+    console.print(Text(report.figure, style="bold"))
+    wide = side_by_side(report)
+    if len(wide):
+        rich_table = RichTable(box=None, pad_edge=False)
+        for name in wide.columns:
+            rich_table.add_column(name, justify="right")
+        for row in wide.itertuples(index=False):
+            rich_table.add_row(*(Text(str(value)) for value in row))
+        console.print(rich_table)
+        console.print(
+            Text("Mean ± population standard deviation of the output MSE, as the post shows them.", style="dim")
+        )
+    console.print(Text(report.changed), soft_wrap=not console.is_terminal)
+    for claim in report.claims:
+        mark = Text("ok   ", style="green") if claim.holds else Text("FAIL ", style="bold red")
+        version = "" if claim.version == "both" else f"{claim.version}: "
+        console.print(mark + Text(f"{version}{claim.text}: {claim.measured}"), soft_wrap=not console.is_terminal)
+    console.print(
+        Text(f"Files: {', '.join(str(file) for file in report.files if file.suffix == '.png')} (and .svg, .csv)"),
+        soft_wrap=True,
+    )
+    console.print()

@@ -81,7 +81,9 @@ def estimate(scenario: Scenario, draws: tuple[Draw, ...]) -> Estimate:
         decomposed = "best-rank" in scenario.baselines and entries <= MATRIX_LIMIT
         flops += 12.0 * head.query_len**3 if decomposed else 0.0
         seconds += flops / gemm_rate + exps / exp_rate
-        memory = max(memory, 8 * (5 * tokens * head.head_dim + width * head.head_dim + (4 * entries if decomposed else 0)))
+        memory = max(
+            memory, 8 * (5 * tokens * head.head_dim + width * head.head_dim + (4 * entries if decomposed else 0))
+        )
         rows += fixed + len(draw.sizes) * per_size
     cells = len({(d.input, d.head, d.scale, d.dtype) for d in draws})
     return Estimate(len(draws), rows, cells, memory, seconds)
@@ -117,7 +119,7 @@ def _rates() -> tuple[float, float]:
     """Rates of a small matrix product (flop/s) and of exp (1/s) on this machine, each the best of five, in 10 ms."""
     left, right, values = np.ones((512, 16)), np.ones((16, 512)), np.zeros(1 << 16)
 
-    def best(operation) -> float:  # noqa: ANN001
+    def best(operation) -> float:
         times = []
         for _ in range(5):
             start = time.perf_counter()
@@ -126,4 +128,3 @@ def _rates() -> tuple[float, float]:
         return min(times)
 
     return 2.0 * 512 * 16 * 512 / best(lambda: left @ right), values.size / best(lambda: np.exp(values))
-

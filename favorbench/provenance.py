@@ -19,7 +19,8 @@ def provenance(scenario: Scenario) -> dict[str, Any]:
     """Versions of Python and the libraries, CPU and BLAS, git commit of favorbench, and the input files read."""
     libraries = ("numpy", "scipy", "pandas", "pyarrow")
     return {
-        "versions": {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in libraries},
+        "versions": {"python": platform.python_version()}
+        | {name: importlib.metadata.version(name) for name in libraries},
         "platform": platform.platform(),
         "cpu": _cpu(),
         "cores": os.cpu_count(),

@@ -23,7 +23,7 @@ Member = TypeVar("Member", bound=Named)
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
-    """" (did you mean 'x'?)" for the closest allowed name, or nothing."""
+    """ " (did you mean 'x'?)" for the closest allowed name, or nothing."""
     close = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.5)
     return f" (did you mean {close[0]!r}?)" if close else ""
 

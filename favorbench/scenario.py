@@ -162,7 +162,9 @@ def _parsed(key: str, given: Any) -> Any:
     parts = split_list(given)
     if "" in parts:
         raise ScenarioError(f"{FLAGS[key]} {given!r}: an item of the list is empty; write it as a,b,c")
-    return tuple(_number(part) for part in parts) if key in ("num_projections", "seq_len", "head_dim", "scale") else parts
+    return (
+        tuple(_number(part) for part in parts) if key in ("num_projections", "seq_len", "head_dim", "scale") else parts
+    )
 
 
 def _number(text: str) -> int | float | str:
@@ -177,7 +179,9 @@ def _number(text: str) -> int | float | str:
 def _one_line(error: ValidationError, origin: Mapping[str, str]) -> str:
     """The first problem in one line; how many more there are."""
     problems = error.errors(include_url=False)
-    first = next((p for p in problems if p["type"] != "literal_error"), problems[0])  # of a union's branches, the numeric one
+    first = next(
+        (p for p in problems if p["type"] != "literal_error"), problems[0]
+    )  # of a union's branches, the numeric one
     key = str(first["loc"][0])
     where = origin.get(key, key)
     fields = sorted(Scenario.model_fields)

@@ -35,7 +35,9 @@ _INTEGERS = {"draw", "trial", "query_len", "seq_len", "head_dim", "num_projectio
 _NUMBERS = {"scale", "value_scale", *METRICS}
 SCHEMA = pa.schema(
     [
-        pa.field(name, pa.int64() if name in _INTEGERS else pa.float64() if name in _NUMBERS else pa.string(), nullable=False)
+        pa.field(
+            name, pa.int64() if name in _INTEGERS else pa.float64() if name in _NUMBERS else pa.string(), nullable=False
+        )
         for name in (*LABELS, *METRICS)
     ]
 )
@@ -63,7 +65,9 @@ class Store:
             try:
                 self._lock.acquire()
             except filelock.Timeout:
-                raise StoreError(f"{self.path} is in use by another favorbench; wait for it, or use another --out") from None
+                raise StoreError(
+                    f"{self.path} is in use by another favorbench; wait for it, or use another --out"
+                ) from None
             try:
                 self._manifest = self._opened_manifest()
             except BaseException:
@@ -161,7 +165,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
         manifest = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         hint = "it does not exist" if not path.exists() else "it has no manifest.json"
-        raise StoreError(f"{str(path)!r} is not a favorbench run: {hint}; give a directory that favorbench sweep wrote") from None
+        raise StoreError(
+            f"{str(path)!r} is not a favorbench run: {hint}; give a directory that favorbench sweep wrote"
+        ) from None
     except OSError as error:
         raise StoreError(f"cannot read {file}: {error.strerror}") from None
     except ValueError:
@@ -225,7 +231,9 @@ def _clear_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise StoreError(f"cannot use {path}: {reason}; what was saved before is intact, mend it and run the same again") from None
+        raise StoreError(
+            f"cannot use {path}: {reason}; what was saved before is intact, mend it and run the same again"
+        ) from None
 
 
 def _refuse_foreign(path: Path) -> None:
@@ -236,9 +244,7 @@ def _refuse_foreign(path: Path) -> None:
         ours = {"trials", ".lock", "summary.csv", "summary.md", "figures"}  # a run whose raw trials were not kept
         others = sorted(entry.name for entry in os.scandir(path) if entry.name not in ours)
         if others:
-            raise StoreError(
-                f"{path} is not empty and not a favorbench run (it has {others[0]!r}); use another --out"
-            )
+            raise StoreError(f"{path} is not empty and not a favorbench run (it has {others[0]!r}); use another --out")
 
 
 def _now() -> str:

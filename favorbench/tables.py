@@ -66,13 +66,18 @@ def pivoted(results: Results, by: Sequence[str], metric: str = "mse", stat: str 
     """The last axis of ``by`` as columns. A row without R (a baseline) shows its value in every column."""
     long = long_table(results, by, metric, stat)
     *labels, axis = by
-    columns = [value for value in dict.fromkeys(long[axis]) if not (axis in ("num_projections", "num_features") and value == 0)]
+    columns = [
+        value for value in dict.fromkeys(long[axis]) if not (axis in ("num_projections", "num_features") and value == 0)
+    ]
     columns.sort(key=lambda value: (isinstance(value, str), value))
     if axis == "num_projections" and results.scenario.budget == "features":
         columns = [value for value in columns if value]
     rows = []
     for key, group in long.groupby(labels, sort=False, dropna=False) if labels else [((), long)]:
-        cells = {value: (x, bool(w)) for value, x, w in zip(group[axis], group[f"{metric}_{stat}"], group["worse"], strict=True)}
+        cells = {
+            value: (x, bool(w))
+            for value, x, w in zip(group[axis], group[f"{metric}_{stat}"], group["worse"], strict=True)
+        }
         everywhere = cells.get(0) if axis == "num_projections" else None
         found = [cells.get(value, everywhere) or (math.nan, False) for value in columns]
         rows.append((tuple(key), [x for x, _ in found], [w for _, w in found]))
@@ -95,9 +100,11 @@ def cell_tables(results: Results, metric: str = "mse", stat: str = "median") -> 
 
 
 def describe_cell(row: pd.Series) -> str:
-    """"gaussian, scale 1, L = 1024, d = 16" or "minilm L0H1, L = 512, d = 32"."""
+    """ "gaussian, scale 1, L = 1024, d = 16" or "minilm L0H1, L = 512, d = 32"."""
     head = "" if row["head"] == "-" else f" {row['head']}"
-    length = f"L = {row['seq_len']}" if row["query_len"] == row["seq_len"] else f"L = {row['query_len']} x {row['seq_len']}"
+    length = (
+        f"L = {row['seq_len']}" if row["query_len"] == row["seq_len"] else f"L = {row['query_len']} x {row['seq_len']}"
+    )
     value_scale = "" if row["value_scale"] == 1 else f", value scale {row['value_scale']:g}"
     dtype = "" if row["dtype"] == "float64" else f", {row['dtype']}"
     return f"{row['input']}{head}, scale {row['scale']:g}{value_scale}, {length}, d = {row['head_dim']}{dtype}"
@@ -107,7 +114,7 @@ def format_value(value: float, metric: str) -> str:
     """Two or three significant digits."""
     if not math.isfinite(value):
         return "-" if math.isnan(value) else "inf"
-    if metric in _PLAIN and 1e-3 <= abs(value) < 1e3 or value == 0:
+    if (metric in _PLAIN and 1e-3 <= abs(value) < 1e3) or value == 0:
         return f"{value:.3f}" if abs(value) < 10 else f"{value:.0f}"
     mantissa, exponent = f"{value:.1e}".split("e")
     return f"{mantissa}e{int(exponent)}"
@@ -151,8 +158,8 @@ def _taylor_sentence(trials: pd.DataFrame, cell: pd.DataFrame, maps: pd.DataFram
     best = maps.loc[maps["mse_median"].idxmin()]
     here = trials[(trials[list(CELL)] == cell.iloc[0][list(CELL)]).all(axis=1)]
     chosen = (here["map"] == best["map"]) & (here["sampler"] == best["sampler"])
-    ours = here[chosen & (here["num_projections"] == best["num_projections"])].set_index("trial")["mse"]
-    taylor = here[here["map"] == "taylor-1"].set_index("trial")["mse"]
+    ours = here[chosen & (here["num_projections"] == best["num_projections"])].set_index("draw")["mse"]
+    taylor = here[here["map"] == "taylor-1"].set_index("draw")["mse"]
     shared = ours.index.intersection(taylor.index)
     result = compare(taylor[shared].to_numpy(), ours[shared].to_numpy())
     if result.verdict != "better":
@@ -203,7 +210,9 @@ def latex(table: Table, metric: str) -> str:
             body = mantissa if not exponent else f"{mantissa}\\times 10^{{{exponent}}}"
             shown.append(f"${body}{'^*' if w else ''}$")
         lines.append(" & ".join([*(str(label).replace("_", "\\_") for label in labels), *shown]) + " \\\\")
-    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", f"% {table.caption}; * worse than uniform attention", ""])
+    return "\n".join(
+        [*lines, "\\bottomrule", "\\end{tabular}", f"% {table.caption}; * worse than uniform attention", ""]
+    )
 
 
 def markdown_report(results: Results) -> str:

@@ -50,7 +50,12 @@ def cells(results: Results, drop: Sequence[str] = ()) -> Iterator[tuple[str, pd.
     varying = [a for a in axes if results.summary[a].nunique() > 1]
     for _, cell in results.summary.groupby(axes, sort=False, dropna=False):
         first = cell.iloc[0]
-        yield ", ".join(_short(axis, first[axis]) for axis in varying if not (axis == "query_len" and "seq_len" in varying)), cell
+        yield (
+            ", ".join(
+                _short(axis, first[axis]) for axis in varying if not (axis == "query_len" and "seq_len" in varying)
+            ),
+            cell,
+        )
 
 
 def caption(results: Results, metric: str, x: str) -> str:

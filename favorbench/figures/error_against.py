@@ -6,7 +6,11 @@ from favorbench.figures.curves import Panel, cells, draw_panels
 from favorbench.summary import Results
 
 #: File name and axis of each figure; axes that move together with it share its panels.
-AXES = {"error-vs-L": ("seq_len", ("seq_len", "query_len")), "error-vs-d": ("head_dim", ("head_dim",)), "error-vs-scale": ("scale", ("scale",))}
+AXES = {
+    "error-vs-L": ("seq_len", ("seq_len", "query_len")),
+    "error-vs-d": ("head_dim", ("head_dim",)),
+    "error-vs-scale": ("scale", ("scale",)),
+}
 
 
 def draw(results: Results, metric: str, directory: Path) -> list[Path]:
@@ -18,7 +22,9 @@ def draw(results: Results, metric: str, directory: Path) -> list[Path]:
     return written
 
 
-def _draw(results: Results, name: str, axis: str, together: tuple[str, ...], metric: str, directory: Path) -> list[Path]:
+def _draw(
+    results: Results, name: str, axis: str, together: tuple[str, ...], metric: str, directory: Path
+) -> list[Path]:
     maps = results.summary[results.summary["kind"] == "map"]
     common = sorted(set.intersection(*(set(rows["num_projections"]) for _, rows in maps.groupby(axis))))
     if not common:  # R follows d (dlogd): all there is, in one panel

@@ -64,7 +64,12 @@ def finish(figure: Figure, axes: Sequence[Axes], caption: str) -> None:
         across = min(len(entries), fit)
         rows = -(-len(entries) // across)
         figure.legend(
-            list(entries.values()), list(entries), loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=across, frameon=False
+            list(entries.values()),
+            list(entries),
+            loc="upper center",
+            bbox_to_anchor=(0.5, 0.0),
+            ncols=across,
+            frameon=False,
         )
     lines = textwrap.fill(caption, width=int(width * 13))
     figure.text(0.01, -(0.15 + 0.27 * rows) / height, lines, ha="left", va="top", fontsize=10, color="0.25")

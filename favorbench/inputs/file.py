@@ -36,7 +36,9 @@ class File(InputLaw):
     path: str
     label: str = ""
     name: ClassVar[str] = "file"
-    description: ClassVar[str] = "PATH.npz or PATH.safetensors with arrays q, k, v: (heads, L, d), (batch, heads, L, d), (L, d)"
+    description: ClassVar[str] = (
+        "PATH.npz or PATH.safetensors with arrays q, k, v: (heads, L, d), (batch, heads, L, d), (L, d)"
+    )
 
     def heads(self, seq_lens: tuple[int, ...] | None, head_dims: tuple[int, ...] | None) -> tuple[Head, ...]:
         contents = _read(self.path)

@@ -13,7 +13,9 @@ DEFAULT_HEAD_DIMS = (16,)
 
 def _grid(seq_lens: tuple[int, ...] | None, head_dims: tuple[int, ...] | None) -> tuple[Head, ...]:
     return tuple(
-        Head("-", length, length, dim) for length in seq_lens or DEFAULT_SEQ_LENS for dim in head_dims or DEFAULT_HEAD_DIMS
+        Head("-", length, length, dim)
+        for length in seq_lens or DEFAULT_SEQ_LENS
+        for dim in head_dims or DEFAULT_HEAD_DIMS
     )
 
 

@@ -53,7 +53,9 @@ class GramSchmidt(Sampler):
         unit = np.zeros_like(blocks)
         for i in range(head_dim):
             row = blocks[:, i : i + 1]
-            for _ in range(2):  # once loses orthogonality to rounding where a row nearly lies in the span; twice does not
+            for _ in range(
+                2
+            ):  # once loses orthogonality to rounding where a row nearly lies in the span; twice does not
                 row = row - (row @ np.matrix_transpose(unit)) @ unit
             unit[:, i : i + 1] = row / np.linalg.norm(row, axis=-1, keepdims=True)
         return (unit * norms).reshape(-1, head_dim)[:num_projections]

@@ -1,0 +1,52 @@
+"""The blog post's two error figures: published and corrected side by side, mean and standard deviation."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from favorbench.figures import style
+
+TITLES = {
+    "published": "as published",
+    "corrected": "corrected",
+}
+
+
+def draw(name: str, curves: pd.DataFrame, baselines: pd.DataFrame, directory: Path) -> list[Path]:
+    """curves: version, curve, R, n, mean, std. baselines: map, R, mean. Returns the files."""
+    versions = list(dict.fromkeys(curves["version"]))
+    with style.context():  # pyright: ignore[reportGeneralTypeIssues]
+        figure, axes = style.panels(len(versions), len(versions), height=3.8, width=5.2)
+        for ax, version in zip(axes, versions, strict=True):
+            _panel(ax, curves[curves["version"] == version], baselines)
+            ax.set_title(TITLES[version])
+        means = [*curves["mean"], *curves["mean"] + curves["std"], *baselines[baselines["map"] != "best-rank"]["mean"]]
+        for ax in axes:  # one range for both: so the change can be seen
+            style.log_limits(ax, means, list(baselines[baselines["map"] == "best-rank"]["mean"]))
+        style.finish(
+            figure, axes,
+            f"{name}: output MSE, L = 1024, d = 16. Line: mean of {curves['n'].iloc[0]} draws, all redrawn for every R; band: "
+            "± population standard deviation, its lower edge never below a thousandth of the mean. R counts projections; sin/cos has 2R features.",
+        )  # fmt: skip
+        baseline_rows = baselines.rename(columns={"map": "curve"}).assign(version="baseline")
+        return style.save(figure, directory, name, pd.concat([curves, baseline_rows], ignore_index=True))
+
+
+def _panel(ax: Axes, curves: pd.DataFrame, baselines: pd.DataFrame) -> None:
+    for i, (label, rows) in enumerate(curves.groupby("curve", sort=False)):
+        low = np.maximum(rows["mean"] - rows["std"], rows["mean"] * 1e-3)
+        ax.fill_between(rows["R"], low, rows["mean"] + rows["std"], color=style.COLOURS[i], alpha=0.15, linewidth=0)
+        ax.plot(
+            rows["R"], rows["mean"], color=style.COLOURS[i], marker=style.MARKERS[i], markersize=5,
+            linestyle=style.DASHES[i], label=str(label),
+        )  # fmt: skip
+    for name, look in style.BASELINES.items():
+        rows = baselines[baselines["map"] == name].sort_values("R")
+        if len(rows):
+            look = look | {"marker": None}
+            ax.plot(rows["R"], rows["mean"], zorder=1.5, linewidth=1.6, **look)
+    style.number_axis(ax, list(curves["R"]))
+    ax.set_xlabel("R")
+    ax.set_ylabel("output MSE")
