@@ -305,9 +305,8 @@ def main() -> NoReturn:
     except Exception as error:
         if debug:
             raise
-        text = error.format_message() if hasattr(error, "format_message") else None  # a usage error of click
-        if text is not None:
-            _fail(f"{' '.join(text.split())} (see favorbench {_command(arguments)}--help)", 2)
+        if format_message := getattr(error, "format_message", None):  # a usage error of click
+            _fail(f"{' '.join(format_message().split())} (see favorbench {_command(arguments)}--help)", 2)
         _fail(f"unexpected {type(error).__name__}: {error} (a bug: --debug shows where)", 2)
 
 
@@ -386,7 +385,8 @@ def _print_plan(study: Any, path: Path, as_json: bool) -> None:
     typer.echo(f"{'out':16} {path}")
     typer.echo(f"{'plan':16} {cost.cells} cells, {cost.draws} draws, {cost.rows} rows")
     typer.echo(
-        f"{'cost':16} about {cost.seconds:.1f} s on one worker, {cost.memory_bytes / 2**20:.0f} MiB a worker beside the libraries"
+        f"{'cost':16} about {cost.seconds:.1f} s on one worker, "
+        f"{cost.memory_bytes / 2**20:.0f} MiB for each worker beside the libraries"
     )
 
 

@@ -21,7 +21,7 @@ class ErrorSums(NamedTuple):
 
 
 class Metric(NamedTuple):
-    """A metric: its formula in words, its unit, which way is good, and the function of the sums of estimate and uniform."""
+    """A metric: formula in words, unit, which way is good, and the function of the sums of estimate and uniform."""
 
     formula: str
     unit: str
@@ -53,8 +53,14 @@ def error_sums(output: Array, exact: Array, normaliser: Array | None = None) -> 
 
 def add(a: ErrorSums, b: ErrorSums) -> ErrorSums:
     """The sums over both sets of rows."""
-    total = ErrorSums(*(x + y for x, y in zip(a, b, strict=True)))
-    return total._replace(max_abs_error=max(a.max_abs_error, b.max_abs_error))
+    return ErrorSums(
+        entries=a.entries + b.entries,
+        squared_error=a.squared_error + b.squared_error,
+        squared_exact=a.squared_exact + b.squared_exact,
+        max_abs_error=max(a.max_abs_error, b.max_abs_error),
+        rows=a.rows + b.rows,
+        bad_rows=a.bad_rows + b.bad_rows,
+    )
 
 
 def _ratio(numerator: float, denominator: float) -> float:

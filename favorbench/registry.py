@@ -8,18 +8,14 @@ import os
 import re
 import sys
 from collections.abc import Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from favorbench.errors import ScenarioError
 
 _SPEC = re.compile(r"\s*([\w.:-]+?)\s*(?:\((.*)\))?\s*", re.DOTALL)
 
 
-class Named(Protocol):
-    name: str
-
-
-Member = TypeVar("Member", bound=Named)
+Member = TypeVar("Member")
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
@@ -33,7 +29,7 @@ def split_list(text: str) -> list[str]:
     return [part.strip() for part in re.split(r",(?![^(]*\))", text)]
 
 
-def build(kind: str, spec: str, members: Iterable[type[Member]], base: type[Member]) -> Member:
+def build(kind: str, spec: str, members: Iterable[type[Any]], base: type[Member]) -> Member:
     """The object that ``spec`` names: a member of the registry, or any importable ``module:object``.
 
     Raises ScenarioError, naming what was given, what is allowed and the nearest name.
@@ -55,8 +51,11 @@ def build(kind: str, spec: str, members: Iterable[type[Member]], base: type[Memb
         found = _constructed(kind, spec, found, arguments)
     elif arguments is not None:
         raise ScenarioError(f"{kind} {spec!r}: {name!r} is already built and takes no parameters")
-    if not isinstance(found, base):
-        raise ScenarioError(f"{kind} {spec!r} is a {type(found).__name__}, not a favorbench {base.__name__}")
+    if not (isinstance(found, base) and dataclasses.is_dataclass(found)):
+        raise ScenarioError(
+            f"{kind} {spec!r} is a {type(found).__name__}; it must be a frozen dataclass derived from "
+            f"favorbench.{base.__name__}"
+        )
     return found
 
 
@@ -85,9 +84,7 @@ def _imported(kind: str, path: str) -> Any:
 
 def label(member: Any) -> str:
     """The canonical spelling of a map or sampler: its name, and the parameters that are not at their default."""
-    changed = [
-        f"{field.name}={getattr(member, field.name)!r}"
-        for field in (dataclasses.fields(member) if dataclasses.is_dataclass(member) else ())
-        if field.init and getattr(member, field.name) != field.default
-    ]
-    return f"{member.name}({', '.join(changed)})" if changed else member.name
+    name: str = member.name
+    values = [(field, getattr(member, field.name)) for field in dataclasses.fields(member) if field.init]
+    changed = [f"{field.name}={value!r}" for field, value in values if value != field.default]
+    return f"{name}({', '.join(changed)})" if changed else name

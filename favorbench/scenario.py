@@ -29,6 +29,10 @@ FLAGS = {
     "dtype": "--dtype", "budget": "--budget", "redraw": "--redraw", "trials": "--trials", "seed": "--seed",
 }  # fmt: skip
 
+#: Keys whose flags are lists with commas: of names, of numbers.
+_NAMES = ("maps", "samplers", "baselines", "inputs", "heads", "dtype")
+_NUMBERS = ("num_projections", "seq_len", "head_dim", "scale")
+
 DEFAULT_SCENARIO = "quick"
 
 
@@ -142,7 +146,8 @@ def _find(source: str) -> Path:
     if path.suffix == ".toml" or path.exists():
         return path
     raise ScenarioError(
-        f"unknown scenario {source!r}{nearest(source, shipped)}; allowed: {', '.join(shipped)}, or a path to a .toml file"
+        f"unknown scenario {source!r}{nearest(source, shipped)}; allowed: {', '.join(shipped)}, "
+        "or a path to a .toml file"
     )
 
 
@@ -157,14 +162,12 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 def _parsed(key: str, given: Any) -> Any:
     """A flag's text as the values of its key. What is no number stays text, for the validation to name."""
-    if not isinstance(given, str) or key in ("budget", "redraw"):
+    if not isinstance(given, str) or key not in (*_NAMES, *_NUMBERS):
         return given
     parts = split_list(given)
     if "" in parts:
         raise ScenarioError(f"{FLAGS[key]} {given!r}: an item of the list is empty; write it as a,b,c")
-    return (
-        tuple(_number(part) for part in parts) if key in ("num_projections", "seq_len", "head_dim", "scale") else parts
-    )
+    return tuple(_number(part) for part in parts) if key in _NUMBERS else parts
 
 
 def _number(text: str) -> int | float | str:

@@ -83,9 +83,8 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     for metric in METRICS:
         for stat in ("median", "q10", "q90", "mean"):
             columns[f"{metric}_{stat}"] = groups[metric].agg(STATS[stat])
-    intervals = groups["mse"].agg(lambda x: median_interval(x.to_numpy()))
-    columns["mse_low"] = intervals.map(lambda i: i.low)
-    columns["mse_high"] = intervals.map(lambda i: i.high)
+    columns["mse_low"] = groups["mse"].agg(lambda x: median_interval(x.to_numpy()).low)
+    columns["mse_high"] = groups["mse"].agg(lambda x: median_interval(x.to_numpy()).high)
     columns["sign_test"] = groups["skill"].agg(lambda x: sign_test(x.to_numpy()))
     summary = pd.DataFrame(columns).reset_index()
     summary["versus_uniform"] = _versus_uniform(summary)

@@ -155,8 +155,8 @@ def _taylor_sentence(trials: pd.DataFrame, cell: pd.DataFrame, maps: pd.DataFram
     """Where the linear Taylor map does better than the best of all estimators, that belongs beside it."""
     if "taylor-1" not in set(cell["map"]):
         return ""
-    best = maps.loc[maps["mse_median"].idxmin()]
-    here = trials[(trials[list(CELL)] == cell.iloc[0][list(CELL)]).all(axis=1)]
+    best = maps.sort_values("mse_median").iloc[0]
+    here = trials.merge(cell[list(CELL)].drop_duplicates(), on=list(CELL))
     chosen = (here["map"] == best["map"]) & (here["sampler"] == best["sampler"])
     ours = here[chosen & (here["num_projections"] == best["num_projections"])].set_index("draw")["mse"]
     taylor = here[here["map"] == "taylor-1"].set_index("draw")["mse"]

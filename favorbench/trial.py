@@ -9,7 +9,7 @@ import numpy as np
 
 from favorbench.attention import Estimator, attention_estimates, exact_attention
 from favorbench.baselines import Baseline, get_baseline
-from favorbench.inputs import get_input
+from favorbench.inputs import Inputs, get_input
 from favorbench.maps import FeatureMap, get_map
 from favorbench.metrics import METRICS, ErrorSums, add, error_sums
 from favorbench.plan import Draw
@@ -48,7 +48,7 @@ class Study:
 
 def run_draw(scenario: Scenario, draw: Draw) -> list[Row]:
     """All rows of one draw: baselines first, then samplers x maps x R. Depends on its arguments alone."""
-    study = Study.of(scenario)
+    study = Study.of(scenario)  # pyright: ignore[reportArgumentType]  (a frozen model is hashable)
     rng = stream(scenario.seed, "inputs", *draw.stream_names)
     query, key, value = get_input(draw.input).draw(rng, draw.head)
     query, key, value = query * draw.scale, key * draw.scale, value * scenario.value_scale
@@ -59,7 +59,7 @@ def run_draw(scenario: Scenario, draw: Draw) -> list[Row]:
         for size, features, output, normaliser in baseline.answers(query, key, value, exact, draw.sizes):
             names = _names("baseline", baseline.name, "none", size, features)
             measured.append((names, error_sums(output, exact, normaliser)))
-    inputs = tuple(a.astype(draw.dtype) for a in (query, key, value))
+    inputs = Inputs(query.astype(draw.dtype), key.astype(draw.dtype), value.astype(draw.dtype))
     for sampler in study.samplers:
         for omega, estimators in _samples(scenario, draw, sampler, study.maps):
             measured += _measure(inputs, exact, omega, estimators, label(sampler))
@@ -99,10 +99,12 @@ def _samples(
 
 
 def _measure(
-    inputs: tuple[np.ndarray, ...], exact: np.ndarray, omega: np.ndarray, estimators: list[Estimator], sampler: str
+    inputs: Inputs, exact: np.ndarray, omega: np.ndarray, estimators: list[Estimator], sampler: str
 ) -> list[tuple[Row, ErrorSums]]:
     sums: dict[tuple[int, int], ErrorSums] = {}
-    for index, size, rows, output, normaliser in attention_estimates(*inputs, omega, estimators):
+    for index, size, rows, output, normaliser in attention_estimates(
+        inputs.query, inputs.key, inputs.value, omega, estimators
+    ):
         part = error_sums(output, exact[rows], normaliser)
         sums[index, size] = add(sums[index, size], part) if (index, size) in sums else part
     return [

@@ -17,7 +17,7 @@ TITLES = {
 def draw(name: str, curves: pd.DataFrame, baselines: pd.DataFrame, directory: Path) -> list[Path]:
     """curves: version, curve, R, n, mean, std. baselines: map, R, mean. Returns the files."""
     versions = list(dict.fromkeys(curves["version"]))
-    with style.context():  # pyright: ignore[reportGeneralTypeIssues]
+    with style.context():
         figure, axes = style.panels(len(versions), len(versions), height=3.8, width=5.2)
         for ax, version in zip(axes, versions, strict=True):
             _panel(ax, curves[curves["version"] == version], baselines)
@@ -26,10 +26,12 @@ def draw(name: str, curves: pd.DataFrame, baselines: pd.DataFrame, directory: Pa
         for ax in axes:  # one range for both: so the change can be seen
             style.log_limits(ax, means, list(baselines[baselines["map"] == "best-rank"]["mean"]))
         style.finish(
-            figure, axes,
-            f"{name}: output MSE, L = 1024, d = 16. Line: mean of {curves['n'].iloc[0]} draws, all redrawn for every R; band: "
-            "± population standard deviation, its lower edge never below a thousandth of the mean. R counts projections; sin/cos has 2R features.",
-        )  # fmt: skip
+            figure,
+            axes,
+            f"{name}: output MSE, L = 1024, d = 16. Line: mean of {curves['n'].iloc[0]} draws, all redrawn for every "
+            "R; band: ± population standard deviation, its lower edge never below a thousandth of the mean. "
+            "R counts projections; sin/cos has 2R features.",
+        )
         baseline_rows = baselines.rename(columns={"map": "curve"}).assign(version="baseline")
         return style.save(figure, directory, name, pd.concat([curves, baseline_rows], ignore_index=True))
 
@@ -39,9 +41,14 @@ def _panel(ax: Axes, curves: pd.DataFrame, baselines: pd.DataFrame) -> None:
         low = np.maximum(rows["mean"] - rows["std"], rows["mean"] * 1e-3)
         ax.fill_between(rows["R"], low, rows["mean"] + rows["std"], color=style.COLOURS[i], alpha=0.15, linewidth=0)
         ax.plot(
-            rows["R"], rows["mean"], color=style.COLOURS[i], marker=style.MARKERS[i], markersize=5,
-            linestyle=style.DASHES[i], label=str(label),
-        )  # fmt: skip
+            rows["R"],
+            rows["mean"],
+            color=style.COLOURS[i],
+            marker=style.MARKERS[i],
+            markersize=5,
+            linestyle=style.DASHES[i],
+            label=str(label),
+        )
     for name, look in style.BASELINES.items():
         rows = baselines[baselines["map"] == name].sort_values("R")
         if len(rows):

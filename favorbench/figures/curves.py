@@ -25,14 +25,20 @@ class Panel:
 
 
 def draw_panels(
-    results: Results, name: str, panels: Sequence[Panel], x: str, series: Callable[[pd.Series], str], columns: int, metric: str,
+    results: Results,
+    name: str,
+    panels: Sequence[Panel],
+    x: str,
+    series: Callable[[pd.Series], str],
+    columns: int,
+    metric: str,
     directory: Path,
-) -> list[Path]:  # fmt: skip
+) -> list[Path]:
     """Draw the panels, PANELS to a figure, and save each figure with its numbers."""
     written: list[Path] = []
     pages = [panels[i : i + PANELS] for i in range(0, len(panels), PANELS)]
     for number, page in enumerate(pages, start=1):
-        with style.context():  # pyright: ignore[reportGeneralTypeIssues]
+        with style.context():
             figure, axes = style.panels(len(page), min(columns, len(page)))
             names = list(dict.fromkeys(series(row) for panel in panels for _, row in panel.maps.iterrows()))
             data = []
@@ -65,9 +71,10 @@ def caption(results: Results, metric: str, x: str) -> str:
     first = results.summary.iloc[0]
     fixed = "" if any(results.summary[a].nunique() > 1 for a in CELL) else f" {describe_cell(first)}."
     meaning = (
-        "R counts features (equal num_features)." if results.scenario.budget == "features" else
-        "R counts projections: trig and hyperbolic have 2R features, the other maps R."
-    )  # fmt: skip
+        "R counts features (equal num_features)."
+        if results.scenario.budget == "features"
+        else "R counts projections: trig and hyperbolic have 2R features, the other maps R."
+    )
     partial = "" if results.manifest["complete"] else "PARTIAL RUN. "
     return (
         f"{partial}{results.scenario.name}: median of {draws} draws, band from 10 % to 90 %.{fixed} {meaning} "
@@ -88,9 +95,14 @@ def _draw(
         colour = style.COLOURS[i % len(style.COLOURS)]
         ax.fill_between(curve[x], curve[f"{metric}_q10"], curve[f"{metric}_q90"], color=colour, alpha=0.15, linewidth=0)
         ax.plot(
-            curve[x], curve[f"{metric}_median"], color=colour, marker=style.MARKERS[i % len(style.MARKERS)], markersize=5,
-            linestyle=style.DASHES[i % len(style.DASHES)], label=name,
-        )  # fmt: skip
+            curve[x],
+            curve[f"{metric}_median"],
+            color=colour,
+            marker=style.MARKERS[i % len(style.MARKERS)],
+            markersize=5,
+            linestyle=style.DASHES[i % len(style.DASHES)],
+            label=name,
+        )
         kept.append(curve)
     drawn = pd.concat(kept)
     kept.append(_baselines(ax, panel.baselines, x, sorted(set(drawn[x])), metric))

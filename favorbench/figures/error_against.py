@@ -39,6 +39,12 @@ def _draw(
             panels.append(Panel(", ".join(filter(None, (title, label))), rows, baselines))
     several = maps["sampler"].nunique() > 1
     return draw_panels(
-        results, name, panels, axis, lambda row: f"{row['map']}, {row['sampler']}" if several else row["map"],
-        len(chosen), metric, directory,
-    )  # fmt: skip
+        results,
+        name,
+        panels,
+        axis,
+        lambda row: f"{row['map']}, {row['sampler']}" if several else row["map"],
+        len(chosen),
+        metric,
+        directory,
+    )

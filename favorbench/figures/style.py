@@ -1,5 +1,7 @@
 """One look for every figure: colours, panels, captions, files."""
 
+import contextlib
+import itertools
 import math
 import textwrap
 from collections.abc import Sequence
@@ -7,6 +9,7 @@ from pathlib import Path
 
 import matplotlib
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -52,7 +55,7 @@ def panels(count: int, columns: int, height: float = 3.3, width: float = 4.2) ->
 
 def finish(figure: Figure, axes: Sequence[Axes], caption: str) -> None:
     """One legend for all panels below them, and the caption below that."""
-    entries: dict[str, object] = {}
+    entries: dict[str, Artist] = {}
     for ax in axes:
         handles, labels = ax.get_legend_handles_labels()
         for handle, label in zip(handles, labels, strict=True):
@@ -113,10 +116,10 @@ def number_axis(ax: Axes, values: Sequence[float]) -> None:
 
 
 def _evenly_spaced(ordered: Sequence[float]) -> bool:
-    steps = {round(b - a, 9) for a, b in zip(ordered, ordered[1:], strict=False)}
+    steps = {round(b - a, 9) for a, b in itertools.pairwise(ordered)}
     return len(steps) == 1 and len(ordered) > 2
 
 
-def context() -> object:
+def context() -> contextlib.AbstractContextManager[None]:
     """The settings every figure is drawn with, as a context manager."""
-    return matplotlib.rc_context(RC)
+    return matplotlib.rc_context(RC)  # pyright: ignore[reportArgumentType]

@@ -35,7 +35,8 @@ def get_input(spec: str) -> InputLaw:
         return File(spec, label=spec)
     names = [Gaussian.name, Sphere.name, *SHIPPED]
     raise ScenarioError(
-        f"unknown inputs {spec!r}{nearest(spec, names)}; allowed: {', '.join(names)}, or a path ending in .npz or .safetensors"
+        f"unknown inputs {spec!r}{nearest(spec, names)}; allowed: {', '.join(names)}, "
+        "or a path ending in .npz or .safetensors"
     )
 
 

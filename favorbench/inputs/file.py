@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,7 @@ class File(InputLaw):
     )
 
     def heads(self, seq_lens: tuple[int, ...] | None, head_dims: tuple[int, ...] | None) -> tuple[Head, ...]:
-        contents = _read(self.path)
+        contents = _contents(self.path)
         _, query_len, dim = contents.query.shape
         seq_len = contents.key.shape[1]
         for asked in head_dims or ():
@@ -57,7 +58,7 @@ class File(InputLaw):
         return tuple(Head(label, n, m, dim) for n, m in lengths for label in contents.labels)
 
     def draw(self, rng: np.random.Generator, head: Head) -> Inputs:
-        contents = _read(self.path)
+        contents = _contents(self.path)
         i = contents.labels.index(head.label)
         return Inputs(
             contents.query[i, : head.query_len], contents.key[i, : head.seq_len], contents.value[i, : head.seq_len]
@@ -68,7 +69,7 @@ class File(InputLaw):
 
     def notes(self) -> tuple[str, ...]:
         """What was converted while reading, in words."""
-        return _read(self.path).notes
+        return _contents(self.path).notes
 
 
 def _bytes(path: str) -> bytes:
@@ -78,8 +79,17 @@ def _bytes(path: str) -> bytes:
         raise InputError(f"cannot read inputs {path!r}: {error.strerror}") from None
 
 
+def _contents(path: str) -> _Contents:
+    """The file's heads, read once as long as it does not change."""
+    try:
+        status = Path(path).stat()
+    except OSError as error:
+        raise InputError(f"cannot read inputs {path!r}: {error.strerror}") from None
+    return _read(path, (str(Path(path).resolve()), status.st_mtime_ns, status.st_size))
+
+
 @functools.lru_cache(maxsize=4)
-def _read(path: str) -> _Contents:
+def _read(path: str, version: tuple[str, int, int]) -> _Contents:
     """Read and check a file of heads. Raises InputError with the file, the array and what is wrong with it."""
     arrays = _load(path)
     notes: list[str] = []
@@ -99,8 +109,8 @@ def _read(path: str) -> _Contents:
     if key.shape[-2] != value.shape[-2]:
         raise InputError(f"{path}: k has {key.shape[-2]} tokens and v has {value.shape[-2]}; they must be equal")
     labels = _labels(query.shape[:-2], arrays)
-    flat = (a.reshape(-1, *a.shape[-2:]) for a in (query, key, value))
-    return _Contents(*flat, labels, tuple(notes))
+    query, key, value = (a.reshape(-1, *a.shape[-2:]) for a in (query, key, value))
+    return _Contents(query, key, value, labels, tuple(notes))
 
 
 def _load(path: str) -> Mapping[str, np.ndarray]:
@@ -109,7 +119,7 @@ def _load(path: str) -> Mapping[str, np.ndarray]:
     data = _bytes(path)
     try:
         if path.endswith(".npz"):
-            with np.load(path, allow_pickle=False) as archive:
+            with np.load(io.BytesIO(data), allow_pickle=False) as archive:
                 return {name: archive[name] for name in archive.files}
         from safetensors.numpy import load
 

@@ -47,5 +47,5 @@ class Sphere(InputLaw):
     def draw(self, rng: np.random.Generator, head: Head) -> Inputs:
         query, key, value = Gaussian().draw(rng, head)
         radius = head.head_dim**0.5
-        on_sphere = (a * (radius / np.linalg.norm(a, axis=-1, keepdims=True)) for a in (query, key))
-        return Inputs(*on_sphere, value)
+        query, key = (a * (radius / np.linalg.norm(a, axis=-1, keepdims=True)) for a in (query, key))
+        return Inputs(query, key, value)

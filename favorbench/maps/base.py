@@ -62,5 +62,5 @@ class FeatureMap(ABC):
         """
 
     def relative_variance(self, x: Array, y: Array, num_projections: int) -> Array | None:
-        """Var(kernel estimate) / target^2 under independent N(0, I) rows, (n, l); None where no closed form is known."""
+        """Var(kernel estimate) / target^2 under independent N(0, I) rows, (n, l); None where none is known."""
         return None

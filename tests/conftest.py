@@ -1,0 +1,34 @@
+"""What the tests share: small scenarios and random inputs."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from favorbench.scenario import Scenario, load_scenario
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def small_scenario(**changes: object) -> Scenario:
+    """A scenario that takes milliseconds."""
+    flags = {
+        "maps": "positive,trig",
+        "samplers": "iid,orthogonal",
+        "num_projections": "3,8,20",
+        "seq_len": "24",
+        "head_dim": "4",
+        "trials": 3,
+    }
+    return load_scenario(None, flags | changes)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(20240607)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test writes into the repository."""
+    monkeypatch.chdir(tmp_path)

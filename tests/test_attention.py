@@ -1,0 +1,155 @@
+"""Exact and linear attention against dense formulas written the plain way."""
+
+import numpy as np
+import pytest
+from scipy.special import softmax
+
+import favorbench as fb
+from favorbench import attention
+from favorbench.attention import Estimator, Sample, attention_estimates
+from favorbench.errors import InputError, ScenarioError
+from favorbench.maps import MAPS
+
+
+def dense(query, key, value):
+    return softmax(query @ np.swapaxes(key, -1, -2) / np.sqrt(query.shape[-1]), axis=-1) @ value
+
+
+def sample_for(name, num_projections, head_dim, seed=1, sampler="orthogonal"):
+    sample = fb.sample_omega(sampler, num_projections, head_dim, np.random.default_rng(seed), map=name)
+    assert isinstance(sample, Sample)
+    return sample
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (5, 9, 3, 2), (700, 3000, 16, 16), (3, 5000, 4, 1)])
+def test_exact_attention_is_softmax_attention(rng, shape):
+    n, length, d, d_v = shape
+    q, k, v = rng.normal(size=(n, d)), rng.normal(size=(length, d)), rng.normal(size=(length, d_v))
+    # an average of values: rounding of order eps times the logits (|q||k|/sqrt d < 40) and the log of the length
+    np.testing.assert_allclose(fb.exact_attention(q, k, v), dense(q, k, v), rtol=0, atol=100 * np.finfo(float).eps * 5)
+
+
+def test_exact_attention_takes_leading_axes_and_other_dtypes(rng):
+    q, k, v = rng.normal(size=(3, 2, 4, 10, 8)).astype(np.float32)
+    result = fb.exact_attention(q, k, v)
+    assert result.dtype == np.float64
+    np.testing.assert_allclose(result, dense(*(a.astype(np.float64) for a in (q, k, v))), rtol=0, atol=1e-13)
+
+
+def test_exact_attention_does_not_overflow():
+    q = np.array([[1e4, 0.0]])
+    k = np.array([[1e4, 0.0], [0.0, 1.0]])
+    np.testing.assert_array_equal(fb.exact_attention(q, k, np.array([[1.0], [2.0]])), [[1.0]])
+
+
+@pytest.mark.parametrize("member", MAPS, ids=lambda m: m.name)
+@pytest.mark.parametrize("sampler", ["iid", "orthogonal"])
+def test_linear_attention_is_the_kernel_estimate_normalised(rng, member, sampler):
+    """The O(L) route through key summaries equals the L x L route through the kernel estimate."""
+    q, k, v = 0.7 * rng.normal(size=(3, 60, 8))
+    sample = sample_for(member.name, 40, 8, sampler=sampler)
+    x, y = q * 8**-0.25, k * 8**-0.25
+    kernel = fb.kernel_estimate(x, y, sample, map=member().fit(x, y, sample.omega))
+    normaliser = kernel.sum(axis=-1, keepdims=True)
+    # a signed normaliser may cancel: its rounding is relative to the sum of absolute terms
+    condition = np.abs(kernel).sum(axis=-1, keepdims=True) / np.abs(normaliser)
+    result = fb.linear_attention(q, k, v, sample, map=member.name)
+    expected = kernel @ v / normaliser
+    assert np.all(np.abs(result - expected) <= 1e-12 * condition * (1 + np.abs(expected)))
+
+
+@pytest.mark.parametrize("member", MAPS, ids=lambda m: m.name)
+@pytest.mark.parametrize("tile", [64, 1 << 16])
+def test_all_sizes_in_one_pass_equal_each_size_alone(rng, monkeypatch, member, tile):
+    """Prefix sums over features, in tiles of any size, change nothing but rounding."""
+    q, k, v = rng.normal(size=(3, 50, 6))
+    sample, sizes = sample_for(member.name, 31, 6), (1, 5, 6, 30, 31)
+    if not member.nested:
+        sizes = (31,)
+    monkeypatch.setattr(attention, "TILE_ELEMENTS", tile)
+    outputs = {size: np.full((50, 6), np.nan) for size in sizes}
+    normalisers = {size: np.full((50, 1), np.nan) for size in sizes}
+    for _, size, rows, output, normaliser in attention_estimates(
+        q, k, v, sample.omega, [Estimator(member(), sample.extra, sizes)]
+    ):
+        outputs[size][rows], normalisers[size][rows] = output, normaliser
+    monkeypatch.setattr(attention, "TILE_ELEMENTS", 1 << 16)
+    for size in sizes:
+        extra = None if sample.extra is None else sample.extra[:size]
+        alone = fb.linear_attention(q, k, v, Sample(sample.omega[:size], extra), map=member.name)
+        well_conditioned = (np.abs(normalisers[size]) > 1e-3)[:, 0]
+        np.testing.assert_allclose(outputs[size][well_conditioned], alone[well_conditioned], rtol=1e-9, atol=1e-9)
+        if member.nonnegative:
+            assert well_conditioned.all()
+            assert np.all(normalisers[size] >= 1.0)  # the largest term of each is at least 1
+
+
+@pytest.mark.parametrize("name", ["positive", "hyperbolic"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0, 1e4])
+def test_positive_maps_never_overflow(rng, name, dtype, scale):
+    """With norms up to 1e4 the features range over exp(+-1e8): every output is finite and inside the values' range."""
+    q, k, v = (scale * rng.normal(size=(3, 40, 16))).astype(dtype)
+    omega = fb.sample_omega("orthogonal", 24, 16, rng).astype(dtype)
+    result = fb.linear_attention(q, k, v, omega, map=name)
+    assert result.dtype == dtype
+    slack = 1e-3 if dtype == np.float32 else 1e-12
+    assert np.all(result <= v.max(axis=0) + slack * np.abs(v).max())
+    assert np.all(result >= v.min(axis=0) - slack * np.abs(v).max())
+
+
+@pytest.mark.parametrize("member", MAPS, ids=lambda m: m.name)
+def test_permuting_keys_and_shifting_their_log_scale_change_nothing(rng, member):
+    q, k, v = 0.5 * rng.normal(size=(3, 30, 4))
+    sample, order = sample_for(member.name, 12, 4), rng.permutation(30)
+    result = fb.linear_attention(q, k, v, sample, map=member.name)
+    permuted = fb.linear_attention(q, k[order], v[order], sample, map=member.name)
+    np.testing.assert_allclose(permuted, result, rtol=1e-9, atol=1e-11)
+
+
+def test_float32_is_near_float64(rng):
+    q, k, v = 0.5 * rng.normal(size=(3, 100, 8))
+    omega = fb.sample_omega("iid", 64, 8, rng)
+    double = fb.linear_attention(q, k, v, omega)
+    single = fb.linear_attention(*(a.astype(np.float32) for a in (q, k, v)), omega.astype(np.float32))
+    np.testing.assert_allclose(single, double, rtol=0, atol=4 * np.sqrt(100) * 64 * np.finfo(np.float32).eps)
+    assert np.max(np.abs(single - double)) > 1e-9  # it really was single precision
+
+
+@pytest.mark.parametrize(
+    ("shapes", "said"),
+    [
+        (((4, 3), (5, 2), (5, 2)), "same head_dim"),
+        (((4, 3), (5, 3), (6, 2)), "same length"),
+        (((4, 3), (0, 3), (0, 2)), "empty"),
+        (((3,), (5, 3), (5, 2)), "at least 2 axes"),
+        (((2, 4, 3), (5, 3), (5, 2)), "leading axes"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_named(shapes, said):
+    q, k, v = (np.zeros(shape) for shape in shapes)
+    with pytest.raises(InputError, match=said):
+        fb.exact_attention(q, k, v)
+    with pytest.raises(InputError, match=said):
+        fb.linear_attention(q, k, v, np.zeros((7, 3)))
+
+
+def test_other_mistakes_of_the_python_api_are_named(rng):
+    q = np.zeros((4, 3))
+    with pytest.raises(InputError, match="num_projections, 3"):
+        fb.linear_attention(q, q, q, np.zeros((7, 2)))
+    with pytest.raises(InputError, match="use sample_omega"):
+        fb.linear_attention(q, q, q, np.zeros((7, 3)), map="phase")
+    with pytest.raises(ScenarioError, match="did you mean 'positive'"):
+        fb.linear_attention(q, q, q, np.zeros((7, 3)), map="positve")
+    with pytest.raises(InputError, match="head_dim"):
+        fb.kernel_estimate(q, np.zeros((4, 2)), np.zeros((7, 3)))
+
+
+def test_a_vanishing_normaliser_is_a_measurement(rng):
+    """trig on two keys of equal norm and opposite phase: 0/0, but no warning (they are errors here), no exception."""
+    length = np.pi * 2**0.25  # the scaled key has norm pi
+    omega, q = np.array([[1.0, 0.0]]), np.zeros((1, 2))
+    k, v = np.array([[0.0, length], [length, 0.0]]), np.array([[1.0], [2.0]])  # features cos 0 = 1 and cos pi = -1
+    (result,) = fb.linear_attention(q, k, v, omega, map="trig").ravel()
+    assert not np.isfinite(result) or abs(result) > 1e14

@@ -1,0 +1,161 @@
+"""Scenarios: files, flags, and one clear line for every mistake."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from favorbench.errors import ScenarioError
+from favorbench.plan import estimate, plan
+from favorbench.scenario import as_scenario, load_scenario, shipped_scenarios
+from tests.conftest import small_scenario
+
+
+def test_every_shipped_scenario_is_valid_and_has_a_title():
+    assert set(shipped_scenarios()) >= {"quick", "iid-vs-ortho", "trig-vs-positive", "real-heads", "scales"}
+    for name in shipped_scenarios():
+        scenario = load_scenario(name)
+        assert scenario.name == name and scenario.title and plan(scenario)
+
+
+def test_flags_win_over_the_file(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('maps = "trig"\nsamplers = ["iid"]\nR = 8\ntrials = 4\n')
+    scenario = load_scenario(str(file), {"trials": 2, "num_projections": "4,dlogd", "scale": None})
+    assert scenario.name == "mine" and scenario.maps == ("trig",) and scenario.trials == 2
+    assert scenario.num_projections == (4, "dlogd")
+
+
+def test_dlogd_is_the_papers_rule_of_thumb():
+    scenario = small_scenario(num_projections="8,dlogd")
+    assert scenario.sizes(16) == (8, 44)  # int(16 ln 16) = int(44.36)
+    assert scenario.sizes(64) == (8, 266)  # int(64 ln 64) = int(266.2)
+    assert scenario.sizes(1) == (1, 8)  # never 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"maps": "positve"}, "--maps: unknown map 'positve' (did you mean 'positive'?); allowed: trig,"),
+        ({"maps": "positive,"}, "--maps 'positive,': an item of the list is empty"),
+        ({"maps": "positive,positive-eps(eps=-1)"}, "eps must be a positive number, got -1"),
+        ({"maps": "positive-eps(1)"}, "write parameters as name(parameter=value, ...)"),
+        ({"maps": "positive-eps(epsilon=1)"}, "unexpected keyword argument 'epsilon'"),
+        ({"maps": "nowhere:Map"}, "cannot be imported: ModuleNotFoundError"),
+        ({"maps": "math:pi"}, "is a float; it must be a frozen dataclass derived from favorbench.FeatureMap"),
+        ({"samplers": "orthogonl"}, "did you mean 'orthogonal'"),
+        ({"num_projections": "0"}, "-R: 0 given, allowed: greater than or equal to 1, or 'dlogd'"),
+        ({"num_projections": "1.5"}, "-R: 1.5 given, allowed: a valid integer, or 'dlogd'"),
+        ({"num_projections": "x"}, "-R: 'x' given, allowed: a valid integer, or 'dlogd'"),
+        ({"head_dim": "0"}, "-d: 0 given"),
+        ({"seq_len": "-3"}, "-L: -3 given"),
+        ({"trials": -1}, "--trials: -1 given, allowed: greater than or equal to 1"),
+        ({"scale": "nan"}, "--scale: nan given"),
+        ({"scale": "0"}, "--scale: 0 given"),
+        ({"dtype": "float65"}, "--dtype: 'float65' given, allowed: 'float64' or 'float32'"),
+        ({"inputs": "minlm"}, "did you mean 'minilm'"),
+        ({"budget": "feature"}, "--budget: 'feature' given, allowed: 'projections' or 'features'"),
+        ({"seed": -1}, "--seed: -1 given"),
+    ],
+)  # fmt: skip
+def test_a_wrong_flag_is_named_with_what_is_allowed(flags, said):
+    with pytest.raises(ScenarioError, match=re.escape(said)) as caught:
+        load_scenario(None, flags)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("trails = 3", "unknown key 'trails' (did you mean 'trials'?); allowed: "),
+        ('trials = "3"', "trials: '3' given, allowed: a valid integer"),
+        ("trials = 2.5", "trials: 2.5 given"),
+        ("R = [16, true]", "R: True given"),
+        ("R = []", "R: the list is empty"),
+        ("maps = 3", "maps: 3 given, allowed: a valid string"),
+        ("scale = 'big'", "scale: 'big' given, allowed: a valid number"),
+        ("maps = [", "is not valid TOML"),
+        ("[sweep]\ntrials = 3", "unknown key 'sweep'"),
+    ],
+)
+def test_a_wrong_file_is_named_with_its_key(tmp_path, text, said):
+    file = tmp_path / "wrong.toml"
+    base = {"maps": '"trig"', "samplers": '"iid"', "R": "8"}
+    lines = [f"{key} = {value}" for key, value in base.items() if not text.startswith(f"{key} ")]
+    file.write_text("\n".join([text, *lines]) if text[0] != "[" else "\n".join([*lines, text]))
+    with pytest.raises(ScenarioError, match=re.escape(said)) as caught:
+        load_scenario(str(file))
+    assert str(file) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    with pytest.raises(ScenarioError, match="unknown scenario 'quik' .did you mean 'quick'"):
+        load_scenario("quik")
+    with pytest.raises(ScenarioError, match="No such file"):
+        load_scenario("absent.toml")
+    with pytest.raises(ScenarioError, match="Is a directory"):
+        load_scenario(str(tmp_path))
+    (tmp_path / "latin.toml").write_bytes(b'title = "\xe9"')
+    with pytest.raises(ScenarioError, match="not valid TOML"):
+        load_scenario(str(tmp_path / "latin.toml"))
+
+
+def test_the_digest_is_of_the_content():
+    a, b = small_scenario(), small_scenario()
+    assert a.digest() == b.digest()
+    assert small_scenario(trials=4).digest() != a.digest()
+    assert a.model_copy(update={"name": "other", "title": "other"}).digest() == a.digest()
+
+
+def test_the_plan_covers_every_cell_before_the_next_trial():
+    draws = plan(small_scenario(scale="0.5,1", head_dim="2,4", trials=2))
+    assert len(draws) == 8 and [d.index for d in draws] == list(range(8))
+    assert [d.trial for d in draws] == [0] * 4 + [1] * 4
+    assert {(d.scale, d.head.head_dim) for d in draws[:4]} == {(0.5, 2), (0.5, 4), (1.0, 2), (1.0, 4)}
+
+
+def test_redraw_for_every_size_makes_a_draw_of_each():
+    draws = plan(small_scenario(redraw="R", trials=2))
+    assert [d.sizes for d in draws] == [(3,), (8,), (20,)] * 2
+    assert len({d.stream_names for d in draws}) == 6
+
+
+def test_the_estimate_counts_rows_exactly():
+    from favorbench.trial import run_draw
+
+    scenario = small_scenario()
+    draws = plan(scenario)
+    cost = estimate(scenario, draws)
+    assert cost.rows == sum(len(run_draw(scenario, draw)) for draw in draws)
+    assert (cost.draws, cost.cells) == (3, 1) and cost.seconds > 0 and cost.memory_bytes > 0
+
+
+def test_budget_features_needs_multiples():
+    with pytest.raises(ScenarioError, match="use a multiple of 2, e.g. 8"):
+        plan(small_scenario(budget="features", num_projections="7"))
+    with pytest.raises(ScenarioError, match="no head 'L9H9'"):
+        plan(load_scenario(None, {"inputs": "minilm", "heads": "L9H9"}))
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            ["maps", "samplers", "R", "L", "d", "scale", "trials", "seed", "dtype", "inputs", "heads", "x"]
+        ),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+            max_leaves=4,
+        ),
+        max_size=4,
+    )
+)
+def test_any_content_is_a_scenario_or_one_clear_line(content):
+    """Never another exception, whatever the keys and values are."""
+    try:
+        as_scenario(
+            {{"R": "num_projections", "L": "seq_len", "d": "head_dim"}.get(k, k): v for k, v in content.items()}
+        )
+    except ScenarioError as error:
+        assert "\n" not in str(error)
