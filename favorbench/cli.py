@@ -3,6 +3,7 @@
 Exit codes: 0 ok, 1 a check failed, 2 usage or bad input, 130 interrupted. Heavy imports happen inside the commands.
 """
 
+import itertools
 import json
 import os
 import sys
@@ -67,7 +68,7 @@ def sweep(
     seq_len: Annotated[str | None, typer.Option("-L", "--seq-len", help="Lengths, e.g. 1024,4096.")] = None,
     head_dim: Annotated[str | None, typer.Option("-d", "--head-dim", help="Head dimensions, e.g. 16,64.")] = None,
     scale: Annotated[str | None, typer.Option(help="Factors on q and k, e.g. 0.5,1.0.")] = None,
-    value_scale: Annotated[float | None, typer.Option(help="Factor on v.")] = None,
+    value_scale: Annotated[str | None, typer.Option(help="Factor on v.", metavar="<float>")] = None,
     inputs: Annotated[
         str | None, typer.Option(help="gaussian, sphere, minilm, or PATH.npz / PATH.safetensors with q, k, v.")
     ] = None,
@@ -76,8 +77,8 @@ def sweep(
     baselines: Annotated[str | None, typer.Option(help="uniform (always), taylor-1, taylor-2, best-rank.")] = None,
     budget: Annotated[str | None, typer.Option(help="What -R counts: projections or features.")] = None,
     redraw: Annotated[str | None, typer.Option(help="New inputs for each trial, or for each R.")] = None,
-    trials: Annotated[int | None, typer.Option(help="Draws of every cell.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of all random streams.")] = None,
+    trials: Annotated[str | None, typer.Option(help="Draws of every cell.", metavar="<int>")] = None,
+    seed: Annotated[str | None, typer.Option(help="Seed of all random streams.", metavar="<int>")] = None,
     workers: Workers = 1,
     out: Annotated[
         Path | None, typer.Option(help="Run directory.  [default: results/NAME]", show_default=False)
@@ -93,19 +94,18 @@ def sweep(
     What is computed is saved at once: the same command again resumes. Lists with commas multiply. Flags win over the
     scenario file.
     """
-    from favorbench import console
-    from favorbench.run import default_directory
-    from favorbench.scenario import FLAGS, load_scenario
-
     given = locals()
+    from favorbench.scenario import FLAGS, default_directory, load_scenario
+
     study = load_scenario(scenario, {key: given[key] for key in FLAGS})
     path = out or default_directory(study)
     if dry_run:
         _print_plan(study, path, as_json)
         return
-    try:
-        from favorbench.run import sweep as run_sweep
+    from favorbench import console
+    from favorbench.run import sweep as run_sweep
 
+    try:
         with console.progress(f"sweep {study.name}", quiet) as report:
             results = run_sweep(study, path, workers, report)
     except KeyboardInterrupt:
@@ -306,13 +306,21 @@ def main() -> NoReturn:
         if debug:
             raise
         if format_message := getattr(error, "format_message", None):  # a usage error of click
-            _fail(f"{' '.join(format_message().split())} (see favorbench {_command(arguments)}--help)", 2)
+            text = " ".join(format_message().split()).replace("Value error, ", "")
+            _fail(f"{text}{_given(error, arguments)} (see favorbench {_command(arguments)}--help)", 2)
         _fail(f"unexpected {type(error).__name__}: {error} (a bug: --debug shows where)", 2)
 
 
 def _fail(text: str, code: int) -> NoReturn:
     print(f"favorbench: {text}", file=sys.stderr)  # noqa: T201
     sys.exit(code)
+
+
+def _given(error: Exception, arguments: list[str]) -> str:
+    """What stood after the option that an error is about."""
+    options = getattr(getattr(error, "param", None), "opts", [])
+    found = [value for option, value in itertools.pairwise(arguments) if option in options]
+    return f"; {found[-1]!r} was given" if found else ""
 
 
 def _command(arguments: list[str]) -> str:

@@ -13,7 +13,7 @@ import threadpoolctl
 
 from favorbench.errors import WorkerError
 from favorbench.plan import Draw, plan
-from favorbench.scenario import Scenario, as_scenario
+from favorbench.scenario import Scenario, as_scenario, default_directory
 from favorbench.store import Store
 from favorbench.summary import Results, load, write_summary
 from favorbench.trial import Row, run_draw
@@ -57,15 +57,6 @@ def sweep(
                 write_summary(path)
         set_aside = tuple(store.set_aside)
     return load(path)._replace(set_aside=set_aside)
-
-
-def default_directory(scenario: Scenario) -> Path:
-    """results/<name>, and a piece of the digest where flags made it another study than the file of that name."""
-    from favorbench.scenario import load_scenario, shipped_scenarios
-
-    name = scenario.name
-    plain = name in shipped_scenarios() and load_scenario(name).digest() == scenario.digest()
-    return Path("results") / (name if plain else f"{name}-{scenario.digest()[:6]}")
 
 
 def _rows(scenario: Scenario, draws: Sequence[Draw], workers: int | Executor) -> Iterator[list[Row]]:

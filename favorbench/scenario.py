@@ -32,6 +32,7 @@ FLAGS = {
 #: Keys whose flags are lists with commas: of names, of numbers.
 _NAMES = ("maps", "samplers", "baselines", "inputs", "heads", "dtype")
 _NUMBERS = ("num_projections", "seq_len", "head_dim", "scale")
+_SINGLE_NUMBERS = ("value_scale", "trials", "seed")
 
 DEFAULT_SCENARIO = "quick"
 
@@ -138,6 +139,12 @@ def validated(values: Mapping[str, Any], origin: Mapping[str, str] | None = None
         raise ScenarioError(_one_line(error, origin or {})) from None
 
 
+def default_directory(scenario: Scenario) -> Path:
+    """results/<name>, and a piece of the digest where flags made it another study than the shipped one of that name."""
+    shipped = scenario.name in shipped_scenarios() and load_scenario(scenario.name).digest() == scenario.digest()
+    return Path("results") / (scenario.name if shipped else f"{scenario.name}-{scenario.digest()[:6]}")
+
+
 def _find(source: str) -> Path:
     shipped = shipped_scenarios()
     if source in shipped:
@@ -162,8 +169,10 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 def _parsed(key: str, given: Any) -> Any:
     """A flag's text as the values of its key. What is no number stays text, for the validation to name."""
-    if not isinstance(given, str) or key not in (*_NAMES, *_NUMBERS):
+    if not isinstance(given, str) or key not in (*_NAMES, *_NUMBERS, *_SINGLE_NUMBERS):
         return given
+    if key in _SINGLE_NUMBERS:
+        return _number(given)
     parts = split_list(given)
     if "" in parts:
         raise ScenarioError(f"{FLAGS[key]} {given!r}: an item of the list is empty; write it as a,b,c")

@@ -115,5 +115,5 @@ def test_a_truncated_file_is_named(name):
 
 
 def test_unknown_inputs_are_named():
-    with pytest.raises(ScenarioError, match="unknown inputs 'gausian' .did you mean 'gaussian'"):
+    with pytest.raises(ScenarioError, match=re.escape("unknown inputs 'gausian' (did you mean 'gaussian'?)")):
         get_input("gausian")

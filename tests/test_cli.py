@@ -1,0 +1,249 @@
+"""The command line as a user meets it: output, exit codes, pipes, and one clear line for every mistake."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from favorbench import cli
+
+SMALL = ["--maps", "positive,trig", "-R", "3,8", "-L", "24", "-d", "4", "--trials", "2"]
+COMMAND = [sys.executable, "-m", "favorbench"]
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout, stderr of the command line, run in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["favorbench", *arguments])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+    code = caught.value.code
+    assert isinstance(code, int)
+    return code, out.getvalue(), err.getvalue()
+
+
+def refused(*arguments: str) -> str:
+    """The one line on stderr of a command that must exit 2 and print nothing else."""
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("favorbench: ") and err.count("\n") == 1 and "Traceback" not in err
+    assert "unexpected" not in err
+    return err
+
+
+def test_sweep_prints_the_table_a_sentence_and_where_it_is():
+    code, out, err = run("sweep", *SMALL, "--out", "run")
+    assert (code, err) == (0, "")
+    assert "mse, gaussian, scale 1, L = 24, d = 4" in out
+    assert "R=3" in out and "uniform" in out and "best-rank" in out
+    assert "2 draws are too few" in out and "favorbench plot run" in out
+    assert "\x1b" not in out
+
+
+def test_json_is_all_that_json_prints():
+    code, out, err = run("sweep", *SMALL, "--out", "run", "--json")
+    found = json.loads(out)
+    assert (code, err, found["complete"]) == (0, "", True)
+    assert len(found["summary"]) == 2 * 2 * 2 + 3 + 2
+    for arguments in (["table", "run", "--json"], ["list", "maps", "--json"], ["plot", "run", "--json"]):
+        json.loads(run(*arguments)[1])
+    assert json.loads(run("sweep", *SMALL, "--dry-run", "--json")[1])["draws"] == 2
+
+
+def test_dry_run_computes_nothing():
+    code, out, _ = run("sweep", *SMALL, "--dry-run")
+    assert code == 0 and "1 cells, 2 draws, 26 rows" in out
+    assert os.listdir() == []
+
+
+@pytest.mark.parametrize("format", ["rich", "md", "csv", "latex", "json"])
+@pytest.mark.parametrize("by", [None, "map,sampler,R", "R", "sampler,map", "trial,map,R"])
+def test_table_in_every_format(format, by):
+    run("sweep", *SMALL, "--out", "run")
+    arguments = ["table", "run", "--format", format, *(["--by", by] if by else [])]
+    code, out, _ = run(*arguments)
+    assert code == 0 and out.strip()
+    if format == "csv" and by == "map,sampler,R":
+        table = pd.read_csv(io.StringIO(out))
+        rows = pd.read_parquet("run/trials")
+        medians = rows.groupby(["map", "sampler", "num_projections"])["mse"].median()
+        found = table.set_index(["map", "sampler", "num_projections"])["mse_median"]
+        pd.testing.assert_series_equal(found.sort_index(), medians.sort_index(), check_names=False)
+
+
+def test_pooling_is_said():
+    run("sweep", *SMALL, "--scale", "0.5,1", "--out", "run")
+    _, out, _ = run("table", "run", "--by", "map,R")
+    assert "pooled over scale, sampler" in out
+
+
+def test_export_holds_every_row():
+    run("sweep", *SMALL, "--out", "run")
+    rows = pd.read_parquet("run/trials")
+    assert run("export", "run", "--csv", "-o", "-")[1].count("\n") == len(rows) + 1
+    assert run("export", "run", "--parquet")[1] == f"run.parquet: {len(rows)} rows\n"
+    pd.testing.assert_frame_equal(pd.read_parquet("run.parquet"), rows)
+
+
+def test_plot_draws_every_run_below():
+    run("sweep", *SMALL, "--out", "results/one")
+    run("sweep", *SMALL, "--seed", "1", "--out", "results/two")
+    code, out, _ = run("plot", "results")
+    assert code == 0
+    assert {Path(line).parent.parent.name for line in out.split()} == {"one", "two"}
+    assert all(Path(line).exists() for line in out.split())
+
+
+@pytest.mark.parametrize("what", ["maps", "samplers", "inputs", "scenarios", "metrics", "baselines"])
+def test_list(what):
+    code, out, _ = run("list", what)
+    assert code == 0 and len(out.splitlines()) >= 4
+
+
+MISTAKES = [
+    (["sweep", "--maps", "positve"], "did you mean 'positive'"),
+    (["sweep", "-R", "0"], "-R: 0 given"),
+    (["sweep", "-R", "sixteen"], "-R: 'sixteen' given"),
+    (["sweep", "-d", "0"], "-d: 0 given"),
+    (["sweep", "--trials", "-1"], "--trials: -1 given"),
+    (["sweep", "--trials", "many"], "--trials: 'many' given, allowed: a valid integer"),
+    (["sweep", "--workers", "0"], "greater than or equal to 1; '0' was given"),
+    (["sweep", "--mapz", "trig"], "No such option"),
+    (["swep"], "No such command"),
+    (["sweep", "absent.toml"], "No such file"),
+    (["sweep", "quik"], "did you mean 'quick'"),
+    (["sweep", "--inputs", "absent.npz"], "No such file"),
+    (["sweep", "--inputs", "minilm", "-d", "16"], "leave -d out"),
+    (["sweep", "--inputs", "minilm", "-L", "1024"], "has 512 tokens"),
+    (["table", "absent"], "does not exist"),
+    (["table"], "Missing argument"),
+    (["table", ".", "--metric", "mze"], "did you mean 'mse'"),
+    (["table", ".", "--stat", "medain"], "did you mean 'median'"),
+    (["plot", "absent"], "does not exist"),
+    (["plot", "."], "no favorbench run at or below"),
+    (["export", "."], "give one of --csv and --parquet"),
+    (["export", ".", "--csv"], "no manifest.json"),
+    (["list", "mapps"], "is not one of"),
+    (["reproduce", "figure-1"], "is not one of"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), MISTAKES, ids=[" ".join(a) for a, _ in MISTAKES])
+def test_a_mistake_is_one_clear_line_and_exit_2(arguments, said):
+    assert said in refused(*arguments)
+    assert os.listdir() == []  # nothing was made
+
+
+def test_unknown_axes_are_named():
+    run("sweep", *SMALL, "--out", "run")
+    assert "unknown axis 'smapler' (did you mean 'sampler'?)" in refused("table", "run", "--by", "smapler,R")
+
+
+def test_debug_shows_the_traceback():
+    done = subprocess.run([*COMMAND, "sweep", "--maps", "positve", "--debug"], capture_output=True, text=True)
+    assert "Traceback" in done.stderr
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(
+                ["--maps", "--samplers", "-R", "-L", "-d", "--scale", "--value-scale", "--inputs", "--heads", "--dtype",
+                 "--baselines", "--budget", "--redraw", "--trials", "--seed"]
+            ),
+            st.text(max_size=6)
+            | st.sampled_from(["positive", "16", "0", "-1", "1e999", "nan", "a:b", ".npz", "(", "x(", "iid"]),
+        ),
+        max_size=4,
+    )
+)  # fmt: skip
+def test_any_flags_are_a_plan_or_one_clear_line(pairs):
+    """Whatever the values are: a dry run, or exit 2 with one line; never a traceback."""
+    code, out, err = run("sweep", *[word for pair in pairs for word in pair], "--dry-run")
+    assert code in (0, 2) and "Traceback" not in err and "unexpected" not in err
+    assert (code == 0 and out) or err.startswith("favorbench: ")
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(max_size=40) | st.sampled_from(['R="dlogd"', "R=[1,2]", "maps=['trig']", "scale=[[1]]", "trials=1e9"]))
+def test_any_file_is_a_plan_or_one_clear_line(text):
+    Path("any.toml").write_text(text, encoding="utf-8", errors="ignore")
+    code, _, err = run("sweep", "any.toml", "--dry-run")
+    assert code == 2 and err.startswith("favorbench: ") and "Traceback" not in err and "unexpected" not in err
+
+
+def test_a_closed_pipe_is_no_error():
+    run("sweep", *SMALL, "--out", "run")
+    done = subprocess.run(
+        f"{' '.join(COMMAND)} export run --csv -o - | head -1", shell=True, capture_output=True, text=True
+    )
+    assert done.stderr == "" and done.stdout.startswith("draw,")
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_ctrl_c_says_what_is_saved_and_how_to_resume(workers):
+    arguments = ["sweep", "-R", "512", "-L", "512", "--trials", "400", "--baselines", "uniform", "--out", "run"]
+    process = subprocess.Popen(
+        [*COMMAND, *arguments, "--workers", workers],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while not list(Path("run/trials").glob("part-*")) if Path("run/trials").exists() else True:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole group
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted: " in err and "of 400 draws are saved in run; the same command again resumes" in err
+    assert "Traceback" not in err and out == "" and err.count("\n") == 1
+    saved = int(err.split("interrupted: ")[1].split()[0])
+    assert saved == pd.read_parquet("run/trials")["draw"].nunique() > 0
+
+
+MY_MAP = """
+from dataclasses import dataclass
+import numpy as np
+from favorbench import FeatureMap
+from favorbench.arrays import Features, half_squared_norm
+from favorbench.maps.positive import exponential_target
+
+@dataclass(frozen=True)
+class Mine(FeatureMap):
+    power: float = 1.0
+    name = "mine"
+    reference = "none"
+    features_per_projection = 1
+    nonnegative = True
+    unbiased = True
+
+    def features(self, x, projection, extra):
+        return (Features(None, self.power * (projection - half_squared_norm(x))),)
+
+    def target_kernel(self, x, y, rows):
+        return exponential_target(x, y, rows)
+"""
+
+
+def test_a_users_own_map_needs_no_registration():
+    Path("my_maps.py").write_text(MY_MAP)
+    arguments = ["sweep", *SMALL, "--maps", "positive,my_maps:Mine,my_maps:Mine(power=2.0)", "--out", "run"]
+    done = subprocess.run([*COMMAND, *arguments, "--workers", "2"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = pd.read_parquet("run/trials").set_index(["map", "trial", "sampler", "num_projections"])["mse"]
+    pd.testing.assert_series_equal(rows["mine"], rows["positive"])  # the same formula on the same omega
+    assert not rows["mine(power=2.0)"].equals(rows["mine"])

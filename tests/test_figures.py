@@ -1,0 +1,73 @@
+"""Figures: the files are there, the CSV holds the plotted numbers, and something is drawn."""
+
+from pathlib import Path
+
+import matplotlib.image
+import numpy as np
+import pandas as pd
+import pytest
+
+from favorbench.figures import curves, draw_all, kernel_trick, style
+from favorbench.run import sweep
+from tests.conftest import small_scenario
+
+
+def names(files):
+    return {path.stem for path in files}
+
+
+def test_what_the_axes_allow_is_drawn(monkeypatch):
+    monkeypatch.setattr(curves, "PANELS", 4)
+    results = sweep(
+        small_scenario(seq_len="16,24", head_dim="2,4", maps="positive,trig,phase", baselines="uniform"), "all"
+    )
+    pages = {"iid-vs-ortho-1", "iid-vs-ortho-2", "iid-vs-ortho-3", "trig-vs-positive-1", "trig-vs-positive-2"}
+    assert names(draw_all(results)) == pages | {"error-vs-L-1", "error-vs-L-2", "error-vs-d-1", "error-vs-d-2"}
+    assert "error-vs-scale" in names(draw_all(sweep(small_scenario(scale="0.5,1", num_projections="4"), "scale")))
+    single = sweep(small_scenario(maps="trig", samplers="iid", num_projections="4"), "none")
+    assert draw_all(single) == []
+    rule = sweep(small_scenario(num_projections="dlogd", head_dim="4,8"), "rule")
+    assert "error-vs-d" in names(draw_all(rule))
+
+
+def test_each_figure_has_png_svg_and_its_numbers():
+    results = sweep(small_scenario(), "run")
+    files = draw_all(results)
+    assert {f.suffix for f in files} == {".png", ".svg", ".csv"} and all(f.stat().st_size > 0 for f in files)
+    data = pd.read_csv("run/figures/iid-vs-ortho.csv")
+    curve = data[(data["panel"] == "trig") & (data["series"] == "orthogonal")].set_index("num_projections")[
+        "mse_median"
+    ]
+    expected = results.summary.query("map == 'trig' and sampler == 'orthogonal'").set_index("num_projections")[
+        "mse_median"
+    ]
+    pd.testing.assert_series_equal(curve, expected, check_index_type=False)
+    assert {"uniform", "taylor-1", "taylor-2", "best-rank"} <= set(data["series"])
+    image = matplotlib.image.imread("run/figures/iid-vs-ortho.png")
+    assert np.mean(image[..., :3] < 0.95) > 0.02  # not blank
+
+
+@pytest.mark.parametrize("metric", ["relative_error", "skill", "bad_normalisers", "max_abs_error"])
+def test_any_metric_can_be_drawn(metric):
+    assert draw_all(sweep(small_scenario(), "run"), metric)
+
+
+def test_the_same_run_gives_the_same_figure():
+    results = sweep(small_scenario(), "run")
+    first = {path: path.read_bytes() for path in draw_all(results)}
+    assert {path: path.read_bytes() for path in draw_all(results)} == first
+
+
+def test_every_series_can_be_told_apart_without_colour():
+    looks = {(style.MARKERS[i % len(style.MARKERS)], str(style.DASHES[i % len(style.DASHES)])) for i in range(16)}
+    assert len(looks) >= 8
+
+
+def test_circles_are_the_documented_ones():
+    files = kernel_trick.draw(Path("out"))
+    assert names(files) == {"circles", "poly-circles"}
+    data = pd.read_csv("out/poly-circles.csv")
+    plane = pd.read_csv("out/circles.csv")
+    np.testing.assert_allclose(data["x1^2"], plane["x1"] ** 2, rtol=1e-12)
+    radius = np.hypot(plane["x1"], plane["x2"]).groupby(plane["class"]).mean()
+    np.testing.assert_allclose(sorted(radius), [0.3, 1.0], atol=0.03)  # noise .05 / sqrt(128) = .004, and its square

@@ -1,0 +1,132 @@
+"""Statistics against scipy, hand-made cases and their own promises."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from favorbench import tables
+from favorbench.run import sweep
+from favorbench.summary import compare, holm, median_interval, sign_test, summarise
+from tests.conftest import small_scenario
+
+
+@pytest.mark.parametrize(("n", "j", "coverage"), [(6, 0, 0.96875), (15, 3, 0.96484375), (20, 5, 0.958610534667969)])
+def test_median_interval_is_the_tabulated_one(n, j, coverage):
+    """n = 15: order statistics 4 and 12, 96.5 % (David & Nagaraja, sec. 7.1; any table of the sign test)."""
+    low, high, found = median_interval(np.arange(n)[::-1])
+    assert (low, high) == (j, n - 1 - j)
+    assert found == pytest.approx(coverage, rel=1e-12)
+
+
+def test_median_interval_covers_as_often_as_it_says(rng):
+    """A law with no mean (Cauchy): the share of intervals that hold 0 is binomial with the stated coverage."""
+    samples = rng.standard_cauchy(size=(4000, 15))
+    covered = sum(low <= 0 <= high for low, high, _ in map(median_interval, samples))
+    assert stats.binomtest(covered, 4000, median_interval(samples[0]).coverage).pvalue > 1e-8
+    # negative control: the interval one order statistic narrower must be refuted
+    narrow = np.sort(samples, axis=-1)
+    covered = int(np.sum((narrow[:, 4] <= 0) & (narrow[:, 10] >= 0)))
+    assert stats.binomtest(covered, 4000, median_interval(samples[0]).coverage).pvalue < 1e-8
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_too_few_values_give_the_whole_range_and_say_so(n):
+    low, high, coverage = median_interval(np.arange(n))
+    assert (low, high) == (0, n - 1)
+    assert coverage == pytest.approx(1 - 2.0 ** (1 - n)) and coverage < 0.95
+
+
+@pytest.mark.parametrize("positive", range(12))
+def test_sign_test_is_scipys(positive):
+    differences = np.array([1.0] * positive + [-1.0] * (11 - positive) + [0.0, np.nan])
+    assert sign_test(differences) == pytest.approx(stats.binomtest(positive, 11).pvalue, rel=1e-12)
+
+
+def test_holm_by_hand():
+    # sorted .01 .02 .03 .5: times 4, 3, 2, 1 = .04 .06 .06 .5, made monotone
+    np.testing.assert_allclose(holm([0.03, 0.01, 0.5, 0.02]), [0.06, 0.04, 0.5, 0.06], rtol=1e-14)
+    np.testing.assert_allclose(holm([0.9, 0.8]), [1.0, 1.0])
+
+
+def test_compare_agrees_with_its_interval(rng):
+    """The verdict and the interval are one fact: a difference is found exactly when 1 lies outside the interval."""
+    for _ in range(300):
+        a, b = np.exp(rng.normal(size=(2, 15)) + rng.normal() * np.array([[1.0], [0.0]]))
+        result = compare(a, b)
+        assert (result.verdict == "better") == (result.high < 1)
+        assert (result.verdict == "worse") == (result.low > 1)
+        assert result.ratio == pytest.approx(np.exp(np.median(np.log(a / b))))
+
+
+def test_compare_finds_what_is_there_and_not_what_is_not(rng):
+    b = np.exp(rng.normal(size=15))
+    assert compare(0.5 * b, b).verdict == "better"
+    assert compare(2.0 * b, b).verdict == "worse"
+    assert compare(b, b).verdict == "no detectable difference"
+    assert compare(np.array([np.inf] * 15), b).verdict == "worse"
+    false_alarms = sum(
+        compare(*np.exp(rng.normal(size=(2, 15)))).verdict != "no detectable difference" for _ in range(2000)
+    )
+    assert stats.binomtest(false_alarms, 2000, 0.05, alternative="greater").pvalue > 1e-8
+
+
+def test_summary_by_hand():
+    results = sweep(small_scenario(trials=4), "run")
+    one = results.trials[(results.trials["map"] == "trig") & (results.trials["sampler"] == "iid")]
+    mse = one[one["num_projections"] == 8]["mse"].to_numpy()
+    row = results.summary.query("map == 'trig' and sampler == 'iid' and num_projections == 8").iloc[0]
+    assert row["n"] == 4
+    assert row["mse_median"] == pytest.approx(np.median(mse))
+    assert row["mse_mean"] == pytest.approx(np.mean(mse))
+    assert row["mse_q90"] == pytest.approx(np.quantile(mse, 0.9))
+    assert (row["mse_low"], row["mse_high"]) == (mse.min(), mse.max())
+
+
+def test_verdicts_against_uniform():
+    """A made-up cell: one map always better, one always worse, one mixed."""
+    base = sweep(small_scenario(maps="positive", samplers="iid", num_projections="3", trials=12), "run").trials
+    rows = base[base["map"] == "positive"]
+    frames = [base[base["map"] == "uniform"]]
+    for name, skill in (("good", 0.5), ("bad", -0.5), ("mixed", [0.1, -0.1] * 6)):
+        frames.append(rows.assign(map=name, skill=skill))
+    summary = summarise(pd.concat(frames, ignore_index=True)).set_index("map")["versus_uniform"]
+    assert summary.to_dict() == {"uniform": "-", "good": "better", "bad": "worse", "mixed": "no detectable difference"}
+
+
+def test_sentences_say_what_the_verdicts_say():
+    weak = sweep(small_scenario(scale="3", num_projections="4", trials=15), "weak")
+    assert "no map detectably beats uniform attention (the mean of V) at any R up to 4" in " ".join(
+        tables.sentences(weak)
+    )
+    strong = sweep(small_scenario(scale="0.3", num_projections="4,300", trials=15, baselines="uniform"), "strong")
+    (sentence,) = tables.sentences(strong)
+    better = strong.summary[(strong.summary["versus_uniform"] == "better") & (strong.summary["kind"] == "map")]
+    first = better.sort_values("num_projections", kind="stable").iloc[0]
+    assert f"the first to beat uniform attention: {first['map']}/{first['sampler']}" in sentence
+    assert f"at R = {first['num_projections']}." in sentence
+    few = sweep(small_scenario(trials=2), "few")
+    (sentence,) = tables.sentences(few)
+    assert "2 draws are too few" in sentence
+    needed = int(sentence.split("--trials ")[1].split()[0])
+    assert 2.0 ** (1 - needed) * 17 <= 0.05 < 2.0 ** (2 - needed) * 17  # 12 estimators and 5 baseline rows are judged
+
+
+@pytest.mark.parametrize(
+    ("value", "metric", "text"),
+    [
+        (0.00551, "mse", "5.5e-3"),
+        (74.6, "mse", "7.5e1"),
+        (0.0, "mse", "0.000"),
+        (1.5e-33, "mse", "1.5e-33"),
+        (math.inf, "mse", "inf"),
+        (math.nan, "mse", "-"),
+        (0.5803, "relative_error", "0.580"),
+        (123.4, "relative_error", "123"),
+        (-31900.0, "skill", "-3.2e4"),
+    ],
+)
+def test_numbers_are_short(value, metric, text):
+    assert tables.format_value(value, metric) == text

@@ -1,0 +1,279 @@
+"""The sweep: the same bits in any order and with any workers, resumed after anything, refused where it must be."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+import favorbench as fb
+from favorbench.errors import StoreError, WorkerError
+from favorbench.inputs import get_input
+from favorbench.maps import get_map
+from favorbench.metrics import METRICS
+from favorbench.plan import plan
+from favorbench.run import sweep
+from favorbench.samplers import get_sampler
+from favorbench.store import read_trials
+from favorbench.streams import stream
+from favorbench.trial import LABELS, run_draw
+from tests.conftest import small_scenario
+
+KEY = ["trial", "map", "sampler", "num_projections"]
+
+
+def rows_of(scenario) -> pd.DataFrame:
+    return pd.DataFrame([row for draw in plan(scenario) for row in run_draw(scenario, draw)])
+
+
+def test_rows_equal_the_slow_way():
+    """Each cell alone, dense, from the documented streams: the reference for the engine."""
+    scenario = small_scenario(maps="positive,trig,hyperbolic,phase,positive-eps,trig-blog", trials=2)
+    scenario = scenario.model_copy(update={"samplers": ("iid", "orthogonal", "orthogonal-blog"), "scale": (0.7,)})
+    rows = rows_of(scenario).set_index(["trial", "map", "sampler", "num_projections"])["mse"]
+    for draw in plan(scenario):
+        q, k, v = get_input("gaussian").draw(stream(0, "inputs", *draw.stream_names), draw.head)
+        x, y = 0.7 * q * 4**-0.25, 0.7 * k * 4**-0.25
+        weights = np.exp(x @ y.T)
+        exact = weights @ v / weights.sum(-1, keepdims=True)
+        for sampler in scenario.samplers:
+            for name in scenario.maps:
+                for size in (3, 8, 20):
+                    omega = get_sampler(sampler).sample(stream(0, "omega", sampler, *draw.stream_names), size, 4)
+                    extra = get_map(name).draw_extra(stream(0, "extra", name, sampler, *draw.stream_names), size)
+                    fitted = get_map(name).fit(x, y, omega)
+                    kernel = fb.kernel_estimate(x, y, fb.attention.Sample(omega, extra), fitted)  # pyright: ignore
+                    normaliser = kernel.sum(-1, keepdims=True)
+                    mse = np.mean((kernel @ v / normaliser - exact) ** 2)
+                    condition = np.max(np.abs(kernel).sum(-1) / np.abs(normaliser[:, 0]))
+                    assert rows[draw.trial, name, sampler, size] == pytest.approx(mse, rel=1e-10 * condition)
+
+
+def test_adding_maps_samplers_and_sizes_changes_rows_by_rounding_at_most():
+    few = rows_of(small_scenario()).set_index(KEY)["mse"]
+    many = rows_of(
+        small_scenario(
+            maps="phase,hyperbolic,positive,trig", samplers="gram-schmidt,orthogonal,iid", num_projections="3,5,8,20,33"
+        )
+    ).set_index(KEY)["mse"]
+    np.testing.assert_allclose(many[few.index], few, rtol=1e-9)
+
+
+def test_scale_and_dtype_share_their_random_numbers():
+    """Draws that differ only there are paired: float32 is float64 plus rounding, not other numbers."""
+    rows = rows_of(small_scenario(dtype="float64,float32", maps="positive", baselines="uniform"))
+    double, single = (rows[rows["dtype"] == t].set_index(KEY)["mse"] for t in ("float64", "float32"))
+    np.testing.assert_allclose(single, double, rtol=1e-3)
+    assert (single != double).any()
+
+
+def test_budget_features_compares_at_equal_features():
+    rows = rows_of(small_scenario(budget="features", num_projections="8,16"))
+    maps = rows[rows["kind"] == "map"]
+    assert set(maps["num_features"]) == {8, 16}
+    assert set(maps[maps["map"] == "trig"]["num_projections"]) == {4, 8}
+
+
+def test_bits_do_not_depend_on_workers_or_order():
+    scenario = small_scenario(trials=4)
+    serial = sweep(scenario, "serial").trials
+    processes = sweep(scenario, "processes", workers=2).trials
+    with ThreadPoolExecutor(3) as executor:
+        threads = sweep(scenario, "threads", workers=executor).trials
+    shuffled = [row for draw in reversed(plan(scenario)) for row in run_draw(scenario, draw)]
+    backwards = pd.DataFrame(shuffled).sort_values("draw", kind="stable", ignore_index=True)
+    for other in (processes, threads, backwards[list(serial.columns)]):
+        pd.testing.assert_frame_equal(other, serial, check_exact=True, check_dtype=False)
+
+
+def test_the_run_directory_is_what_the_design_says():
+    results = sweep(small_scenario(), "run")
+    manifest = json.loads(Path("run/manifest.json").read_text())
+    assert manifest["complete"] and manifest["draws"] == manifest["draws_done"] == 3
+    assert {"scenario", "digest", "versions", "git", "cpu", "blas", "start", "end", "favorbench"} <= set(manifest)
+    rows = pd.read_parquet("run/trials")
+    assert set(rows.columns) == {*LABELS, *METRICS}
+    assert len(rows) == len(results.trials)
+    pd.testing.assert_frame_equal(pd.read_csv("run/summary.csv"), results.summary, check_dtype=False)
+    assert Path("run/summary.md").read_text().startswith("# quick")
+
+
+def test_the_same_sweep_again_computes_nothing(monkeypatch):
+    first = sweep(small_scenario(), "run")
+    monkeypatch.setattr("favorbench.run.run_draw", lambda *_: pytest.fail("computed again"))
+    calls = []
+    again = sweep(small_scenario(), "run", progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(3, 3)]
+    pd.testing.assert_frame_equal(again.trials, first.trials, check_exact=True)
+
+
+def test_an_interrupted_sweep_resumes_to_the_same_bits(monkeypatch):
+    whole = sweep(small_scenario(trials=5), "whole")
+    seen = []
+
+    def interrupted(scenario, draw):
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        seen.append(draw.index)
+        return run_draw(scenario, draw)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("favorbench.run.run_draw", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            sweep(small_scenario(trials=5), "run")
+    partial = fb.load("run")
+    assert not partial.manifest["complete"] and partial.trials["draw"].nunique() == 2
+    assert "PARTIAL: 2 of 5 draws" in Path("run/summary.md").read_text()
+    resumed = sweep(small_scenario(trials=5), "run")
+    pd.testing.assert_frame_equal(resumed.trials, whole.trials, check_exact=True)
+    assert resumed.manifest["complete"] and "PARTIAL" not in Path("run/summary.md").read_text()
+
+
+KILLED = """
+import sys
+from favorbench.run import sweep
+from favorbench.scenario import load_scenario
+import favorbench.store
+favorbench.store.FLUSH_SECONDS = 0.0
+if __name__ == "__main__":
+    flags = dict(maps="positive,trig", samplers="iid,orthogonal", num_projections="64,512", seq_len="512", trials=40)
+    sweep(load_scenario(None, flags | {"baselines": "uniform"}), "run", workers=int(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_kill_9_then_the_same_command_gives_the_same_table(workers):
+    """A real SIGKILL of a real process, at a moment when some parts are there and others are not."""
+    Path("killed.py").write_text(KILLED)
+    command = [sys.executable, "killed.py", str(workers)]
+    process = subprocess.Popen(command)
+    deadline = time.monotonic() + 60
+    while len(list(Path("run/trials").glob("part-*"))) < 3:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    saved = len(list(Path("run/trials").glob("part-*")))
+    assert 3 <= saved < 40, "killed too late to test anything"
+    subprocess.run(command, check=True)
+    resumed = fb.load("run")
+    assert resumed.manifest["complete"]
+    whole = sweep(resumed.scenario, "whole")
+    pd.testing.assert_frame_equal(resumed.trials, whole.trials, check_exact=True)
+    assert Path("run/summary.csv").read_bytes() == Path("whole/summary.csv").read_bytes()
+
+
+def test_a_truncated_part_is_set_aside_and_computed_again():
+    whole = sweep(small_scenario(), "run").trials
+    (part,) = Path("run/trials").glob("part-*")
+    part.write_bytes(part.read_bytes()[:-100])
+    with pytest.raises(StoreError, match="run the same sweep again"):
+        fb.load("run")
+    again = sweep(small_scenario(), "run")
+    assert again.set_aside == (part.name,)
+    pd.testing.assert_frame_equal(again.trials, whole, check_exact=True)
+    assert list(Path("run/trials").glob("_damaged-*"))
+    assert len(pd.read_parquet("run/trials")) == len(whole)  # what is set aside is not read
+
+
+def test_another_scenario_in_the_same_directory_is_refused_with_what_differs():
+    sweep(small_scenario(), "run")
+    with pytest.raises(StoreError, match="trials 3 there, 4 here; use another --out"):
+        sweep(small_scenario(trials=4), "run")
+
+
+def test_a_second_writer_is_refused(monkeypatch):
+    def nested(scenario, draw):
+        with pytest.raises(StoreError, match="in use by another favorbench"):
+            other_process_sweep()
+        return run_draw(scenario, draw)
+
+    def other_process_sweep():
+        code = "from tests.test_sweep import small_scenario, sweep; sweep(small_scenario(trials=1), 'run')"
+        environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+        raise StoreError(done.stderr.strip().splitlines()[-1])
+
+    monkeypatch.setattr("favorbench.run.run_draw", nested)
+    sweep(small_scenario(trials=1), "run")
+
+
+def test_a_foreign_directory_is_refused(tmp_path):
+    Path("mine").mkdir()
+    Path("mine/thesis.tex").write_text("precious")
+    with pytest.raises(StoreError, match="not empty and not a favorbench run"):
+        sweep(small_scenario(), "mine")
+    assert os.listdir("mine") == ["thesis.tex"]
+    Path("file").write_text("")
+    with pytest.raises(StoreError, match="is a file, not a directory"):
+        sweep(small_scenario(), "file")
+    for path, said in (("mine", "no manifest.json"), ("absent", "does not exist")):
+        with pytest.raises(StoreError, match=said):
+            fb.load(path)
+    Path("mine/manifest.json").write_text("{")
+    with pytest.raises(StoreError, match="not valid JSON"):
+        fb.load("mine")
+    Path("mine/manifest.json").write_text('{"format": 99}')
+    with pytest.raises(StoreError, match="not written by this version"):
+        fb.load("mine")
+
+
+def test_a_full_disk_loses_nothing(monkeypatch):
+    """The third part does not fit: one clear error, the first two stay, and the sweep resumes."""
+    monkeypatch.setattr("favorbench.store.FLUSH_SECONDS", 0.0)
+    written = []
+    write = pq.write_table
+
+    def full(table, where, **options):
+        if len(written) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written.append(where)
+        write(table, where, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pyarrow.parquet.write_table", full)
+        with pytest.raises(StoreError, match="No space left on device; what was saved before is intact"):
+            sweep(small_scenario(trials=5), "run")
+    assert read_trials(Path("run"))["draw"].nunique() == 2
+    assert not list(Path("run/trials").glob(".*.tmp"))
+    whole = sweep(small_scenario(trials=5), "whole").trials
+    pd.testing.assert_frame_equal(sweep(small_scenario(trials=5), "run").trials, whole, check_exact=True)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_no_permission_is_one_clear_line():
+    Path("locked").mkdir(mode=0o500)
+    with pytest.raises(StoreError, match="Permission denied"):
+        sweep(small_scenario(), "locked/run")
+
+
+DYING = """
+import os
+from dataclasses import dataclass
+from favorbench.maps.positive import Positive, Hyperbolic
+from favorbench.maps import FeatureMap
+
+@dataclass(frozen=True)
+class Dying(FeatureMap):
+    name = "dying"; features_per_projection = 1; nonnegative = True; unbiased = True; reference = ""
+    def features(self, x, projection, extra):
+        os._exit(9)
+    def target_kernel(self, x, y, rows):
+        return None
+"""
+
+
+def test_a_dead_worker_is_reported(monkeypatch):
+    Path("dying.py").write_text(DYING)
+    with pytest.raises(WorkerError, match="a worker process died"):
+        sweep(small_scenario(maps="dying:Dying"), "run", workers=2)
+    monkeypatch.delitem(sys.modules, "dying")
