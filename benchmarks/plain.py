@@ -1,0 +1,57 @@
+"""The blog post's protocol the plain way: one estimator at a time, L x L matrices, all of it again for every R.
+
+The same inputs, projections and cells as favorbench's sweep (drawn from its streams): the tables can be compared.
+"""
+
+import numpy as np
+
+from favorbench.inputs import get_input
+from favorbench.plan import Draw
+from favorbench.samplers import get_sampler
+from favorbench.scenario import Scenario
+from favorbench.streams import stream
+
+
+def exact(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """Attention as the first document writes it: an L x L matrix, and a diagonal matrix to divide by."""
+    matrix = np.exp(query @ key.T / np.sqrt(query.shape[-1]))
+    return np.diag(1.0 / (matrix @ np.ones(len(key)))) @ matrix @ value
+
+
+def trig(x: np.ndarray, omega: np.ndarray) -> np.ndarray:
+    product = x @ omega.T
+    return np.exp(np.sum(x * x, axis=-1, keepdims=True) / 2) * np.concatenate(
+        [np.sin(product), np.cos(product)], axis=-1
+    )
+
+
+def positive(x: np.ndarray, omega: np.ndarray) -> np.ndarray:
+    return np.exp(-np.sum(x * x, axis=-1, keepdims=True) / 2) * np.exp(x @ omega.T)
+
+
+FEATURES = {"trig": trig, "positive": positive}
+
+
+def estimate(query: np.ndarray, key: np.ndarray, value: np.ndarray, omega: np.ndarray, name: str) -> np.ndarray:
+    """Linear attention as the first document writes it: features first, but still an L x L diagonal matrix."""
+    scale = query.shape[-1] ** -0.25
+    phi_query, phi_key = FEATURES[name](query * scale, omega), FEATURES[name](key * scale, omega)
+    normaliser = phi_query @ (phi_key.T @ np.ones(len(key)))
+    return np.diag(1.0 / normaliser) @ (phi_query @ (phi_key.T @ value))
+
+
+def table(scenario: Scenario, draws: tuple[Draw, ...]) -> dict[tuple[int, str, str, int], float]:
+    """The mse of every cell of every draw; the exact answer is computed again for every R, as in the script."""
+    found = {}
+    for size in draws[0].sizes:
+        for draw in draws:
+            inputs = get_input("gaussian").draw(stream(scenario.seed, "inputs", *draw.stream_names), draw.head)
+            query, key, value = inputs.query * draw.scale, inputs.key * draw.scale, inputs.value * scenario.value_scale
+            reference = exact(query, key, value)
+            for sampler in scenario.samplers:
+                rng = stream(scenario.seed, "omega", sampler, *draw.stream_names)
+                omega = get_sampler(sampler).sample(rng, size, draw.head.head_dim)
+                for name in scenario.maps:
+                    error = estimate(query, key, value, omega, name) - reference
+                    found[draw.trial, name, sampler, size] = float(np.mean(error * error))
+    return found
