@@ -24,7 +24,7 @@ KEY_TILE = 2048  # keys in one tile of exact attention
 class Sample(NamedTuple):
     """What one map uses at random: omega, and what it draws beside it (phases), one row per projection."""
 
-    omega: Float[Array, "num_projections head_dim"]
+    omega: Float[Array, "*samples num_projections head_dim"]
     extra: Array | None = None
 
 
@@ -99,12 +99,13 @@ def linear_attention(
 def kernel_estimate(
     x: Float[Array, "*batch n d"],
     y: Float[Array, "*batch l d"],
-    omega: Sample | Float[Array, "num_projections d"],
+    omega: Sample | Float[Array, "*samples num_projections d"],
     map: str | FeatureMap = "positive",
-) -> Float[Array, "*batch n l"]:
+) -> Float[Array, "*any n l"]:
     """phi(x).phi(y), the estimate of exp(x.y), for every pair of rows; x and y are ALREADY scaled by d^-1/4.
 
-    Raises InputError if the shapes do not fit, ScenarioError for an unknown map.
+    omega may have leading axes, one sample each (extra then has one axis of length 1 before its last): the result has
+    them too. Raises InputError if the shapes do not fit, ScenarioError for an unknown map.
     """
     if x.shape[-1] != y.shape[-1]:
         raise InputError(f"x has head_dim {x.shape[-1]} and y has {y.shape[-1]}; they must be equal")
@@ -119,7 +120,7 @@ def kernel_estimate(
         peak_b = xp.max(b.log_scale, axis=-1, keepdims=True)
         product = a.relative_to(peak_a) @ xp.matrix_transpose(b.relative_to(peak_b))
         total = total + product * xp.exp(peak_a + xp.matrix_transpose(peak_b))
-    return total / sample.omega.shape[0]
+    return total / sample.omega.shape[-2]
 
 
 def sample_omega(
@@ -250,7 +251,7 @@ def _quotient(state: Accumulator | None) -> tuple[Array, Array]:
 def _resolved(map: str | FeatureMap, omega: Sample | Array, head_dim: int) -> tuple[FeatureMap, Sample]:
     feature_map = get_map(map)
     sample = omega if isinstance(omega, Sample) else Sample(omega)
-    if sample.omega.ndim != 2 or sample.omega.shape[-1] != head_dim or sample.omega.shape[0] == 0:
+    if sample.omega.ndim < 2 or sample.omega.shape[-1] != head_dim or sample.omega.shape[-2] == 0:
         raise InputError(f"omega has shape {tuple(sample.omega.shape)}; it must be (num_projections, {head_dim})")
     if sample.extra is None and feature_map.draw_extra(np.random.default_rng(0), 1) is not None:
         raise InputError(

@@ -266,6 +266,44 @@ def reproduce(
         raise typer.Exit(1)
 
 
+@app.command()
+def verify(
+    subjects: Annotated[
+        list[str] | None,
+        typer.Argument(help="MAP, SAMPLER or MAP/SAMPLER, also module:object.  [default: all]", show_default=False),
+    ] = None,
+    controls: Annotated[
+        bool, typer.Option("--controls", help="Also: known mistakes, claimed to be right, must all be caught.")
+    ] = False,
+    thorough: Annotated[bool, typer.Option("--thorough", help="More draws: a quarter of the detectable bias.")] = False,
+    draws: Annotated[int | None, typer.Option(min=100, help="Draws of omega, instead of the default.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random streams.")] = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Hold every map and sampler to what it declares: target, bias, variance, law, theorems. Exit 1 if a claim fails."""
+    import threadpoolctl
+
+    from favorbench import console
+    from favorbench.verify import DRAWS, THOROUGH_DRAWS
+    from favorbench.verify import controls as known_mistakes
+    from favorbench.verify import verify as run_verify
+
+    with threadpoolctl.threadpool_limits(1), console.steps("verify", quiet) as report:
+        result = run_verify(subjects or (), draws or (THOROUGH_DRAWS if thorough else DRAWS), seed, report)
+        caught = list(known_mistakes.run(seed)) if controls else []
+    if as_json:
+        found = [
+            {"control": c.control, "mistake": c.mistake, "caught_by": c.caught_by.as_dict() if c.caught_by else None}
+            for c in caught
+        ]
+        _print_json(result.as_dict() | {"controls": found})
+    else:
+        console.show_verification(console.stdout(), result, caught)
+    if result.refuted or any(c.caught_by is None for c in caught):
+        raise typer.Exit(1)
+
+
 @app.command("list")
 def list_(
     what: Annotated[

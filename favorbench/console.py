@@ -1,6 +1,7 @@
 """What a person sees: tables and sentences on stdout, progress and messages on stderr."""
 
 import contextlib
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ from favorbench import tables
 
 if TYPE_CHECKING:
     from favorbench.reproduce import Report
+    from favorbench.verify import Verification
+    from favorbench.verify.controls import Caught
 
 _WIDE = 500  # a pipe or a file has no width: nothing is cut there
 
@@ -50,6 +53,14 @@ def progress(title: str, quiet: bool) -> Iterator[Callable[[int, int], None] | N
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextlib.contextmanager
+def steps(title: str, quiet: bool) -> Iterator[Callable[[str, int, int], None] | None]:
+    """A live bar with the name of the step; nothing when quiet or when stderr is no terminal."""
+    with progress(title, quiet) as report:
+        # The bar shows the count; its description is the step.
+        yield None if report is None else lambda name, done, total: report(done, total)
 
 
 def show_table(console: Console, table: tables.Table, metric: str, note: str = "") -> None:
@@ -113,6 +124,47 @@ def _columns_that_fit(width: int, table: tables.Table, metric: str) -> list[int]
     if fit == 1:
         return [count - 1]
     return sorted({round(i * (count - 1) / (fit - 1)) for i in range(fit)})
+
+
+def show_verification(console: Console, result: "Verification", controls: "Sequence[Caught]") -> None:
+    """Claims with statistic, threshold and verdict; then controls; then a line that says what it all amounts to."""
+    rich_table = RichTable(box=None, pad_edge=False)
+    for name, justify in (
+        ("subject", "left"),
+        ("claim", "left"),
+        ("statistic", "right"),
+        ("limit", "right"),
+        ("", "left"),
+    ):
+        rich_table.add_column(name, justify=justify, no_wrap=True)  # pyright: ignore[reportArgumentType]
+    rich_table.add_column("measured", overflow="fold")
+    for check in result.checks:
+        known = math.isfinite(check.threshold)
+        rich_table.add_row(
+            Text(check.subject), Text(check.claim), _statistic(check.statistic) if known else "",
+            f"{check.threshold:.2f}" if known else "", _verdict(check.verdict), Text(check.detail, style="dim"),
+        )  # fmt: skip
+    console.print(rich_table)
+    if controls:
+        console.print(Text("\nKnown mistakes, claimed to be right", style="bold"))
+        for control in controls:
+            by = control.caught_by
+            mark = Text("MISSED ", style="bold red") if by is None else Text("caught ", style="green")
+            how = "" if by is None else f": {by.claim}, {_statistic(by.statistic)} over {by.threshold:.2f}"
+            console.print(mark + Text(f"{control.control} ({control.mistake}){how}"), soft_wrap=True)
+    claimed = sum(math.isfinite(check.threshold) for check in result.checks)
+    missed = sum(control.caught_by is None for control in controls)
+    text = f"\n{claimed - len(result.refuted)} of {claimed} claims hold"
+    text += f", {len(controls) - missed} of {len(controls)} known mistakes are caught" if controls else ""
+    console.print(Text(f"{text}. {result.power()}."), soft_wrap=True)
+
+
+def _statistic(value: float) -> str:
+    return f"{value:.2f}" if value < 1e4 else f"{value:.0e}"
+
+
+def _verdict(verdict: str) -> Text:
+    return Text(verdict, style={"holds": "green", "REFUTED": "bold red"}.get(verdict, "dim"))
 
 
 def show_report(console: Console, report: "Report") -> None:

@@ -64,3 +64,14 @@ class FeatureMap(ABC):
     def relative_variance(self, x: Array, y: Array, num_projections: int) -> Array | None:
         """Var(kernel estimate) / target^2 under independent N(0, I) rows, (n, l); None where none is known."""
         return None
+
+    def pair_argument(self, x: Array, y: Array) -> Array | None:
+        """s such that E of the product of the estimates from two rows of a block is target^2 pair_laplace(s) / exp(s).
+
+        |x + y|^2 for maps of exp(w.(x + y)), -|x - y|^2 for maps of cos(w.(x - y)), (n, l); None where it is not known.
+        """
+        return None
+
+    def covariance(self, x: Array, y: Array) -> Array | None:
+        """Relative covariance of the estimates of a query x (1, d) with keys y (l, d), one projection, iid: (l, l)."""
+        return None

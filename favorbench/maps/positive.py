@@ -14,8 +14,12 @@ from favorbench.samplers.base import RowLaw
 
 def exponential_target(x: Array, y: Array, rows: RowLaw) -> Array:
     """exp(-|x|^2/2) E exp(w.(x + y)) exp(-|y|^2/2)."""
-    scale = half_squared_norm(x) + np.matrix_transpose(half_squared_norm(y))
-    return np.exp(-scale) * rows.laplace(np.sqrt(squared_sum(x, y)))
+    return norm_factors(x, y) * rows.laplace(x[..., :, None, :] + y[..., None, :, :])
+
+
+def norm_factors(x: Array, y: Array) -> Array:
+    """exp(-(|x|^2 + |y|^2)/2) of every pair."""
+    return np.exp(-half_squared_norm(x) - np.matrix_transpose(half_squared_norm(y)))
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,12 @@ class Positive(FeatureMap):
     def relative_variance(self, x: Array, y: Array, num_projections: int) -> Array:
         return np.expm1(squared_sum(x, y)) / num_projections
 
+    def pair_argument(self, x: Array, y: Array) -> Array:
+        return squared_sum(x, y)
+
+    def covariance(self, x: Array, y: Array) -> Array:
+        return np.expm1((x + y) @ (x + y).T)
+
 
 @dataclass(frozen=True)
 class Hyperbolic(FeatureMap):
@@ -61,7 +71,13 @@ class Hyperbolic(FeatureMap):
         return Features(None, projection - scale), Features(None, -projection - scale)
 
     def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
-        return exponential_target(x, y, rows)
+        return norm_factors(x, y) * rows.cosh(x[..., :, None, :] + y[..., None, :, :])
 
     def relative_variance(self, x: Array, y: Array, num_projections: int) -> Array:
         return (np.cosh(squared_sum(x, y)) - 1.0) / num_projections
+
+    def pair_argument(self, x: Array, y: Array) -> Array:
+        return squared_sum(x, y)
+
+    def covariance(self, x: Array, y: Array) -> Array:
+        return np.cosh((x + y) @ (x + y).T) - 1.0

@@ -10,7 +10,7 @@ from array_api_compat import array_namespace
 
 from favorbench.arrays import Array, Features, cos_sin, half_squared_norm
 from favorbench.maps.base import FeatureMap
-from favorbench.maps.positive import exponential_target
+from favorbench.maps.positive import exponential_target, norm_factors
 from favorbench.maps.trigonometric import trigonometric_target
 from favorbench.samplers.base import RowLaw
 
@@ -91,8 +91,7 @@ class ExpTutorial(FeatureMap):
         return (_plus_eps(projection, self.eps),)
 
     def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
-        scale = half_squared_norm(x) + np.matrix_transpose(half_squared_norm(y))
-        return np.exp(scale) * exponential_target(x, y, rows) + _eps_terms(x, y, rows, self.eps, norm_power=0.0)
+        return exponential_target(x, y, rows) / norm_factors(x, y) + _eps_terms(x, y, rows, self.eps, norm_power=0.0)
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,6 @@ def _eps_terms(x: Array, y: Array, rows: RowLaw, eps: float, norm_power: float) 
     """eps (E f(x) + E f(y)) + eps^2 for f(x) = exp(norm_power |x|^2/2 + w.x)."""
 
     def mean(z: Array) -> Array:
-        half = half_squared_norm(z)
-        return np.exp(norm_power * half) * rows.laplace(np.sqrt(2.0 * half))
+        return np.exp(norm_power * half_squared_norm(z)) * rows.laplace(z)[..., None]
 
     return eps * (mean(x) + np.matrix_transpose(mean(y))) + eps**2

@@ -15,7 +15,7 @@ from favorbench.samplers.base import RowLaw
 def trigonometric_target(x: Array, y: Array, rows: RowLaw, frequency: float = 1.0, norm_power: float = 1.0) -> Array:
     """exp(p |x|^2/2) E cos(frequency w.(x - y)) exp(p |y|^2/2), p = norm_power: +1 where it is right."""
     scale = half_squared_norm(x) + np.matrix_transpose(half_squared_norm(y))
-    return np.exp(norm_power * scale) * rows.characteristic(frequency * np.sqrt(squared_distance(x, y)))
+    return np.exp(norm_power * scale) * rows.characteristic(frequency * (x[..., :, None, :] - y[..., None, :, :]))
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,12 @@ class Trig(FeatureMap):
 
     def relative_variance(self, x: Array, y: Array, num_projections: int) -> Array:
         return (np.cosh(squared_distance(x, y)) - 1.0) / num_projections
+
+    def pair_argument(self, x: Array, y: Array) -> Array:
+        return -squared_distance(x, y)
+
+    def covariance(self, x: Array, y: Array) -> Array:
+        return np.cosh((x - y) @ (x - y).T) - 1.0
 
 
 @dataclass(frozen=True)
@@ -73,3 +79,6 @@ class Phase(FeatureMap):
     def relative_variance(self, x: Array, y: Array, num_projections: int) -> Array:
         t2 = squared_distance(x, y)
         return (np.exp(t2) - 1.0 + 0.5 * np.exp(-t2)) / num_projections
+
+    def pair_argument(self, x: Array, y: Array) -> Array:
+        return -squared_distance(x, y)

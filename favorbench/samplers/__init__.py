@@ -1,7 +1,7 @@
 """Samplers of omega. A new one is one file and one line in SAMPLERS."""
 
 from favorbench.registry import build
-from favorbench.samplers.base import FixedNormRows, GaussianRows, RowLaw, Sampler
+from favorbench.samplers.base import FixedNormRows, GaussianRows, RawQRRows, RowLaw, Sampler
 from favorbench.samplers.iid import IID
 from favorbench.samplers.orthogonal import GramSchmidt, Orthogonal
 from favorbench.samplers.published import OrthogonalBlog, OrthogonalQR
@@ -14,4 +14,4 @@ def get_sampler(spec: str | Sampler) -> Sampler:
     return spec if isinstance(spec, Sampler) else build("sampler", spec, SAMPLERS, Sampler)
 
 
-__all__ = ["SAMPLERS", "FixedNormRows", "GaussianRows", "RowLaw", "Sampler", "get_sampler"]
+__all__ = ["SAMPLERS", "FixedNormRows", "GaussianRows", "RawQRRows", "RowLaw", "Sampler", "get_sampler"]

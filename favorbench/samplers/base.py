@@ -6,30 +6,40 @@ from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import hyp0f1, hyp1f1
+from scipy.special import hyp0f1, hyp1f1, ndtr
 
 
 class RowLaw(ABC):
-    """The law of one projection w, as far as it is isotropic: what the kernels of section 4 of the theory need."""
+    """The law of one projection w, through the three expectations that the maps' kernels are made of.
+
+    z: (..., d); the result has shape (...). nan where no closed form is known.
+    """
 
     @abstractmethod
-    def laplace(self, radius: np.ndarray) -> np.ndarray:
-        """E exp(w.z) for |z| = radius."""
+    def laplace(self, z: np.ndarray) -> np.ndarray:
+        """E exp(w.z)."""
 
     @abstractmethod
-    def characteristic(self, radius: np.ndarray) -> np.ndarray:
-        """E cos(w.z) for |z| = radius."""
+    def cosh(self, z: np.ndarray) -> np.ndarray:
+        """E cosh(w.z): the same for every law that is symmetric under w -> -w."""
+
+    @abstractmethod
+    def characteristic(self, z: np.ndarray) -> np.ndarray:
+        """E cos(w.z)."""
 
 
 @dataclass(frozen=True)
 class GaussianRows(RowLaw):
     """w ~ N(0, I): what every unbiased map needs."""
 
-    def laplace(self, radius: np.ndarray) -> np.ndarray:
-        return np.exp(0.5 * np.square(radius))
+    def laplace(self, z: np.ndarray) -> np.ndarray:
+        return np.exp(0.5 * np.sum(z * z, axis=-1))
 
-    def characteristic(self, radius: np.ndarray) -> np.ndarray:
-        return np.exp(-0.5 * np.square(radius))
+    def cosh(self, z: np.ndarray) -> np.ndarray:
+        return self.laplace(z)
+
+    def characteristic(self, z: np.ndarray) -> np.ndarray:
+        return np.exp(-0.5 * np.sum(z * z, axis=-1))
 
 
 @dataclass(frozen=True)
@@ -40,13 +50,38 @@ class FixedNormRows(RowLaw):
     """
 
     norm: float
-    head_dim: int
 
-    def laplace(self, radius: np.ndarray) -> np.ndarray:
-        return np.asarray(hyp0f1(self.head_dim / 2, np.square(self.norm * radius) / 4))
+    def laplace(self, z: np.ndarray) -> np.ndarray:
+        return np.asarray(hyp0f1(z.shape[-1] / 2, self.norm**2 * np.sum(z * z, axis=-1) / 4))
 
-    def characteristic(self, radius: np.ndarray) -> np.ndarray:
-        return np.asarray(hyp0f1(self.head_dim / 2, -np.square(self.norm * radius) / 4))
+    def cosh(self, z: np.ndarray) -> np.ndarray:
+        return self.laplace(z)
+
+    def characteristic(self, z: np.ndarray) -> np.ndarray:
+        return np.asarray(hyp0f1(z.shape[-1] / 2, -(self.norm**2) * np.sum(z * z, axis=-1) / 4))
+
+
+@dataclass(frozen=True)
+class RawQRRows(RowLaw):
+    """Rows whose sign LAPACK has fixed: the even expectations are those of ``symmetric``, E exp(w.z) is not.
+
+    The first row is confined to w_1 < 0. For Gaussian norms that gives E exp(w.z) = 2 Phi(-z_1) exp(|z|^2/2); later
+    rows are confined in a way that has no closed form.
+    """
+
+    symmetric: RowLaw
+    first_row: bool
+
+    def laplace(self, z: np.ndarray) -> np.ndarray:
+        if self.first_row and isinstance(self.symmetric, GaussianRows):
+            return 2.0 * ndtr(-z[..., 0]) * self.symmetric.laplace(z)
+        return np.full(z.shape[:-1], np.nan)
+
+    def cosh(self, z: np.ndarray) -> np.ndarray:
+        return self.symmetric.cosh(z)
+
+    def characteristic(self, z: np.ndarray) -> np.ndarray:
+        return self.symmetric.characteristic(z)
 
 
 class Sampler(ABC):
@@ -70,12 +105,14 @@ class Sampler(ABC):
     ) -> Float[np.ndarray, "num_projections head_dim"]:
         """Draw omega, float64. Equal generators give equal rows for every num_projections if ``nested``."""
 
-    def row_law(self, num_projections: int, head_dim: int) -> RowLaw | None:
-        """The law of a row; None where rows are not isotropic."""
-        return GaussianRows() if self.gaussian_rows else None
+    def row_law(self, num_projections: int, head_dim: int) -> RowLaw:
+        """The law of a row, averaged over the rows; a sampler without Gaussian rows says which it has."""
+        if not self.gaussian_rows:
+            raise NotImplementedError(f"sampler {self.name!r} does not have Gaussian rows and must define row_law")
+        return GaussianRows()
 
     def pair_laplace(self, squared_radius: np.ndarray, head_dim: int) -> np.ndarray:
-        """E exp((w1 + w2).z) for two rows of one block, |z|^2 = squared_radius; E cos cos for its negative.
+        """E exp((w1 + w2).z) for two rows of a block, |z|^2 = squared_radius; for its negative E cos(w1.z) cos(w2.z).
 
         Independent rows: exp(|z|^2). Orthogonal rows with independent chi norms: 1F1(d; d/2; |z|^2 / 2).
         """

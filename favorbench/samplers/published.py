@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Float
 
-from favorbench.samplers.base import FixedNormRows, Sampler, chi_norms, gaussian_blocks
+from favorbench.samplers.base import FixedNormRows, GaussianRows, RawQRRows, Sampler, chi_norms, gaussian_blocks
 
 
 def _raw_qr_rows(rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:
@@ -35,13 +35,15 @@ class OrthogonalQR(Sampler):
         q = _raw_qr_rows(directions, num_projections, head_dim)
         return (q * chi_norms(norms, len(q), head_dim)).reshape(-1, head_dim)[:num_projections]
 
+    def row_law(self, num_projections: int, head_dim: int) -> RawQRRows:
+        return RawQRRows(GaussianRows(), first_row=num_projections == 1)
+
 
 @dataclass(frozen=True)
 class OrthogonalBlog(Sampler):
     """QR blocks without the sign, every row of norm sqrt(d / R): the code of the blog post of 2020.
 
-    The norm shrinks as R grows, so the kernel it estimates changes with R and the sample is not nested. Its rows are
-    not Haar either, but the fixed norm is what decides: ``row_law`` leaves the sign out.
+    The norm shrinks as R grows, so the kernel it estimates changes with R and the sample is not nested.
     """
 
     name: ClassVar[str] = "orthogonal-blog"
@@ -56,5 +58,5 @@ class OrthogonalBlog(Sampler):
         rows = _raw_qr_rows(rng, num_projections, head_dim).reshape(-1, head_dim)[:num_projections]
         return rows * np.sqrt(head_dim / num_projections)
 
-    def row_law(self, num_projections: int, head_dim: int) -> FixedNormRows:
-        return FixedNormRows(norm=float(np.sqrt(head_dim / num_projections)), head_dim=head_dim)
+    def row_law(self, num_projections: int, head_dim: int) -> RawQRRows:
+        return RawQRRows(FixedNormRows(float(np.sqrt(head_dim / num_projections))), first_row=num_projections == 1)

@@ -1,0 +1,132 @@
+"""Claims to verdicts: every map and sampler held to what it declares, and known mistakes that must be caught."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from favorbench.errors import ScenarioError
+from favorbench.maps import MAPS, FeatureMap, get_map
+from favorbench.registry import nearest
+from favorbench.samplers import SAMPLERS, Sampler, get_sampler
+from favorbench.verify import attention, kernel, laws, theorems
+from favorbench.verify.checks import FALSE_ALARM, HOLDS, REFUTED, Check, Measurement, judged
+
+DRAWS, THOROUGH_DRAWS = 8000, 100_000
+LAW_DRAWS = 20_000
+
+#: Called with what is being measured, how many steps are done, and how many there are.
+Progress = Callable[[str, int, int], None]
+
+
+class Verification(NamedTuple):
+    """All checks of a run, and how much they could have seen."""
+
+    checks: tuple[Check, ...]
+    draws: int
+    tests: int
+    false_alarm: float
+
+    @property
+    def refuted(self) -> tuple[Check, ...]:
+        """The claims that do not hold."""
+        return tuple(check for check in self.checks if check.verdict == REFUTED)
+
+    def power(self) -> str:
+        """Draws, tests, false-alarm rate, and the smallest bias that would have been detected."""
+        biases = [c.detectable for c in self.checks if c.claim in ("target", "unbiased")]
+        seen = sorted(bias for bias in biases if math.isfinite(bias))
+        text = f"{self.draws} draws of each sampler, {self.tests} tests, false-alarm rate {self.false_alarm:g} in all"
+        return text + (
+            f"; detects a bias of the kernel of {seen[len(seen) // 2]:.1%} (median over claims)" if seen else ""
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return {
+            "holds": not self.refuted, "draws": self.draws, "tests": self.tests, "false_alarm": self.false_alarm,
+            "power": self.power(), "checks": [check.as_dict() for check in self.checks],
+        }  # fmt: skip
+
+
+def verify(
+    subjects: Sequence[str] = (), draws: int = DRAWS, seed: int = 0, progress: Progress | None = None
+) -> Verification:
+    """Test what the subjects claim; all registered maps and samplers by default.
+
+    subjects: "MAP", "MAP/SAMPLER" or "SAMPLER", each also as module:object. Raises ScenarioError for anything else.
+    """
+    steps = list(_steps(subjects, draws, seed))
+    measured: list[Measurement] = []
+    for done, (name, step) in enumerate(steps):
+        if progress:
+            progress(name, done, len(steps))
+        measured += step()
+    tests = sum(m.tests for m in measured)
+    return Verification(tuple(judged(measured)), draws, tests, FALSE_ALARM)
+
+
+def _steps(subjects: Sequence[str], draws: int, seed: int) -> Iterator[tuple[str, Callable[[], list[Measurement]]]]:
+    everything = not subjects
+    pairs, samplers = _resolved(subjects)
+    for sampler in samplers:
+        yield f"law of {sampler.name}", lambda s=sampler: laws.measure(s, min(LAW_DRAWS, 5 * draws), seed)
+    by_sampler: dict[Sampler, list[FeatureMap]] = {}
+    for feature_map, sampler in pairs:
+        by_sampler.setdefault(sampler, []).append(feature_map)
+    for sampler, maps in by_sampler.items():
+        yield f"kernels under {sampler.name}", lambda s=sampler, m=maps: kernel.measure(s, m, draws, seed)
+    maps = list(dict.fromkeys(feature_map for feature_map, _ in pairs))
+    if maps:
+        yield "attention", lambda: attention.measure(maps, get_sampler("orthogonal"), seed)
+    iid, point = get_sampler("iid"), np.ones((1, kernel.HEAD_DIM))
+    for feature_map in maps:
+        if feature_map.covariance(point, point) is not None:
+            yield (
+                f"delta method of {feature_map.name}",
+                lambda m=feature_map: [attention.delta_method(m, iid, draws, seed)],
+            )
+    if everything:
+        yield "theorems", lambda: [*theorems.measure(seed), attention.exact_features(seed)]
+
+
+def _resolved(subjects: Sequence[str]) -> tuple[list[tuple[FeatureMap, Sampler]], list[Sampler]]:
+    """The map x sampler pairs and the samplers that the subjects name."""
+    all_samplers = [member() for member in SAMPLERS]
+    if not subjects:
+        return [(member(), sampler) for sampler in all_samplers for member in MAPS], all_samplers
+    pairs: list[tuple[FeatureMap, Sampler]] = []
+    samplers: list[Sampler] = []
+    for subject in subjects:
+        left, slash, right = subject.partition("/")
+        if slash:
+            pairs.append((get_map(left), get_sampler(right)))
+            samplers.append(pairs[-1][1])
+        elif _is_sampler(left):
+            samplers.append(get_sampler(left))
+            pairs += [(member(), samplers[-1]) for member in MAPS]
+        else:
+            pairs += [(get_map(left), sampler) for sampler in all_samplers]
+    return list(dict.fromkeys(pairs)), list(dict.fromkeys(samplers))
+
+
+def _is_sampler(spec: str) -> bool:
+    """Whether a spec without "/" names a sampler; neither map nor sampler is an error that names both lists."""
+    names = {m.name for m in MAPS}, {s.name for s in SAMPLERS}
+    name = spec.partition("(")[0].strip()
+    if name in names[0] or name in names[1]:
+        return name in names[1]
+    if ":" in name:
+        try:
+            get_sampler(spec)
+        except ScenarioError:
+            return False
+        return True
+    allowed = [*sorted(names[0]), *sorted(names[1])]
+    raise ScenarioError(
+        f"unknown map or sampler {spec!r}{nearest(name, allowed)}; allowed: {', '.join(allowed)}, or module:object"
+    )
+
+
+__all__ = ["DRAWS", "HOLDS", "REFUTED", "THOROUGH_DRAWS", "Check", "Measurement", "Verification", "verify"]
