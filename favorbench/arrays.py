@@ -3,8 +3,10 @@
 Everything here and in the estimators is written for the Python array API standard through ``array_namespace``.
 """
 
+import importlib
 from typing import Any, NamedTuple, Self
 
+import numpy as np
 from array_api_compat import array_namespace
 
 # An array of any backend. jaxtyping checks shapes and dtypes of these at run time, under pytest only.
@@ -66,3 +68,13 @@ def half_squared_norm(x: Array) -> Array:
     """|x|^2 / 2 of each row, shape (..., n, 1)."""
     xp = array_namespace(x)
     return 0.5 * xp.sum(x * x, axis=-1, keepdims=True)
+
+
+def to_torch(array: np.ndarray) -> Array:
+    """A torch tensor with the numbers and the precision of a NumPy array."""
+    return importlib.import_module("torch").from_numpy(np.ascontiguousarray(array))
+
+
+def from_torch(tensor: Array) -> np.ndarray:
+    """A NumPy array with the numbers of a torch tensor on any device."""
+    return tensor.detach().cpu().numpy()

@@ -281,7 +281,7 @@ def verify(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Hold every map and sampler to what it declares: target, bias, variance, law, theorems. Exit 1 if a claim fails."""
+    """Hold maps and samplers to what they declare: target, bias, variance, law, theorems. Exit 1 if a claim fails."""
     import threadpoolctl
 
     from favorbench import console
@@ -302,6 +302,73 @@ def verify(
         console.show_verification(console.stdout(), result, caught)
     if result.refuted or any(c.caught_by is None for c in caught):
         raise typer.Exit(1)
+
+
+@app.command()
+def theory(
+    map: Annotated[str, typer.Argument(help="A feature map, e.g. positive.", show_default=False)],
+    sampler: Annotated[str, typer.Argument(help="A sampler.")] = "iid",
+    head_dim: Annotated[int, typer.Option("-d", "--head-dim", min=2, max=4096, help="Head dimension.")] = 16,
+    norm: Annotated[
+        str, typer.Option(help="|x| = |y| of the scaled query and key; sqrt(d)^(1/2) for N(0, I) inputs.")
+    ] = "0.5,1,1.5,2",
+    num_projections: Annotated[str, typer.Option("-R", "--num-projections", help="R.")] = "16,64,256,1024",
+    cosine: Annotated[float, typer.Option(min=-1, max=1, help="Cosine between query and key.")] = 0.0,
+    target: Annotated[float, typer.Option(help="The relative error to reach.")] = 0.1,
+    draws: Annotated[int, typer.Option(min=0, max=1_000_000, help="Draws measured beside it; 0: none.")] = 2000,
+    out: Annotated[
+        Path | None, typer.Option(help="Also draw the figure, into this directory.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """The closed-form error of a kernel estimate, the R it asks for, and what sampling can measure of it."""
+    import threadpoolctl
+
+    from favorbench import console
+    from favorbench.figures import theory as theory_figure
+    from favorbench.maps import get_map
+    from favorbench.samplers import get_sampler
+    from favorbench.scenario import numbers
+    from favorbench.theory import study as theory_study
+
+    norms = numbers("--norm", norm, float, low=0.0)
+    sizes = numbers("-R", num_projections, int, low=1)
+    if not 0 < target < float("inf"):
+        raise ScenarioError(f"--target: {target!r} given, allowed: a positive number")
+    with threadpoolctl.threadpool_limits(1):
+        found = theory_study(get_map(map), get_sampler(sampler), head_dim, norms, sizes, cosine, target, draws)
+    files = theory_figure.draw(found, f"theory-{map}-{sampler}".replace(":", "-"), out) if out else []
+    if as_json:
+        points = [{k: None if v != v else v for k, v in point._asdict().items()} for point in found.points]
+        needed = {str(norm): size for norm, size in found.needed.items()}
+        _print_json({"title": found.title, "target": target, "draws": draws, "needed": needed, "points": points})
+        return
+    console.show_theory(console.stdout(), found)
+    typer.echo("".join(f"{file}\n" for file in files), nl=False)
+
+
+@app.command()
+def audit(
+    implementations: Annotated[
+        list[str],
+        typer.Argument(
+            help="performer-pytorch, or module:function of (q, k, v) or (q, k, v, omega).", show_default=False
+        ),
+    ],
+    runs: Annotated[int, typer.Option(min=6, max=10_000, help="Runs on each input.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random streams.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Measure other people's implementations: distance to exact and to uniform attention, effect of eps, sampler."""
+    from favorbench import console
+    from favorbench.audit import audit as run_audit
+
+    findings = run_audit(implementations, runs, seed)
+    if as_json:
+        rows = [{k: None if v != v else v for k, v in finding._asdict().items()} for finding in findings]
+        _print_json({"runs": runs, "findings": rows})
+    else:
+        console.show_audit(console.stdout(), findings, runs)
 
 
 @app.command("list")

@@ -14,7 +14,9 @@ from rich.text import Text
 from favorbench import tables
 
 if TYPE_CHECKING:
+    from favorbench.audit import Finding
     from favorbench.reproduce import Report
+    from favorbench.theory import TheoryStudy
     from favorbench.verify import Verification
     from favorbench.verify.controls import Caught
 
@@ -129,21 +131,16 @@ def _columns_that_fit(width: int, table: tables.Table, metric: str) -> list[int]
 def show_verification(console: Console, result: "Verification", controls: "Sequence[Caught]") -> None:
     """Claims with statistic, threshold and verdict; then controls; then a line that says what it all amounts to."""
     rich_table = RichTable(box=None, pad_edge=False)
-    for name, justify in (
-        ("subject", "left"),
-        ("claim", "left"),
-        ("statistic", "right"),
-        ("limit", "right"),
-        ("", "left"),
-    ):
-        rich_table.add_column(name, justify=justify, no_wrap=True)  # pyright: ignore[reportArgumentType]
-    rich_table.add_column("measured", overflow="fold")
+    for name in ("subject", "claim", "statistic", "limit", "verdict"):
+        rich_table.add_column(name, justify="right" if name in ("statistic", "limit") else "left", no_wrap=True)
+    wide = console.width >= 130
+    if wide:
+        rich_table.add_column("measured", no_wrap=True)
     for check in result.checks:
         known = math.isfinite(check.threshold)
-        rich_table.add_row(
-            Text(check.subject), Text(check.claim), _statistic(check.statistic) if known else "",
-            f"{check.threshold:.2f}" if known else "", _verdict(check.verdict), Text(check.detail, style="dim"),
-        )  # fmt: skip
+        cells = [Text(check.subject), Text(check.claim), Text(_statistic(check.statistic) if known else "")]
+        cells += [Text(f"{check.threshold:.2f}" if known else ""), _verdict(check.verdict)]
+        rich_table.add_row(*cells, *([Text(check.detail, style="dim")] if wide else []))
     console.print(rich_table)
     if controls:
         console.print(Text("\nKnown mistakes, claimed to be right", style="bold"))
@@ -157,6 +154,51 @@ def show_verification(console: Console, result: "Verification", controls: "Seque
     text = f"\n{claimed - len(result.refuted)} of {claimed} claims hold"
     text += f", {len(controls) - missed} of {len(controls)} known mistakes are caught" if controls else ""
     console.print(Text(f"{text}. {result.power()}."), soft_wrap=True)
+
+
+def show_theory(console: Console, study: "TheoryStudy") -> None:
+    """Relative standard deviation of the kernel estimate for each norm and R: closed form, and measured beneath it."""
+    sizes = sorted({point.num_projections for point in study.points})
+    rich_table = RichTable(title=study.title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for name in ("|x| = |y|", "", *(f"R={size}" for size in sizes), f"R for {study.target:g}"):
+        rich_table.add_column(name, justify="right", no_wrap=True)
+    for norm, needed in study.needed.items():
+        points = [point for point in study.points if point.norm == norm]
+        rich_table.add_row(
+            f"{norm:g}", "theory", *(tables.format_value(p.closed_form, "relative_error") for p in points),
+            "-" if needed is None else str(needed),
+        )  # fmt: skip
+        if study.draws:
+            measured = [
+                tables.format_value(p.measured, "relative_error") if math.isfinite(p.measured) else "gate"
+                for p in points
+            ]
+            rich_table.add_row("", "measured", *measured, "", style="dim")
+    console.print(rich_table)
+    text = "Relative standard deviation of phi(x).phi(y) against exp(x.y), x and y scaled by d^-1/4."
+    if study.draws:
+        text += f" Measured: {study.draws} draws; gate: not measurable by sampling with so few, the closed form stands."
+    console.print(Text(text, style="dim"))
+
+
+def show_audit(console: Console, findings: "Sequence[Finding]", runs: int) -> None:
+    """Findings, one input after another, each with its interval and a remark where there is something to say."""
+    previous = None
+    for finding in findings:
+        if (finding.subject, finding.input) != previous:
+            console.print(Text(f"{finding.subject}: {finding.input}", style="bold"))
+            previous = finding.subject, finding.input
+        interval = f" [{finding.low:.2g}, {finding.high:.2g}]" if finding.low == finding.low else ""
+        line = f"  {finding.measure:38} {finding.median:8.3g}{interval}"
+        style = "bold red" if finding.remark.startswith(("REFUTED", "its output", "it fails")) else "dim"
+        console.print(Text(line) + Text(f"  {finding.remark}", style=style), soft_wrap=True)
+    console.print(
+        Text(
+            f"Medians of {runs} runs, 95 % intervals, R = 256. Errors are relative (Frobenius). Distance to uniform: "
+            "as a share of exact attention's own distance from the mean of V. Samplers: the statistic of each test.",
+            style="dim",
+        )
+    )
 
 
 def _statistic(value: float) -> str:

@@ -40,7 +40,7 @@ def build(kind: str, spec: str, members: Iterable[type[Any]], base: type[Member]
     name, arguments = match.groups()
     by_name = {member.name: member for member in members}
     if ":" in name:
-        found = _imported(kind, name)
+        found = import_object(kind, name)
     elif name in by_name:
         found = by_name[name]
     else:
@@ -72,7 +72,8 @@ def _constructed(kind: str, spec: str, member: type, arguments: str | None) -> A
         raise ScenarioError(f"{kind} {spec!r}: {error}") from None
 
 
-def _imported(kind: str, path: str) -> Any:
+def import_object(kind: str, path: str) -> Any:
+    """The object at "module:attribute", with the working directory importable. Raises ScenarioError."""
     module_name, _, attribute = path.partition(":")
     if os.getcwd() not in sys.path:  # a console script has its own folder there, not the user's
         sys.path.insert(0, os.getcwd())

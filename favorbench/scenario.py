@@ -188,6 +188,21 @@ def _number(text: str) -> int | float | str:
     return text
 
 
+def numbers(flag: str, text: str, kind: type[int] | type[float], low: float) -> list[Any]:
+    """The increasing numbers of a list with commas, all finite and at least ``low``. Raises ScenarioError."""
+    found = []
+    for part in split_list(text):
+        try:
+            value = kind(part)
+        except ValueError:
+            value = math.nan
+        if not low <= value < 1e9:
+            word = "whole numbers" if kind is int else "numbers"
+            raise ScenarioError(f"{flag}: {part!r} given, allowed: {word} from {low:g} on, with commas")
+        found.append(value)
+    return sorted(set(found))
+
+
 def _one_line(error: ValidationError, origin: Mapping[str, str]) -> str:
     """The first problem in one line; how many more there are."""
     problems = error.errors(include_url=False)

@@ -75,7 +75,7 @@ def _orthogonal(subject: str, omega: np.ndarray) -> Measurement:
     for start in range(0, NUM_PROJECTIONS, HEAD_DIM):
         block = unit[:, start : start + HEAD_DIM]
         worst = max(worst, float(np.max(np.abs(block @ np.matrix_transpose(block) - np.eye(block.shape[1])))))
-    bound = 50 * HEAD_DIM * np.finfo(float).eps  # backward error of QR: a small multiple of d eps
+    bound = 50 * HEAD_DIM * np.finfo(omega.dtype).eps  # backward error of QR: a small multiple of d eps
     return Measurement(subject, "orthogonal inside blocks", worst / bound, 0, f"largest cosine {worst:.1e}")
 
 

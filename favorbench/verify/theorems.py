@@ -46,9 +46,7 @@ def _lemma_2(name: str) -> Measurement:
             declared = get_map(name).relative_variance(x, y, 1)
             assert declared is not None
             worst = max(worst, abs(float(declared[0, 0]) - (second / kernel**2 - 1.0)) * kernel**2 / second)
-    return Measurement(
-        name, "Performer Lemma 2 (variance, by quadrature)", worst / 1e-11, 0, f"largest error {worst:.1e}"
-    )
+    return Measurement(name, "Performer Lemma 2", worst / 1e-11, 0, f"variance by quadrature, error {worst:.1e}")
 
 
 def _theorem_2(seed: int) -> Measurement:
@@ -72,7 +70,7 @@ def _theorem_2(seed: int) -> Measurement:
             worst = max(worst, bound / gain, abs(gain / exact - 1) / 1e-6)  # the difference of near-equal variances
     return Measurement(
         "positive/orthogonal",
-        "Performer Theorem 2 (R <= d)",
+        "Performer Theorem 2",
         worst / (1 + 1e-6),
         0,
         f"largest bound / gain {worst:.4f}",
