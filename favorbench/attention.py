@@ -1,9 +1,4 @@
-"""Exact attention, and linear attention from features, both in log space and in tiles.
-
-One operation carries all of it: ``accumulate``, a running sum of exp(log) * value that keeps its own maximum, so
-nothing overflows and no eps is needed. It sums over keys (exact attention), over keys for each feature, and over
-features for each query.
-"""
+"""Exact attention, and linear attention from features, both in log space and in tiles."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -13,11 +8,12 @@ from array_api_compat import array_namespace
 from jaxtyping import Float
 
 from favorbench.arrays import Array, Features
+from favorbench.causal import causal_exact_attention, causal_linear_attention
 from favorbench.errors import InputError
+from favorbench.logsum import TILE_ELEMENTS, Accumulator, accumulate, quotient, tiles, with_ones
 from favorbench.maps import FeatureMap, get_map
 from favorbench.samplers import Sampler, get_sampler
 
-TILE_ELEMENTS = 1 << 16  # half a MiB of float64: a tile and its temporaries stay in a core's second-level cache
 KEY_TILE = 2048  # keys in one tile of exact attention
 
 
@@ -26,13 +22,6 @@ class Sample(NamedTuple):
 
     omega: Float[Array, "*samples num_projections head_dim"]
     extra: Array | None = None
-
-
-class Accumulator(NamedTuple):
-    """A sum of exp(log) * value, kept as exp(log_peak) * total with log_peak the largest log so far."""
-
-    log_peak: Float[Array, "*batch n 1"]
-    total: Float[Array, "*batch n columns"]
 
 
 class Estimator(NamedTuple):
@@ -54,17 +43,23 @@ class Estimate(NamedTuple):
 
 
 def exact_attention(
-    query: Float[Array, "*batch n d"], key: Float[Array, "*batch l d"], value: Float[Array, "*batch l d_v"]
+    query: Float[Array, "*batch n d"],
+    key: Float[Array, "*batch l d"],
+    value: Float[Array, "*batch l d_v"],
+    causal: bool = False,
 ) -> Float[Array, "*batch n d_v"]:
     """Softmax attention, softmax(query key^T / sqrt(d)) value, in float64 and in tiles: never an n x l array.
 
-    Raises InputError if the shapes do not fit. Vaswani et al. 2017, eq. (1).
+    causal: a query sees the keys up to its own position only. Raises InputError if the shapes do not fit.
+    Vaswani et al. 2017, eq. (1).
     """
-    check_shapes(query, key, value)
+    check_shapes(query, key, value, causal)
     xp = array_namespace(query, key, value)
     query, key, value = (xp.astype(a, xp.float64) for a in (query, key, value))
+    if causal:
+        return causal_exact_attention(query, key, value)
     scaled = query * query.shape[-1] ** -0.5
-    right = _with_ones(value)
+    right = with_ones(value)
     key_tiles = tiles(key.shape[-2], TILE_ELEMENTS // KEY_TILE)
     outputs = []
     for rows in tiles(query.shape[-2], min(key.shape[-2], KEY_TILE)):
@@ -72,7 +67,7 @@ def exact_attention(
         for keys in key_tiles:
             logits = scaled[..., rows, :] @ xp.matrix_transpose(key[..., keys, :])
             state = accumulate(state, Features(None, logits), right[..., keys, :])
-        outputs.append(_quotient(state)[0])
+        outputs.append(quotient(state)[0])
     return xp.concat(outputs, axis=-2)
 
 
@@ -82,14 +77,21 @@ def linear_attention(
     value: Float[Array, "*batch l d_v"],
     omega: Sample | Float[Array, "num_projections d"],
     map: str | FeatureMap = "positive",
+    causal: bool = False,
 ) -> Float[Array, "*batch n d_v"]:
     """The attention estimate phi(q) (phi(k)^T value) / phi(q) (phi(k)^T 1), without an eps; O(l) time and memory.
 
     query and key are as attention takes them: the factor d^-1/4 is applied here. The result has their dtype.
-    Raises InputError if the shapes do not fit, ScenarioError for an unknown map.
+    causal: a query sees the keys up to its own position only. Raises InputError if the shapes do not fit, or for a map
+    that uses the whole sequence in a causal setting; ScenarioError for an unknown map.
     """
-    check_shapes(query, key, value)
+    check_shapes(query, key, value, causal)
     feature_map, sample = _resolved(map, omega, query.shape[-1])
+    if causal:
+        if not feature_map.causal_safe:
+            raise InputError(f"map {feature_map.name!r} uses the whole sequence and cannot be causal")
+        x, y = (a * a.shape[-1] ** -0.25 for a in (query, key))
+        return causal_linear_attention(x, y, value, sample.omega, sample.extra, feature_map)
     sizes = (sample.omega.shape[0],)
     estimator = Estimator(feature_map, sample.extra, sizes)
     xp = array_namespace(query)
@@ -148,39 +150,19 @@ def attention_estimates(
     """
     x, y = (a * a.shape[-1] ** -0.25 for a in (query, key))
     estimators = [e._replace(map=e.map.fit(x, y, omega[: e.sizes[-1]])) for e in estimators]
-    summaries = _key_summaries(y, _with_ones(value), omega, estimators)
+    summaries = _key_summaries(y, with_ones(value), omega, estimators)
     for rows in tiles(x.shape[-2], omega.shape[0]):
         projection = _project(x[..., rows, :], omega)
         for index, (estimator, summary) in enumerate(zip(estimators, summaries, strict=True)):
             width = estimator.sizes[-1]
             blocks = estimator.map.query_features(x[..., rows, :], projection[..., :width], estimator.extra)
             for size, state in _prefix_sums(blocks, summary, estimator.sizes):
-                output, normaliser = _quotient(state)
+                output, normaliser = quotient(state)
                 yield Estimate(index, size, rows, output, normaliser)
 
 
-def accumulate(state: Accumulator | None, features: Features, right: Array) -> Accumulator:
-    """Add features @ right, (..., n, m) @ (..., m, columns), to the running sum."""
-    xp = array_namespace(right)
-    peak = xp.max(features.log_scale, axis=-1, keepdims=True)
-    if state is not None:
-        peak = xp.maximum(peak, state.log_peak)
-    peak = xp.where(xp.isfinite(peak), peak, xp.zeros_like(peak))  # a row of zero features has log -inf
-    total = features.relative_to(peak) @ right
-    if state is not None:
-        total = total + state.total * xp.exp(state.log_peak - peak)
-    return Accumulator(peak, total)
-
-
-def tiles(length: int, width: int) -> list[slice]:
-    """Equal slices that cover range(length), each of about TILE_ELEMENTS / width rows."""
-    count = max(1, -(-length * width // TILE_ELEMENTS))
-    step = -(-length // count)
-    return [slice(start, min(start + step, length)) for start in range(0, length, step)]
-
-
-def check_shapes(query: Array, key: Array, value: Array) -> None:
-    """Raise InputError unless query (..., n, d), key (..., l, d) and value (..., l, d_v) fit and are not empty."""
+def check_shapes(query: Array, key: Array, value: Array, causal: bool = False) -> None:
+    """Raise InputError unless query (..., n, d), key (..., l, d) and value (..., l, d_v) fit; causal: n = l."""
     shapes = f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
     if min(query.ndim, key.ndim, value.ndim) < 2:
         raise InputError(f"{shapes}: each needs at least 2 axes, (..., length, head_dim)")
@@ -190,6 +172,8 @@ def check_shapes(query: Array, key: Array, value: Array) -> None:
         raise InputError(f"{shapes}: query and key must have the same head_dim (last axis)")
     if key.shape[-2] != value.shape[-2]:
         raise InputError(f"{shapes}: key and value must have the same length (axis -2)")
+    if causal and query.shape[-2] != key.shape[-2]:
+        raise InputError(f"{shapes}: causal attention needs as many queries as keys")
     if not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
         raise InputError(f"{shapes}: the leading axes must be equal")
 
@@ -232,20 +216,6 @@ def _prefix_sums(
 def _project(x: Array, omega: Array) -> Array:
     xp = array_namespace(x)
     return x @ xp.matrix_transpose(omega)
-
-
-def _with_ones(value: Array) -> Array:
-    """[value, 1]: so that one product gives numerator and normaliser."""
-    xp = array_namespace(value)
-    return xp.concat([value, xp.ones((*value.shape[:-1], 1), dtype=value.dtype)], axis=-1)
-
-
-def _quotient(state: Accumulator | None) -> tuple[Array, Array]:
-    """Numerator over normaliser, and the normaliser. A normaliser of 0 gives inf or nan: a measurement, no error."""
-    assert state is not None
-    normaliser = state.total[..., -1:]
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        return state.total[..., :-1] / normaliser, normaliser
 
 
 def _resolved(map: str | FeatureMap, omega: Sample | Array, head_dim: int) -> tuple[FeatureMap, Sample]:

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from favorbench.attention import accumulate, tiles
+from favorbench.logsum import accumulate, tiles
 from favorbench.maps import Taylor
 from favorbench.registry import build
 

@@ -5,7 +5,7 @@ import pytest
 from scipy.special import softmax
 
 import favorbench as fb
-from favorbench import attention
+from favorbench import logsum
 from favorbench.attention import Estimator, Sample, attention_estimates
 from favorbench.errors import InputError, ScenarioError
 from favorbench.maps import MAPS
@@ -66,14 +66,14 @@ def test_all_sizes_in_one_pass_equal_each_size_alone(rng, monkeypatch, member, t
     sample, sizes = sample_for(member.name, 31, 6), (1, 5, 6, 30, 31)
     if not member.nested:
         sizes = (31,)
-    monkeypatch.setattr(attention, "TILE_ELEMENTS", tile)
+    monkeypatch.setattr(logsum, "TILE_ELEMENTS", tile)
     outputs = {size: np.full((50, 6), np.nan) for size in sizes}
     normalisers = {size: np.full((50, 1), np.nan) for size in sizes}
     for _, size, rows, output, normaliser in attention_estimates(
         q, k, v, sample.omega, [Estimator(member(), sample.extra, sizes)]
     ):
         outputs[size][rows], normalisers[size][rows] = output, normaliser
-    monkeypatch.setattr(attention, "TILE_ELEMENTS", 1 << 16)
+    monkeypatch.setattr(logsum, "TILE_ELEMENTS", 1 << 16)
     for size in sizes:
         extra = None if sample.extra is None else sample.extra[:size]
         alone = fb.linear_attention(q, k, v, Sample(sample.omega[:size], extra), map=member.name)
@@ -153,3 +153,34 @@ def test_a_vanishing_normaliser_is_a_measurement(rng):
     k, v = np.array([[0.0, length], [length, 0.0]]), np.array([[1.0], [2.0]])  # features cos 0 = 1 and cos pi = -1
     (result,) = fb.linear_attention(q, k, v, omega, map="trig").ravel()
     assert not np.isfinite(result) or abs(result) > 1e14
+
+
+@pytest.mark.parametrize("length", [1, 5, 128, 129, 300])
+def test_causal_exact_attention_is_masked_softmax(rng, length):
+    q, k, v = rng.normal(size=(3, 2, length, 4))
+    logits = np.where(np.tril(np.ones((length, length))), q @ np.swapaxes(k, -1, -2) / 2, -np.inf)
+    expected = softmax(logits, axis=-1) @ v
+    np.testing.assert_allclose(fb.exact_attention(q, k, v, causal=True), expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["trig", "phase", "positive", "hyperbolic"])
+def test_causal_linear_attention_sees_no_future(rng, name):
+    """Equal to the estimate on every prefix, at its last position; and later keys change nothing before them."""
+    q, k, v = 0.5 * rng.normal(size=(3, 200, 4))
+    sample = sample_for(name, 16, 4)
+    output = fb.linear_attention(q, k, v, sample, map=name, causal=True)
+    for n in (1, 2, 128, 129, 200):
+        prefix = fb.linear_attention(q[n - 1 : n], k[:n], v[:n], sample, map=name)
+        np.testing.assert_allclose(output[n - 1 : n], prefix, rtol=1e-9, atol=1e-11)
+    changed = fb.linear_attention(q, np.where(np.arange(200)[:, None] < 150, k, -k), v, sample, map=name, causal=True)
+    np.testing.assert_allclose(changed[:128], output[:128], rtol=0, atol=0)
+    np.testing.assert_allclose(changed[128:150], output[128:150], rtol=1e-9, atol=1e-11)
+    assert np.max(np.abs(changed[150:] - output[150:])) > 1e-3
+
+
+def test_what_cannot_be_causal_is_refused(rng):
+    q = rng.normal(size=(4, 3))
+    with pytest.raises(InputError, match="uses the whole sequence"):
+        fb.linear_attention(q, q, q, rng.normal(size=(5, 3)), map="positive-eps", causal=True)
+    with pytest.raises(InputError, match="as many queries as keys"):
+        fb.exact_attention(q[:2], q, q, causal=True)

@@ -14,7 +14,7 @@ from tests.conftest import REPOSITORY
 
 #: Top to bottom: a module imports only from those above it (and from its own package).
 ORDER = [
-    "errors", "arrays", "streams", "registry", "kernels", "samplers", "maps", "attention", "theory", "inputs",
+    "errors", "arrays", "streams", "registry", "kernels", "logsum", "samplers", "maps", "causal", "attention", "theory", "inputs",
     "metrics", "baselines", "verify", "scenario", "plan", "trial", "provenance", "store", "summary", "tables", "run",
     "figures", "claims", "reproduce", "audit", "catalogue", "console", "cli", "__init__", "__main__",
 ]  # fmt: skip

@@ -9,6 +9,7 @@ import numpy as np
 from favorbench.arrays import Features
 from favorbench.attention import Sample, exact_attention, kernel_estimate, linear_attention, sample_omega
 from favorbench.baselines import taylor_attention
+from favorbench.causal import CHUNK
 from favorbench.kernels import softmax_kernel
 from favorbench.maps import FeatureMap
 from favorbench.registry import label
@@ -34,6 +35,8 @@ def measure(maps: Sequence[FeatureMap], sampler: Sampler, seed: int) -> list[Mea
         assert isinstance(sample, Sample)
         if feature_map.unbiased:
             measured.append(stabilised(label(feature_map), feature_map, sample, seed))
+        if feature_map.causal_safe:
+            measured.append(causal_is_masked(label(feature_map), feature_map, sample, seed))
         measured.append(_symmetric(label(feature_map), feature_map, sample, seed))
     return measured
 
@@ -86,6 +89,21 @@ def _symmetric(subject: str, feature_map: FeatureMap, sample: Sample, seed: int)
     worst = max(float(np.max(np.abs(other - output) / scale)) for other in (permuted, twice, heads[0], heads[1]))
     # signed normalisers may cancel to 1e-4 of their terms at these norms; then 1e-12 is what rounding leaves
     return Measurement(subject, "symmetries of attention", worst / 1e-9, 0, f"largest change {worst:.1e}")
+
+
+def causal_is_masked(subject: str, feature_map: FeatureMap, sample: Sample, seed: int) -> Measurement:
+    """Causal linear attention equals the L x L kernel estimates under a mask, over several chunks."""
+    length = 2 * CHUNK + 44
+    rng = stream(seed, "verify", "causal")
+    query, key, value = 0.5 * rng.standard_normal((3, length, HEAD_DIM))
+    output = linear_attention(query, key, value, sample, feature_map, causal=True)
+    x, y = query * HEAD_DIM**-0.25, key * HEAD_DIM**-0.25
+    kernel = np.tril(kernel_estimate(x, y, sample, feature_map))
+    normaliser = np.sum(kernel, axis=-1, keepdims=True)
+    condition = np.sum(np.abs(kernel), axis=-1, keepdims=True) / np.abs(normaliser)
+    expected = kernel @ value / normaliser
+    error = float(np.max(np.abs(output - expected) / (condition * np.maximum(1.0, np.abs(expected)))))
+    return Measurement(subject, "causal equals masked", error / 1e-12, 0, f"largest error {error:.1e}")
 
 
 def exact_features(seed: int, order: int = 24) -> Measurement:
