@@ -149,7 +149,7 @@ def attention_estimates(
     from one running sum over features. Memory is O(tile + R d_v) beside the inputs.
     """
     x, y = (a * a.shape[-1] ** -0.25 for a in (query, key))
-    estimators = [e._replace(map=e.map.fit(x, y, omega[: e.sizes[-1]])) for e in estimators]
+    estimators = [e._replace(map=e.map.fit(x, y, omega[: e.sizes[-1], :])) for e in estimators]
     summaries = _key_summaries(y, with_ones(value), omega, estimators)
     for rows in tiles(x.shape[-2], omega.shape[0]):
         projection = _project(x[..., rows, :], omega)

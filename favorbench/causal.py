@@ -37,11 +37,11 @@ def causal_linear_attention(
     """
     xp = array_namespace(x)
     weights, right, outputs = xp.matrix_transpose(omega), with_ones(value), []
-    past: list[Accumulator | None] | None = None
+    past: Sequence[Accumulator | None] = ()
     for rows in _chunks(x.shape[-2]):
         x_rows, y_rows, right_rows = x[..., rows, :], y[..., rows, :], right[..., rows, :]
         keys = feature_map.key_features(y_rows, y_rows @ weights, extra)
-        past = past or [None] * len(keys)
+        past = past or [None for _ in keys]
         present = [accumulate(state, k.transposed(), right_rows) for state, k in zip(past, keys, strict=True)]
         queries = [
             q._replace(log_scale=q.log_scale + xp.matrix_transpose(state.log_peak))

@@ -93,7 +93,7 @@ def kernel_trick_claims(circles: pd.DataFrame) -> list[Claim]:
     return [
         Claim(
             "both", "phi(x).phi(y) = (x.y)^2 for all pairs",
-            f"largest difference {difference:.1e}, rounding bound {bound:.1e}", difference <= bound,
+            f"largest difference {difference:.1e}, rounding bound {bound:.1e}", bool(difference <= bound),
         ),
         Claim(
             "both", "in the plane no line separates the circles",
@@ -116,7 +116,7 @@ def _ratio(version: str, text: str, a: pd.Series, b: pd.Series, low: float = 0.0
     shared = a.index.intersection(b.index)
     result = compare(a[shared].to_numpy(), b[shared].to_numpy(), LEVEL)
     measured = f"median ratio {result.ratio:.3g} [{result.low:.3g}, {result.high:.3g}], {result.n} draws"
-    return Claim(version, text, measured, low < result.low and result.high < high)
+    return Claim(version, text, measured, bool(low < result.low and result.high < high))
 
 
 def _turns_back(orthogonal: pd.DataFrame, uniform: pd.Series) -> Claim:

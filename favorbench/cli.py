@@ -3,9 +3,11 @@
 Exit codes: 0 ok, 1 a check failed, 2 usage or bad input, 130 interrupted. Heavy imports happen inside the commands.
 """
 
+import contextlib
 import itertools
 import json
 import os
+import select
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="favorbench",
     help="Measures how well a random-feature estimator replaces softmax attention, in numbers that can be trusted.",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -142,9 +143,10 @@ def table(
         long = tables.long_table(results, axes, metric, stat)
         if pooled := tables.pooled_over(results, axes):
             console.message(f"pooled over: {', '.join(pooled)}")
-        typer.echo(
-            long.to_csv(index=False) if format == "csv" and not as_json else long.to_json(orient="records"), nl=False
-        )
+        if format == "csv" and not as_json:
+            typer.echo(long.to_csv(index=False), nl=False)
+        else:
+            _print_json(tables.records(long))
         return
     wanted = (
         [tables.pivoted(results, tables.parse_by(by), metric, stat)]
@@ -187,7 +189,13 @@ def plot(
         )
     written: list[str] = []
     for run in runs:
-        results = load(run)
+        try:
+            results = load(run)
+        except FavorbenchError as error:
+            if len(runs) == 1:
+                raise
+            console.message(f"skipped: {error}")
+            continue
         files = [str(file) for file in draw_all(results, metric, out)]
         if not files and not quiet:
             console.message(f"{run}: nothing to draw: a figure needs two values of R, L, d or scale")
@@ -211,7 +219,7 @@ def export(
     ] = None,
 ) -> None:
     """Write all rows of a run, one measurement each, to a single file."""
-    from favorbench.errors import StoreError
+    from favorbench.store import write_whole
     from favorbench.summary import load
 
     if csv == parquet:
@@ -224,10 +232,8 @@ def export(
         typer.echo(results.trials.to_csv(index=False), nl=False)
         return
     file = Path(out or f"{run.resolve().name}.{'csv' if csv else 'parquet'}")
-    try:
-        results.trials.to_csv(file, index=False) if csv else results.trials.to_parquet(file, index=False)
-    except OSError as error:
-        raise StoreError(f"cannot write {file}: {error.strerror or error}") from None
+    text = results.trials.to_csv(index=False).encode() if csv else results.trials.to_parquet(index=False)
+    write_whole(file, text)
     typer.echo(f"{file}: {len(results.trials)} rows")
 
 
@@ -394,34 +400,56 @@ def main() -> NoReturn:
     """Run the command line: every error is one line on stderr, and an exit code that means something."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
+    if sys.stdout is None or sys.stderr is None:  # closed by the caller
+        sys.exit(2)
     try:
-        code = app(arguments, standalone_mode=False)
+        code = app(arguments or ["--help"], prog_name="favorbench", standalone_mode=False)
         sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
-    except BrokenPipeError:  # the reader had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BaseException as error:
+        if debug and not isinstance(error, SystemExit):
+            raise
+        _end(error, arguments)
+
+
+def _end(error: BaseException, arguments: list[str]) -> NoReturn:
+    """What an exception means to a user: one line, and an exit code."""
+    text = " ".join(str(error).split())
+    if isinstance(error, BrokenPipeError) or (isinstance(error, SystemExit) and error.code == 1 and _pipe_is_closed()):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader had enough: no error
         sys.exit(0)
-    except (KeyboardInterrupt, typer.Abort):
+    if isinstance(error, SystemExit):
+        raise error
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
         _fail("interrupted", 130)
-    except FavorbenchError as error:
-        if debug:
-            raise
-        _fail(str(error), 2)
-    except Exception as error:
-        if debug:
-            raise
-        if format_message := getattr(error, "format_message", None):  # a usage error of click
-            text = " ".join(format_message().split()).replace("Value error, ", "")
-            _fail(f"{text}{_given(error, arguments)} (see favorbench {_command(arguments)}--help)", 2)
-        _fail(f"unexpected {type(error).__name__}: {error} (a bug: --debug shows where)", 2)
+    if isinstance(error, FavorbenchError):
+        _fail(text, 2)
+    if isinstance(error, MemoryError):
+        _fail(f"not enough memory: {text or 'allocation failed'}; use a smaller -L, -R or -d, or fewer --workers", 2)
+    if isinstance(error, UnicodeError):
+        _fail(f"a name is not valid UTF-8: {text}", 2)
+    if isinstance(error, OSError):
+        _fail(f"cannot write the output: {error.strerror or text}", 2)
+    if format_message := getattr(error, "format_message", None):  # a usage error of click
+        usage = " ".join(format_message().split()).replace("Value error, ", "")
+        _fail(f"{usage}{_given(error, arguments)} (see favorbench {_command(arguments)}--help)", 2)
+    _fail(f"unexpected {type(error).__name__}: {text} (a bug: --debug shows where)", 2)
 
 
 def _fail(text: str, code: int) -> NoReturn:
-    print(f"favorbench: {text}", file=sys.stderr)  # noqa: T201
+    with contextlib.suppress(OSError):  # nobody is listening; the code still says it
+        print(f"favorbench: {text}", file=sys.stderr, flush=True)  # noqa: T201
     sys.exit(code)
 
 
-def _given(error: Exception, arguments: list[str]) -> str:
+def _pipe_is_closed() -> bool:
+    """Whether the reader of stdout is gone: libraries turn that into exit code 1, which means a failed check here."""
+    poller = select.poll()
+    poller.register(sys.stdout.fileno(), select.POLLOUT)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poller.poll(0))
+
+
+def _given(error: BaseException, arguments: list[str]) -> str:
     """What stood after the option that an error is about."""
     options = getattr(getattr(error, "param", None), "opts", [])
     found = [value for option, value in itertools.pairwise(arguments) if option in options]
@@ -461,7 +489,8 @@ def _say_what_happened(results: "Results") -> None:
     for name in results.set_aside:
         message(f"{results.path}/trials/{name} was damaged: set aside, and its draws computed again")
     for file in results.manifest.get("input_files", []):  # pyright: ignore[reportGeneralTypeIssues, reportAttributeAccessIssue]
-        message(f"{file['input']}: {'; '.join(file['notes'])}" if file["notes"] else f"{file['input']}: read")
+        if file["notes"]:
+            message(f"{file['input']}: {'; '.join(file['notes'])}")
 
 
 def _warn_partial(results: "Results") -> None:
@@ -504,14 +533,14 @@ def _print_plan(study: Any, path: Path, as_json: bool) -> None:
 
 
 def _as_json(results: "Results") -> dict[str, Any]:
-    from favorbench.tables import sentences
+    from favorbench.tables import records, sentences
 
     return {
         "complete": results.manifest["complete"],
         "sentences": sentences(results),
-        "summary": json.loads(results.summary.to_json(orient="records")),
+        "summary": records(results.summary),
     }
 
 
-def _print_json(value: dict[str, Any]) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+def _print_json(value: dict[str, Any] | list[Any]) -> None:
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))

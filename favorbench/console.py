@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -25,12 +26,30 @@ _WIDE = 500  # a pipe or a file has no width: nothing is cut there
 
 def stdout() -> Console:
     """The console for results: as wide as the terminal, unlimited when it is a pipe."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
+    return _console(sys.stdout.isatty(), stderr=False)
 
 
 def stderr() -> Console:
     """The console for messages."""
-    return Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else _WIDE)
+    return _console(sys.stderr.isatty(), stderr=True)
+
+
+class _Console(Console):
+    """A console that lets the command line decide what a closed pipe means."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+def _console(terminal: bool, stderr: bool) -> Console:
+    """Plain text in a pipe and under NO_COLOR; a terminal that claims no width has 80 columns."""
+    console = _Console(
+        stderr=stderr, highlight=False, markup=False, emoji=False, width=None if terminal else _WIDE,
+        color_system=None if os.environ.get("NO_COLOR") else "auto",
+    )  # fmt: skip
+    if console.width < 20:
+        console.width = 80
+    return console
 
 
 def message(text: str) -> None:
@@ -68,9 +87,7 @@ def steps(title: str, quiet: bool) -> Iterator[Callable[[str, int, int], None] |
 def show_table(console: Console, table: tables.Table, metric: str, note: str = "") -> None:
     """A table of values: green where better than uniform attention, red and * where worse."""
     shown = _columns_that_fit(console.width, table, metric)
-    rich_table = RichTable(
-        title=table.title or None, title_justify="left", title_style="bold", box=None, pad_edge=False
-    )
+    rich_table = RichTable(box=None, pad_edge=False)
     for name in table.labels:
         rich_table.add_column(tables.HEADINGS.get(name, name), no_wrap=True)
     heading = tables.HEADINGS.get(table.axis, table.axis)
@@ -80,10 +97,12 @@ def show_table(console: Console, table: tables.Table, metric: str, note: str = "
         cells = [Text(str(label)) for label in labels]
         cells += [_value(values[i], worse[i], metric, is_uniform="uniform" in labels) for i in shown]
         rich_table.add_row(*cells)
+    if table.title:
+        console.print(Text(table.title, style="bold"), soft_wrap=True)
     console.print(rich_table)
     hidden = len(table.columns) - len(shown)
     note += (
-        f" {hidden} of {len(table.columns)} columns do not fit: widen the terminal, or see summary.md."
+        f" {hidden} of {len(table.columns)} columns do not fit: widen the terminal, or ask for --format md."
         if hidden
         else ""
     )
@@ -95,7 +114,7 @@ def show_records(console: Console, records: Sequence[dict[str, object]], columns
     """A plain list: one row for each record, text wrapped in the last column."""
     rich_table = RichTable(box=None, pad_edge=False)
     for i, name in enumerate(columns):
-        rich_table.add_column(name, no_wrap=i == 0, overflow="fold")
+        rich_table.add_column(name, no_wrap=i < len(columns) - 1)
     for record in records:
         rich_table.add_row(*(Text(str(record[name])) for name in columns))
     console.print(rich_table)
@@ -159,7 +178,8 @@ def show_verification(console: Console, result: "Verification", controls: "Seque
 def show_theory(console: Console, study: "TheoryStudy") -> None:
     """Relative standard deviation of the kernel estimate for each norm and R: closed form, and measured beneath it."""
     sizes = sorted({point.num_projections for point in study.points})
-    rich_table = RichTable(title=study.title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    console.print(Text(study.title, style="bold"), soft_wrap=True)
+    rich_table = RichTable(box=None, pad_edge=False)
     for name in ("|x| = |y|", "", *(f"R={size}" for size in sizes), f"R for {study.target:g}"):
         rich_table.add_column(name, justify="right", no_wrap=True)
     for norm, needed in study.needed.items():

@@ -4,6 +4,7 @@
     ├── ScenarioError        a flag or a scenario file is wrong
     ├── InputError           queries, keys and values cannot be used (a file, or arrays given to the Python API)
     ├── StoreError           a run directory cannot be read, written, or is not what was asked for
+    ├── EstimatorError       a map or sampler of the user's raised an exception
     └── WorkerError          a worker process died
 
 The command line prints the sentence and exits 2. A failed claim (``reproduce``) is a result, not an exception: exit 1.
@@ -24,6 +25,10 @@ class InputError(FavorbenchError, ValueError):
 
 class StoreError(FavorbenchError):
     """A run directory cannot be read, written, or is not what was asked for."""
+
+
+class EstimatorError(FavorbenchError):
+    """A map or sampler raised an exception while it was measured."""
 
 
 class WorkerError(FavorbenchError):

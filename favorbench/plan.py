@@ -14,6 +14,8 @@ from favorbench.maps import get_map
 from favorbench.registry import nearest
 from favorbench.scenario import Scenario
 
+MAX_DRAWS = 1_000_000
+
 
 @dataclass(frozen=True)
 class Draw:
@@ -53,6 +55,11 @@ def plan(scenario: Scenario) -> tuple[Draw, ...]:
             sizes = _sizes(scenario, head.head_dim)
             for group in [(size,) for size in sizes] if scenario.redraw == "R" else [sizes]:
                 cells.append((spec, head, scale, dtype, group))
+    if len(cells) * scenario.trials > MAX_DRAWS:
+        raise ScenarioError(
+            f"{len(cells)} cells x {scenario.trials} trials are {len(cells) * scenario.trials} draws; "
+            f"at most {MAX_DRAWS} fit in one run: use fewer --trials, or several runs with different --seed"
+        )
     draws = []
     for trial in range(scenario.trials):
         for spec, head, scale, dtype, group in cells:

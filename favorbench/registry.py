@@ -3,11 +3,13 @@
 import ast
 import dataclasses
 import difflib
+import hashlib
 import importlib
 import os
 import re
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from favorbench.errors import ScenarioError
@@ -51,10 +53,11 @@ def build(kind: str, spec: str, members: Iterable[type[Any]], base: type[Member]
         found = _constructed(kind, spec, found, arguments)
     elif arguments is not None:
         raise ScenarioError(f"{kind} {spec!r}: {name!r} is already built and takes no parameters")
-    if not (isinstance(found, base) and dataclasses.is_dataclass(found)):
+    named = isinstance(getattr(found, "name", None), str) and found.name
+    if not (isinstance(found, base) and dataclasses.is_dataclass(found) and named):
         raise ScenarioError(
             f"{kind} {spec!r} is a {type(found).__name__}; it must be a frozen dataclass derived from "
-            f"favorbench.{base.__name__}"
+            f"favorbench.{base.__name__}, with a name"
         )
     return found
 
@@ -63,13 +66,14 @@ def _constructed(kind: str, spec: str, member: type, arguments: str | None) -> A
     try:
         call = ast.parse(f"f({arguments or ''})", mode="eval").body
         assert isinstance(call, ast.Call) and not call.args
+        assert len({word.arg for word in call.keywords}) == len(call.keywords)
         parameters = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
     except (SyntaxError, ValueError, AssertionError):
         raise ScenarioError(f"{kind} {spec!r}: write parameters as name(parameter=value, ...)") from None
     try:
         return member(**parameters)
-    except (TypeError, ValueError) as error:
-        raise ScenarioError(f"{kind} {spec!r}: {error}") from None
+    except Exception as error:  # a user's class may fail in any way
+        raise ScenarioError(f"{kind} {spec!r}: {error}") from error
 
 
 def import_object(kind: str, path: str) -> Any:
@@ -79,8 +83,16 @@ def import_object(kind: str, path: str) -> Any:
         sys.path.insert(0, os.getcwd())
     try:
         return getattr(importlib.import_module(module_name), attribute)
-    except Exception as error:  # a user's module may fail in any way; the user is told which
+    except (Exception, SystemExit) as error:  # a user's module may fail in any way; the user is told which
         raise ScenarioError(f"{kind} {path!r} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def source_digest(spec: str) -> str | None:
+    """SHA-256 of the source of a user's module, so that a run notices when it changes; None for our own members."""
+    if ":" not in spec:
+        return None
+    file = getattr(importlib.import_module(spec.partition(":")[0].strip()), "__file__", None)
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else None
 
 
 def label(member: Any) -> str:

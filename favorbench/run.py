@@ -1,11 +1,13 @@
 """Draws to rows to the store: in this process, in worker processes, or in any Executor; always resuming."""
 
+import contextlib
 import functools
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +55,7 @@ def sweep(
             if missing or not store.complete:
                 store.flush()
                 store.finish(count)
-            if count:
+            if count and (missing or not (path / "summary.md").exists()):
                 write_summary(path)
         set_aside = tuple(store.set_aside)
     return load(path)._replace(set_aside=set_aside)
@@ -62,12 +64,14 @@ def sweep(
 def _rows(scenario: Scenario, draws: Sequence[Draw], workers: int | Executor) -> Iterator[list[Row]]:
     """The rows of each draw, in whatever order they are finished."""
     if isinstance(workers, Executor):
-        yield from _submitted(workers, scenario, draws)
+        yield from _finished(_submit(workers, scenario, draws))
     elif workers > 1 and len(draws) > 1:
         context = multiprocessing.get_context("spawn")
         pool = ProcessPoolExecutor(min(workers, len(draws)), mp_context=context, initializer=_prepare_worker)
         try:
-            yield from _submitted(pool, scenario, draws)
+            with _interrupts_ignored():  # workers inherit it: Ctrl-C is the parent's to handle
+                futures = _submit(pool, scenario, draws)
+            yield from _finished(futures)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
     else:
@@ -76,8 +80,24 @@ def _rows(scenario: Scenario, draws: Sequence[Draw], workers: int | Executor) ->
                 yield run_draw(scenario, draw)
 
 
-def _submitted(executor: Executor, scenario: Scenario, draws: Sequence[Draw]) -> Iterator[list[Row]]:
-    futures = [executor.submit(_run_in_worker, scenario, draw) for draw in draws]
+def _submit(executor: Executor, scenario: Scenario, draws: Sequence[Draw]) -> list[Future[list[Row]]]:
+    return [executor.submit(_run_in_worker, scenario, draw) for draw in draws]
+
+
+@contextlib.contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """No KeyboardInterrupt inside; only the main thread may say so, others are not interrupted anyway."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _finished(futures: Sequence[Future[list[Row]]]) -> Iterator[list[Row]]:
     try:
         for future in as_completed(futures):
             yield future.result()
@@ -103,10 +123,7 @@ def _one_blas_thread() -> None:
 
 
 def _prepare_worker() -> None:
-    """Ctrl-C is for the parent to handle; and a worker must not outlive a parent that was killed."""
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """A worker must not outlive a parent that was killed."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()

@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from favorbench.arrays import DTYPES
-from favorbench.baselines import get_baseline
+from favorbench.baselines import BASELINES, get_baseline
 from favorbench.errors import ScenarioError
 from favorbench.inputs import data_directory, get_input
 from favorbench.maps import get_map
-from favorbench.registry import label, nearest, split_list
+from favorbench.registry import label, nearest, source_digest, split_list
 from favorbench.samplers import get_sampler
 
 #: Short names that are accepted beside the full ones, in TOML and in ``--by``.
@@ -38,7 +38,9 @@ DEFAULT_SCENARIO = "quick"
 
 
 def _as_tuple(value: Any) -> Any:
-    """One value is a list of one. Repeated values are kept once."""
+    """One value is a list of one, a text with commas several. Repeated values are kept once."""
+    if isinstance(value, str):
+        value = split_list(value)
     values = tuple(value) if isinstance(value, list | tuple) else (value,)
     return tuple(dict.fromkeys(values)) if all(isinstance(v, str | int | float) for v in values) else values
 
@@ -59,7 +61,7 @@ class Scenario(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    name: str = "scenario"
+    name: Annotated[str, Field(pattern=r"^[\w.-]{1,80}$")] = "scenario"
     title: str = ""
     maps: Annotated[tuple[str, ...], _Several, _Nonempty]
     samplers: Annotated[tuple[str, ...], _Several, _Nonempty]
@@ -86,6 +88,8 @@ class Scenario(BaseModel):
         }  # fmt: skip
         members = [builders[info.field_name](spec) for spec in specs]
         labels = list(specs) if info.field_name == "inputs" else [label(member) for member in members]
+        if info.field_name == "maps" and (taken := {b.name for b in BASELINES} & {m.name for m in members}):
+            raise ScenarioError(f"a map may not be called {taken.pop()!r}: that is the name of a baseline")
         for i, name in enumerate(labels):
             if name in labels[:i]:
                 raise ScenarioError(f"{specs[i]!r} and {specs[labels.index(name)]!r} are both called {name!r}")
@@ -105,6 +109,7 @@ class Scenario(BaseModel):
         """SHA-256 of what is measured: everything but name and title, and the contents of input files."""
         content = self.model_dump(mode="json", exclude={"name", "title"})
         content["input_digests"] = [get_input(spec).digest() for spec in self.inputs]
+        content["source_digests"] = [source_digest(spec) for spec in (*self.maps, *self.samplers)]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -121,9 +126,11 @@ def load_scenario(source: str | None = None, flags: Mapping[str, Any] | None = N
     """
     path = _find(source or DEFAULT_SCENARIO)
     content = _read_toml(path)
-    origin = {key: f"{path}: {key}" for key in content}
+    for short, full in ALIASES.items():
+        if short in content and full in content:
+            raise ScenarioError(f"{path}: {short!r} and {full!r} are the same key; give one of them")
     values: dict[str, Any] = {"name": path.stem} | {ALIASES.get(key, key): value for key, value in content.items()}
-    origin |= {ALIASES.get(key, key): f"{path}: {key}" for key in content}
+    origin = {"": str(path)} | {ALIASES.get(key, key): f"{path}: {key}" for key in content}
     for key, given in (flags or {}).items():
         if given is not None:
             values[key] = _parsed(key, given)
@@ -216,7 +223,7 @@ def _one_line(error: ValidationError, origin: Mapping[str, str]) -> str:
         file = where.removesuffix(f": {key}")
         return f"{file}: unknown key {key!r}{nearest(key, fields)}; allowed: {', '.join(fields)}"
     if first["type"] == "missing":
-        return f"{where}: not given, and the scenario has no value for it"
+        return f"{origin.get('', 'scenario')}: {key!r} is missing: write it there, or give {FLAGS[key]}"
     message = re.sub(r"^(Value error, |Input should be )", "", first["msg"])
     if first["type"] == "value_error":
         return f"{where}: {message}"

@@ -10,6 +10,7 @@ A killed run leaves whole parts only. One writer at a time, held by a lock the o
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import time
@@ -22,10 +23,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from favorbench.errors import ScenarioError, StoreError
+from favorbench.errors import StoreError
 from favorbench.metrics import METRICS
 from favorbench.provenance import VERSION, provenance
-from favorbench.scenario import Scenario, validated
+from favorbench.scenario import Scenario
 from favorbench.trial import LABELS, Row
 
 FORMAT = 1  # of the manifest and of the parts
@@ -82,16 +83,17 @@ class Store:
             self._lock.release()
 
     def done(self) -> set[int]:
-        """The draws that are already there. A part that cannot be read is set aside and its draws are missing again."""
+        """The draws that are already there. A damaged part is set aside, and its draws are missing again."""
+        found: set[int] = set()
         with _clear_errors(self.path):
-            found: set[int] = set()
-            for part in sorted((self.path / "trials").glob("part-*.parquet")):
-                try:
-                    found |= set(pq.read_table(part, schema=SCHEMA, columns=["draw"])["draw"].to_pylist())
-                except (OSError, pa.ArrowException):
+            for part in _parts(self.path):
+                table = _read_part(part)
+                if table is None:
                     part.rename(part.with_name(f"_damaged-{part.name}"))
                     self.set_aside.append(part.name)
-            return found
+                else:
+                    found |= set(table["draw"].to_pylist())
+        return found
 
     def append(self, rows: Sequence[Row]) -> None:
         """Take the rows of one finished draw; written at most FLUSH_SECONDS later."""
@@ -102,15 +104,9 @@ class Store:
     def flush(self) -> None:
         """Write what is waiting as one part, whole or not at all. Raises StoreError, e.g. for a full disk."""
         if self._rows:
-            with _clear_errors(self.path):
-                draws = sorted({row["draw"] for row in self._rows})
-                name = f"part-{hashlib.sha256(json.dumps(draws).encode()).hexdigest()[:16]}.parquet"
-                temporary = self.path / "trials" / f".{name}.tmp"
-                try:
-                    pq.write_table(pa.Table.from_pylist(self._rows, schema=SCHEMA), temporary)
-                    temporary.replace(temporary.with_name(name))
-                finally:
-                    temporary.unlink(missing_ok=True)
+            buffer = io.BytesIO()
+            pq.write_table(pa.Table.from_pylist(self._rows, schema=SCHEMA), buffer)
+            write_whole(self.path / "trials" / _part_name(buffer.getvalue()), buffer.getvalue())
             self._rows = []
         self._flushed = time.monotonic()
 
@@ -155,7 +151,7 @@ class Store:
         ]
         if manifest["favorbench"] != VERSION:
             changed.append(f"favorbench {manifest['favorbench']} there, {VERSION} here")
-        return "; ".join(changed) or "its input file has changed since"
+        return "; ".join(changed) or "its input file, or a module of yours that it uses, has changed since"
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -172,34 +168,53 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise StoreError(f"cannot read {file}: {error.strerror}") from None
     except ValueError:
         raise StoreError(f"{file} is not valid JSON; this is not a favorbench run, or it was damaged") from None
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT or "scenario" not in manifest:
+    keys = {"digest": str, "favorbench": str, "scenario": dict, "draws": int, "draws_done": int, "complete": bool}
+    ours = isinstance(manifest, dict) and manifest.get("format") == FORMAT
+    if not ours or not all(isinstance(manifest.get(key), kind) for key, kind in keys.items()):
         raise StoreError(f"{file} was not written by this version of favorbench ({VERSION}, format {FORMAT})")
     return manifest
 
 
 def read_scenario(path: Path) -> Scenario:
-    """The scenario a run directory was made from."""
-    try:
-        return validated(read_manifest(path)["scenario"])
-    except ScenarioError as error:
-        raise StoreError(f"{path}/manifest.json: {error}") from None
+    """The scenario a run directory was made from, as it was resolved then: reading a run imports no user's module."""
+    values = read_manifest(path)["scenario"]
+    return Scenario.model_construct(None, **{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
 
 def read_trials(path: Path) -> pd.DataFrame:
     """All rows of a run, in the order of the plan, whatever order they were computed in. Damaged parts are an error."""
     read_manifest(path)
     tables = []
-    for part in sorted((path / "trials").glob("part-*.parquet")):
-        try:
-            tables.append(pq.read_table(part, schema=SCHEMA))
-        except (OSError, pa.ArrowException):
-            raise StoreError(
-                f"{part} cannot be read (damaged?); run the same sweep again: it sets the part aside and recomputes it"
-            ) from None
+    with _clear_errors(path):
+        for part in _parts(path):
+            table = _read_part(part)
+            if table is None:
+                raise StoreError(
+                    f"{part} is damaged; run the same sweep again: it sets the part aside and recomputes it"
+                )
+            tables.append(table)
     if not tables:
         raise StoreError(f"{path} has no finished draws yet; run favorbench sweep again to resume it")
     rows = pa.concat_tables(tables).to_pandas()
     return rows.sort_values("draw", kind="stable", ignore_index=True)
+
+
+def _parts(path: Path) -> list[Path]:
+    return sorted((path / "trials").glob("part-*.parquet"))
+
+
+def _part_name(data: bytes) -> str:
+    """A part is named by its contents: whatever is changed in it, or copied, no longer has the right name."""
+    return f"part-{hashlib.sha256(data).hexdigest()[:20]}.parquet"
+
+
+def _read_part(part: Path) -> pa.Table | None:
+    """The rows of a part; None if it is not what was written. Raises OSError if it may not be read."""
+    data = part.read_bytes()
+    if part.name != _part_name(data):
+        return None
+    table = pq.read_table(io.BytesIO(data))
+    return table if table.schema.equals(SCHEMA) else None
 
 
 def find_runs(path: Path) -> list[Path]:
@@ -213,12 +228,17 @@ def find_runs(path: Path) -> list[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all. Raises StoreError."""
+    write_whole(path, text.encode("utf-8"))
+
+
+def write_whole(path: Path, data: bytes) -> None:
     """Write a file whole or not at all. Raises StoreError."""
+    temporary = path.with_name(f".{path.name}.tmp")
     with _clear_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.tmp")
         try:
-            temporary.write_text(text, encoding="utf-8")
+            temporary.write_bytes(data)
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -232,7 +252,7 @@ def _clear_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise StoreError(
-            f"cannot use {path}: {reason}; what was saved before is intact, mend it and run the same again"
+            f"cannot use {path}: {reason}; nothing saved before is lost: mend it and run the same again"
         ) from None
 
 
@@ -243,6 +263,10 @@ def _refuse_foreign(path: Path) -> None:
     if path.is_dir() and not (path / "manifest.json").exists():
         ours = {"trials", ".lock", "summary.csv", "summary.md", "figures"}  # a run whose raw trials were not kept
         others = sorted(entry.name for entry in os.scandir(path) if entry.name not in ours)
+        if _parts(path):
+            raise StoreError(
+                f"{path} has trials but no manifest.json to say of what; use another --out, or remove trials"
+            )
         if others:
             raise StoreError(f"{path} is not empty and not a favorbench run (it has {others[0]!r}); use another --out")
 

@@ -68,8 +68,10 @@ class Results(NamedTuple):
 def load(path: str | Path) -> Results:
     """Read a run directory. Raises StoreError if it is not one, or is damaged."""
     path = Path(path)
-    trials = read_trials(path)
-    return Results(path, read_manifest(path), read_scenario(path), trials, summarise(trials))
+    trials, manifest = read_trials(path), read_manifest(path)
+    done = int(trials["draw"].nunique())  # a killed run had no time to count
+    manifest |= {"draws_done": done, "complete": done == manifest["draws"]}
+    return Results(path, manifest, read_scenario(path), trials, summarise(trials))
 
 
 def summarise(trials: pd.DataFrame) -> pd.DataFrame:
@@ -78,6 +80,11 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     ``mse_low``, ``mse_high`` bound the median of the mse; ``versus_uniform`` is the verdict of the paired comparison
     with uniform attention (sign test on the skill, Holm over all estimators of the cell).
     """
+    with np.errstate(all="ignore"):  # errors of estimators that failed are infinite: inf - inf in a quantile is nan
+        return _summarise(trials)
+
+
+def _summarise(trials: pd.DataFrame) -> pd.DataFrame:
     groups = trials.groupby([*CELL, *ESTIMATOR], sort=False, dropna=False)
     columns: dict[str, pd.Series] = {"n": groups.size()}
     for metric in METRICS:

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from favorbench.errors import ScenarioError
@@ -44,10 +45,19 @@ def parse_by(text: str) -> list[str]:
 def long_table(results: Results, by: Sequence[str], metric: str, stat: str) -> pd.DataFrame:
     """One row for each combination of ``by``: the statistic of the metric, n, and whether it is worse than uniform."""
     groups = results.trials.groupby(list(by), sort=False, dropna=False)
-    table = pd.DataFrame(
-        {f"{metric}_{stat}": groups[metric].agg(STATS[stat]), "n": groups.size(), "worse": groups["skill"].median() < 0}
-    )
+    with np.errstate(all="ignore"):
+        values, worse = groups[metric].agg(STATS[stat]), groups["skill"].median() < 0
+    judged = stat in ("median", "mean")  # a spread or a count is not better or worse than uniform attention
+    table = pd.DataFrame({f"{metric}_{stat}": values, "n": groups["draw"].nunique(), "worse": worse & judged})
     return table.reset_index()
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as plain data for JSON: full precision, None where a number is not finite."""
+    plain = frame.astype(object).to_dict(orient="records")
+    return [
+        {str(k): None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()} for row in plain
+    ]
 
 
 def varying(trials: pd.DataFrame, axes: Sequence[str] = CELL) -> list[str]:
@@ -111,7 +121,9 @@ def describe_cell(row: pd.Series) -> str:
 
 
 def format_value(value: float, metric: str) -> str:
-    """Two or three significant digits."""
+    """Two or three significant digits; counts as they are."""
+    if metric == "n":
+        return f"{value:.0f}"
     if not math.isfinite(value):
         return "-" if math.isnan(value) else "inf"
     if (metric in _PLAIN and 1e-3 <= abs(value) < 1e3) or value == 0:
@@ -188,31 +200,38 @@ def markdown(table: Table, metric: str) -> str:
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(table.labels) + " ---: |" * len(table.columns)]
     for labels, values, worse in table.rows:
         shown = [format_value(x, metric) + ("*" if w else "") for x, w in zip(values, worse, strict=True)]
-        lines.append("| " + " | ".join([*map(str, labels), *shown]) + " |")
+        names = [str(label).replace("|", "\\|") for label in labels]
+        lines.append("| " + " | ".join([*names, *shown]) + " |")
     return "\n".join(lines) + "\n"
 
 
 def latex(table: Table, metric: str) -> str:
     """A booktabs table; an asterisk marks what is worse than uniform attention."""
-    head = [HEADINGS.get(name, name) for name in table.labels]
-    head += [f"${HEADINGS.get(table.axis, table.axis)}={value}$" for value in table.columns]
+    width = len(table.labels) + len(table.columns)
+    head = [_escaped(HEADINGS.get(name, name)) for name in table.labels]
+    head += [f"${_escaped(HEADINGS.get(table.axis, table.axis))} = {_escaped(value)}$" for value in table.columns]
     lines = [
-        "% needs \\usepackage{booktabs}",
+        "% needs \\usepackage{booktabs}; " + f"{table.caption}; * worse than uniform attention",
         "\\begin{tabular}{" + "l" * len(table.labels) + "r" * len(table.columns) + "}",
         "\\toprule",
-        " & ".join(name.replace("_", "\\_") for name in head) + " \\\\",
+        *([f"\\multicolumn{{{width}}}{{l}}{{{_escaped(table.title)}}} \\\\", "\\midrule"] if table.title else []),
+        " & ".join(head) + " \\\\",
         "\\midrule",
     ]
     for labels, values, worse in table.rows:
         shown = []
         for x, w in zip(values, worse, strict=True):
             mantissa, _, exponent = format_value(x, metric).partition("e")
-            body = mantissa if not exponent else f"{mantissa}\\times 10^{{{exponent}}}"
-            shown.append(f"${body}{'^*' if w else ''}$")
-        lines.append(" & ".join([*(str(label).replace("_", "\\_") for label in labels), *shown]) + " \\\\")
-    return "\n".join(
-        [*lines, "\\bottomrule", "\\end{tabular}", f"% {table.caption}; * worse than uniform attention", ""]
-    )
+            body = mantissa if not exponent else f"{mantissa} \\times 10^{{{exponent}}}"
+            shown.append(f"${body}$" + ("*" if w else ""))
+        lines.append(" & ".join([*(_escaped(label) for label in labels), *shown]) + " \\\\")
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
+
+
+def _escaped(text: object) -> str:
+    """Text as LaTeX takes it."""
+    special = {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
+    return "".join(special.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in str(text))
 
 
 def markdown_report(results: Results) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from favorbench.attention import Estimator, attention_estimates, exact_attention
 from favorbench.baselines import Baseline, get_baseline
+from favorbench.errors import EstimatorError, FavorbenchError
 from favorbench.inputs import Inputs, get_input
 from favorbench.maps import FeatureMap, get_map
 from favorbench.metrics import METRICS, ErrorSums, add, error_sums
@@ -48,6 +49,11 @@ class Study:
 
 def run_draw(scenario: Scenario, draw: Draw) -> list[Row]:
     """All rows of one draw: baselines first, then samplers x maps x R. Depends on its arguments alone."""
+    with np.errstate(all="ignore"):  # an estimator that overflows is a measurement
+        return _run_draw(scenario, draw)
+
+
+def _run_draw(scenario: Scenario, draw: Draw) -> list[Row]:
     study = Study.of(scenario)  # pyright: ignore[reportArgumentType]  (a frozen model is hashable)
     rng = stream(scenario.seed, "inputs", *draw.stream_names)
     query, key, value = get_input(draw.input).draw(rng, draw.head)
@@ -62,7 +68,15 @@ def run_draw(scenario: Scenario, draw: Draw) -> list[Row]:
     inputs = Inputs(query.astype(draw.dtype), key.astype(draw.dtype), value.astype(draw.dtype))
     for sampler in study.samplers:
         for omega, estimators in _samples(scenario, draw, sampler, study.maps):
-            measured += _measure(inputs, exact, omega, estimators, label(sampler))
+            try:
+                measured += _measure(inputs, exact, omega, estimators, label(sampler))
+            except (MemoryError, FavorbenchError):
+                raise
+            except Exception as error:  # a user's map may fail in any way
+                names = ", ".join(e.map.name for e in estimators)
+                raise EstimatorError(
+                    f"{names} under {label(sampler)} failed: {type(error).__name__}: {error}"
+                ) from error
 
     uniform = next(sums for names, sums in measured if names["map"] == "uniform")
     common = _common_labels(scenario, draw)

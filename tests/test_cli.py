@@ -247,3 +247,69 @@ def test_a_users_own_map_needs_no_registration():
     rows = pd.read_parquet("run/trials").set_index(["map", "trial", "sampler", "num_projections"])["mse"]
     pd.testing.assert_series_equal(rows["mine"], rows["positive"])  # the same formula on the same omega
     assert not rows["mine(power=2.0)"].equals(rows["mine"])
+
+
+def test_json_keeps_every_digit():
+    run("sweep", *SMALL, "--value-scale", "1e-6", "--out", "run")
+    medians = pd.read_parquet("run/trials").groupby(["map", "sampler", "num_projections"])["mse"].median()
+    for row in json.loads(run("table", "run", "--by", "map,sampler,R", "--json")[1]):
+        assert row["mse_median"] == medians[row["map"], row["sampler"], row["num_projections"]]
+        assert 0 < row["mse_median"] < 1e-9 or row["map"] == "best-rank"
+
+
+def test_latex_is_escaped_and_titled():
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    np.savez("a_b%c#&$[red].npz", **{name: rng.normal(size=(2, 20, 4)) for name in "qkv"})
+    run("sweep", *SMALL[:4], "--trials", "2", "--inputs", "a_b%c#&$[red].npz", "--out", "run")
+    out = run("table", "run", "--format", "latex")[1]
+    assert r"a\_b\%c\#\&\$[red].npz h0" in out and r"a\_b\%c\#\&\$[red].npz h1" in out
+    assert "}^" not in out and r" \times 10^{" in out  # the asterisk is text: two superscripts are an error in TeX
+    assert "[red].npz h0" in run("table", "run")[1]
+    assert run("plot", "run")[0] == 0
+
+
+@pytest.mark.parametrize("command", ["table run", "export run --csv -o -", "list maps", "sweep --out run"])
+def test_a_reader_that_leaves_is_no_error(command):
+    run("sweep", "--maps", "positive", "-R", "4", "-L", "8", "-d", "2", "--trials", "1", "--out", "run")
+    if command.startswith("sweep"):
+        command += " --maps positive -R 4 -L 8 -d 2 --trials 1"
+    line = f"{' '.join(COMMAND)} {command} | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
+    assert done.stdout.strip() == "0" and done.stderr == ""
+
+
+def test_a_full_stdout_is_said():
+    done = subprocess.run(f"{' '.join(COMMAND)} list maps > /dev/full", shell=True, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "favorbench: cannot write the output: No space left on device\n"
+
+
+def test_no_command_shows_the_help():
+    code, out, err = run()
+    assert (code, err) == (0, "") and "Usage: favorbench" in out and "reproduce" in out
+
+
+def test_reproduce_prints_json():
+    code, out, _ = run("reproduce", "kernel-trick", "--out", "blog", "--json")
+    assert code == 0 and len(json.loads(out)["reports"][0]["claims"]) == 3
+
+
+def test_theory_and_its_mistakes():
+    code, out, _ = run(
+        "theory", "positive", "orthogonal", "--norm", "0.5,2", "-R", "16", "--draws", "200", "--out", "figures"
+    )
+    assert code == 0 and "gate" in out and Path("figures/theory-positive-orthogonal.png").exists()
+    assert json.loads(run("theory", "trig", "--draws", "0", "--json")[1])["needed"]["0.5"] > 0
+    assert "--norm: 'x' given" in refused("theory", "positive", "--norm", "x")
+    assert "-R: '0' given" in refused("theory", "positive", "-R", "0")
+    assert "no closed form" in refused("theory", "trig-blog")
+
+
+def test_one_bad_run_does_not_stop_the_others():
+    run("sweep", *SMALL, "--out", "results/good")
+    Path("results/bad").mkdir()
+    Path("results/bad/manifest.json").write_text("{}")
+    code, out, err = run("plot", "results")
+    assert code == 0 and "good" in out and "skipped: results/bad/manifest.json was not written by" in err

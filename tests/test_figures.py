@@ -17,13 +17,13 @@ def names(files):
 
 
 def test_what_the_axes_allow_is_drawn(monkeypatch):
-    monkeypatch.setattr(curves, "PANELS", 4)
-    results = sweep(
-        small_scenario(seq_len="16,24", head_dim="2,4", maps="positive,trig,phase", baselines="uniform"), "all"
-    )
-    pages = {"iid-vs-ortho-1", "iid-vs-ortho-2", "iid-vs-ortho-3", "trig-vs-positive-1", "trig-vs-positive-2"}
-    assert names(draw_all(results)) == pages | {"error-vs-L-1", "error-vs-L-2", "error-vs-d-1", "error-vs-d-2"}
-    assert "error-vs-scale" in names(draw_all(sweep(small_scenario(scale="0.5,1", num_projections="4"), "scale")))
+    monkeypatch.setattr(curves, "PANELS", 3)
+    results = sweep(small_scenario(seq_len="16,24", baselines="uniform", trials=1), "length")
+    pages = {"iid-vs-ortho-1", "iid-vs-ortho-2", "trig-vs-positive-1", "trig-vs-positive-2"}
+    assert names(draw_all(results)) == pages | {"error-vs-L"}
+    fixed = {"num_projections": "4", "samplers": "iid", "trials": 1}
+    both = sweep(small_scenario(scale="0.5,1", head_dim="2,4", **fixed), "both")
+    assert names(draw_all(both)) == {"error-vs-d", "error-vs-scale"}
     single = sweep(small_scenario(maps="trig", samplers="iid", num_projections="4"), "none")
     assert draw_all(single) == []
     rule = sweep(small_scenario(num_projections="dlogd", head_dim="4,8"), "rule")

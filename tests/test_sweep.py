@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 
 import favorbench as fb
@@ -231,17 +230,17 @@ def test_a_full_disk_loses_nothing(monkeypatch):
     """The third part does not fit: one clear error, the first two stay, and the sweep resumes."""
     monkeypatch.setattr("favorbench.store.FLUSH_SECONDS", 0.0)
     written = []
-    write = pq.write_table
+    write = Path.write_bytes
 
-    def full(table, where, **options):
-        if len(written) == 2:
+    def full(path, data):
+        if path.parent.name == "trials" and len(written) == 2:
             raise OSError(errno.ENOSPC, "No space left on device")
-        written.append(where)
-        write(table, where, **options)
+        written.append(path) if path.parent.name == "trials" else None
+        return write(path, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr("pyarrow.parquet.write_table", full)
-        with pytest.raises(StoreError, match="No space left on device; what was saved before is intact"):
+        patch.setattr(Path, "write_bytes", full)
+        with pytest.raises(StoreError, match="No space left on device; nothing saved before is lost"):
             sweep(small_scenario(trials=5), "run")
     assert read_trials(Path("run"))["draw"].nunique() == 2
     assert not list(Path("run/trials").glob(".*.tmp"))
@@ -277,3 +276,103 @@ def test_a_dead_worker_is_reported(monkeypatch):
     with pytest.raises(WorkerError, match="a worker process died"):
         sweep(small_scenario(maps="dying:Dying"), "run", workers=2)
     monkeypatch.delitem(sys.modules, "dying")
+
+
+def test_any_changed_byte_of_a_part_is_noticed(rng):
+    """Parts are named by their contents: no flipped bit and no copied file is ever read as data."""
+    whole = sweep(small_scenario(), "run").trials
+    (part,) = Path("run/trials").glob("part-*")
+    data = part.read_bytes()
+    for position in rng.integers(len(data), size=40):
+        part.write_bytes(data[:position] + bytes([data[position] ^ 1 << int(rng.integers(8))]) + data[position + 1 :])
+        with pytest.raises(StoreError, match="is damaged"):
+            fb.load("run")
+    part.write_bytes(data)
+    part.with_name("part-copy.parquet").write_bytes(data)
+    again = sweep(small_scenario(), "run")
+    assert again.set_aside == ("part-copy.parquet",)
+    pd.testing.assert_frame_equal(again.trials, whole, check_exact=True)
+
+
+def test_trials_without_a_manifest_are_nobodys():
+    sweep(small_scenario(), "run")
+    Path("run/manifest.json").unlink()
+    with pytest.raises(StoreError, match="has trials but no manifest"):
+        sweep(small_scenario(trials=5), "run")
+
+
+def test_a_run_whose_raw_trials_were_not_kept_can_be_made_again():
+    first = sweep(small_scenario(), "run").trials
+    for part in Path("run/trials").glob("part-*"):
+        part.unlink()
+    Path("run/manifest.json").unlink()
+    pd.testing.assert_frame_equal(sweep(small_scenario(), "run").trials, first, check_exact=True)
+
+
+def test_a_killed_run_says_how_much_is_there():
+    """kill -9 leaves a manifest that was never finished: what counts is what is in the parts."""
+    sweep(small_scenario(), "run")
+    manifest = json.loads(Path("run/manifest.json").read_text())
+    Path("run/manifest.json").write_text(json.dumps(manifest | {"draws_done": 0, "complete": False, "draws": 7}))
+    found = fb.load("run").manifest
+    assert (found["draws_done"], found["draws"], found["complete"]) == (3, 7, False)
+
+
+EDITED = """
+from dataclasses import dataclass
+from favorbench.maps.positive import Positive
+
+@dataclass(frozen=True)
+class Mine(Positive):
+    name = "mine"
+"""
+
+
+def test_an_edited_map_of_the_users_is_noticed_and_not_needed_to_read(monkeypatch):
+    Path("edited.py").write_text(EDITED)
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    sweep(small_scenario(maps="edited:Mine"), "run")
+    Path("edited.py").write_text(EDITED + "# another version\n")
+    with pytest.raises(StoreError, match="a module of yours that it uses, has changed since"):
+        sweep(small_scenario(maps="edited:Mine"), "run")
+    monkeypatch.delitem(sys.modules, "edited")
+    Path("edited.py").unlink()
+    assert set(fb.load("run").trials["map"]) >= {"mine"}
+
+
+FAILING = """
+from dataclasses import dataclass
+from favorbench.maps.positive import Positive
+
+@dataclass(frozen=True)
+class Failing(Positive):
+    name = "failing"
+    def features(self, x, projection, extra):
+        raise ValueError("several\\nlines")
+
+@dataclass(frozen=True)
+class Uniform(Positive):
+    name = "uniform"
+
+class NoDataclass(Positive):
+    pass
+"""
+
+
+def test_a_users_map_that_fails_is_named(monkeypatch):
+    from favorbench.errors import EstimatorError, ScenarioError
+
+    Path("failing.py").write_text(FAILING)
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    with pytest.raises(EstimatorError, match="failing under iid failed: ValueError: several"):
+        sweep(small_scenario(maps="failing:Failing"), "run")
+    with pytest.raises(ScenarioError, match="may not be called 'uniform': that is the name of a baseline"):
+        small_scenario(maps="failing:Uniform")
+    monkeypatch.delitem(sys.modules, "failing")
+
+
+def test_extreme_inputs_are_measurements_not_warnings():
+    """Warnings are errors here: one token, one dimension, one draw; and values that overflow the estimator."""
+    sweep(small_scenario(num_projections="1", seq_len="1", head_dim="1", trials=1), "tiny")
+    found = sweep(small_scenario(scale="60", dtype="float32", trials=2), "huge").trials
+    assert np.isfinite(found[found["map"] == "positive"]["mse"]).all()

@@ -45,7 +45,7 @@ def draw_panels(
             for ax, panel in zip(axes, page, strict=True):
                 data.append(_draw(ax, panel, x, series, names, metric).assign(panel=panel.title))
             suffix = f"-{number}" if len(pages) > 1 else ""
-            style.finish(figure, axes, caption(results, metric, x))
+            style.finish(figure, axes, style.plain(caption(results, metric, x)))
             written += style.save(figure, directory, f"{name}{suffix}", pd.concat(data, ignore_index=True))
     return written
 
@@ -101,7 +101,7 @@ def _draw(
             marker=style.MARKERS[i % len(style.MARKERS)],
             markersize=5,
             linestyle=style.DASHES[i % len(style.DASHES)],
-            label=name,
+            label=style.plain(name),
         )
         kept.append(curve)
     drawn = pd.concat(kept)
@@ -119,7 +119,7 @@ def _axes(ax: Axes, panel: Panel, drawn: pd.DataFrame, x: str, metric: str) -> N
         quantiles = [*drawn[f"{metric}_median"], *drawn[f"{metric}_q10"], *drawn[f"{metric}_q90"]]
         style.log_limits(ax, [*quantiles, *firm], [*best])
     style.number_axis(ax, list(drawn[x]))
-    ax.set_title(panel.title)
+    ax.set_title(style.plain(panel.title))
     ax.set_xlabel(HEADINGS.get(x, x))
     ax.set_ylabel(metric)
 

@@ -42,6 +42,11 @@ RC = {
 }
 
 
+def plain(text: str) -> str:
+    """Text in which a dollar sign is a dollar sign, not the start of a formula."""
+    return text.replace("$", "\\$")
+
+
 def panels(count: int, columns: int, height: float = 3.3, width: float = 4.2) -> tuple[Figure, list[Axes]]:
     """A figure with ``count`` panels in rows of ``columns``."""
     rows = -(-count // columns)

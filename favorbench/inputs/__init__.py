@@ -31,7 +31,7 @@ def get_input(spec: str) -> InputLaw:
     for law in (Gaussian, Sphere):
         if spec == law.name:
             return law()
-    if Path(spec).suffix in (".npz", ".safetensors"):
+    if Path(spec).suffix.lower() in (".npz", ".safetensors"):
         return File(spec, label=spec)
     names = [Gaussian.name, Sphere.name, *SHIPPED]
     raise ScenarioError(

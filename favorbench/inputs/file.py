@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import io
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ import numpy as np
 
 from favorbench.errors import InputError, ScenarioError
 from favorbench.inputs.base import Head, InputLaw, Inputs
+
+LARGEST = 1e100  # of an entry: q.k and |v|^2 stay far inside float64
 
 _NAMES = {"query": ("q", "query"), "key": ("k", "key"), "value": ("v", "value")}
 
@@ -114,23 +117,27 @@ def _read(path: str, version: tuple[str, int, int]) -> _Contents:
 
 
 def _load(path: str) -> Mapping[str, np.ndarray]:
-    if Path(path).suffix not in (".npz", ".safetensors"):
-        raise InputError(f"inputs {path!r}: the name must end in .npz or .safetensors")
-    data = _bytes(path)
+    data, suffix = _bytes(path), Path(path).suffix.lower()
     try:
-        if path.endswith(".npz"):
+        if suffix == ".npz":
+            if not zipfile.is_zipfile(io.BytesIO(data)):
+                raise ValueError("it is not an .npz archive, or it is cut short")
             with np.load(io.BytesIO(data), allow_pickle=False) as archive:
                 return {name: archive[name] for name in archive.files}
         from safetensors.numpy import load
 
         return load(data)
     except Exception as error:  # zip, npy and safetensors readers fail in many ways; all mean: not such a file
-        reason = "it holds Python objects (pickle), which are never read" if "pickle" in str(error) else str(error)
-        raise InputError(f"cannot read {path!r} as {Path(path).suffix[1:]}: {reason or type(error).__name__}") from None
+        reason = str(error) or type(error).__name__
+        reason = "it holds Python objects (pickle), which are never read" if "pickle" in reason else reason
+        reason = "it holds bfloat16, which NumPy does not have: convert it to float32" if "BF16" in reason else reason
+        raise InputError(f"cannot read {path!r} as {suffix[1:]}: {reason}") from None
 
 
 def _checked(path: str, name: str, array: np.ndarray, notes: list[str]) -> np.ndarray:
-    if array.dtype not in (np.float64, np.float32, np.float16):
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"{path}: {name!r} is not an array")
+    if array.dtype.kind != "f" or array.dtype.itemsize > 8:
         raise InputError(f"{path}: array {name!r} is {array.dtype}; it must be float64, float32 or float16")
     if array.ndim not in (2, 3, 4):
         raise InputError(
@@ -141,6 +148,8 @@ def _checked(path: str, name: str, array: np.ndarray, notes: list[str]) -> np.nd
     bad = int(np.count_nonzero(~np.isfinite(array)))
     if bad:
         raise InputError(f"{path}: array {name!r} has {bad} values that are NaN or infinite")
+    if float(np.max(np.abs(array))) > LARGEST:
+        raise InputError(f"{path}: array {name!r} has values beyond {LARGEST:g}, whose products overflow")
     if array.dtype != np.float64:
         notes.append(f"{name}: {array.dtype} read as float64 (exact)")
     return array.astype(np.float64)

@@ -70,7 +70,8 @@ def _between(subject: str, omega: np.ndarray) -> Measurement:
 
 def _orthogonal(subject: str, omega: np.ndarray) -> Measurement:
     """Rows of a block are orthogonal to rounding."""
-    unit = omega / np.linalg.norm(omega, axis=-1, keepdims=True)
+    norms = np.linalg.norm(omega, axis=-1, keepdims=True)
+    unit = omega / np.where(norms > 0, norms, 1.0)  # a row of zeros stays one, and its square is not 1
     worst = 0.0
     for start in range(0, NUM_PROJECTIONS, HEAD_DIM):
         block = unit[:, start : start + HEAD_DIM]

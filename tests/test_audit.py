@@ -1,0 +1,99 @@
+"""audit: what it says of implementations whose faults are known."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from favorbench.audit import audit
+from favorbench.errors import FavorbenchError, ScenarioError
+
+IMPLEMENTATIONS = """
+import numpy as np
+
+def exact(q, k, v):
+    a = np.exp(q @ k.T / np.sqrt(q.shape[-1]))
+    return a @ v / a.sum(-1, keepdims=True)
+
+def mean(q, k, v):
+    return np.tile(v.mean(0), (len(q), 1))
+
+def favor(q, k, v, omega):
+    phi = lambda x: np.exp(x @ omega.T - (x * x).sum(-1, keepdims=True) / 2)
+    x, y = q * q.shape[-1] ** -0.25, k * q.shape[-1] ** -0.25
+    return phi(x) @ (phi(y).T @ v) / (phi(x) @ phi(y).sum(0))[:, None]
+
+def broken(q, k, v):
+    raise KeyError("weights")
+
+def wrong_shape(q, k, v):
+    return v[:3]
+
+def not_a_number(q, k, v):
+    return np.full(v.shape, np.nan)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _implementations(monkeypatch):
+    Path("implementations.py").write_text(IMPLEMENTATIONS)
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    yield
+    import sys
+
+    sys.modules.pop("implementations", None)
+
+
+def medians(name: str) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for finding in audit([f"implementations:{name}"], runs=6):
+        assert finding.low <= finding.median <= finding.high or np.isnan(finding.median)
+        found.setdefault(finding.measure, []).append(finding.median)
+    return found
+
+
+def test_exact_attention_is_found_exact():
+    found = medians("exact")
+    assert max(found["error against exact"]) < 1e-13
+    np.testing.assert_allclose(found["distance to uniform"], 1.0, rtol=1e-12)
+
+
+def test_the_mean_of_v_is_found_out():
+    findings = audit(["implementations:mean"], runs=6)
+    uniform = [f for f in findings if f.measure == "distance to uniform"]
+    assert len(uniform) == 4
+    assert all(f.median < 1e-12 and f.remark == "its output is within 0.0% of the mean of V" for f in uniform)
+
+
+def test_a_right_estimator_is_favor_on_the_same_omega():
+    found = medians("favor")
+    assert max(found["distance to FAVOR+ on the same omega"]) < 1e-9
+    assert min(found["error against exact"]) > 0.01
+
+
+def test_failures_are_reported_in_one_line():
+    with pytest.raises(FavorbenchError, match=re.escape("implementations:broken failed: KeyError: 'weights'")):
+        audit(["implementations:broken"], runs=6)
+    with pytest.raises(FavorbenchError, match=re.escape("returned shape (3, 64); (L, d_v) = (256, 64) was expected")):
+        audit(["implementations:wrong_shape"], runs=6)
+    with pytest.raises(ScenarioError, match="allowed: performer-pytorch, or module:function"):
+        audit(["performer"])
+    (first, *_) = audit(["implementations:not_a_number"], runs=6)
+    assert first.remark == "it fails here: the output is not finite"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("performer_pytorch") is None, reason="needs favorbench[audit]")
+def test_performer_pytorch():
+    """Its eps makes the output uniform on real heads; without eps it is FAVOR+; its sampler is QR without the sign."""
+    findings = {(f.input, f.measure): f for f in audit(["performer-pytorch"], runs=8)}
+    head = "minilm L5H0, L = 512, d = 32"
+    assert "of the mean of V" in findings[head, "distance to uniform"].remark
+    assert findings[head, "effect of eps"].median > 0.3
+    quiet = "gaussian, scale 0.5, L = 256, d = 64"
+    assert findings[quiet, "effect of eps"].median == pytest.approx(
+        findings[quiet, "distance to FAVOR+ on the same omega"].median, rel=0.01
+    )
+    assert findings["its sampler", "rows have mean 0"].remark.startswith("REFUTED: E w_11 = -0.7")
+    assert findings["its sampler", "orthogonal inside blocks"].remark.startswith("holds")

@@ -1,0 +1,266 @@
+"""verify: what is right holds, every known mistake is caught for every seed, and no broken factor gets through."""
+
+import dataclasses
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from favorbench.arrays import Features
+from favorbench.errors import ScenarioError
+from favorbench.maps import MAPS, FeatureMap, get_map
+from favorbench.samplers import Sampler, get_sampler
+from favorbench.verify import HOLDS, REFUTED, verify
+from favorbench.verify.checks import Measurement, judged, z_of_p, z_threshold
+from favorbench.verify.controls import CONTROLS, ClaimedMap, checks, run
+
+
+def test_everything_registered_holds():
+    result = verify(draws=600)
+    assert [check for check in result.checks if check.verdict == REFUTED] == []
+    subjects = {check.subject for check in result.checks if check.claim == "target"}
+    assert len(subjects) == 5 * len(MAPS)
+    claims = {check.claim for check in result.checks}
+    assert {"target", "unbiased", "variance", "nonnegative", "rows are N(0, I)", "delta method"} <= claims
+    assert {"Performer Lemma 2", "Performer Theorem 2", "causal equals masked", "stabilisers cancel"} <= claims
+    assert "detects a kernel bias of" in result.power() or "detects a bias of the kernel of" in result.power()
+
+
+def test_published_variants_have_the_kernel_they_declare():
+    """Every published variant passes with its own target: in closed form, for all three row laws."""
+    result = verify([m.name for m in MAPS if not m.unbiased], draws=600)
+    targets = [check for check in result.checks if check.claim == "target"]
+    assert sum(check.verdict == HOLDS for check in targets) >= 4 * 4 + 2
+    assert not [check for check in targets if check.verdict == REFUTED]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_every_known_mistake_is_caught_for_every_seed(seed):
+    assert [caught.control for caught in run(seed) if caught.caught_by is None] == []
+
+
+def test_known_mistakes_are_caught_in_one_seed():
+    assert len(CONTROLS) == 11
+    assert [caught.control for caught in run(7) if caught.caught_by is None] == []
+
+
+@pytest.mark.parametrize("name", ["trig", "phase", "positive", "hyperbolic"])
+def test_right_maps_claimed_right_are_not_caught(name):
+    """The control's own control: the same wrapper around a right map is refuted of nothing."""
+    claimed = ClaimedMap(get_map(name))
+    assert [c for c in checks(claimed, 500, seed=3) if c.verdict == REFUTED] == []
+
+
+@dataclass(frozen=True)
+class Mutated(FeatureMap):
+    """A right map with one thing changed, still claiming everything it claimed."""
+
+    wrapped: FeatureMap
+    change: str
+
+    def __getattribute__(self, name: str) -> Any:
+        claims = ("name", "reference", "features_per_projection", "nonnegative", "unbiased", "causal_safe", "nested")
+        if name in (*claims, "draw_extra", "relative_variance", "pair_argument", "covariance"):
+            return getattr(object.__getattribute__(self, "wrapped"), name)
+        return object.__getattribute__(self, name)
+
+    def fit(self, x, y, omega):
+        return self
+
+    def target_kernel(self, x, y, rows):
+        return self.wrapped.target_kernel(x, y, rows)
+
+    def features(self, x, projection, extra):
+        match self.change:
+            case "projection x 1.02":
+                projection = 1.02 * projection
+            case "norm x 1.02":
+                x = 1.02 * x
+            case "no norm":
+                x = 0.0 * x
+            case "projection shifted":
+                projection = projection + 0.05
+            case "projection clipped":
+                projection = np.clip(projection, -0.4, 0.4)
+            case "half of the columns twice":
+                half = projection.shape[-1] // 2
+                if half:
+                    projection = np.concatenate([projection[..., :half]] * 2 + [projection[..., 2 * half :]], axis=-1)
+        blocks = self.wrapped.features(x, projection, extra)
+        match self.change:
+            case "features x 1.01":
+                return tuple(b._replace(log_scale=b.log_scale + np.log(1.01)) for b in blocks)
+            case "sign of the norm":
+                half_norm = np.sum(x * x, axis=-1, keepdims=True) / 2
+                sign = -2 if self.wrapped.name in ("trig", "phase") else 2
+                return tuple(b._replace(log_scale=b.log_scale + sign * half_norm) for b in blocks)
+            case "eps":
+                ones = np.ones((*blocks[0].log_scale.shape[:-1], projection.shape[-1]))
+                return (*blocks, Features(0.1 * ones, 0.0 * ones))
+            case "one feature lost":
+                values = [np.ones(projection.shape) if b.values is None else b.values for b in blocks]
+                lost = np.where(np.arange(projection.shape[-1]) == 0, 0.0, 1.0)
+                return tuple(b._replace(values=v * lost) for b, v in zip(blocks, values, strict=True))
+        return blocks
+
+    def key_features(self, x, projection, extra):
+        if self.change == "keys see another omega":
+            projection = np.roll(projection, 1, axis=-1) if projection.shape[-1] > 1 else -projection
+        return self.features(x, projection, extra)
+
+
+MAP_MUTATIONS = ["projection x 1.02", "norm x 1.02", "no norm", "projection shifted", "projection clipped",
+                 "half of the columns twice", "features x 1.01", "sign of the norm", "eps", "one feature lost",
+                 "keys see another omega"]  # fmt: skip
+
+
+NAMES = ("trig", "phase", "positive", "hyperbolic")
+#: A shifted angle rotates (cos, sin), and a shifted phase is a phase: these two changes leave the kernel right.
+HARMLESS = [("trig", "projection shifted"), ("phase", "projection shifted")]
+
+
+def refuted_by(name: str, change: str) -> list[str]:
+    found = checks(Mutated(get_map(name), change), 2500, seed=1)
+    return [check.claim for check in found if check.verdict == REFUTED]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "change"), [(n, c) for n in NAMES for c in MAP_MUTATIONS if (n, c) not in HARMLESS])
+def test_no_broken_factor_of_a_map_gets_through(name, change):
+    assert refuted_by(name, change) != []
+
+
+@pytest.mark.parametrize(("name", "change"), HARMLESS)
+def test_a_change_that_leaves_a_map_right_is_not_refuted(name, change):
+    assert refuted_by(name, change) == []
+
+
+@dataclass(frozen=True)
+class MutatedSampler(Sampler):
+    """A right sampler with one thing changed, still claiming everything it claimed."""
+
+    wrapped: Sampler
+    change: str
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("name", "reference", "gaussian_rows", "nested", "coupling", "row_law", "pair_laplace"):
+            return getattr(object.__getattribute__(self, "wrapped"), name)
+        return object.__getattribute__(self, name)
+
+    def sample(self, rng, num_projections, head_dim):
+        rows = self.wrapped.sample(rng, num_projections, head_dim)
+        norms = np.linalg.norm(rows, axis=-1, keepdims=True)
+        match self.change:
+            case "rows x 1.03":
+                return 1.03 * rows
+            case "rows shifted":
+                return rows + 0.05
+            case "first row of one sign":
+                return rows * np.where(rows[:1, :1] > 0, -1.0, 1.0)
+            case "norms sqrt(d)":
+                return rows / norms * np.sqrt(head_dim)
+            case "norms of d + 1":
+                return rows * np.sqrt((head_dim + 1) / head_dim)
+            case "last row zero":
+                return np.concatenate([rows[:-1], 0.0 * rows[-1:]])
+            case "one coordinate x 1.1":
+                return rows * np.where(np.arange(head_dim) == 2, 1.1, 1.0)
+            case "two coordinates equal":
+                return np.where(np.arange(head_dim) == 1, rows[:, :1], rows)
+            case "uniform marginals":
+                return np.sqrt(3.0) * (2.0 * stats.norm.cdf(rows) - 1.0)
+            case "not nested":
+                return rows[::-1]
+            case "blocks repeated":
+                return rows[np.arange(num_projections) % head_dim] if num_projections > head_dim else rows
+        raise AssertionError(self.change)
+
+
+SAMPLER_MUTATIONS = ["rows x 1.03", "rows shifted", "first row of one sign", "norms sqrt(d)", "norms of d + 1",
+                     "last row zero", "one coordinate x 1.1", "two coordinates equal", "uniform marginals",
+                     "not nested", "blocks repeated"]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", SAMPLER_MUTATIONS)
+@pytest.mark.parametrize("name", ["iid", "orthogonal", "gram-schmidt"])
+def test_no_broken_factor_of_a_sampler_gets_through(name, change):
+    mutated = MutatedSampler(get_sampler(name), change)
+    assert any(c.verdict == REFUTED for c in checks(mutated, 800, seed=1)), f"{name} with {change} passed"
+
+
+def test_a_wrong_variance_is_refuted():
+    """Right in the mean, wrong in the closed form: the variance claim alone must see it."""
+
+    @dataclass(frozen=True)
+    class Boast(type(get_map("positive"))):  # the estimator of positive, the variance of hyperbolic
+        def relative_variance(self, x, y, num_projections):
+            return get_map("hyperbolic").relative_variance(x, y, num_projections)
+
+    found = {c.claim: c.verdict for c in checks(Boast(), 2000, seed=0)}
+    assert found["variance"] == REFUTED and found["target"] == HOLDS
+
+
+def test_verdicts_are_bonferroni_over_the_run():
+    measured = [Measurement("a", "x", 5.0, 10), Measurement("b", "x", 7.0, 990), Measurement("c", "x", 0.5, 0)]
+    found = judged(measured, false_alarm=1e-6)
+    assert [check.verdict for check in found] == [HOLDS, REFUTED, HOLDS]
+    assert found[0].threshold == pytest.approx(stats.norm.isf(1e-6 / 1000 / 2), rel=1e-9)
+    assert z_threshold(1e-6, 1) == pytest.approx(4.891638475699, rel=1e-9)
+    assert z_of_p(0.05) == pytest.approx(1.959963984540, rel=1e-9) and z_of_p(0.0) == np.inf
+
+
+def test_z_scores_of_true_claims_are_standard_normal():
+    """The thresholds mean what they say: over seeds, the z of a true target is N(0, 1)."""
+    from favorbench.kernels import softmax_kernel
+    from favorbench.verify import kernel
+
+    pairs, z = kernel.test_pairs(), []
+    for seed in range(60):
+        (values,) = kernel.estimates(get_sampler("orthogonal"), [get_map("positive")], pairs, 40, 250, seed)
+        z.append(kernel.z_of_mean(values, np.diagonal(softmax_kernel(pairs.x, pairs.y)))[0])
+    columns = np.array(z).T
+    p_values = [stats.kstest(column, "norm").pvalue for column in columns if np.std(column) > 0.1]  # x = -y is exact
+    assert min(p_values) * len(p_values) > 1e-6
+
+
+def test_subjects_are_maps_samplers_or_both():
+    only = verify(["positive/iid"], draws=100)
+    assert {c.subject.split("/")[0] for c in only.checks} == {"positive", "iid"}
+    laws = verify(["gram-schmidt"], draws=100)
+    assert {c.subject.split("/")[-1] for c in laws.checks if c.claim == "target"} == {"gram-schmidt"}
+    with pytest.raises(ScenarioError, match=re.escape("unknown map or sampler 'positve' (did you mean 'positive'?)")):
+        verify(["positve"])
+
+
+LIAR = """
+import dataclasses
+from favorbench.maps.positive import Positive
+
+@dataclasses.dataclass(frozen=True)
+class Liar(Positive):
+    name = "liar"
+    def features(self, x, projection, extra):
+        return super().features(1.05 * x, projection, extra)
+"""
+
+
+def test_a_users_map_that_lies_exits_1(tmp_path):
+    Path("liar.py").write_text(LIAR)
+    command = [sys.executable, "-m", "favorbench", "verify", "liar:Liar/iid", "--draws", "1000"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr == ""
+    assert "REFUTED" in done.stdout and "claims hold" in done.stdout
+    honest = [sys.executable, "-m", "favorbench", "verify", "positive/iid", "--draws", "1000", "--json"]
+    assert subprocess.run(honest, capture_output=True, text=True).returncode == 0
+
+
+def test_mutations_are_dataclasses_that_compare():
+    assert Mutated(get_map("trig"), "eps") == dataclasses.replace(Mutated(get_map("trig"), "no norm"), change="eps")
