@@ -4,7 +4,7 @@ Everything here and in the estimators is written for the Python array API standa
 """
 
 import importlib
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -28,7 +28,7 @@ class Features(NamedTuple):
     values: Array | None
     log_scale: Array
 
-    def columns(self, start: int, stop: int) -> Self:
+    def columns(self, start: int, stop: int) -> "Features":
         """The features of projections start..stop."""
         shared = self.log_scale.shape[-1] == 1
         return self._replace(
@@ -36,7 +36,7 @@ class Features(NamedTuple):
             log_scale=self.log_scale if shared else self.log_scale[..., start:stop],
         )
 
-    def transposed(self) -> Self:
+    def transposed(self) -> "Features":
         """Features as rows: (..., R, n)."""
         xp = array_namespace(self.log_scale)
         return self._replace(

@@ -16,7 +16,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import filelock
 import pandas as pd
@@ -55,7 +55,7 @@ class Store:
         self._lock = filelock.FileLock(path / ".lock", timeout=0)
         self._manifest: dict[str, Any] = {}
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Store":
         """Lock the directory and read or write its manifest.
 
         Raises StoreError for a directory that is foreign, locked, or holds another scenario.

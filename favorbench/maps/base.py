@@ -1,7 +1,7 @@
 """What a feature map is."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 
@@ -50,7 +50,7 @@ class FeatureMap(ABC):
         """What the map draws beside omega, one row per projection; nothing by default."""
         return None
 
-    def fit(self, x: Array, y: Array, omega: Array) -> Self:
+    def fit(self, x: Array, y: Array, omega: Array) -> "FeatureMap":
         """The map with the parameters it takes from the data (scaled queries x and keys y); itself by default."""
         return self
 

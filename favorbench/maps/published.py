@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -116,7 +116,7 @@ class PositiveEps(FeatureMap):
     def __post_init__(self) -> None:
         _check_eps(self.eps)
 
-    def fit(self, x: Array, y: Array, omega: Array) -> Self:
+    def fit(self, x: Array, y: Array, omega: Array) -> "PositiveEps":
         xp = array_namespace(y)
         shift = xp.max(y @ xp.matrix_transpose(omega), axis=(-2, -1), keepdims=True)
         return dataclasses.replace(self, key_shift=shift)

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -51,7 +51,7 @@ class ClaimedMap(FeatureMap):
     def draw_extra(self, rng: np.random.Generator, num_projections: int) -> np.ndarray | None:
         return self.wrapped.draw_extra(rng, num_projections)
 
-    def fit(self, x: Array, y: Array, omega: Array) -> Self:
+    def fit(self, x: Array, y: Array, omega: Array) -> "ClaimedMap":
         return dataclasses.replace(self, wrapped=self.wrapped.fit(x, y, omega))
 
     def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
