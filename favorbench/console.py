@@ -54,7 +54,8 @@ def _console(terminal: bool, stderr: bool) -> Console:
 
 def message(text: str) -> None:
     """One line for the user, beside the results."""
-    stderr().print(Text(text), soft_wrap=True)
+    console = stderr()
+    console.print(Text(text), soft_wrap=not console.is_terminal)
 
 
 @contextlib.contextmanager
@@ -98,7 +99,7 @@ def show_table(console: Console, table: tables.Table, metric: str, note: str = "
         cells += [_value(values[i], worse[i], metric, is_uniform="uniform" in labels) for i in shown]
         rich_table.add_row(*cells)
     if table.title:
-        console.print(Text(table.title, style="bold"), soft_wrap=True)
+        console.print(Text(table.title, style="bold"), soft_wrap=not console.is_terminal)
     console.print(rich_table)
     hidden = len(table.columns) - len(shown)
     note += (
@@ -167,18 +168,18 @@ def show_verification(console: Console, result: "Verification", controls: "Seque
             by = control.caught_by
             mark = Text("MISSED ", style="bold red") if by is None else Text("caught ", style="green")
             how = "" if by is None else f": {by.claim}, {_statistic(by.statistic)} over {by.threshold:.2f}"
-            console.print(mark + Text(f"{control.control} ({control.mistake}){how}"), soft_wrap=True)
+            console.print(mark + Text(f"{control.control} ({control.mistake}){how}"), soft_wrap=not console.is_terminal)
     claimed = sum(math.isfinite(check.threshold) for check in result.checks)
     missed = sum(control.caught_by is None for control in controls)
     text = f"\n{claimed - len(result.refuted)} of {claimed} claims hold"
     text += f", {len(controls) - missed} of {len(controls)} known mistakes are caught" if controls else ""
-    console.print(Text(f"{text}. {result.power()}."), soft_wrap=True)
+    console.print(Text(f"{text}. {result.power()}."), soft_wrap=not console.is_terminal)
 
 
 def show_theory(console: Console, study: "TheoryStudy") -> None:
     """Relative standard deviation of the kernel estimate for each norm and R: closed form, and measured beneath it."""
     sizes = sorted({point.num_projections for point in study.points})
-    console.print(Text(study.title, style="bold"), soft_wrap=True)
+    console.print(Text(study.title, style="bold"), soft_wrap=not console.is_terminal)
     rich_table = RichTable(box=None, pad_edge=False)
     for name in ("|x| = |y|", "", *(f"R={size}" for size in sizes), f"R for {study.target:g}"):
         rich_table.add_column(name, justify="right", no_wrap=True)
@@ -211,7 +212,7 @@ def show_audit(console: Console, findings: "Sequence[Finding]", runs: int) -> No
         interval = f" [{finding.low:.2g}, {finding.high:.2g}]" if finding.low == finding.low else ""
         line = f"  {finding.measure:38} {finding.median:8.3g}{interval}"
         style = "bold red" if finding.remark.startswith(("REFUTED", "its output", "it fails")) else "dim"
-        console.print(Text(line) + Text(f"  {finding.remark}", style=style), soft_wrap=True)
+        console.print(Text(line) + Text(f"  {finding.remark}", style=style), soft_wrap=not console.is_terminal)
     console.print(
         Text(
             f"Medians of {runs} runs, 95 % intervals, R = 256. Errors are relative (Frobenius). Distance to uniform: "
@@ -252,6 +253,6 @@ def show_report(console: Console, report: "Report") -> None:
         console.print(mark + Text(f"{version}{claim.text}: {claim.measured}"), soft_wrap=not console.is_terminal)
     console.print(
         Text(f"Files: {', '.join(str(file) for file in report.files if file.suffix == '.png')} (and .svg, .csv)"),
-        soft_wrap=True,
+        soft_wrap=not console.is_terminal,
     )
     console.print()

@@ -42,8 +42,8 @@ def _end(error: BaseException, arguments: list[str]) -> NoReturn:
     """What an exception means to a user: one line, and an exit code."""
     text = " ".join(str(error).split())
     if isinstance(error, BrokenPipeError) or (isinstance(error, SystemExit) and error.code == 1 and _pipe_is_closed()):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader had enough: no error
-        sys.exit(0)
+        _discard_stdout()
+        sys.exit(0)  # the reader had enough: no error
     if isinstance(error, SystemExit):
         raise error
     if isinstance(error, KeyboardInterrupt | typer.Abort):
@@ -55,11 +55,17 @@ def _end(error: BaseException, arguments: list[str]) -> NoReturn:
     if isinstance(error, UnicodeError):
         _fail(f"a name is not valid UTF-8: {text}", 2)
     if isinstance(error, OSError):
+        _discard_stdout()
         _fail(f"cannot write the output: {error.strerror or text}", 2)
     if format_message := getattr(error, "format_message", None):  # a usage error of click
         usage = " ".join(format_message().split()).replace("Value error, ", "")
         _fail(f"{usage}{_given(error, arguments)} (see favorbench {_command(arguments)}--help)", 2)
     _fail(f"unexpected {type(error).__name__}: {text} (a bug: --debug shows where)", 2)
+
+
+def _discard_stdout() -> None:
+    """What is still buffered cannot be written, and must not fail once more when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(text: str, code: int) -> NoReturn:

@@ -51,8 +51,8 @@ def sweep(
 ) -> None:
     """Measure maps x samplers x R x L x d against exact attention.
 
-    Prints the MSE table. What is computed is saved at once: the same command again resumes. Lists with commas multiply. Flags win over the
-    scenario file.
+    Prints the MSE table. What is computed is saved at once: the same command again resumes. Lists with commas
+    multiply. Flags win over the scenario file.
     """
     given = locals()
     from favorbench.scenario import FLAGS, default_directory, load_scenario
@@ -243,10 +243,10 @@ def _print_tables(results: "Results") -> None:
     for one in shown[:MAX_TABLES]:
         console.show_table(to, one, "mse", tables.legend(results))
     if len(shown) > MAX_TABLES:
-        to.print(f"{len(shown) - MAX_TABLES} more tables in {results.path}/summary.md\n", soft_wrap=True)
+        to.print(f"{len(shown) - MAX_TABLES} more tables in {results.path}/summary.md\n", soft_wrap=not to.is_terminal)
     for sentence in tables.sentences(results):
-        to.print(sentence, soft_wrap=True, markup=False)
-    to.print(f"Saved in {results.path}. Figures: favorbench plot {results.path}", soft_wrap=True, markup=False)
+        to.print(sentence, soft_wrap=not to.is_terminal)
+    to.print(f"Saved in {results.path}. Figures: favorbench plot {results.path}", soft_wrap=not to.is_terminal)
 
 
 def _print_plan(study: Any, path: Path, as_json: bool) -> None:
