@@ -59,30 +59,28 @@ def message(text: str) -> None:
 
 
 @contextlib.contextmanager
-def progress(title: str, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A live bar with the time left on stderr; nothing when quiet or when stderr is no terminal."""
+def progress(title: str, quiet: bool) -> Iterator[Callable[..., None] | None]:
+    """A live bar with the time left on stderr; nothing when quiet or when stderr is no terminal.
+
+    What it yields is called with (done, total), and with the name of the step where steps have names.
+    """
     console = stderr()
     if quiet or not console.is_terminal:
         yield None
         return
+    left = TextColumn("left")
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        TextColumn("left"),
+        left,
     )
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-@contextlib.contextmanager
-def steps(title: str, quiet: bool) -> Iterator[Callable[[str, int, int], None] | None]:
-    """A live bar with the name of the step; nothing when quiet or when stderr is no terminal."""
-    with progress(title, quiet) as report:
-        # The bar shows the count; its description is the step.
-        yield None if report is None else lambda name, done, total: report(done, total)
+        yield lambda done, total, step="": bar.update(
+            task, completed=done, total=total, description=f"{title} {step}".strip()
+        )
 
 
 def show_table(console: Console, table: tables.Table, metric: str, note: str = "") -> None:

@@ -70,7 +70,7 @@ def verify(
     from favorbench.verify import controls as known_mistakes
     from favorbench.verify import verify as run_verify
 
-    with threadpoolctl.threadpool_limits(1), console.steps("verify", quiet) as report:
+    with threadpoolctl.threadpool_limits(1), console.progress("verify", quiet) as report:
         result = run_verify(subjects or (), draws or (THOROUGH_DRAWS if thorough else DRAWS), seed, report)
         caught = list(known_mistakes.run(seed)) if controls else []
     if as_json:

@@ -9,11 +9,8 @@ from favorbench.summary import Results
 def draw_all(results: Results, metric: str = "mse", directory: Path | None = None) -> list[Path]:
     """Every figure that the axes of a run allow, in <run>/figures. Raises StoreError if it cannot be written."""
     directory = directory or results.path / "figures"
-    written = []
-    for figure in (iid_vs_ortho, trig_vs_positive):
-        if figure.applies(results):
-            written += figure.draw(results, metric, directory)
-    return written + error_against.draw(results, metric, directory)
+    figures = (iid_vs_ortho, trig_vs_positive, error_against)
+    return [path for figure in figures for path in figure.draw(results, metric, directory)]
 
 
 __all__ = ["draw_all"]

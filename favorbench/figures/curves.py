@@ -24,6 +24,25 @@ class Panel:
     baselines: pd.DataFrame
 
 
+def draw_comparison(
+    results: Results, name: str, metric: str, directory: Path, compared: str, panel_for_each: str
+) -> list[Path]:
+    """Error against R, a curve for each value of ``compared``; nothing where there is nothing to compare."""
+    maps = results.summary[results.summary["kind"] == "map"]
+    if maps[compared].nunique() < 2 or maps["num_projections"].nunique() < 2:
+        return []
+    x = "num_features" if results.scenario.budget == "features" else "num_projections"
+    panels = []
+    for title, cell in cells(results):
+        estimators, baselines = cell[cell["kind"] == "map"], cell[cell["kind"] == "baseline"]
+        for value, rows in estimators.groupby(panel_for_each, sort=False):
+            panels.append(Panel(", ".join(filter(None, (title, str(value)))), rows, baselines))
+    columns = min(maps[panel_for_each].nunique(), 4)
+    if columns == 1:
+        columns = min(2, len(panels))
+    return draw_panels(results, name, panels, x, lambda row: row[compared], columns, metric, directory)
+
+
 def draw_panels(
     results: Results,
     name: str,

@@ -16,8 +16,8 @@ from favorbench.verify.checks import FALSE_ALARM, HOLDS, REFUTED, Check, Measure
 DRAWS, THOROUGH_DRAWS = 8000, 100_000
 LAW_DRAWS = 20_000
 
-#: Called with what is being measured, how many steps are done, and how many there are.
-Progress = Callable[[str, int, int], None]
+#: Called with how many steps are done, how many there are, and what is measured now.
+Progress = Callable[[int, int, str], None]
 
 
 class Verification(NamedTuple):
@@ -61,7 +61,7 @@ def verify(
     measured: list[Measurement] = []
     for done, (name, step) in enumerate(steps):
         if progress:
-            progress(name, done, len(steps))
+            progress(done, len(steps), name)
         measured += step()
     tests = sum(m.tests for m in measured)
     return Verification(tuple(judged(measured)), draws, tests, FALSE_ALARM)
