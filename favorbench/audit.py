@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -57,10 +58,10 @@ def audit(names: Sequence[str], runs: int = 20, seed: int = 0) -> list[Finding]:
     q, k, v are float64 arrays (L, d) as attention takes them, omega (256, d). Raises ScenarioError for a name that
     cannot be had, FavorbenchError if the implementation fails.
     """
-    subjects = [_subject(name) for name in names]
     findings: list[Finding] = []
-    with threadpoolctl.threadpool_limits(1):  # small arrays: threads would only wait for each other
-        for subject in subjects:
+    with threadpoolctl.threadpool_limits(1), warnings.catch_warnings():  # threads would only wait for each other
+        warnings.simplefilter("ignore")  # another's warnings are not about what is measured here
+        for subject in [_subject(name) for name in names]:
             for name, arrays in _inputs(seed):
                 findings += _measured(subject, name, arrays, runs, seed)
             if subject.sampler is not None:
