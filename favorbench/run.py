@@ -54,7 +54,7 @@ def sweep(
         finally:
             if missing or not store.complete:
                 store.flush()
-                store.finish(count)
+                count = store.finish()
             if count and (missing or not (path / "summary.md").exists()):
                 write_summary(path)
         set_aside = tuple(store.set_aside)

@@ -115,10 +115,15 @@ class Store:
         """Whether the manifest says that all draws are there."""
         return bool(self._manifest.get("complete"))
 
-    def finish(self, done: int) -> None:
-        """Write the manifest's end: how many draws are there, and whether that is all."""
+    def finish(self) -> int:
+        """Write the manifest's end: how many draws are there, and whether that is all; returns how many.
+
+        Counted from the parts: an interrupt may fall between any two lines of the writer.
+        """
+        done = len(self.done())
         self._manifest |= {"end": _now(), "draws_done": done, "complete": done == self.num_draws}
         write_text(self.path / "manifest.json", json.dumps(self._manifest, indent=2) + "\n")
+        return done
 
     def _opened_manifest(self) -> dict[str, Any]:
         digest, file = self.scenario.digest(), self.path / "manifest.json"

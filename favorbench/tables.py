@@ -74,21 +74,21 @@ def pooled_over(results: Results, by: Sequence[str]) -> list[str]:
 
 def pivoted(results: Results, by: Sequence[str], metric: str = "mse", stat: str = "median") -> Table:
     """The last axis of ``by`` as columns. A row without R (a baseline) shows its value in every column."""
-    long = long_table(results, by, metric, stat)
     *labels, axis = by
-    columns = [
-        value for value in dict.fromkeys(long[axis]) if not (axis in ("num_projections", "num_features") and value == 0)
-    ]
+    size_axis = axis in ("num_projections", "num_features")
+    if size_axis:  # what has no R stands in no column of its own
+        trials = results.trials.assign(**{axis: results.trials[axis].where(results.trials["num_projections"] > 0, 0)})
+        results = results._replace(trials=trials)
+    long = long_table(results, by, metric, stat)
+    columns = [value for value in dict.fromkeys(long[axis]) if not (size_axis and value == 0)]
     columns.sort(key=lambda value: (isinstance(value, str), value))
-    if axis == "num_projections" and results.scenario.budget == "features":
-        columns = [value for value in columns if value]
     rows = []
     for key, group in long.groupby(labels, sort=False, dropna=False) if labels else [((), long)]:
         cells = {
             value: (x, bool(w))
             for value, x, w in zip(group[axis], group[f"{metric}_{stat}"], group["worse"], strict=True)
         }
-        everywhere = cells.get(0) if axis == "num_projections" else None
+        everywhere = cells.get(0) if size_axis else None
         found = [cells.get(value, everywhere) or (math.nan, False) for value in columns]
         rows.append((tuple(key), [x for x, _ in found], [w for _, w in found]))
     order = {label: {value: i for i, value in enumerate(dict.fromkeys(long[label]))} for label in labels}

@@ -313,3 +313,13 @@ def test_one_bad_run_does_not_stop_the_others():
     Path("results/bad/manifest.json").write_text("{}")
     code, out, err = run("plot", "results")
     assert code == 0 and "good" in out and "skipped: results/bad/manifest.json was not written by" in err
+
+
+def test_a_budget_of_features_has_only_its_own_columns():
+    arguments = [*SMALL[:2], "-R", "8,16", *SMALL[4:], "--budget", "features", "--out", "run"]
+    out = run("sweep", *arguments)[1]
+    assert out.count("num_features=") == 2 and "num_features=8" in out and "num_features=16" in out
+    assert "num_features=1 " not in out and "Compared at equal num_features" in out
+    assert run("plot", "run")[0] == 0
+    data = pd.read_csv("run/figures/iid-vs-ortho.csv")
+    assert set(data[data["series"] == "uniform"]["num_features"]) == {8, 16}

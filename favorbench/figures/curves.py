@@ -150,7 +150,7 @@ def _baselines(ax: Axes, baselines: pd.DataFrame, x: str, positions: Sequence[fl
         points = baselines[baselines["map"] == name].sort_values(x)
         if points.empty:
             continue
-        if x == "num_projections" and set(points[x]) == {0}:
+        if x in ("num_projections", "num_features") and set(points["num_projections"]) == {0}:
             points = pd.concat([points.iloc[[0]]] * len(positions)).assign(**{x: list(positions)})
         ax.plot(points[x], points[f"{metric}_median"], zorder=1.5, linewidth=1.6, **look)
         drawn.append(points.assign(series=name))
