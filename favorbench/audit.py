@@ -13,7 +13,7 @@ import threadpoolctl
 
 from favorbench.arrays import from_torch, to_torch
 from favorbench.attention import exact_attention, linear_attention
-from favorbench.errors import FavorbenchError, ScenarioError
+from favorbench.errors import EstimatorError, ScenarioError
 from favorbench.inputs import Head, Inputs, get_input
 from favorbench.registry import import_object
 from favorbench.samplers import Sampler, get_sampler
@@ -56,7 +56,7 @@ def audit(names: Sequence[str], runs: int = 20, seed: int = 0) -> list[Finding]:
     """Measure each implementation: "performer-pytorch", or module:function of (q, k, v) or (q, k, v, omega).
 
     q, k, v are float64 arrays (L, d) as attention takes them, omega (256, d). Raises ScenarioError for a name that
-    cannot be had, FavorbenchError if the implementation fails.
+    cannot be had, EstimatorError if the implementation fails.
     """
     findings: list[Finding] = []
     with threadpoolctl.threadpool_limits(1), warnings.catch_warnings():  # threads would only wait for each other
@@ -124,12 +124,10 @@ def _called(subject: Subject, attend: Implementation, *arrays: np.ndarray) -> np
     try:
         output = np.asarray(attend(*arrays), dtype=np.float64)
     except Exception as error:  # another's code may fail in any way
-        raise FavorbenchError(f"audit: {subject.name} failed: {type(error).__name__}: {error}") from error
+        raise EstimatorError(f"audit: {subject.name} failed: {type(error).__name__}: {error}") from error
     expected = (query.shape[0], value.shape[1])
     if output.shape != expected:
-        raise FavorbenchError(
-            f"audit: {subject.name} returned shape {output.shape}; (L, d_v) = {expected} was expected"
-        )
+        raise EstimatorError(f"audit: {subject.name} returned shape {output.shape}; (L, d_v) = {expected} was expected")
     return output
 
 
@@ -147,12 +145,14 @@ def _subject(name: str) -> Subject:
     function = import_object("implementation", name)
     if not callable(function):
         raise ScenarioError(f"audit: {name!r} is a {type(function).__name__}, not a function of (q, k, v[, omega])")
-    required = [
+    positional = [
         p
         for p in inspect.signature(function).parameters.values()
         if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
     ]
-    takes_omega = len(required) > 3 and (required[3].name == "omega" or required[3].default is inspect.Parameter.empty)
+    takes_omega = len(positional) > 3 and (
+        positional[3].name == "omega" or positional[3].default is inspect.Parameter.empty
+    )
     if takes_omega:
         return Subject(name, function, takes_omega=True)
     return Subject(name, lambda q, k, v, omega: function(q, k, v), takes_omega=False)

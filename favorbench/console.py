@@ -109,13 +109,14 @@ def show_table(console: Console, table: tables.Table, metric: str, note: str = "
     console.print()
 
 
-def show_records(console: Console, records: Sequence[dict[str, object]], columns: Sequence[str]) -> None:
-    """A plain list: one row for each record, text wrapped in the last column."""
+def show_records(console: Console, records: Sequence[dict[str, object]]) -> None:
+    """A plain list: one row for each record. Short columns stay whole, long ones wrap."""
     rich_table = RichTable(box=None, pad_edge=False)
-    for i, name in enumerate(columns):
-        rich_table.add_column(name, no_wrap=i < len(columns) - 1)
+    for i, name in enumerate(records[0]):
+        short = i == 0 or max(len(str(record[name])) for record in records) <= 14
+        rich_table.add_column(name, no_wrap=short, overflow="fold")
     for record in records:
-        rich_table.add_row(*(Text(str(record[name])) for name in columns))
+        rich_table.add_row(*(Text(str(value)) for value in record.values()))
     console.print(rich_table)
 
 
@@ -171,6 +172,7 @@ def show_verification(console: Console, result: "Verification", controls: "Seque
     missed = sum(control.caught_by is None for control in controls)
     text = f"\n{claimed - len(result.refuted)} of {claimed} claims hold"
     text += f", {len(controls) - missed} of {len(controls)} known mistakes are caught" if controls else ""
+    console.print(Text("Statistic: the largest |z| of the tests, or an error over its bound (limit 1).", style="dim"))
     console.print(Text(f"{text}. {result.power()}."), soft_wrap=not console.is_terminal)
 
 
@@ -207,7 +209,7 @@ def show_audit(console: Console, findings: "Sequence[Finding]", runs: int) -> No
         if (finding.subject, finding.input) != previous:
             console.print(Text(f"{finding.subject}: {finding.input}", style="bold"))
             previous = finding.subject, finding.input
-        interval = f" [{finding.low:.2g}, {finding.high:.2g}]" if finding.low == finding.low else ""
+        interval = f" [{finding.low:.3g}, {finding.high:.3g}]" if finding.low == finding.low else ""
         line = f"  {finding.measure:38} {finding.median:8.3g}{interval}"
         style = "bold red" if finding.remark.startswith(("REFUTED", "its output", "it fails")) else "dim"
         console.print(Text(line) + Text(f"  {finding.remark}", style=style), soft_wrap=not console.is_terminal)

@@ -4,10 +4,11 @@
     ├── ScenarioError        a flag or a scenario file is wrong
     ├── InputError           queries, keys and values cannot be used (a file, or arrays given to the Python API)
     ├── StoreError           a run directory cannot be read, written, or is not what was asked for
-    ├── EstimatorError       a map or sampler of the user's raised an exception
+    ├── EstimatorError       a map, sampler or implementation of the user's failed
     └── WorkerError          a worker process died
 
-The command line prints the sentence and exits 2. A failed claim (``reproduce``) is a result, not an exception: exit 1.
+The command line prints the sentence and exits 2. A failed claim (``reproduce``, ``verify``) is a result, not an
+exception: exit 1.
 """
 
 
@@ -28,7 +29,7 @@ class StoreError(FavorbenchError):
 
 
 class EstimatorError(FavorbenchError):
-    """A map or sampler raised an exception while it was measured."""
+    """A map, sampler or implementation failed while it was measured."""
 
 
 class WorkerError(FavorbenchError):

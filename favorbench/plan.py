@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import threadpoolctl
 
 from favorbench.baselines import MATRIX_LIMIT
 from favorbench.errors import ScenarioError
@@ -33,7 +34,7 @@ class Draw:
     stream_names: tuple[str | int, ...]
 
 
-class Estimate(NamedTuple):
+class Cost(NamedTuple):
     """What a plan will cost, roughly."""
 
     draws: int
@@ -69,7 +70,7 @@ def plan(scenario: Scenario) -> tuple[Draw, ...]:
     return tuple(draws)
 
 
-def estimate(scenario: Scenario, draws: tuple[Draw, ...]) -> Estimate:
+def cost(scenario: Scenario, draws: tuple[Draw, ...]) -> Cost:
     """Rows exactly; memory and time (one worker) from operation counts and rates measured now, within a factor of 2."""
     maps = [get_map(spec) for spec in scenario.maps]
     fixed = sum(name != "best-rank" for name in scenario.baselines)
@@ -93,7 +94,7 @@ def estimate(scenario: Scenario, draws: tuple[Draw, ...]) -> Estimate:
         )
         rows += fixed + len(draw.sizes) * per_size
     cells = len({(d.input, d.head, d.scale, d.dtype) for d in draws})
-    return Estimate(len(draws), rows, cells, memory, seconds)
+    return Cost(len(draws), rows, cells, memory, seconds)
 
 
 def _sizes(scenario: Scenario, head_dim: int) -> tuple[int, ...]:
@@ -134,4 +135,5 @@ def _rates() -> tuple[float, float]:
             times.append(time.perf_counter() - start)
         return min(times)
 
-    return 2.0 * 512 * 16 * 512 / best(lambda: left @ right), values.size / best(lambda: np.exp(values))
+    with threadpoolctl.threadpool_limits(1):  # as in a sweep
+        return 2.0 * 512 * 16 * 512 / best(lambda: left @ right), values.size / best(lambda: np.exp(values))

@@ -112,7 +112,7 @@ def _reproduce(name: str, version: str, out: Path, workers: int, progress: Progr
     )
     results = sweep(study, out / "runs" / f"{name}-{study.digest()[:6]}", workers, progress)
     data = blog_statistics(results.trials, curves)
-    files = blog.draw(name, data, baseline_statistics(results.trials), out)
+    files = blog.draw(name, study.scale[0], data, baseline_statistics(results.trials), out)
     claims = [claim for claim in FIGURE_CLAIMS[name](results.trials) if claim.version in {c.version for c in curves}]
     return Report(name, data, CHANGED[name], tuple(claims), tuple(files))
 

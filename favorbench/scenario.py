@@ -135,6 +135,7 @@ def load_scenario(source: str | None = None, flags: Mapping[str, Any] | None = N
         if given is not None:
             values[key] = _parsed(key, given)
             origin[key] = FLAGS.get(key, key)
+            values["title"] = f"{path.stem}, changed by flags"
     return validated(values, origin)
 
 
@@ -243,8 +244,3 @@ def as_scenario(given: "Scenario | str | Mapping[str, Any]") -> Scenario:
     if isinstance(given, Scenario):
         return given
     return load_scenario(given) if isinstance(given, str) else load_scenario(None, given)
-
-
-__all__ = [
-    "ALIASES", "Scenario", "as_scenario", "load_scenario", "override", "shipped_scenarios", "validated"
-]  # fmt: skip

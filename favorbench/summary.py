@@ -44,7 +44,7 @@ class Interval(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """Two paired samples of errors: the median of log(a / b), its interval, the sign test, and the verdict."""
+    """Two paired samples of errors: the median of a / b, its interval, the sign test of log(a / b), and the verdict."""
 
     ratio: float
     low: float
@@ -130,8 +130,8 @@ def holm(p_values: Sequence[float]) -> np.ndarray:
 def compare(a: np.ndarray, b: np.ndarray, level: float = LEVEL) -> Comparison:
     """Is error ``a`` smaller than error ``b``, measured on the same draws? The ratio is the median of a / b.
 
-    Verdict "better" or "worse" (of a) when the interval of the median log ratio leaves 0 out at ``level``, otherwise
-    "no detectable difference".
+    Verdict "better" or "worse" (of a) when the sign test rejects at ``level``, which is when the interval of the median
+    ratio leaves 1 out; otherwise "no detectable difference".
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         log_ratio = np.log(np.asarray(a, dtype=float)) - np.log(np.asarray(b, dtype=float))

@@ -8,10 +8,9 @@ import numpy as np
 import pandas as pd
 
 from favorbench.errors import ScenarioError
-from favorbench.metrics import METRICS
 from favorbench.registry import nearest
 from favorbench.scenario import ALIASES
-from favorbench.summary import CELL, LEVEL, STATS, Results, compare
+from favorbench.summary import CELL, LEVEL, STATS, Results, compare, holm, verdict
 from favorbench.trial import LABELS
 
 #: Metrics that are near 1 and read best as plain decimals.
@@ -101,8 +100,7 @@ def pivoted(results: Results, by: Sequence[str], metric: str = "mse", stat: str 
 
 def cell_tables(results: Results, metric: str = "mse", stat: str = "median") -> list[Table]:
     """One table for each cell: map x sampler in rows, R in columns."""
-    axis = "num_features" if results.scenario.budget == "features" else "num_projections"
-    tables = []
+    axis, tables = size_axis(results), []
     for _, trials in results.trials.groupby(list(CELL), sort=False, dropna=False):
         table = pivoted(results._replace(trials=trials), ["map", "sampler", axis], metric, stat)
         tables.append(table._replace(title=f"{metric}, {describe_cell(trials.iloc[0])}"))
@@ -133,34 +131,41 @@ def format_value(value: float, metric: str) -> str:
 
 
 def sentences(results: Results) -> list[str]:
-    """For each cell, in plain words: from which R does a map beat uniform attention, and what does best."""
+    """For each cell, in plain words: from which R a map beats uniform attention, and whether the sampler matters."""
     found = []
     if not results.manifest["complete"]:
         done, draws = results.manifest["draws_done"], results.manifest["draws"]
         found.append(f"PARTIAL: {done} of {draws} draws; run the same sweep again to complete it.")
     for _, cell in results.summary.groupby(list(CELL), sort=False, dropna=False):
-        found.append(_cell_sentence(results.trials, cell))
+        trials = results.trials.merge(cell[list(CELL)].drop_duplicates(), on=list(CELL))
+        found.append(_cell_sentence(trials, cell, size_axis(results)))
     return found
 
 
-def _cell_sentence(trials: pd.DataFrame, cell: pd.DataFrame) -> str:
+def size_axis(results: Results) -> str:
+    """What tables and figures count by: R, or features where that is the budget."""
+    return "num_features" if results.scenario.budget == "features" else "num_projections"
+
+
+def _cell_sentence(trials: pd.DataFrame, cell: pd.DataFrame, axis: str) -> str:
     maps = cell[cell["kind"] == "map"]
-    where = _where(cell.iloc[0])
-    largest, n = int(maps["num_projections"].max()), int(maps["n"].min())
+    where, unit = f"{describe_cell(cell.iloc[0])}:", HEADINGS.get(axis, axis)
+    largest, n = int(maps[axis].max()), int(maps["n"].min())
     judged = int((cell["map"] != "uniform").sum())
     if 2.0 ** (1 - n) * judged > 1 - LEVEL:
         needed = 1 + math.ceil(math.log2(judged / (1 - LEVEL)))
         return f"{where} {n} draws are too few to compare with uniform attention; use --trials {needed} or more."
-    better = maps[maps["versus_uniform"] == "better"]
+    better, worse = (maps[maps["versus_uniform"] == verdict] for verdict in ("better", "worse"))
     if better.empty:
-        text = f"{where} no map detectably beats uniform attention (the mean of V) at any R up to {largest}."
+        text = f"{where} no map detectably beats uniform attention (the mean of V) at any {unit} up to {largest}"
+        text += "; all are detectably worse." if len(worse) == len(maps) else "."
     else:
-        first = int(better["num_projections"].min())
-        who = " and ".join(_pair(row) for _, row in better[better["num_projections"] == first].iterrows())
-        text = f"{where} the first to beat uniform attention: {who}, at R = {first}."
-        missed = sorted(set(maps["map"]) - set(better["map"]))
-        text += f" Never up to R = {largest}: {', '.join(missed)}." if missed else ""
-    return text + _taylor_sentence(trials, cell, maps)
+        first = int(better[axis].min())
+        who = ", ".join(f"{row['map']}/{row['sampler']}" for _, row in better[better[axis] == first].iterrows())
+        text = f"{where} the first to beat uniform attention: {who}, at {unit} = {first}."
+        never = sorted(set(maps["map"]) - set(better["map"]))
+        text += f" Never, up to {unit} = {largest}: {', '.join(never)}." if never else ""
+    return text + _taylor_sentence(trials, cell, maps) + _sampler_sentence(trials, axis)
 
 
 def _taylor_sentence(trials: pd.DataFrame, cell: pd.DataFrame, maps: pd.DataFrame) -> str:
@@ -168,10 +173,8 @@ def _taylor_sentence(trials: pd.DataFrame, cell: pd.DataFrame, maps: pd.DataFram
     if "taylor-1" not in set(cell["map"]):
         return ""
     best = maps.sort_values("mse_median").iloc[0]
-    here = trials.merge(cell[list(CELL)].drop_duplicates(), on=list(CELL))
-    chosen = (here["map"] == best["map"]) & (here["sampler"] == best["sampler"])
-    ours = here[chosen & (here["num_projections"] == best["num_projections"])].set_index("draw")["mse"]
-    taylor = here[here["map"] == "taylor-1"].set_index("draw")["mse"]
+    ours = _errors(trials, best["map"], best["sampler"], best["num_projections"])
+    taylor = _errors(trials, "taylor-1", "none", 0)
     shared = ours.index.intersection(taylor.index)
     result = compare(taylor[shared].to_numpy(), ours[shared].to_numpy())
     if result.verdict != "better":
@@ -181,12 +184,33 @@ def _taylor_sentence(trials: pd.DataFrame, cell: pd.DataFrame, maps: pd.DataFram
     return f" taylor-1, {features} features and no randomness, has {times} less error than the best of them."
 
 
-def _pair(row: pd.Series) -> str:
-    return f"{row['map']}/{row['sampler']}"
+def _sampler_sentence(trials: pd.DataFrame, axis: str) -> str:
+    """orthogonal against iid, paired by draw: a sign test for every map and R, Holm over all."""
+    maps = trials[trials["kind"] == "map"]
+    if not {"iid", "orthogonal"} <= set(maps["sampler"]):
+        return ""
+    compared = []
+    for _, row in maps.drop_duplicates(["map", "num_projections"]).iterrows():
+        name, value = str(row["map"]), row[axis]
+        a, b = (_errors(trials, name, sampler, int(row["num_projections"])) for sampler in ("orthogonal", "iid"))
+        result = compare(a.to_numpy(), b[a.index].to_numpy())
+        compared.append((f"{name} at {HEADINGS.get(axis, axis)} = {value}", result))
+    adjusted = holm([result.p_value for _, result in compared])
+    found = [(text, verdict(p, math.log(r.ratio or 1e-300))) for (text, r), p in zip(compared, adjusted, strict=True)]
+    parts = []
+    for word in ("better", "worse"):
+        chosen = [text for text, judgement in found if judgement == word]
+        if chosen:
+            parts.append(
+                f"{word} for {', '.join(chosen)}" if len(chosen) <= 3 else f"{word} in {len(chosen)} of {len(found)}"
+            )
+    return f" orthogonal against iid: {'; '.join(parts) or 'no detectable difference at any R'}."
 
 
-def _where(row: pd.Series) -> str:
-    return f"At {describe_cell(row)}:"
+def _errors(trials: pd.DataFrame, name: str, sampler: str, size: int) -> pd.Series:
+    """The mse of one estimator at one R, by draw."""
+    chosen = (trials["map"] == name) & (trials["sampler"] == sampler) & (trials["num_projections"] == size)
+    return trials[chosen].set_index("draw")["mse"]
 
 
 def _counts(n: pd.Series) -> str:
@@ -211,7 +235,7 @@ def latex(table: Table, metric: str) -> str:
     head = [_escaped(HEADINGS.get(name, name)) for name in table.labels]
     head += [f"${_escaped(HEADINGS.get(table.axis, table.axis))} = {_escaped(value)}$" for value in table.columns]
     lines = [
-        "% needs \\usepackage{booktabs}; " + f"{table.caption}; * worse than uniform attention",
+        "% needs \\usepackage{booktabs}; " + f"{table.caption}; * median worse than uniform attention",
         "\\begin{tabular}{" + "l" * len(table.labels) + "r" * len(table.columns) + "}",
         "\\toprule",
         *([f"\\multicolumn{{{width}}}{{l}}{{{_escaped(table.title)}}} \\\\", "\\midrule"] if table.title else []),
@@ -246,17 +270,16 @@ def markdown_report(results: Results) -> str:
 
 def legend(results: Results) -> str:
     """What R means, what the mark means, and which baseline could not be had."""
-    if results.scenario.budget == "features":
-        text = "Compared at equal num_features. "
-    else:
-        text = "R counts projections; num_features is R, or 2R for trig and hyperbolic. "
-    text += "* worse than uniform attention (the mean of V)."
+    text = f"{what_r_means(results)} * median worse than uniform attention (the mean of V)."
     if "best-rank" in results.scenario.baselines and "best-rank" not in set(results.trials["map"]):
         text += " best-rank: not computed, the attention matrix has more than 2048 x 2048 entries."
     return text
 
 
-__all__ = [
-    "HEADINGS", "METRICS", "Table", "cell_tables", "describe_cell", "format_value", "latex", "legend", "long_table",
-    "markdown", "markdown_report", "parse_by", "pivoted", "pooled_over", "sentences", "varying",
-]  # fmt: skip
+def what_r_means(results: Results) -> str:
+    """Which maps have more features than projections, among those measured."""
+    if results.scenario.budget == "features":
+        return "Compared at equal num_features."
+    maps = results.trials[results.trials["kind"] == "map"]
+    double = sorted(set(maps[maps["num_features"] > maps["num_projections"]]["map"]))
+    return "R counts projections" + (f"; {', '.join(double)}: num_features = 2R." if double else " and features.")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from favorbench.audit import audit
-from favorbench.errors import FavorbenchError, ScenarioError
+from favorbench.errors import EstimatorError, ScenarioError
 
 IMPLEMENTATIONS = """
 import numpy as np
@@ -74,9 +74,9 @@ def test_a_right_estimator_is_favor_on_the_same_omega():
 
 
 def test_failures_are_reported_in_one_line():
-    with pytest.raises(FavorbenchError, match=re.escape("implementations:broken failed: KeyError: 'weights'")):
+    with pytest.raises(EstimatorError, match=re.escape("implementations:broken failed: KeyError: 'weights'")):
         audit(["implementations:broken"], runs=6)
-    with pytest.raises(FavorbenchError, match=re.escape("returned shape (3, 64); (L, d_v) = (256, 64) was expected")):
+    with pytest.raises(EstimatorError, match=re.escape("returned shape (3, 64); (L, d_v) = (256, 64) was expected")):
         audit(["implementations:wrong_shape"], runs=6)
     with pytest.raises(ScenarioError, match="allowed: performer-pytorch, or module:function"):
         audit(["performer"])

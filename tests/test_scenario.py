@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from favorbench.errors import ScenarioError
-from favorbench.plan import estimate, plan
+from favorbench.plan import cost, plan
 from favorbench.scenario import as_scenario, load_scenario, shipped_scenarios
 from tests.conftest import small_scenario
 
@@ -126,9 +126,9 @@ def test_the_estimate_counts_rows_exactly():
 
     scenario = small_scenario()
     draws = plan(scenario)
-    cost = estimate(scenario, draws)
-    assert cost.rows == sum(len(run_draw(scenario, draw)) for draw in draws)
-    assert (cost.draws, cost.cells) == (3, 1) and cost.seconds > 0 and cost.memory_bytes > 0
+    found = cost(scenario, draws)
+    assert found.rows == sum(len(run_draw(scenario, draw)) for draw in draws)
+    assert (found.draws, found.cells) == (3, 1) and found.seconds > 0 and found.memory_bytes > 0
 
 
 def test_budget_features_needs_multiples():

@@ -91,7 +91,7 @@ def theory(
     sampler: Annotated[str, typer.Argument(help="A sampler.")] = "iid",
     head_dim: Annotated[int, typer.Option("-d", "--head-dim", min=2, max=4096, help="Head dimension.")] = 16,
     norm: Annotated[
-        str, typer.Option(help="|x| = |y| of the scaled query and key; sqrt(d)^(1/2) for N(0, I) inputs.")
+        str, typer.Option(help="|x| = |y| of scaled query and key; d^(1/4) is typical of N(0, I) inputs.")
     ] = "0.5,1,1.5,2",
     num_projections: Annotated[str, typer.Option("-R", "--num-projections", help="R.")] = "16,64,256,1024",
     cosine: Annotated[float, typer.Option(min=-1, max=1, help="Cosine between query and key.")] = 0.0,

@@ -91,9 +91,10 @@ def table(
 ) -> None:
     """Print a table: any metric, any statistic, by any axes."""
     from favorbench import console, tables
+    from favorbench.metrics import METRICS
     from favorbench.summary import STATS, load
 
-    check("--metric", metric, tables.METRICS)
+    check("--metric", metric, METRICS)
     check("--stat", stat, STATS)
     results = load(run)
     _warn_partial(results)
@@ -116,9 +117,8 @@ def table(
         if format == "rich":
             console.show_table(console.stdout(), one, metric, tables.legend(results))
         elif format == "md":
-            typer.echo(
-                (f"**{one.title}**\n\n" if one.title else "") + tables.markdown(one, metric) + f"\n{one.caption}."
-            )
+            title = f"**{one.title}**\n\n" if one.title else ""
+            typer.echo(f"{title}{tables.markdown(one, metric)}\n{one.caption}. {tables.legend(results)}\n")
         else:
             typer.echo(tables.latex(one, metric))
 
@@ -215,7 +215,7 @@ def list_(
     if as_json:
         print_json({what: found})
     else:
-        console.show_records(console.stdout(), found, list(found[0]))
+        console.show_records(console.stdout(), found)
 
 
 def _say_what_happened(results: "Results") -> None:
@@ -250,9 +250,10 @@ def _print_tables(results: "Results") -> None:
 
 
 def _print_plan(study: Any, path: Path, as_json: bool) -> None:
-    from favorbench.plan import estimate, plan
+    from favorbench.plan import cost as planned_cost
+    from favorbench.plan import plan
 
-    cost = estimate(study, plan(study))
+    cost = planned_cost(study, plan(study))
     facts = cost._asdict() | {"scenario": study.model_dump(mode="json"), "out": str(path)}
     if as_json:
         print_json(facts)

@@ -14,8 +14,8 @@ TITLES = {
 }
 
 
-def draw(name: str, curves: pd.DataFrame, baselines: pd.DataFrame, directory: Path) -> list[Path]:
-    """curves: version, curve, R, n, mean, std. baselines: map, R, mean. Returns the files."""
+def draw(name: str, scale: float, curves: pd.DataFrame, baselines: pd.DataFrame, directory: Path) -> list[Path]:
+    """curves: version, curve, map, sampler, R, n, mean, std. baselines: map, R, mean. Returns the files."""
     versions = list(dict.fromkeys(curves["version"]))
     with style.context():
         figure, axes = style.panels(len(versions), len(versions), height=3.8, width=5.2)
@@ -28,12 +28,21 @@ def draw(name: str, curves: pd.DataFrame, baselines: pd.DataFrame, directory: Pa
         style.finish(
             figure,
             axes,
-            f"{name}: output MSE, L = 1024, d = 16. Line: mean of {curves['n'].iloc[0]} draws, all redrawn for every "
-            "R; band: ± population standard deviation, its lower edge never below a thousandth of the mean. "
-            "R counts projections; sin/cos has 2R features.",
+            f"{name}: output MSE, L = 1024, d = 16, q, k and v all times {scale:g}. {named(curves)} "
+            f"Line: mean of {curves['n'].iloc[0]} draws, all redrawn for every R; band: ± population standard "
+            "deviation, its lower edge never below a thousandth of the mean. R counts projections; sin/cos: 2R features.",
         )
         baseline_rows = baselines.rename(columns={"map": "curve"}).assign(version="baseline")
         return style.save(figure, directory, name, pd.concat([curves, baseline_rows], ignore_index=True))
+
+
+def named(curves: pd.DataFrame) -> str:
+    """Which map and sampler each curve is, in each version."""
+    sentences = []
+    for version, rows in curves.drop_duplicates(["version", "curve"]).groupby("version", sort=False):
+        names = [f"{row['curve']} is {row['map']}/{row['sampler']}" for _, row in rows.iterrows()]
+        sentences.append(f"{TITLES[str(version)].capitalize()}: {', '.join(names)}.")
+    return " ".join(sentences)
 
 
 def _panel(ax: Axes, curves: pd.DataFrame, baselines: pd.DataFrame) -> None:

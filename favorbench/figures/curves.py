@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from favorbench.figures import style
 from favorbench.metrics import METRICS
 from favorbench.summary import CELL, Results
-from favorbench.tables import HEADINGS, describe_cell
+from favorbench.tables import HEADINGS, describe_cell, size_axis, what_r_means
 
 PANELS = 12  # in one figure; more go to name-2, name-3, ...
 
@@ -31,15 +31,14 @@ def draw_comparison(
     maps = results.summary[results.summary["kind"] == "map"]
     if maps[compared].nunique() < 2 or maps["num_projections"].nunique() < 2:
         return []
-    x = "num_features" if results.scenario.budget == "features" else "num_projections"
+    x = size_axis(results)
     panels = []
     for title, cell in cells(results):
         estimators, baselines = cell[cell["kind"] == "map"], cell[cell["kind"] == "baseline"]
         for value, rows in estimators.groupby(panel_for_each, sort=False):
             panels.append(Panel(", ".join(filter(None, (title, str(value)))), rows, baselines))
-    columns = min(maps[panel_for_each].nunique(), 4)
-    if columns == 1:
-        columns = min(2, len(panels))
+    count = maps[panel_for_each].nunique()
+    columns = count if count in (2, 3) else min(2, len(panels))
     return draw_panels(results, name, panels, x, lambda row: row[compared], columns, metric, directory)
 
 
@@ -89,15 +88,10 @@ def caption(results: Results, metric: str, x: str) -> str:
     draws = f"{n.min()}" if n.min() == n.max() else f"{n.min()} to {n.max()}"
     first = results.summary.iloc[0]
     fixed = "" if any(results.summary[a].nunique() > 1 for a in CELL) else f" {describe_cell(first)}."
-    meaning = (
-        "R counts features (equal num_features)."
-        if results.scenario.budget == "features"
-        else "R counts projections: trig and hyperbolic have 2R features, the other maps R."
-    )
     partial = "" if results.manifest["complete"] else "PARTIAL RUN. "
     return (
-        f"{partial}{results.scenario.name}: median of {draws} draws, band from 10 % to 90 %.{fixed} {meaning} "
-        f"{metric}: {METRICS[metric].formula}."
+        f"{partial}{results.scenario.name}: median of {draws} draws, band from 10 % to 90 %.{fixed} "
+        f"{what_r_means(results)} {metric}: {METRICS[metric].formula}. best-rank may leave the axis below."
     )
 
 

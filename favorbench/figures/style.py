@@ -37,6 +37,7 @@ RC = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.color": "0.9",
     "svg.hashsalt": "favorbench",  # the same figure is the same file
 }

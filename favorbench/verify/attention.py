@@ -50,14 +50,18 @@ def stabilised(subject: str, feature_map: FeatureMap, sample: Sample, seed: int)
     x, y = query * HEAD_DIM**-0.25, key * HEAD_DIM**-0.25
     output = linear_attention(query, key, value, sample, feature_map)
     kernel = kernel_estimate(x, y, sample, _Plain(feature_map))
-    normaliser = np.sum(kernel, axis=-1, keepdims=True)
-    # rounding of the quotient grows with the cancellation in its normaliser
-    condition = np.sum(np.abs(kernel), axis=-1, keepdims=True) / np.abs(normaliser)
-    expected = kernel @ value / normaliser
-    error = np.abs(output - expected) / (condition * np.maximum(1.0, np.abs(expected)))
+    error = _difference(output, kernel, value)
     return Measurement(
         subject, "stabilisers cancel", float(np.max(error)) / 1e-12, 0, f"largest error {np.max(error):.1e}"
     )
+
+
+def _difference(output: np.ndarray, kernel: np.ndarray, value: np.ndarray) -> float:
+    """How far the output is from kernel @ value / kernel @ 1, where rounding grows as the normaliser cancels."""
+    normaliser = np.sum(kernel, axis=-1, keepdims=True)
+    condition = np.sum(np.abs(kernel), axis=-1, keepdims=True) / np.abs(normaliser)
+    expected = kernel @ value / normaliser
+    return float(np.max(np.abs(output - expected) / (condition * np.maximum(1.0, np.abs(expected)))))
 
 
 @dataclass(frozen=True)
@@ -98,11 +102,7 @@ def causal_is_masked(subject: str, feature_map: FeatureMap, sample: Sample, seed
     query, key, value = 0.5 * rng.standard_normal((3, length, HEAD_DIM))
     output = linear_attention(query, key, value, sample, feature_map, causal=True)
     x, y = query * HEAD_DIM**-0.25, key * HEAD_DIM**-0.25
-    kernel = np.tril(kernel_estimate(x, y, sample, feature_map))
-    normaliser = np.sum(kernel, axis=-1, keepdims=True)
-    condition = np.sum(np.abs(kernel), axis=-1, keepdims=True) / np.abs(normaliser)
-    expected = kernel @ value / normaliser
-    error = float(np.max(np.abs(output - expected) / (condition * np.maximum(1.0, np.abs(expected)))))
+    error = _difference(output, np.tril(kernel_estimate(x, y, sample, feature_map)), value)
     return Measurement(subject, "causal equals masked", error / 1e-12, 0, f"largest error {error:.1e}")
 
 

@@ -24,6 +24,8 @@ class Measurement(NamedTuple):
     detail: str = ""
     #: The smallest relative bias that this would have detected is detectable * threshold; nan where it has no meaning.
     detectable: float = math.nan
+    #: The verdict where there is no statistic (nan).
+    otherwise: str = NO_CLAIM
 
 
 class Check(NamedTuple):
@@ -49,8 +51,7 @@ def judged(measurements: Sequence[Measurement], false_alarm: float = FALSE_ALARM
     for m in measurements:
         limit = threshold if m.tests else 1.0
         if math.isnan(m.statistic):
-            verdict = NOT_MEASURABLE if m.claim == "variance" else NO_CLAIM
-            limit = math.nan
+            verdict, limit = m.otherwise, math.nan
         else:
             verdict = HOLDS if m.statistic <= limit else REFUTED
         checks.append(Check(m.subject, m.claim, m.statistic, limit, verdict, m.detail, m.detectable * threshold))
