@@ -30,7 +30,8 @@ def draw(name: str, scale: float, curves: pd.DataFrame, baselines: pd.DataFrame,
             axes,
             f"{name}: output MSE, L = 1024, d = 16, q, k and v all times {scale:g}. {named(curves)} "
             f"Line: mean of {curves['n'].iloc[0]} draws, all redrawn for every R; band: ± population standard "
-            "deviation, its lower edge never below a thousandth of the mean. R counts projections; sin/cos: 2R features.",
+            "deviation, its lower edge never below a thousandth of the mean. R counts projections; sin/cos: 2R "
+            "features.",
         )
         baseline_rows = baselines.rename(columns={"map": "curve"}).assign(version="baseline")
         return style.save(figure, directory, name, pd.concat([curves, baseline_rows], ignore_index=True))
