@@ -89,7 +89,7 @@ def verify(
 def theory(
     map: Annotated[str, typer.Argument(help="A feature map, e.g. positive.", show_default=False)],
     sampler: Annotated[str, typer.Argument(help="A sampler.")] = "iid",
-    head_dim: Annotated[int, typer.Option("-d", "--head-dim", min=2, max=4096, help="Head dimension.")] = 16,
+    head_dim: Annotated[int, typer.Option("-d", "--d", "--head-dim", min=2, max=4096, help="Head dimension.")] = 16,
     norm: Annotated[
         str, typer.Option(help="|x| = |y| of scaled query and key; d^(1/4) is typical of N(0, I) inputs.")
     ] = "0.5,1,1.5,2",

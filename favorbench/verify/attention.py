@@ -66,12 +66,17 @@ def _difference(output: np.ndarray, kernel: np.ndarray, value: np.ndarray) -> fl
 
 @dataclass(frozen=True)
 class _Plain(FeatureMap):
-    """A map's plain features for queries and keys alike, as its formula has them."""
+    """A map's plain features for queries and keys alike, as its formula has them; keys times exp(key_shift)."""
 
     wrapped: FeatureMap
+    key_shift: float = 0.0
 
     def features(self, x: np.ndarray, projection: np.ndarray, extra: np.ndarray | None) -> tuple[Features, ...]:
         return self.wrapped.features(x, projection, extra)
+
+    def key_features(self, x: np.ndarray, projection: np.ndarray, extra: np.ndarray | None) -> tuple[Features, ...]:
+        blocks = self.wrapped.features(x, projection, extra)
+        return tuple(block._replace(log_scale=block.log_scale + self.key_shift) for block in blocks)
 
     def draw_extra(self, rng: np.random.Generator, num_projections: int) -> np.ndarray | None:
         return self.wrapped.draw_extra(rng, num_projections)
@@ -81,7 +86,7 @@ class _Plain(FeatureMap):
 
 
 def _symmetric(subject: str, feature_map: FeatureMap, sample: Sample, seed: int) -> Measurement:
-    """Permuted keys, doubled keys and a repeated head change nothing."""
+    """Permuted keys, doubled keys, a repeated head and a constant on the keys' log scale change nothing."""
     query, key, value = inputs(seed, norm=0.5)
     output = linear_attention(query, key, value, sample, feature_map)
     order = stream(seed, "verify", "order").permutation(LENGTH)
@@ -91,6 +96,8 @@ def _symmetric(subject: str, feature_map: FeatureMap, sample: Sample, seed: int)
     heads = linear_attention(stacked[0], stacked[1], stacked[2], sample, feature_map)
     scale = np.maximum(1.0, np.abs(output))
     worst = max(float(np.max(np.abs(other - output) / scale)) for other in (permuted, twice, heads[0], heads[1]))
+    plain, shifted = (linear_attention(query, key, value, sample, _Plain(feature_map, shift)) for shift in (0.0, 40.0))
+    worst = max(worst, float(np.max(np.abs(shifted - plain) / np.maximum(1.0, np.abs(plain)))))
     # signed normalisers may cancel to 1e-4 of their terms at these norms; then 1e-12 is what rounding leaves
     return Measurement(subject, "symmetries of attention", worst / 1e-9, 0, f"largest change {worst:.1e}")
 
