@@ -17,7 +17,8 @@ from favorbench.errors import WorkerError
 from favorbench.plan import Draw, plan
 from favorbench.scenario import Scenario, as_scenario, default_directory
 from favorbench.store import Store
-from favorbench.summary import Results, load, write_summary
+from favorbench.summary import Results, load
+from favorbench.tables import write_summary
 from favorbench.trial import Row, run_draw
 
 #: Called with (draws done, draws in all), first with what was there already.

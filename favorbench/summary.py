@@ -15,7 +15,7 @@ from scipy.special import bdtr
 
 from favorbench.metrics import METRICS
 from favorbench.scenario import Scenario
-from favorbench.store import read_manifest, read_scenario, read_trials, write_text
+from favorbench.store import read_manifest, read_scenario, read_trials
 
 #: A cell is one value of each of these: an input and how it is measured.
 CELL = ("input", "head", "scale", "value_scale", "query_len", "seq_len", "head_dim", "dtype")
@@ -161,12 +161,3 @@ def _versus_uniform(summary: pd.DataFrame) -> pd.Series:
         for index, p in zip(cell.index, holm(cell["sign_test"].tolist()), strict=True):
             verdicts[index] = verdict(p, -float(cell["skill_median"][index]))
     return verdicts
-
-
-def write_summary(path: Path) -> None:
-    """Write summary.csv and summary.md beside the trials. Raises StoreError."""
-    from favorbench.tables import markdown_report
-
-    results = load(path)
-    write_text(path / "summary.csv", results.summary.to_csv(index=False))
-    write_text(path / "summary.md", markdown_report(results))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,8 @@ import pandas as pd
 from favorbench.errors import ScenarioError
 from favorbench.registry import nearest
 from favorbench.scenario import ALIASES
-from favorbench.summary import CELL, LEVEL, STATS, Results, compare, holm, verdict
+from favorbench.store import write_text
+from favorbench.summary import CELL, LEVEL, STATS, Results, compare, holm, load, verdict
 from favorbench.trial import LABELS
 
 #: Metrics that are near 1 and read best as plain decimals.
@@ -266,6 +268,13 @@ def markdown_report(results: Results) -> str:
     for table in cell_tables(results):
         lines += [f"## {table.title}", "", markdown(table, "mse"), f"{table.caption}. {legend(results)}", ""]
     return "\n".join(lines)
+
+
+def write_summary(path: Path) -> None:
+    """Write summary.csv and summary.md beside the trials. Raises StoreError."""
+    results = load(path)
+    write_text(path / "summary.csv", results.summary.to_csv(index=False))
+    write_text(path / "summary.md", markdown_report(results))
 
 
 def legend(results: Results) -> str:

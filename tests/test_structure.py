@@ -20,9 +20,6 @@ ORDER = [
     "__init__", "__main__",
 ]  # fmt: skip
 
-#: Imports inside functions that would close a circle if they stood on top.
-LATE = {("summary", "tables")}
-
 
 def imports_of(path: Path) -> set[str]:
     found = set()
@@ -40,8 +37,7 @@ def test_imports_run_one_way():
         home = parts[0]
         assert home in ORDER, f"{path} has no place in the order"
         for other in imports_of(path) - {home}:
-            if (home, other) not in LATE:
-                assert ORDER.index(other) < ORDER.index(home), f"{path.name} imports {other}, which stands below it"
+            assert ORDER.index(other) < ORDER.index(home), f"{path.name} imports {other}, which stands below it"
 
 
 @pytest.mark.parametrize(
