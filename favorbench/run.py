@@ -15,10 +15,10 @@ import threadpoolctl
 
 from favorbench.errors import WorkerError
 from favorbench.plan import Draw, plan
+from favorbench.report import write_summary
 from favorbench.scenario import Scenario, as_scenario, default_directory
 from favorbench.store import Store
 from favorbench.summary import Results, load
-from favorbench.tables import write_summary
 from favorbench.trial import Row, run_draw
 
 #: Called with (draws done, draws in all), first with what was there already.

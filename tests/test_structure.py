@@ -16,7 +16,7 @@ from tests.conftest import REPOSITORY
 ORDER = [
     "errors", "arrays", "streams", "registry", "kernels", "logsum", "samplers", "maps", "causal", "attention",
     "theory", "inputs", "metrics", "baselines", "verify", "scenario", "plan", "trial", "provenance", "store",
-    "summary", "tables", "run", "figures", "claims", "reproduce", "audit", "catalogue", "console", "cli",
+    "summary", "tables", "report", "run", "figures", "claims", "reproduce", "audit", "catalogue", "console", "cli",
     "__init__", "__main__",
 ]  # fmt: skip
 

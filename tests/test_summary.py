@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from favorbench import tables
+from favorbench import report, tables
 from favorbench.run import sweep
 from favorbench.summary import compare, holm, median_interval, sign_test, summarise
 from tests.conftest import small_scenario
@@ -99,16 +99,16 @@ def test_verdicts_against_uniform():
 def test_sentences_say_what_the_verdicts_say():
     weak = sweep(small_scenario(scale="3", num_projections="4", trials=15), "weak")
     assert "no map detectably beats uniform attention (the mean of V) at any R up to 4" in " ".join(
-        tables.sentences(weak)
+        report.sentences(weak)
     )
     strong = sweep(small_scenario(scale="0.3", num_projections="4,300", trials=15, baselines="uniform"), "strong")
-    (sentence,) = tables.sentences(strong)
+    (sentence,) = report.sentences(strong)
     better = strong.summary[(strong.summary["versus_uniform"] == "better") & (strong.summary["kind"] == "map")]
     first = better.sort_values("num_projections", kind="stable").iloc[0]
     assert f"the first to beat uniform attention: {first['map']}/{first['sampler']}" in sentence
     assert f"at R = {first['num_projections']}." in sentence
     few = sweep(small_scenario(trials=2), "few")
-    (sentence,) = tables.sentences(few)
+    (sentence,) = report.sentences(few)
     assert "2 draws are too few" in sentence
     needed = int(sentence.split("--trials ")[1].split()[0])
     assert 2.0 ** (1 - needed) * 17 <= 0.05 < 2.0 ** (2 - needed) * 17  # 12 estimators and 5 baseline rows are judged

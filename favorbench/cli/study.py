@@ -236,7 +236,7 @@ def _warn_partial(results: "Results") -> None:
 
 
 def _print_tables(results: "Results") -> None:
-    from favorbench import console, tables
+    from favorbench import console, report, tables
 
     to = console.stdout()
     shown = tables.cell_tables(results)
@@ -244,7 +244,7 @@ def _print_tables(results: "Results") -> None:
         console.show_table(to, one, "mse", tables.legend(results))
     if len(shown) > MAX_TABLES:
         to.print(f"{len(shown) - MAX_TABLES} more tables in {results.path}/summary.md\n", soft_wrap=not to.is_terminal)
-    for sentence in tables.sentences(results):
+    for sentence in report.sentences(results):
         to.print(sentence, soft_wrap=not to.is_terminal)
     to.print(f"Saved in {results.path}. Figures: favorbench plot {results.path}", soft_wrap=not to.is_terminal)
 
@@ -269,7 +269,8 @@ def _print_plan(study: Any, path: Path, as_json: bool) -> None:
 
 
 def _as_json(results: "Results") -> dict[str, Any]:
-    from favorbench.tables import records, sentences
+    from favorbench.report import sentences
+    from favorbench.tables import records
 
     return {
         "complete": results.manifest["complete"],

@@ -1,0 +1,105 @@
+"""What a run says in words: a sentence for each cell, and summary.csv and summary.md."""
+
+import math
+from pathlib import Path
+
+import pandas as pd
+
+from favorbench.store import write_text
+from favorbench.summary import CELL, LEVEL, Results, compare, holm, load, verdict
+from favorbench.tables import HEADINGS, cell_tables, describe_cell, legend, markdown, size_axis
+
+
+def markdown_report(results: Results) -> str:
+    """summary.md: sentences, then the table of every cell."""
+    scenario = results.scenario
+    lines = [f"# {scenario.name}", ""] + ([scenario.title, ""] if scenario.title else [])
+    lines += [f"* {sentence}" for sentence in sentences(results)] + [""]
+    for table in cell_tables(results):
+        lines += [f"## {table.title}", "", markdown(table, "mse"), f"{table.caption}. {legend(results)}", ""]
+    return "\n".join(lines)
+
+
+def write_summary(path: Path) -> None:
+    """Write summary.csv and summary.md beside the trials. Raises StoreError."""
+    results = load(path)
+    write_text(path / "summary.csv", results.summary.to_csv(index=False))
+    write_text(path / "summary.md", markdown_report(results))
+
+
+def sentences(results: Results) -> list[str]:
+    """For each cell, in plain words: from which R a map beats uniform attention, and whether the sampler matters."""
+    found = []
+    if not results.manifest["complete"]:
+        done, draws = results.manifest["draws_done"], results.manifest["draws"]
+        found.append(f"PARTIAL: {done} of {draws} draws; run the same sweep again to complete it.")
+    for _, cell in results.summary.groupby(list(CELL), sort=False, dropna=False):
+        trials = results.trials.merge(cell[list(CELL)].drop_duplicates(), on=list(CELL))
+        found.append(_cell_sentence(trials, cell, size_axis(results)))
+    return found
+
+
+def _cell_sentence(trials: pd.DataFrame, cell: pd.DataFrame, axis: str) -> str:
+    maps = cell[cell["kind"] == "map"]
+    where, unit = f"{describe_cell(cell.iloc[0])}:", HEADINGS.get(axis, axis)
+    largest, n = int(maps[axis].max()), int(maps["n"].min())
+    judged = int((cell["map"] != "uniform").sum())
+    if 2.0 ** (1 - n) * judged > 1 - LEVEL:
+        needed = 1 + math.ceil(math.log2(judged / (1 - LEVEL)))
+        return f"{where} {n} draws are too few to compare with uniform attention; use --trials {needed} or more."
+    better, worse = (maps[maps["versus_uniform"] == verdict] for verdict in ("better", "worse"))
+    if better.empty:
+        text = f"{where} no map detectably beats uniform attention (the mean of V) at any {unit} up to {largest}"
+        text += "; all are detectably worse." if len(worse) == len(maps) else "."
+    else:
+        first = int(better[axis].min())
+        who = ", ".join(f"{row['map']}/{row['sampler']}" for _, row in better[better[axis] == first].iterrows())
+        text = f"{where} the first to beat uniform attention: {who}, at {unit} = {first}."
+        never = sorted(set(maps["map"]) - set(better["map"]))
+        text += f" Never, up to {unit} = {largest}: {', '.join(never)}." if never else ""
+    return text + _taylor_sentence(trials, cell, maps) + _sampler_sentence(trials, axis)
+
+
+def _taylor_sentence(trials: pd.DataFrame, cell: pd.DataFrame, maps: pd.DataFrame) -> str:
+    """Where the linear Taylor map does better than the best of all estimators, that belongs beside it."""
+    if "taylor-1" not in set(cell["map"]):
+        return ""
+    best = maps.sort_values("mse_median").iloc[0]
+    ours = _errors(trials, best["map"], best["sampler"], best["num_projections"])
+    taylor = _errors(trials, "taylor-1", "none", 0)
+    shared = ours.index.intersection(taylor.index)
+    result = compare(taylor[shared].to_numpy(), ours[shared].to_numpy())
+    if result.verdict != "better":
+        return ""
+    features = int(cell[cell["map"] == "taylor-1"]["num_features"].iloc[0])
+    times = f"{1 / result.ratio:.1f} times" if result.ratio > 0 else "far"
+    return f" taylor-1, {features} features and no randomness, has {times} less error than the best of them."
+
+
+def _sampler_sentence(trials: pd.DataFrame, axis: str) -> str:
+    """orthogonal against iid, paired by draw: a sign test for every map and R, Holm over all."""
+    maps = trials[trials["kind"] == "map"]
+    if not {"iid", "orthogonal"} <= set(maps["sampler"]):
+        return ""
+    compared = []
+    for _, row in maps.drop_duplicates(["map", "num_projections"]).iterrows():
+        name, value = str(row["map"]), row[axis]
+        a, b = (_errors(trials, name, sampler, int(row["num_projections"])) for sampler in ("orthogonal", "iid"))
+        result = compare(a.to_numpy(), b[a.index].to_numpy())
+        compared.append((f"{name} at {HEADINGS.get(axis, axis)} = {value}", result))
+    adjusted = holm([result.p_value for _, result in compared])
+    found = [(text, verdict(p, math.log(r.ratio or 1e-300))) for (text, r), p in zip(compared, adjusted, strict=True)]
+    parts = []
+    for word in ("better", "worse"):
+        chosen = [text for text, judgement in found if judgement == word]
+        if chosen:
+            parts.append(
+                f"{word} for {', '.join(chosen)}" if len(chosen) <= 3 else f"{word} in {len(chosen)} of {len(found)}"
+            )
+    return f" orthogonal against iid: {'; '.join(parts) or 'no detectable difference at any R'}."
+
+
+def _errors(trials: pd.DataFrame, name: str, sampler: str, size: int) -> pd.Series:
+    """The mse of one estimator at one R, by draw."""
+    chosen = (trials["map"] == name) & (trials["sampler"] == sampler) & (trials["num_projections"] == size)
+    return trials[chosen].set_index("draw")["mse"]
