@@ -133,9 +133,11 @@ def load_scenario(source: str | None = None, flags: Mapping[str, Any] | None = N
     origin = {"": str(path)} | {ALIASES.get(key, key): f"{path}: {key}" for key in content}
     for key, given in (flags or {}).items():
         if given is not None:
-            values[key] = _parsed(key, given)
+            parsed = _parsed(key, given)
+            if _as_tuple(parsed) != _as_tuple(values.get(key)):
+                values["title"] = f"{path.stem}, changed by flags"
+            values[key] = parsed
             origin[key] = FLAGS.get(key, key)
-            values["title"] = f"{path.stem}, changed by flags"
     return validated(values, origin)
 
 

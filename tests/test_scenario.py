@@ -27,6 +27,12 @@ def test_flags_win_over_the_file(tmp_path):
     assert scenario.num_projections == (4, "dlogd")
 
 
+def test_a_title_is_kept_only_by_the_study_it_belongs_to():
+    quick = load_scenario("quick")
+    assert load_scenario(None, {"maps": "positive,trig"}).title == quick.title
+    assert load_scenario(None, {"maps": "trig"}).title == "quick, changed by flags"
+
+
 def test_dlogd_is_the_papers_rule_of_thumb():
     scenario = small_scenario(num_projections="8,dlogd")
     assert scenario.sizes(16) == (8, 44)  # int(16 ln 16) = int(44.36)
