@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from favorbench.attention import exact_attention, kernel_estimate, linear_attention, sample_omega
-    from favorbench.maps import MAPS, FeatureMap, get_map
+    from favorbench.maps import MAPS, FeatureMap, Sample, get_map
     from favorbench.run import sweep
     from favorbench.samplers import SAMPLERS, Sampler, get_sampler
     from favorbench.scenario import Scenario, load_scenario
@@ -19,6 +19,7 @@ _HOMES = {
     "sample_omega": "attention",
     "MAPS": "maps",
     "FeatureMap": "maps",
+    "Sample": "maps",
     "get_map": "maps",
     "SAMPLERS": "samplers",
     "Sampler": "samplers",
@@ -42,6 +43,6 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "MAPS", "SAMPLERS", "FeatureMap", "Results", "Sampler", "Scenario", "exact_attention", "get_map", "get_sampler",
-    "kernel_estimate", "linear_attention", "load", "load_scenario", "sample_omega", "sweep",
+    "MAPS", "SAMPLERS", "FeatureMap", "Results", "Sample", "Sampler", "Scenario", "exact_attention", "get_map",
+    "get_sampler", "kernel_estimate", "linear_attention", "load", "load_scenario", "sample_omega", "sweep",
 ]  # fmt: skip

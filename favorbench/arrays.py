@@ -14,6 +14,8 @@ Array = Any
 
 DTYPES = ("float64", "float32")
 
+TILE_ELEMENTS = 1 << 17  # a MiB of float64: a tile and its temporaries stay in the caches of a core
+
 
 class Features(NamedTuple):
     """One block of a feature matrix, ``values * exp(log_scale)``, one column per projection.
@@ -23,13 +25,18 @@ class Features(NamedTuple):
 
     values: (..., n, R) factors that may have a sign; None means 1 everywhere.
     log_scale: (..., n, R), or (..., n, 1) when all features of a row share it.
+    fixed: the block does not depend on the projections (an exact polynomial, say) and may have any number of columns:
+    it counts once, whatever R, where the others are averaged over R.
     """
 
     values: Array | None
     log_scale: Array
+    fixed: bool = False
 
     def columns(self, start: int, stop: int) -> "Features":
-        """The features of projections start..stop."""
+        """The features of projections start..stop; a fixed block has no part in them."""
+        if self.fixed:
+            return self
         shared = self.log_scale.shape[-1] == 1
         return self._replace(
             values=None if self.values is None else self.values[..., start:stop],
@@ -68,6 +75,11 @@ def half_squared_norm(x: Array) -> Array:
     """|x|^2 / 2 of each row, shape (..., n, 1)."""
     xp = array_namespace(x)
     return 0.5 * xp.sum(x * x, axis=-1, keepdims=True)
+
+
+def tile_elements(like: Array) -> int:
+    """Numbers in one tile of work on the device of an array."""
+    return TILE_ELEMENTS
 
 
 def to_torch(array: np.ndarray) -> Array:

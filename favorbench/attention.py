@@ -10,18 +10,11 @@ from jaxtyping import Float
 from favorbench.arrays import Array, Features
 from favorbench.causal import causal_exact_attention, causal_linear_attention
 from favorbench.errors import InputError
-from favorbench.logsum import TILE_ELEMENTS, Accumulator, accumulate, quotient, tiles, with_ones
-from favorbench.maps import FeatureMap, get_map
+from favorbench.logsum import Accumulator, accumulate, prefix_sums, quotient, tiles, with_ones
+from favorbench.maps import FeatureMap, Sample, get_map
 from favorbench.samplers import Sampler, get_sampler
 
 KEY_TILE = 2048  # keys in one tile of exact attention
-
-
-class Sample(NamedTuple):
-    """What one map uses at random: omega, and what it draws beside it (phases), one row per projection."""
-
-    omega: Float[Array, "*samples num_projections head_dim"]
-    extra: Array | None = None
 
 
 class Estimator(NamedTuple):
@@ -33,13 +26,12 @@ class Estimator(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """A tile of an attention estimate: which estimator, which R, which rows of the queries."""
+    """A tile of the attention estimates of one estimator for every R in its sizes: which rows of the queries."""
 
     estimator: int
-    num_projections: int
     rows: slice
-    output: Float[Array, "*batch n d_v"]
-    normaliser: Float[Array, "*batch n 1"]
+    output: Float[Array, "sizes *batch n d_v"]
+    normaliser: Float[Array, "sizes *batch n 1"]
 
 
 def exact_attention(
@@ -58,15 +50,13 @@ def exact_attention(
     query, key, value = (xp.astype(a, xp.float64) for a in (query, key, value))
     if causal:
         return causal_exact_attention(query, key, value)
-    scaled = query * query.shape[-1] ** -0.5
-    right = with_ones(value)
-    key_tiles = tiles(key.shape[-2], TILE_ELEMENTS // KEY_TILE)
     outputs = []
-    for rows in tiles(query.shape[-2], min(key.shape[-2], KEY_TILE)):
-        state = None
-        for keys in key_tiles:
-            logits = scaled[..., rows, :] @ xp.matrix_transpose(key[..., keys, :])
-            state = accumulate(state, Features(None, logits), right[..., keys, :])
+    for rows in tiles(query.shape[-2], min(key.shape[-2], KEY_TILE), query):
+        scaled, state = query[..., rows, :] * query.shape[-1] ** -0.5, None
+        for start in range(0, key.shape[-2], KEY_TILE):
+            keys = slice(start, min(start + KEY_TILE, key.shape[-2]))
+            logits = scaled @ xp.matrix_transpose(key[..., keys, :])
+            state = accumulate(state, Features(None, logits), with_ones(value[..., keys, :]))
         outputs.append(quotient(state)[0])
     return xp.concat(outputs, axis=-2)
 
@@ -91,11 +81,11 @@ def linear_attention(
         if not feature_map.causal_safe:
             raise InputError(f"map {feature_map.name!r} uses the whole sequence and cannot be causal")
         x, y = (a * a.shape[-1] ** -0.25 for a in (query, key))
-        return causal_linear_attention(x, y, value, sample.omega, sample.extra, feature_map)
-    sizes = (sample.omega.shape[0],)
-    estimator = Estimator(feature_map, sample.extra, sizes)
+        return causal_linear_attention(x, y, value, sample, feature_map)
+    estimator = Estimator(feature_map, sample.extra, (sample.omega.shape[-2],))
     xp = array_namespace(query)
-    return xp.concat([e.output for e in attention_estimates(query, key, value, sample.omega, [estimator])], axis=-2)
+    tiles_of_output = attention_estimates(query, key, value, sample.omega, [estimator])
+    return xp.concat([estimate.output[0, ...] for estimate in tiles_of_output], axis=-2)
 
 
 def kernel_estimate(
@@ -106,23 +96,24 @@ def kernel_estimate(
 ) -> Float[Array, "*any n l"]:
     """phi(x).phi(y), the estimate of exp(x.y), for every pair of rows; x and y are ALREADY scaled by d^-1/4.
 
-    omega may have leading axes, one sample each (extra then has one axis of length 1 before its last): the result has
-    them too. Raises InputError if the shapes do not fit, ScenarioError for an unknown map.
+    omega, and extra, may have leading axes, one sample each: the result has them too. Raises InputError if the shapes
+    do not fit, ScenarioError for an unknown map.
     """
     if x.shape[-1] != y.shape[-1]:
         raise InputError(f"x has head_dim {x.shape[-1]} and y has {y.shape[-1]}; they must be equal")
     feature_map, sample = _resolved(map, omega, x.shape[-1])
     xp = array_namespace(x, y)
     weights = xp.matrix_transpose(sample.omega)
-    left = feature_map.query_features(x, x @ weights, sample.extra)
-    right = feature_map.key_features(y, y @ weights, sample.extra)
-    total = 0.0
+    left = feature_map.query_features(x, x @ weights, sample)
+    right = feature_map.key_features(y, y @ weights, sample)
+    total, num_projections = 0.0, sample.omega.shape[-2]
     for a, b in zip(left, right, strict=True):
         peak_a = xp.max(a.log_scale, axis=-1, keepdims=True)
         peak_b = xp.max(b.log_scale, axis=-1, keepdims=True)
         product = a.relative_to(peak_a) @ xp.matrix_transpose(b.relative_to(peak_b))
-        total = total + product * xp.exp(peak_a + xp.matrix_transpose(peak_b))
-    return total / sample.omega.shape[-2]
+        weight = 1.0 if a.fixed else 1.0 / num_projections
+        total = total + weight * product * xp.exp(peak_a + xp.matrix_transpose(peak_b))
+    return total
 
 
 def sample_omega(
@@ -137,28 +128,76 @@ def sample_omega(
     Raises ScenarioError for an unknown sampler or map.
     """
     omega = get_sampler(sampler).sample(rng, num_projections, head_dim)
-    return omega if map is None else Sample(omega, get_map(map).draw_extra(rng.spawn(1)[0], num_projections))
+    return omega if map is None else Sample(omega, get_map(map).draw_extra(rng.spawn(1)[0], num_projections, head_dim))
 
 
 def attention_estimates(
-    query: Array, key: Array, value: Array, omega: Array, estimators: Sequence[Estimator]
+    query: Array,
+    key: Array,
+    value: Array,
+    omega: Array,
+    estimators: Sequence[Estimator],
+    query_rows: Array | None = None,
 ) -> Iterator[Estimate]:
     """Every estimator at every R, tile by tile, from one projection of queries and of keys.
 
     Two passes: over keys, for one (R, d_v + 1) summary per block of features; over queries, for the outputs, all R
     from one running sum over features. Memory is O(tile + R d_v) beside the inputs.
+    query_rows: indices of the queries that are answered (all by default); a map is fitted to all of them.
     """
-    x, y = (a * a.shape[-1] ** -0.25 for a in (query, key))
-    estimators = [e._replace(map=e.map.fit(x, y, omega[: e.sizes[-1], :])) for e in estimators]
-    summaries = _key_summaries(y, with_ones(value), omega, estimators)
-    for rows in tiles(x.shape[-2], omega.shape[0]):
-        projection = _project(x[..., rows, :], omega)
-        for index, (estimator, summary) in enumerate(zip(estimators, summaries, strict=True)):
-            width = estimator.sizes[-1]
-            blocks = estimator.map.query_features(x[..., rows, :], projection[..., :width], estimator.extra)
-            for size, state in _prefix_sums(blocks, summary, estimator.sizes):
-                output, normaliser = quotient(state)
-                yield Estimate(index, size, rows, output, normaliser)
+    xp, scale = array_namespace(query), query.shape[-1] ** -0.25
+    samples = [Sample(omega[..., : e.sizes[-1], :], e.extra) for e in estimators]
+    maps = [_fitted(e.map, query, key, sample.omega) for e, sample in zip(estimators, samples, strict=True)]
+    width = max(omega.shape[-2], *(feature_map.num_features(0, query.shape[-1]) for feature_map in maps))
+    summaries = _key_summaries(key, value, omega, maps, samples, width)
+    if query_rows is not None:
+        query = xp.take(query, query_rows, axis=-2)
+    for rows in tiles(query.shape[-2], width, query):
+        x = query[..., rows, :] * scale
+        projection = x @ xp.matrix_transpose(omega)
+        for index, (feature_map, sample, summary) in enumerate(zip(maps, samples, summaries, strict=True)):
+            blocks = feature_map.query_features(x, projection[..., : sample.omega.shape[-2]], sample)
+            output, normaliser = _outputs(blocks, summary, estimators[index].sizes)
+            yield Estimate(index, rows, output, normaliser)
+
+
+def _fitted(feature_map: FeatureMap, query: Array, key: Array, omega: Array) -> FeatureMap:
+    """The map with what it takes from the data; a map that takes nothing spares two arrays as long as the inputs."""
+    if type(feature_map).fit is FeatureMap.fit:
+        return feature_map
+    scale = query.shape[-1] ** -0.25
+    return feature_map.fit(query * scale, key * scale, omega)
+
+
+def _key_summaries(
+    key: Array, value: Array, omega: Array, maps: Sequence[FeatureMap], samples: Sequence[Sample], width: int
+) -> list[list[Accumulator]]:
+    """For each map and block of features: sum over keys of feature times [value, 1], one row per feature."""
+    xp, scale = array_namespace(key), key.shape[-1] ** -0.25
+    summaries: list[list[Accumulator | None]] = [[] for _ in maps]
+    for keys in tiles(key.shape[-2], width, key):
+        y, right = key[..., keys, :] * scale, with_ones(value[..., keys, :])
+        projection = y @ xp.matrix_transpose(omega)
+        for summary, feature_map, sample in zip(summaries, maps, samples, strict=True):
+            blocks = feature_map.key_features(y, projection[..., : sample.omega.shape[-2]], sample)
+            summary.extend([None] * (len(blocks) - len(summary)))
+            for i, block in enumerate(blocks):
+                summary[i] = accumulate(summary[i], block.transposed(), right)
+    return summaries  # pyright: ignore[reportReturnType]  (there is at least one tile, so no None is left)
+
+
+def _outputs(blocks: Sequence[Features], summary: Sequence[Accumulator], sizes: Sequence[int]) -> tuple[Array, Array]:
+    """For each R in sizes (leading axis) output and normaliser, from the sum over the first R projections.
+
+    The key summary's log peak joins the query's log feature before the row maximum is taken: so for a positive map the
+    normaliser of the largest R is at least 1. A fixed block counts R times, as there is no factor 1/R.
+    """
+    xp = array_namespace(summary[0].total)
+    joined = [
+        block._replace(log_scale=block.log_scale + xp.matrix_transpose(keys.log_peak))
+        for block, keys in zip(blocks, summary, strict=True)
+    ]
+    return quotient(prefix_sums(joined, [keys.total for keys in summary], sizes))
 
 
 def check_shapes(query: Array, key: Array, value: Array, causal: bool = False) -> None:
@@ -178,52 +217,12 @@ def check_shapes(query: Array, key: Array, value: Array, causal: bool = False) -
         raise InputError(f"{shapes}: the leading axes must be equal")
 
 
-def _key_summaries(y: Array, right: Array, omega: Array, estimators: Sequence[Estimator]) -> list[list[Accumulator]]:
-    """For each estimator and block of features: sum over keys of feature times [value, 1], one row per projection."""
-    summaries: list[list[Accumulator | None]] = [[] for _ in estimators]
-    for keys in tiles(y.shape[-2], omega.shape[0]):
-        projection = _project(y[..., keys, :], omega)
-        for summary, (feature_map, extra, sizes) in zip(summaries, estimators, strict=True):
-            blocks = feature_map.key_features(y[..., keys, :], projection[..., : sizes[-1]], extra)
-            summary.extend([None] * (len(blocks) - len(summary)))
-            for i, block in enumerate(blocks):
-                summary[i] = accumulate(summary[i], block.transposed(), right[..., keys, :])
-    return summaries  # pyright: ignore[reportReturnType]  (there is at least one tile, so no None is left)
-
-
-def _prefix_sums(
-    blocks: Sequence[Features], summary: Sequence[Accumulator], sizes: Sequence[int]
-) -> Iterator[tuple[int, Accumulator]]:
-    """For each R in sizes, the sum over the first R projections of query feature times key summary.
-
-    The key summary's log peak joins the query's log feature before the row maximum is taken: so for a positive map the
-    largest term of a normaliser is at least 1, for every R.
-    """
-    xp = array_namespace(summary[0].total)
-    joined = [
-        block._replace(log_scale=block.log_scale + xp.matrix_transpose(keys.log_peak))
-        for block, keys in zip(blocks, summary, strict=True)
-    ]
-    state, start = None, 0
-    for stop in sizes:
-        for block, keys in zip(joined, summary, strict=True):
-            state = accumulate(state, block.columns(start, stop), keys.total[..., start:stop, :])
-        start = stop
-        assert state is not None
-        yield stop, state
-
-
-def _project(x: Array, omega: Array) -> Array:
-    xp = array_namespace(x)
-    return x @ xp.matrix_transpose(omega)
-
-
 def _resolved(map: str | FeatureMap, omega: Sample | Array, head_dim: int) -> tuple[FeatureMap, Sample]:
     feature_map = get_map(map)
     sample = omega if isinstance(omega, Sample) else Sample(omega)
     if sample.omega.ndim < 2 or sample.omega.shape[-1] != head_dim or sample.omega.shape[-2] == 0:
         raise InputError(f"omega has shape {tuple(sample.omega.shape)}; it must be (num_projections, {head_dim})")
-    if sample.extra is None and feature_map.draw_extra(np.random.default_rng(0), 1) is not None:
+    if sample.extra is None and feature_map.draw_extra(np.random.default_rng(0), 1, head_dim) is not None:
         raise InputError(
             f"map {feature_map.name!r} draws more than omega: use sample_omega(..., map={feature_map.name!r})"
         )

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from favorbench.logsum import accumulate, tiles
+from favorbench.attention import Estimator, attention_estimates
 from favorbench.maps import Taylor
 from favorbench.registry import build
 
@@ -54,17 +54,10 @@ class Uniform(Baseline):
 
 def taylor_attention(query: np.ndarray, key: np.ndarray, value: np.ndarray, order: int) -> Answer:
     """Linear attention with the explicit features of the Taylor polynomial of exp(x.y), in tiles."""
-    taylor, head_dim = Taylor(order), query.shape[-1]
-    width = taylor.num_features(head_dim)
-    x, y = query * head_dim**-0.25, key * head_dim**-0.25
-    right = np.concatenate([value, np.ones((len(value), 1))], axis=-1)
-    state = None
-    for rows in tiles(len(y), width):
-        state = accumulate(state, taylor.features(y[rows]).transposed(), right[rows])
-    assert state is not None
-    sums = np.concatenate([taylor.features(x[rows]).relative_to(0.0) @ state.total for rows in tiles(len(x), width)])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return Answer(0, width, sums[:, :-1] / sums[:, -1:], sums[:, -1:])
+    estimator = Estimator(Taylor(order), None, (1,))
+    found = list(attention_estimates(query, key, value, query[:1] * 0.0, [estimator]))
+    output, normaliser = (np.concatenate([getattr(e, part)[0] for e in found]) for part in ("output", "normaliser"))
+    return Answer(0, Taylor(order).num_features(0, query.shape[-1]), output, normaliser)
 
 
 @dataclass(frozen=True)

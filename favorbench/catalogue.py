@@ -5,7 +5,7 @@ from typing import Any
 
 from favorbench.baselines import BASELINES
 from favorbench.inputs import INPUTS, SHIPPED, File
-from favorbench.maps import MAPS
+from favorbench.maps import MAPS, FeatureMap
 from favorbench.metrics import METRICS
 from favorbench.samplers import SAMPLERS
 from favorbench.scenario import shipped_scenarios
@@ -27,13 +27,13 @@ def _maps() -> list[dict[str, Any]]:
     return [
         {
             "name": member.name,
-            "features": "R" if member.features_per_projection == 1 else f"{member.features_per_projection}R",
+            "features": _features(member),
             "unbiased": _yes(member.unbiased),
             "nonnegative": _yes(member.nonnegative),
             "causal_safe": _yes(member.causal_safe),
             "reference": member.reference,
         }
-        for member in MAPS
+        for member in (cls() for cls in MAPS)
     ]
 
 
@@ -80,6 +80,12 @@ def _baselines() -> list[dict[str, Any]]:
     return [
         {"name": member.name, "description": member.description, "reference": member.reference} for member in BASELINES
     ]
+
+
+def _features(member: FeatureMap) -> str:
+    """How many features for R projections."""
+    per = member.features_per_projection
+    return {0: "fixed", 1: "R"}.get(per, f"{per}R")
 
 
 def _yes(value: bool) -> str:

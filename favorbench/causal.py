@@ -1,12 +1,13 @@
 """Causal attention: every query sees the keys up to its own position. Exact, and linear as chunked prefix sums."""
 
+import math
 from collections.abc import Sequence
 
 from array_api_compat import array_namespace
 
 from favorbench.arrays import Array, Features
 from favorbench.logsum import Accumulator, accumulate, quotient, with_ones
-from favorbench.maps import FeatureMap
+from favorbench.maps import FeatureMap, Sample
 
 CHUNK = 128  # positions treated together: a chunk costs CHUNK^2 kernel values, all chunks together O(L)
 
@@ -27,25 +28,24 @@ def causal_exact_attention(query: Array, key: Array, value: Array) -> Array:
     return xp.concat(outputs, axis=-2)
 
 
-def causal_linear_attention(
-    x: Array, y: Array, value: Array, omega: Array, extra: Array | None, feature_map: FeatureMap
-) -> Array:
+def causal_linear_attention(x: Array, y: Array, value: Array, sample: Sample, feature_map: FeatureMap) -> Array:
     """Linear attention of scaled queries x and keys y (..., L, d) as prefix sums over chunks; no L x R x d_v array.
 
     A query's features are taken relative to the largest key up to the end of its chunk. Katharopoulos et al. 2020,
     arXiv 2006.16236, eq. (9)-(12).
     """
     xp = array_namespace(x)
-    weights, right, outputs = xp.matrix_transpose(omega), with_ones(value), []
+    weights, right, outputs = xp.matrix_transpose(sample.omega), with_ones(value), []
     past: Sequence[Accumulator | None] = ()
+    log_size = math.log(sample.omega.shape[-2])  # a fixed block counts R times, as there is no factor 1/R
     for rows in _chunks(x.shape[-2]):
         x_rows, y_rows, right_rows = x[..., rows, :], y[..., rows, :], right[..., rows, :]
-        keys = feature_map.key_features(y_rows, y_rows @ weights, extra)
+        keys = feature_map.key_features(y_rows, y_rows @ weights, sample)
         past = past or [None for _ in keys]
         present = [accumulate(state, k.transposed(), right_rows) for state, k in zip(past, keys, strict=True)]
         queries = [
-            q._replace(log_scale=q.log_scale + xp.matrix_transpose(state.log_peak))
-            for q, state in zip(feature_map.query_features(x_rows, x_rows @ weights, extra), present, strict=True)
+            q._replace(log_scale=q.log_scale + xp.matrix_transpose(state.log_peak) + (log_size if q.fixed else 0.0))
+            for q, state in zip(feature_map.query_features(x_rows, x_rows @ weights, sample), present, strict=True)
         ]
         outputs.append(_chunk_output(queries, keys, past, present, right_rows))
         past = present

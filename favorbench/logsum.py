@@ -1,18 +1,19 @@
 """Sums of exp(log) * value that keep their own maximum, so that nothing overflows and no eps is needed.
 
-One operation carries all of attention: ``accumulate`` sums over keys (exact attention), over keys for each feature, and
-over features for each query.
+One operation carries all of attention: a product of features with values, summed over keys (exact attention), over keys
+for each feature, and over features for each query; the last for every R at once.
 """
 
+import itertools
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from array_api_compat import array_namespace
 from jaxtyping import Float
 
-from favorbench.arrays import Array, Features
-
-TILE_ELEMENTS = 1 << 16  # half a MiB of float64: a tile and its temporaries stay in a core's second-level cache
+from favorbench.arrays import Array, Features, tile_elements
 
 
 class Accumulator(NamedTuple):
@@ -21,23 +22,83 @@ class Accumulator(NamedTuple):
     log_peak: Float[Array, "*batch n 1"]
     total: Float[Array, "*batch n columns"]
 
+    def times(self, factor: float) -> "Accumulator":
+        """The sum times a positive factor."""
+        return self._replace(log_peak=self.log_peak + math.log(factor))
+
 
 def accumulate(state: Accumulator | None, features: Features, right: Array) -> Accumulator:
     """Add features @ right, (..., n, m) @ (..., m, columns), to the running sum."""
-    xp = array_namespace(right)
-    peak = xp.max(features.log_scale, axis=-1, keepdims=True)
-    if state is not None:
-        peak = xp.maximum(peak, state.log_peak)
-    peak = xp.where(xp.isfinite(peak), peak, xp.zeros_like(peak))  # a row of zero features has log -inf
-    total = features.relative_to(peak) @ right
-    if state is not None:
-        total = total + state.total * xp.exp(state.log_peak - peak)
+    return merge(state, _product(features, right))
+
+
+def merge(state: Accumulator | None, other: Accumulator) -> Accumulator:
+    """The sum of two sums."""
+    if state is None:
+        return other
+    xp = array_namespace(other.total)
+    peak = xp.maximum(state.log_peak, other.log_peak)
+    total = state.total * xp.exp(state.log_peak - peak) + other.total * xp.exp(other.log_peak - peak)
     return Accumulator(peak, total)
 
 
-def tiles(length: int, width: int) -> list[slice]:
-    """Equal slices that cover range(length), each of about TILE_ELEMENTS / width rows."""
-    count = max(1, -(-length * width // TILE_ELEMENTS))
+def prefix_sums(blocks: Sequence[Features], rights: Sequence[Array], sizes: Sequence[int]) -> Accumulator:
+    """For each size (leading axis) the sum over blocks of features[:, :size] @ right[:size]; fixed blocks size times.
+
+    One log peak for each row serves all sizes, unless the first size lies so far below it that it would underflow.
+    """
+    xp = array_namespace(rights[0])
+    peak, first = (_peak([block.columns(0, size) for block in blocks]) for size in (sizes[-1], sizes[0]))
+    if not bool(xp.all(peak - first < -0.5 * math.log(xp.finfo(peak.dtype).smallest_normal))):
+        each = [_prefix_sum(blocks, rights, size) for size in sizes]
+        return Accumulator(xp.stack([state.log_peak for state in each]), xp.stack([state.total for state in each]))
+    weights = [block.relative_to(peak) for block in blocks]
+    total, totals = 0.0, []
+    for start, stop in itertools.pairwise((0, *sizes)):
+        for block, weight, right in zip(blocks, weights, rights, strict=True):
+            if block.fixed:
+                total = total + (stop - start) * (weight @ right)
+            else:
+                total = total + weight[..., start:stop] @ right[..., start:stop, :]
+        totals.append(total)
+    return Accumulator(peak[None, ...], xp.stack(totals))
+
+
+def _prefix_sum(blocks: Sequence[Features], rights: Sequence[Array], size: int) -> Accumulator:
+    """The sum for one size, from nothing."""
+    state = None
+    for block, right in zip(blocks, rights, strict=True):
+        product = _product(block.columns(0, size), right if block.fixed else right[..., :size, :])
+        state = merge(state, product.times(size) if block.fixed else product)
+    assert state is not None
+    return state
+
+
+def _product(features: Features, right: Array) -> Accumulator:
+    """features @ right; a scale that rows or columns share is applied to them once, not to every feature."""
+    xp = array_namespace(right)
+    values, log_scale, _ = features
+    if values is not None and log_scale.shape[-1] == 1:
+        return Accumulator(log_scale, values @ right)
+    peak = _peak([features])
+    weights = xp.exp(log_scale - peak)
+    if values is not None and log_scale.shape[-2] == 1:
+        return Accumulator(peak, values @ (xp.matrix_transpose(weights) * right))
+    return Accumulator(peak, (weights if values is None else weights * values) @ right)
+
+
+def _peak(blocks: Sequence[Features]) -> Array:
+    """The largest log scale of each row; 0 for a row without any feature."""
+    xp = array_namespace(blocks[0].log_scale)
+    peak = xp.max(blocks[0].log_scale, axis=-1, keepdims=True)
+    for block in blocks[1:]:
+        peak = xp.maximum(peak, xp.max(block.log_scale, axis=-1, keepdims=True))
+    return xp.where(xp.isfinite(peak), peak, xp.zeros_like(peak))
+
+
+def tiles(length: int, width: int, like: Array) -> list[slice]:
+    """Equal slices that cover range(length), each of about tile_elements / width rows."""
+    count = max(1, -(-length * width // tile_elements(like)))
     step = -(-length // count)
     return [slice(start, min(start + step, length)) for start in range(0, length, step)]
 
@@ -45,7 +106,7 @@ def tiles(length: int, width: int) -> list[slice]:
 def with_ones(value: Array) -> Array:
     """[value, 1]: so that one product gives numerator and normaliser."""
     xp = array_namespace(value)
-    return xp.concat([value, xp.ones((*value.shape[:-1], 1), dtype=value.dtype)], axis=-1)
+    return xp.concat([value, xp.ones_like(value[..., :1])], axis=-1)
 
 
 def quotient(state: Accumulator | None) -> tuple[Array, Array]:

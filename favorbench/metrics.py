@@ -10,14 +10,25 @@ from favorbench.arrays import Array
 
 
 class ErrorSums(NamedTuple):
-    """Sums over query rows from which every metric follows; they add up over tiles."""
+    """Sums over query rows from which every metric follows; they add up over tiles.
+
+    Each is a number, or an array with the leading axes of what was measured.
+    """
 
     entries: int
-    squared_error: float
-    squared_exact: float
-    max_abs_error: float
+    squared_error: Array
+    squared_exact: Array
+    max_abs_error: Array
     rows: int
-    bad_rows: int
+    bad_rows: Array
+
+    def of(self, index: int) -> "ErrorSums":
+        """The sums of one entry of the leading axis."""
+        return self._replace(
+            squared_error=self.squared_error[index, ...],
+            max_abs_error=self.max_abs_error[index, ...],
+            bad_rows=self.bad_rows[index, ...],
+        )
 
 
 class Metric(NamedTuple):
@@ -30,25 +41,40 @@ class Metric(NamedTuple):
 
 
 def error_sums(output: Array, exact: Array, normaliser: Array | None = None) -> ErrorSums:
-    """Sums of the error of ``output`` (n, d_v) against ``exact`` (n, d_v).
+    """Sums of the error of ``output`` (..., n, d_v) against ``exact`` (n, d_v), or with some of the leading axes.
 
     An entry that is not a number (0/0) counts as an infinite error: a failure must never look small.
-    normaliser: (n, 1), None for an answer that has none.
+    normaliser: (..., n, 1), None for an answer that has none.
     """
     xp = array_namespace(exact)
     with np.errstate(over="ignore", invalid="ignore"):
-        error = xp.abs(xp.astype(output, exact.dtype) - exact)
-        error = xp.where(xp.isnan(error), xp.full_like(error, xp.inf), error)
-        squared = float(xp.sum(error * error))
-    bad = 0 if normaliser is None else int(xp.sum(xp.astype(~(xp.isfinite(normaliser) & (normaliser > 0)), xp.int64)))
-    return ErrorSums(
-        entries=error.size,
-        squared_error=squared,
-        squared_exact=float(xp.sum(exact * exact)),
-        max_abs_error=float(xp.max(error)),
-        rows=error.shape[0],
-        bad_rows=bad,
-    )
+        error = xp.astype(output, exact.dtype, copy=False) - exact
+        divisor: Array = xp.ones_like(error[..., :1]) if normaliser is None else normaliser
+        return ErrorSums(
+            entries=error.shape[-2] * error.shape[-1],
+            squared_error=_nan_is_infinite(_dot(error, error)),
+            squared_exact=_dot(exact, exact),
+            max_abs_error=_nan_is_infinite(xp.max(xp.abs(error), axis=(-2, -1))),
+            rows=error.shape[-2],
+            bad_rows=_count(~(xp.isfinite(divisor) & (divisor > 0))),
+        )
+
+
+def _dot(a: Array, b: Array) -> Array:
+    """Sums of a * b over the last two axes."""
+    xp = array_namespace(a)
+    flat = (*a.shape[:-2], a.shape[-2] * a.shape[-1])
+    return xp.vecdot(xp.reshape(a, flat), xp.reshape(b, flat))
+
+
+def _count(flags: Array) -> Array:
+    xp = array_namespace(flags)
+    return xp.sum(xp.astype(flags, xp.int64), axis=(-2, -1))
+
+
+def _nan_is_infinite(a: Array) -> Array:
+    xp = array_namespace(a)
+    return xp.where(xp.isnan(a), xp.full_like(a, xp.inf), a)
 
 
 def add(a: ErrorSums, b: ErrorSums) -> ErrorSums:
@@ -57,7 +83,7 @@ def add(a: ErrorSums, b: ErrorSums) -> ErrorSums:
         entries=a.entries + b.entries,
         squared_error=a.squared_error + b.squared_error,
         squared_exact=a.squared_exact + b.squared_exact,
-        max_abs_error=max(a.max_abs_error, b.max_abs_error),
+        max_abs_error=array_namespace(a.max_abs_error).maximum(a.max_abs_error, b.max_abs_error),
         rows=a.rows + b.rows,
         bad_rows=a.bad_rows + b.bad_rows,
     )
@@ -74,7 +100,7 @@ METRICS: dict[str, Metric] = {
         "mean over entries of (estimate - exact)^2",
         "value^2",
         "lower",
-        lambda sums, uniform: sums.squared_error / sums.entries,
+        lambda sums, uniform: float(sums.squared_error) / sums.entries,
     ),
     "relative_error": Metric(
         "|estimate - exact|_F / |exact|_F",
@@ -89,12 +115,12 @@ METRICS: dict[str, Metric] = {
         lambda sums, uniform: 1.0 - _ratio(sums.squared_error, uniform.squared_error),
     ),
     "max_abs_error": Metric(
-        "max over entries of |estimate - exact|", "value", "lower", lambda sums, uniform: sums.max_abs_error
+        "max over entries of |estimate - exact|", "value", "lower", lambda sums, uniform: float(sums.max_abs_error)
     ),
     "bad_normalisers": Metric(
         "share of query rows whose normaliser is <= 0 or not finite",
         "none",
         "lower",
-        lambda sums, uniform: sums.bad_rows / sums.rows,
+        lambda sums, uniform: float(sums.bad_rows) / sums.rows,
     ),
 }

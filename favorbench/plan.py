@@ -1,16 +1,15 @@
 """The plan: a pure function from a scenario to its draws."""
 
 import itertools
-import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import threadpoolctl
 
 from favorbench.baselines import MATRIX_LIMIT
 from favorbench.errors import ScenarioError
 from favorbench.inputs import Head, get_input
+from favorbench.machine import Rates, one_core, rates
 from favorbench.maps import get_map
 from favorbench.registry import nearest
 from favorbench.scenario import Scenario
@@ -75,7 +74,7 @@ def cost(scenario: Scenario, draws: tuple[Draw, ...]) -> Cost:
     maps = [get_map(spec) for spec in scenario.maps]
     fixed = sum(name != "best-rank" for name in scenario.baselines)
     per_size = len(maps) * len(scenario.samplers) + ("best-rank" in scenario.baselines)
-    gemm_rate, exp_rate = _rates()
+    machine = _rates()
     seconds, memory, rows = 0.0, 0, 0
     for draw in draws:
         head, width = draw.head, max(draw.sizes)
@@ -83,12 +82,12 @@ def cost(scenario: Scenario, draws: tuple[Draw, ...]) -> Cost:
         flops = 4.0 * entries * head.head_dim
         exps = float(entries)
         for feature_map in maps:
-            columns = width * feature_map.features_per_projection * len(scenario.samplers)
+            columns = feature_map.num_features(width, head.head_dim) * len(scenario.samplers)
             flops += 2.0 * tokens * columns * (2 * head.head_dim + 1)
             exps += 3.0 * tokens * columns
         decomposed = "best-rank" in scenario.baselines and entries <= MATRIX_LIMIT
         flops += 12.0 * head.query_len**3 if decomposed else 0.0
-        seconds += flops / gemm_rate + exps / exp_rate
+        seconds += flops / machine.gemm + exps / machine.exp
         memory = max(
             memory, 8 * (5 * tokens * head.head_dim + width * head.head_dim + (4 * entries if decomposed else 0))
         )
@@ -102,7 +101,7 @@ def _sizes(scenario: Scenario, head_dim: int) -> tuple[int, ...]:
     sizes = scenario.sizes(head_dim)
     if scenario.budget == "features":
         for spec in scenario.maps:
-            per = get_map(spec).features_per_projection
+            per = get_map(spec).features_per_projection or 1
             for size in sizes:
                 if size % per:
                     raise ScenarioError(
@@ -123,17 +122,8 @@ def _chosen(scenario: Scenario, spec: str, heads: tuple[Head, ...]) -> tuple[Hea
     return tuple(head for head in heads if head.label in scenario.heads)
 
 
-def _rates() -> tuple[float, float]:
-    """Rates of a small matrix product (flop/s) and of exp (1/s) on this machine, each the best of five, in 10 ms."""
-    left, right, values = np.ones((512, 16)), np.ones((16, 512)), np.zeros(1 << 16)
-
-    def best(operation) -> float:
-        times = []
-        for _ in range(5):
-            start = time.perf_counter()
-            operation()
-            times.append(time.perf_counter() - start)
-        return min(times)
-
-    with threadpoolctl.threadpool_limits(1):  # as in a sweep
-        return 2.0 * 512 * 16 * 512 / best(lambda: left @ right), values.size / best(lambda: np.exp(values))
+def _rates() -> Rates:
+    """The rates of this machine, with a matrix product as thin as those of attention; in 10 ms."""
+    left, right = np.ones((512, 16)), np.ones((16, 512))
+    with one_core():
+        return rates(lambda: left @ right, 2.0 * 512 * 16 * 512)

@@ -1,7 +1,6 @@
 """Draws to rows to the store: in this process, in worker processes, or in any Executor; always resuming."""
 
 import contextlib
-import functools
 import multiprocessing
 import os
 import signal
@@ -11,9 +10,8 @@ from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExec
 from pathlib import Path
 from typing import Any
 
-import threadpoolctl
-
 from favorbench.errors import WorkerError
+from favorbench.machine import one_core
 from favorbench.plan import Draw, plan
 from favorbench.report import write_summary
 from favorbench.scenario import Scenario, as_scenario, default_directory
@@ -76,7 +74,7 @@ def _rows(scenario: Scenario, draws: Sequence[Draw], workers: int | Executor) ->
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
     else:
-        with threadpoolctl.threadpool_limits(1):
+        with one_core():
             for draw in draws:
                 yield run_draw(scenario, draw)
 
@@ -113,14 +111,8 @@ def _finished(futures: Sequence[Future[list[Row]]]) -> Iterator[list[Row]]:
 
 
 def _run_in_worker(scenario: Scenario, draw: Draw) -> list[Row]:
-    _one_blas_thread()
-    return run_draw(scenario, draw)
-
-
-@functools.cache
-def _one_blas_thread() -> None:
-    """One BLAS thread, once for each process: so the sums have the same order everywhere."""
-    threadpoolctl.threadpool_limits(1)
+    with one_core():
+        return run_draw(scenario, draw)
 
 
 def _prepare_worker() -> None:

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import log_ndtr
 
-from favorbench.attention import Sample, kernel_estimate, sample_omega
+from favorbench.attention import kernel_estimate, sample_omega
 from favorbench.errors import ScenarioError
 from favorbench.kernels import softmax_kernel
-from favorbench.maps import FeatureMap
+from favorbench.maps import FeatureMap, Sample
 from favorbench.registry import label
 from favorbench.samplers import Sampler
 from favorbench.streams import stream

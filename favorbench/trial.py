@@ -66,17 +66,14 @@ def _run_draw(scenario: Scenario, draw: Draw) -> list[Row]:
             names = _names("baseline", baseline.name, "none", size, features)
             measured.append((names, error_sums(output, exact, normaliser)))
     inputs = Inputs(query.astype(draw.dtype), key.astype(draw.dtype), value.astype(draw.dtype))
-    for sampler in study.samplers:
-        for omega, estimators in _samples(scenario, draw, sampler, study.maps):
-            try:
-                measured += _measure(inputs, exact, omega, estimators, label(sampler))
-            except (MemoryError, FavorbenchError):
-                raise
-            except Exception as error:  # a user's map may fail in any way
-                names = ", ".join(e.map.name for e in estimators)
-                raise EstimatorError(
-                    f"{names} under {label(sampler)} failed: {type(error).__name__}: {error}"
-                ) from error
+    for sampler, omega, estimators in _samples(scenario, draw, study):
+        try:
+            measured += _measure(inputs, exact, omega, estimators, sampler)
+        except (MemoryError, FavorbenchError):
+            raise
+        except Exception as error:  # a user's map may fail in any way
+            names = ", ".join(e.map.name for e in estimators)
+            raise EstimatorError(f"{names} under {sampler} failed: {type(error).__name__}: {error}") from error
 
     uniform = next(sums for names, sums in measured if names["map"] == "uniform")
     common = _common_labels(scenario, draw)
@@ -85,47 +82,62 @@ def _run_draw(scenario: Scenario, draw: Draw) -> list[Row]:
     ]
 
 
-def _samples(
-    scenario: Scenario, draw: Draw, sampler: Sampler, maps: tuple[FeatureMap, ...]
-) -> Iterator[tuple[np.ndarray, list[Estimator]]]:
-    """Omega and what is measured on it: all nested maps at all R at once; what is not nested, one R at a time."""
+def _samples(scenario: Scenario, draw: Draw, study: Study) -> Iterator[tuple[str, np.ndarray, list[Estimator]]]:
+    """The sampler's label, omega, and what is measured on it: all nested maps at all R at once; others one R at a time.
+
+    A map with a sample of its own is measured once, with the label "own", and one without randomness with "none".
+    """
     head_dim = draw.head.head_dim
 
-    def omega(num_projections: int) -> np.ndarray:
-        rng = stream(scenario.seed, "omega", label(sampler), *draw.stream_names)
-        return sampler.sample(rng, num_projections, head_dim).astype(draw.dtype)
-
-    def estimator(feature_map: FeatureMap, sizes: tuple[int, ...]) -> Estimator:
-        rng = stream(scenario.seed, "extra", label(feature_map), label(sampler), *draw.stream_names)
-        return Estimator(feature_map, feature_map.draw_extra(rng, sizes[-1]), sizes)
+    def estimator(feature_map: FeatureMap, sampler: str, sizes: tuple[int, ...]) -> Estimator:
+        rng = stream(scenario.seed, "extra", label(feature_map), sampler, *draw.stream_names)
+        return Estimator(feature_map, feature_map.draw_extra(rng, sizes[-1], head_dim), sizes)
 
     def num_projections(feature_map: FeatureMap) -> tuple[int, ...]:
         per = feature_map.features_per_projection if scenario.budget == "features" else 1
         return tuple(size // per for size in draw.sizes)
 
-    together = [m for m in maps if sampler.nested and m.nested]
-    if together:
-        yield omega(max(num_projections(m)[-1] for m in together)), [estimator(m, num_projections(m)) for m in together]
-    for feature_map in maps:
-        if feature_map not in together:
-            for size in num_projections(feature_map):
-                yield omega(size), [estimator(feature_map, (size,))]
+    for feature_map in study.maps:
+        if feature_map.features_per_projection == 0:
+            yield "none", np.zeros((1, head_dim)), [estimator(feature_map, "none", (1,))]
+        elif feature_map.own_sample:
+            sizes = num_projections(feature_map)
+            for group in [sizes] if feature_map.nested else [(size,) for size in sizes]:
+                yield "own", np.zeros((group[-1], head_dim), draw.dtype), [estimator(feature_map, "own", group)]
+    sampled = [m for m in study.maps if m.features_per_projection and not m.own_sample]
+    for sampler in study.samplers:
+        name = label(sampler)
+
+        def omega(size: int, sampler: Sampler = sampler, name: str = name) -> np.ndarray:
+            rng = stream(scenario.seed, "omega", name, *draw.stream_names)
+            return sampler.sample(rng, size, head_dim).astype(draw.dtype)
+
+        together = [m for m in sampled if sampler.nested and m.nested]
+        if together:
+            widest = max(num_projections(m)[-1] for m in together)
+            yield name, omega(widest), [estimator(m, name, num_projections(m)) for m in together]
+        for feature_map in sampled:
+            if feature_map not in together:
+                for size in num_projections(feature_map):
+                    yield name, omega(size), [estimator(feature_map, name, (size,))]
 
 
 def _measure(
     inputs: Inputs, exact: np.ndarray, omega: np.ndarray, estimators: list[Estimator], sampler: str
 ) -> list[tuple[Row, ErrorSums]]:
-    sums: dict[tuple[int, int], ErrorSums] = {}
-    for index, size, rows, output, normaliser in attention_estimates(
+    found: dict[int, ErrorSums] = {}
+    for index, rows, output, normaliser in attention_estimates(
         inputs.query, inputs.key, inputs.value, omega, estimators
     ):
         part = error_sums(output, exact[rows], normaliser)
-        sums[index, size] = add(sums[index, size], part) if (index, size) in sums else part
-    return [
-        (_names("map", label(m), sampler, size, size * m.features_per_projection), sums[index, size])
-        for index, (m, _, sizes) in enumerate(estimators)
-        for size in sizes
-    ]
+        found[index] = add(found[index], part) if index in found else part
+    measured, head_dim = [], omega.shape[-1]
+    for index, (feature_map, _, sizes) in enumerate(estimators):
+        for i, size in enumerate(sizes):
+            shown = size if feature_map.features_per_projection else 0
+            names = _names("map", label(feature_map), sampler, shown, feature_map.num_features(size, head_dim))
+            measured.append((names, found[index].of(i)))
+    return measured
 
 
 def _names(kind: str, name: str, sampler: str, num_projections: int, num_features: int) -> Row:

@@ -5,10 +5,10 @@ import pytest
 from scipy.special import softmax
 
 import favorbench as fb
-from favorbench import logsum
-from favorbench.attention import Estimator, Sample, attention_estimates
+from favorbench import arrays
+from favorbench.attention import Estimator, attention_estimates
 from favorbench.errors import InputError, ScenarioError
-from favorbench.maps import MAPS
+from favorbench.maps import MAPS, Sample
 
 
 def dense(query, key, value):
@@ -66,22 +66,38 @@ def test_all_sizes_in_one_pass_equal_each_size_alone(rng, monkeypatch, member, t
     sample, sizes = sample_for(member.name, 31, 6), (1, 5, 6, 30, 31)
     if not member.nested:
         sizes = (31,)
-    monkeypatch.setattr(logsum, "TILE_ELEMENTS", tile)
+    monkeypatch.setattr(arrays, "TILE_ELEMENTS", tile)
     outputs = {size: np.full((50, 6), np.nan) for size in sizes}
     normalisers = {size: np.full((50, 1), np.nan) for size in sizes}
-    for _, size, rows, output, normaliser in attention_estimates(
+    for _, rows, output, normaliser in attention_estimates(
         q, k, v, sample.omega, [Estimator(member(), sample.extra, sizes)]
     ):
-        outputs[size][rows], normalisers[size][rows] = output, normaliser
-    monkeypatch.setattr(logsum, "TILE_ELEMENTS", 1 << 16)
+        for i, size in enumerate(sizes):
+            outputs[size][rows], normalisers[size][rows] = output[i], normaliser[i]
+    monkeypatch.undo()
     for size in sizes:
         extra = None if sample.extra is None else sample.extra[:size]
         alone = fb.linear_attention(q, k, v, Sample(sample.omega[:size], extra), map=member.name)
-        well_conditioned = (np.abs(normalisers[size]) > 1e-3)[:, 0]
+        well_conditioned = (np.abs(normalisers[size]) > (0.0 if member.nonnegative else 1e-3))[:, 0]
         np.testing.assert_allclose(outputs[size][well_conditioned], alone[well_conditioned], rtol=1e-9, atol=1e-9)
         if member.nonnegative:
             assert well_conditioned.all()
-            assert np.all(normalisers[size] >= 1.0)  # the largest term of each is at least 1
+            assert np.all(normalisers[size] >= np.finfo(float).tiny ** 0.5)
+    if member.nonnegative:
+        assert np.all(normalisers[sizes[-1]] >= 1.0)  # the largest term of each is at least 1
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_size_far_below_the_others_does_not_underflow(rng, dtype):
+    """The first projection is useless (features near e^-2000 of the others): its estimate is as good as alone."""
+    q, k, v = rng.normal(size=(3, 20, 4)).astype(dtype)
+    omega = rng.normal(size=(5, 4)).astype(dtype)
+    omega[0] = 0.0
+    q, k = 60.0 * np.sign(omega[1]) + q, 60.0 * np.sign(omega[1]) + k
+    alone = fb.linear_attention(q, k, v, omega[:1], map="positive")
+    together = next(attention_estimates(q, k, v, omega, [Estimator(fb.get_map("positive"), None, (1, 5))]))
+    np.testing.assert_allclose(together.output[0], alone, rtol=100 * np.finfo(dtype).eps)
+    assert np.all(np.isfinite(together.output))
 
 
 @pytest.mark.parametrize("name", ["positive", "hyperbolic"])

@@ -8,8 +8,8 @@ import pytest
 
 import favorbench as fb
 from favorbench.arrays import from_torch, to_torch
-from favorbench.attention import Estimator, Sample, attention_estimates
-from favorbench.maps import get_map
+from favorbench.attention import Estimator, attention_estimates
+from favorbench.maps import Sample, get_map
 
 BACKENDS = [pytest.param(array_api_strict.asarray, np.asarray, id="strict")]
 if importlib.util.find_spec("torch") is not None:
@@ -54,5 +54,5 @@ def test_all_sizes_in_one_pass_agree_with_numpy(rng, to, back):
     ours = list(attention_estimates(q, k, v, omega, estimators))
     theirs = list(attention_estimates(to(q), to(k), to(v), to(omega), estimators))
     for a, b in zip(ours, theirs, strict=True):
-        assert a[:3] == b[:3]
+        assert a[:2] == b[:2]
         np.testing.assert_allclose(back(b.output), a.output, rtol=1e-9, atol=1e-12)

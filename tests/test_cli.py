@@ -231,7 +231,7 @@ class Mine(FeatureMap):
     nonnegative = True
     unbiased = True
 
-    def features(self, x, projection, extra):
+    def features(self, x, projection, sample):
         return (Features(None, self.power * (projection - half_squared_norm(x))),)
 
     def target_kernel(self, x, y, rows):

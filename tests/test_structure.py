@@ -14,10 +14,10 @@ from tests.conftest import REPOSITORY
 
 #: Top to bottom: a module imports only from those above it (and from its own package).
 ORDER = [
-    "errors", "arrays", "streams", "registry", "kernels", "logsum", "samplers", "maps", "causal", "attention",
-    "theory", "inputs", "metrics", "baselines", "verify", "scenario", "plan", "trial", "provenance", "store",
-    "summary", "tables", "report", "run", "figures", "claims", "reproduce", "audit", "catalogue", "console", "cli",
-    "__init__", "__main__",
+    "errors", "arrays", "machine", "streams", "registry", "kernels", "logsum", "samplers", "maps", "causal",
+    "attention", "theory", "inputs", "metrics", "baselines", "verify", "scenario", "plan", "trial", "provenance",
+    "store", "summary", "tables", "report", "run", "figures", "claims", "reproduce", "audit", "catalogue", "console",
+    "cli", "__init__", "__main__",
 ]  # fmt: skip
 
 

@@ -48,9 +48,9 @@ def test_rows_equal_the_slow_way():
             for name in scenario.maps:
                 for size in (3, 8, 20):
                     omega = get_sampler(sampler).sample(stream(0, "omega", sampler, *draw.stream_names), size, 4)
-                    extra = get_map(name).draw_extra(stream(0, "extra", name, sampler, *draw.stream_names), size)
+                    extra = get_map(name).draw_extra(stream(0, "extra", name, sampler, *draw.stream_names), size, 4)
                     fitted = get_map(name).fit(x, y, omega)
-                    kernel = fb.kernel_estimate(x, y, fb.attention.Sample(omega, extra), fitted)  # pyright: ignore
+                    kernel = fb.kernel_estimate(x, y, fb.maps.Sample(omega, extra), fitted)  # pyright: ignore
                     normaliser = kernel.sum(-1, keepdims=True)
                     mse = np.mean((kernel @ v / normaliser - exact) ** 2)
                     condition = np.max(np.abs(kernel).sum(-1) / np.abs(normaliser[:, 0]))
@@ -264,7 +264,7 @@ from favorbench.maps import FeatureMap
 @dataclass(frozen=True)
 class Dying(FeatureMap):
     name = "dying"; features_per_projection = 1; nonnegative = True; unbiased = True; reference = ""
-    def features(self, x, projection, extra):
+    def features(self, x, projection, sample):
         os._exit(9)
     def target_kernel(self, x, y, rows):
         return None
@@ -347,7 +347,7 @@ from favorbench.maps.positive import Positive
 @dataclass(frozen=True)
 class Failing(Positive):
     name = "failing"
-    def features(self, x, projection, extra):
+    def features(self, x, projection, sample):
         raise ValueError("several\\nlines")
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Feature maps. A new one is one file and one line in MAPS."""
 
-from favorbench.maps.base import FeatureMap
+from favorbench.maps.base import FeatureMap, Sample
 from favorbench.maps.positive import Hyperbolic, Positive
 from favorbench.maps.published import ExpTutorial, PositiveEps, TrigBlog, TrigTutorial
 from favorbench.maps.taylor import Taylor
@@ -16,6 +16,7 @@ MAPS: tuple[type[FeatureMap], ...] = (
     TrigTutorial,
     ExpTutorial,
     PositiveEps,
+    Taylor,
 )
 
 
@@ -27,4 +28,4 @@ def get_map(spec: str | FeatureMap) -> FeatureMap:
     return spec if isinstance(spec, FeatureMap) else build("map", spec, MAPS, FeatureMap)
 
 
-__all__ = ["MAPS", "FeatureMap", "Taylor", "get_map"]
+__all__ = ["MAPS", "FeatureMap", "Sample", "Taylor", "get_map"]

@@ -1,12 +1,21 @@
 """What a feature map is."""
 
+import dataclasses
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from favorbench.arrays import Array, Features
 from favorbench.samplers.base import RowLaw
+
+
+class Sample(NamedTuple):
+    """What one map uses at random: omega, and what it draws beside it (phases, integers, hashes)."""
+
+    omega: Array
+    extra: Any = None
 
 
 class FeatureMap(ABC):
@@ -20,7 +29,7 @@ class FeatureMap(ABC):
 
     name: ClassVar[str]
     reference: ClassVar[str]
-    #: Columns of the feature matrix for each projection: 2 for cosines and sines.
+    #: Columns of the feature matrix for each projection: 2 for cosines and sines. 0: nothing random, fixed blocks only.
     features_per_projection: ClassVar[int]
     #: No feature is negative, so no normaliser is.
     nonnegative: ClassVar[bool]
@@ -30,24 +39,34 @@ class FeatureMap(ABC):
     causal_safe: ClassVar[bool] = True
     #: The features of R projections are the first of those of more. If not, the engine evaluates every R anew.
     nested: ClassVar[bool] = True
+    #: Everything random is in ``draw_extra``: omega plays no part beyond its number of rows, nor does any sampler.
+    own_sample: ClassVar[bool] = False
 
     @abstractmethod
-    def features(self, x: Array, projection: Array, extra: Array | None) -> tuple[Features, ...]:
-        """Blocks of features of the rows of x, each with one column per projection.
+    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+        """Blocks of features of the rows of x, each with one column per projection (or fixed).
 
-        x: (..., n, d), scaled. projection: (..., n, R) = x @ omega.T. extra: what ``draw_extra`` gave, cut to R rows.
+        x: (..., n, d), scaled. projection: (..., n, R) = x @ omega.T. sample: omega, (..., R, d), and what
+        ``draw_extra`` gave; leading axes are independent samples.
         """
 
-    def query_features(self, x: Array, projection: Array, extra: Array | None) -> tuple[Features, ...]:
+    def query_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         """Features of queries; the same as those of keys unless the map is asymmetric."""
-        return self.features(x, projection, extra)
+        return self.features(x, projection, sample)
 
-    def key_features(self, x: Array, projection: Array, extra: Array | None) -> tuple[Features, ...]:
+    def key_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         """Features of keys."""
-        return self.features(x, projection, extra)
+        return self.features(x, projection, sample)
 
-    def draw_extra(self, rng: np.random.Generator, num_projections: int) -> np.ndarray | None:
-        """What the map draws beside omega, one row per projection; nothing by default."""
+    def num_features(self, num_projections: int, head_dim: int) -> int:
+        """Columns of the feature matrix, all blocks together."""
+        return self.features_per_projection * num_projections
+
+    def draw_extra(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray | None:
+        """What the map draws beside omega, an array; nothing by default.
+
+        Equal generators give the same for the first R of more projections, if the map is nested.
+        """
         return None
 
     def fit(self, x: Array, y: Array, omega: Array) -> "FeatureMap":
@@ -75,3 +94,51 @@ class FeatureMap(ABC):
     def covariance(self, x: Array, y: Array) -> Array | None:
         """Relative covariance of the estimates of a query x (1, d) with keys y (l, d), one projection, iid: (l, l)."""
         return None
+
+
+#: What a map states about itself, beside its functions.
+CLAIMS = (
+    "name", "reference", "features_per_projection", "nonnegative", "unbiased", "causal_safe", "nested", "own_sample",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class WrappedMap(FeatureMap):
+    """A map around another one: it does and claims what the other does, but for what a subclass overrides."""
+
+    wrapped: FeatureMap
+
+    def __post_init__(self) -> None:
+        for claim in CLAIMS:
+            if getattr(type(self), claim, None) is getattr(FeatureMap, claim, None):  # not overridden
+                object.__setattr__(self, claim, getattr(self.wrapped, claim))
+
+    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+        return self.wrapped.features(x, projection, sample)
+
+    def query_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+        return self.wrapped.query_features(x, projection, sample)
+
+    def key_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+        return self.wrapped.key_features(x, projection, sample)
+
+    def num_features(self, num_projections: int, head_dim: int) -> int:
+        return self.wrapped.num_features(num_projections, head_dim)
+
+    def draw_extra(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray | None:
+        return self.wrapped.draw_extra(rng, num_projections, head_dim)
+
+    def fit(self, x: Array, y: Array, omega: Array) -> "WrappedMap":
+        return dataclasses.replace(self, wrapped=self.wrapped.fit(x, y, omega))
+
+    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+        return self.wrapped.target_kernel(x, y, rows)
+
+    def relative_variance(self, x: Array, y: Array, num_projections: int) -> Array | None:
+        return self.wrapped.relative_variance(x, y, num_projections)
+
+    def pair_argument(self, x: Array, y: Array) -> Array | None:
+        return self.wrapped.pair_argument(x, y)
+
+    def covariance(self, x: Array, y: Array) -> Array | None:
+        return self.wrapped.covariance(x, y)

@@ -8,7 +8,7 @@ import numpy as np
 
 from favorbench.arrays import Array, Features, half_squared_norm
 from favorbench.kernels import squared_sum
-from favorbench.maps.base import FeatureMap
+from favorbench.maps.base import FeatureMap, Sample
 from favorbench.samplers.base import RowLaw
 
 
@@ -36,7 +36,7 @@ class Positive(FeatureMap):
     nonnegative: ClassVar[bool] = True
     unbiased: ClassVar[bool] = True
 
-    def features(self, x: Array, projection: Array, extra: Array | None) -> tuple[Features, ...]:
+    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         return (Features(None, projection - half_squared_norm(x)),)
 
     def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
@@ -66,7 +66,7 @@ class Hyperbolic(FeatureMap):
     nonnegative: ClassVar[bool] = True
     unbiased: ClassVar[bool] = True
 
-    def features(self, x: Array, projection: Array, extra: Array | None) -> tuple[Features, ...]:
+    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         scale = half_squared_norm(x) + 0.5 * math.log(2.0)
         return Features(None, projection - scale), Features(None, -projection - scale)
 

@@ -9,7 +9,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from favorbench.arrays import Array, Features, cos_sin, half_squared_norm
-from favorbench.maps.base import FeatureMap
+from favorbench.maps.base import FeatureMap, Sample
 from favorbench.maps.positive import exponential_target, norm_factors
 from favorbench.maps.trigonometric import trigonometric_target
 from favorbench.samplers.base import RowLaw
@@ -28,7 +28,7 @@ class TrigBlog(FeatureMap):
     nonnegative: ClassVar[bool] = False
     unbiased: ClassVar[bool] = False
 
-    def features(self, x: Array, projection: Array, extra: Array | None) -> tuple[Features, ...]:
+    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         cos, sin = cos_sin((2.0 * math.pi) * projection)
         scale = half_squared_norm(x)
         return Features(cos, scale), Features(sin, scale)
@@ -50,7 +50,7 @@ class TrigTutorial(FeatureMap):
     nonnegative: ClassVar[bool] = False
     unbiased: ClassVar[bool] = False
 
-    def features(self, x: Array, projection: Array, extra: Array | None) -> tuple[Features, ...]:
+    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         cos, sin = cos_sin(projection)
         scale = -half_squared_norm(x)
         return Features(cos, scale), Features(sin, scale)
@@ -87,7 +87,7 @@ class ExpTutorial(FeatureMap):
     def __post_init__(self) -> None:
         _check_eps(self.eps)
 
-    def features(self, x: Array, projection: Array, extra: Array | None) -> tuple[Features, ...]:
+    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         return (_plus_eps(projection, self.eps),)
 
     def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
@@ -121,18 +121,18 @@ class PositiveEps(FeatureMap):
         shift = xp.max(y @ xp.matrix_transpose(omega), axis=(-2, -1), keepdims=True)
         return dataclasses.replace(self, key_shift=shift)
 
-    def query_features(self, x: Array, projection: Array, extra: Array | None) -> tuple[Features, ...]:
+    def query_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         if self.key_shift is None:
-            return self.features(x, projection, extra)
+            return self.features(x, projection, sample)
         xp = array_namespace(projection)
         shift = xp.max(projection, axis=-1, keepdims=True)
         return (_plus_eps(projection - half_squared_norm(x) - shift, self.eps),)
 
-    def key_features(self, x: Array, projection: Array, extra: Array | None) -> tuple[Features, ...]:
+    def key_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         shift = 0.0 if self.key_shift is None else self.key_shift
         return (_plus_eps(projection - half_squared_norm(x) - shift, self.eps),)
 
-    def features(self, x: Array, projection: Array, extra: Array | None) -> tuple[Features, ...]:
+    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         return (_plus_eps(projection - half_squared_norm(x), self.eps),)
 
     def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:

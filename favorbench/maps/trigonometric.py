@@ -8,7 +8,7 @@ from array_api_compat import array_namespace
 
 from favorbench.arrays import Array, Features, cos_sin, half_squared_norm
 from favorbench.kernels import squared_distance
-from favorbench.maps.base import FeatureMap
+from favorbench.maps.base import FeatureMap, Sample
 from favorbench.samplers.base import RowLaw
 
 
@@ -32,7 +32,7 @@ class Trig(FeatureMap):
     nonnegative: ClassVar[bool] = False
     unbiased: ClassVar[bool] = True
 
-    def features(self, x: Array, projection: Array, extra: Array | None) -> tuple[Features, ...]:
+    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         cos, sin = cos_sin(projection)
         scale = half_squared_norm(x)
         return Features(cos, scale), Features(sin, scale)
@@ -65,12 +65,12 @@ class Phase(FeatureMap):
     nonnegative: ClassVar[bool] = False
     unbiased: ClassVar[bool] = True
 
-    def draw_extra(self, rng: np.random.Generator, num_projections: int) -> np.ndarray:
+    def draw_extra(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:
         return rng.uniform(0.0, 2.0 * np.pi, size=num_projections)
 
-    def features(self, x: Array, projection: Array, extra: Array | None) -> tuple[Features, ...]:
+    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         xp = array_namespace(x)
-        cos, _ = cos_sin(projection + xp.asarray(extra, dtype=x.dtype))
+        cos, _ = cos_sin(projection + xp.asarray(sample.extra, dtype=x.dtype)[..., None, :])
         return (Features(2.0**0.5 * cos, half_squared_norm(x)),)
 
     def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:

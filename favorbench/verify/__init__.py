@@ -94,7 +94,7 @@ def _resolved(subjects: Sequence[str]) -> tuple[list[tuple[FeatureMap, Sampler]]
     """The map x sampler pairs and the samplers that the subjects name."""
     all_samplers = [member() for member in SAMPLERS]
     if not subjects:
-        return [(member(), sampler) for sampler in all_samplers for member in MAPS], all_samplers
+        return [(m, sampler) for sampler in all_samplers for m in _maps_for(sampler)], all_samplers
     pairs: list[tuple[FeatureMap, Sampler]] = []
     samplers: list[Sampler] = []
     for subject in subjects:
@@ -104,10 +104,19 @@ def _resolved(subjects: Sequence[str]) -> tuple[list[tuple[FeatureMap, Sampler]]
             samplers.append(pairs[-1][1])
         elif _is_sampler(left):
             samplers.append(get_sampler(left))
-            pairs += [(member(), samplers[-1]) for member in MAPS]
+            pairs += [(m, samplers[-1]) for m in _maps_for(samplers[-1])]
         else:
-            pairs += [(get_map(left), sampler) for sampler in all_samplers]
+            pairs += [(get_map(left), s) for s in all_samplers if s.name == "iid" or _uses_omega(get_map(left))]
     return list(dict.fromkeys(pairs)), list(dict.fromkeys(samplers))
+
+
+def _maps_for(sampler: Sampler) -> list[FeatureMap]:
+    """All maps, but those that make no use of omega only beside iid, once."""
+    return [member() for member in MAPS if sampler.name == "iid" or _uses_omega(member())]
+
+
+def _uses_omega(feature_map: FeatureMap) -> bool:
+    return feature_map.features_per_projection > 0 and not feature_map.own_sample
 
 
 def _is_sampler(spec: str) -> bool:

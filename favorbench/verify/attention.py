@@ -7,13 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from favorbench.arrays import Features
-from favorbench.attention import Sample, exact_attention, kernel_estimate, linear_attention, sample_omega
+from favorbench.attention import exact_attention, kernel_estimate, linear_attention, sample_omega
 from favorbench.baselines import taylor_attention
 from favorbench.causal import CHUNK
 from favorbench.kernels import softmax_kernel
-from favorbench.maps import FeatureMap
+from favorbench.maps import FeatureMap, Sample
+from favorbench.maps.base import WrappedMap
 from favorbench.registry import label
-from favorbench.samplers import RowLaw, Sampler
+from favorbench.samplers import Sampler
 from favorbench.streams import stream
 from favorbench.verify.checks import Measurement
 
@@ -65,24 +66,20 @@ def _difference(output: np.ndarray, kernel: np.ndarray, value: np.ndarray) -> fl
 
 
 @dataclass(frozen=True)
-class _Plain(FeatureMap):
+class _Plain(WrappedMap):
     """A map's plain features for queries and keys alike, as its formula has them; keys times exp(key_shift)."""
 
-    wrapped: FeatureMap
     key_shift: float = 0.0
 
-    def features(self, x: np.ndarray, projection: np.ndarray, extra: np.ndarray | None) -> tuple[Features, ...]:
-        return self.wrapped.features(x, projection, extra)
+    def query_features(self, x: np.ndarray, projection: np.ndarray, sample: Sample) -> tuple[Features, ...]:
+        return self.wrapped.features(x, projection, sample)
 
-    def key_features(self, x: np.ndarray, projection: np.ndarray, extra: np.ndarray | None) -> tuple[Features, ...]:
-        blocks = self.wrapped.features(x, projection, extra)
+    def key_features(self, x: np.ndarray, projection: np.ndarray, sample: Sample) -> tuple[Features, ...]:
+        blocks = self.wrapped.features(x, projection, sample)
         return tuple(block._replace(log_scale=block.log_scale + self.key_shift) for block in blocks)
 
-    def draw_extra(self, rng: np.random.Generator, num_projections: int) -> np.ndarray | None:
-        return self.wrapped.draw_extra(rng, num_projections)
-
-    def target_kernel(self, x: np.ndarray, y: np.ndarray, rows: RowLaw) -> np.ndarray:
-        return self.wrapped.target_kernel(x, y, rows)
+    def fit(self, x: np.ndarray, y: np.ndarray, omega: np.ndarray) -> "_Plain":
+        return self
 
 
 def _symmetric(subject: str, feature_map: FeatureMap, sample: Sample, seed: int) -> Measurement:

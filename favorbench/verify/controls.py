@@ -1,6 +1,5 @@
 """Known mistakes, each claimed to be right: a verification that does not catch every one of them proves nothing."""
 
-import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,8 +9,9 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from favorbench.arrays import Array, Features, half_squared_norm
-from favorbench.attention import Sample, sample_omega
-from favorbench.maps import FeatureMap, get_map
+from favorbench.attention import sample_omega
+from favorbench.maps import FeatureMap, Sample, get_map
+from favorbench.maps.base import WrappedMap
 from favorbench.maps.positive import Hyperbolic, Positive
 from favorbench.samplers import RowLaw, Sampler, get_sampler
 from favorbench.samplers.base import gaussian_blocks
@@ -30,38 +30,18 @@ class Caught(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ClaimedMap(FeatureMap):
+class ClaimedMap(WrappedMap):
     """A map, with the claim that it estimates the softmax kernel."""
 
-    wrapped: FeatureMap
     name: ClassVar[str] = "claimed"
-    reference: ClassVar[str] = "-"
     nonnegative: ClassVar[bool] = False
     unbiased: ClassVar[bool] = True
-
-    def features(self, x: Array, projection: Array, extra: Array | None) -> tuple[Features, ...]:
-        return self.wrapped.features(x, projection, extra)
-
-    def query_features(self, x: Array, projection: Array, extra: Array | None) -> tuple[Features, ...]:
-        return self.wrapped.query_features(x, projection, extra)
-
-    def key_features(self, x: Array, projection: Array, extra: Array | None) -> tuple[Features, ...]:
-        return self.wrapped.key_features(x, projection, extra)
-
-    def draw_extra(self, rng: np.random.Generator, num_projections: int) -> np.ndarray | None:
-        return self.wrapped.draw_extra(rng, num_projections)
-
-    def fit(self, x: Array, y: Array, omega: Array) -> "ClaimedMap":
-        return dataclasses.replace(self, wrapped=self.wrapped.fit(x, y, omega))
 
     def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
         return Positive().target_kernel(x, y, rows)
 
-    def relative_variance(self, x: Array, y: Array, num_projections: int) -> Array | None:
-        return self.wrapped.relative_variance(x, y, num_projections)
-
-    def pair_argument(self, x: Array, y: Array) -> Array | None:
-        return self.wrapped.pair_argument(x, y)
+    def covariance(self, x: Array, y: Array) -> Array | None:
+        return None
 
 
 @dataclass(frozen=True)
@@ -97,11 +77,11 @@ class PerKeyRowMax(_PositiveVariant):
 
     name: ClassVar[str] = "per-key-row-max"
 
-    def features(self, x: Array, projection: Array, extra: Array | None) -> tuple[Features, ...]:
-        return Positive().features(x, projection, extra)
+    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+        return Positive().features(x, projection, sample)
 
-    def key_features(self, x: Array, projection: Array, extra: Array | None) -> tuple[Features, ...]:
-        (block,) = self.features(x, projection, extra)
+    def key_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+        (block,) = self.features(x, projection, sample)
         xp = array_namespace(projection)
         return (Features(None, block.log_scale - xp.max(block.log_scale, axis=-1, keepdims=True)),)
 
@@ -112,7 +92,7 @@ class MissingNormalisation(_PositiveVariant):
 
     name: ClassVar[str] = "missing-1/sqrt(R)"
 
-    def features(self, x: Array, projection: Array, extra: Array | None) -> tuple[Features, ...]:
+    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         return (Features(None, projection - half_squared_norm(x) + 0.5 * math.log(projection.shape[-1])),)
 
 
@@ -122,8 +102,8 @@ class HyperbolicHalf(_PositiveVariant):
 
     name: ClassVar[str] = "hyperbolic-half"
 
-    def features(self, x: Array, projection: Array, extra: Array | None) -> tuple[Features, ...]:
-        blocks = Hyperbolic().features(x, projection, extra)
+    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+        blocks = Hyperbolic().features(x, projection, sample)
         return tuple(block._replace(log_scale=block.log_scale - 0.5 * math.log(2.0)) for block in blocks)
 
 

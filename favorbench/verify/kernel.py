@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from favorbench.attention import Sample, kernel_estimate
+from favorbench.attention import kernel_estimate
 from favorbench.kernels import softmax_kernel
-from favorbench.maps import FeatureMap
+from favorbench.maps import FeatureMap, Sample
 from favorbench.registry import label
 from favorbench.samplers import Sampler
 from favorbench.streams import stream
@@ -55,8 +55,8 @@ def samples(
         omega = np.stack([sampler.sample(child, num_projections, HEAD_DIM) for child in rng.spawn(count)])
         extras: list[np.ndarray | None] = []
         for feature_map in maps:
-            drawn = [feature_map.draw_extra(child, num_projections) for child in extra_rng.spawn(count)]
-            extras.append(None if drawn[0] is None else np.stack([np.asarray(d) for d in drawn])[:, None])
+            drawn = [feature_map.draw_extra(child, num_projections, HEAD_DIM) for child in extra_rng.spawn(count)]
+            extras.append(None if drawn[0] is None else np.stack([np.asarray(d) for d in drawn]))
         yield omega, extras
 
 
@@ -68,7 +68,8 @@ def estimates(
     for omega, extras in samples(sampler, maps, num_projections, draws, seed):
         for parts, feature_map, extra in zip(found, maps, extras, strict=True):
             estimate = kernel_estimate(pairs.x, pairs.y, Sample(omega, extra), feature_map)
-            parts.append(np.diagonal(estimate, axis1=-2, axis2=-1))
+            diagonal = np.diagonal(estimate, axis1=-2, axis2=-1)
+            parts.append(np.broadcast_to(diagonal, (len(omega), len(pairs.x))))  # without randomness there is one only
     return [np.concatenate(parts) for parts in found]
 
 
