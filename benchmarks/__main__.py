@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_limits
 from benchmarks import plain
 from favorbench.plan import Draw, plan
 from favorbench.scenario import Scenario, load_scenario
-from favorbench.trial import run_draw
+from favorbench.trial import run_draws
 
 SIZES = ",".join(str(r) for r in range(16, 193, 16))
 #: The blog post's two experiments: trig with both samplers at scale 1, trig and positive with orthogonal rows at 1.5.
@@ -29,7 +29,7 @@ def studies(trials: int) -> list[tuple[Scenario, tuple[Draw, ...]]]:
 
 
 def sweep_table(scenario: Scenario, draws: tuple[Draw, ...]) -> dict[tuple[int, str, str, int], float]:
-    rows = [row for draw in draws for row in run_draw(scenario, draw) if row["kind"] == "map"]
+    rows = [row for draw in draws for row in run_draws(scenario, [draw])[0] if row["kind"] == "map"]
     return {(row["trial"], row["map"], row["sampler"], row["num_projections"]): row["mse"] for row in rows}
 
 

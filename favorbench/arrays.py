@@ -3,18 +3,30 @@
 Everything here and in the estimators is written for the Python array API standard through ``array_namespace``.
 """
 
+import contextlib
 import importlib
+import importlib.util
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, device
+
+from favorbench.errors import ScenarioError
 
 # An array of any backend. jaxtyping checks shapes and dtypes of these at run time, under pytest only.
 Array = Any
 
-DTYPES = ("float64", "float32")
+#: Precisions of an estimator, by backend. tf32 is float32 whose matrix products round their factors to 10 bits.
+DTYPES = {
+    "numpy": ("float64", "float32"),
+    "torch": ("float64", "float32", "tf32", "bfloat16", "float16"),
+}
 
 TILE_ELEMENTS = 1 << 17  # a MiB of float64: a tile and its temporaries stay in the caches of a core
+GPU_TILE_ELEMENTS = 1 << 26  # half a GiB of float64: fewer and larger kernels
 
 
 class Features(NamedTuple):
@@ -78,8 +90,93 @@ def half_squared_norm(x: Array) -> Array:
 
 
 def tile_elements(like: Array) -> int:
-    """Numbers in one tile of work on the device of an array."""
-    return TILE_ELEMENTS
+    """Numbers in one tile of work, of all leading axes of an array together, on its device."""
+    elements = TILE_ELEMENTS if str(device(like)).startswith("cpu") else GPU_TILE_ELEMENTS
+    return max(1, elements // math.prod(like.shape[:-2]))
+
+
+@dataclass(frozen=True)
+class Backend:
+    """Where estimators compute: an array library and a device.
+
+    Everything is drawn on the host in NumPy float64 and moved once; NumPy holds one draw at a time, torch a batch.
+    """
+
+    name: str = "numpy"
+    device: str = "cpu"
+
+    def check(self, dtypes: Iterable[str]) -> None:
+        """Raise ScenarioError, in one line, if the library, the device or a precision is not to be had here."""
+        allowed = DTYPES[self.name]
+        for dtype in dtypes:
+            if dtype not in allowed:
+                hint = "; --backend torch has it" if dtype in DTYPES["torch"] else ""
+                raise ScenarioError(f"--dtype {dtype}: {self.name} has {', '.join(allowed)}{hint}")
+        if self.name == "numpy":
+            if self.device != "cpu":
+                raise ScenarioError(f"--device {self.device}: NumPy computes on cpu only; add --backend torch")
+            return
+        if importlib.util.find_spec("torch") is None:
+            raise ScenarioError("--backend torch: torch is not installed: pip install 'favorbench[torch]'")
+        kind, _, number = self.device.partition(":")
+        cuda = importlib.import_module("torch").cuda
+        if kind == "cuda" and not cuda.is_available():
+            raise ScenarioError(
+                f"--device {self.device}: torch finds no CUDA device here; use --device cpu, or a CUDA build of torch"
+            )
+        if kind == "cuda" and int(number or 0) >= cuda.device_count():
+            raise ScenarioError(f"--device {self.device}: there are {cuda.device_count()} CUDA devices, from cuda:0 on")
+        if kind != "cuda" and "tf32" in dtypes:
+            raise ScenarioError("--dtype tf32 exists on CUDA devices only; use float32 or bfloat16")
+
+    @property
+    def batched(self) -> bool:
+        """Whether arrays have a leading axis of draws."""
+        return self.name == "torch"
+
+    def array(self, hosts: Sequence[np.ndarray]) -> Array:
+        """Host arrays of equal shape, one for each draw, as one array on the device."""
+        if self.name == "numpy":
+            (host,) = hosts
+            return host
+        return to_torch(np.stack(hosts)).to(self.device)
+
+    def cast(self, array: Array, dtype: str) -> Array:
+        """An array in another precision; itself if it has it."""
+        if self.name == "numpy":
+            return array.astype(dtype, copy=False)
+        torch = importlib.import_module("torch")
+        return array.to(torch.float32 if dtype == "tf32" else getattr(torch, dtype))
+
+    def host(self, array: Array) -> np.ndarray:
+        """An array back on the host."""
+        return array if self.name == "numpy" else from_torch(array)
+
+    @contextlib.contextmanager
+    def precision(self, dtype: str) -> Iterator[None]:
+        """torch on one core, as NumPy is; on CUDA matrix products in full precision, unless dtype is tf32."""
+        if self.name == "numpy":
+            yield
+            return
+        torch = importlib.import_module("torch")
+        threads, tf32 = torch.get_num_threads(), torch.backends.cuda.matmul.allow_tf32
+        torch.set_num_threads(1)
+        torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            torch.backends.cuda.matmul.allow_tf32 = tf32
+
+    def free_memory(self) -> int | None:
+        """Free bytes of a CUDA device; None on a CPU."""
+        if not self.device.startswith("cuda"):
+            return None
+        return int(importlib.import_module("torch").cuda.mem_get_info(self.device)[0])
+
+    def gpu_name(self) -> str | None:
+        """The name of the CUDA device; None on a CPU."""
+        return importlib.import_module("torch").cuda.get_device_name(self.device) if self.device != "cpu" else None
 
 
 def to_torch(array: np.ndarray) -> Array:

@@ -47,18 +47,17 @@ def exact_attention(
     """
     check_shapes(query, key, value, causal)
     xp = array_namespace(query, key, value)
-    query, key, value = (xp.astype(a, xp.float64) for a in (query, key, value))
+    query, key, value = (xp.astype(a, xp.float64, copy=False) for a in (query, key, value))
     if causal:
         return causal_exact_attention(query, key, value)
-    outputs = []
-    for rows in tiles(query.shape[-2], min(key.shape[-2], KEY_TILE), query):
-        scaled, state = query[..., rows, :] * query.shape[-1] ** -0.5, None
-        for start in range(0, key.shape[-2], KEY_TILE):
-            keys = slice(start, min(start + KEY_TILE, key.shape[-2]))
-            logits = scaled @ xp.matrix_transpose(key[..., keys, :])
-            state = accumulate(state, Features(None, logits), with_ones(value[..., keys, :]))
-        outputs.append(quotient(state)[0])
-    return xp.concat(outputs, axis=-2)
+    scaled, length = query * query.shape[-1] ** -0.5, key.shape[-2]
+    states: dict[int, Accumulator] = {}
+    for start in range(0, length, KEY_TILE):
+        keys = slice(start, min(start + KEY_TILE, length))
+        columns, right = xp.matrix_transpose(key[..., keys, :]), with_ones(value[..., keys, :])
+        for i, rows in enumerate(tiles(query.shape[-2], min(length, KEY_TILE), query)):
+            states[i] = accumulate(states.get(i), Features(None, scaled[..., rows, :] @ columns), right)
+    return xp.concat([quotient(state)[0] for state in states.values()], axis=-2)
 
 
 def linear_attention(
@@ -137,21 +136,20 @@ def attention_estimates(
     value: Array,
     omega: Array,
     estimators: Sequence[Estimator],
-    query_rows: Array | None = None,
+    fit_query: Array | None = None,
 ) -> Iterator[Estimate]:
     """Every estimator at every R, tile by tile, from one projection of queries and of keys.
 
     Two passes: over keys, for one (R, d_v + 1) summary per block of features; over queries, for the outputs, all R
     from one running sum over features. Memory is O(tile + R d_v) beside the inputs.
-    query_rows: indices of the queries that are answered (all by default); a map is fitted to all of them.
+    fit_query: all queries, for maps that take parameters from them, where ``query`` is a part of them only.
     """
     xp, scale = array_namespace(query), query.shape[-1] ** -0.25
     samples = [Sample(omega[..., : e.sizes[-1], :], e.extra) for e in estimators]
-    maps = [_fitted(e.map, query, key, sample.omega) for e, sample in zip(estimators, samples, strict=True)]
+    fit_query = query if fit_query is None else fit_query
+    maps = [fitted(e.map, fit_query, key, sample.omega) for e, sample in zip(estimators, samples, strict=True)]
     width = max(omega.shape[-2], *(feature_map.num_features(0, query.shape[-1]) for feature_map in maps))
     summaries = _key_summaries(key, value, omega, maps, samples, width)
-    if query_rows is not None:
-        query = xp.take(query, query_rows, axis=-2)
     for rows in tiles(query.shape[-2], width, query):
         x = query[..., rows, :] * scale
         projection = x @ xp.matrix_transpose(omega)
@@ -161,9 +159,9 @@ def attention_estimates(
             yield Estimate(index, rows, output, normaliser)
 
 
-def _fitted(feature_map: FeatureMap, query: Array, key: Array, omega: Array) -> FeatureMap:
+def fitted(feature_map: FeatureMap, query: Array, key: Array, omega: Array) -> FeatureMap:
     """The map with what it takes from the data; a map that takes nothing spares two arrays as long as the inputs."""
-    if type(feature_map).fit is FeatureMap.fit:
+    if not feature_map.takes_data:
         return feature_map
     scale = query.shape[-1] ** -0.25
     return feature_map.fit(query * scale, key * scale, omega)

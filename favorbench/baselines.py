@@ -30,6 +30,8 @@ class Baseline(ABC):
     name: ClassVar[str]
     reference: ClassVar[str]
     description: ClassVar[str]
+    #: It answers from the whole attention matrix, so a sample of query rows will not do.
+    needs_all_rows: ClassVar[bool] = False
 
     @abstractmethod
     def answers(
@@ -100,6 +102,7 @@ class BestRank(Baseline):
     name: ClassVar[str] = "best-rank"
     reference: ClassVar[str] = "Eckart & Young 1936"
     description: ClassVar[str] = "truncated SVD of the attention matrix at rank R; up to 2048 x 2048"
+    needs_all_rows: ClassVar[bool] = True
 
     def answers(
         self, query: np.ndarray, key: np.ndarray, value: np.ndarray, exact: np.ndarray, sizes: tuple[int, ...]

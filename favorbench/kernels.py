@@ -1,9 +1,11 @@
 """The kernels that feature maps aim at, exactly, and the explicit features of the polynomial one."""
 
+import functools
 import itertools
 import math
 
-from array_api_compat import array_namespace
+import numpy as np
+from array_api_compat import array_namespace, device
 from jaxtyping import Float
 
 from favorbench.arrays import Array, half_squared_norm
@@ -40,16 +42,24 @@ def polynomial_features(
     for degree 2 in the plane, [x1^2, sqrt2 x1 x2, x2^2]. Constant 0 keeps the monomials of full degree only.
     """
     xp = array_namespace(x)
-    columns = []
+    parts = []
     for order in range(degree + 1) if constant else (degree,):
-        for indices in itertools.combinations_with_replacement(range(x.shape[-1]), order):
-            repeats = math.prod(math.factorial(indices.count(i)) for i in set(indices))
-            square = math.factorial(degree) / (repeats * math.factorial(degree - order)) * constant ** (degree - order)
-            column = xp.full(x.shape[:-1], math.sqrt(square), dtype=x.dtype)
-            for i in indices:
-                column = column * x[..., i]
-            columns.append(column)
-    return xp.stack(columns, axis=-1)
+        indices, squares = _monomials(x.shape[-1], order)
+        factor = math.comb(degree, order) * constant ** (degree - order)
+        column = xp.ones_like(x[..., :1]) * xp.asarray(np.sqrt(factor * squares), dtype=x.dtype, device=device(x))
+        for i in range(order):
+            column = column * xp.take(x, xp.asarray(indices[:, i], device=device(x)), axis=-1)
+        parts.append(column)
+    return xp.concat(parts, axis=-1)
+
+
+@functools.cache
+def _monomials(dim: int, order: int) -> tuple[np.ndarray, np.ndarray]:
+    """The monomials of degree ``order``: for each its coordinates, repeated ones repeated, and order! / a!."""
+    indices = list(itertools.combinations_with_replacement(range(dim), order))
+    counts = [math.prod(math.factorial(index.count(i)) for i in set(index)) for index in indices]
+    shaped = np.array(indices, dtype=np.int64).reshape(len(indices), order)
+    return shaped, math.factorial(order) / np.array(counts, dtype=float)
 
 
 def squared_distance(x: Float[Array, "*batch n d"], y: Float[Array, "*batch l d"]) -> Float[Array, "*batch n l"]:

@@ -18,17 +18,21 @@ class ErrorSums(NamedTuple):
     entries: int
     squared_error: Array
     squared_exact: Array
+    squared_rounding: Array
     max_abs_error: Array
     rows: int
     bad_rows: Array
 
-    def of(self, index: int) -> "ErrorSums":
-        """The sums of one entry of the leading axis."""
-        return self._replace(
-            squared_error=self.squared_error[index, ...],
-            max_abs_error=self.max_abs_error[index, ...],
-            bad_rows=self.bad_rows[index, ...],
-        )
+    def of(self, index: tuple[int, ...]) -> "ErrorSums":
+        """The sums of one entry of the leading axes; what fewer axes share (the exact answer's) by the last of them."""
+        return self.each(lambda a: a[index[len(index) - a.ndim :]])
+
+    def each(self, function: Callable[[Array], Array]) -> "ErrorSums":
+        """A function of each array; the counts stay."""
+        return self._replace(**{name: function(a) for name, a in self._asdict().items() if name not in _COUNTS})
+
+
+_COUNTS = ("entries", "rows")
 
 
 class Metric(NamedTuple):
@@ -40,20 +44,22 @@ class Metric(NamedTuple):
     compute: Callable[[ErrorSums, ErrorSums], float]
 
 
-def error_sums(output: Array, exact: Array, normaliser: Array | None = None) -> ErrorSums:
+def error_sums(output: Array, exact: Array, normaliser: Array | None = None, double: Array | None = None) -> ErrorSums:
     """Sums of the error of ``output`` (..., n, d_v) against ``exact`` (n, d_v), or with some of the leading axes.
 
     An entry that is not a number (0/0) counts as an infinite error: a failure must never look small.
-    normaliser: (..., n, 1), None for an answer that has none.
+    normaliser: (..., n, 1), None for an answer that has none. double: the output in float64, None if it is that.
     """
     xp = array_namespace(exact)
     with np.errstate(over="ignore", invalid="ignore"):
         error = xp.astype(output, exact.dtype, copy=False) - exact
+        rounding = exact * 0.0 if double is None else xp.astype(output, exact.dtype) - double
         divisor: Array = xp.ones_like(error[..., :1]) if normaliser is None else normaliser
         return ErrorSums(
             entries=error.shape[-2] * error.shape[-1],
             squared_error=_nan_is_infinite(_dot(error, error)),
             squared_exact=_dot(exact, exact),
+            squared_rounding=_nan_is_infinite(_dot(rounding, rounding)),
             max_abs_error=_nan_is_infinite(xp.max(xp.abs(error), axis=(-2, -1))),
             rows=error.shape[-2],
             bad_rows=_count(~(xp.isfinite(divisor) & (divisor > 0))),
@@ -83,6 +89,7 @@ def add(a: ErrorSums, b: ErrorSums) -> ErrorSums:
         entries=a.entries + b.entries,
         squared_error=a.squared_error + b.squared_error,
         squared_exact=a.squared_exact + b.squared_exact,
+        squared_rounding=a.squared_rounding + b.squared_rounding,
         max_abs_error=array_namespace(a.max_abs_error).maximum(a.max_abs_error, b.max_abs_error),
         rows=a.rows + b.rows,
         bad_rows=a.bad_rows + b.bad_rows,
@@ -113,6 +120,12 @@ METRICS: dict[str, Metric] = {
         "none",
         "higher",
         lambda sums, uniform: 1.0 - _ratio(sums.squared_error, uniform.squared_error),
+    ),
+    "rounding": Metric(
+        "|estimate - the same in float64|_F / |exact|_F",
+        "none",
+        "lower",
+        lambda sums, uniform: _ratio(sums.squared_rounding, sums.squared_exact) ** 0.5,
     ),
     "max_abs_error": Metric(
         "max over entries of |estimate - exact|", "value", "lower", lambda sums, uniform: float(sums.max_abs_error)

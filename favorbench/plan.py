@@ -1,11 +1,13 @@
 """The plan: a pure function from a scenario to its draws."""
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from favorbench.arrays import GPU_TILE_ELEMENTS, Backend
 from favorbench.baselines import MATRIX_LIMIT
 from favorbench.errors import ScenarioError
 from favorbench.inputs import Head, get_input
@@ -46,8 +48,10 @@ class Cost(NamedTuple):
 def plan(scenario: Scenario) -> tuple[Draw, ...]:
     """All draws of a scenario, trial by trial, so that a run cut short has covered every cell evenly.
 
-    Raises ScenarioError where an input does not have the length, the head_dim or the heads asked for.
+    Raises ScenarioError where the backend is not to be had, or an input does not have the length, the head_dim or the
+    heads asked for.
     """
+    Backend(scenario.backend, scenario.device).check(scenario.dtype)
     cells = []
     for spec in scenario.inputs:
         heads = _chosen(scenario, spec, get_input(spec).heads(scenario.seq_len, scenario.head_dim))
@@ -69,6 +73,30 @@ def plan(scenario: Scenario) -> tuple[Draw, ...]:
     return tuple(draws)
 
 
+def batches(scenario: Scenario, draws: Sequence[Draw], batch: int | None) -> list[list[Draw]]:
+    """Draws of one shape together, ``batch`` at a time; None: one at a time on a CPU, on a GPU as many as fill it."""
+    backend, groups = Backend(scenario.backend, scenario.device), {}
+    if not backend.batched:
+        return [[draw] for draw in draws]
+    for draw in draws:
+        groups.setdefault((draw.head._replace(label=""), draw.dtype, draw.sizes), []).append(draw)
+    found = []
+    for (head, _, sizes), members in groups.items():
+        size = batch or _automatic_batch(backend, head, sizes[-1])
+        found += [members[i : i + size] for i in range(0, len(members), size)]
+    return found
+
+
+def _automatic_batch(backend: Backend, head: Head, width: int) -> int:
+    """On a GPU as many draws as make two full tiles of features, in at most a quarter of its free memory."""
+    free = backend.free_memory()
+    if free is None:
+        return 1
+    tokens = head.query_len + head.seq_len
+    fits = free // 4 // (8 * tokens * (6 * head.head_dim + 2))
+    return max(1, min(fits, 2 * GPU_TILE_ELEMENTS // (head.seq_len * width)))
+
+
 def cost(scenario: Scenario, draws: tuple[Draw, ...]) -> Cost:
     """Rows exactly; memory and time (one worker) from operation counts and rates measured now, within a factor of 2."""
     maps = [get_map(spec) for spec in scenario.maps]
@@ -78,7 +106,8 @@ def cost(scenario: Scenario, draws: tuple[Draw, ...]) -> Cost:
     seconds, memory, rows = 0.0, 0, 0
     for draw in draws:
         head, width = draw.head, max(draw.sizes)
-        tokens, entries = head.query_len + head.seq_len, head.query_len * head.seq_len
+        rows_measured = scenario.rows(head.query_len)
+        tokens, entries = rows_measured + head.seq_len, rows_measured * head.seq_len
         flops = 4.0 * entries * head.head_dim
         exps = float(entries)
         for feature_map in maps:

@@ -9,6 +9,7 @@ from typing import Any
 
 import threadpoolctl
 
+from favorbench.arrays import Backend
 from favorbench.inputs import File, get_input
 from favorbench.scenario import Scenario
 
@@ -17,13 +18,14 @@ VERSION = importlib.metadata.version("favorbench")
 
 def provenance(scenario: Scenario) -> dict[str, Any]:
     """Versions of Python and the libraries, CPU and BLAS, git commit of favorbench, and the input files read."""
-    libraries = ("numpy", "scipy", "pandas", "pyarrow")
+    libraries = ("numpy", "scipy", "pandas", "pyarrow", *(["torch"] if scenario.backend == "torch" else []))
     return {
         "versions": {"python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in libraries},
         "platform": platform.platform(),
         "cpu": _cpu(),
         "cores": os.cpu_count(),
+        "gpu": Backend(scenario.backend, scenario.device).gpu_name(),
         "blas": [
             {key: pool.get(key) for key in ("internal_api", "version", "architecture")}
             for pool in threadpoolctl.threadpool_info()

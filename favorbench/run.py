@@ -2,25 +2,40 @@
 
 import contextlib
 import multiprocessing
-import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    as_completed,
+    wait,
+)
 from pathlib import Path
 from typing import Any
 
-from favorbench.errors import WorkerError
+from favorbench.errors import ScenarioError, WorkerError
 from favorbench.machine import one_core
-from favorbench.plan import Draw, plan
+from favorbench.plan import Draw, batches, plan
 from favorbench.report import write_summary
 from favorbench.scenario import Scenario, as_scenario, default_directory
 from favorbench.store import Store
 from favorbench.summary import Results, load
-from favorbench.trial import Row, run_draw
+from favorbench.trial import Row, run_draws
+from favorbench.worker import end_with_parent, run_batch
 
 #: Called with (draws done, draws in all), first with what was there already.
 Progress = Callable[[int, int], None]
+
+Batch = Sequence[Draw]
+
+_SAVED = (
+    "all others are saved: run the same command again, with fewer --workers if memory was short "
+    "(a Python script needs an `if __name__ == '__main__':` guard)"
+)
 
 
 def sweep(
@@ -28,16 +43,21 @@ def sweep(
     out: str | Path | None = None,
     workers: int | Executor = 1,
     progress: Progress | None = None,
+    batch: int | None = None,
 ) -> Results:
     """Measure everything a scenario asks for, and return the results; what is in ``out`` already is not done again.
 
     scenario: a Scenario, a shipped name or a TOML path, or a mapping of keys on top of the default scenario.
     out: the run directory, by default results/<name>. workers: processes, or an executor whose workers can import
     favorbench. The rows are the same bits for any number of workers.
-    Raises ScenarioError, InputError, StoreError; WorkerError if a worker process dies. Finished draws are saved first.
+    batch: draws computed together by the torch backend, by default one on a CPU and as many as fill a GPU.
+    Raises ScenarioError, InputError, StoreError; WorkerError if a worker process dies twice over the same draws. All
+    finished draws are saved first.
     """
     scenario = as_scenario(scenario)
     draws = plan(scenario)
+    if scenario.device.startswith("cuda") and workers != 1:
+        raise ScenarioError("--workers: a CUDA device is used by one process; leave --workers out, and see --batch")
     path = Path(out) if out is not None else default_directory(scenario)
     with Store(path, scenario, len(draws)) as store:
         done = store.done()
@@ -46,7 +66,7 @@ def sweep(
         report = progress or (lambda done, total: None)
         report(count, len(draws))
         try:
-            for rows in _rows(scenario, missing, workers):
+            for rows in _rows(scenario, batches(scenario, missing, batch), workers):
                 store.append(rows)
                 count += 1
                 report(count, len(draws))
@@ -60,27 +80,80 @@ def sweep(
     return load(path)._replace(set_aside=set_aside)
 
 
-def _rows(scenario: Scenario, draws: Sequence[Draw], workers: int | Executor) -> Iterator[list[Row]]:
+def _rows(scenario: Scenario, work: Sequence[Batch], workers: int | Executor) -> Iterator[list[Row]]:
     """The rows of each draw, in whatever order they are finished."""
     if isinstance(workers, Executor):
-        yield from _finished(_submit(workers, scenario, draws))
-    elif workers > 1 and len(draws) > 1:
-        context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(min(workers, len(draws)), mp_context=context, initializer=_prepare_worker)
-        try:
-            with _interrupts_ignored():  # workers inherit it: Ctrl-C is the parent's to handle
-                futures = _submit(pool, scenario, draws)
-            yield from _finished(futures)
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+        batches_of_rows = _in_executor(scenario, work, workers)
+    elif workers > 1 and len(work) > 1:
+        batches_of_rows = _in_processes(scenario, work, workers)
     else:
-        with one_core():
-            for draw in draws:
-                yield run_draw(scenario, draw)
+        batches_of_rows = _here(scenario, work)
+    for rows in batches_of_rows:
+        yield from rows
 
 
-def _submit(executor: Executor, scenario: Scenario, draws: Sequence[Draw]) -> list[Future[list[Row]]]:
-    return [executor.submit(_run_in_worker, scenario, draw) for draw in draws]
+def _here(scenario: Scenario, work: Sequence[Batch]) -> Iterator[list[list[Row]]]:
+    with one_core():
+        for batch in work:
+            yield run_draws(scenario, batch)
+
+
+def _in_executor(scenario: Scenario, work: Sequence[Batch], executor: Executor) -> Iterator[list[list[Row]]]:
+    futures = [executor.submit(run_batch, scenario, batch) for batch in work]
+    try:
+        for future in as_completed(futures):
+            yield future.result()
+    except BrokenExecutor:
+        raise WorkerError(f"a worker died (killed, or out of memory); {_SAVED}") from None
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+def _in_processes(scenario: Scenario, work: Sequence[Batch], workers: int) -> Iterator[list[list[Row]]]:
+    """Work in processes. If one dies, what was under way is tried once more, each alone; what fails again is told.
+
+    Raises WorkerError at the end, or at once if nothing that was under way can be done.
+    """
+    waiting, lost = list(work), []
+    while waiting:
+        under_way = yield from _until_broken(scenario, waiting, workers)
+        done_alone = 0
+        for batch in under_way:
+            lost += yield from _until_broken(scenario, [batch], 1)
+            done_alone += batch not in lost
+        if under_way and not done_alone:
+            break
+    if lost:
+        first = lost[0][0]
+        raise WorkerError(
+            f"draws missing: {sum(map(len, lost))}, whose worker died twice (killed, or out of memory); the first is "
+            f"draw {first.index}, {first.input}, L = {first.head.seq_len}, d = {first.head.head_dim}; {_SAVED}"
+        )
+
+
+def _until_broken(
+    scenario: Scenario, waiting: list[Batch], workers: int
+) -> Generator[list[list[Row]], None, list[Batch]]:
+    """Do what waits, taking it off the list; ends early when a worker dies, and returns what was under way then."""
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(min(workers, len(waiting)), mp_context=context, initializer=end_with_parent)
+    under_way: dict[Future[list[list[Row]]], Batch] = {}
+    try:
+        while waiting or under_way:
+            with _interrupts_ignored():  # workers inherit it: Ctrl-C is the parent's to handle
+                while waiting and len(under_way) < 2 * workers:
+                    batch = waiting.pop(0)
+                    under_way[pool.submit(run_batch, scenario, batch)] = batch
+            for future in wait(under_way, return_when=FIRST_COMPLETED).done:
+                rows = future.result()
+                del under_way[future]
+                yield rows
+    except BrokenExecutor:
+        return list(under_way.values())
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+    return []
 
 
 @contextlib.contextmanager
@@ -94,29 +167,3 @@ def _interrupts_ignored() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, previous)
-
-
-def _finished(futures: Sequence[Future[list[Row]]]) -> Iterator[list[Row]]:
-    try:
-        for future in as_completed(futures):
-            yield future.result()
-    except BrokenExecutor:
-        raise WorkerError(
-            "a worker process died (killed, or out of memory); finished draws are saved: run the same command again, "
-            "with fewer --workers if memory was short (a Python script needs an `if __name__ == '__main__':` guard)"
-        ) from None
-    finally:
-        for future in futures:
-            future.cancel()
-
-
-def _run_in_worker(scenario: Scenario, draw: Draw) -> list[Row]:
-    with one_core():
-        return run_draw(scenario, draw)
-
-
-def _prepare_worker() -> None:
-    """A worker must not outlive a parent that was killed."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()

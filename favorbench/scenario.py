@@ -26,15 +26,18 @@ ALIASES = {"R": "num_projections", "L": "seq_len", "d": "head_dim"}
 FLAGS = {
     "maps": "--maps", "samplers": "--samplers", "baselines": "--baselines", "inputs": "--inputs", "heads": "--heads",
     "num_projections": "-R", "seq_len": "-L", "head_dim": "-d", "scale": "--scale", "value_scale": "--value-scale",
-    "dtype": "--dtype", "budget": "--budget", "redraw": "--redraw", "trials": "--trials", "seed": "--seed",
+    "dtype": "--dtype", "query_rows": "--query-rows", "backend": "--backend", "device": "--device",
+    "budget": "--budget", "redraw": "--redraw", "trials": "--trials", "seed": "--seed",
 }  # fmt: skip
 
 #: Keys whose flags are lists with commas: of names, of numbers.
 _NAMES = ("maps", "samplers", "baselines", "inputs", "heads", "dtype")
 _NUMBERS = ("num_projections", "seq_len", "head_dim", "scale")
-_SINGLE_NUMBERS = ("value_scale", "trials", "seed")
+_SINGLE_NUMBERS = ("value_scale", "query_rows", "trials", "seed")
 
 DEFAULT_SCENARIO = "quick"
+
+ALL_ROWS, SOME_ROWS = 4096, 1024  # query rows on which the error is measured, unless a scenario says otherwise
 
 
 def _as_tuple(value: Any) -> Any:
@@ -73,7 +76,10 @@ class Scenario(BaseModel):
     head_dim: Annotated[tuple[_Dim, ...], _Several, _Nonempty] | None = None
     scale: Annotated[tuple[_Positive, ...], _Several, _Nonempty] = (1.0,)
     value_scale: _Positive = 1.0
-    dtype: Annotated[tuple[Literal[DTYPES], ...], _Several, _Nonempty] = ("float64",)  # pyright: ignore[reportInvalidTypeForm]
+    dtype: Annotated[tuple[Literal[DTYPES["torch"]], ...], _Several, _Nonempty] = ("float64",)  # pyright: ignore
+    query_rows: Annotated[int, Field(ge=1, le=1 << 24)] | None = None
+    backend: Literal["numpy", "torch"] = "numpy"
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d{1,3})?)$")] = "cpu"
     budget: Literal["projections", "features"] = "projections"
     redraw: Literal["trial", "R"] = "trial"
     trials: Annotated[int, Field(ge=1, le=1_000_000)] = 15
@@ -104,6 +110,11 @@ class Scenario(BaseModel):
         """The values of R for a head_dim, increasing; "dlogd" is int(d ln d), at least 1."""
         rule = max(1, int(head_dim * math.log(head_dim)))
         return tuple(sorted({rule if size == "dlogd" else size for size in self.num_projections}))
+
+    def rows(self, query_len: int) -> int:
+        """On how many query rows the error is measured: all up to ALL_ROWS, then SOME_ROWS, unless query_rows says."""
+        default = query_len if query_len <= ALL_ROWS else SOME_ROWS
+        return min(query_len, default if self.query_rows is None else self.query_rows)
 
     def digest(self) -> str:
         """SHA-256 of what is measured: everything but name and title, and the contents of input files."""

@@ -113,6 +113,7 @@ def describe_cell(row: pd.Series) -> str:
     length = (
         f"L = {row['seq_len']}" if row["query_len"] == row["seq_len"] else f"L = {row['query_len']} x {row['seq_len']}"
     )
+    length += "" if row["query_rows"] == row["query_len"] else f" ({row['query_rows']} query rows measured)"
     value_scale = "" if row["value_scale"] == 1 else f", value scale {row['value_scale']:g}"
     dtype = "" if row["dtype"] == "float64" else f", {row['dtype']}"
     return f"{row['input']}{head}, scale {row['scale']:g}{value_scale}, {length}, d = {row['head_dim']}{dtype}"

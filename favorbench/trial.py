@@ -1,16 +1,19 @@
-"""One draw: its inputs, its exact answer, and every sampler, map and R measured on them. The whole pipeline."""
+"""Draws: their inputs, exact answers, and every sampler, map and R measured on them. The whole pipeline."""
 
+import contextlib
 import functools
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from favorbench.attention import Estimator, attention_estimates, exact_attention
+from favorbench.arrays import Array, Backend
+from favorbench.attention import Estimate, Estimator, attention_estimates, exact_attention
 from favorbench.baselines import Baseline, get_baseline
 from favorbench.errors import EstimatorError, FavorbenchError
-from favorbench.inputs import Inputs, get_input
+from favorbench.inputs import get_input
 from favorbench.maps import FeatureMap, get_map
 from favorbench.metrics import METRICS, ErrorSums, add, error_sums
 from favorbench.plan import Draw
@@ -23,7 +26,7 @@ Row = dict[str, Any]
 
 #: The labels of a row, in the order of the table; the metrics follow.
 LABELS = (
-    "draw", "trial", "input", "head", "scale", "value_scale", "query_len", "seq_len", "head_dim", "dtype",
+    "draw", "trial", "input", "head", "scale", "value_scale", "query_len", "query_rows", "seq_len", "head_dim", "dtype",
     "kind", "map", "sampler", "num_projections", "num_features",
 )  # fmt: skip
 
@@ -35,6 +38,7 @@ class Study:
     maps: tuple[FeatureMap, ...]
     samplers: tuple[Sampler, ...]
     baselines: tuple[Baseline, ...]
+    backend: Backend
 
     @staticmethod
     @functools.cache
@@ -44,100 +48,182 @@ class Study:
             tuple(get_map(spec) for spec in scenario.maps),
             tuple(get_sampler(spec) for spec in scenario.samplers),
             tuple(get_baseline(spec) for spec in scenario.baselines),
+            Backend(scenario.backend, scenario.device),
         )
 
 
-def run_draw(scenario: Scenario, draw: Draw) -> list[Row]:
-    """All rows of one draw: baselines first, then samplers x maps x R. Depends on its arguments alone."""
-    with np.errstate(all="ignore"):  # an estimator that overflows is a measurement
-        return _run_draw(scenario, draw)
+class Problem(NamedTuple):
+    """Inputs as estimators get them, in one precision: draws along a leading axis where the backend has one.
+
+    fit_query: all queries, where some map takes parameters from them and ``query`` is a sample of rows.
+    """
+
+    query: Array
+    key: Array
+    value: Array
+    fit_query: Array | None
 
 
-def _run_draw(scenario: Scenario, draw: Draw) -> list[Row]:
+def run_draws(scenario: Scenario, draws: Sequence[Draw]) -> list[list[Row]]:
+    """All rows of each draw: baselines first, then samplers x maps x R. Depends on its arguments alone.
+
+    draws: of one shape; a single one for the NumPy backend.
+    """
     study = Study.of(scenario)  # pyright: ignore[reportArgumentType]  (a frozen model is hashable)
+    with np.errstate(all="ignore"):  # an estimator that overflows is a measurement
+        hosts = [_inputs(scenario, draw, study) for draw in draws]
+        problem = _problem(hosts, study.backend)
+        exact = exact_attention(*problem[:3])
+        exact_on_host = study.backend.host(exact)
+        answers = exact_on_host if study.backend.batched else [exact_on_host]
+        measured = [_baselines(scenario, *each, study) for each in zip(draws, hosts, answers, strict=True)]
+        for sampler, omega, estimators in _samples(scenario, draws, study):
+            with _failures_named(estimators, sampler), study.backend.precision(draws[0].dtype):
+                sums = _measure(problem, exact, omega, estimators, draws[0].dtype, study.backend)
+            for i, rows in enumerate(measured):
+                rows += _labelled(estimators, sums, sampler, omega.shape[-1], (i,) if study.backend.batched else ())
+        return [_rows(scenario, draw, found) for draw, found in zip(draws, measured, strict=True)]
+
+
+def _inputs(scenario: Scenario, draw: Draw, study: Study) -> Problem:
+    """Scaled queries, keys and values of a draw on the host; of the queries a random sample where L is long."""
+    head, sampled = draw.head, None
+    rows = scenario.rows(head.query_len)
+    if rows < head.query_len:
+        rng = stream(scenario.seed, "query rows", *draw.stream_names)
+        sampled = np.sort(rng.choice(head.query_len, rows, replace=False))
+    whole = any(feature_map.takes_data for feature_map in study.maps)
     rng = stream(scenario.seed, "inputs", *draw.stream_names)
-    query, key, value = get_input(draw.input).draw(rng, draw.head)
-    query, key, value = query * draw.scale, key * draw.scale, value * scenario.value_scale
-    exact = exact_attention(query, key, value)
+    inputs = get_input(draw.input).draw(rng, head, None if whole else sampled)
+    for array, factor in zip(inputs, (draw.scale, draw.scale, scenario.value_scale), strict=True):
+        array *= factor  # in place: at L = 2^20 a copy is half a GiB
+    query, key, value = inputs
+    return Problem(query[sampled], key, value, query) if whole and sampled is not None else Problem(*inputs, None)
 
-    measured: list[tuple[Row, ErrorSums]] = []
+
+def _problem(hosts: Sequence[Problem], backend: Backend) -> Problem:
+    """The inputs of all draws, moved to the device."""
+    query, key, value, fit_query = (
+        None if parts[0] is None else backend.array(parts) for parts in zip(*hosts, strict=True)
+    )
+    return Problem(query, key, value, fit_query)
+
+
+def _baselines(
+    scenario: Scenario, draw: Draw, inputs: Problem, exact: np.ndarray, study: Study
+) -> list[tuple[Row, ErrorSums]]:
+    """What the baselines of one draw answer, on the host."""
+    found = []
+    sampled = len(inputs.query) < draw.head.query_len
     for baseline in study.baselines:
-        for size, features, output, normaliser in baseline.answers(query, key, value, exact, draw.sizes):
+        if baseline.needs_all_rows and sampled:
+            continue
+        answers = baseline.answers(inputs.query, inputs.key, inputs.value, exact, draw.sizes)
+        for size, features, output, normaliser in answers:
             names = _names("baseline", baseline.name, "none", size, features)
-            measured.append((names, error_sums(output, exact, normaliser)))
-    inputs = Inputs(query.astype(draw.dtype), key.astype(draw.dtype), value.astype(draw.dtype))
-    for sampler, omega, estimators in _samples(scenario, draw, study):
-        try:
-            measured += _measure(inputs, exact, omega, estimators, sampler)
-        except (MemoryError, FavorbenchError):
-            raise
-        except Exception as error:  # a user's map may fail in any way
-            names = ", ".join(e.map.name for e in estimators)
-            raise EstimatorError(f"{names} under {sampler} failed: {type(error).__name__}: {error}") from error
-
-    uniform = next(sums for names, sums in measured if names["map"] == "uniform")
-    common = _common_labels(scenario, draw)
-    return [
-        common | names | {metric: m.compute(sums, uniform) for metric, m in METRICS.items()} for names, sums in measured
-    ]
+            found.append((names, error_sums(output, exact, normaliser)))
+    return found
 
 
-def _samples(scenario: Scenario, draw: Draw, study: Study) -> Iterator[tuple[str, np.ndarray, list[Estimator]]]:
+def _samples(scenario: Scenario, draws: Sequence[Draw], study: Study) -> Iterator[tuple[str, Array, list[Estimator]]]:
     """The sampler's label, omega, and what is measured on it: all nested maps at all R at once; others one R at a time.
 
     A map with a sample of its own is measured once, with the label "own", and one without randomness with "none".
     """
-    head_dim = draw.head.head_dim
+    head_dim, sizes, backend = draws[0].head.head_dim, draws[0].sizes, study.backend
+
+    def omega(sampler: Sampler | None, size: int) -> Array:
+        if sampler is None:
+            return backend.array([np.zeros((size, head_dim)) for _ in draws])
+        streams = [stream(scenario.seed, "omega", label(sampler), *draw.stream_names) for draw in draws]
+        return backend.array([sampler.sample(rng, size, head_dim) for rng in streams])
 
     def estimator(feature_map: FeatureMap, sampler: str, sizes: tuple[int, ...]) -> Estimator:
-        rng = stream(scenario.seed, "extra", label(feature_map), sampler, *draw.stream_names)
-        return Estimator(feature_map, feature_map.draw_extra(rng, sizes[-1], head_dim), sizes)
+        names = (scenario.seed, "extra", label(feature_map), sampler)
+        extras = [feature_map.draw_extra(stream(*names, *draw.stream_names), sizes[-1], head_dim) for draw in draws]
+        drawn = [extra for extra in extras if extra is not None]
+        return Estimator(feature_map, backend.array(drawn) if drawn else None, sizes)
 
     def num_projections(feature_map: FeatureMap) -> tuple[int, ...]:
         per = feature_map.features_per_projection if scenario.budget == "features" else 1
-        return tuple(size // per for size in draw.sizes)
+        return tuple(size // per for size in sizes) if per else (1,)
 
-    for feature_map in study.maps:
-        if feature_map.features_per_projection == 0:
-            yield "none", np.zeros((1, head_dim)), [estimator(feature_map, "none", (1,))]
-        elif feature_map.own_sample:
-            sizes = num_projections(feature_map)
-            for group in [sizes] if feature_map.nested else [(size,) for size in sizes]:
-                yield "own", np.zeros((group[-1], head_dim), draw.dtype), [estimator(feature_map, "own", group)]
     sampled = [m for m in study.maps if m.features_per_projection and not m.own_sample]
+    alone = [(m, None, "own" if m.features_per_projection else "none") for m in study.maps if m not in sampled]
     for sampler in study.samplers:
-        name = label(sampler)
-
-        def omega(size: int, sampler: Sampler = sampler, name: str = name) -> np.ndarray:
-            rng = stream(scenario.seed, "omega", name, *draw.stream_names)
-            return sampler.sample(rng, size, head_dim).astype(draw.dtype)
-
         together = [m for m in sampled if sampler.nested and m.nested]
         if together:
-            widest = max(num_projections(m)[-1] for m in together)
-            yield name, omega(widest), [estimator(m, name, num_projections(m)) for m in together]
-        for feature_map in sampled:
-            if feature_map not in together:
-                for size in num_projections(feature_map):
-                    yield name, omega(size), [estimator(feature_map, name, (size,))]
+            widest, name = max(num_projections(m)[-1] for m in together), label(sampler)
+            yield name, omega(sampler, widest), [estimator(m, name, num_projections(m)) for m in together]
+        alone += [(m, sampler, label(sampler)) for m in sampled if m not in together]
+    for feature_map, sampler, name in alone:
+        for size in num_projections(feature_map) if feature_map.features_per_projection else (1,):
+            yield name, omega(sampler, size), [estimator(feature_map, name, (size,))]
 
 
 def _measure(
-    inputs: Inputs, exact: np.ndarray, omega: np.ndarray, estimators: list[Estimator], sampler: str
+    problem: Problem, exact: Array, omega: Array, estimators: Sequence[Estimator], dtype: str, backend: Backend
+) -> dict[int, ErrorSums]:
+    """Errors of every estimator for every R, and its rounding: how far it is from the same in float64."""
+
+    def estimates(dtype: str) -> Iterator[Estimate]:
+        query, key, value, fit_query, rows = (
+            None if array is None else backend.cast(array, dtype) for array in (*problem, omega)
+        )
+        return attention_estimates(query, key, value, rows, estimators, fit_query)
+
+    sums: dict[int, ErrorSums] = {}
+    doubles = itertools.repeat(None) if dtype == "float64" else estimates("float64")
+    for (index, rows, output, normaliser), double in zip(estimates(dtype), doubles, strict=False):
+        part = error_sums(output, exact[..., rows, :], normaliser, None if double is None else double.output)
+        sums[index] = add(sums[index], part) if index in sums else part
+    return {index: found.each(backend.host) for index, found in sums.items()}
+
+
+def _labelled(
+    estimators: Sequence[Estimator], sums: dict[int, ErrorSums], sampler: str, head_dim: int, draw: tuple[int, ...]
 ) -> list[tuple[Row, ErrorSums]]:
-    found: dict[int, ErrorSums] = {}
-    for index, rows, output, normaliser in attention_estimates(
-        inputs.query, inputs.key, inputs.value, omega, estimators
-    ):
-        part = error_sums(output, exact[rows], normaliser)
-        found[index] = add(found[index], part) if index in found else part
-    measured, head_dim = [], omega.shape[-1]
+    found = []
     for index, (feature_map, _, sizes) in enumerate(estimators):
         for i, size in enumerate(sizes):
             shown = size if feature_map.features_per_projection else 0
             names = _names("map", label(feature_map), sampler, shown, feature_map.num_features(size, head_dim))
-            measured.append((names, found[index].of(i)))
-    return measured
+            found.append((names, sums[index].of((i, *draw))))
+    return found
+
+
+@contextlib.contextmanager
+def _failures_named(estimators: Sequence[Estimator], sampler: str) -> Iterator[None]:
+    """A user's map may fail in any way: say which it was."""
+    try:
+        yield
+    except (MemoryError, FavorbenchError):
+        raise
+    except Exception as error:
+        if type(error).__name__ == "OutOfMemoryError":  # of torch, on a GPU
+            raise MemoryError("on the GPU: use a smaller --batch") from None
+        names = ", ".join(e.map.name for e in estimators)
+        raise EstimatorError(f"{names} under {sampler} failed: {type(error).__name__}: {error}") from error
+
+
+def _rows(scenario: Scenario, draw: Draw, measured: Sequence[tuple[Row, ErrorSums]]) -> list[Row]:
+    uniform = next(sums for names, sums in measured if names["map"] == "uniform")
+    common = {
+        "draw": draw.index,
+        "trial": draw.trial,
+        "input": draw.input,
+        "head": draw.head.label,
+        "scale": draw.scale,
+        "value_scale": scenario.value_scale,
+        "query_len": draw.head.query_len,
+        "query_rows": scenario.rows(draw.head.query_len),
+        "seq_len": draw.head.seq_len,
+        "head_dim": draw.head.head_dim,
+        "dtype": draw.dtype,
+    }
+    return [
+        common | names | {metric: m.compute(sums, uniform) for metric, m in METRICS.items()} for names, sums in measured
+    ]
 
 
 def _names(kind: str, name: str, sampler: str, num_projections: int, num_features: int) -> Row:
@@ -147,19 +233,4 @@ def _names(kind: str, name: str, sampler: str, num_projections: int, num_feature
         "sampler": sampler,
         "num_projections": num_projections,
         "num_features": num_features,
-    }
-
-
-def _common_labels(scenario: Scenario, draw: Draw) -> Row:
-    return {
-        "draw": draw.index,
-        "trial": draw.trial,
-        "input": draw.input,
-        "head": draw.head.label,
-        "scale": draw.scale,
-        "value_scale": scenario.value_scale,
-        "query_len": draw.head.query_len,
-        "seq_len": draw.head.seq_len,
-        "head_dim": draw.head.head_dim,
-        "dtype": draw.dtype,
     }

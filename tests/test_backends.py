@@ -4,12 +4,17 @@ import importlib.util
 
 import array_api_strict
 import numpy as np
+import pandas as pd
 import pytest
 
 import favorbench as fb
 from favorbench.arrays import from_torch, to_torch
 from favorbench.attention import Estimator, attention_estimates
+from favorbench.errors import ScenarioError
 from favorbench.maps import Sample, get_map
+from favorbench.plan import batches, plan
+from favorbench.scenario import load_scenario
+from favorbench.trial import run_draws
 
 BACKENDS = [pytest.param(array_api_strict.asarray, np.asarray, id="strict")]
 if importlib.util.find_spec("torch") is not None:
@@ -56,3 +61,66 @@ def test_all_sizes_in_one_pass_agree_with_numpy(rng, to, back):
     for a, b in zip(ours, theirs, strict=True):
         assert a[:2] == b[:2]
         np.testing.assert_allclose(back(b.output), a.output, rtol=1e-9, atol=1e-12)
+
+
+def rows_of(**changes) -> pd.DataFrame:
+    scenario = load_scenario(
+        "quick", {"seq_len": "50", "head_dim": "8", "num_projections": "4,20", "trials": 4} | changes
+    )
+    found = [rows for batch in batches(scenario, plan(scenario), 3) for rows in run_draws(scenario, batch)]
+    frame = pd.DataFrame([row for rows in found for row in rows])
+    return frame.sort_values("draw", kind="stable").set_index(["draw", "map", "sampler", "num_projections", "dtype"])
+
+
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+
+
+@needs_torch
+def test_a_sweep_on_torch_gives_the_rows_of_numpy():
+    """Batches of three draws and a rest, every map, maps fitted to their data among them."""
+    changes = {"maps": ",".join(MAPS), "scale": "0.5", "samplers": "iid,orthogonal,orthogonal-blog"}
+    ours, theirs = rows_of(**changes), rows_of(**changes, backend="torch")
+    for metric in ("mse", "relative_error", "max_abs_error"):
+        np.testing.assert_allclose(theirs[metric], ours[metric], rtol=1e-10)  # trig's normalisers cancel to 1e-2
+    positive = ours.index.get_level_values("map").isin(["positive", "hyperbolic", "uniform", "taylor-2"])
+    np.testing.assert_allclose(theirs["mse"][positive], ours["mse"][positive], rtol=1e-12)
+    assert (theirs["rounding"] == 0).all()
+
+
+@needs_torch
+def test_less_precision_rounds_more_and_the_exact_answer_stays_float64():
+    dtypes = ["float64", "float32", "float16", "bfloat16"]
+    rows = rows_of(backend="torch", dtype=",".join(dtypes), maps="positive,hyperbolic", scale="0.5")
+    maps = rows[rows["kind"] == "map"]
+    rounding = maps["rounding"].groupby("dtype").median()
+    for dtype, digits in (("float32", 24), ("float16", 11), ("bfloat16", 8)):
+        # weights of a mean are rounded: one unit in the last place each, several where exp amplifies a log of size ~4
+        assert 2.0 ** -(digits + 4) < rounding[dtype] < 2.0 ** -(digits - 4), dtype
+    assert rounding["float64"] == 0
+    uniform = rows.xs("uniform", level="map")["mse"].groupby("draw").nunique()
+    assert (uniform == 1).all()
+
+
+def test_what_is_not_to_be_had_is_one_clear_line(monkeypatch):
+    with pytest.raises(ScenarioError, match=r"--dtype bfloat16: numpy has float64, float32; --backend torch has it"):
+        rows_of(dtype="bfloat16")
+    with pytest.raises(ScenarioError, match="--device cuda: NumPy computes on cpu only; add --backend torch"):
+        rows_of(device="cuda")
+    with pytest.raises(ScenarioError, match="--device: 'gpu' given"):
+        rows_of(device="gpu", backend="torch")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ScenarioError, match=r"torch is not installed: pip install 'favorbench\[torch\]'"):
+        rows_of(backend="torch")
+
+
+@needs_torch
+def test_a_missing_gpu_is_one_clear_line():
+    torch = importlib.import_module("torch")
+    if torch.cuda.is_available():
+        with pytest.raises(ScenarioError, match=r"CUDA devices, from cuda:0 on"):
+            rows_of(device="cuda:99", backend="torch")
+    else:
+        with pytest.raises(ScenarioError, match="torch finds no CUDA device here; use --device cpu"):
+            rows_of(device="cuda", backend="torch")
+    with pytest.raises(ScenarioError, match="tf32 exists on CUDA devices only"):
+        rows_of(dtype="tf32", backend="torch")

@@ -12,12 +12,14 @@ EXACT = np.array([[1.0, 2.0], [3.0, 4.0]])
 OUTPUT = np.array([[2.0, 2.0], [1.0, 6.0]])
 # uniform answer 2.5, 2.5: errors 1.5, .5, -.5, -1.5; squares 2.25, .25, .25, 2.25, sum 5
 UNIFORM = np.full((2, 2), 2.5)
+DOUBLE = OUTPUT + np.array([[0.5, 0.0], [0.0, -0.5]])
 NORMALISER = np.array([[0.5], [-0.1]])
 
 BY_HAND = {
     "mse": 9 / 4,
     "relative_error": math.sqrt(9 / 30),  # |exact|^2 = 1 + 4 + 9 + 16 = 30
     "skill": 1 - 9 / 5,  # (9/4) / (5/4)
+    "rounding": math.sqrt(0.5 / 30),  # DOUBLE: half of it in one entry, half in another
     "max_abs_error": 2.0,
     "bad_normalisers": 1 / 2,  # the second of two rows
 }
@@ -25,7 +27,7 @@ BY_HAND = {
 
 @pytest.mark.parametrize("name", METRICS)
 def test_metric_by_hand(name):
-    sums, uniform = error_sums(OUTPUT, EXACT, NORMALISER), error_sums(UNIFORM, EXACT)
+    sums, uniform = error_sums(OUTPUT, EXACT, NORMALISER, DOUBLE), error_sums(UNIFORM, EXACT)
     assert METRICS[name].compute(sums, uniform) == pytest.approx(BY_HAND[name], rel=1e-15)
 
 

@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 import favorbench as fb
+from favorbench import trial
 from favorbench.errors import StoreError, WorkerError
 from favorbench.inputs import get_input
 from favorbench.maps import get_map
@@ -24,14 +25,15 @@ from favorbench.run import sweep
 from favorbench.samplers import get_sampler
 from favorbench.store import read_trials
 from favorbench.streams import stream
-from favorbench.trial import LABELS, run_draw
+from favorbench.tables import describe_cell
+from favorbench.trial import LABELS, run_draws
 from tests.conftest import small_scenario
 
 KEY = ["trial", "map", "sampler", "num_projections"]
 
 
 def rows_of(scenario) -> pd.DataFrame:
-    return pd.DataFrame([row for draw in plan(scenario) for row in run_draw(scenario, draw)])
+    return pd.DataFrame([row for draw in plan(scenario) for row in run_draws(scenario, [draw])[0]])
 
 
 def test_rows_equal_the_slow_way():
@@ -67,6 +69,53 @@ def test_adding_maps_samplers_and_sizes_changes_rows_by_rounding_at_most():
     np.testing.assert_allclose(many[few.index], few, rtol=1e-10)
 
 
+class _FirstRows:
+    """A generator that picks the first rows, where a random sample is asked for."""
+
+    def choice(self, n, size, replace):
+        return np.arange(size)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_the_error_on_sampled_rows_is_unbiased(monkeypatch, biased):
+    """Mean of (sampled / full mse) over independent samples of rows is 1; not so if the rows are not random."""
+    rng, length = np.random.default_rng(0), 64
+    growing = np.linspace(0.1, 2.0, length)[:, None]  # the error depends on the row
+    np.savez(
+        "own.npz",
+        q=growing * rng.normal(size=(length, 4)),
+        k=rng.normal(size=(length, 4)),
+        v=rng.normal(size=(length, 4)),
+    )
+    if biased:
+        monkeypatch.setattr(
+            trial, "stream", lambda *names: _FirstRows() if names[1] == "query rows" else stream(*names)
+        )
+    flags = {
+        "maps": "positive",
+        "inputs": "own.npz",
+        "seq_len": None,
+        "head_dim": None,
+        "trials": 200,
+        "samplers": "iid",
+    }
+    full, sampled = (rows_of(small_scenario(**flags, query_rows=n)).set_index(KEY) for n in (None, 8))
+    assert set(sampled["query_rows"]) == {8} and set(full["query_rows"]) == {length}
+    z = []
+    for name, size in (("positive", 3), ("positive", 20), ("uniform", 0)):
+        ratio = (sampled["mse"] / full["mse"]).xs((name, size), level=("map", "num_projections"))
+        z.append((ratio.mean() - 1) / (ratio.std(ddof=1) / len(ratio) ** 0.5 + 1e-12))
+    assert (np.max(np.abs(z)) > 5) == biased  # 5: false alarm once in a million
+
+
+def test_long_inputs_are_measured_on_a_sample_of_rows():
+    scenario = small_scenario(seq_len="5000", trials=1)
+    assert scenario.rows(4096) == 4096 and scenario.rows(4097) == 1024
+    rows = rows_of(scenario)
+    assert set(rows["query_rows"]) == {1024} and "best-rank" not in set(rows["map"])
+    assert "L = 5000 (1024 query rows measured)" in describe_cell(rows.iloc[0])
+
+
 def test_scale_and_dtype_share_their_random_numbers():
     """Draws that differ only there are paired: float32 is float64 plus rounding, not other numbers."""
     rows = rows_of(small_scenario(dtype="float64,float32", maps="positive", baselines="uniform"))
@@ -88,7 +137,7 @@ def test_bits_do_not_depend_on_workers_or_order():
     processes = sweep(scenario, "processes", workers=2).trials
     with ThreadPoolExecutor(3) as executor:
         threads = sweep(scenario, "threads", workers=executor).trials
-    shuffled = [row for draw in reversed(plan(scenario)) for row in run_draw(scenario, draw)]
+    shuffled = [row for draw in reversed(plan(scenario)) for row in run_draws(scenario, [draw])[0]]
     backwards = pd.DataFrame(shuffled).sort_values("draw", kind="stable", ignore_index=True)
     for other in (processes, threads, backwards[list(serial.columns)]):
         pd.testing.assert_frame_equal(other, serial, check_exact=True, check_dtype=False)
@@ -108,7 +157,7 @@ def test_the_run_directory_is_what_the_design_says():
 
 def test_the_same_sweep_again_computes_nothing(monkeypatch):
     first = sweep(small_scenario(), "run")
-    monkeypatch.setattr("favorbench.run.run_draw", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr("favorbench.run.run_draws", lambda *_: pytest.fail("computed again"))
     calls = []
     again = sweep(small_scenario(), "run", progress=lambda done, total: calls.append((done, total)))
     assert calls == [(3, 3)]
@@ -119,14 +168,14 @@ def test_an_interrupted_sweep_resumes_to_the_same_bits(monkeypatch):
     whole = sweep(small_scenario(trials=5), "whole")
     seen = []
 
-    def interrupted(scenario, draw):
+    def interrupted(scenario, draws):
         if len(seen) == 2:
             raise KeyboardInterrupt
-        seen.append(draw.index)
-        return run_draw(scenario, draw)
+        seen.append(draws[0].index)
+        return run_draws(scenario, draws)
 
     with monkeypatch.context() as patch:
-        patch.setattr("favorbench.run.run_draw", interrupted)
+        patch.setattr("favorbench.run.run_draws", interrupted)
         with pytest.raises(KeyboardInterrupt):
             sweep(small_scenario(trials=5), "run")
     partial = fb.load("run")
@@ -191,10 +240,10 @@ def test_another_scenario_in_the_same_directory_is_refused_with_what_differs():
 
 
 def test_a_second_writer_is_refused(monkeypatch):
-    def nested(scenario, draw):
+    def nested(scenario, draws):
         with pytest.raises(StoreError, match="in use by another favorbench"):
             other_process_sweep()
-        return run_draw(scenario, draw)
+        return run_draws(scenario, draws)
 
     def other_process_sweep():
         code = "from tests.test_sweep import small_scenario, sweep; sweep(small_scenario(trials=1), 'run')"
@@ -202,7 +251,7 @@ def test_a_second_writer_is_refused(monkeypatch):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
         raise StoreError(done.stderr.strip().splitlines()[-1])
 
-    monkeypatch.setattr("favorbench.run.run_draw", nested)
+    monkeypatch.setattr("favorbench.run.run_draws", nested)
     sweep(small_scenario(trials=1), "run")
 
 
@@ -257,25 +306,53 @@ def test_no_permission_is_one_clear_line():
 
 DYING = """
 import os
+from pathlib import Path
 from dataclasses import dataclass
-from favorbench.maps.positive import Positive, Hyperbolic
-from favorbench.maps import FeatureMap
+from favorbench.maps.positive import Positive
 
 @dataclass(frozen=True)
-class Dying(FeatureMap):
-    name = "dying"; features_per_projection = 1; nonnegative = True; unbiased = True; reference = ""
+class Dying(Positive):
+    name = "dying"
+
     def features(self, x, projection, sample):
-        os._exit(9)
-    def target_kernel(self, x, y, rows):
-        return None
+        if {condition}:
+            Path("died").touch()
+            os._exit(9)
+        return super().features(x, projection, sample)
 """
 
 
-def test_a_dead_worker_is_reported(monkeypatch):
-    Path("dying.py").write_text(DYING)
-    with pytest.raises(WorkerError, match="a worker process died"):
-        sweep(small_scenario(maps="dying:Dying"), "run", workers=2)
-    monkeypatch.delitem(sys.modules, "dying")
+@pytest.fixture
+def dying(monkeypatch):
+    def module(condition: str) -> None:
+        Path("dying.py").write_text(DYING.format(condition=condition))
+
+    yield module
+    monkeypatch.delitem(sys.modules, "dying", raising=False)
+
+
+def test_a_worker_that_dies_once_costs_nothing(dying):
+    dying("not Path('died').exists()")
+    scenario = small_scenario(maps="dying:Dying", trials=6)
+    found = sweep(scenario, "run", workers=2).trials
+    assert Path("died").exists()
+    pd.testing.assert_frame_equal(found, sweep(scenario, "serial").trials, check_exact=True)
+
+
+def test_a_draw_that_kills_its_worker_fails_alone(dying):
+    scenario = small_scenario(trials=6)
+    draw = plan(scenario)[3]
+    query = get_input("gaussian").draw(stream(0, "inputs", *draw.stream_names), draw.head).query
+    dying(f"abs(x[0, 0] - {float(query[0, 0]) * 4**-0.25!r}) < 1e-12")
+    with pytest.raises(WorkerError, match=r"draws missing: 1, .* the first is draw 3, gaussian, L = "):
+        sweep(small_scenario(maps="dying:Dying", trials=6), "run", workers=2)
+    assert set(pd.read_parquet("run/trials")["draw"]) == {0, 1, 2, 4, 5}
+
+
+def test_if_every_worker_dies_it_ends_at_once(dying):
+    dying("True")
+    with pytest.raises(WorkerError, match="draws missing: "):
+        sweep(small_scenario(maps="dying:Dying", trials=1000), "run", workers=2)
 
 
 def test_any_changed_byte_of_a_part_is_noticed(rng):

@@ -33,13 +33,26 @@ def sweep(
         str | None, typer.Option(help="gaussian, sphere, minilm, or PATH.npz / PATH.safetensors with q, k, v.")
     ] = None,
     heads: Annotated[str | None, typer.Option(help="Only these heads of a file, e.g. L0H1,L5H0.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Precision of the estimator: float64, float32.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="Precision of the estimator: float64, float32; torch: tf32, bfloat16, float16.")
+    ] = None,
+    query_rows: Annotated[
+        str | None,
+        typer.Option(
+            metavar="<int>", help="Measure the error on so many random query rows.  [default: all to 4096, then 1024]"
+        ),
+    ] = None,
+    backend: Annotated[str | None, typer.Option(help="Array library: numpy or torch.")] = None,
+    device: Annotated[str | None, typer.Option(help="Device of torch: cpu, cuda or cuda:N.")] = None,
     baselines: Annotated[str | None, typer.Option(help="uniform (always), taylor-1, taylor-2, best-rank.")] = None,
     budget: Annotated[str | None, typer.Option(help="What -R counts: projections or features.")] = None,
     redraw: Annotated[str | None, typer.Option(help="New inputs for each trial, or for each R.")] = None,
     trials: Annotated[str | None, typer.Option(help="Draws of every cell.", metavar="<int>")] = None,
     seed: Annotated[str | None, typer.Option(help="Seed of all random streams.", metavar="<int>")] = None,
     workers: Workers = 1,
+    batch: Annotated[
+        str, typer.Option(metavar="<int>", help="Draws computed together by torch; auto: as many as fill a GPU.")
+    ] = "auto",
     out: Annotated[
         Path | None, typer.Option(help="Run directory.  [default: results/NAME]", show_default=False)
     ] = None,
@@ -55,8 +68,9 @@ def sweep(
     multiply. Flags win over the scenario file.
     """
     given = locals()
-    from favorbench.scenario import FLAGS, default_directory, load_scenario
+    from favorbench.scenario import FLAGS, default_directory, load_scenario, numbers
 
+    together = None if batch == "auto" else numbers("--batch", batch, int, low=1)[0]
     study = load_scenario(scenario, {key: given[key] for key in FLAGS})
     path = out or default_directory(study)
     if dry_run:
@@ -67,7 +81,7 @@ def sweep(
 
     try:
         with console.progress(f"sweep {study.name}", quiet) as report:
-            results = run_sweep(study, path, workers, report)
+            results = run_sweep(study, path, workers, report, together)
     except KeyboardInterrupt:
         interrupted(path)
     if not quiet:

@@ -72,12 +72,11 @@ def cells(results: Results, drop: Sequence[str] = ()) -> Iterator[tuple[str, pd.
     """The summary's cells, each with a short title of the axes that vary; ``drop`` are axes left together."""
     axes = [axis for axis in CELL if axis not in drop]
     varying = [a for a in axes if results.summary[a].nunique() > 1]
+    follow = ("query_len", "query_rows") if "seq_len" in varying else ()
     for _, cell in results.summary.groupby(axes, sort=False, dropna=False):
         first = cell.iloc[0]
         yield (
-            ", ".join(
-                _short(axis, first[axis]) for axis in varying if not (axis == "query_len" and "seq_len" in varying)
-            ),
+            ", ".join(_short(axis, first[axis]) for axis in varying if axis not in follow),
             cell,
         )
 
@@ -88,9 +87,11 @@ def caption(results: Results, metric: str, x: str) -> str:
     draws = f"{n.min()}" if n.min() == n.max() else f"{n.min()} to {n.max()}"
     first = results.summary.iloc[0]
     fixed = "" if any(results.summary[a].nunique() > 1 for a in CELL) else f" {describe_cell(first)}."
+    sampled = (results.summary["query_rows"] < results.summary["query_len"]).any()
+    rows = " Long inputs: error on a random sample of query rows." if sampled and not fixed else ""
     partial = "" if results.manifest["complete"] else "PARTIAL RUN. "
     return (
-        f"{partial}{results.scenario.name}: median of {draws} draws, band from 10 % to 90 %.{fixed} "
+        f"{partial}{results.scenario.name}: median of {draws} draws, band from 10 % to 90 %.{fixed}{rows} "
         f"{what_r_means(results)} {metric}: {METRICS[metric].formula}. best-rank may leave the axis below."
     )
 

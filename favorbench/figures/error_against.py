@@ -7,7 +7,7 @@ from favorbench.summary import Results
 
 #: File name and axis of each figure; axes that move together with it share its panels.
 AXES = {
-    "error-vs-L": ("seq_len", ("seq_len", "query_len")),
+    "error-vs-L": ("seq_len", ("seq_len", "query_len", "query_rows")),
     "error-vs-d": ("head_dim", ("head_dim",)),
     "error-vs-scale": ("scale", ("scale",)),
 }

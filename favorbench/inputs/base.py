@@ -38,8 +38,11 @@ class InputLaw(ABC):
         """
 
     @abstractmethod
-    def draw(self, rng: np.random.Generator, head: Head) -> Inputs:
-        """Queries, keys and values of ``head``. A law that reads data ignores rng."""
+    def draw(self, rng: np.random.Generator, head: Head, rows: np.ndarray | None = None) -> Inputs:
+        """Queries, keys and values of ``head``, in new arrays. A law that reads data ignores rng.
+
+        rows: indices of the queries that are wanted (all by default); the others are not kept.
+        """
 
     def digest(self) -> str | None:
         """SHA-256 of the data behind the law, if there are any."""

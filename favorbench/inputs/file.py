@@ -60,12 +60,12 @@ class File(InputLaw):
         lengths = [(n, n) for n in seq_lens] if seq_lens else [(query_len, seq_len)]
         return tuple(Head(label, n, m, dim) for n, m in lengths for label in contents.labels)
 
-    def draw(self, rng: np.random.Generator, head: Head) -> Inputs:
+    def draw(self, rng: np.random.Generator, head: Head, rows: np.ndarray | None = None) -> Inputs:
         contents = _contents(self.path)
         i = contents.labels.index(head.label)
-        return Inputs(
-            contents.query[i, : head.query_len], contents.key[i, : head.seq_len], contents.value[i, : head.seq_len]
-        )
+        query = contents.query[i, : head.query_len]
+        query = query.copy() if rows is None else query[rows]
+        return Inputs(query, contents.key[i, : head.seq_len].copy(), contents.value[i, : head.seq_len].copy())
 
     def digest(self) -> str:
         return hashlib.sha256(_bytes(self.path)).hexdigest()

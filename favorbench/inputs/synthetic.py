@@ -29,9 +29,11 @@ class Gaussian(InputLaw):
     def heads(self, seq_lens: tuple[int, ...] | None, head_dims: tuple[int, ...] | None) -> tuple[Head, ...]:
         return _grid(seq_lens, head_dims)
 
-    def draw(self, rng: np.random.Generator, head: Head) -> Inputs:
-        shape = (head.seq_len, head.head_dim)
-        return Inputs(*(stream.standard_normal(shape) for stream in rng.spawn(3)))
+    def draw(self, rng: np.random.Generator, head: Head, rows: np.ndarray | None = None) -> Inputs:
+        shape, streams = (head.seq_len, head.head_dim), rng.spawn(3)
+        query = streams[0].standard_normal(shape)
+        query = query if rows is None else query[rows]
+        return Inputs(query, streams[1].standard_normal(shape), streams[2].standard_normal(shape))
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,8 @@ class Sphere(InputLaw):
     def heads(self, seq_lens: tuple[int, ...] | None, head_dims: tuple[int, ...] | None) -> tuple[Head, ...]:
         return _grid(seq_lens, head_dims)
 
-    def draw(self, rng: np.random.Generator, head: Head) -> Inputs:
-        query, key, value = Gaussian().draw(rng, head)
-        radius = head.head_dim**0.5
-        query, key = (a * (radius / np.linalg.norm(a, axis=-1, keepdims=True)) for a in (query, key))
-        return Inputs(query, key, value)
+    def draw(self, rng: np.random.Generator, head: Head, rows: np.ndarray | None = None) -> Inputs:
+        inputs = Gaussian().draw(rng, head, rows)
+        for array in (inputs.query, inputs.key):
+            array *= head.head_dim**0.5 / np.linalg.norm(array, axis=-1, keepdims=True)
+        return inputs

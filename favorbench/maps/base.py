@@ -42,6 +42,11 @@ class FeatureMap(ABC):
     #: Everything random is in ``draw_extra``: omega plays no part beyond its number of rows, nor does any sampler.
     own_sample: ClassVar[bool] = False
 
+    @property
+    def takes_data(self) -> bool:
+        """Whether ``fit`` takes anything from queries and keys."""
+        return type(self).fit is not FeatureMap.fit
+
     @abstractmethod
     def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         """Blocks of features of the rows of x, each with one column per projection (or fixed).
@@ -107,6 +112,10 @@ class WrappedMap(FeatureMap):
     """A map around another one: it does and claims what the other does, but for what a subclass overrides."""
 
     wrapped: FeatureMap
+
+    @property
+    def takes_data(self) -> bool:
+        return self.wrapped.takes_data
 
     def __post_init__(self) -> None:
         for claim in CLAIMS:
