@@ -11,6 +11,9 @@ from favorbench.samplers import get_sampler
 from favorbench.scenario import Scenario
 from favorbench.streams import stream
 
+#: The mse of each (trial, map, sampler, R).
+Table = dict[tuple[int, str, str, int], float]
+
 
 def exact(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> np.ndarray:
     """Attention as the first document writes it: an L x L matrix, and a diagonal matrix to divide by."""
@@ -40,7 +43,7 @@ def estimate(query: np.ndarray, key: np.ndarray, value: np.ndarray, omega: np.nd
     return np.diag(1.0 / normaliser) @ (phi_query @ (phi_key.T @ value))
 
 
-def table(scenario: Scenario, draws: tuple[Draw, ...]) -> dict[tuple[int, str, str, int], float]:
+def table(scenario: Scenario, draws: tuple[Draw, ...]) -> Table:
     """The mse of every cell of every draw; the exact answer is computed again for every R, as in the script."""
     found = {}
     for size in draws[0].sizes:

@@ -7,7 +7,8 @@ import contextlib
 import importlib
 import importlib.util
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -66,8 +67,11 @@ class Features(NamedTuple):
     def relative_to(self, log_peak: Array) -> Array:
         """The features themselves, divided by exp(log_peak)."""
         xp = array_namespace(self.log_scale)
-        weights = xp.exp(self.log_scale - log_peak)
-        return weights if self.values is None else weights * self.values
+        if self.values is None:
+            return xp.exp(self.log_scale - log_peak)
+        if self.log_scale.shape[-1] == 1 and bool(xp.all(self.log_scale == log_peak)):
+            return self.values
+        return xp.exp(self.log_scale - log_peak) * self.values
 
 
 def cos_sin(angle: Array) -> tuple[Array, Array]:
@@ -155,10 +159,10 @@ class Backend:
     @contextlib.contextmanager
     def precision(self, dtype: str) -> Iterator[None]:
         """torch on one core, as NumPy is; on CUDA matrix products in full precision, unless dtype is tf32."""
-        if self.name == "numpy":
+        torch = sys.modules.get("torch")
+        if torch is None:
             yield
             return
-        torch = importlib.import_module("torch")
         threads, tf32 = torch.get_num_threads(), torch.backends.cuda.matmul.allow_tf32
         torch.set_num_threads(1)
         torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
@@ -173,6 +177,38 @@ class Backend:
         if not self.device.startswith("cuda"):
             return None
         return int(importlib.import_module("torch").cuda.mem_get_info(self.device)[0])
+
+    def has_fused_attention(self) -> bool:
+        """Whether torch's scaled_dot_product_attention can be had."""
+        return self.name == "torch" or importlib.util.find_spec("torch") is not None
+
+    def fused_attention(self, query: Array, key: Array, value: Array) -> Array:
+        """torch's scaled_dot_product_attention of (L, d) arrays, NumPy arrays through their own memory."""
+        torch = importlib.import_module("torch")
+        tensors = [to_torch(a) if isinstance(a, np.ndarray) else a for a in (query, key, value)]
+        with torch.inference_mode():
+            batched = (tensor[None, None] for tensor in tensors)
+            return torch.nn.functional.scaled_dot_product_attention(*batched)[0, 0]
+
+    def synchronise(self) -> None:
+        """Wait until a CUDA device has done all it was asked."""
+        if self.device != "cpu":
+            importlib.import_module("torch").cuda.synchronize(self.device)
+
+    @contextlib.contextmanager
+    def peak_memory(self) -> Iterator[Callable[[], int | None]]:
+        """A function for the most bytes that were allocated inside at a time on a CUDA device; None on a CPU."""
+        if self.device == "cpu":
+            yield lambda: None
+            return
+        cuda = importlib.import_module("torch").cuda
+        cuda.reset_peak_memory_stats(self.device)
+        before = cuda.memory_allocated(self.device)
+        yield lambda: cuda.max_memory_allocated(self.device) - before
+
+    def describe(self) -> str:
+        """ "NumPy, one core" or "torch, NVIDIA H200"."""
+        return {"numpy": "NumPy", "torch": "torch"}[self.name] + ", " + (self.gpu_name() or "one core")
 
     def gpu_name(self) -> str | None:
         """The name of the CUDA device; None on a CPU."""

@@ -48,8 +48,12 @@ def exact_attention(
     check_shapes(query, key, value, causal)
     xp = array_namespace(query, key, value)
     query, key, value = (xp.astype(a, xp.float64, copy=False) for a in (query, key, value))
-    if causal:
-        return causal_exact_attention(query, key, value)
+    return causal_exact_attention(query, key, value) if causal else tiled_attention(query, key, value)
+
+
+def tiled_attention(query: Array, key: Array, value: Array) -> Array:
+    """Softmax attention in the precision of its arguments, keys in tiles with a running maximum: no n x l array."""
+    xp = array_namespace(query)
     scaled, length = query * query.shape[-1] ** -0.5, key.shape[-2]
     states: dict[int, Accumulator] = {}
     for start in range(0, length, KEY_TILE):
@@ -220,7 +224,7 @@ def _resolved(map: str | FeatureMap, omega: Sample | Array, head_dim: int) -> tu
     sample = omega if isinstance(omega, Sample) else Sample(omega)
     if sample.omega.ndim < 2 or sample.omega.shape[-1] != head_dim or sample.omega.shape[-2] == 0:
         raise InputError(f"omega has shape {tuple(sample.omega.shape)}; it must be (num_projections, {head_dim})")
-    if sample.extra is None and feature_map.draw_extra(np.random.default_rng(0), 1, head_dim) is not None:
+    if sample.extra is None and feature_map.draws_extra:
         raise InputError(
             f"map {feature_map.name!r} draws more than omega: use sample_omega(..., map={feature_map.name!r})"
         )

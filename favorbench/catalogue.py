@@ -1,14 +1,10 @@
-"""What there is, as records: for ``favorbench list``."""
+"""What there is, as records: for ``favorbench list``. Each family imports what it needs, and no more."""
 
 import tomllib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from favorbench.baselines import BASELINES
-from favorbench.inputs import INPUTS, SHIPPED, File
-from favorbench.maps import MAPS, FeatureMap
-from favorbench.metrics import METRICS
-from favorbench.samplers import SAMPLERS
-from favorbench.scenario import shipped_scenarios
+if TYPE_CHECKING:
+    from favorbench.maps import FeatureMap
 
 
 def records(what: str) -> list[dict[str, Any]]:
@@ -24,6 +20,8 @@ def records(what: str) -> list[dict[str, Any]]:
 
 
 def _maps() -> list[dict[str, Any]]:
+    from favorbench.maps import MAPS
+
     return [
         {
             "name": member.name,
@@ -38,6 +36,8 @@ def _maps() -> list[dict[str, Any]]:
 
 
 def _samplers() -> list[dict[str, Any]]:
+    from favorbench.samplers import SAMPLERS
+
     return [
         {
             "name": member.name,
@@ -51,6 +51,8 @@ def _samplers() -> list[dict[str, Any]]:
 
 
 def _inputs() -> list[dict[str, Any]]:
+    from favorbench.inputs import INPUTS, SHIPPED, File
+
     laws = [{"name": law.name, "description": law.description} for law in INPUTS if law is not File]
     shipped = [
         {
@@ -63,6 +65,8 @@ def _inputs() -> list[dict[str, Any]]:
 
 
 def _scenarios() -> list[dict[str, Any]]:
+    from favorbench.scenario import shipped_scenarios
+
     return [
         {"name": name, "title": tomllib.loads(path.read_text(encoding="utf-8"))["title"]}
         for name, path in shipped_scenarios().items()
@@ -70,6 +74,8 @@ def _scenarios() -> list[dict[str, Any]]:
 
 
 def _metrics() -> list[dict[str, Any]]:
+    from favorbench.metrics import METRICS
+
     return [
         {"name": name, "better": metric.better, "unit": metric.unit, "formula": metric.formula}
         for name, metric in METRICS.items()
@@ -77,12 +83,14 @@ def _metrics() -> list[dict[str, Any]]:
 
 
 def _baselines() -> list[dict[str, Any]]:
+    from favorbench.baselines import BASELINES
+
     return [
         {"name": member.name, "description": member.description, "reference": member.reference} for member in BASELINES
     ]
 
 
-def _features(member: FeatureMap) -> str:
+def _features(member: "FeatureMap") -> str:
     """How many features for R projections."""
     per = member.features_per_projection
     return {0: "fixed", 1: "R"}.get(per, f"{per}R")

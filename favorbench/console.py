@@ -12,11 +12,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from favorbench import tables
+from favorbench.formats import HEADINGS, format_value
 
 if TYPE_CHECKING:
     from favorbench.audit import Finding
     from favorbench.reproduce import Report
+    from favorbench.speed import SpeedStudy
+    from favorbench.tables import Table
     from favorbench.theory import TheoryStudy
     from favorbench.verify import Verification
     from favorbench.verify.controls import Caught
@@ -83,13 +85,13 @@ def progress(title: str, quiet: bool) -> Iterator[Callable[..., None] | None]:
         )
 
 
-def show_table(console: Console, table: tables.Table, metric: str, note: str = "") -> None:
+def show_table(console: Console, table: "Table", metric: str, note: str = "") -> None:
     """A table of values: green where better than uniform attention, red and * where worse."""
     shown = _columns_that_fit(console.width, table, metric)
     rich_table = RichTable(box=None, pad_edge=False)
     for name in table.labels:
-        rich_table.add_column(tables.HEADINGS.get(name, name), no_wrap=True)
-    heading = tables.HEADINGS.get(table.axis, table.axis)
+        rich_table.add_column(HEADINGS.get(name, name), no_wrap=True)
+    heading = HEADINGS.get(table.axis, table.axis)
     for i in shown:
         rich_table.add_column(f"{heading}={table.columns[i]}", justify="right", no_wrap=True)
     for labels, values, worse in table.rows:
@@ -121,22 +123,22 @@ def show_records(console: Console, records: Sequence[dict[str, object]]) -> None
 
 
 def _value(value: float, worse: bool, metric: str, is_uniform: bool) -> Text:
-    text = tables.format_value(value, metric)
+    text = format_value(value, metric)
     if text == "-" or is_uniform:
         return Text(text + " ", style="dim" if text == "-" else "")
     return Text(text + "*", style="red") if worse else Text(text + " ", style="green")
 
 
-def _columns_that_fit(width: int, table: tables.Table, metric: str) -> list[int]:
+def _columns_that_fit(width: int, table: "Table", metric: str) -> list[int]:
     """All columns, or as many as fit, spread evenly from the first to the last."""
     label_width = sum(
-        max([len(tables.HEADINGS.get(name, name)), *(len(str(labels[i])) for labels, _, _ in table.rows)]) + 2
+        max([len(HEADINGS.get(name, name)), *(len(str(labels[i])) for labels, _, _ in table.rows)]) + 2
         for i, name in enumerate(table.labels)
     )
-    heading = tables.HEADINGS.get(table.axis, table.axis)
+    heading = HEADINGS.get(table.axis, table.axis)
     column_width = 2 + max(
         [len(f"{heading}={value}") for value in table.columns]
-        + [len(tables.format_value(value, metric)) + 1 for _, values, _ in table.rows for value in values],
+        + [len(format_value(value, metric)) + 1 for _, values, _ in table.rows for value in values],
         default=1,
     )
     count, fit = len(table.columns), max(1, (width - label_width + 2) // column_width)
@@ -186,13 +188,12 @@ def show_theory(console: Console, study: "TheoryStudy") -> None:
     for norm, needed in study.needed.items():
         points = [point for point in study.points if point.norm == norm]
         rich_table.add_row(
-            f"{norm:g}", "theory", *(tables.format_value(p.closed_form, "relative_error") for p in points),
+            f"{norm:g}", "theory", *(format_value(p.closed_form, "relative_error") for p in points),
             "-" if needed is None else str(needed),
         )  # fmt: skip
         if study.draws:
             measured = [
-                tables.format_value(p.measured, "relative_error") if math.isfinite(p.measured) else "gate"
-                for p in points
+                format_value(p.measured, "relative_error") if math.isfinite(p.measured) else "gate" for p in points
             ]
             rich_table.add_row("", "measured", *measured, "", style="dim")
     console.print(rich_table)
@@ -200,6 +201,39 @@ def show_theory(console: Console, study: "TheoryStudy") -> None:
     if study.draws:
         text += f" Measured: {study.draws} draws; gate: not measurable by sampling with so few, the closed form stands."
     console.print(Text(text, style="dim"))
+
+
+def show_speed(console: Console, study: "SpeedStudy") -> None:
+    """Milliseconds for each method and L, the fitted slope, and the crossover; then peak memory at the largest L."""
+    title = f"seconds of one head, {study.where}, {study.dtype}, d = {study.head_dim}"
+    console.print(Text(title, style="bold"), soft_wrap=not console.is_terminal)
+    rich_table = RichTable(box=None, pad_edge=False)
+    shown = study.lengths if console.width >= 100 else study.lengths[-4:]
+    for name in ("method", *(f"L={length}" for length in shown), "slope", "faster from L", "MiB"):
+        rich_table.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
+    for crossover in study.crossovers:
+        timings = study.of(crossover.method)
+        times = [format_value(t.seconds, "seconds") for t in timings if t.seq_len in shown]
+        memory = timings[-1].memory_bytes
+        rich_table.add_row(
+            crossover.method, *times, f"{crossover.slope:.2f}", _crossing(crossover.seq_len, study.lengths),
+            "-" if memory is None else f"{memory / 2**20:.3g}",
+        )  # fmt: skip
+    console.print(rich_table)
+    text = (
+        f"Medians of {study.repeats} runs taken in turns. Slope: of log time on log L, upper half of the lengths. "
+        f"MiB: allocated at the peak for L = {study.lengths[-1]}, beside the inputs. Faster: than the faster exact one."
+    )
+    console.print(Text(text, style="dim"), soft_wrap=not console.is_terminal)
+
+
+def _crossing(seq_len: float, lengths: Sequence[int]) -> str:
+    """Where linear attention overtakes; "-" for exact attention itself."""
+    if math.isnan(seq_len):
+        return "-"
+    if math.isinf(seq_len):
+        return f"> {lengths[-1]}"
+    return f"{seq_len:.0f}" if seq_len > 0 else f"<= {lengths[0]}"
 
 
 def show_audit(console: Console, findings: "Sequence[Finding]", runs: int) -> None:

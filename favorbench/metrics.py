@@ -23,10 +23,6 @@ class ErrorSums(NamedTuple):
     rows: int
     bad_rows: Array
 
-    def of(self, index: tuple[int, ...]) -> "ErrorSums":
-        """The sums of one entry of the leading axes; what fewer axes share (the exact answer's) by the last of them."""
-        return self.each(lambda a: a[index[len(index) - a.ndim :]])
-
     def each(self, function: Callable[[Array], Array]) -> "ErrorSums":
         """A function of each array; the counts stay."""
         return self._replace(**{name: function(a) for name, a in self._asdict().items() if name not in _COUNTS})
@@ -41,7 +37,7 @@ class Metric(NamedTuple):
     formula: str
     unit: str
     better: str
-    compute: Callable[[ErrorSums, ErrorSums], float]
+    compute: Callable[[ErrorSums, ErrorSums], np.ndarray]
 
 
 def error_sums(output: Array, exact: Array, normaliser: Array | None = None, double: Array | None = None) -> ErrorSums:
@@ -53,13 +49,14 @@ def error_sums(output: Array, exact: Array, normaliser: Array | None = None, dou
     xp = array_namespace(exact)
     with np.errstate(over="ignore", invalid="ignore"):
         error = xp.astype(output, exact.dtype, copy=False) - exact
-        rounding = exact * 0.0 if double is None else xp.astype(output, exact.dtype) - double
+        rounding = None if double is None else xp.astype(output, exact.dtype, copy=False) - double
+        exact_squared = _dot(exact, exact)
         divisor: Array = xp.ones_like(error[..., :1]) if normaliser is None else normaliser
         return ErrorSums(
             entries=error.shape[-2] * error.shape[-1],
             squared_error=_nan_is_infinite(_dot(error, error)),
-            squared_exact=_dot(exact, exact),
-            squared_rounding=_nan_is_infinite(_dot(rounding, rounding)),
+            squared_exact=exact_squared,
+            squared_rounding=exact_squared * 0.0 if rounding is None else _nan_is_infinite(_dot(rounding, rounding)),
             max_abs_error=_nan_is_infinite(xp.max(xp.abs(error), axis=(-2, -1))),
             rows=error.shape[-2],
             bad_rows=_count(~(xp.isfinite(divisor) & (divisor > 0))),
@@ -96,44 +93,47 @@ def add(a: ErrorSums, b: ErrorSums) -> ErrorSums:
     )
 
 
-def _ratio(numerator: float, denominator: float) -> float:
-    with np.errstate(all="ignore"):
-        return float(np.divide(numerator, denominator))
-
-
 #: Mean over trials, quantiles and comparisons are taken later, over draws.
 METRICS: dict[str, Metric] = {
     "mse": Metric(
         "mean over entries of (estimate - exact)^2",
         "value^2",
         "lower",
-        lambda sums, uniform: float(sums.squared_error) / sums.entries,
+        lambda sums, uniform: sums.squared_error / sums.entries,
     ),
     "relative_error": Metric(
         "|estimate - exact|_F / |exact|_F",
         "none",
         "lower",
-        lambda sums, uniform: _ratio(sums.squared_error, sums.squared_exact) ** 0.5,
+        lambda sums, uniform: np.sqrt(np.divide(sums.squared_error, sums.squared_exact)),
     ),
     "skill": Metric(
         "1 - mse / mse of uniform attention (the mean of V); below 0 is worse than uniform",
         "none",
         "higher",
-        lambda sums, uniform: 1.0 - _ratio(sums.squared_error, uniform.squared_error),
+        lambda sums, uniform: 1.0 - np.divide(sums.squared_error, uniform.squared_error),
     ),
     "rounding": Metric(
         "|estimate - the same in float64|_F / |exact|_F",
         "none",
         "lower",
-        lambda sums, uniform: _ratio(sums.squared_rounding, sums.squared_exact) ** 0.5,
+        lambda sums, uniform: np.sqrt(np.divide(sums.squared_rounding, sums.squared_exact)),
     ),
     "max_abs_error": Metric(
-        "max over entries of |estimate - exact|", "value", "lower", lambda sums, uniform: float(sums.max_abs_error)
+        "max over entries of |estimate - exact|", "value", "lower", lambda sums, uniform: sums.max_abs_error
     ),
     "bad_normalisers": Metric(
         "share of query rows whose normaliser is <= 0 or not finite",
         "none",
         "lower",
-        lambda sums, uniform: float(sums.bad_rows) / sums.rows,
+        lambda sums, uniform: sums.bad_rows / sums.rows,
     ),
 }
+
+
+def metrics_of(sums: ErrorSums, uniform: ErrorSums) -> dict[str, np.ndarray]:
+    """Every metric, for all entries of the sums' leading axes. Sums are NumPy arrays; so is each metric."""
+    with np.errstate(all="ignore"):
+        found = {name: np.asarray(metric.compute(sums, uniform)) for name, metric in METRICS.items()}
+    shape = np.shape(sums.squared_error)
+    return {name: np.broadcast_to(values, shape) for name, values in found.items()}

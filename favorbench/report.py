@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from favorbench.formats import HEADINGS
 from favorbench.store import write_text
 from favorbench.summary import CELL, LEVEL, Results, compare, holm, load, verdict
-from favorbench.tables import HEADINGS, cell_tables, describe_cell, legend, markdown, size_axis
+from favorbench.tables import cell_tables, describe_cell, legend, markdown, size_axis
 
 
 def markdown_report(results: Results) -> str:

@@ -13,10 +13,10 @@ import pandas as pd
 
 from favorbench.claims import FIGURE_CLAIMS, Claim, kernel_trick_claims, rows_of
 from favorbench.figures import blog, kernel_trick
+from favorbench.formats import format_value
 from favorbench.run import Progress, sweep
 from favorbench.scenario import load_scenario, override
 from favorbench.store import write_text
-from favorbench.tables import format_value
 
 
 class Report(NamedTuple):

@@ -139,16 +139,21 @@ def _until_broken(
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(min(workers, len(waiting)), mp_context=context, initializer=end_with_parent)
     under_way: dict[Future[list[list[Row]]], Batch] = {}
+
+    def submit() -> None:
+        while waiting and len(under_way) < 2 * workers:
+            under_way[pool.submit(run_batch, scenario, waiting[0])] = waiting[0]
+            del waiting[0]
+
     try:
-        while waiting or under_way:
-            with _interrupts_ignored():  # workers inherit it: Ctrl-C is the parent's to handle
-                while waiting and len(under_way) < 2 * workers:
-                    batch = waiting.pop(0)
-                    under_way[pool.submit(run_batch, scenario, batch)] = batch
+        with _interrupts_ignored():  # workers are started here and inherit it: Ctrl-C is the parent's to handle
+            submit()
+        while under_way:
             for future in wait(under_way, return_when=FIRST_COMPLETED).done:
                 rows = future.result()
                 del under_way[future]
                 yield rows
+            submit()
     except BrokenExecutor:
         return list(under_way.values())
     finally:

@@ -14,13 +14,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from favorbench.arrays import DTYPES
 from favorbench.baselines import BASELINES, get_baseline
 from favorbench.errors import ScenarioError
+from favorbench.formats import ALIASES
 from favorbench.inputs import data_directory, get_input
 from favorbench.maps import get_map
 from favorbench.registry import label, nearest, source_digest, split_list
 from favorbench.samplers import get_sampler
-
-#: Short names that are accepted beside the full ones, in TOML and in ``--by``.
-ALIASES = {"R": "num_projections", "L": "seq_len", "d": "head_dim"}
 
 #: The flag that sets each key, for error messages.
 FLAGS = {

@@ -8,16 +8,10 @@ import numpy as np
 import pandas as pd
 
 from favorbench.errors import ScenarioError
+from favorbench.formats import ALIASES, HEADINGS, format_value
 from favorbench.registry import nearest
-from favorbench.scenario import ALIASES
 from favorbench.summary import CELL, STATS, Results
 from favorbench.trial import LABELS
-
-#: Metrics that are near 1 and read best as plain decimals.
-_PLAIN = ("relative_error", "skill", "bad_normalisers")
-
-#: Short headings, as in the flags.
-HEADINGS = {full: short for short, full in ALIASES.items()}
 
 
 class Table(NamedTuple):
@@ -117,18 +111,6 @@ def describe_cell(row: pd.Series) -> str:
     value_scale = "" if row["value_scale"] == 1 else f", value scale {row['value_scale']:g}"
     dtype = "" if row["dtype"] == "float64" else f", {row['dtype']}"
     return f"{row['input']}{head}, scale {row['scale']:g}{value_scale}, {length}, d = {row['head_dim']}{dtype}"
-
-
-def format_value(value: float, metric: str) -> str:
-    """Two or three significant digits; counts as they are."""
-    if metric == "n":
-        return f"{value:.0f}"
-    if not math.isfinite(value):
-        return "-" if math.isnan(value) else "inf"
-    if (metric in _PLAIN and 1e-3 <= abs(value) < 1e3) or value == 0:
-        return f"{value:.3f}" if abs(value) < 10 else f"{value:.0f}"
-    mantissa, exponent = f"{value:.1e}".split("e")
-    return f"{mantissa}e{int(exponent)}"
 
 
 def size_axis(results: Results) -> str:

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from favorbench.baselines import Baseline, get_baseline
 from favorbench.errors import EstimatorError, FavorbenchError
 from favorbench.inputs import get_input
 from favorbench.maps import FeatureMap, get_map
-from favorbench.metrics import METRICS, ErrorSums, add, error_sums
+from favorbench.metrics import ErrorSums, add, error_sums, metrics_of
 from favorbench.plan import Draw
 from favorbench.registry import label
 from favorbench.samplers import Sampler, get_sampler
@@ -73,16 +73,22 @@ def run_draws(scenario: Scenario, draws: Sequence[Draw]) -> list[list[Row]]:
     with np.errstate(all="ignore"):  # an estimator that overflows is a measurement
         hosts = [_inputs(scenario, draw, study) for draw in draws]
         problem = _problem(hosts, study.backend)
-        exact = exact_attention(*problem[:3])
-        exact_on_host = study.backend.host(exact)
-        answers = exact_on_host if study.backend.batched else [exact_on_host]
-        measured = [_baselines(scenario, *each, study) for each in zip(draws, hosts, answers, strict=True)]
+        exact = exact_attention(problem.query, problem.key, problem.value)
+        answers = study.backend.host(exact) if study.backend.batched else [exact]
+        baselines = [_baselines(*each, study) for each in zip(draws, hosts, answers, strict=True)]
+        uniform = [next(sums for names, sums in found if names["map"] == "uniform") for found in baselines]
+        rows = [
+            [names | _plain(metrics_of(sums, trivial)) for names, sums in found]
+            for found, trivial in zip(baselines, uniform, strict=True)
+        ]
         for sampler, omega, estimators in _samples(scenario, draws, study):
             with _failures_named(estimators, sampler), study.backend.precision(draws[0].dtype):
-                sums = _measure(problem, exact, omega, estimators, draws[0].dtype, study.backend)
-            for i, rows in enumerate(measured):
-                rows += _labelled(estimators, sums, sampler, omega.shape[-1], (i,) if study.backend.batched else ())
-        return [_rows(scenario, draw, found) for draw, found in zip(draws, measured, strict=True)]
+                measured = _measure(problem, exact, omega, estimators, draws[0].dtype, study.backend)
+            for estimator, sums in zip(estimators, measured, strict=True):
+                for i, trivial in enumerate(uniform):
+                    of_draw = sums.each(lambda a, i=i: a[..., i]) if study.backend.batched else sums
+                    rows[i] += _rows(estimator, sampler, omega.shape[-1], metrics_of(of_draw, trivial))
+    return [[common | row for row in found] for common, found in zip(_common(scenario, draws), rows, strict=True)]
 
 
 def _inputs(scenario: Scenario, draw: Draw, study: Study) -> Problem:
@@ -109,9 +115,7 @@ def _problem(hosts: Sequence[Problem], backend: Backend) -> Problem:
     return Problem(query, key, value, fit_query)
 
 
-def _baselines(
-    scenario: Scenario, draw: Draw, inputs: Problem, exact: np.ndarray, study: Study
-) -> list[tuple[Row, ErrorSums]]:
+def _baselines(draw: Draw, inputs: Problem, exact: np.ndarray, study: Study) -> list[tuple[Row, ErrorSums]]:
     """What the baselines of one draw answer, on the host."""
     found = []
     sampled = len(inputs.query) < draw.head.query_len
@@ -139,6 +143,8 @@ def _samples(scenario: Scenario, draws: Sequence[Draw], study: Study) -> Iterato
         return backend.array([sampler.sample(rng, size, head_dim) for rng in streams])
 
     def estimator(feature_map: FeatureMap, sampler: str, sizes: tuple[int, ...]) -> Estimator:
+        if not feature_map.draws_extra:
+            return Estimator(feature_map, None, sizes)
         names = (scenario.seed, "extra", label(feature_map), sampler)
         extras = [feature_map.draw_extra(stream(*names, *draw.stream_names), sizes[-1], head_dim) for draw in draws]
         drawn = [extra for extra in extras if extra is not None]
@@ -163,8 +169,8 @@ def _samples(scenario: Scenario, draws: Sequence[Draw], study: Study) -> Iterato
 
 def _measure(
     problem: Problem, exact: Array, omega: Array, estimators: Sequence[Estimator], dtype: str, backend: Backend
-) -> dict[int, ErrorSums]:
-    """Errors of every estimator for every R, and its rounding: how far it is from the same in float64."""
+) -> list[ErrorSums]:
+    """Errors of every estimator for every R (leading axis), and its rounding: its distance from the same in float64."""
 
     def estimates(dtype: str) -> Iterator[Estimate]:
         query, key, value, fit_query, rows = (
@@ -177,19 +183,21 @@ def _measure(
     for (index, rows, output, normaliser), double in zip(estimates(dtype), doubles, strict=False):
         part = error_sums(output, exact[..., rows, :], normaliser, None if double is None else double.output)
         sums[index] = add(sums[index], part) if index in sums else part
-    return {index: found.each(backend.host) for index, found in sums.items()}
+    return [sums[index].each(backend.host) for index in range(len(estimators))]
 
 
-def _labelled(
-    estimators: Sequence[Estimator], sums: dict[int, ErrorSums], sampler: str, head_dim: int, draw: tuple[int, ...]
-) -> list[tuple[Row, ErrorSums]]:
-    found = []
-    for index, (feature_map, _, sizes) in enumerate(estimators):
-        for i, size in enumerate(sizes):
-            shown = size if feature_map.features_per_projection else 0
-            names = _names("map", label(feature_map), sampler, shown, feature_map.num_features(size, head_dim))
-            found.append((names, sums[index].of((i, *draw))))
-    return found
+def _rows(estimator: Estimator, sampler: str, head_dim: int, metrics: Mapping[str, np.ndarray]) -> list[Row]:
+    """One row for every R of an estimator."""
+    feature_map, rows = estimator.map, []
+    for i, size in enumerate(estimator.sizes):
+        shown = size if feature_map.features_per_projection else 0
+        names = _names("map", label(feature_map), sampler, shown, feature_map.num_features(size, head_dim))
+        rows.append(names | _plain({name: values[i] for name, values in metrics.items()}))
+    return rows
+
+
+def _plain(metrics: Mapping[str, np.ndarray]) -> Row:
+    return {name: float(value) for name, value in metrics.items()}
 
 
 @contextlib.contextmanager
@@ -206,23 +214,23 @@ def _failures_named(estimators: Sequence[Estimator], sampler: str) -> Iterator[N
         raise EstimatorError(f"{names} under {sampler} failed: {type(error).__name__}: {error}") from error
 
 
-def _rows(scenario: Scenario, draw: Draw, measured: Sequence[tuple[Row, ErrorSums]]) -> list[Row]:
-    uniform = next(sums for names, sums in measured if names["map"] == "uniform")
-    common = {
-        "draw": draw.index,
-        "trial": draw.trial,
-        "input": draw.input,
-        "head": draw.head.label,
-        "scale": draw.scale,
-        "value_scale": scenario.value_scale,
-        "query_len": draw.head.query_len,
-        "query_rows": scenario.rows(draw.head.query_len),
-        "seq_len": draw.head.seq_len,
-        "head_dim": draw.head.head_dim,
-        "dtype": draw.dtype,
-    }
+def _common(scenario: Scenario, draws: Sequence[Draw]) -> list[Row]:
+    """What all rows of a draw share."""
     return [
-        common | names | {metric: m.compute(sums, uniform) for metric, m in METRICS.items()} for names, sums in measured
+        {
+            "draw": draw.index,
+            "trial": draw.trial,
+            "input": draw.input,
+            "head": draw.head.label,
+            "scale": draw.scale,
+            "value_scale": scenario.value_scale,
+            "query_len": draw.head.query_len,
+            "query_rows": scenario.rows(draw.head.query_len),
+            "seq_len": draw.head.seq_len,
+            "head_dim": draw.head.head_dim,
+            "dtype": draw.dtype,
+        }
+        for draw in draws
     ]
 
 

@@ -194,7 +194,7 @@ def test_a_closed_pipe_is_no_error():
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_ctrl_c_says_what_is_saved_and_how_to_resume(workers):
-    arguments = ["sweep", "-R", "512", "-L", "512", "--trials", "400", "--baselines", "uniform", "--out", "run"]
+    arguments = ["sweep", "-R", "512", "-L", "512", "--trials", "2000", "--baselines", "uniform", "--out", "run"]
     process = subprocess.Popen(
         [*COMMAND, *arguments, "--workers", workers],
         stdout=subprocess.PIPE,
@@ -209,7 +209,7 @@ def test_ctrl_c_says_what_is_saved_and_how_to_resume(workers):
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole group
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "interrupted: " in err and "of 400 draws are saved in run; the same command again resumes" in err
+    assert "interrupted: " in err and "of 2000 draws are saved in run; the same command again resumes" in err
     assert "Traceback" not in err and out == "" and err.count("\n") == 1
     saved = int(err.split("interrupted: ")[1].split()[0])
     assert saved == pd.read_parquet("run/trials")["draw"].nunique() > 0

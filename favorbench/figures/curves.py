@@ -8,9 +8,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from favorbench.figures import style
+from favorbench.formats import HEADINGS
 from favorbench.metrics import METRICS
 from favorbench.summary import CELL, Results
-from favorbench.tables import HEADINGS, describe_cell, size_axis, what_r_means
+from favorbench.tables import describe_cell, size_axis, what_r_means
 
 PANELS = 12  # in one figure; more go to name-2, name-3, ...
 

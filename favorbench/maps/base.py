@@ -47,6 +47,11 @@ class FeatureMap(ABC):
         """Whether ``fit`` takes anything from queries and keys."""
         return type(self).fit is not FeatureMap.fit
 
+    @property
+    def draws_extra(self) -> bool:
+        """Whether the map draws anything beside omega."""
+        return type(self).draw_extra is not FeatureMap.draw_extra
+
     @abstractmethod
     def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         """Blocks of features of the rows of x, each with one column per projection (or fixed).
@@ -116,6 +121,10 @@ class WrappedMap(FeatureMap):
     @property
     def takes_data(self) -> bool:
         return self.wrapped.takes_data
+
+    @property
+    def draws_extra(self) -> bool:
+        return self.wrapped.draws_extra
 
     def __post_init__(self) -> None:
         for claim in CLAIMS:

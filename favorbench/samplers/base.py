@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import scipy
 from jaxtyping import Float
-from scipy.special import hyp0f1, hyp1f1, ndtr
 
 
 class RowLaw(ABC):
@@ -52,13 +52,13 @@ class FixedNormRows(RowLaw):
     norm: float
 
     def laplace(self, z: np.ndarray) -> np.ndarray:
-        return np.asarray(hyp0f1(z.shape[-1] / 2, self.norm**2 * np.sum(z * z, axis=-1) / 4))
+        return np.asarray(scipy.special.hyp0f1(z.shape[-1] / 2, self.norm**2 * np.sum(z * z, axis=-1) / 4))
 
     def cosh(self, z: np.ndarray) -> np.ndarray:
         return self.laplace(z)
 
     def characteristic(self, z: np.ndarray) -> np.ndarray:
-        return np.asarray(hyp0f1(z.shape[-1] / 2, -(self.norm**2) * np.sum(z * z, axis=-1) / 4))
+        return np.asarray(scipy.special.hyp0f1(z.shape[-1] / 2, -(self.norm**2) * np.sum(z * z, axis=-1) / 4))
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class RawQRRows(RowLaw):
 
     def laplace(self, z: np.ndarray) -> np.ndarray:
         if self.first_row and isinstance(self.symmetric, GaussianRows):
-            return 2.0 * ndtr(-z[..., 0]) * self.symmetric.laplace(z)
+            return 2.0 * scipy.special.ndtr(-z[..., 0]) * self.symmetric.laplace(z)
         return np.full(z.shape[:-1], np.nan)
 
     def cosh(self, z: np.ndarray) -> np.ndarray:
@@ -117,7 +117,7 @@ class Sampler(ABC):
         Independent rows: exp(|z|^2). Orthogonal rows with independent chi norms: 1F1(d; d/2; |z|^2 / 2).
         """
         if self.coupling == "orthogonal":
-            return np.asarray(hyp1f1(head_dim, head_dim / 2, squared_radius / 2))
+            return np.asarray(scipy.special.hyp1f1(head_dim, head_dim / 2, squared_radius / 2))
         return np.exp(squared_radius)
 
 

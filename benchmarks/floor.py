@@ -1,0 +1,45 @@
+"""The least time a table can take on this machine: its matrix products and transcendental functions only."""
+
+import numpy as np
+
+from favorbench.machine import Rates, rates
+from favorbench.maps import get_map
+from favorbench.plan import Draw
+from favorbench.scenario import Scenario
+
+
+class Work:
+    """Counts of a table: flops of matrix products, exponentials, and pairs of cosine and sine."""
+
+    def __init__(self, scenario: Scenario, draws: tuple[Draw, ...]) -> None:
+        self.flops = self.exps = self.pairs = 0.0
+        for draw in draws:
+            length, dim, size = draw.head.seq_len, draw.head.head_dim, draw.sizes[-1]
+            self.flops += 2.0 * length * length * (dim + dim + 1)  # exact: logits, then [value, 1]
+            self.exps += float(length * length)
+            for _ in scenario.samplers:
+                self.flops += 2.0 * (2 * length) * size * dim  # one projection of queries and of keys
+                for spec in scenario.maps:
+                    features = get_map(spec).num_features(size, dim)
+                    self.flops += 2.0 * (2 * length) * features * (dim + 1)
+                    if spec == "trig":
+                        self.pairs += 2.0 * length * size
+                    else:
+                        self.exps += 2.0 * length * features
+
+    def seconds(self, machine: Rates) -> float:
+        """At the rates of a machine."""
+        return self.flops / machine.gemm + self.exps / machine.exp + self.pairs / machine.cos_sin
+
+
+def measured_rates() -> dict[str, Rates]:
+    """Rates now: with the fastest matrix product there is, and with the thin ones that attention is made of."""
+    rng = np.random.default_rng(0)
+    square = rng.standard_normal((1024, 1024))
+    weights, right = rng.standard_normal((128, 1024)), rng.standard_normal((1024, 17))
+    query, key = rng.standard_normal((128, 16)), rng.standard_normal((1024, 16))
+    thin = (lambda: query @ key.T, lambda: weights @ right)
+    return {
+        "1024 x 1024 x 1024": rates(lambda: square @ square, 2.0 * 1024**3),
+        "thin, as attention's": rates(lambda: [product() for product in thin], 2.0 * 128 * 1024 * (16 + 17), 50),
+    }

@@ -1,0 +1,69 @@
+"""favorbench speed: what is timed, where the curves cross, and that nothing else shares the machine."""
+
+import importlib.util
+import json
+import math
+
+import pytest
+from typer.testing import CliRunner
+
+from favorbench import speed
+from favorbench.arrays import Backend
+from favorbench.cli import app
+from favorbench.errors import ScenarioError
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+
+@pytest.mark.parametrize(
+    ("linear", "exact", "crossing"),
+    [
+        ([4.0, 4.0, 4.0], [1.0, 4.0, 16.0], 200.0),  # equal at the second length
+        ([8.0, 8.0, 8.0], [1.0, 4.0, 16.0], 200.0 * math.sqrt(2.0)),  # halfway between, in log L
+        ([0.5, 1.0, 2.0], [1.0, 4.0, 16.0], 0.0),
+        ([32.0, 32.0, 32.0], [1.0, 4.0, 16.0], math.inf),
+        ([0.5, 8.0, 8.0], [1.0, 4.0, 16.0], 200.0 * math.sqrt(2.0)),  # the last crossing counts
+    ],
+)
+def test_crossings_are_interpolated_in_log_log(linear, exact, crossing):
+    assert speed._crossing([100, 200, 400], linear, exact) == pytest.approx(crossing)
+
+
+def test_slopes_are_exponents():
+    lengths = [100, 200, 400, 800]
+    assert speed._slope(lengths, [1e-9 * n**2 for n in lengths]) == pytest.approx(2.0)
+    assert speed._slope(lengths, [1.0, 1.0, 4.0, 8.0]) == pytest.approx(1.0)  # overhead at small L is left out
+    assert math.isnan(speed._slope([100], [1.0]))
+
+
+def test_exact_attention_is_quadratic_and_linear_attention_linear():
+    """Memory, which is not noisy: linear attention's peak grows with its output only, and so does tiled exact's."""
+    found = speed.study(["positive", "phase"], [16], [256, 512, 1024, 2048], head_dim=8, repeats=3)
+    names = [c.method for c in found.crossovers]
+    assert names == ["exact", *(["exact, torch SDPA"] if HAS_TORCH else []), "positive, R = 16", "phase, R = 16"]
+    for timing in found.timings:
+        assert 0 < timing.low <= timing.seconds <= timing.high
+    exact, linear = found.of("exact")[-1], found.of("positive, R = 16")[-1]
+    assert exact.memory_bytes < 8 * 2048**2 and linear.memory_bytes < 8 * 2048**2  # never an L x L array
+    assert json.loads(json.dumps(found.as_dict()))["where"] == "NumPy, one core"
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
+def test_torch_is_timed_against_its_own_fused_attention():
+    found = speed.study(["phase"], [8], [64, 128], 8, 3, Backend("torch", "cpu"), "float32")
+    assert [c.method for c in found.crossovers] == ["exact", "exact, torch SDPA", "phase, R = 8"]
+    assert found.dtype == "float32" and found.of("phase, R = 8")[0].memory_bytes is None
+
+
+def test_the_command_prints_a_table_and_draws_a_figure():
+    arguments = ["speed", "--maps", "positive", "-R", "8", "-L", "64,128,256", "-d", "4", "--repeats", "3"]
+    done = CliRunner().invoke(app, [*arguments, "--out", "here"], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert "faster from L" in done.stdout and "positive, R = 8" in done.stdout and "here/speed.png" in done.stdout
+    done = CliRunner().invoke(app, [*arguments, "--out", "here", "--json"], catch_exceptions=False)
+    assert {"timings", "crossovers", "files"} <= set(json.loads(done.stdout))
+
+
+def test_it_shares_the_machine_with_nobody():
+    with pytest.raises(ScenarioError, match=r"--workers 2: speed times one worker, alone on the machine"):
+        CliRunner().invoke(app, ["speed", "--workers", "2"], catch_exceptions=False)
