@@ -1,5 +1,7 @@
 """The same table as a straightforward vectorised loop: each cell alone, no diagonal matrices, nothing shared."""
 
+import sys
+
 import numpy as np
 
 from benchmarks.plain import FEATURES, Table
@@ -38,3 +40,19 @@ def table(scenario: Scenario, draws: tuple[Draw, ...]) -> Table:
                     error = estimate(query, key, value, omega, name) - exact(query, key, value)
                     found[draw.trial, name, sampler, size] = float(np.mean(error * error))
     return found
+
+
+def main() -> None:
+    """A script of its own: makes the table of so many draws and prints the median of each cell."""
+    from benchmarks.__main__ import TABLE, studies
+
+    ((scenario, draws),) = studies(int(sys.argv[1]), TABLE)
+    cells: dict[tuple, list[float]] = {}
+    for (_, *cell), mse in table(scenario, draws).items():
+        cells.setdefault(tuple(cell), []).append(mse)
+    for cell, errors in cells.items():
+        print(*cell, f"{np.median(errors):.2e}")
+
+
+if __name__ == "__main__":
+    main()

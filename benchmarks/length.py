@@ -1,0 +1,32 @@
+"""python -m benchmarks.length L: seconds and resident memory of one draw of a long input, as JSON."""
+
+import json
+import resource
+import sys
+import time
+
+from favorbench.machine import one_core
+from favorbench.plan import plan
+from favorbench.scenario import load_scenario
+from favorbench.trial import run_draws
+
+
+def main() -> None:
+    flags = {"maps": "positive,trig", "num_projections": "256", "head_dim": "64", "trials": 1, "query_rows": 1024}
+    scenario = load_scenario("quick", flags | {"seq_len": sys.argv[1]})
+    with one_core():
+        run_draws(*small(flags))  # imports, and the first pages of every library
+        start = time.perf_counter()
+        run_draws(scenario, plan(scenario))
+        seconds = time.perf_counter() - start
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(json.dumps({"seconds": seconds, "resident_gib": resident}))
+
+
+def small(flags: dict) -> tuple:
+    scenario = load_scenario("quick", flags | {"seq_len": "256"})
+    return scenario, plan(scenario)
+
+
+if __name__ == "__main__":
+    main()
