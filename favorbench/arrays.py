@@ -67,24 +67,22 @@ class Features(NamedTuple):
     def relative_to(self, log_peak: Array) -> Array:
         """The features themselves, divided by exp(log_peak)."""
         xp = array_namespace(self.log_scale)
-        if self.values is None:
-            return xp.exp(self.log_scale - log_peak)
-        if self.log_scale.shape[-1] == 1 and bool(xp.all(self.log_scale == log_peak)):
+        if self.values is not None and self.log_scale.shape[-1] == 1 and bool(xp.all(self.log_scale == log_peak)):
             return self.values
-        return xp.exp(self.log_scale - log_peak) * self.values
+        weights = xp.exp(self.log_scale - log_peak if bool(xp.any(log_peak)) else self.log_scale)
+        return weights if self.values is None else weights * self.values
 
 
 def cos_sin(angle: Array) -> tuple[Array, Array]:
     """cos and sin of the same angles, through one tangent of the half angle.
 
-    cos a = (1 - t^2) / (1 + t^2), sin a = 2 t / (1 + t^2) with t = tan(a / 2). NumPy's float64 tan is vectorised
+    cos a = 2 / (1 + t^2) - 1, sin a = 2 t / (1 + t^2) with t = tan(a / 2). NumPy's float64 tan is vectorised
     and its sin and cos are not: 3 to 10 times faster, absolute error below 4e-16.
     """
     xp = array_namespace(angle)
     t = xp.tan(angle * 0.5)
-    squared = t * t
-    reciprocal = 1.0 / (1.0 + squared)
-    return (1.0 - squared) * reciprocal, 2.0 * t * reciprocal
+    half = 2.0 / (1.0 + t * t)
+    return half - 1.0, half * t
 
 
 def half_squared_norm(x: Array) -> Array:

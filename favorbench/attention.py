@@ -10,7 +10,7 @@ from jaxtyping import Float
 from favorbench.arrays import Array, Features
 from favorbench.causal import causal_exact_attention, causal_linear_attention
 from favorbench.errors import InputError
-from favorbench.logsum import Accumulator, accumulate, prefix_sums, quotient, tiles, with_ones
+from favorbench.logsum import Accumulator, accumulate, near_zero, prefix_sums, quotient, tiles, with_ones
 from favorbench.maps import FeatureMap, Sample, get_map
 from favorbench.samplers import Sampler, get_sampler
 
@@ -191,10 +191,12 @@ def _key_summaries(
 def _outputs(blocks: Sequence[Features], summary: Sequence[Accumulator], sizes: Sequence[int]) -> tuple[Array, Array]:
     """For each R in sizes (leading axis) output and normaliser, from the sum over the first R projections.
 
-    The key summary's log peak joins the query's log feature before the row maximum is taken: so for a positive map the
-    normaliser of the largest R is at least 1. A fixed block counts R times, as there is no factor 1/R.
+    The key summary's log peak joins the query's log feature before the row maximum is taken; where it is near 0, the
+    summary, which is smaller. A fixed block counts R times, as there is no factor 1/R.
     """
     xp = array_namespace(summary[0].total)
+    if all(near_zero(keys.log_peak) for keys in summary):
+        return quotient(prefix_sums(blocks, [keys.total * xp.exp(keys.log_peak) for keys in summary], sizes))
     joined = [
         block._replace(log_scale=block.log_scale + xp.matrix_transpose(keys.log_peak))
         for block, keys in zip(blocks, summary, strict=True)

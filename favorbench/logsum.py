@@ -17,7 +17,7 @@ from favorbench.arrays import Array, Features, tile_elements
 
 
 class Accumulator(NamedTuple):
-    """A sum of exp(log) * value, kept as exp(log_peak) * total with log_peak the largest log so far."""
+    """A sum of exp(log) * value, kept as exp(log_peak) * total; log_peak is near the largest log so far."""
 
     log_peak: Float[Array, "*batch n 1"]
     total: Float[Array, "*batch n columns"]
@@ -81,19 +81,25 @@ def _product(features: Features, right: Array) -> Accumulator:
     if values is not None and log_scale.shape[-1] == 1:
         return Accumulator(log_scale, values @ right)
     peak = _peak([features])
-    weights = xp.exp(log_scale - peak)
     if values is not None and log_scale.shape[-2] == 1:
-        return Accumulator(peak, values @ (xp.matrix_transpose(weights) * right))
-    return Accumulator(peak, (weights if values is None else weights * values) @ right)
+        return Accumulator(peak, values @ (xp.matrix_transpose(xp.exp(log_scale - peak)) * right))
+    return Accumulator(peak, features.relative_to(peak) @ right)
 
 
 def _peak(blocks: Sequence[Features]) -> Array:
-    """The largest log scale of each row; 0 for a row without any feature."""
+    """The largest log scale of each row; 0 for a row without any feature, and for all rows if all are near 0."""
     xp = array_namespace(blocks[0].log_scale)
     peak = xp.max(blocks[0].log_scale, axis=-1, keepdims=True)
     for block in blocks[1:]:
         peak = xp.maximum(peak, xp.max(block.log_scale, axis=-1, keepdims=True))
-    return xp.where(xp.isfinite(peak), peak, xp.zeros_like(peak))
+    return xp.zeros_like(peak) if near_zero(peak) else xp.where(xp.isfinite(peak), peak, xp.zeros_like(peak))
+
+
+def near_zero(log: Array) -> bool:
+    """Whether exp of these logs, and of twice these, needs no shift: it spares a pass over the features."""
+    xp = array_namespace(log)
+    reserve = 11.0  # for the sums: all that float16 has
+    return bool(xp.all(xp.abs(log) < 0.2 * (math.log(xp.finfo(log.dtype).max) - reserve)))
 
 
 def tiles(length: int, width: int, like: Array) -> list[slice]:

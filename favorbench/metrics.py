@@ -57,7 +57,7 @@ def error_sums(output: Array, exact: Array, normaliser: Array | None = None, dou
             squared_error=_nan_is_infinite(_dot(error, error)),
             squared_exact=exact_squared,
             squared_rounding=exact_squared * 0.0 if rounding is None else _nan_is_infinite(_dot(rounding, rounding)),
-            max_abs_error=_nan_is_infinite(xp.max(xp.abs(error), axis=(-2, -1))),
+            max_abs_error=_nan_is_infinite(xp.maximum(xp.max(error, axis=(-2, -1)), -xp.min(error, axis=(-2, -1)))),
             rows=error.shape[-2],
             bad_rows=_count(~(xp.isfinite(divisor) & (divisor > 0))),
         )
