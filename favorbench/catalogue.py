@@ -3,6 +3,8 @@
 import tomllib
 from typing import TYPE_CHECKING, Any
 
+from favorbench.errors import ScenarioError
+
 if TYPE_CHECKING:
     from favorbench.maps import FeatureMap
 
@@ -17,6 +19,33 @@ def records(what: str) -> list[dict[str, Any]]:
         "metrics": _metrics,
         "baselines": _baselines,
     }[what]()
+
+
+def papers(what: str) -> list[dict[str, Any]]:
+    """One record for each member of a family and paper that it refers to. Raises ScenarioError for other families."""
+    from favorbench.papers import cited_in
+
+    found = []
+    for record in _with_references(what):
+        cited = [{"paper": p.cited, "title": p.title, "where": p.where} for p in cited_in(record["reference"])]
+        nothing = {"paper": record["reference"], "title": "-", "where": "-"}
+        found += [{"name": record["name"]} | paper for paper in cited or [nothing]]
+    return found
+
+
+def bibtex(what: str) -> str:
+    """A BibTeX entry for every paper behind a family. Raises ScenarioError for families without papers."""
+    from favorbench.papers import cited_in
+
+    papers = {paper.key: paper for record in _with_references(what) for paper in cited_in(record["reference"])}
+    return "\n\n".join(papers[key].bibtex() for key in sorted(papers))
+
+
+def _with_references(what: str) -> list[dict[str, Any]]:
+    found = records(what)
+    if "reference" not in found[0]:
+        raise ScenarioError(f"list {what} has no papers; maps, samplers and baselines have")
+    return found
 
 
 def _maps() -> list[dict[str, Any]]:

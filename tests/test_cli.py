@@ -51,6 +51,13 @@ def test_sweep_prints_the_table_a_sentence_and_where_it_is():
     assert "\x1b" not in out
 
 
+def test_the_papers_behind_a_family():
+    assert "Rethinking Attention with Performers" in run("list", "maps", "--papers", "--json")[1]
+    assert "@misc{choromanski2021," in run("list", "maps", "--format", "bibtex")[1]
+    assert "has no papers" in refused("list", "metrics", "--papers")
+    assert "has no papers" in refused("list", "inputs", "--format", "bibtex")
+
+
 def test_json_is_all_that_json_prints():
     code, out, err = run("sweep", *SMALL, "--out", "run", "--json")
     found = json.loads(out)

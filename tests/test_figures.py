@@ -52,6 +52,16 @@ def test_any_metric_can_be_drawn(metric):
     assert draw_all(sweep(small_scenario(), "run"), metric)
 
 
+def test_error_against_dtype_holds_both_errors():
+    results = sweep(small_scenario(dtype="float64,float32"), "run")
+    assert "error-vs-dtype" in names(draw_all(results))
+    data = pd.read_csv("run/figures/error-vs-dtype.csv")
+    assert set(data["num_projections"]) == {20} and set(data["map"]) == {"positive", "trig"}
+    double, single = (data[data["dtype"] == dtype] for dtype in ("float64", "float32"))
+    assert np.all(double["rounding_median"] == 0)
+    assert np.all((single["rounding_median"] > 0) & (single["rounding_median"] < single["relative_error_median"]))
+
+
 def test_the_same_run_gives_the_same_figure():
     results = sweep(small_scenario(), "run")
     first = {path: path.read_bytes() for path in draw_all(results)}

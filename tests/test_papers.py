@@ -1,0 +1,39 @@
+"""Every member says where it comes from, and the papers come out as BibTeX."""
+
+import re
+
+import pytest
+
+from favorbench.catalogue import bibtex, papers, records
+from favorbench.papers import PAPERS
+
+FAMILIES = ("maps", "samplers", "baselines")
+#: Where a reference is no paper: code, a tutorial, an identity.
+NO_PAPER = re.compile(r"-|first order|performer|tutorial|an identity")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_reference_names_a_known_paper_or_says_what_it_is(family):
+    known = {paper.cited for paper in PAPERS}
+    for record in papers(family):
+        assert record["paper"] in known or NO_PAPER.search(record["paper"]), record
+
+
+def test_an_identifier_stands_for_the_same_paper_everywhere():
+    """Where a reference gives an arXiv number, it is that of the paper it names."""
+    for family in FAMILIES:
+        for record in records(family):
+            for number in re.findall(r"arXiv (\d{4}\.\d{5})", record["reference"]):
+                (paper,) = [p for p in PAPERS if p.arxiv == number]
+                assert paper.cited in record["reference"], record
+    assert len({paper.key for paper in PAPERS}) == len({paper.title for paper in PAPERS}) == len(PAPERS)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bibtex_is_balanced_and_has_each_paper_once(family):
+    entries = bibtex(family).split("\n\n")
+    cited = {record["paper"] for record in papers(family)} & {paper.cited for paper in PAPERS}
+    assert len(entries) == len(cited)
+    for entry in entries:
+        assert re.match(r"@misc\{\w+,\n", entry) and entry.count("{") == entry.count("}")
+        assert {"author", "title", "year"} <= set(re.findall(r"^  (\w+) = ", entry, re.MULTILINE))
