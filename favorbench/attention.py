@@ -8,9 +8,9 @@ from array_api_compat import array_namespace
 from jaxtyping import Float
 
 from favorbench.arrays import Array, Features
-from favorbench.causal import causal_exact_attention, causal_linear_attention
+from favorbench.causal import causal_exact_attention, causal_outputs
 from favorbench.errors import InputError
-from favorbench.logsum import Accumulator, accumulate, near_zero, prefix_sums, quotient, tiles, with_ones
+from favorbench.logsum import Accumulator, accumulate, joined, prefix_sums, quotient, tiles, with_ones
 from favorbench.maps import FeatureMap, Sample, get_map
 from favorbench.samplers import Sampler, get_sampler
 
@@ -39,16 +39,17 @@ def exact_attention(
     key: Float[Array, "*batch l d"],
     value: Float[Array, "*batch l d_v"],
     causal: bool = False,
+    positions: np.ndarray | None = None,
 ) -> Float[Array, "*batch n d_v"]:
     """Softmax attention, softmax(query key^T / sqrt(d)) value, in float64 and in tiles: never an n x l array.
 
-    causal: a query sees the keys up to its own position only. Raises InputError if the shapes do not fit.
-    Vaswani et al. 2017, eq. (1).
+    causal: a query sees the keys up to its own position only; positions: which these are, increasing, where the queries
+    are some of them. Raises InputError if the shapes do not fit. Vaswani et al. 2017, eq. (1).
     """
-    check_shapes(query, key, value, causal)
+    check_shapes(query, key, value, causal and positions is None)
     xp = array_namespace(query, key, value)
     query, key, value = (xp.astype(a, xp.float64, copy=False) for a in (query, key, value))
-    return causal_exact_attention(query, key, value) if causal else tiled_attention(query, key, value)
+    return causal_exact_attention(query, key, value, positions) if causal else tiled_attention(query, key, value)
 
 
 def tiled_attention(query: Array, key: Array, value: Array) -> Array:
@@ -80,14 +81,11 @@ def linear_attention(
     """
     check_shapes(query, key, value, causal)
     feature_map, sample = _resolved(map, omega, query.shape[-1])
-    if causal:
-        if not feature_map.causal_safe:
-            raise InputError(f"map {feature_map.name!r} uses the whole sequence and cannot be causal")
-        x, y = (a * a.shape[-1] ** -0.25 for a in (query, key))
-        return causal_linear_attention(x, y, value, sample, feature_map)
+    if causal and not feature_map.causal_safe:
+        raise InputError(f"map {feature_map.name!r} uses the whole sequence and cannot be causal")
     estimator = Estimator(feature_map, sample.extra, (sample.omega.shape[-2],))
     xp = array_namespace(query)
-    tiles_of_output = attention_estimates(query, key, value, sample.omega, [estimator])
+    tiles_of_output = attention_estimates(query, key, value, sample.omega, [estimator], causal=causal)
     return xp.concat([estimate.output[0, ...] for estimate in tiles_of_output], axis=-2)
 
 
@@ -141,15 +139,22 @@ def attention_estimates(
     omega: Array,
     estimators: Sequence[Estimator],
     fit_query: Array | None = None,
+    causal: bool = False,
+    positions: np.ndarray | None = None,
 ) -> Iterator[Estimate]:
     """Every estimator at every R, tile by tile, from one projection of queries and of keys.
 
     Two passes: over keys, for one (R, d_v + 1) summary per block of features; over queries, for the outputs, all R
     from one running sum over features. Memory is O(tile + R d_v) beside the inputs.
     fit_query: all queries, for maps that take parameters from them, where ``query`` is a part of them only.
+    causal, positions: as for ``exact_attention``; chunk by chunk in one pass.
     """
     xp, scale = array_namespace(query), query.shape[-1] ** -0.25
     samples = [Sample(omega[..., : e.sizes[-1], :], e.extra) for e in estimators]
+    if causal:
+        given = [(e.map, sample, e.sizes) for e, sample in zip(estimators, samples, strict=True)]
+        yield from (Estimate(*found) for found in causal_outputs(query, key, value, omega, given, positions))
+        return
     fit_query = query if fit_query is None else fit_query
     maps = [fitted(e.map, fit_query, key, sample.omega) for e, sample in zip(estimators, samples, strict=True)]
     width = max(omega.shape[-2], *(feature_map.num_features(0, query.shape[-1]) for feature_map in maps))
@@ -191,17 +196,10 @@ def _key_summaries(
 def _outputs(blocks: Sequence[Features], summary: Sequence[Accumulator], sizes: Sequence[int]) -> tuple[Array, Array]:
     """For each R in sizes (leading axis) output and normaliser, from the sum over the first R projections.
 
-    The key summary's log peak joins the query's log feature before the row maximum is taken; where it is near 0, the
-    summary, which is smaller. A fixed block counts R times, as there is no factor 1/R.
+    A fixed block counts R times, as there is no factor 1/R.
     """
-    xp = array_namespace(summary[0].total)
-    if all(near_zero(keys.log_peak) for keys in summary):
-        return quotient(prefix_sums(blocks, [keys.total * xp.exp(keys.log_peak) for keys in summary], sizes))
-    joined = [
-        block._replace(log_scale=block.log_scale + xp.matrix_transpose(keys.log_peak))
-        for block, keys in zip(blocks, summary, strict=True)
-    ]
-    return quotient(prefix_sums(joined, [keys.total for keys in summary], sizes))
+    blocks, rights = joined(blocks, [keys.log_peak for keys in summary], [keys.total for keys in summary])
+    return quotient(prefix_sums(blocks, rights, sizes))
 
 
 def check_shapes(query: Array, key: Array, value: Array, causal: bool = False) -> None:

@@ -1,84 +1,95 @@
 """Causal attention: every query sees the keys up to its own position. Exact, and linear as chunked prefix sums."""
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from array_api_compat import array_namespace
+import numpy as np
+from array_api_compat import array_namespace, device
 
 from favorbench.arrays import Array, Features
-from favorbench.logsum import Accumulator, accumulate, quotient, with_ones
+from favorbench.logsum import Accumulator, accumulate, joined, merge, prefix_sums, quotient, with_ones
 from favorbench.maps import FeatureMap, Sample
 
 CHUNK = 128  # positions treated together: a chunk costs CHUNK^2 kernel values, all chunks together O(L)
 
 
-def causal_exact_attention(query: Array, key: Array, value: Array) -> Array:
-    """Masked softmax attention of (..., L, d) float64 arrays, in tiles of CHUNK x CHUNK."""
+def causal_exact_attention(query: Array, key: Array, value: Array, positions: np.ndarray | None = None) -> Array:
+    """Masked softmax attention of (..., n, d) queries at these positions (increasing; None: 0..n-1), in tiles."""
     xp = array_namespace(query)
     scaled, right, outputs = query * query.shape[-1] ** -0.5, with_ones(value), []
-    chunks = _chunks(query.shape[-2])
-    for i, rows in enumerate(chunks):
-        state = None
-        for keys in chunks[: i + 1]:
+    positions = np.arange(query.shape[-2]) if positions is None else positions
+    for rows in chunks(len(positions)):
+        state, last = None, int(positions[rows][-1])
+        for keys in chunks(last + 1, 8 * CHUNK):
             logits = scaled[..., rows, :] @ xp.matrix_transpose(key[..., keys, :])
-            if keys == rows:
-                logits = xp.where(_visible(logits), logits, xp.full_like(logits, -xp.inf))
+            if keys.stop > positions[rows][0] + 1:
+                seen = visible(positions[rows], keys, logits)
+                logits = xp.where(seen, logits, xp.full_like(logits, -xp.inf))
             state = accumulate(state, Features(None, logits), right[..., keys, :])
         outputs.append(quotient(state)[0])
     return xp.concat(outputs, axis=-2)
 
 
-def causal_linear_attention(x: Array, y: Array, value: Array, sample: Sample, feature_map: FeatureMap) -> Array:
-    """Linear attention of scaled queries x and keys y (..., L, d) as prefix sums over chunks; no L x R x d_v array.
+def causal_outputs(
+    query: Array,
+    key: Array,
+    value: Array,
+    omega: Array,
+    maps: Sequence[tuple[FeatureMap, Sample, Sequence[int]]],
+    positions: np.ndarray | None = None,
+) -> Iterator[tuple[int, slice, Array, Array]]:
+    """For each chunk of positions and each map: its number, the rows of the queries, output and normaliser for each R.
 
-    A query's features are taken relative to the largest key up to the end of its chunk. Katharopoulos et al. 2020,
-    arXiv 2006.16236, eq. (9)-(12).
+    What lies before the chunk enters through a summary of one row per feature, the chunk's own keys through kernel
+    values under the mask: both are sums over features, for every R from one pass, so they are one product. A query's
+    features are taken relative to the largest key up to the end of its chunk. O(L) time, no L x R x d_v array.
+    Katharopoulos et al. 2020, arXiv 2006.16236, eq. (9)-(12).
     """
-    xp = array_namespace(x)
-    weights, right, outputs = xp.matrix_transpose(sample.omega), with_ones(value), []
-    past: Sequence[Accumulator | None] = ()
-    log_size = math.log(sample.omega.shape[-2])  # a fixed block counts R times, as there is no factor 1/R
-    for rows in _chunks(x.shape[-2]):
-        x_rows, y_rows, right_rows = x[..., rows, :], y[..., rows, :], right[..., rows, :]
-        keys = feature_map.key_features(y_rows, y_rows @ weights, sample)
-        past = past or [None for _ in keys]
-        present = [accumulate(state, k.transposed(), right_rows) for state, k in zip(past, keys, strict=True)]
-        queries = [
-            q._replace(log_scale=q.log_scale + xp.matrix_transpose(state.log_peak) + (log_size if q.fixed else 0.0))
-            for q, state in zip(feature_map.query_features(x_rows, x_rows @ weights, sample), present, strict=True)
-        ]
-        outputs.append(_chunk_output(queries, keys, past, present, right_rows))
-        past = present
-    return xp.concat(outputs, axis=-2)
+    xp, scale = array_namespace(query), query.shape[-1] ** -0.25
+    weights, right = xp.matrix_transpose(omega), with_ones(value)
+    positions = np.arange(query.shape[-2]) if positions is None else positions
+    summaries: list[Sequence[Accumulator]] = [() for _ in maps]
+    for keys in chunks(key.shape[-2]):
+        rows = slice(*(int(i) for i in np.searchsorted(positions, (keys.start, keys.stop))))
+        x, y, values = query[..., rows, :] * scale, key[..., keys, :] * scale, right[..., keys, :]
+        of_query, of_key = x @ weights, y @ weights
+        for index, (feature_map, sample, sizes) in enumerate(maps):
+            width = sample.omega.shape[-2]
+            blocks = [b.transposed() for b in feature_map.key_features(y, of_key[..., :width], sample)]
+            past = summaries[index]
+            summaries[index] = present = [
+                merge(past[i] if past else None, accumulate(None, block, values)) for i, block in enumerate(blocks)
+            ]
+            if rows.start == rows.stop:
+                continue
+            queries = feature_map.query_features(x, of_query[..., :width], sample)
+            factors = [
+                _past_and_own(past[i] if past else None, now.log_peak, block, values)
+                for i, (now, block) in enumerate(zip(present, blocks, strict=True))
+            ]
+            sums = prefix_sums(*joined(queries, [now.log_peak for now in present], factors), sizes)
+            before, kernel = sums.total[..., : values.shape[-1]], sums.total[..., values.shape[-1] :]
+            seen = visible(positions[rows], keys, kernel)
+            own = xp.where(seen, kernel, xp.zeros_like(kernel)) @ values
+            yield index, rows, *quotient(sums._replace(total=before + own))
 
 
-def _chunk_output(
-    queries: Sequence[Features],
-    keys: Sequence[Features],
-    past: Sequence[Accumulator | None],
-    present: Sequence[Accumulator],
-    right: Array,
-) -> Array:
-    """What came before the chunk, through its summary, and the chunk's own keys under the mask."""
-    xp = array_namespace(right)
-    peak = xp.max(queries[0].log_scale, axis=-1, keepdims=True)
-    for q in queries[1:]:
-        peak = xp.maximum(peak, xp.max(q.log_scale, axis=-1, keepdims=True))
-    scores, total = 0.0, 0.0
-    for q, k, before, now in zip(queries, keys, past, present, strict=True):
-        left = q.relative_to(peak)
-        scores = scores + left @ k.transposed().relative_to(now.log_peak)
-        if before is not None:
-            total = total + left @ (before.total * xp.exp(before.log_peak - now.log_peak))
-    masked = xp.where(_visible(scores), scores, xp.zeros_like(scores))
-    return quotient(Accumulator(peak, total + masked @ right))[0]
+def _past_and_own(past: Accumulator | None, log_peak: Array, keys: Features, values: Array) -> Array:
+    """The summary of what lies before the chunk beside the features of its own keys, divided by exp(log_peak)."""
+    xp = array_namespace(log_peak)
+    own = keys.relative_to(log_peak)
+    if past is None:
+        before = own[..., :1] * xp.zeros_like(values[..., :1, :])
+    else:
+        before = past.total * xp.exp(past.log_peak - log_peak)
+    return xp.concat([before, own], axis=-1)
 
 
-def _visible(square: Array) -> Array:
-    """True where the column is not after the row."""
-    xp = array_namespace(square)
-    return xp.tril(xp.ones(square.shape[-2:], dtype=xp.bool))
+def visible(positions: np.ndarray, keys: slice, like: Array) -> Array:
+    """True where a key of the slice is not after the query's position."""
+    xp = array_namespace(like)
+    return xp.asarray(np.arange(keys.start, keys.stop) <= positions[:, None], device=device(like))
 
 
-def _chunks(length: int) -> list[slice]:
-    return [slice(start, min(start + CHUNK, length)) for start in range(0, length, CHUNK)]
+def chunks(length: int, step: int = CHUNK) -> list[slice]:
+    """Slices of ``step`` that cover range(length)."""
+    return [slice(start, min(start + step, length)) for start in range(0, length, step)]

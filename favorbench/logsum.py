@@ -64,6 +64,24 @@ def prefix_sums(blocks: Sequence[Features], rights: Sequence[Array], sizes: Sequ
     return Accumulator(peak[None, ...], xp.stack(totals))
 
 
+def joined(
+    blocks: Sequence[Features], log_peaks: Sequence[Array], rights: Sequence[Array]
+) -> tuple[Sequence[Features], Sequence[Array]]:
+    """Features of queries and their right factors with the log scales of the latter, (..., R, 1), brought in.
+
+    Before the row maximum is taken they join the logs of the features; where they are near 0 the factors themselves,
+    which are smaller.
+    """
+    xp = array_namespace(rights[0])
+    if all(near_zero(log_peak) for log_peak in log_peaks):
+        return blocks, [right * xp.exp(log_peak) for right, log_peak in zip(rights, log_peaks, strict=True)]
+    moved = [
+        block._replace(log_scale=block.log_scale + xp.matrix_transpose(log_peak))
+        for block, log_peak in zip(blocks, log_peaks, strict=True)
+    ]
+    return moved, rights
+
+
 def _prefix_sum(blocks: Sequence[Features], rights: Sequence[Array], size: int) -> Accumulator:
     """The sum for one size, from nothing."""
     state = None
