@@ -138,7 +138,8 @@ def growth(largest: int, runs: int) -> Iterator[Ratio]:
             seconds.append(done["seconds"])
             print(f"  L = 2^{exponent}: {done['seconds']:.2f} s, {done['resident_gib']:.2f} GiB resident")
         slopes.append(float(np.polyfit(np.log([1 << e for e in exponents]), np.log(seconds), 1)[0]))
-    yield Ratio("slope of log time on log L", slopes, 1.1, most=True)
+    yield Ratio("slope of log time on log L, from above", slopes, 1.1, most=True)
+    yield Ratio("slope of log time on log L, from below", slopes, 0.9)
 
 
 def two_workers(seconds: float, runs: int) -> Iterator[Ratio]:
@@ -176,14 +177,11 @@ def data_dependent(runs: int) -> Iterator[Ratio]:
 
     for name in FITTED:
         seconds(name)
-        ratios = [
-            min(seconds(name) for _ in range(5)) / min(seconds("positive") for _ in range(5)) for _ in range(runs)
-        ]
+        ratios = []
+        for _ in range(runs):
+            turns = [(seconds(name), seconds("positive")) for _ in range(7)]
+            ratios.append(min(own for own, _ in turns) / min(other for _, other in turns))
         yield Ratio(f"{name} / positive", ratios, 2.0, most=True)
-
-
-def best_of(seconds: Callable[[str], float], name: str) -> float:
-    return min(seconds(name) for _ in range(5))
 
 
 FITTED: tuple[str, ...] = ()

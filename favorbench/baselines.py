@@ -24,40 +24,61 @@ class Answer(NamedTuple):
     normaliser: Float[np.ndarray, "n 1"] | None
 
 
+class Inputs(NamedTuple):
+    """Queries (n, d), keys (l, d) and values (l, d_v) as attention takes them.
+
+    positions: of the queries among the keys, where attention is causal.
+    """
+
+    query: np.ndarray
+    key: np.ndarray
+    value: np.ndarray
+    positions: np.ndarray | None = None
+
+
 class Baseline(ABC):
-    """An answer that needs no random features."""
+    """An answer without random features; it may draw from ``rng``."""
 
     name: ClassVar[str]
     reference: ClassVar[str]
     description: ClassVar[str]
     #: It answers from the whole attention matrix, so a sample of query rows will not do.
     needs_all_rows: ClassVar[bool] = False
+    #: No answer depends on keys after the query where attention is causal.
+    causal_safe: ClassVar[bool] = True
 
     @abstractmethod
     def answers(
-        self, query: np.ndarray, key: np.ndarray, value: np.ndarray, exact: np.ndarray, sizes: tuple[int, ...]
+        self, inputs: Inputs, exact: np.ndarray, sizes: tuple[int, ...], rng: np.random.Generator
     ) -> Iterator[Answer]:
         """One answer for every R in sizes, or a single one; none where it cannot be had."""
 
 
 @dataclass(frozen=True)
 class Uniform(Baseline):
-    """Uniform attention: the mean of V for every query."""
+    """Uniform attention: the mean of V for every query; where attention is causal, of V up to the query."""
 
     name: ClassVar[str] = "uniform"
     reference: ClassVar[str] = "-"
     description: ClassVar[str] = "uniform attention: the mean of V for every query"
 
     def answers(
-        self, query: np.ndarray, key: np.ndarray, value: np.ndarray, exact: np.ndarray, sizes: tuple[int, ...]
+        self, inputs: Inputs, exact: np.ndarray, sizes: tuple[int, ...], rng: np.random.Generator
     ) -> Iterator[Answer]:
-        yield Answer(0, 1, np.broadcast_to(np.mean(value, axis=0), exact.shape), None)
+        if inputs.positions is None:
+            yield Answer(0, 1, np.broadcast_to(np.mean(inputs.value, axis=0), exact.shape), None)
+            return
+        means = np.cumsum(inputs.value, axis=0) / np.arange(1, len(inputs.value) + 1)[:, None]
+        yield Answer(0, 1, means[inputs.positions], None)
 
 
-def taylor_attention(query: np.ndarray, key: np.ndarray, value: np.ndarray, order: int) -> Answer:
+def taylor_attention(inputs: Inputs, order: int) -> Answer:
     """Linear attention with the explicit features of the Taylor polynomial of exp(x.y), in tiles."""
-    estimator = Estimator(Taylor(order), None, (1,))
-    found = list(attention_estimates(query, key, value, query[:1] * 0.0, [estimator]))
+    query, key, value, positions = inputs
+    estimator, no_omega = Estimator(Taylor(order), None, (1,)), query[:1] * 0.0
+    found = list(
+        attention_estimates(query, key, value, no_omega, [estimator], causal=positions is not None, positions=positions)
+    )
     output, normaliser = (np.concatenate([getattr(e, part)[0] for e in found]) for part in ("output", "normaliser"))
     return Answer(0, Taylor(order).num_features(0, query.shape[-1]), output, normaliser)
 
@@ -71,9 +92,9 @@ class Taylor1(Baseline):
     description: ClassVar[str] = "linear attention with the kernel 1 + x.y: d + 1 features, no randomness"
 
     def answers(
-        self, query: np.ndarray, key: np.ndarray, value: np.ndarray, exact: np.ndarray, sizes: tuple[int, ...]
+        self, inputs: Inputs, exact: np.ndarray, sizes: tuple[int, ...], rng: np.random.Generator
     ) -> Iterator[Answer]:
-        yield taylor_attention(query, key, value, order=1)
+        yield taylor_attention(inputs, order=1)
 
 
 @dataclass(frozen=True)
@@ -85,9 +106,9 @@ class Taylor2(Baseline):
     description: ClassVar[str] = "linear attention with the kernel 1 + x.y + (x.y)^2/2: (d + 1)(d + 2)/2 features"
 
     def answers(
-        self, query: np.ndarray, key: np.ndarray, value: np.ndarray, exact: np.ndarray, sizes: tuple[int, ...]
+        self, inputs: Inputs, exact: np.ndarray, sizes: tuple[int, ...], rng: np.random.Generator
     ) -> Iterator[Answer]:
-        yield taylor_attention(query, key, value, order=2)
+        yield taylor_attention(inputs, order=2)
 
 
 @dataclass(frozen=True)
@@ -103,10 +124,12 @@ class BestRank(Baseline):
     reference: ClassVar[str] = "Eckart & Young 1936"
     description: ClassVar[str] = "truncated SVD of the attention matrix at rank R; up to 2048 x 2048"
     needs_all_rows: ClassVar[bool] = True
+    causal_safe: ClassVar[bool] = False  # a mask takes linear attention out of the matrices of rank R
 
     def answers(
-        self, query: np.ndarray, key: np.ndarray, value: np.ndarray, exact: np.ndarray, sizes: tuple[int, ...]
+        self, inputs: Inputs, exact: np.ndarray, sizes: tuple[int, ...], rng: np.random.Generator
     ) -> Iterator[Answer]:
+        query, key = inputs.query, inputs.key
         if len(query) * len(key) > MATRIX_LIMIT:
             return
         logits = (query * query.shape[-1] ** -0.5) @ key.T

@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from favorbench.arrays import GPU_TILE_ELEMENTS, Backend
-from favorbench.baselines import MATRIX_LIMIT
+from favorbench.baselines import MATRIX_LIMIT, get_baseline
 from favorbench.errors import ScenarioError
 from favorbench.inputs import Head, get_input
 from favorbench.machine import Rates, one_core, rates
 from favorbench.maps import get_map
-from favorbench.registry import nearest
+from favorbench.registry import label, nearest
 from favorbench.scenario import Scenario
 
 MAX_DRAWS = 1_000_000
@@ -48,13 +48,19 @@ class Cost(NamedTuple):
 def plan(scenario: Scenario) -> tuple[Draw, ...]:
     """All draws of a scenario, trial by trial, so that a run cut short has covered every cell evenly.
 
-    Raises ScenarioError where the backend is not to be had, or an input does not have the length, the head_dim or the
-    heads asked for.
+    Raises ScenarioError where the backend is not to be had, an input does not have the length, the head_dim or the
+    heads asked for, or something cannot be causal.
     """
     Backend(scenario.backend, scenario.device).check(scenario.dtype)
+    if scenario.causal:
+        _check_causal(scenario)
     cells = []
     for spec in scenario.inputs:
         heads = _chosen(scenario, spec, get_input(spec).heads(scenario.seq_len, scenario.head_dim))
+        if scenario.causal and (head := next((h for h in heads if h.query_len != h.seq_len), None)):
+            raise ScenarioError(
+                f"--causal: {spec} has {head.query_len} queries and {head.seq_len} keys; causal attention needs as many"
+            )
         for head, scale, dtype in itertools.product(heads, scenario.scale, scenario.dtype):
             sizes = _sizes(scenario, head.head_dim)
             for group in [(size,) for size in sizes] if scenario.redraw == "R" else [sizes]:
@@ -83,6 +89,8 @@ def batches(scenario: Scenario, draws: Sequence[Draw], batch: int | None) -> lis
     found = []
     for (head, _, sizes), members in groups.items():
         size = batch or _automatic_batch(backend, head, sizes[-1])
+        if scenario.causal and scenario.rows(head.query_len) < head.query_len:
+            size = 1  # each draw has query rows of its own, and with them a mask of its own
         found += [members[i : i + size] for i in range(0, len(members), size)]
     return found
 
@@ -138,6 +146,17 @@ def _sizes(scenario: Scenario, head_dim: int) -> tuple[int, ...]:
                         f"use a multiple of {per}, e.g. {size + per - size % per}"
                     )
     return sizes
+
+
+def _check_causal(scenario: Scenario) -> None:
+    """What takes its parameters from the whole sequence would see the future."""
+    members = [("--maps", get_map(spec)) for spec in scenario.maps]
+    members += [("--baselines", get_baseline(spec)) for spec in scenario.baselines]
+    for flag, member in members:
+        if not member.causal_safe:
+            raise ScenarioError(
+                f"{flag} {label(member)}: it uses the whole sequence and cannot be causal; leave it out, or --causal"
+            )
 
 
 def _chosen(scenario: Scenario, spec: str, heads: tuple[Head, ...]) -> tuple[Head, ...]:

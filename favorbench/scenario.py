@@ -24,8 +24,8 @@ from favorbench.samplers import get_sampler
 FLAGS = {
     "maps": "--maps", "samplers": "--samplers", "baselines": "--baselines", "inputs": "--inputs", "heads": "--heads",
     "num_projections": "-R", "seq_len": "-L", "head_dim": "-d", "scale": "--scale", "value_scale": "--value-scale",
-    "dtype": "--dtype", "query_rows": "--query-rows", "backend": "--backend", "device": "--device",
-    "budget": "--budget", "redraw": "--redraw", "trials": "--trials", "seed": "--seed",
+    "dtype": "--dtype", "query_rows": "--query-rows", "causal": "--causal", "backend": "--backend",
+    "device": "--device", "budget": "--budget", "redraw": "--redraw", "trials": "--trials", "seed": "--seed",
 }  # fmt: skip
 
 #: Keys whose flags are lists with commas: of names, of numbers.
@@ -76,6 +76,7 @@ class Scenario(BaseModel):
     value_scale: _Positive = 1.0
     dtype: Annotated[tuple[Literal[DTYPES["torch"]], ...], _Several, _Nonempty] = ("float64",)  # pyright: ignore
     query_rows: Annotated[int, Field(ge=1, le=1 << 24)] | None = None
+    causal: bool = False
     backend: Literal["numpy", "torch"] = "numpy"
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d{1,3})?)$")] = "cpu"
     budget: Literal["projections", "features"] = "projections"
@@ -147,6 +148,11 @@ def load_scenario(source: str | None = None, flags: Mapping[str, Any] | None = N
                 values["title"] = f"{path.stem}, changed by flags"
             values[key] = parsed
             origin[key] = FLAGS.get(key, key)
+    if values.get("causal") is True and (flags or {}).get("baselines") is None:
+        given = _as_tuple(values.get("baselines", Scenario.model_fields["baselines"].default))
+        values["baselines"] = tuple(
+            spec for spec in given if not isinstance(spec, str) or get_baseline(spec).causal_safe
+        )
     return validated(values, origin)
 
 

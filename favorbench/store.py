@@ -29,7 +29,7 @@ from favorbench.provenance import VERSION, provenance
 from favorbench.scenario import Scenario
 from favorbench.trial import LABELS, Row
 
-FORMAT = 2  # of the manifest and of the parts
+FORMAT = 3  # of the manifest and of the parts
 FLUSH_SECONDS = 1.0  # what a kill may cost
 
 _INTEGERS = {"draw", "trial", "query_len", "query_rows", "seq_len", "head_dim", "num_projections", "num_features"}

@@ -18,7 +18,7 @@ from favorbench.scenario import Scenario
 from favorbench.store import read_manifest, read_scenario, read_trials
 
 #: A cell is one value of each of these: an input and how it is measured.
-CELL = ("input", "head", "scale", "value_scale", "query_len", "query_rows", "seq_len", "head_dim", "dtype")
+CELL = ("input", "head", "scale", "value_scale", "query_len", "query_rows", "seq_len", "head_dim", "causal", "dtype")
 ESTIMATOR = ("kind", "map", "sampler", "num_projections", "num_features")
 
 STATS = {

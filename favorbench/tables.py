@@ -110,7 +110,8 @@ def describe_cell(row: pd.Series) -> str:
     length += "" if row["query_rows"] == row["query_len"] else f" ({row['query_rows']} query rows measured)"
     value_scale = "" if row["value_scale"] == 1 else f", value scale {row['value_scale']:g}"
     dtype = "" if row["dtype"] == "float64" else f", {row['dtype']}"
-    return f"{row['input']}{head}, scale {row['scale']:g}{value_scale}, {length}, d = {row['head_dim']}{dtype}"
+    causal = ", causal" if row["causal"] == "yes" else ""
+    return f"{row['input']}{head}, scale {row['scale']:g}{value_scale}, {length}, d = {row['head_dim']}{causal}{dtype}"
 
 
 def size_axis(results: Results) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from favorbench.arrays import Array, Backend
 from favorbench.attention import Estimate, Estimator, attention_estimates, exact_attention
-from favorbench.baselines import Baseline, get_baseline
+from favorbench.baselines import Baseline, Inputs, get_baseline
 from favorbench.errors import EstimatorError, FavorbenchError
 from favorbench.inputs import get_input
 from favorbench.maps import FeatureMap, get_map
@@ -26,8 +26,8 @@ Row = dict[str, Any]
 
 #: The labels of a row, in the order of the table; the metrics follow.
 LABELS = (
-    "draw", "trial", "input", "head", "scale", "value_scale", "query_len", "query_rows", "seq_len", "head_dim", "dtype",
-    "kind", "map", "sampler", "num_projections", "num_features",
+    "draw", "trial", "input", "head", "scale", "value_scale", "query_len", "query_rows", "seq_len", "head_dim",
+    "causal", "dtype", "kind", "map", "sampler", "num_projections", "num_features",
 )  # fmt: skip
 
 
@@ -56,12 +56,14 @@ class Problem(NamedTuple):
     """Inputs as estimators get them, in one precision: draws along a leading axis where the backend has one.
 
     fit_query: all queries, where some map takes parameters from them and ``query`` is a sample of rows.
+    positions: of the queries among the keys, where attention is causal.
     """
 
     query: Array
     key: Array
     value: Array
     fit_query: Array | None
+    positions: np.ndarray | None
 
 
 def run_draws(scenario: Scenario, draws: Sequence[Draw]) -> list[list[Row]]:
@@ -73,9 +75,10 @@ def run_draws(scenario: Scenario, draws: Sequence[Draw]) -> list[list[Row]]:
     with np.errstate(all="ignore"):  # an estimator that overflows is a measurement
         hosts = [_inputs(scenario, draw, study) for draw in draws]
         problem = _problem(hosts, study.backend)
-        exact = exact_attention(problem.query, problem.key, problem.value)
+        query, key, value, _, positions = problem
+        exact = exact_attention(query, key, value, scenario.causal, positions)
         answers = study.backend.host(exact) if study.backend.batched else [exact]
-        baselines = [_baselines(*each, study) for each in zip(draws, hosts, answers, strict=True)]
+        baselines = [_baselines(scenario, *each, study) for each in zip(draws, hosts, answers, strict=True)]
         uniform = [next(sums for names, sums in found if names["map"] == "uniform") for found in baselines]
         rows = [
             [names | _plain(metrics_of(sums, trivial)) for names, sums in found]
@@ -104,25 +107,31 @@ def _inputs(scenario: Scenario, draw: Draw, study: Study) -> Problem:
     for array, factor in zip(inputs, (draw.scale, draw.scale, scenario.value_scale), strict=True):
         array *= factor  # in place: at L = 2^20 a copy is half a GiB
     query, key, value = inputs
-    return Problem(query[sampled], key, value, query) if whole and sampled is not None else Problem(*inputs, None)
+    positions = (np.arange(head.query_len) if sampled is None else sampled) if scenario.causal else None
+    if whole and sampled is not None:
+        return Problem(query[sampled], key, value, query, positions)
+    return Problem(query, key, value, None, positions)
 
 
 def _problem(hosts: Sequence[Problem], backend: Backend) -> Problem:
     """The inputs of all draws, moved to the device."""
-    query, key, value, fit_query = (
-        None if parts[0] is None else backend.array(parts) for parts in zip(*hosts, strict=True)
-    )
-    return Problem(query, key, value, fit_query)
+    *arrays, positions = zip(*hosts, strict=True)
+    query, key, value, fit_query = (None if parts[0] is None else backend.array(parts) for parts in arrays)
+    return Problem(query, key, value, fit_query, positions[0])  # plan.batches sees to it that they are equal
 
 
-def _baselines(draw: Draw, inputs: Problem, exact: np.ndarray, study: Study) -> list[tuple[Row, ErrorSums]]:
+def _baselines(
+    scenario: Scenario, draw: Draw, inputs: Problem, exact: np.ndarray, study: Study
+) -> list[tuple[Row, ErrorSums]]:
     """What the baselines of one draw answer, on the host."""
     found = []
+    given = Inputs(inputs.query, inputs.key, inputs.value, inputs.positions)
     sampled = len(inputs.query) < draw.head.query_len
     for baseline in study.baselines:
         if baseline.needs_all_rows and sampled:
             continue
-        answers = baseline.answers(inputs.query, inputs.key, inputs.value, exact, draw.sizes)
+        rng = stream(scenario.seed, "baseline", label(baseline), *draw.stream_names)
+        answers = baseline.answers(given, exact, draw.sizes, rng)
         for size, features, output, normaliser in answers:
             names = _names("baseline", baseline.name, "none", size, features)
             found.append((names, error_sums(output, exact, normaliser)))
@@ -173,10 +182,13 @@ def _measure(
     """Errors of every estimator for every R (leading axis), and its rounding: its distance from the same in float64."""
 
     def estimates(dtype: str) -> Iterator[Estimate]:
+        *arrays, positions = problem
         query, key, value, fit_query, rows = (
-            None if array is None else backend.cast(array, dtype) for array in (*problem, omega)
+            None if array is None else backend.cast(array, dtype) for array in (*arrays, omega)
         )
-        return attention_estimates(query, key, value, rows, estimators, fit_query)
+        return attention_estimates(
+            query, key, value, rows, estimators, fit_query, causal=positions is not None, positions=positions
+        )
 
     sums: dict[int, ErrorSums] = {}
     doubles = itertools.repeat(None) if dtype == "float64" else estimates("float64")
@@ -228,6 +240,7 @@ def _common(scenario: Scenario, draws: Sequence[Draw]) -> list[Row]:
             "query_rows": scenario.rows(draw.head.query_len),
             "seq_len": draw.head.seq_len,
             "head_dim": draw.head.head_dim,
+            "causal": "yes" if scenario.causal else "no",
             "dtype": draw.dtype,
         }
         for draw in draws

@@ -192,6 +192,30 @@ def test_causal_linear_attention_sees_no_future(rng, name):
     assert np.max(np.abs(changed[150:] - output[150:])) > 1e-3
 
 
+@pytest.mark.parametrize("member", [m for m in MAPS if m.nested and m().causal_safe], ids=lambda m: m.name)
+def test_causal_estimates_of_all_sizes_and_some_rows_equal_the_masked_kernel(rng, member):
+    """One pass over chunks for every R, and for some of the positions only, against the dense masked kernel."""
+    q, k, v = 0.6 * rng.normal(size=(3, 300, 5))
+    sample, sizes = sample_for(member.name, 20, 5), (1, 7, 20) if member.features_per_projection else (1,)
+    positions = np.sort(rng.choice(300, 90, replace=False))
+    positions[-1] = 299
+    outputs = np.full((len(sizes), 90, 5), np.nan)
+    for _, rows, output, _ in attention_estimates(
+        q[positions], k, v, sample.omega, [Estimator(member(), sample.extra, sizes)], causal=True, positions=positions
+    ):
+        outputs[:, rows] = output
+    for output, size in zip(outputs, sizes, strict=True):
+        extra = sample.extra[:size] if sample.extra is not None and len(sample.extra) == 20 else sample.extra
+        kernel = fb.kernel_estimate(*(a * 5**-0.25 for a in (q, k)), Sample(sample.omega[:size], extra), map=member())
+        seen = np.where(np.arange(300) <= positions[:, None], kernel[positions], 0.0)
+        normaliser = seen.sum(axis=-1, keepdims=True)
+        condition = np.abs(seen).sum(axis=-1, keepdims=True) / np.abs(normaliser)
+        expected = seen @ v / normaliser
+        assert np.all(np.abs(output - expected) <= 1e-12 * condition * (1 + np.abs(expected)))
+    exact = fb.exact_attention(q[positions], k, v, causal=True, positions=positions)
+    np.testing.assert_allclose(exact, fb.exact_attention(q, k, v, causal=True)[positions], rtol=0, atol=1e-13)
+
+
 def test_what_cannot_be_causal_is_refused(rng):
     q = rng.normal(size=(4, 3))
     with pytest.raises(InputError, match="uses the whole sequence"):

@@ -6,7 +6,7 @@ from scipy.special import softmax
 
 import favorbench as fb
 from favorbench import baselines
-from favorbench.baselines import BASELINES, get_baseline
+from favorbench.baselines import BASELINES, Inputs, get_baseline
 
 
 @pytest.fixture
@@ -15,8 +15,13 @@ def problem(rng):
     return q, k, v, fb.exact_attention(q, k, v)
 
 
+def answers(name, problem, sizes=(4,), positions=None):
+    inputs = Inputs(*problem[:3], positions)
+    return list(get_baseline(name).answers(inputs, problem[3], sizes, np.random.default_rng(0)))
+
+
 def test_uniform_is_the_mean_of_v(problem):
-    (answer,) = get_baseline("uniform").answers(*problem, (4,))
+    (answer,) = answers("uniform", problem)
     np.testing.assert_allclose(answer.output, np.tile(problem[2].mean(axis=0), (40, 1)), rtol=1e-15)
     assert (answer.num_projections, answer.num_features) == (0, 1)
 
@@ -27,7 +32,7 @@ def test_uniform_is_the_mean_of_v(problem):
 def test_taylor_is_attention_with_the_polynomial(problem, name, kernel, features):
     q, k, v, _ = problem
     weights = kernel(q @ k.T / np.sqrt(6))
-    (answer,) = get_baseline(name).answers(*problem, (4,))
+    (answer,) = answers(name, problem)
     total = weights.sum(axis=-1, keepdims=True)
     condition = np.abs(weights).sum(axis=-1, keepdims=True) / np.abs(total)  # taylor-1's weights may be negative
     expected = weights @ v / total
@@ -40,7 +45,7 @@ def test_best_rank_is_the_truncated_svd(problem):
     q, k, v, _ = problem
     matrix = softmax(q @ k.T / np.sqrt(6), axis=-1)
     u, s, vt = np.linalg.svd(matrix, full_matrices=False)
-    for answer in get_baseline("best-rank").answers(*problem, (1, 3, 10, 40, 99)):
+    for answer in answers("best-rank", problem, (1, 3, 10, 40, 99)):
         r = answer.num_projections
         expected = (u[:, :r] * s[:r]) @ vt[:r] @ v
         # eigenvectors of A A^T lose half the digits of small singular values: see the docstring
@@ -49,7 +54,21 @@ def test_best_rank_is_the_truncated_svd(problem):
 
 def test_best_rank_says_nothing_about_a_matrix_that_does_not_fit(problem, monkeypatch):
     monkeypatch.setattr(baselines, "MATRIX_LIMIT", 40 * 50 - 1)
-    assert list(get_baseline("best-rank").answers(*problem, (4,))) == []
+    assert answers("best-rank", problem) == []
+
+
+@pytest.mark.parametrize("member", [m for m in BASELINES if m.causal_safe], ids=lambda m: m.name)
+def test_a_causal_answer_is_that_of_each_prefix(rng, member):
+    """For some of the positions: what the baseline says of the keys up to there, to the last query alone."""
+    q, k, v = rng.normal(size=(3, 150, 6))
+    positions = np.array([0, 1, 40, 127, 128, 149])
+    exact = fb.exact_attention(q[positions], k, v, causal=True, positions=positions)
+    (found,) = answers(member.name, (q[positions], k, v, exact), positions=positions)
+    for i, position in enumerate(positions):
+        seen = slice(0, position + 1)
+        prefix = (q[position : position + 1], k[seen], v[seen], exact[i : i + 1])
+        (expected,) = answers(member.name, prefix)
+        np.testing.assert_allclose(found.output[i : i + 1], expected.output, rtol=1e-10)
 
 
 def test_names_are_unique():

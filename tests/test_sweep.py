@@ -16,13 +16,14 @@ import pytest
 
 import favorbench as fb
 from favorbench import trial
-from favorbench.errors import StoreError, WorkerError
+from favorbench.errors import ScenarioError, StoreError, WorkerError
 from favorbench.inputs import get_input
 from favorbench.maps import get_map
 from favorbench.metrics import METRICS
 from favorbench.plan import plan
 from favorbench.run import sweep
 from favorbench.samplers import get_sampler
+from favorbench.scenario import override
 from favorbench.store import read_trials
 from favorbench.streams import stream
 from favorbench.tables import describe_cell
@@ -114,6 +115,35 @@ def test_long_inputs_are_measured_on_a_sample_of_rows():
     rows = rows_of(scenario)
     assert set(rows["query_rows"]) == {1024} and "best-rank" not in set(rows["map"])
     assert "L = 5000 (1024 query rows measured)" in describe_cell(rows.iloc[0])
+
+
+def test_a_causal_sweep_is_measured_against_masked_attention():
+    """Rows say so; where only some query rows are measured, the error is that of these rows."""
+    scenario = small_scenario(causal=True, seq_len="200", maps="positive,trig,taylor", trials=1)
+    assert "best-rank" not in scenario.baselines
+    rows = rows_of(scenario)
+    assert set(rows["causal"]) == {"yes"} and ", causal" in describe_cell(rows.iloc[0])
+    (draw,) = plan(scenario)
+    q, k, v = get_input("gaussian").draw(stream(0, "inputs", *draw.stream_names), draw.head)
+    exact = fb.exact_attention(q, k, v, causal=True)
+    omega = get_sampler("iid").sample(stream(0, "omega", "iid", *draw.stream_names), 20, 4)
+    found = fb.linear_attention(q, k, v, omega, map="positive", causal=True)
+    (row,) = rows.query("map == 'positive' and sampler == 'iid' and num_projections == 20")["mse"]
+    np.testing.assert_allclose(row, np.mean((found - exact) ** 2), rtol=1e-10)
+    means = np.cumsum(v, axis=0) / np.arange(1, 201)[:, None]
+    np.testing.assert_allclose(rows.query("map == 'uniform'")["mse"], np.mean((means - exact) ** 2), rtol=1e-10)
+    some = override(scenario, query_rows=30)
+    positions = np.sort(stream(0, "query rows", *draw.stream_names).choice(200, 30, replace=False))
+    (row,) = rows_of(some).query("map == 'positive' and sampler == 'iid' and num_projections == 20")["mse"]
+    np.testing.assert_allclose(row, np.mean((found - exact)[positions] ** 2), rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"), [({"maps": "positive-eps"}, "positive-eps"), ({"baselines": "best-rank"}, "best-rank")]
+)
+def test_what_sees_the_whole_sequence_is_refused_in_a_causal_sweep(flags, name):
+    with pytest.raises(ScenarioError, match=f"{name}: it uses the whole sequence and cannot be causal"):
+        plan(small_scenario(causal=True, **flags))
 
 
 def test_scale_and_dtype_share_their_random_numbers():

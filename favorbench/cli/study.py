@@ -42,6 +42,9 @@ def sweep(
             metavar="<int>", help="Measure the error on so many random query rows.  [default: all to 4096, then 1024]"
         ),
     ] = None,
+    causal: Annotated[
+        bool | None, typer.Option("--causal", help="A query sees the keys up to its own position only.")
+    ] = None,
     backend: Annotated[str | None, typer.Option(help="Array library: numpy or torch.")] = None,
     device: Annotated[str | None, typer.Option(help="Device of torch: cpu, cuda or cuda:N.")] = None,
     baselines: Annotated[str | None, typer.Option(help="uniform (always), taylor-1, taylor-2, best-rank.")] = None,

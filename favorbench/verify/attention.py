@@ -8,7 +8,7 @@ import numpy as np
 
 from favorbench.arrays import Features
 from favorbench.attention import exact_attention, kernel_estimate, linear_attention, sample_omega
-from favorbench.baselines import taylor_attention
+from favorbench.baselines import Inputs, taylor_attention
 from favorbench.causal import CHUNK
 from favorbench.kernels import softmax_kernel
 from favorbench.maps import FeatureMap, Sample
@@ -114,7 +114,7 @@ def exact_features(seed: int, order: int = 24) -> Measurement:
     """Linear attention with enough Taylor features is exact attention: the remainder is below rounding."""
     query, key, value = (a[:, :2] for a in inputs(seed, norm=0.5))
     exact = exact_attention(query, key, value)
-    answer = taylor_attention(query, key, value, order)
+    answer = taylor_attention(Inputs(query, key, value), order)
     logit = float(np.max(np.abs(query @ key.T))) / 2**0.5
     remainder = np.exp(logit) * logit ** (order + 1) / math.factorial(order + 1)
     bound = 1e-12 + 2.0 * remainder * float(np.max(np.abs(value)))
