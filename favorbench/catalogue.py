@@ -73,6 +73,7 @@ def _samplers() -> list[dict[str, Any]]:
             "gaussian_rows": _yes(member.gaussian_rows),
             "coupling": member.coupling,
             "nested": _yes(member.nested),
+            "needs": member.needs or "any R",
             "reference": member.reference,
         }
         for member in SAMPLERS

@@ -14,6 +14,7 @@ from favorbench.inputs import Head, get_input
 from favorbench.machine import Rates, one_core, rates
 from favorbench.maps import get_map
 from favorbench.registry import label, nearest
+from favorbench.samplers import get_sampler
 from favorbench.scenario import Scenario
 
 MAX_DRAWS = 1_000_000
@@ -49,7 +50,7 @@ def plan(scenario: Scenario) -> tuple[Draw, ...]:
     """All draws of a scenario, trial by trial, so that a run cut short has covered every cell evenly.
 
     Raises ScenarioError where the backend is not to be had, an input does not have the length, the head_dim or the
-    heads asked for, or something cannot be causal.
+    heads asked for, a sampler cannot draw so many projections, or something cannot be causal.
     """
     Backend(scenario.backend, scenario.device).check(scenario.dtype)
     if scenario.causal:
@@ -63,6 +64,7 @@ def plan(scenario: Scenario) -> tuple[Draw, ...]:
             )
         for head, scale, dtype in itertools.product(heads, scenario.scale, scenario.dtype):
             sizes = _sizes(scenario, head.head_dim)
+            _check_samplers(scenario, head.head_dim, sizes)
             for group in [(size,) for size in sizes] if scenario.redraw == "R" else [sizes]:
                 cells.append((spec, head, scale, dtype, group))
     if len(cells) * scenario.trials > MAX_DRAWS:
@@ -157,6 +159,14 @@ def _check_causal(scenario: Scenario) -> None:
             raise ScenarioError(
                 f"{flag} {label(member)}: it uses the whole sequence and cannot be causal; leave it out, or --causal"
             )
+
+
+def _check_samplers(scenario: Scenario, head_dim: int, sizes: tuple[int, ...]) -> None:
+    """Raise ScenarioError if a sampler cannot draw what a map will ask of it."""
+    maps = [m for m in (get_map(spec) for spec in scenario.maps) if m.features_per_projection and not m.own_sample]
+    for spec, feature_map, size in itertools.product(scenario.samplers, maps, sizes):
+        per = feature_map.features_per_projection if scenario.budget == "features" else 1
+        get_sampler(spec).check(size // per, head_dim)
 
 
 def _chosen(scenario: Scenario, spec: str, heads: tuple[Head, ...]) -> tuple[Head, ...]:

@@ -13,18 +13,11 @@ from favorbench.kernels import softmax_kernel
 from favorbench.maps import FeatureMap, Sample
 from favorbench.registry import label
 from favorbench.samplers import Sampler
+from favorbench.samplers.laws import IsotropicRows, SameRow
 from favorbench.streams import stream
 
 #: An empirical second moment of exp(w.z) needs about this many draws in the region that makes it.
 DRAWS_IN_THE_TAIL = 30.0
-
-
-def same_block_pairs(sampler: Sampler, num_projections: int, head_dim: int) -> int:
-    """Ordered pairs of different rows in one block: 0 for independent rows."""
-    if sampler.coupling == "independent":
-        return 0
-    blocks, rest = divmod(num_projections, head_dim)
-    return blocks * head_dim * (head_dim - 1) + rest * (rest - 1)
 
 
 def relative_variance(
@@ -32,19 +25,37 @@ def relative_variance(
 ) -> np.ndarray | None:
     """Var(kernel estimate) / exp(x.y)^2 for every pair of rows of x (n, d) and y (l, d), scaled; None if not known.
 
-    The iid value plus the pair terms: relvar_1 / R + (pairs / R^2) (pair_laplace(s) / exp(s) - 1), where for
-    orthogonal rows pair_laplace(s) = 1F1(d; d/2; s/2). Holds for maps and samplers that claim to be right.
+    The value for independent rows plus one term for each kind of dependent pairs: pairs / R^2 times their relative
+    covariance. For rows that are not Gaussian it is the variance about the kernel that is really estimated.
     """
-    iid = feature_map.relative_variance(x, y, num_projections)
-    pairs = same_block_pairs(sampler, num_projections, x.shape[-1])
-    if iid is None or not (feature_map.unbiased and sampler.gaussian_rows):
+    own = _own_variance(feature_map, sampler, x, y, num_projections)
+    pairs = sampler.pair_laws(num_projections, x.shape[-1])
+    if own is None or pairs is None:
         return None
-    if pairs == 0:
-        return iid
-    argument = feature_map.pair_argument(x, y)
-    if argument is None:
+    total, squared_mean = own
+    for count, law in pairs:
+        moment = feature_map.pair_moment(x, y, law) if count else squared_mean
+        if moment is None:
+            return None
+        total = total + count / num_projections**2 * (moment - squared_mean)
+    return total
+
+
+def _own_variance(
+    feature_map: FeatureMap, sampler: Sampler, x: np.ndarray, y: np.ndarray, num_projections: int
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """The relative variance that independent rows of the sampler's law would have, and (mean / exp(x.y))^2."""
+    if not feature_map.unbiased:
         return None
-    return iid + pairs / num_projections**2 * (sampler.pair_laplace(argument, x.shape[-1]) * np.exp(-argument) - 1.0)
+    if sampler.gaussian_rows:
+        variance = feature_map.relative_variance(x, y, num_projections)
+        return None if variance is None else (variance, np.ones_like(variance))
+    rows = sampler.row_law(num_projections, x.shape[-1])
+    if not isinstance(rows, IsotropicRows):
+        return None
+    squared_mean = (feature_map.target_kernel(x, y, rows) / softmax_kernel(x, y)) ** 2
+    moment = feature_map.pair_moment(x, y, SameRow(rows, x.shape[-1]))
+    return None if moment is None else ((moment - squared_mean) / num_projections, squared_mean)
 
 
 def projections_for(
@@ -52,11 +63,12 @@ def projections_for(
 ) -> int | None:
     """The smallest R whose relative standard deviation is at most relative_error for one pair x (1, d), y (1, d).
 
-    None if no closed form is known, or if ``limit`` projections do not suffice.
+    Among those that the sampler can draw. None if no closed form is known, or if ``limit`` projections do not suffice.
     """
 
     def enough(num_projections: int) -> bool | None:
-        variance = relative_variance(feature_map, sampler, x, y, num_projections)
+        allowed = sampler.round_up(num_projections, x.shape[-1])
+        variance = relative_variance(feature_map, sampler, x, y, allowed)
         return None if variance is None else float(variance[0, 0]) <= relative_error**2
 
     if enough(1) is None:
@@ -70,7 +82,7 @@ def projections_for(
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    return sampler.round_up(high, x.shape[-1])
 
 
 def draws_needed(feature_map: FeatureMap, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -120,15 +132,17 @@ def study(
 ) -> TheoryStudy:
     """Closed form and measurement for pairs with |x| = |y| = norm (scaled by d^-1/4) and the cosine between them.
 
-    Raises ScenarioError for a map or sampler without a closed form.
+    Raises ScenarioError for a map or sampler without a closed form, or an R that the sampler cannot draw.
     """
+    for size in sizes:
+        sampler.check(size, head_dim)
     points, needed = [], {}
     for norm in norms:
         x, y = _pair(norm, head_dim, cosine)
         needed[norm] = projections_for(feature_map, sampler, x, y, target)
         for size in sizes:
             variance = relative_variance(feature_map, sampler, x, y, size)
-            if variance is None:
+            if variance is None or not sampler.gaussian_rows:
                 raise ScenarioError(
                     f"no closed form for {label(feature_map)} under {label(sampler)}: both must claim to be unbiased, "
                     "and the map must declare relative_variance"

@@ -10,7 +10,7 @@ from favorbench.errors import ScenarioError
 from favorbench.figures import theory as theory_figure
 from favorbench.maps import get_map
 from favorbench.samplers import get_sampler
-from favorbench.samplers.base import FixedNormRows
+from favorbench.samplers.laws import AtAngle, FixedNormRows
 from favorbench.theory import _pair, draws_needed, projections_for, relative_variance, study
 
 # Exact relative variances at equal num_features = 2d, x.y = 0, |x + y|^2 = |x - y|^2 = v2: trig iid, trig orthogonal,
@@ -50,7 +50,7 @@ def test_the_orthogonal_pair_term_is_the_integral(dim, v2):
         return chi.pdf(r1) * chi.pdf(r2) * float(sphere.laplace(along)[0])
 
     expected, _ = integrate.dblquad(integrand, 0, 14, 0, 14, epsabs=1e-10, epsrel=1e-10)
-    assert float(get_sampler("orthogonal").pair_laplace(np.array(v2), dim)) == pytest.approx(expected, rel=1e-7)
+    assert float(AtAngle(dim).sum(np.array(v2))) == pytest.approx(expected, rel=1e-7)
 
 
 @pytest.mark.parametrize("sampler", ["iid", "orthogonal"])

@@ -48,7 +48,11 @@ def reproduce(
 def verify(
     subjects: Annotated[
         list[str] | None,
-        typer.Argument(help="MAP, SAMPLER or MAP/SAMPLER, also module:object.  [default: all]", show_default=False),
+        typer.Argument(
+            help="MAP (under all samplers), SAMPLER (with all maps) or MAP/SAMPLER, also module:object.  [default: all "
+            "maps under iid and orthogonal, all samplers with trig, phase, positive and hyperbolic]",
+            show_default=False,
+        ),
     ] = None,
     controls: Annotated[
         bool, typer.Option("--controls", help="Also: known mistakes, claimed to be right, must all be caught.")

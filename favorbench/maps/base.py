@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from favorbench.arrays import Array, Features
-from favorbench.samplers.base import RowLaw
+from favorbench.samplers.laws import PairLaw, RowLaw
 
 
 class Sample(NamedTuple):
@@ -41,6 +41,8 @@ class FeatureMap(ABC):
     nested: ClassVar[bool] = True
     #: Everything random is in ``draw_extra``: omega plays no part beyond its number of rows, nor does any sampler.
     own_sample: ClassVar[bool] = False
+    #: A projection w and its opposite -w give the same estimate, in the mean over all else that is random.
+    even: ClassVar[bool] = False
 
     @property
     def takes_data(self) -> bool:
@@ -95,11 +97,22 @@ class FeatureMap(ABC):
         return None
 
     def pair_argument(self, x: Array, y: Array) -> Array | None:
-        """s such that E of the product of the estimates from two rows of a block is target^2 pair_laplace(s) / exp(s).
+        """s = |x + y|^2 for maps of exp(w.(x + y)), -|x - y|^2 for maps of cos(w.(x - y)): (n, l); None for others.
 
-        |x + y|^2 for maps of exp(w.(x + y)), -|x - y|^2 for maps of cos(w.(x - y)), (n, l); None where it is not known.
+        What the dependence between rows acts on, and what the second moment of an estimate depends on.
         """
         return None
+
+    def pair_moment(self, x: Array, y: Array, pair: PairLaw) -> Array | None:
+        """E k(w) k(w') / exp(x.y)^2, with k(w) the estimate of one row alone and (w, w') of the law ``pair``: (n, l).
+
+        1 for independent N(0, I) rows. The default is right for maps of exp(w.(x + y)) and cos(w.(x - y)); a map that
+        gives rows other weights as well overrides it. None where it is not known.
+        """
+        s = self.pair_argument(x, y)
+        if s is None:
+            return None
+        return (pair.even(s) if self.even else pair.sum(s)) * np.exp(-s)
 
     def covariance(self, x: Array, y: Array) -> Array | None:
         """Relative covariance of the estimates of a query x (1, d) with keys y (l, d), one projection, iid: (l, l)."""
@@ -109,6 +122,7 @@ class FeatureMap(ABC):
 #: What a map states about itself, beside its functions.
 CLAIMS = (
     "name", "reference", "features_per_projection", "nonnegative", "unbiased", "causal_safe", "nested", "own_sample",
+    "even",
 )  # fmt: skip
 
 
@@ -157,6 +171,9 @@ class WrappedMap(FeatureMap):
 
     def pair_argument(self, x: Array, y: Array) -> Array | None:
         return self.wrapped.pair_argument(x, y)
+
+    def pair_moment(self, x: Array, y: Array, pair: PairLaw) -> Array | None:
+        return self.wrapped.pair_moment(x, y, pair)
 
     def covariance(self, x: Array, y: Array) -> Array | None:
         return self.wrapped.covariance(x, y)

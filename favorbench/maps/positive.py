@@ -65,6 +65,7 @@ class Hyperbolic(FeatureMap):
     features_per_projection: ClassVar[int] = 2
     nonnegative: ClassVar[bool] = True
     unbiased: ClassVar[bool] = True
+    even: ClassVar[bool] = True
 
     def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         scale = half_squared_norm(x) + 0.5 * math.log(2.0)

@@ -9,7 +9,7 @@ from array_api_compat import array_namespace
 from favorbench.arrays import Array, Features, cos_sin, half_squared_norm
 from favorbench.kernels import squared_distance
 from favorbench.maps.base import FeatureMap, Sample
-from favorbench.samplers.base import RowLaw
+from favorbench.samplers.laws import PairLaw, RowLaw, SameRow
 
 
 def trigonometric_target(x: Array, y: Array, rows: RowLaw, frequency: float = 1.0, norm_power: float = 1.0) -> Array:
@@ -31,6 +31,7 @@ class Trig(FeatureMap):
     features_per_projection: ClassVar[int] = 2
     nonnegative: ClassVar[bool] = False
     unbiased: ClassVar[bool] = True
+    even: ClassVar[bool] = True
 
     def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         cos, sin = cos_sin(projection)
@@ -64,6 +65,7 @@ class Phase(FeatureMap):
     features_per_projection: ClassVar[int] = 1
     nonnegative: ClassVar[bool] = False
     unbiased: ClassVar[bool] = True
+    even: ClassVar[bool] = True
 
     def draw_extra(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:
         return rng.uniform(0.0, 2.0 * np.pi, size=num_projections)
@@ -82,3 +84,11 @@ class Phase(FeatureMap):
 
     def pair_argument(self, x: Array, y: Array) -> Array:
         return -squared_distance(x, y)
+
+    def pair_moment(self, x: Array, y: Array, pair: PairLaw) -> Array:
+        """That of ``trig``: two rows have independent phases, which leave the mean cos(w.(x - y)) of each.
+
+        A row with itself shares the phase b, and so adds the mean 1/2 of cos^2(w.(x + y) + 2b).
+        """
+        s = self.pair_argument(x, y)
+        return (pair.even(s) + 0.5 * isinstance(pair, SameRow)) * np.exp(-s)

@@ -1,12 +1,25 @@
 """Samplers of omega. A new one is one file and one line in SAMPLERS."""
 
 from favorbench.registry import build
-from favorbench.samplers.base import FixedNormRows, GaussianRows, RawQRRows, RowLaw, Sampler
+from favorbench.samplers.antithetic import Antithetic
+from favorbench.samplers.base import Sampler
+from favorbench.samplers.fixed_norm import SORF, OrthogonalSqrtD
 from favorbench.samplers.iid import IID
+from favorbench.samplers.laws import FixedNormRows, GaussianRows, PairLaw, RawQRRows, RowLaw
+from favorbench.samplers.moment_matched import MomentMatched
+from favorbench.samplers.norms import NormCoupled, StratifiedNorms
 from favorbench.samplers.orthogonal import GramSchmidt, Orthogonal
 from favorbench.samplers.published import OrthogonalBlog, OrthogonalQR
+from favorbench.samplers.quasi import Halton, Sobol
+from favorbench.samplers.simplex import Simplex, SimplexPlus
 
-SAMPLERS: tuple[type[Sampler], ...] = (IID, Orthogonal, GramSchmidt, OrthogonalQR, OrthogonalBlog)
+SAMPLERS: tuple[type[Sampler], ...] = (
+    IID, Orthogonal, GramSchmidt, OrthogonalSqrtD, SORF, Simplex, SimplexPlus, NormCoupled, StratifiedNorms, Sobol,
+    Halton, MomentMatched, OrthogonalQR, OrthogonalBlog,
+)  # fmt: skip
+
+#: Samplers made of another one: "antithetic:orthogonal".
+TRANSFORMS: tuple[type[Antithetic], ...] = (Antithetic,)
 
 
 def get_sampler(spec: str | Sampler) -> Sampler:
@@ -14,4 +27,7 @@ def get_sampler(spec: str | Sampler) -> Sampler:
     return spec if isinstance(spec, Sampler) else build("sampler", spec, SAMPLERS, Sampler)
 
 
-__all__ = ["SAMPLERS", "FixedNormRows", "GaussianRows", "RawQRRows", "RowLaw", "Sampler", "get_sampler"]
+__all__ = [
+    "SAMPLERS", "TRANSFORMS", "Antithetic", "FixedNormRows", "GaussianRows", "PairLaw", "RawQRRows", "RowLaw",
+    "Sampler", "get_sampler",
+]  # fmt: skip

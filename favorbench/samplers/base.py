@@ -1,87 +1,13 @@
 """What a sampler is: a law of omega, whose rows are the projections."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import scipy
 from jaxtyping import Float
 
-
-class RowLaw(ABC):
-    """The law of one projection w, through the three expectations that the maps' kernels are made of.
-
-    z: (..., d); the result has shape (...). nan where no closed form is known.
-    """
-
-    @abstractmethod
-    def laplace(self, z: np.ndarray) -> np.ndarray:
-        """E exp(w.z)."""
-
-    @abstractmethod
-    def cosh(self, z: np.ndarray) -> np.ndarray:
-        """E cosh(w.z): the same for every law that is symmetric under w -> -w."""
-
-    @abstractmethod
-    def characteristic(self, z: np.ndarray) -> np.ndarray:
-        """E cos(w.z)."""
-
-
-@dataclass(frozen=True)
-class GaussianRows(RowLaw):
-    """w ~ N(0, I): what every unbiased map needs."""
-
-    def laplace(self, z: np.ndarray) -> np.ndarray:
-        return np.exp(0.5 * np.sum(z * z, axis=-1))
-
-    def cosh(self, z: np.ndarray) -> np.ndarray:
-        return self.laplace(z)
-
-    def characteristic(self, z: np.ndarray) -> np.ndarray:
-        return np.exp(-0.5 * np.sum(z * z, axis=-1))
-
-
-@dataclass(frozen=True)
-class FixedNormRows(RowLaw):
-    """w uniform on the sphere of radius ``norm``: E exp(w.z) = 0F1(; d/2; (norm |z|)^2 / 4), a Bessel function.
-
-    Such rows do not give the softmax kernel. Demni & Kadri 2023, arXiv 2310.07370.
-    """
-
-    norm: float
-
-    def laplace(self, z: np.ndarray) -> np.ndarray:
-        return np.asarray(scipy.special.hyp0f1(z.shape[-1] / 2, self.norm**2 * np.sum(z * z, axis=-1) / 4))
-
-    def cosh(self, z: np.ndarray) -> np.ndarray:
-        return self.laplace(z)
-
-    def characteristic(self, z: np.ndarray) -> np.ndarray:
-        return np.asarray(scipy.special.hyp0f1(z.shape[-1] / 2, -(self.norm**2) * np.sum(z * z, axis=-1) / 4))
-
-
-@dataclass(frozen=True)
-class RawQRRows(RowLaw):
-    """Rows whose sign LAPACK has fixed: the even expectations are those of ``symmetric``, E exp(w.z) is not.
-
-    The first row is confined to w_1 < 0. For Gaussian norms that gives E exp(w.z) = 2 Phi(-z_1) exp(|z|^2/2); later
-    rows are confined in a way that has no closed form.
-    """
-
-    symmetric: RowLaw
-    first_row: bool
-
-    def laplace(self, z: np.ndarray) -> np.ndarray:
-        if self.first_row and isinstance(self.symmetric, GaussianRows):
-            return 2.0 * scipy.special.ndtr(-z[..., 0]) * self.symmetric.laplace(z)
-        return np.full(z.shape[:-1], np.nan)
-
-    def cosh(self, z: np.ndarray) -> np.ndarray:
-        return self.symmetric.cosh(z)
-
-    def characteristic(self, z: np.ndarray) -> np.ndarray:
-        return self.symmetric.characteristic(z)
+from favorbench.errors import ScenarioError
+from favorbench.samplers.laws import AtAngle, GaussianRows, PairLaw, RowLaw
 
 
 class Sampler(ABC):
@@ -96,8 +22,11 @@ class Sampler(ABC):
     gaussian_rows: ClassVar[bool]
     #: The first R rows do not depend on how many follow. If not, the engine draws every R anew.
     nested: ClassVar[bool] = True
-    #: "independent" rows, or "orthogonal" inside blocks of head_dim rows (independent between blocks).
+    #: How the rows of one draw depend on one another, e.g. "independent", or "orthogonal" inside blocks of head_dim
+    #: rows (independent between blocks). ``verify`` tests what each of these words says.
     coupling: ClassVar[str]
+    #: What num_projections must be, where not every number will do: "an even R".
+    needs: ClassVar[str] = ""
 
     @abstractmethod
     def sample(
@@ -105,20 +34,40 @@ class Sampler(ABC):
     ) -> Float[np.ndarray, "num_projections head_dim"]:
         """Draw omega, float64. Equal generators give equal rows for every num_projections if ``nested``."""
 
+    def round_up(self, num_projections: int, head_dim: int) -> int:
+        """The smallest number of projections, from num_projections on, that can be drawn."""
+        return num_projections
+
+    def check(self, num_projections: int, head_dim: int) -> None:
+        """Raise ScenarioError if so many projections cannot be drawn."""
+        nearest = self.round_up(num_projections, head_dim)
+        if nearest != num_projections:
+            raise ScenarioError(
+                f"sampler {self.name!r} needs {self.needs}: R = {num_projections} given for head_dim {head_dim}, "
+                f"nearest allowed: {nearest}"
+            )
+
     def row_law(self, num_projections: int, head_dim: int) -> RowLaw:
         """The law of a row, averaged over the rows; a sampler without Gaussian rows says which it has."""
         if not self.gaussian_rows:
             raise NotImplementedError(f"sampler {self.name!r} does not have Gaussian rows and must define row_law")
         return GaussianRows()
 
-    def pair_laplace(self, squared_radius: np.ndarray, head_dim: int) -> np.ndarray:
-        """E exp((w1 + w2).z) for two rows of a block, |z|^2 = squared_radius; for its negative E cos(w1.z) cos(w2.z).
-
-        Independent rows: exp(|z|^2). Orthogonal rows with independent chi norms: 1F1(d; d/2; |z|^2 / 2).
-        """
+    def pair_laws(self, num_projections: int, head_dim: int) -> tuple[tuple[int, PairLaw], ...] | None:
+        """The ordered pairs of different rows that are not independent: how many, and their law. None: not known."""
+        if not self.gaussian_rows:
+            return None
+        if self.coupling == "independent":
+            return ()
         if self.coupling == "orthogonal":
-            return np.asarray(scipy.special.hyp1f1(head_dim, head_dim / 2, squared_radius / 2))
-        return np.exp(squared_radius)
+            return ((same_block_pairs(num_projections, head_dim), AtAngle(head_dim)),)
+        return None
+
+
+def same_block_pairs(num_projections: int, block: int) -> int:
+    """Ordered pairs of different rows that lie in the same block of so many rows."""
+    blocks, rest = divmod(num_projections, block)
+    return blocks * block * (block - 1) + rest * (rest - 1)
 
 
 def chi_norms(rng: np.random.Generator, num_blocks: int, head_dim: int) -> Float[np.ndarray, "num_blocks head_dim 1"]:
@@ -132,3 +81,16 @@ def gaussian_blocks(
     """Enough square standard normal blocks for num_projections rows, drawn one after the other."""
     num_blocks = -(-num_projections // head_dim)
     return rng.standard_normal((num_blocks, head_dim, head_dim))
+
+
+def haar_blocks(
+    rng: np.random.Generator, num_projections: int, head_dim: int
+) -> Float[np.ndarray, "num_blocks head_dim head_dim"]:
+    """Enough Haar-distributed orthogonal matrices for num_projections rows.
+
+    QR alone is not Haar: LAPACK fixes the signs of R's diagonal. Multiplying the columns of Q by those signs mends it.
+    Mezzadri 2007, math-ph/0609050.
+    """
+    q, r = np.linalg.qr(gaussian_blocks(rng, num_projections, head_dim))
+    signs = np.copysign(1.0, np.diagonal(r, axis1=-2, axis2=-1))
+    return np.matrix_transpose(q * signs[:, None, :])

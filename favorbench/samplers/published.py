@@ -6,7 +6,8 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Float
 
-from favorbench.samplers.base import FixedNormRows, GaussianRows, RawQRRows, Sampler, chi_norms, gaussian_blocks
+from favorbench.samplers.base import Sampler, chi_norms, gaussian_blocks
+from favorbench.samplers.laws import FixedNormRows, GaussianRows, RawQRRows
 
 
 def _raw_qr_rows(rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:

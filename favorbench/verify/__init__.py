@@ -9,12 +9,17 @@ import numpy as np
 from favorbench.errors import ScenarioError
 from favorbench.maps import MAPS, FeatureMap, get_map
 from favorbench.registry import nearest
-from favorbench.samplers import SAMPLERS, Sampler, get_sampler
+from favorbench.samplers import SAMPLERS, TRANSFORMS, Sampler, get_sampler
 from favorbench.verify import attention, kernel, laws, theorems
 from favorbench.verify.checks import FALSE_ALARM, HOLDS, REFUTED, Check, Measurement, judged
 
 DRAWS, THOROUGH_DRAWS = 8000, 100_000
 LAW_DRAWS = 20_000
+
+#: Without subjects all maps are tested under these samplers, and the other samplers with these maps and half the draws:
+#: a full grid would take many times as long.
+REFERENCE_SAMPLERS = ("iid", "orthogonal")
+REFERENCE_MAPS = ("trig", "phase", "positive", "hyperbolic")
 
 #: Called with how many steps are done, how many there are, and what is measured now.
 Progress = Callable[[int, int, str], None]
@@ -25,6 +30,8 @@ class Verification(NamedTuple):
 
     checks: tuple[Check, ...]
     draws: int
+    #: Of the samplers beside iid and orthogonal.
+    other_draws: int
     tests: int
     false_alarm: float
 
@@ -38,44 +45,55 @@ class Verification(NamedTuple):
         claims = [c.detectable for c in self.checks if c.claim == "unbiased"] or [
             c.detectable for c in self.checks if c.claim == "target" and math.isfinite(c.detectable)
         ]
-        text = f"{self.draws} draws of each sampler, {self.tests} tests, false-alarm rate {self.false_alarm:g} in all"
+        samplers = "each sampler"
+        if self.other_draws != self.draws:
+            samplers = f"{' and '.join(REFERENCE_SAMPLERS)}, {self.other_draws} of each other sampler"
+        text = f"{self.draws} draws of {samplers}, {self.tests} tests, false-alarm rate {self.false_alarm:g} in all"
         return f"{text}; every map would see a bias of {max(claims):.2%} of its kernel" if claims else text
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
         return {
-            "holds": not self.refuted, "draws": self.draws, "tests": self.tests, "false_alarm": self.false_alarm,
-            "power": self.power(), "checks": [check.as_dict() for check in self.checks],
+            "holds": not self.refuted, "draws": self.draws, "other_draws": self.other_draws, "tests": self.tests,
+            "false_alarm": self.false_alarm, "power": self.power(),
+            "checks": [check.as_dict() for check in self.checks],
         }  # fmt: skip
 
 
 def verify(
     subjects: Sequence[str] = (), draws: int = DRAWS, seed: int = 0, progress: Progress | None = None
 ) -> Verification:
-    """Test what the subjects claim; all registered maps and samplers by default.
+    """Test what the subjects claim.
 
-    subjects: "MAP", "MAP/SAMPLER" or "SAMPLER", each also as module:object. Raises ScenarioError for anything else.
+    subjects: "MAP" (under every sampler), "SAMPLER" (with every map) or "MAP/SAMPLER", each also as module:object.
+    Without any: all maps under iid and orthogonal, and the other samplers with trig, phase, positive and hyperbolic and
+    half the draws. Raises ScenarioError for anything else.
     """
-    steps = list(_steps(subjects, draws, seed))
+    other_draws = draws if subjects else draws // 2
+    steps = list(_steps(subjects, draws, other_draws, seed))
     measured: list[Measurement] = []
     for done, (name, step) in enumerate(steps):
         if progress:
             progress(done, len(steps), name)
         measured += step()
     tests = sum(m.tests for m in measured)
-    return Verification(tuple(judged(measured)), draws, tests, FALSE_ALARM)
+    return Verification(tuple(judged(measured)), draws, other_draws, tests, FALSE_ALARM)
 
 
-def _steps(subjects: Sequence[str], draws: int, seed: int) -> Iterator[tuple[str, Callable[[], list[Measurement]]]]:
-    everything = not subjects
+def _steps(
+    subjects: Sequence[str], draws: int, other_draws: int, seed: int
+) -> Iterator[tuple[str, Callable[[], list[Measurement]]]]:
     pairs, samplers = _resolved(subjects)
+    share = {s: draws if s.name in REFERENCE_SAMPLERS else other_draws for s in (*samplers, *(s for _, s in pairs))}
     for sampler in samplers:
-        yield f"law of {sampler.name}", lambda s=sampler: laws.measure(s, min(LAW_DRAWS, 5 * draws), seed)
+        n = min(LAW_DRAWS * share[sampler] // draws, 5 * share[sampler])
+        yield f"law of {sampler.name}", lambda s=sampler, n=n: laws.measure(s, n, seed)
     by_sampler: dict[Sampler, list[FeatureMap]] = {}
     for feature_map, sampler in pairs:
         by_sampler.setdefault(sampler, []).append(feature_map)
     for sampler, maps in by_sampler.items():
-        yield f"kernels under {sampler.name}", lambda s=sampler, m=maps: kernel.measure(s, m, draws, seed)
+        n = share[sampler]
+        yield f"kernels under {sampler.name}", lambda s=sampler, m=maps, n=n: kernel.measure(s, m, n, seed)
     maps = list(dict.fromkeys(feature_map for feature_map, _ in pairs))
     if maps:
         yield "attention", lambda: attention.measure(maps, get_sampler("orthogonal"), seed)
@@ -86,15 +104,17 @@ def _steps(subjects: Sequence[str], draws: int, seed: int) -> Iterator[tuple[str
                 f"delta method of {feature_map.name}",
                 lambda m=feature_map: [attention.delta_method(m, iid, draws, seed)],
             )
-    if everything:
+    if not subjects:
         yield "theorems", lambda: [*theorems.measure(seed), attention.exact_features(seed)]
 
 
 def _resolved(subjects: Sequence[str]) -> tuple[list[tuple[FeatureMap, Sampler]], list[Sampler]]:
     """The map x sampler pairs and the samplers that the subjects name."""
-    all_samplers = [member() for member in SAMPLERS]
+    all_samplers = [*(member() for member in SAMPLERS), *(member(get_sampler("orthogonal")) for member in TRANSFORMS)]
     if not subjects:
-        return [(m, sampler) for sampler in all_samplers for m in _maps_for(sampler)], all_samplers
+        few = [get_map(name) for name in REFERENCE_MAPS]
+        chosen = [(s, _maps_for(s) if s.name in REFERENCE_SAMPLERS else few) for s in all_samplers]
+        return [(m, s) for s, maps in chosen for m in maps], all_samplers
     pairs: list[tuple[FeatureMap, Sampler]] = []
     samplers: list[Sampler] = []
     for subject in subjects:

@@ -11,6 +11,7 @@ from favorbench.kernels import softmax_kernel
 from favorbench.maps import FeatureMap, Sample
 from favorbench.registry import label
 from favorbench.samplers import Sampler
+from favorbench.samplers.laws import IsotropicRows
 from favorbench.streams import stream
 from favorbench.theory import draws_needed, relative_variance
 from favorbench.verify.checks import NOT_MEASURABLE, Measurement, largest
@@ -77,19 +78,21 @@ def measure(sampler: Sampler, maps: Sequence[FeatureMap], draws: int, seed: int)
     """Target, unbiasedness, variance and sign of every map under one sampler."""
     pairs = standard_pairs()
     first_row = standard_pairs((0.2, 0.35))  # one row's estimate has a heavier tail: smaller norms keep z normal
-    many = estimates(sampler, maps, pairs, NUM_PROJECTIONS, draws, seed)
-    single = estimates(sampler, maps, first_row, 1, draws, seed)
+    size, fewest = (sampler.round_up(n, HEAD_DIM) for n in (NUM_PROJECTIONS, 1))
+    many = estimates(sampler, maps, pairs, size, draws, seed)
+    single = estimates(sampler, maps, first_row, fewest, draws, seed)
     measured = []
     for feature_map, values, values_of_one in zip(maps, many, single, strict=True):
         subject = f"{label(feature_map)}/{label(sampler)}"
         measured.append(
-            _target(subject, feature_map, sampler, [(pairs, values, NUM_PROJECTIONS), (first_row, values_of_one, 1)])
+            _target(subject, feature_map, sampler, [(pairs, values, size), (first_row, values_of_one, fewest)])
         )
         if feature_map.unbiased and sampler.gaussian_rows:
             z, resolution = z_of_mean(values, np.diagonal(softmax_kernel(pairs.x, pairs.y)))
             detail = f"against exp(x.y), {values.shape[1]} pairs"
             measured.append(Measurement(subject, "unbiased", largest(z), z.size, detail, resolution))
-            measured.append(variance(subject, feature_map, sampler, pairs, values))
+        if feature_map.unbiased and isinstance(sampler.row_law(size, HEAD_DIM), IsotropicRows):
+            measured.append(variance(subject, feature_map, sampler, pairs, values, size))
         if feature_map.nonnegative:
             smallest = float(min(values.min(), values_of_one.min()))
             measured.append(
@@ -129,12 +132,14 @@ def _target(
     )
 
 
-def variance(subject: str, feature_map: FeatureMap, sampler: Sampler, pairs: Pairs, values: np.ndarray) -> Measurement:
+def variance(
+    subject: str, feature_map: FeatureMap, sampler: Sampler, pairs: Pairs, values: np.ndarray, num_projections: int
+) -> Measurement:
     """Empirical over closed-form relative variance: z from the fourth moment, on the pairs inside the gate."""
-    closed = relative_variance(feature_map, sampler, pairs.x, pairs.y, NUM_PROJECTIONS)
+    closed = relative_variance(feature_map, sampler, pairs.x, pairs.y, num_projections)
     if closed is None:
         return Measurement(subject, "variance", float("nan"), 0, "no closed form declared")
-    inside = np.diagonal(draws_needed(feature_map, pairs.x, pairs.y)) <= values.shape[0] * NUM_PROJECTIONS
+    inside = np.diagonal(draws_needed(feature_map, pairs.x, pairs.y)) <= values.shape[0] * num_projections
     if not np.any(inside):
         declared = feature_map.pair_argument(pairs.x, pairs.y) is not None
         detail = "no pair inside the gate" if declared else "no pair_argument is declared, so no gate is known"

@@ -1,0 +1,57 @@
+"""Projections in opposite pairs."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Float
+
+from favorbench.samplers.base import Sampler
+from favorbench.samplers.laws import IsotropicRows, OppositeRow, PairLaw, RowLaw, SignFlipped, SymmetrisedRows
+
+
+@dataclass(frozen=True)
+class Antithetic(Sampler):
+    """w1, -w1, w2, -w2, ... for rows w1, w2, ... of another sampler: ``antithetic:orthogonal``.
+
+    ``positive`` on it is ``hyperbolic`` on the other sampler, exactly; for even maps (``trig``, ``hyperbolic``) it is
+    useless, the same features twice. The pairs are adjacent, so that the first R rows are a sample for every even R.
+    """
+
+    inner: Sampler
+    prefix: ClassVar[str] = "antithetic"
+    coupling: ClassVar[str] = "antithetic"
+
+    def __post_init__(self) -> None:
+        needs = f"an even R, with R/2 as {self.inner.name} needs it ({self.inner.needs})"
+        claims = {
+            "name": f"{self.prefix}:{self.inner.name}",
+            "reference": self.inner.reference,
+            "gaussian_rows": self.inner.gaussian_rows,
+            "nested": self.inner.nested,
+            "needs": needs if self.inner.needs else "an even R",
+        }
+        for claim, value in claims.items():
+            object.__setattr__(self, claim, value)
+
+    def sample(
+        self, rng: np.random.Generator, num_projections: int, head_dim: int
+    ) -> Float[np.ndarray, "num_projections head_dim"]:
+        self.check(num_projections, head_dim)
+        rows = self.inner.sample(rng, num_projections // 2, head_dim)
+        return np.stack([rows, -rows], axis=1).reshape(-1, head_dim)
+
+    def round_up(self, num_projections: int, head_dim: int) -> int:
+        return 2 * self.inner.round_up((num_projections + 1) // 2, head_dim)
+
+    def row_law(self, num_projections: int, head_dim: int) -> RowLaw:
+        rows = self.inner.row_law(num_projections // 2, head_dim)
+        return rows if isinstance(rows, IsotropicRows) else SymmetrisedRows(rows)
+
+    def pair_laws(self, num_projections: int, head_dim: int) -> tuple[tuple[int, PairLaw], ...] | None:
+        rows = self.inner.row_law(num_projections // 2, head_dim)
+        pairs = self.inner.pair_laws(num_projections // 2, head_dim)
+        if pairs is None or not isinstance(rows, IsotropicRows):
+            return None
+        across = [(2 * count, law) for count, pair in pairs for law in (pair, SignFlipped(pair))]
+        return ((num_projections, OppositeRow(rows, head_dim)), *across)
