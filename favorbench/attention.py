@@ -104,6 +104,7 @@ def kernel_estimate(
         raise InputError(f"x has head_dim {x.shape[-1]} and y has {y.shape[-1]}; they must be equal")
     feature_map, sample = _resolved(map, omega, x.shape[-1])
     xp = array_namespace(x, y)
+    feature_map = feature_map.ready(x, y)
     weights = xp.matrix_transpose(sample.omega)
     left = feature_map.query_features(x, x @ weights, sample)
     right = feature_map.key_features(y, y @ weights, sample)

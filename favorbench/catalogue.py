@@ -49,9 +49,9 @@ def _with_references(what: str) -> list[dict[str, Any]]:
 
 
 def _maps() -> list[dict[str, Any]]:
-    from favorbench.maps import MAPS
+    from favorbench.maps import MAPS, TRANSFORMS
 
-    return [
+    members = [
         {
             "name": member.name,
             "features": _features(member),
@@ -62,12 +62,19 @@ def _maps() -> list[dict[str, Any]]:
         }
         for member in (cls() for cls in MAPS)
     ]
+    transforms = [
+        dict.fromkeys(members[0], "as MAP")
+        | {"name": f"{transform.prefix}:MAP", "reference": transform.reference}
+        | ({} if transform.causal_safe else {"causal_safe": "no"})
+        for transform in TRANSFORMS
+    ]
+    return members + transforms
 
 
 def _samplers() -> list[dict[str, Any]]:
-    from favorbench.samplers import SAMPLERS
+    from favorbench.samplers import SAMPLERS, TRANSFORMS
 
-    return [
+    members = [
         {
             "name": member.name,
             "gaussian_rows": _yes(member.gaussian_rows),
@@ -78,6 +85,17 @@ def _samplers() -> list[dict[str, Any]]:
         }
         for member in SAMPLERS
     ]
+    transforms = [
+        dict.fromkeys(members[0], "as SAMPLER")
+        | {
+            "name": f"{transform.prefix}:SAMPLER",
+            "coupling": transform.coupling,
+            "needs": "an even R",
+            "reference": "",
+        }
+        for transform in TRANSFORMS
+    ]
+    return members + transforms
 
 
 def _inputs() -> list[dict[str, Any]]:

@@ -1,4 +1,11 @@
-"""Names to objects: ``positive``, ``positive-eps(eps=1e-6)``, ``my_module:MyMap`` or ``my_module:MyMap(width=2)``."""
+"""Names to objects, and back. The grammar, everywhere the same:
+
+    spec = [prefix[(parameter=value, ...)]:]... member        a transform around a member; they nest
+    member = name[(parameter=value, ...)] | module:object[(parameter=value, ...)]
+
+``positive``, ``positive-eps(eps=1e-6)``, ``centre:oprf(rho=0.5)``, ``my_module:MyMap``, ``centre:my_module:Map(n=2)``.
+A transform is a dataclass with a class attribute ``prefix`` whose first field is the member inside.
+"""
 
 import ast
 import dataclasses
@@ -10,14 +17,28 @@ import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from favorbench.errors import ScenarioError
 
-_SPEC = re.compile(r"\s*([\w.:-]+?)\s*(?:\((.*)\))?\s*", re.DOTALL)
-
+_CALL = re.compile(r"([\w.-]+)\s*(?:\((.*)\))?", re.DOTALL)
 
 Member = TypeVar("Member")
+
+
+class _Call(NamedTuple):
+    """A name with the text between its parentheses, None without any."""
+
+    name: str
+    arguments: str | None
+
+
+class _Spec(NamedTuple):
+    """A spec in its parts: transforms from the outermost in, the module of a user's member, the member."""
+
+    transforms: tuple[_Call, ...]
+    module: str | None
+    member: _Call
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
@@ -26,43 +47,83 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def split_list(text: str) -> list[str]:
-    """Split at the commas outside parentheses: ``"a,b(x=1,y=2)"`` -> ``["a", "b(x=1,y=2)"]``."""
-    return [part.strip() for part in re.split(r",(?![^(]*\))", text)]
+def split_list(text: str, separator: str = ",") -> list[str]:
+    """Split outside parentheses and quotes: ``"a,b(x=1,y=2)"`` -> ``["a", "b(x=1,y=2)"]``."""
+    parts, depth, quote = [""], 0, ""
+    for character in text:
+        if quote or character in "'\"":
+            quote = "" if character == quote else quote or character
+        else:
+            depth += (character in "([{") - (character in ")]}")
+        if character == separator and not depth and not quote:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts]
 
 
-def build(kind: str, spec: str, members: Iterable[type[Any]], base: type[Member]) -> Member:
-    """The object that ``spec`` names: a member of the registry, or any importable ``module:object``.
+def build(
+    kind: str, spec: str, members: Iterable[type[Any]], base: type[Member], transforms: Iterable[type[Any]] = ()
+) -> Member:
+    """The object that ``spec`` names: a member of the registry or any importable object, inside transforms.
 
     Raises ScenarioError, naming what was given, what is allowed and the nearest name.
     """
-    match = _SPEC.fullmatch(spec)
-    if match is None:
-        raise ScenarioError(f"{spec!r} is not a valid {kind}: write name, name(parameter=value) or module:object")
-    name, arguments = match.groups()
     by_name = {member.name: member for member in members}
-    if ":" in name:
-        found = import_object(kind, name)
-    elif name in by_name:
-        found = by_name[name]
-    else:
-        raise ScenarioError(
-            f"unknown {kind} {name!r}{nearest(name, by_name)}; allowed: {', '.join(by_name)}, or module:object"
-        )
-    if isinstance(found, type):
-        found = _constructed(kind, spec, found, arguments)
-    elif arguments is not None:
-        raise ScenarioError(f"{kind} {spec!r}: {name!r} is already built and takes no parameters")
+    by_prefix = {transform.prefix: transform for transform in transforms}
+    parsed = _parsed(kind, spec, by_name, by_prefix)
+    found = _member(kind, spec, parsed, by_name, by_prefix)
     named = isinstance(getattr(found, "name", None), str) and found.name
     if not (isinstance(found, base) and dataclasses.is_dataclass(found) and named):
         raise ScenarioError(
             f"{kind} {spec!r} is a {type(found).__name__}; it must be a frozen dataclass derived from "
             f"favorbench.{base.__name__}, with a name"
         )
+    built: Any = found
+    for call in reversed(parsed.transforms):
+        built = _constructed(kind, spec, by_prefix[call.name], call.arguments, built)
+    return built
+
+
+def _member(kind: str, spec: str, parsed: _Spec, by_name: dict[str, type], by_prefix: dict[str, type]) -> Any:
+    """What stands inside the transforms of a spec."""
+    name, arguments = parsed.member
+    if parsed.module is not None:
+        found = import_object(kind, f"{parsed.module}:{name}")
+    elif name in by_name:
+        found = by_name[name]
+    else:
+        choices = ", ".join([*by_name, *(f"{prefix}:{kind.upper()}" for prefix in by_prefix)])
+        raise ScenarioError(f"unknown {kind} {name!r}{nearest(name, by_name)}; allowed: {choices}, or module:object")
+    if isinstance(found, type):
+        return _constructed(kind, spec, found, arguments)
+    if arguments is not None:
+        raise ScenarioError(f"{kind} {spec!r}: {name!r} is already built and takes no parameters")
     return found
 
 
-def _constructed(kind: str, spec: str, member: type, arguments: str | None) -> Any:
+def _parsed(kind: str, spec: str, members: Iterable[str], prefixes: Iterable[str]) -> _Spec:
+    """The parts of a spec. Raises ScenarioError for what the grammar does not have, and for an unknown transform."""
+    calls = []
+    for part in split_list(spec, ":"):
+        match = _CALL.fullmatch(part)
+        if match is None:
+            forms = ["name", "name(parameter=value)", *(f"{prefix}:{kind}" for prefix in prefixes)]
+            raise ScenarioError(f"{spec!r} is not a valid {kind}: write {', '.join(forms)} or module:object")
+        calls.append(_Call(match[1], match[2]))
+    inside = next((i for i, call in enumerate(calls[:-1]) if call.name not in prefixes), len(calls) - 1)
+    transforms, rest = tuple(calls[:inside]), calls[inside:]
+    unknown = len(rest) > 2 or (len(rest) == 2 and (rest[0].arguments is not None or rest[1].name in members))
+    if unknown:
+        allowed = ", ".join(prefixes) or "none"
+        raise ScenarioError(
+            f"{kind} {spec!r}: unknown transform {rest[0].name!r}{nearest(rest[0].name, prefixes)}; allowed: {allowed}"
+        )
+    return _Spec(transforms, rest[0].name if len(rest) == 2 else None, rest[-1])
+
+
+def _constructed(kind: str, spec: str, member: type, arguments: str | None, *inner: Any) -> Any:
+    """member(*inner, parameter=value, ...) from the text between the parentheses."""
     try:
         call = ast.parse(f"f({arguments or ''})", mode="eval").body
         assert isinstance(call, ast.Call) and not call.args
@@ -71,7 +132,7 @@ def _constructed(kind: str, spec: str, member: type, arguments: str | None) -> A
     except (SyntaxError, ValueError, AssertionError):
         raise ScenarioError(f"{kind} {spec!r}: write parameters as name(parameter=value, ...)") from None
     try:
-        return member(**parameters)
+        return member(*inner, **parameters)
     except Exception as error:  # a user's class may fail in any way
         raise ScenarioError(f"{kind} {spec!r}: {error}") from error
 
@@ -87,17 +148,52 @@ def import_object(kind: str, path: str) -> Any:
         raise ScenarioError(f"{kind} {path!r} cannot be imported: {type(error).__name__}: {error}") from error
 
 
-def source_digest(spec: str) -> str | None:
+def source_digest(spec: str, member: Any) -> str | None:
     """SHA-256 of the source of a user's module, so that a run notices when it changes; None for our own members."""
-    if ":" not in spec:
+    _, _, parts = _opened(member, spec)
+    if len(parts) == 1:
         return None
-    file = getattr(importlib.import_module(spec.partition(":")[0].strip()), "__file__", None)
+    file = getattr(importlib.import_module(parts[0]), "__file__", None)
     return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else None
 
 
 def label(member: Any) -> str:
-    """The canonical spelling of a map or sampler: its name, and the parameters that are not at their default."""
-    name: str = member.name
-    values = [(field, getattr(member, field.name)) for field in dataclasses.fields(member) if field.init]
-    changed = [f"{field.name}={value!r}" for field, value in values if value != field.default]
-    return f"{name}({', '.join(changed)})" if changed else name
+    """The canonical name of a map or sampler: transforms, name, and the parameters that are not at their default."""
+    prefixes, inside, _ = _opened(member)
+    return prefixes + inside.name + _parameters(inside)
+
+
+def canonical(spec: str, member: Any) -> str:
+    """The one spelling of all specs that build this member in this way: ``label``, but with module:object kept."""
+    prefixes, inside, parts = _opened(member, spec)
+    if len(parts) == 1:
+        return label(member)
+    attribute, parenthesis, _ = parts[1].partition("(")
+    return f"{prefixes}{parts[0]}:{attribute.strip()}{_parameters(inside) if parenthesis else ''}"
+
+
+def _opened(member: Any, spec: str | None = None) -> tuple[str, Any, list[str]]:
+    """The spelling of a member's transforms, the member inside them, and what its spec has after them."""
+    prefixes, parts = "", split_list(spec, ":") if spec is not None else None
+    while prefix := getattr(member, "prefix", ""):
+        if parts is not None and parts[0].partition("(")[0].strip() != prefix:
+            break  # the transform is part of what the user's module holds
+        prefixes += f"{prefix}{_parameters(member)}:"
+        member = getattr(member, dataclasses.fields(member)[0].name)
+        parts = parts and parts[1:]
+    return prefixes, member, parts or []
+
+
+def _parameters(member: Any) -> str:
+    """(parameter=value, ...) for those not at their default, in the order of the fields; a transform's first is inside.
+
+    A whole number for a float parameter is printed as a float: the values are equal, so must be the names.
+    """
+    changed = []
+    own = dataclasses.fields(member)[1 if getattr(member, "prefix", "") else 0 :]
+    for field in own:
+        value: Any = getattr(member, field.name, None)
+        if field.init and value != field.default:
+            whole = type(value) is int and "float" in str(field.type)
+            changed.append(f"{field.name}={float(value) if whole else value!r}")
+    return f"({', '.join(changed)})" if changed else ""

@@ -17,7 +17,7 @@ from favorbench.errors import ScenarioError
 from favorbench.formats import ALIASES
 from favorbench.inputs import data_directory, get_input
 from favorbench.maps import get_map
-from favorbench.registry import label, nearest, source_digest, split_list
+from favorbench.registry import canonical, label, nearest, source_digest, split_list
 from favorbench.samplers import get_sampler
 
 #: The flag that sets each key, for error messages.
@@ -87,7 +87,7 @@ class Scenario(BaseModel):
     @field_validator("maps", "samplers", "baselines", "inputs")
     @classmethod
     def _known(cls, specs: tuple[str, ...], info: Any) -> tuple[str, ...]:
-        """Every name can be built, and no two are the same thing."""
+        """Every name can be built, and no two are the same thing. Names are kept in their canonical spelling."""
         builders: dict[str, Callable[[str], Any]] = {
             "maps": get_map, "samplers": get_sampler, "baselines": get_baseline, "inputs": get_input
         }  # fmt: skip
@@ -98,7 +98,9 @@ class Scenario(BaseModel):
         for i, name in enumerate(labels):
             if name in labels[:i]:
                 raise ScenarioError(f"{specs[i]!r} and {specs[labels.index(name)]!r} are both called {name!r}")
-        return specs
+        if info.field_name == "inputs":
+            return specs
+        return tuple(canonical(spec, member) for spec, member in zip(specs, members, strict=True))
 
     @field_validator("baselines")
     @classmethod
@@ -119,7 +121,8 @@ class Scenario(BaseModel):
         """SHA-256 of what is measured: everything but name and title, and the contents of input files."""
         content = self.model_dump(mode="json", exclude={"name", "title"})
         content["input_digests"] = [get_input(spec).digest() for spec in self.inputs]
-        content["source_digests"] = [source_digest(spec) for spec in (*self.maps, *self.samplers)]
+        built = [(spec, get_map(spec)) for spec in self.maps] + [(spec, get_sampler(spec)) for spec in self.samplers]
+        content["source_digests"] = [source_digest(spec, member) for spec, member in built]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -89,11 +89,15 @@ def draws_needed(feature_map: FeatureMap, x: np.ndarray, y: np.ndarray) -> np.nd
     """Projections needed before an empirical variance of the kernel estimate means anything, for every pair.
 
     The second moment of exp(w.z) comes from draws with w.z near 2 |z|^2: 30 / Phi(-2 |z|) of them. Maps of cos(w.z)
-    are bounded and need 30.
+    are bounded and need 30. Of other maps only the size of the second moment is known, and exp(w.z) with the same one,
+    exp(|z|^2) relative to the squared mean, stands for them.
     """
     argument = feature_map.pair_argument(x, y)
     if argument is None:
-        return np.full((len(x), len(y)), math.inf)
+        variance = feature_map.relative_variance(x, y, 1)
+        if variance is None:
+            return np.full((len(x), len(y)), math.inf)
+        argument = np.log1p(variance)
     with np.errstate(over="ignore"):
         return DRAWS_IN_THE_TAIL * np.exp(-log_ndtr(-2.0 * np.sqrt(np.maximum(argument, 0.0))) * (argument > 0))
 

@@ -20,7 +20,9 @@ BACKENDS = [pytest.param(array_api_strict.asarray, np.asarray, id="strict")]
 if importlib.util.find_spec("torch") is not None:
     BACKENDS.append(pytest.param(to_torch, from_torch, id="torch"))
 
-MAPS = ["trig", "phase", "positive", "hyperbolic", "trig-tutorial", "exp-tutorial", "positive-eps"]
+MAPS = ["trig", "phase", "positive", "hyperbolic", "trig-tutorial", "exp-tutorial", "positive-eps", "oprf",
+        "oprf(rho=0.5)", "saderf", "sderf", "aderf", "aderf-sderf", "centre:hyperbolic",
+        "centre:aderf-sderf"]  # fmt: skip
 
 
 @pytest.mark.parametrize(("to", "back"), BACKENDS)

@@ -18,7 +18,7 @@ from favorbench.maps import MAPS, get_map
 from favorbench.maps.base import WrappedMap
 from favorbench.samplers import SAMPLERS, Antithetic, FixedNormRows, Sampler, get_sampler
 from favorbench.samplers.laws import SecondMomentRows
-from favorbench.verify import HOLDS, REFUTED, verify
+from favorbench.verify import HOLDS, REFERENCE_MAPS, REFUTED, verify
 from favorbench.verify.checks import Measurement, judged, z_of_p, z_threshold
 from favorbench.verify.controls import CONTROLS, ClaimedMap, checks, run
 
@@ -30,7 +30,7 @@ def test_everything_registered_holds():
     sampled = [m.name for m in MAPS if m.features_per_projection and not m.own_sample]
     assert {f"{m.name}/iid" for m in MAPS} | {f"{name}/orthogonal" for name in sampled} <= subjects
     for sampler in [*SAMPLERS, Antithetic(get_sampler("orthogonal"))]:
-        assert {f"{name}/{sampler.name}" for name in NAMES} <= {s.partition("(")[0] for s in subjects}
+        assert {f"{name}/{sampler.name}" for name in REFERENCE_MAPS} <= subjects
     claims = {check.claim for check in result.checks}
     assert {"target", "unbiased", "variance", "nonnegative", "rows are N(0, I)", "delta method"} <= claims
     assert {"opposite pairs", "simplex inside blocks", "moments are matched", "rows are uniform on a sphere"} <= claims
@@ -57,7 +57,7 @@ def test_known_mistakes_are_caught_in_one_seed():
     assert [caught.control for caught in run(7) if caught.caught_by is None] == []
 
 
-@pytest.mark.parametrize("name", ["trig", "phase", "positive", "hyperbolic"])
+@pytest.mark.parametrize("name", ["trig", "phase", "positive", "hyperbolic", "oprf", "aderf-sderf", "centre:positive"])
 def test_right_maps_claimed_right_are_not_caught(name):
     """The control's own control: the same wrapper around a right map is refuted of nothing."""
     claimed = ClaimedMap(get_map(name))
@@ -70,16 +70,20 @@ class Mutated(WrappedMap):
 
     change: str = ""
 
-    def fit(self, x, y, omega):
-        return self
-
     def query_features(self, x, projection, sample):
-        return self.features(x, projection, sample)
+        return self._changed(self._plain("query_features"), x, projection, sample)
 
     def features(self, x, projection, sample):
+        return self._changed(self.wrapped.features, x, projection, sample)
+
+    def _plain(self, side):
+        return getattr(self.wrapped, side if self.asymmetric else "features")
+
+    def _changed(self, features, x, projection, sample):
+        omega = sample.omega  # some maps project for themselves, with this
         match self.change:
             case "projection x 1.02":
-                projection = 1.02 * projection
+                projection, omega = 1.02 * projection, 1.02 * omega
             case "norm x 1.02":
                 x = 1.02 * x
             case "no norm":
@@ -90,9 +94,9 @@ class Mutated(WrappedMap):
                 projection = np.clip(projection, -0.4, 0.4)
             case "half of the columns twice":
                 half = projection.shape[-1] // 2
-                if half:
-                    projection = np.concatenate([projection[..., :half]] * 2 + [projection[..., 2 * half :]], axis=-1)
-        blocks = self.wrapped.features(x, projection, sample)
+                twice = np.r_[:half, :half, 2 * half : projection.shape[-1]]
+                projection, omega = projection[..., twice], omega[..., twice, :]
+        blocks = features(x, projection, sample._replace(omega=omega))
         match self.change:
             case "features x 1.01":
                 return tuple(b._replace(log_scale=b.log_scale + np.log(1.01)) for b in blocks)
@@ -111,8 +115,12 @@ class Mutated(WrappedMap):
 
     def key_features(self, x, projection, sample):
         if self.change == "keys see another omega":
-            projection = np.roll(projection, 1, axis=-1) if projection.shape[-1] > 1 else -projection
-        return self.features(x, projection, sample)
+            if projection.shape[-1] > 1:
+                projection, omega = np.roll(projection, 1, axis=-1), np.roll(sample.omega, 1, axis=-2)
+            else:
+                projection, omega = -projection, -sample.omega
+            sample = sample._replace(omega=omega)
+        return self._changed(self._plain("key_features"), x, projection, sample)
 
 
 MAP_MUTATIONS = ["projection x 1.02", "norm x 1.02", "no norm", "projection shifted", "projection clipped",
@@ -120,9 +128,11 @@ MAP_MUTATIONS = ["projection x 1.02", "norm x 1.02", "no norm", "projection shif
                  "keys see another omega"]  # fmt: skip
 
 
-NAMES = ("trig", "phase", "positive", "hyperbolic")
+OWN_PROJECTION = ("saderf", "sderf", "aderf", "aderf-sderf")  # these project the transformed points themselves
+NAMES = ("trig", "phase", "positive", "hyperbolic", "oprf", "oprf(rho=0.5)", "centre:positive", *OWN_PROJECTION)
 #: A shifted angle rotates (cos, sin), and a shifted phase is a phase: these two changes leave the kernel right.
 HARMLESS = [("trig", "projection shifted"), ("phase", "projection shifted")]
+HARMLESS += [(name, f"projection {change}") for name in OWN_PROJECTION for change in ("shifted", "clipped")]
 
 
 def refuted_by(name: str, change: str) -> list[str]:

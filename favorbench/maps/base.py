@@ -1,9 +1,10 @@
 """What a feature map is."""
 
+import copy
 import dataclasses
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -43,6 +44,8 @@ class FeatureMap(ABC):
     own_sample: ClassVar[bool] = False
     #: A projection w and its opposite -w give the same estimate, in the mean over all else that is random.
     even: ClassVar[bool] = False
+    #: The formula gives queries and keys different features; elsewhere, where they differ, it must not matter.
+    asymmetric: ClassVar[bool] = False
 
     @property
     def takes_data(self) -> bool:
@@ -85,6 +88,13 @@ class FeatureMap(ABC):
         """The map with the parameters it takes from the data (scaled queries x and keys y); itself by default."""
         return self
 
+    def ready(self, x: Array, y: Array) -> "FeatureMap":
+        """The map whose features ``kernel_estimate`` takes and the closed forms describe; itself by default.
+
+        A map that has no features before ``fit`` takes its parameters from these x and y, if it has none yet.
+        """
+        return self
+
     @abstractmethod
     def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
         """What the kernel estimate really estimates, its mean over omega: (n, l) for x (n, d), y (l, d).
@@ -122,8 +132,18 @@ class FeatureMap(ABC):
 #: What a map states about itself, beside its functions.
 CLAIMS = (
     "name", "reference", "features_per_projection", "nonnegative", "unbiased", "causal_safe", "nested", "own_sample",
-    "even",
+    "even", "asymmetric",
 )  # fmt: skip
+
+Map = TypeVar("Map", bound=FeatureMap)
+
+
+def with_values(feature_map: Map, **values: Any) -> Map:
+    """A copy with fields set that its constructor does not take: what ``fit`` finds."""
+    copied = copy.copy(feature_map)
+    for name, value in values.items():
+        object.__setattr__(copied, name, value)
+    return copied
 
 
 @dataclass(frozen=True)
@@ -131,6 +151,8 @@ class WrappedMap(FeatureMap):
     """A map around another one: it does and claims what the other does, but for what a subclass overrides."""
 
     wrapped: FeatureMap
+    #: What stands before the colon in ``prefix:map``, for the transforms of the registry.
+    prefix: ClassVar[str] = ""
 
     @property
     def takes_data(self) -> bool:
@@ -144,6 +166,8 @@ class WrappedMap(FeatureMap):
         for claim in CLAIMS:
             if getattr(type(self), claim, None) is getattr(FeatureMap, claim, None):  # not overridden
                 object.__setattr__(self, claim, getattr(self.wrapped, claim))
+        if self.prefix:
+            object.__setattr__(self, "name", f"{self.prefix}:{self.wrapped.name}")
 
     def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         return self.wrapped.features(x, projection, sample)
@@ -162,6 +186,9 @@ class WrappedMap(FeatureMap):
 
     def fit(self, x: Array, y: Array, omega: Array) -> "WrappedMap":
         return dataclasses.replace(self, wrapped=self.wrapped.fit(x, y, omega))
+
+    def ready(self, x: Array, y: Array) -> "WrappedMap":
+        return dataclasses.replace(self, wrapped=self.wrapped.ready(x, y))
 
     def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
         return self.wrapped.target_kernel(x, y, rows)

@@ -9,7 +9,7 @@ import numpy as np
 from favorbench.arrays import Array, Features, half_squared_norm
 from favorbench.kernels import squared_sum
 from favorbench.maps.base import FeatureMap, Sample
-from favorbench.samplers.base import RowLaw
+from favorbench.samplers.laws import RowLaw
 
 
 def exponential_target(x: Array, y: Array, rows: RowLaw) -> Array:

@@ -12,7 +12,7 @@ from favorbench.arrays import Array, Features, cos_sin, half_squared_norm
 from favorbench.maps.base import FeatureMap, Sample
 from favorbench.maps.positive import exponential_target, norm_factors
 from favorbench.maps.trigonometric import trigonometric_target
-from favorbench.samplers.base import RowLaw
+from favorbench.samplers.laws import RowLaw
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from array_api_compat import array_namespace
 from favorbench.arrays import Array, Features
 from favorbench.kernels import polynomial_features
 from favorbench.maps.base import FeatureMap, Sample
-from favorbench.samplers.base import RowLaw
+from favorbench.samplers.laws import RowLaw
 
 
 @dataclass(frozen=True)

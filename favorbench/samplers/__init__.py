@@ -18,13 +18,16 @@ SAMPLERS: tuple[type[Sampler], ...] = (
     Halton, MomentMatched, OrthogonalQR, OrthogonalBlog,
 )  # fmt: skip
 
-#: Samplers made of another one: "antithetic:orthogonal".
+#: ``prefix:sampler`` for any sampler, a user's too; they nest.
 TRANSFORMS: tuple[type[Antithetic], ...] = (Antithetic,)
 
 
 def get_sampler(spec: str | Sampler) -> Sampler:
-    """The sampler that ``spec`` names, e.g. "orthogonal" or "my_module:MySampler". Raises ScenarioError."""
-    return spec if isinstance(spec, Sampler) else build("sampler", spec, SAMPLERS, Sampler)
+    """The sampler that ``spec`` names, e.g. "orthogonal", "antithetic:orthogonal", "my_module:MySampler".
+
+    Raises ScenarioError, with the nearest name, if there is none.
+    """
+    return spec if isinstance(spec, Sampler) else build("sampler", spec, SAMPLERS, Sampler, TRANSFORMS)
 
 
 __all__ = [

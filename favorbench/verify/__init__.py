@@ -8,8 +8,10 @@ import numpy as np
 
 from favorbench.errors import ScenarioError
 from favorbench.maps import MAPS, FeatureMap, get_map
+from favorbench.maps import TRANSFORMS as MAP_TRANSFORMS
 from favorbench.registry import nearest
-from favorbench.samplers import SAMPLERS, TRANSFORMS, Sampler, get_sampler
+from favorbench.samplers import SAMPLERS, Sampler, get_sampler
+from favorbench.samplers import TRANSFORMS as SAMPLER_TRANSFORMS
 from favorbench.verify import attention, kernel, laws, theorems
 from favorbench.verify.checks import FALSE_ALARM, HOLDS, REFUTED, Check, Measurement, judged
 
@@ -110,7 +112,7 @@ def _steps(
 
 def _resolved(subjects: Sequence[str]) -> tuple[list[tuple[FeatureMap, Sampler]], list[Sampler]]:
     """The map x sampler pairs and the samplers that the subjects name."""
-    all_samplers = [*(member() for member in SAMPLERS), *(member(get_sampler("orthogonal")) for member in TRANSFORMS)]
+    all_samplers = [m() for m in SAMPLERS] + [transform(get_sampler("orthogonal")) for transform in SAMPLER_TRANSFORMS]
     if not subjects:
         few = [get_map(name) for name in REFERENCE_MAPS]
         chosen = [(s, _maps_for(s) if s.name in REFERENCE_SAMPLERS else few) for s in all_samplers]
@@ -132,7 +134,8 @@ def _resolved(subjects: Sequence[str]) -> tuple[list[tuple[FeatureMap, Sampler]]
 
 def _maps_for(sampler: Sampler) -> list[FeatureMap]:
     """All maps, but those that make no use of omega only beside iid, once."""
-    return [member() for member in MAPS if sampler.name == "iid" or _uses_omega(member())]
+    every = [member() for member in MAPS] + [transform(get_map("positive")) for transform in MAP_TRANSFORMS]
+    return [feature_map for feature_map in every if sampler.name == "iid" or _uses_omega(feature_map)]
 
 
 def _uses_omega(feature_map: FeatureMap) -> bool:
@@ -141,17 +144,20 @@ def _uses_omega(feature_map: FeatureMap) -> bool:
 
 def _is_sampler(spec: str) -> bool:
     """Whether a spec without "/" names a sampler; neither map nor sampler is an error that names both lists."""
-    names = {m.name for m in MAPS}, {s.name for s in SAMPLERS}
-    name = spec.partition("(")[0].strip()
-    if name in names[0] or name in names[1]:
-        return name in names[1]
-    if ":" in name:
+    maps, samplers = {m.name for m in MAPS}, {s.name for s in SAMPLERS}
+    first, colon, _ = spec.partition(":")
+    name = first.partition("(")[0].strip()
+    if colon and any(name == transform.prefix for transform in (*MAP_TRANSFORMS, *SAMPLER_TRANSFORMS)):
+        return any(name == transform.prefix for transform in SAMPLER_TRANSFORMS)
+    if colon:
         try:
             get_sampler(spec)
         except ScenarioError:
             return False
         return True
-    allowed = [*sorted(names[0]), *sorted(names[1])]
+    if name in maps | samplers:
+        return name in samplers
+    allowed = [*sorted(maps), *sorted(samplers)]
     raise ScenarioError(
         f"unknown map or sampler {spec!r}{nearest(name, allowed)}; allowed: {', '.join(allowed)}, or module:object"
     )

@@ -50,7 +50,7 @@ def stabilised(subject: str, feature_map: FeatureMap, sample: Sample, seed: int)
     query, key, value = inputs(seed)
     x, y = query * HEAD_DIM**-0.25, key * HEAD_DIM**-0.25
     output = linear_attention(query, key, value, sample, feature_map)
-    kernel = kernel_estimate(x, y, sample, _Plain(feature_map))
+    kernel = kernel_estimate(x, y, sample, _Plain(feature_map.fit(x, y, sample.omega)))
     error = _difference(output, kernel, value)
     return Measurement(
         subject, "stabilisers cancel", float(np.max(error)) / 1e-12, 0, f"largest error {np.max(error):.1e}"
@@ -67,15 +67,20 @@ def _difference(output: np.ndarray, kernel: np.ndarray, value: np.ndarray) -> fl
 
 @dataclass(frozen=True)
 class _Plain(WrappedMap):
-    """A map's plain features for queries and keys alike, as its formula has them; keys times exp(key_shift)."""
+    """A map's plain features, as its formula has them: for queries and keys alike, unless the map is asymmetric.
+
+    Those of keys times exp(key_shift).
+    """
 
     key_shift: float = 0.0
 
     def query_features(self, x: np.ndarray, projection: np.ndarray, sample: Sample) -> tuple[Features, ...]:
-        return self.wrapped.features(x, projection, sample)
+        plain = self.wrapped.query_features if self.asymmetric else self.wrapped.features
+        return plain(x, projection, sample)
 
     def key_features(self, x: np.ndarray, projection: np.ndarray, sample: Sample) -> tuple[Features, ...]:
-        blocks = self.wrapped.features(x, projection, sample)
+        plain = self.wrapped.key_features if self.asymmetric else self.wrapped.features
+        blocks = plain(x, projection, sample)
         return tuple(block._replace(log_scale=block.log_scale + self.key_shift) for block in blocks)
 
     def fit(self, x: np.ndarray, y: np.ndarray, omega: np.ndarray) -> "_Plain":
@@ -93,7 +98,8 @@ def _symmetric(subject: str, feature_map: FeatureMap, sample: Sample, seed: int)
     heads = linear_attention(stacked[0], stacked[1], stacked[2], sample, feature_map)
     scale = np.maximum(1.0, np.abs(output))
     worst = max(float(np.max(np.abs(other - output) / scale)) for other in (permuted, twice, heads[0], heads[1]))
-    plain, shifted = (linear_attention(query, key, value, sample, _Plain(feature_map, shift)) for shift in (0.0, 40.0))
+    fitted = feature_map.fit(query * HEAD_DIM**-0.25, key * HEAD_DIM**-0.25, sample.omega)
+    plain, shifted = (linear_attention(query, key, value, sample, _Plain(fitted, shift)) for shift in (0.0, 40.0))
     worst = max(worst, float(np.max(np.abs(shifted - plain) / np.maximum(1.0, np.abs(plain)))))
     # signed normalisers may cancel to 1e-4 of their terms at these norms; then 1e-12 is what rounding leaves
     return Measurement(subject, "symmetries of attention", worst / 1e-9, 0, f"largest change {worst:.1e}")

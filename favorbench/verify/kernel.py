@@ -141,9 +141,7 @@ def variance(
         return Measurement(subject, "variance", float("nan"), 0, "no closed form declared")
     inside = np.diagonal(draws_needed(feature_map, pairs.x, pairs.y)) <= values.shape[0] * num_projections
     if not np.any(inside):
-        declared = feature_map.pair_argument(pairs.x, pairs.y) is not None
-        detail = "no pair inside the gate" if declared else "no pair_argument is declared, so no gate is known"
-        return Measurement(subject, "variance", math.nan, 0, detail, otherwise=NOT_MEASURABLE)
+        return Measurement(subject, "variance", math.nan, 0, "no pair inside the gate", otherwise=NOT_MEASURABLE)
     relative = values[:, inside] / np.diagonal(softmax_kernel(pairs.x, pairs.y))[inside]
     expected = np.diagonal(closed)[inside]
     deviation = relative - np.mean(relative, axis=0)

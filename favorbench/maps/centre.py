@@ -1,0 +1,115 @@
+"""Centring, a transform of any map."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from favorbench.arrays import Array, Features
+from favorbench.errors import InputError
+from favorbench.maps.base import FeatureMap, Sample, WrappedMap, with_values
+from favorbench.samplers.laws import PairLaw, RowLaw
+
+
+@dataclass(frozen=True, eq=False)  # holds arrays: equal only to itself
+class Means:
+    """The means of queries and of keys, (..., 1, d)."""
+
+    query: Array
+    key: Array
+
+
+@dataclass(frozen=True)
+class Centre(WrappedMap):
+    """``centre:map``: the features of x - a and y - b, with a and b the means of queries and keys, exactly compensated:
+
+        exp(x.y) = exp((x - a).(y - b)) exp(b.x - a.b) exp(a.y).
+
+    The factor of a query cancels in attention; that of a key is added to the logs of its features. Good where queries
+    and keys have means as large as their spread, as those of trained heads often have. For keys alone, where the factor
+    cancels too, this is the "smooth K" of SageAttention, Zhang et al. 2024, arXiv 2410.02367.
+    Means are of the whole sequence, so nothing causal; one query and one key are their own means.
+    """
+
+    means: Means | None = field(default=None, init=False, repr=False)
+    prefix: ClassVar[str] = "centre"
+    reference: ClassVar[str] = "an identity; for keys alone Zhang et al. 2024 (SageAttention), arXiv 2410.02367"
+    causal_safe: ClassVar[bool] = False
+    asymmetric: ClassVar[bool] = True
+
+    @property
+    def takes_data(self) -> bool:
+        return True
+
+    def fit(self, x: Array, y: Array, omega: Array) -> "Centre":
+        means = _means(x, y)
+        return with_values(self, means=means, wrapped=self.wrapped.fit(x - means.query, y - means.key, omega))
+
+    def ready(self, x: Array, y: Array) -> "Centre":
+        means = _means(x, y) if self.means is None else self.means
+        return with_values(self, means=means, wrapped=self.wrapped.ready(x - means.query, y - means.key))
+
+    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+        return self.query_features(x, projection, sample)
+
+    def query_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+        means = self._fitted()
+        moved = x - means.query
+        blocks = self.wrapped.query_features(moved, _less(projection, means.query, sample), sample)
+        return _times(blocks, _dot(moved, means.key))
+
+    def key_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+        means = self._fitted()
+        blocks = self.wrapped.key_features(x - means.key, _less(projection, means.key, sample), sample)
+        return _times(blocks, _dot(x, means.query))
+
+    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+        wrapped, left, right, means = self._centred(x, y)
+        return wrapped.target_kernel(left, right, rows) * np.exp(_dot(left, means.key) + _dot(y, means.query).T)
+
+    def relative_variance(self, x: Array, y: Array, num_projections: int) -> Array | None:
+        wrapped, left, right, _ = self._centred(x, y)
+        return wrapped.relative_variance(left, right, num_projections)
+
+    def pair_argument(self, x: Array, y: Array) -> Array | None:
+        wrapped, left, right, _ = self._centred(x, y)
+        return wrapped.pair_argument(left, right)
+
+    def pair_moment(self, x: Array, y: Array, pair: PairLaw) -> Array | None:
+        wrapped, left, right, _ = self._centred(x, y)
+        return wrapped.pair_moment(left, right, pair)
+
+    def covariance(self, x: Array, y: Array) -> Array | None:
+        wrapped, left, right, _ = self._centred(x, y)
+        return wrapped.covariance(left, right)
+
+    def _centred(self, x: Array, y: Array) -> tuple[FeatureMap, Array, Array, Means]:
+        """The map inside, and what it is given for these points. The compensation is no part of a relative variance."""
+        ready = self.ready(x, y)
+        means = ready._fitted()
+        return ready.wrapped, x - means.query, y - means.key, means
+
+    def _fitted(self) -> Means:
+        if self.means is None:
+            raise InputError(f"map {self.name!r} takes means of queries and keys: call fit(x, y, omega) first")
+        return self.means
+
+
+def _means(x: Array, y: Array) -> Means:
+    xp = array_namespace(x, y)
+    return Means(xp.mean(x, axis=-2, keepdims=True), xp.mean(y, axis=-2, keepdims=True))
+
+
+def _less(projection: Array, mean: Array, sample: Sample) -> Array:
+    """The projection of x less its mean: omega meets the mean, not all of x a second time."""
+    return projection - mean @ array_namespace(projection).matrix_transpose(sample.omega)
+
+
+def _dot(x: Array, vector: Array) -> Array:
+    """x.vector of each row, (..., n, 1), for a vector (..., 1, d)."""
+    return x @ array_namespace(x).matrix_transpose(vector)
+
+
+def _times(blocks: tuple[Features, ...], log_factor: Array) -> tuple[Features, ...]:
+    return tuple(block._replace(log_scale=block.log_scale + log_factor) for block in blocks)

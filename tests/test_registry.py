@@ -1,0 +1,252 @@
+"""One grammar of names: parsed to objects, printed back in one spelling, which is what everything is keyed by."""
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import favorbench as fb
+from favorbench import maps, samplers
+from favorbench.errors import ScenarioError
+from favorbench.maps import MAPS, get_map
+from favorbench.maps.centre import Centre
+from favorbench.maps.positive import Positive
+from favorbench.registry import build, canonical, label, split_list
+from favorbench.samplers import SAMPLERS, Sampler, get_sampler
+from favorbench.scenario import default_directory
+from tests.conftest import small_scenario
+
+
+@dataclass(frozen=True)
+class Shifted(Sampler):
+    """A transform with a parameter, as a sampler's could be."""
+
+    inner: Sampler
+    by: float = 1.0
+    prefix: ClassVar[str] = "shifted"
+    name: ClassVar[str] = "shifted"
+    reference: ClassVar[str] = "-"
+    gaussian_rows: ClassVar[bool] = False
+    coupling: ClassVar[str] = "independent"
+
+    def sample(self, rng, num_projections, head_dim):
+        return self.inner.sample(rng, num_projections, head_dim) + self.by
+
+
+def shifted_sampler(spec: str) -> Sampler:
+    return build("sampler", spec, SAMPLERS, Sampler, (*samplers.TRANSFORMS, Shifted))
+
+
+def parameters_of(member: type) -> st.SearchStrategy:
+    """Values for the parameters of a registered member, from those that its constructor takes."""
+    values = {}
+    for field in dataclasses.fields(member):
+        if field.init and "float" in str(field.type):
+            values[field.name] = st.floats(1e-9, 1e9) | st.integers(1, 10**9) | st.just(field.default)
+        elif field.init and field.type is int:
+            values[field.name] = st.integers(1, 12)
+    return st.fixed_dictionaries({}, optional=values)
+
+
+def built(kind, transforms):
+    """Any registered member with any parameters inside up to three transforms."""
+
+    def make(member):
+        made = parameters_of(member).map(lambda parameters: member(**parameters))
+        return st.tuples(made, st.lists(st.sampled_from(transforms), max_size=3)).map(wrap) if transforms else made
+
+    def wrap(pair):
+        inside, outer = pair
+        for transform in outer:
+            inside = transform(inside)
+        return inside
+
+    return st.sampled_from(kind).flatmap(make)
+
+
+@given(built(MAPS, maps.TRANSFORMS))
+def test_a_printed_map_is_the_map(member):
+    assert get_map(label(member)) == member
+    assert label(get_map(label(member))) == label(member) == canonical(label(member), member)
+
+
+@given(built(SAMPLERS, (*samplers.TRANSFORMS, Shifted)))
+def test_a_printed_sampler_is_the_sampler(member):
+    assert shifted_sampler(label(member)) == member
+    assert label(shifted_sampler(label(member))) == label(member)
+
+
+@pytest.mark.parametrize("member", MAPS, ids=lambda m: m.name)
+@pytest.mark.parametrize("transform", maps.TRANSFORMS, ids=lambda t: t.prefix)
+def test_every_transform_takes_every_map(member, transform, rng):
+    name = f"{transform.prefix}:{member.name}"
+    wrapped = get_map(name)
+    assert wrapped == transform(member()) and label(wrapped) == wrapped.name == name
+    q, k, v = 0.4 * rng.normal(size=(3, 20, 4))
+    sample = fb.sample_omega("iid", 10, 4, rng, map=name)
+    assert np.all(np.isfinite(fb.linear_attention(q, k, v, sample, map=name)))
+
+
+SPELLINGS = [
+    ("oprf", ["oprf", " oprf ", "oprf()", "oprf(rho=None)", "oprf( rho = None )"]),
+    ("oprf(rho=1.0)", ["oprf(rho=1)", "oprf(rho=1.0)", "oprf( rho=1e0 )", "oprf(rho=1.0,)"]),
+    ("positive-eps", ["positive-eps(eps=0.0001)", "positive-eps(eps=1e-4)"]),
+    ("centre:oprf(rho=0.5)", ["centre:oprf(rho=.5)", "centre : oprf( rho=0.5 )", "centre():oprf(rho=5e-1)"]),
+    ("centre:centre:trig", ["centre: centre :trig"]),
+]
+
+
+@pytest.mark.parametrize(("spelling", "others"), SPELLINGS)
+def test_all_spellings_print_the_same_and_are_one_study(spelling, others):
+    digests, rows = set(), []
+    for other in others:
+        assert label(get_map(other)) == canonical(other, get_map(other)) == spelling
+        scenario = small_scenario(maps=other, trials=1)
+        assert scenario.maps == (spelling,)
+        digests.add((scenario.digest(), default_directory(scenario)))
+        rows.append(fb.sweep(scenario).trials)
+    assert len(digests) == 1
+    for table in rows[1:]:
+        assert table.equals(rows[0])
+    assert spelling in set(rows[0]["map"])
+
+
+def test_other_parameters_are_another_study():
+    assert small_scenario(maps="oprf(rho=1)").digest() != small_scenario(maps="oprf(rho=2)").digest()
+    assert small_scenario(maps="centre:trig").digest() != small_scenario(maps="trig").digest()
+
+
+def test_parameters_of_a_transform_are_its_own():
+    spec = "shifted( by=2 ):shifted:iid"
+    member = shifted_sampler(spec)
+    assert member == Shifted(Shifted(get_sampler("iid")), by=2.0)
+    assert label(member) == canonical(spec, member) == "shifted(by=2.0):shifted:iid"
+
+
+@pytest.mark.parametrize(
+    ("spelling", "others"),
+    [
+        ("antithetic:orthogonal", ["antithetic: orthogonal", "antithetic():orthogonal()"]),
+        ("antithetic:antithetic:simplex", ["antithetic:antithetic : simplex"]),
+    ],
+)
+def test_all_spellings_of_a_sampler_are_one_study(spelling, others, tmp_path):
+    """As flags and as TOML."""
+    told = Path("study.toml")
+    told.write_text(f'samplers = ["{others[0]}"]\nmaps = "centre:positive"\nR = 8\nL = 20\nd = 4\ntrials = 1\n')
+    written = fb.load_scenario(told, {})
+    asked = {"maps": "centre:positive", "trials": 1, "num_projections": "4,8"}
+    flags = [small_scenario(samplers=one, **asked) for one in (spelling, *others)]
+    assert {one.samplers for one in (written, *flags)} == {(spelling,)} and written.maps == ("centre:positive",)
+    assert len({one.digest() for one in flags}) == 1
+    tables = [fb.sweep(one).trials for one in flags]
+    assert spelling in set(tables[0]["sampler"]) and all(table.equals(tables[0]) for table in tables[1:])
+    assert spelling in set(fb.sweep(written).trials["sampler"])
+
+
+USER = """
+import dataclasses
+from favorbench.maps.positive import Positive
+
+@dataclasses.dataclass(frozen=True)
+class Wide(Positive):
+    width: int = 1
+    depth: float = 1.0
+    name = "wide"
+
+there = Wide(width=3)
+
+from favorbench.samplers.orthogonal import Orthogonal
+
+@dataclasses.dataclass(frozen=True)
+class Rows(Orthogonal):
+    name = "rows"
+"""
+
+
+def test_a_users_sampler_composes(tmp_path):
+    Path("users_rows.py").write_text(USER)
+    spec = "antithetic: users_rows : Rows()"
+    member = get_sampler(spec)
+    assert label(member) == "antithetic:rows" and canonical(spec, member) == "antithetic:users_rows:Rows"
+    ours, theirs = (
+        member.sample(np.random.default_rng(3), 8, 4) for member in (get_sampler("antithetic:orthogonal"), member)
+    )
+    np.testing.assert_array_equal(ours, theirs)
+    scenario = small_scenario(samplers=spec, trials=1, num_projections="8")
+    assert scenario.samplers == ("antithetic:users_rows:Rows",)
+    assert "antithetic:rows" in set(fb.sweep(scenario).trials["sampler"])
+
+
+def test_a_users_map_composes(tmp_path):
+    """With its own path kept, so that the spelling can be built again; and noticed when its source changes."""
+    Path("users_maps.py").write_text(USER)
+    for spec, spelling, named in (
+        ("users_maps:Wide", "users_maps:Wide", "wide"),
+        ("centre:users_maps:Wide(depth=2, width=1)", "centre:users_maps:Wide(depth=2.0)", "centre:wide(depth=2.0)"),
+        ("centre: users_maps : there", "centre:users_maps:there", "centre:wide(width=3)"),
+    ):
+        member = get_map(spec)
+        assert label(member) == named and canonical(spec, member) == spelling and get_map(spelling) == member
+        scenario = small_scenario(maps=spec, trials=1)
+        assert scenario.maps == (spelling,) and set(fb.sweep(scenario).trials["map"]) > {named}
+        before = scenario.digest()
+        Path("users_maps.py").write_text(USER + "# changed\n")
+        assert scenario.digest() != before
+        Path("users_maps.py").write_text(USER)
+    assert isinstance(get_map("centre:users_maps:Wide"), Centre)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (
+            "center:positive",
+            "map 'center:positive': unknown transform 'center' (did you mean 'centre'?); allowed: cent",
+        ),
+        ("centre:center:positive", "unknown transform 'center' (did you mean 'centre'?)"),
+        ("centr:my_module:MyMap", "unknown transform 'centr' (did you mean 'centre'?)"),
+        ("center(x=1):my_module", "unknown transform 'center'"),
+        ("centre:positve", "unknown map 'positve' (did you mean 'positive'?); allowed: "),
+        ("centre", "unknown map 'centre'; allowed: trig,"),
+        ("centre:", "'centre:' is not a valid map: write name, name(parameter=value), centre:map or module:object"),
+        ("centre(x=1):positive", "map 'centre(x=1):positive': Centre.__init__() got an unexpected keyword"),
+        ("centre:nowhere:Map", "map 'nowhere:Map' cannot be imported: ModuleNotFoundError"),
+        ("centre:oprf(rho=0)", "rho must be a positive number, or left out to be fitted, got 0"),
+        ("centre:oprf(rho=1", "is not a valid map"),
+    ],
+)
+def test_what_the_grammar_does_not_have_is_named(spec, said):
+    with pytest.raises(ScenarioError, match=re.escape(said)) as caught:
+        get_map(spec)
+    assert "\n" not in str(caught.value)
+
+
+@given(st.text(alphabet="centrposiv:()=, '\"[]1.", max_size=24))
+@settings(suppress_health_check=[HealthCheck.too_slow])
+def test_any_text_is_a_map_or_one_clear_line(text):
+    try:
+        member = get_map(text)
+    except ScenarioError as error:
+        assert "\n" not in str(error)
+    else:
+        assert get_map(label(member)) == member
+
+
+def test_commas_and_colons_inside_parameters_do_not_split():
+    assert split_list("a,b(x=1,y=(2,3)),c") == ["a", "b(x=1,y=(2,3))", "c"]
+    assert split_list("a(x='b:)'):c", ":") == ["a(x='b:)')", "c"]
+    assert split_list("") == [""] and split_list("a,") == ["a", ""]
+
+
+def test_what_fit_finds_is_no_part_of_the_name(rng):
+    x, y = rng.normal(size=(2, 9, 3))
+    for name in ("oprf", "centre:aderf"):
+        assert label(get_map(name).fit(x, y, rng.normal(size=(5, 3)))) == name
+    assert label(Centre(Positive())) == "centre:positive"
