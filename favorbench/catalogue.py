@@ -91,7 +91,7 @@ def _samplers() -> list[dict[str, Any]]:
             "name": f"{transform.prefix}:SAMPLER",
             "coupling": transform.coupling,
             "needs": "an even R",
-            "reference": "",
+            "reference": transform.reference,
         }
         for transform in TRANSFORMS
     ]

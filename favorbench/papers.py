@@ -44,6 +44,11 @@ PAPERS: tuple[Paper, ...] = (
         "The approximation of one matrix by another of lower rank", "Psychometrika 1", doi="10.1007/BF02288367",
     ),
     Paper(
+        "hammersley1956", "Hammersley & Morton 1956", "Hammersley, John M. and Morton, Keith W.",
+        "A new Monte Carlo technique: antithetic variates",
+        "Mathematical Proceedings of the Cambridge Philosophical Society 52", doi="10.1017/S0305004100031455",
+    ),
+    Paper(
         "halton1960", "Halton 1960", "Halton, John H.",
         "On the efficiency of certain quasi-random sequences of points in evaluating multi-dimensional integrals",
         "Numerische Mathematik 2", doi="10.1007/BF01386213",

@@ -20,13 +20,14 @@ class Antithetic(Sampler):
 
     inner: Sampler
     prefix: ClassVar[str] = "antithetic"
+    reference: ClassVar[str] = "antithetic variates, Hammersley & Morton 1956"
     coupling: ClassVar[str] = "antithetic"
 
     def __post_init__(self) -> None:
         needs = f"an even R, with R/2 as {self.inner.name} needs it ({self.inner.needs})"
         claims = {
             "name": f"{self.prefix}:{self.inner.name}",
-            "reference": self.inner.reference,
+            "reference": f"{self.inner.reference}; Hammersley & Morton 1956",
             "gaussian_rows": self.inner.gaussian_rows,
             "nested": self.inner.nested,
             "needs": needs if self.inner.needs else "an even R",
