@@ -14,8 +14,8 @@ from tests.conftest import REPOSITORY
 
 #: Top to bottom: a module imports only from those above it (and from its own package).
 ORDER = [
-    "errors", "formats", "papers", "arrays", "machine", "streams", "registry", "kernels", "logsum", "samplers", "maps", "causal",
-    "attention", "theory", "inputs", "metrics", "baselines", "verify", "scenario", "plan", "trial", "worker",
+    "errors", "formats", "papers", "arrays", "machine", "streams", "registry", "kernels", "logsum", "samplers", "maps",
+    "causal", "attention", "theory", "inputs", "metrics", "baselines", "verify", "scenario", "plan", "trial", "worker",
     "provenance", "store", "summary", "speed", "tables", "report", "run", "figures", "claims", "reproduce", "audit",
     "catalogue", "console", "cli", "__init__", "__main__",
 ]  # fmt: skip
