@@ -4,7 +4,7 @@ import contextlib
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -111,8 +111,10 @@ def show_table(console: Console, table: "Table", metric: str, note: str = "") ->
     console.print()
 
 
-def show_records(console: Console, records: Sequence[dict[str, object]]) -> None:
+def show_records(console: Console, records: Sequence[Mapping[str, object]], title: str = "", note: str = "") -> None:
     """A plain list: one row for each record. Short columns stay whole, long ones wrap."""
+    if title:
+        console.print(Text(title, style="bold"), soft_wrap=not console.is_terminal)
     rich_table = RichTable(box=None, pad_edge=False)
     for i, name in enumerate(records[0]):
         short = i == 0 or max(len(str(record[name])) for record in records) <= 14
@@ -120,6 +122,9 @@ def show_records(console: Console, records: Sequence[dict[str, object]]) -> None
     for record in records:
         rich_table.add_row(*(Text(str(value)) for value in record.values()))
     console.print(rich_table)
+    if note:
+        console.print(Text(note, style="dim"))
+        console.print()
 
 
 def _value(value: float, worse: bool, metric: str, is_uniform: bool) -> Text:

@@ -6,16 +6,21 @@ from pathlib import Path
 import pandas as pd
 
 from favorbench.formats import HEADINGS
+from favorbench.ranking import LEGEND, rankings, shown
 from favorbench.store import write_text
 from favorbench.summary import CELL, LEVEL, Results, compare, holm, load, verdict
-from favorbench.tables import cell_tables, describe_cell, legend, markdown, size_axis
+from favorbench.tables import cell_tables, describe_cell, legend, markdown, rows_as_markdown, size_axis
 
 
 def markdown_report(results: Results) -> str:
-    """summary.md: sentences, then the table of every cell."""
+    """summary.md: sentences, a ranking of every cell where features are equal, then the table of every cell."""
     scenario = results.scenario
     lines = [f"# {scenario.name}", ""] + ([scenario.title, ""] if scenario.title else [])
     lines += [f"* {sentence}" for sentence in sentences(results)] + [""]
+    if scenario.budget == "features":
+        for one in rankings(results):
+            text = rows_as_markdown(shown(one, "mse"))
+            lines += [f"## Ranking: {one.title}", "", text, f"{one.draws} draws, each at its largest R. {LEGEND}", ""]
     for table in cell_tables(results):
         lines += [f"## {table.title}", "", markdown(table, "mse"), f"{table.caption}. {legend(results)}", ""]
     return "\n".join(lines)

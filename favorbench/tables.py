@@ -135,6 +135,13 @@ def markdown(table: Table, metric: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def rows_as_markdown(rows: Sequence[dict[str, str]]) -> str:
+    """A GitHub table of texts, one row for each record."""
+    lines = ["| " + " | ".join(rows[0]) + " |", "|" + " --- |" * len(rows[0])]
+    lines += ["| " + " | ".join(text.replace("|", "\\|") for text in row.values()) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
 def latex(table: Table, metric: str) -> str:
     """A booktabs table; an asterisk marks what is worse than uniform attention."""
     width = len(table.labels) + len(table.columns)

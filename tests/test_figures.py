@@ -47,6 +47,20 @@ def test_each_figure_has_png_svg_and_its_numbers():
     assert np.mean(image[..., :3] < 0.95) > 0.02  # not blank
 
 
+def test_many_maps_at_equal_features_are_ranked_in_one_figure():
+    few = sweep(small_scenario(budget="features", num_projections="8"), "few")
+    assert "ranking" not in names(draw_all(few))
+    maps = "positive,trig,phase,hyperbolic,oprf,taylor"
+    results = sweep(small_scenario(maps=maps, budget="features", num_projections="4,8", scale="0.5,1"), "run")
+    assert "ranking" in names(draw_all(results)) and "ranking" not in names(draw_all(results, "skill"))
+    data = pd.read_csv("run/figures/ranking.csv")
+    assert set(data["panel"]) == {"scale = 0.5", "scale = 1"} and set(data["num_features"]) >= {1, 5, 8, 15}
+    (row,) = data.query("estimator == 'trig / iid' and scale == 1").itertuples()
+    expected = results.summary.query("map in ('trig', 'uniform') and sampler != 'orthogonal' and scale == 1")
+    trig, uniform = (expected[expected["map"] == name]["mse_median"].iloc[-1] for name in ("trig", "uniform"))
+    assert row.ratio == pytest.approx(trig / uniform, rel=1e-12)
+
+
 @pytest.mark.parametrize("metric", ["relative_error", "skill", "bad_normalisers", "max_abs_error"])
 def test_any_metric_can_be_drawn(metric):
     assert draw_all(sweep(small_scenario(), "run"), metric)

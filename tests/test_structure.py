@@ -16,8 +16,8 @@ from tests.conftest import REPOSITORY
 ORDER = [
     "errors", "formats", "papers", "arrays", "machine", "streams", "registry", "kernels", "logsum", "samplers", "maps",
     "causal", "attention", "theory", "inputs", "metrics", "baselines", "verify", "scenario", "plan", "trial", "worker",
-    "provenance", "store", "summary", "speed", "tables", "report", "run", "figures", "claims", "reproduce", "audit",
-    "catalogue", "console", "cli", "__init__", "__main__",
+    "provenance", "store", "summary", "speed", "tables", "ranking", "report", "run", "figures", "claims", "reproduce",
+    "audit", "catalogue", "console", "cli", "__init__", "__main__",
 ]  # fmt: skip
 
 

@@ -141,6 +141,37 @@ def table(
 
 
 @app.command()
+def rank(
+    run: RunPath,
+    metric: Metric = "mse",
+    format: Annotated[Literal["rich", "md", "csv"], typer.Option(help="How to print it.")] = "rich",
+    as_json: Json = False,
+) -> None:
+    """Rank the estimators of each cell, with groups of no detectable difference.
+
+    Each at its largest R; most is learnt from a run with --budget features.
+    """
+    from favorbench import console, ranking, tables
+    from favorbench.metrics import METRICS
+    from favorbench.summary import load
+
+    check("--metric", metric, METRICS)
+    results = load(run)
+    _warn_partial(results)
+    found = ranking.rankings(results, metric)
+    if as_json or format == "csv":
+        frame = ranking.combined(found)
+        print_json(tables.records(frame)) if as_json else typer.echo(frame.to_csv(index=False), nl=False)
+        return
+    for one in found:
+        rows, note = ranking.shown(one, metric), f"{one.draws} draws, each at its largest R. {ranking.LEGEND}"
+        if format == "md":
+            typer.echo(f"**{one.title}**\n\n{tables.rows_as_markdown(rows)}\n{note}\n")
+        else:
+            console.show_records(console.stdout(), rows, one.title, note)
+
+
+@app.command()
 def plot(
     path: Annotated[Path, typer.Argument(help="A run directory, or one above several.")] = Path("results"),
     metric: Metric = "mse",
