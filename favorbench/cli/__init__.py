@@ -16,10 +16,13 @@ from favorbench.cli import study  # the first commands in --help
 
 # isort: split
 from favorbench.cli import proof
+
+# isort: split
+from favorbench.cli import kernel
 from favorbench.cli.app import app
 from favorbench.errors import FavorbenchError
 
-__all__ = ["app", "main", "proof", "study"]
+__all__ = ["app", "kernel", "main", "proof", "study"]
 
 
 def main() -> NoReturn:

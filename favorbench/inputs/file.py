@@ -68,18 +68,19 @@ class File(InputLaw):
         return Inputs(query, contents.key[i, : head.seq_len].copy(), contents.value[i, : head.seq_len].copy())
 
     def digest(self) -> str:
-        return hashlib.sha256(_bytes(self.path)).hexdigest()
+        return hashlib.sha256(read_bytes(self.path)).hexdigest()
 
     def notes(self) -> tuple[str, ...]:
         """What was converted while reading, in words."""
         return _contents(self.path).notes
 
 
-def _bytes(path: str) -> bytes:
+def read_bytes(path: str, what: str = "inputs") -> bytes:
+    """The contents of a file. Raises InputError."""
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise InputError(f"cannot read inputs {path!r}: {error.strerror}") from None
+        raise InputError(f"cannot read {what} {path!r}: {error.strerror}") from None
 
 
 def _contents(path: str) -> _Contents:
@@ -102,7 +103,7 @@ def _read(path: str, version: tuple[str, int, int]) -> _Contents:
         if not present:
             has = ", ".join(map(repr, arrays)) or "nothing"
             raise InputError(f"{path}: no array {names[0]!r} (or {names[1]!r}); the file has {has}")
-        found[role] = _checked(path, present[0], arrays[present[0]], notes)
+        found[role] = checked_array(path, present[0], arrays[present[0]], notes)
     query, key, value = found["query"], found["key"], found["value"]
     leading = {role: array.shape[:-2] for role, array in found.items()}
     if len(set(leading.values())) > 1:
@@ -117,7 +118,7 @@ def _read(path: str, version: tuple[str, int, int]) -> _Contents:
 
 
 def _load(path: str) -> Mapping[str, np.ndarray]:
-    data, suffix = _bytes(path), Path(path).suffix.lower()
+    data, suffix = read_bytes(path), Path(path).suffix.lower()
     try:
         if suffix == ".npz":
             if not zipfile.is_zipfile(io.BytesIO(data)):
@@ -134,7 +135,8 @@ def _load(path: str) -> Mapping[str, np.ndarray]:
         raise InputError(f"cannot read {path!r} as {suffix[1:]}: {reason}") from None
 
 
-def _checked(path: str, name: str, array: np.ndarray, notes: list[str]) -> np.ndarray:
+def checked_array(path: str, name: str, array: np.ndarray, notes: list[str]) -> np.ndarray:
+    """The array in float64, if it can be measured; notes: what was converted. Raises InputError."""
     if not isinstance(array, np.ndarray):
         raise InputError(f"{path}: {name!r} is not an array")
     if array.dtype.kind != "f" or array.dtype.itemsize > 8:

@@ -1,0 +1,127 @@
+"""The command that measures kernels as such."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from favorbench.cli.app import Json, Quiet, app, print_json
+from favorbench.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from favorbench.gram import Points
+    from favorbench.targets import Kernel
+
+
+@app.command()
+def kernel(
+    name: Annotated[
+        Literal["gaussian", "softmax", "polynomial", "cosine", "linear"],
+        typer.Argument(metavar="KERNEL", help="gaussian, softmax, polynomial, cosine or linear."),
+    ] = "gaussian",
+    maps: Annotated[
+        str | None,
+        typer.Option(
+            help="gaussian, softmax: any of `favorbench list maps`; polynomial: explicit, tensorsketch; others: "
+            "explicit.  [default: gaussian trig,phase; softmax positive,trig; others all]",
+            show_default=False,
+        ),
+    ] = None,
+    samplers: Annotated[str, typer.Option(help="Samplers.")] = "iid,orthogonal",
+    num_projections: Annotated[str, typer.Option("-R", "--num-projections", help="R.")] = "16,32,64,128,256",
+    budget: Annotated[
+        Literal["projections", "features"], typer.Option(help="What -R counts: projections or features.")
+    ] = "projections",
+    points: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Points, one a row: a .npy or .csv.  [default: N(0, I)]", show_default=False),
+    ] = None,
+    num_points: Annotated[
+        int | None, typer.Option(min=1, max=2048, help="How many points.  [default: 200]", show_default=False)
+    ] = None,
+    head_dim: Annotated[
+        int | None,
+        typer.Option("-d", "--head-dim", min=1, max=4096, help="Their dimension.  [default: 16]", show_default=False),
+    ] = None,
+    scale: Annotated[float, typer.Option(help="Factor on the points.")] = 1.0,
+    sigma: Annotated[
+        float | None,
+        typer.Option(
+            help="Bandwidth: gaussian and softmax divide points by it.  [default: gaussian d^(1/2), softmax d^(1/4)]",
+            show_default=False,
+        ),
+    ] = None,
+    degree: Annotated[
+        int | None, typer.Option(min=1, max=30, help="Of polynomial.  [default: 2]", show_default=False)
+    ] = None,
+    constant: Annotated[
+        float | None, typer.Option(help="Of polynomial, (x.y + constant)^degree.  [default: 1]", show_default=False)
+    ] = None,
+    trials: Annotated[int, typer.Option(min=1, max=1_000_000, help="Draws of every map, sampler and R.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random streams.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Also draw the figure, into this directory.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """The error of a kernel's approximated Gram matrix.
+
+    On fixed points, over draws of the projections: relative Frobenius and largest error, bias and spread, beside the
+    closed form of what is expected.
+    """
+    from favorbench import console
+    from favorbench.figures import gram as gram_figure
+    from favorbench.gram import study
+    from favorbench.machine import one_core
+    from favorbench.registry import split_list
+    from favorbench.scenario import numbers
+
+    sizes = numbers("-R", num_projections, int, low=1)
+    where = _points(points, num_points, head_dim, _number("--scale", scale), seed)
+    target = _kernel(name, where.values.shape[1], sigma, degree, constant)
+    chosen = split_list(maps) if maps is not None else target.default_maps
+    with one_core(), console.progress(f"kernel {name}", quiet) as report:
+        found = study(target, chosen, split_list(samplers), sizes, where, trials, seed, budget, report)
+    files = gram_figure.draw(found, f"kernel-{name}", out) if out else []
+    if as_json:
+        print_json(found.as_dict() | {"files": [str(file) for file in files]})
+        return
+    console.show_gram(console.stdout(), found)
+    typer.echo("".join(f"{file}\n" for file in files), nl=False)
+
+
+def _points(path: str | None, count: int | None, head_dim: int | None, scale: float, seed: int) -> "Points":
+    from favorbench.gram import gaussian_points, points_of_file
+
+    if path is None:
+        return gaussian_points(count or 200, head_dim or 16, scale, seed)
+    if head_dim is not None:
+        raise ScenarioError(f"-d {head_dim}: the points of {path} have their own dimension: leave -d out")
+    return points_of_file(path, count, scale, seed)
+
+
+def _kernel(name: str, dim: int, sigma: float | None, degree: int | None, constant: float | None) -> "Kernel":
+    """The kernel with its parameters. Raises ScenarioError for one that it does not have."""
+    from favorbench.targets import Cosine, Gaussian, Linear, Polynomial, Softmax
+
+    if sigma is not None and name not in ("gaussian", "softmax"):
+        raise ScenarioError(f"--sigma {sigma:g}: the {name} kernel has no bandwidth: leave it out, or use --scale")
+    for flag, value in (("--degree", degree), ("--constant", constant)):
+        if value is not None and name != "polynomial":
+            raise ScenarioError(f"{flag} {value:g}: the {name} kernel has none, only polynomial does: leave it out")
+    if name == "gaussian":
+        return Gaussian(dim**0.5 if sigma is None else _number("--sigma", sigma))
+    if name == "softmax":
+        return Softmax(dim**0.25 if sigma is None else _number("--sigma", sigma))
+    if name == "polynomial":
+        if constant is not None and not 0 <= constant <= 1e6:
+            raise ScenarioError(f"--constant: {constant:g} given, allowed: 0 to 1e6; below 0 it is no kernel")
+        return Polynomial(degree or 2, 1.0 if constant is None else constant)
+    return Cosine() if name == "cosine" else Linear()
+
+
+def _number(flag: str, value: float) -> float:
+    if not 0 < value <= 1e6:
+        raise ScenarioError(f"{flag}: {value:g} given, allowed: a number above 0 and at most 1e6")
+    return value
