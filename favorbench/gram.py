@@ -9,7 +9,7 @@ import scipy
 
 from favorbench.attention import kernel_estimate
 from favorbench.errors import ScenarioError
-from favorbench.inputs.points import read_points
+from favorbench.inputs.points import Points
 from favorbench.maps import FeatureMap, Sample
 from favorbench.registry import label
 from favorbench.samplers import Sampler, get_sampler
@@ -25,13 +25,6 @@ SHARE = 0.99
 
 #: Called with (matrices done, matrices in all).
 Progress = Callable[[int, int], None]
-
-
-class Points(NamedTuple):
-    """Points (n, d), and what they are in words."""
-
-    values: np.ndarray
-    description: str
 
 
 class Interval(NamedTuple):
@@ -128,24 +121,6 @@ class Gap(NamedTuple):
     measured: float
     low: float
     high: float
-
-
-def gaussian_points(count: int, head_dim: int, scale: float, seed: int) -> Points:
-    """Points ~ N(0, scale^2 I)."""
-    values = scale * stream(seed, "kernel", "points").standard_normal((count, head_dim))
-    return Points(values, f"{count} points N(0, {'' if scale == 1 else f'{scale:g}^2 '}I), d = {head_dim}")
-
-
-def points_of_file(path: str, count: int | None, scale: float, seed: int) -> Points:
-    """The points of a file, or so many of its rows at random. Raises InputError, ScenarioError."""
-    values = read_points(path)
-    wanted = min(len(values), 200) if count is None else count
-    if wanted > len(values):
-        raise ScenarioError(f"--num-points {wanted}: {path} has {len(values)}; ask for at most that, or leave it out")
-    rows = np.sort(stream(seed, "kernel", "rows").choice(len(values), wanted, replace=False))
-    of = "" if wanted == len(values) else f" of {len(values)}"
-    times = "" if scale == 1 else f" times {scale:g}"
-    return Points(scale * values[rows], f"{wanted}{of} points of {path}{times}, d = {values.shape[1]}")
 
 
 def study(

@@ -9,7 +9,7 @@ from favorbench.cli.app import Json, Quiet, app, print_json
 from favorbench.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from favorbench.gram import Points
+    from favorbench.inputs.points import Points
     from favorbench.targets import Kernel
 
 
@@ -92,10 +92,10 @@ def kernel(
 
 
 def _points(path: str | None, count: int | None, head_dim: int | None, scale: float, seed: int) -> "Points":
-    from favorbench.gram import gaussian_points, points_of_file
+    from favorbench.inputs.points import DEFAULT_POINTS, gaussian_points, points_of_file
 
     if path is None:
-        return gaussian_points(count or 200, head_dim or 16, scale, seed)
+        return gaussian_points(count or DEFAULT_POINTS, head_dim or 16, scale, seed)
     if head_dim is not None:
         raise ScenarioError(f"-d {head_dim}: the points of {path} have their own dimension: leave -d out")
     return points_of_file(path, count, scale, seed)

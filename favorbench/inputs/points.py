@@ -1,12 +1,41 @@
-"""Points for kernels from a file: .npy or .csv."""
+"""Points for kernels as such: random ones, or the rows of a .npy or .csv file."""
 
 import io
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from favorbench.errors import InputError
+from favorbench.errors import InputError, ScenarioError
 from favorbench.inputs.file import checked_array, read_bytes
+from favorbench.streams import stream
+
+DEFAULT_POINTS = 200
+
+
+class Points(NamedTuple):
+    """Points (n, d), and what they are in words."""
+
+    values: np.ndarray
+    description: str
+
+
+def gaussian_points(count: int, head_dim: int, scale: float, seed: int) -> Points:
+    """Points ~ N(0, scale^2 I)."""
+    values = scale * stream(seed, "kernel", "points").standard_normal((count, head_dim))
+    return Points(values, f"{count} points N(0, {'' if scale == 1 else f'{scale:g}^2 '}I), d = {head_dim}")
+
+
+def points_of_file(path: str, count: int | None, scale: float, seed: int) -> Points:
+    """The points of a file, or so many of its rows at random. Raises InputError, ScenarioError."""
+    values = read_points(path)
+    wanted = min(len(values), DEFAULT_POINTS) if count is None else count
+    if wanted > len(values):
+        raise ScenarioError(f"--num-points {wanted}: {path} has {len(values)}; ask for at most that, or leave it out")
+    rows = np.sort(stream(seed, "kernel", "rows").choice(len(values), wanted, replace=False))
+    of = "" if wanted == len(values) else f" of {len(values)}"
+    times = "" if scale == 1 else f" times {scale:g}"
+    return Points(scale * values[rows], f"{wanted}{of} points of {path}{times}, d = {values.shape[1]}")
 
 
 def read_points(path: str) -> np.ndarray:

@@ -1,0 +1,312 @@
+"""Gram matrices: against scikit-learn, the closed forms of their errors, and the command."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import special
+from sklearn.kernel_approximation import PolynomialCountSketch, RBFSampler
+from sklearn.metrics import pairwise
+
+import favorbench as fb
+from favorbench.errors import InputError
+from favorbench.gram import GramStudy, study
+from favorbench.inputs.points import Points, gaussian_points, read_points
+from favorbench.kernels import squared_distance
+from favorbench.maps import Sample
+from favorbench.targets import Cosine, Gaussian, Linear, Polynomial, Softmax
+from tests.test_cli import refused, run
+
+DRAWS = 400
+#: Two-sided false alarm 4e-8 for each of the two dozen comparisons here: below 1e-6 for all.
+LIMIT = float(special.stdtrit(DRAWS - 1, 1.0 - 2e-8))
+POINTS = gaussian_points(30, 4, 1.0, seed=1)
+X = POINTS.values
+
+
+def deviation(values, expected) -> float:
+    """How many standard errors the mean of values lies from what is expected: a number, or the mean of others."""
+    values, others = np.asarray(values), np.atleast_1d(expected)
+    variance = np.var(values, ddof=1) / len(values)
+    variance += np.var(others, ddof=1) / len(others) if len(others) > 1 else 0.0
+    return abs(float(np.mean(values) - np.mean(others))) / math.sqrt(float(variance))
+
+
+def squared_errors(kernel, name, sampler, size, draws=DRAWS) -> np.ndarray:
+    (cell,) = study(kernel, [name], [sampler], [size], POINTS, draws).cells
+    return np.square(cell.errors)
+
+
+def squared_errors_of(transformer, exact) -> np.ndarray:
+    """The same of scikit-learn's, which takes a seed for each draw."""
+    found = []
+    for seed in range(DRAWS):
+        features = transformer.set_params(random_state=seed).fit_transform(X)
+        found.append(np.sum((features @ features.T - exact) ** 2) / np.sum(exact**2))
+    return np.array(found)
+
+
+@pytest.mark.parametrize("sigma", [0.7, 2.0])
+def test_phase_is_the_rbf_sampler_of_scikit_learn(rng, sigma):
+    sampler = RBFSampler(gamma=0.5 / sigma**2, n_components=64).fit(X)
+    sample = fb.sample_omega("iid", 64, 4, rng, map="phase")
+    assert isinstance(sample, Sample)
+    sampler.random_weights_, sampler.random_offset_ = sample.omega.T / sigma, sample.extra
+    features = sampler.transform(X)
+    kernel = Gaussian(sigma)
+    found = fb.kernel_estimate(kernel.scaled(X), kernel.scaled(X), sample, kernel.map("phase"))
+    # 64 products of cosines of angles up to |w||x|/sigma + 2 pi < 100, each right to 100 eps
+    np.testing.assert_allclose(found, features @ features.T, rtol=0, atol=2 * 2 * 100 * np.finfo(float).eps)
+
+
+def test_phase_has_the_errors_of_the_rbf_sampler():
+    kernel = Gaussian(2.0)
+    theirs = squared_errors_of(RBFSampler(gamma=0.125, n_components=32), pairwise.rbf_kernel(X, gamma=0.125))
+    assert deviation(squared_errors(kernel, "phase", "iid", 32), theirs) < LIMIT
+    for wrong in (("trig", "iid", 16), ("phase", "orthogonal", 32), ("phase", "iid", 20)):
+        assert deviation(squared_errors(kernel, *wrong), theirs) > LIMIT, wrong
+
+
+@pytest.mark.parametrize(("degree", "constant"), [(2, 0.0), (3, 1.0)])
+@pytest.mark.parametrize("size", [8, 13])
+def test_tensorsketch_is_the_count_sketch_of_scikit_learn(rng, degree, constant, size):
+    sketch = PolynomialCountSketch(degree=degree, coef0=constant, n_components=size).fit(X)
+    kernel = Polynomial(degree, constant)
+    feature_map = kernel.map("tensorsketch")
+    extra = feature_map.draw_extra(rng, size, 4)
+    assert extra is not None
+    sketch.indexHash_, sketch.bitHash_ = extra[0], extra[1]
+    features = sketch.transform(X)
+    found = fb.kernel_estimate(X, X, Sample(np.zeros((size, 4)), extra), feature_map)
+    scale = np.max(np.abs(features)) ** 2 * size
+    np.testing.assert_allclose(found, features @ features.T, rtol=0, atol=100 * np.finfo(float).eps * scale)
+
+
+@pytest.mark.parametrize(("degree", "constant", "size"), [(2, 0.0, 16), (3, 1.0, 17)])
+def test_tensorsketch_has_the_errors_of_the_count_sketch_and_of_the_closed_form(degree, constant, size):
+    kernel = Polynomial(degree, constant)
+    exact = pairwise.polynomial_kernel(X, degree=degree, coef0=constant, gamma=1.0)
+    theirs = squared_errors_of(PolynomialCountSketch(degree=degree, coef0=constant, n_components=size), exact)
+    (cell,) = study(kernel, ["tensorsketch"], ["iid"], [size], POINTS, DRAWS).cells
+    assert (cell.sampler, cell.num_features) == ("own", size)
+    assert deviation(np.square(cell.errors), theirs) < LIMIT
+    assert deviation(theirs, cell.expected**2) < LIMIT and deviation(np.square(cell.errors), cell.expected**2) < LIMIT
+    (other,) = study(kernel, ["tensorsketch"], ["iid"], [4 * size], POINTS, 2).cells
+    assert deviation(theirs, other.expected**2) > LIMIT
+
+
+EXACT = [
+    (Polynomial(2, 1.0), pairwise.polynomial_kernel(X, degree=2, coef0=1.0, gamma=1.0)),
+    (Polynomial(4, 0.0), pairwise.polynomial_kernel(X, degree=4, coef0=0.0, gamma=1.0)),
+    (Cosine(), pairwise.cosine_similarity(X)),
+    (Linear(), pairwise.linear_kernel(X)),
+    (Gaussian(1.5), pairwise.rbf_kernel(X, gamma=0.5 / 1.5**2)),
+    (Softmax(1.5), np.exp(X @ X.T / 1.5**2)),
+]
+
+
+@pytest.mark.parametrize(("kernel", "expected"), EXACT, ids=lambda value: getattr(value, "name", ""))
+def test_kernels_and_explicit_features_are_those_of_scikit_learn(kernel, expected):
+    tolerance = 64 * np.finfo(float).eps * np.max(np.abs(expected))
+    np.testing.assert_allclose(kernel.exact(X), expected, rtol=0, atol=tolerance)
+    if "explicit" in kernel.default_maps:
+        (cell,) = study(kernel, ["explicit"], ["iid", "orthogonal"], [4, 8], POINTS).cells
+        assert (cell.sampler, cell.num_projections, len(cell.errors)) == ("none", 0, 1)
+        assert cell.median < 64 * np.finfo(float).eps and math.isnan(cell.bias)
+
+
+@pytest.mark.parametrize("kernel", [Gaussian(8.0), Softmax(8.0)], ids=lambda k: k.name)
+@pytest.mark.parametrize("sampler", ["iid", "orthogonal"])
+@pytest.mark.parametrize("name", ["trig", "phase", "positive", "hyperbolic"])
+def test_expected_errors_are_the_measured_ones(kernel, sampler, name):
+    both = study(kernel, ["trig", "phase", "positive", "hyperbolic"], ["iid", "orthogonal"], [16], POINTS, 2).cells
+    (cell,) = study(kernel, [name], [sampler], [16], POINTS, DRAWS).cells
+    measured = np.square(cell.errors)
+    assert cell.measurable
+    assert deviation(measured, cell.expected**2) < LIMIT
+    wrong = [other.expected for other in both if (other.map, other.sampler) != (name, sampler)]
+    far = [expected for expected in wrong if abs(expected / cell.expected - 1.0) > 0.3]
+    assert len(far) >= 2 and all(deviation(measured, expected**2) > LIMIT for expected in far)
+
+
+def test_the_gap_of_phase_and_trig_is_the_closed_form():
+    """At D features and iid rows: the mean over pairs, with weights K^2, of (1 - exp(-|x - y|^2 / sigma^2) / 2) / D."""
+    found = study(Gaussian(2.0), ["trig", "phase"], ["iid", "orthogonal"], [8, 32], POINTS, DRAWS, budget="features")
+    t2 = squared_distance(X / 2.0, X / 2.0)
+    share = np.sum(np.exp(-t2) * (1.0 - 0.5 * np.exp(-t2))) / np.sum(np.exp(-t2))
+    gaps = {(gap.sampler, gap.num_features): gap for gap in found.gaps()}
+    assert set(gaps) == {("iid", 8), ("iid", 32), ("orthogonal", 8), ("orthogonal", 32)}
+    for (sampler, features), gap in gaps.items():
+        if sampler == "iid":
+            assert gap.expected == pytest.approx(share / features, rel=1e-10)
+        half = gap.high - gap.measured
+        assert abs(gap.measured - gap.expected) < LIMIT / 1.96 * half and 0 < LIMIT / 1.96 * half < gap.measured
+
+
+def test_long_points_do_not_overflow():
+    """exp(|x|^2/2) would be exp(20000): trig is exact where x = y, and no entry is beyond what cosines can give."""
+    points = Points(200.0 * X, "long")
+    found = study(Gaussian(1.0), ["trig", "phase", "positive"], ["iid"], [32], points)
+    trig, phase, positive = found.cells
+    assert trig.max_abs_error <= 1.0 and 0.1 < phase.max_abs_error <= 2.0 and np.isfinite(positive.median)
+    near = study(Gaussian(1.0), ["trig"], ["iid"], [32], points._replace(values=200.0 + X[:1] + 0.0 * X)).cells[0]
+    assert near.median < 1e-12  # all points are equal, and long
+
+
+def test_bias_is_told_from_chance():
+    found = study(
+        Gaussian(3.0), ["trig", "trig-blog", "exp-tutorial", "taylor"], ["iid", "orthogonal-blog"], [16], POINTS
+    )
+    verdicts = {(cell.map, cell.sampler): cell.biased for cell in found.cells}
+    trig = found.cells[0]  # an honest map, at a level where a false alarm never comes
+    assert trig.bias * math.sqrt(20) < float(special.stdtrit(19, 1.0 - 2e-8)) * trig.spread
+    assert verdicts["trig-blog", "iid"] and verdicts["exp-tutorial", "iid"] and verdicts["trig", "orthogonal-blog"]
+    taylor = found.cells[-1]
+    assert taylor.median == pytest.approx(taylor.expected, rel=1e-9) and taylor.sampler == "none"
+
+
+def test_bias_and_spread_are_those_of_the_draws():
+    kernel, x = Gaussian(2.0), X / 2.0
+    (cell,) = study(kernel, ["trig"], ["iid"], [8], POINTS, draws=5).cells
+    from favorbench.streams import stream
+
+    grams = np.stack(
+        [
+            np.cos(squares := (x[:, None] - x[None]) @ omega.T).mean(-1) + 0.0 * squares.mean(-1)
+            for omega in (fb.sample_omega("iid", 8, 4, stream(0, "kernel", "omega", "iid", i)) for i in range(5))
+        ]
+    )
+    exact = kernel.exact(X)
+    size = np.linalg.norm(exact)
+    assert cell.errors == pytest.approx([np.linalg.norm(gram - exact) / size for gram in grams], rel=1e-9)
+    assert cell.max_abs_errors == pytest.approx([np.max(np.abs(gram - exact)) for gram in grams], rel=1e-9)
+    assert cell.bias == pytest.approx(np.linalg.norm(grams.mean(0) - exact) / size, rel=1e-9)
+    assert cell.spread == pytest.approx(math.sqrt(np.sum(np.var(grams, axis=0, ddof=1))) / size, rel=1e-9)
+    values = np.linalg.eigvalsh(exact)[::-1]
+    assert cell.best == pytest.approx(np.linalg.norm(values[16:]) / size, rel=1e-6)
+
+
+def test_what_sampling_cannot_measure_is_marked():
+    cell = study(Softmax(1.0), ["positive"], ["iid"], [16], POINTS).cells[0]
+    assert not cell.measurable and cell.median < 0.5 * cell.expected and not cell.biased
+
+
+def test_points_are_read_from_files():
+    np.save("points.npy", X.astype(np.float32))
+    pd.DataFrame(X).to_csv("headed.csv", index=False, header=["a", "b", "c", "d"])
+    pd.DataFrame(X).to_csv("bare.csv", index=False, header=False)
+    np.save("whole.npy", np.arange(6).reshape(3, 2))
+    np.testing.assert_array_equal(read_points("points.npy"), X.astype(np.float32))
+    np.testing.assert_array_equal(read_points("headed.csv"), X)
+    np.testing.assert_array_equal(read_points("bare.csv"), X)
+    assert read_points("whole.npy").dtype == np.float64
+
+
+BAD_FILES = {
+    "absent.npy": (None, "No such file"),
+    "points.txt": (b"1,2\n", "ending in .npy or .csv"),
+    "empty.csv": (b"\n\n", "it is empty"),
+    "headed.csv": (b"a,b\n", "headings only"),
+    "word.csv": (b"1,2\n3,four\n", "four"),
+    "ragged.csv": (b"1,2\n3\n", "number of columns changed"),
+    "latin.csv": (b"1,\xe9\n", "utf-8"),
+    "hole.csv": (b"1,nan\n", "NaN or infinite"),
+    "torn.npy": (b"\x93NUMPY", "cannot read"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_bad_file_is_one_clear_line(name):
+    content, said = BAD_FILES[name]
+    if content is not None:
+        Path(name).write_bytes(content)
+    line = refused("kernel", "gaussian", "--points", name)
+    assert said in line and name in line
+    with pytest.raises(InputError):
+        read_points(name)
+
+
+def test_objects_are_never_unpickled():
+    np.save("objects.npy", np.array([[object()]]), allow_pickle=True)
+    np.save("deep.npy", np.zeros((2, 3, 4)))
+    assert "never read" in refused("kernel", "--points", "objects.npy")
+    assert "shape (2, 3, 4); allowed: (points, d)" in refused("kernel", "--points", "deep.npy")
+
+
+SMALL = ["-R", "4,8", "--num-points", "12", "-d", "3", "--trials", "3"]
+
+MISTAKES = [
+    (["kernel", "gausian"], "is not one of"),
+    (["kernel", "gaussian", "--maps", "trigg"], "did you mean 'trig'"),
+    (["kernel", "gaussian", "--maps", "explicit"], "unknown map 'explicit'"),
+    (
+        ["kernel", "polynomial", "--maps", "trig"],
+        "'trig' given, allowed for the polynomial kernel: explicit, tensorsketch",
+    ),
+    (["kernel", "cosine", "--maps", "tensorsketch"], "allowed for the cosine kernel: explicit"),
+    (["kernel", "linear", "--sigma", "2"], "the linear kernel has no bandwidth"),
+    (["kernel", "gaussian", "--degree", "2"], "only polynomial does"),
+    (["kernel", "softmax", "--constant", "1"], "only polynomial does"),
+    (["kernel", "polynomial", "--constant", "-1"], "--constant: -1 given, allowed: 0 to 1e6"),
+    (["kernel", "polynomial", "--degree", "0"], "--degree"),
+    (["kernel", "polynomial", "--degree", "12"], "30421755 features of 200 points"),
+    (["kernel", "gaussian", "--sigma", "0"], "--sigma: 0 given, allowed: a number above 0"),
+    (["kernel", "gaussian", "--scale", "nan"], "--scale: nan given"),
+    (["kernel", "gaussian", "--samplers", "idd"], "did you mean 'iid'"),
+    (["kernel", "gaussian", "-R", "0"], "-R: '0' given"),
+    (["kernel", "gaussian", "-R", "1", "--budget", "features"], "trig has 2 features a projection"),
+    (["kernel", "gaussian", "-R", "100000000"], "use a smaller -R"),
+    (["kernel", "gaussian", "--num-points", "5000"], "--num-points"),
+    (["kernel", "softmax", "--scale", "30"], "overflows float64: use a smaller --scale"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), MISTAKES, ids=[" ".join(a) for a, _ in MISTAKES])
+def test_a_mistake_is_one_clear_line_and_exit_2(arguments, said):
+    assert said in refused(*arguments)
+
+
+def test_points_of_a_file_are_taken_as_asked():
+    np.save("points.npy", X)
+    assert "has 30; ask for at most that" in refused("kernel", "--points", "points.npy", "--num-points", "31")
+    assert "leave -d out" in refused("kernel", "--points", "points.npy", "-d", "4")
+    np.save("zero.npy", 0.0 * X)
+    assert "is 0 for every pair" in refused("kernel", "linear", "--points", "zero.npy")
+    out = run("kernel", "--points", "points.npy", "--num-points", "10", "-R", "4", "--trials", "2")[1]
+    assert "10 of 30 points of points.npy, d = 4" in out
+
+
+@pytest.mark.parametrize("name", ["gaussian", "softmax", "polynomial", "cosine", "linear"])
+def test_the_command_prints_a_table_and_json_and_draws(name):
+    code, out, err = run("kernel", name, *SMALL, "--out", "figures")
+    assert (code, err) == (0, "") and f"{name} kernel" in out and "mean of K" in out
+    for suffix in ("png", "svg", "csv"):
+        assert f"figures/kernel-{name}.{suffix}\n" in out and Path(f"figures/kernel-{name}.{suffix}").stat().st_size > 0
+    code, out, err = run("kernel", name, *SMALL, "--json")
+    found = json.loads(out)
+    assert (code, err, found["kernel"], found["files"]) == (0, "", name, [])
+    for cell in found["cells"]:
+        assert len(cell["errors"]) == (1 if cell["map"] == "explicit" else 3) and cell["median"] is not None
+    assert len(found["gaps"]) == (2 if name == "gaussian" else 0)  # trig at R = 4 and phase at R = 8, twice
+
+
+def test_the_same_seed_gives_the_same_table_and_another_another():
+    first, second, other = (run("kernel", *SMALL, "--seed", seed)[1] for seed in ("0", "0", "1"))
+    assert first == second != other
+
+
+def test_the_figure_holds_what_it_shows():
+    found = study(Gaussian(2.0), ["trig", "phase"], ["iid"], [8, 32], POINTS, 3, budget="features")
+    assert isinstance(found, GramStudy)
+    from favorbench.figures import gram
+
+    gram.draw(found, "kernel", Path("figures"))
+    data = pd.read_csv("figures/kernel.csv").set_index(["series", "num_features"])
+    cell = next(cell for cell in found.cells if (cell.map, cell.num_features) == ("phase", 32))
+    row = data.loc[("phase, iid", 32)]
+    assert row["measured"] == pytest.approx(math.sqrt(cell.squared.value)) and row["closed_form"] == cell.expected
+    gap = found.gaps()[0]
+    assert data.loc[("iid", gap.num_features), "closed_form"] == pytest.approx(gap.expected * gap.num_features)
