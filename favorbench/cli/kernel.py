@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def kernel(
     name: Annotated[
         Literal["gaussian", "softmax", "polynomial", "cosine", "linear"],
-        typer.Argument(metavar="KERNEL", help="gaussian, softmax, polynomial, cosine or linear."),
+        typer.Argument(help="Which kernel."),
     ] = "gaussian",
     maps: Annotated[
         str | None,
