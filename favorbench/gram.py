@@ -8,7 +8,7 @@ import numpy as np
 import scipy
 
 from favorbench.attention import kernel_estimate
-from favorbench.errors import ScenarioError
+from favorbench.errors import EstimatorError, FavorbenchError, ScenarioError
 from favorbench.inputs.points import Points
 from favorbench.maps import FeatureMap, Sample
 from favorbench.registry import label
@@ -232,8 +232,13 @@ def _estimate(job: _Job, x: np.ndarray, draw: int, seed: int) -> np.ndarray:
     """The Gram matrix that one draw gives."""
     omega = job.sampler.sample(stream(seed, "kernel", "omega", job.sampler_label, draw), job.size, x.shape[1])
     names = ("kernel", "extra", job.map_label, job.sampler_label, draw)
-    extra = job.map.draw_extra(stream(seed, *names), job.size, x.shape[1])
-    return kernel_estimate(x, x, Sample(omega, extra), job.map)
+    try:
+        extra = job.map.draw_extra(stream(seed, *names), job.size, x.shape[1])
+        return kernel_estimate(x, x, Sample(omega, extra), job.map)
+    except (MemoryError, FavorbenchError):
+        raise
+    except Exception as error:  # a user's map may fail in any way
+        raise EstimatorError(f"{job.map_label} failed: {type(error).__name__}: {error}") from error
 
 
 def _expected(kernel: Kernel, job: _Job, points: np.ndarray, gram: np.ndarray, draws: int) -> tuple[float, bool]:

@@ -69,7 +69,8 @@ class Softmax(Kernel):
         return get_map(spec)
 
     def variance(self, feature_map: FeatureMap, sampler: Sampler, points: np.ndarray, size: int) -> np.ndarray | None:
-        return _times_square(relative_variance(feature_map, sampler, *_twice(self, points), size), self.exact(points))
+        x = self.scaled(points)
+        return _times_square(relative_variance(feature_map, sampler, x, x, size), self.exact(points))
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,8 @@ class Gaussian(Kernel):
         return TimesNorm(get_map(spec))
 
     def variance(self, feature_map: FeatureMap, sampler: Sampler, points: np.ndarray, size: int) -> np.ndarray | None:
-        return _times_square(relative_variance(feature_map, sampler, *_twice(self, points), size), self.exact(points))
+        x, of_softmax = self.scaled(points), feature_map.wrapped if isinstance(feature_map, TimesNorm) else feature_map
+        return _times_square(relative_variance(of_softmax, sampler, x, x, size), self.exact(points))
 
 
 @dataclass(frozen=True)
@@ -206,11 +208,6 @@ def shown_name(feature_map: FeatureMap) -> str:
 
 def _times_norm(blocks: tuple[Features, ...], x: Array) -> tuple[Features, ...]:
     return tuple(block._replace(log_scale=block.log_scale - half_squared_norm(x)) for block in blocks)
-
-
-def _twice(kernel: Kernel, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    x = kernel.scaled(points)
-    return x, x
 
 
 def _times_square(relative: np.ndarray | None, kernel: np.ndarray) -> np.ndarray | None:

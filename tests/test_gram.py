@@ -310,3 +310,29 @@ def test_the_figure_holds_what_it_shows():
     assert row["measured"] == pytest.approx(math.sqrt(cell.squared.value)) and row["closed_form"] == cell.expected
     gap = found.gaps()[0]
     assert data.loc[("iid", gap.num_features), "closed_form"] == pytest.approx(gap.expected * gap.num_features)
+
+
+OWN_MAPS = """
+from dataclasses import dataclass
+from favorbench.maps.positive import Positive
+
+@dataclass(frozen=True)
+class Mine(Positive):
+    name = "mine"
+
+@dataclass(frozen=True)
+class Broken(Positive):
+    name = "broken"
+
+    def features(self, x, projection, sample):
+        return 1 / 0
+"""
+
+
+def test_a_map_of_the_users_own():
+    Path("kernel_maps.py").write_text(OWN_MAPS)
+    arguments = ["kernel", *SMALL, "--samplers", "iid", "--json", "--maps"]
+    cells = json.loads(run(*arguments, "positive,kernel_maps:Mine")[1])["cells"]
+    mine, positive = ([c["errors"] for c in cells if c["map"] == name] for name in ("mine", "positive"))
+    assert len(mine) == 2 and mine == positive
+    assert "broken failed: ZeroDivisionError" in refused(*arguments, "kernel_maps:Broken")
