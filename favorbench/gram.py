@@ -254,7 +254,7 @@ def _expected(kernel: Kernel, job: _Job, points: np.ndarray, gram: np.ndarray, d
         return math.nan, True
     if not job.sampler.gaussian_rows and not job.map.own_sample:
         variance = variance + (_targets(job, x) - gram) ** 2
-    total = float(np.sum(variance))
+    total = max(float(np.sum(variance)), 0.0)  # where it is 0, rounding may leave less
     reach = draws_needed(job.map, x, x) <= draws * job.size
     gated = job.map.pair_argument(x, x) is not None and not np.all(reach)
     measurable = not gated or float(np.sum(variance[reach])) >= SHARE * total

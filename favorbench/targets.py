@@ -18,6 +18,8 @@ from favorbench.samplers import Sampler
 from favorbench.samplers.base import RowLaw
 from favorbench.theory import relative_variance
 
+LARGEST_EXPONENT = 700.0  # exp of more overflows float64, and the hypergeometric functions of pair terms take for ever
+
 
 class Kernel(ABC):
     """A kernel with its parameters; ``points`` are (n, d), as the user gives them."""
@@ -69,8 +71,7 @@ class Softmax(Kernel):
         return get_map(spec)
 
     def variance(self, feature_map: FeatureMap, sampler: Sampler, points: np.ndarray, size: int) -> np.ndarray | None:
-        x = self.scaled(points)
-        return _times_square(relative_variance(feature_map, sampler, x, x, size), self.exact(points))
+        return _variance(feature_map, sampler, self.scaled(points), size, self.exact(points))
 
 
 @dataclass(frozen=True)
@@ -96,8 +97,8 @@ class Gaussian(Kernel):
         return TimesNorm(get_map(spec))
 
     def variance(self, feature_map: FeatureMap, sampler: Sampler, points: np.ndarray, size: int) -> np.ndarray | None:
-        x, of_softmax = self.scaled(points), feature_map.wrapped if isinstance(feature_map, TimesNorm) else feature_map
-        return _times_square(relative_variance(of_softmax, sampler, x, x, size), self.exact(points))
+        of_softmax = feature_map.wrapped if isinstance(feature_map, TimesNorm) else feature_map
+        return _variance(of_softmax, sampler, self.scaled(points), size, self.exact(points))
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,14 @@ def _times_norm(blocks: tuple[Features, ...], x: Array) -> tuple[Features, ...]:
     return tuple(block._replace(log_scale=block.log_scale - half_squared_norm(x)) for block in blocks)
 
 
-def _times_square(relative: np.ndarray | None, kernel: np.ndarray) -> np.ndarray | None:
+def _variance(
+    feature_map: FeatureMap, sampler: Sampler, x: np.ndarray, size: int, kernel: np.ndarray
+) -> np.ndarray | None:
+    """From the relative variance of a map of exp(x.y); None where that is beyond float64."""
+    argument = feature_map.pair_argument(x, x)
+    if argument is not None and np.max(np.abs(argument)) > LARGEST_EXPONENT:
+        return None
+    relative = relative_variance(feature_map, sampler, x, x, size)
     return None if relative is None else relative * kernel**2
 
 

@@ -152,6 +152,8 @@ def test_long_points_do_not_overflow():
     found = study(Gaussian(1.0), ["trig", "phase", "positive"], ["iid"], [32], points)
     trig, phase, positive = found.cells
     assert trig.max_abs_error <= 1.0 and 0.1 < phase.max_abs_error <= 2.0 and np.isfinite(positive.median)
+    assert math.isnan(trig.expected)  # cosh(|x - y|^2) is beyond float64
+    assert json.loads(run("kernel", *SMALL, "--scale", "1e5", "--json")[1])["cells"][0]["expected"] is None
     near = study(Gaussian(1.0), ["trig"], ["iid"], [32], points._replace(values=200.0 + X[:1] + 0.0 * X)).cells[0]
     assert near.median < 1e-12  # all points are equal, and long
 
@@ -187,6 +189,13 @@ def test_bias_and_spread_are_those_of_the_draws():
     assert cell.spread == pytest.approx(math.sqrt(np.sum(np.var(grams, axis=0, ddof=1))) / size, rel=1e-9)
     values = np.linalg.eigvalsh(exact)[::-1]
     assert cell.best == pytest.approx(np.linalg.norm(values[16:]) / size, rel=1e-6)
+
+
+def test_one_point_and_one_draw_are_enough():
+    cells = json.loads(run("kernel", "--num-points", "1", "--trials", "1", "-d", "1", "--json")[1])["cells"]
+    trig = [cell for cell in cells if cell["map"] == "trig"]
+    assert max(cell["median"] for cell in trig) < 1e-15 and max(cell["expected"] for cell in trig) < 1e-7  # x = y
+    assert cells[0]["bias"] is None and "median of 1 draws" in run("kernel", *SMALL[:-1], "1")[1]
 
 
 def test_what_sampling_cannot_measure_is_marked():
