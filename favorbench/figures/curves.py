@@ -14,6 +14,7 @@ from favorbench.summary import CELL, Results
 from favorbench.tables import describe_cell, size_axis, what_r_means
 
 PANELS = 12  # in one figure; more go to name-2, name-3, ...
+CURVES = 12  # in one panel, at most: more cannot be told apart
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,10 @@ def draw_panels(
     metric: str,
     directory: Path,
 ) -> list[Path]:
-    """Draw the panels, PANELS to a figure, and save each figure with its numbers."""
+    """Draw the panels, PANELS to a figure, and save each figure with its numbers; nothing with too many curves."""
     written: list[Path] = []
+    if any(len({series(row) for _, row in panel.maps.iterrows()}) > CURVES for panel in panels):
+        return []
     pages = [panels[i : i + PANELS] for i in range(0, len(panels), PANELS)]
     for number, page in enumerate(pages, start=1):
         with style.context():
