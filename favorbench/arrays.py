@@ -213,6 +213,18 @@ class Backend:
         return importlib.import_module("torch").cuda.get_device_name(self.device) if self.device != "cpu" else None
 
 
+def as_like(host: np.ndarray, other: Array) -> Array:
+    """A host array with the library, the device and the dtype of another one."""
+    return array_namespace(other).asarray(host, dtype=other.dtype, device=device(other))
+
+
+def looked_up(table: np.ndarray, index: Array) -> Array:
+    """table[index] for an array of whole numbers in floating point, which also gives the result its dtype."""
+    xp = array_namespace(index)
+    flat = xp.reshape(xp.astype(index, xp.int64), (-1,))
+    return xp.reshape(xp.take(as_like(table, index), flat), index.shape)
+
+
 def to_torch(array: np.ndarray) -> Array:
     """A torch tensor with the numbers and the precision of a NumPy array."""
     return importlib.import_module("torch").from_numpy(np.ascontiguousarray(array))

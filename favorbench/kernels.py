@@ -3,12 +3,13 @@
 import functools
 import itertools
 import math
+from collections import Counter
 
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import array_namespace
 from jaxtyping import Float
 
-from favorbench.arrays import Array, half_squared_norm
+from favorbench.arrays import Array, as_like, half_squared_norm
 
 
 def softmax_kernel(x: Float[Array, "*batch n d"], y: Float[Array, "*batch l d"]) -> Float[Array, "*batch n l"]:
@@ -42,24 +43,36 @@ def polynomial_features(
     for degree 2 in the plane, [x1^2, sqrt2 x1 x2, x2^2]. Constant 0 keeps the monomials of full degree only.
     """
     xp = array_namespace(x)
-    parts = []
-    for order in range(degree + 1) if constant else (degree,):
-        indices, squares = _monomials(x.shape[-1], order)
-        factor = math.comb(degree, order) * constant ** (degree - order)
-        column = xp.ones_like(x[..., :1]) * xp.asarray(np.sqrt(factor * squares), dtype=x.dtype, device=device(x))
-        for i in range(order):
-            column = column * xp.take(x, xp.asarray(indices[:, i], device=device(x)), axis=-1)
-        parts.append(column)
-    return xp.concat(parts, axis=-1)
+    orders = range(degree + 1) if constant else (degree,)
+    products = _monomials(x, degree)
+    coefficients = np.concatenate(
+        [_inverse_factorials(x.shape[-1], order) / math.factorial(degree - order) * constant ** (degree - order)
+         for order in orders]
+    )  # fmt: skip
+    roots = as_like(np.sqrt(math.factorial(degree) * coefficients), x)
+    return xp.concat([products[order] for order in orders], axis=-1) * roots
 
 
-@functools.cache
-def _monomials(dim: int, order: int) -> tuple[np.ndarray, np.ndarray]:
-    """The monomials of degree ``order``: for each its coordinates, repeated ones repeated, and order! / a!."""
-    indices = list(itertools.combinations_with_replacement(range(dim), order))
-    counts = [math.prod(math.factorial(index.count(i)) for i in set(index)) for index in indices]
-    shaped = np.array(indices, dtype=np.int64).reshape(len(indices), order)
-    return shaped, math.factorial(order) / np.array(counts, dtype=float)
+def _monomials(x: Array, degree: int) -> list[Array]:
+    """For each order up to degree all products of that many coordinates, in the order of their sorted indices.
+
+    x_i times the products of one order less whose indices are all at least i: a suffix of them.
+    """
+    xp = array_namespace(x)
+    found, suffixes = [xp.ones_like(x[..., :1])], [0] * x.shape[-1]
+    for _ in range(degree):
+        blocks = [x[..., i : i + 1] * found[-1][..., start:] for i, start in enumerate(suffixes)]
+        suffixes = list(itertools.accumulate((block.shape[-1] for block in blocks[:-1]), initial=0))
+        found.append(xp.concat(blocks, axis=-1))
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def _inverse_factorials(dim: int, order: int) -> np.ndarray:
+    """1 / a! of the monomials x^a of one order, in the order of ``_monomials``."""
+    chosen = itertools.combinations_with_replacement(range(dim), order)
+    repeats = (math.prod(math.factorial(count) for count in Counter(indices).values()) for indices in chosen)
+    return 1.0 / np.fromiter(repeats, dtype=np.float64)
 
 
 def squared_distance(x: Float[Array, "*batch n d"], y: Float[Array, "*batch l d"]) -> Float[Array, "*batch n l"]:

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from favorbench.arrays import GPU_TILE_ELEMENTS, Backend
-from favorbench.baselines import MATRIX_LIMIT, get_baseline
+from favorbench.baselines import MATRIX_LIMIT, Baseline, get_baseline
 from favorbench.errors import ScenarioError
 from favorbench.inputs import Head, get_input
 from favorbench.machine import Rates, one_core, rates
-from favorbench.maps import get_map
+from favorbench.maps import FeatureMap, get_map
 from favorbench.registry import label, nearest
 from favorbench.samplers import get_sampler
 from favorbench.scenario import Scenario
@@ -110,8 +110,7 @@ def _automatic_batch(backend: Backend, head: Head, width: int) -> int:
 def cost(scenario: Scenario, draws: tuple[Draw, ...]) -> Cost:
     """Rows exactly; memory and time (one worker) from operation counts and rates measured now, within a factor of 2."""
     maps = [get_map(spec) for spec in scenario.maps]
-    fixed = sum(name != "best-rank" for name in scenario.baselines)
-    per_size = len(maps) * len(scenario.samplers) + ("best-rank" in scenario.baselines)
+    baselines = [get_baseline(spec) for spec in scenario.baselines]
     machine = _rates()
     seconds, memory, rows = 0.0, 0, 0
     for draw in draws:
@@ -121,18 +120,33 @@ def cost(scenario: Scenario, draws: tuple[Draw, ...]) -> Cost:
         flops = 4.0 * entries * head.head_dim
         exps = float(entries)
         for feature_map in maps:
-            columns = feature_map.num_features(width, head.head_dim) * len(scenario.samplers)
+            columns = feature_map.num_features(width, head.head_dim) * _samples(scenario, feature_map)
             flops += 2.0 * tokens * columns * (2 * head.head_dim + 1)
             exps += 3.0 * tokens * columns
-        decomposed = "best-rank" in scenario.baselines and entries <= MATRIX_LIMIT
+        whole = rows_measured == head.query_len and entries <= MATRIX_LIMIT
+        answering = [baseline for baseline in baselines if whole or not baseline.needs_all_rows]
+        decomposed = any(baseline.needs_all_rows for baseline in answering)
         flops += 12.0 * head.query_len**3 if decomposed else 0.0
+        landmarks = sum(baseline.name in ("nystrom", "wildcat") for baseline in answering)
+        flops += 2.0 * landmarks * tokens * width * (width + 2 * head.head_dim)
         seconds += flops / machine.gemm + exps / machine.exp
-        memory = max(
-            memory, 8 * (5 * tokens * head.head_dim + width * head.head_dim + (4 * entries if decomposed else 0))
-        )
-        rows += fixed + len(draw.sizes) * per_size
+        matrices = 4 * entries if decomposed else head.seq_len * width if "wildcat" in scenario.baselines else 0
+        memory = max(memory, 8 * (5 * tokens * head.head_dim + width * head.head_dim + matrices))
+        rows += _rows(scenario, maps, answering, len(draw.sizes))
     cells = len({(d.input, d.head, d.scale, d.dtype) for d in draws})
     return Cost(len(draws), rows, cells, memory, seconds)
+
+
+def _rows(scenario: Scenario, maps: Sequence[FeatureMap], baselines: Sequence[Baseline], sizes: int) -> int:
+    """Rows of one draw: one for each sampler and R, but for what does not depend on them."""
+    every_size = [_samples(scenario, m) for m in maps if m.features_per_projection]
+    every_size += [1 for baseline in baselines if baseline.every_size]
+    return sizes * sum(every_size) + len(maps) + len(baselines) - len(every_size)
+
+
+def _samples(scenario: Scenario, feature_map: FeatureMap) -> int:
+    """How many samples a map is measured on: one for each sampler, unless omega plays no part."""
+    return 1 if feature_map.own_sample or not feature_map.features_per_projection else len(scenario.samplers)
 
 
 def _sizes(scenario: Scenario, head_dim: int) -> tuple[int, ...]:

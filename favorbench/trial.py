@@ -172,8 +172,9 @@ def _samples(scenario: Scenario, draws: Sequence[Draw], study: Study) -> Iterato
             yield name, omega(sampler, widest), [estimator(m, name, num_projections(m)) for m in together]
         alone += [(m, sampler, label(sampler)) for m in sampled if m not in together]
     for feature_map, sampler, name in alone:
-        for size in num_projections(feature_map) if feature_map.features_per_projection else (1,):
-            yield name, omega(sampler, size), [estimator(feature_map, name, (size,))]
+        every = num_projections(feature_map) if feature_map.features_per_projection else (1,)
+        for group in [every] if sampler is None and feature_map.nested else [(size,) for size in every]:
+            yield name, omega(sampler, group[-1]), [estimator(feature_map, name, group)]
 
 
 def _measure(

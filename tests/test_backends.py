@@ -21,8 +21,9 @@ if importlib.util.find_spec("torch") is not None:
     BACKENDS.append(pytest.param(to_torch, from_torch, id="torch"))
 
 MAPS = ["trig", "phase", "positive", "hyperbolic", "trig-tutorial", "exp-tutorial", "positive-eps", "oprf",
-        "oprf(rho=0.5)", "saderf", "sderf", "aderf", "aderf-sderf", "centre:hyperbolic",
-        "centre:aderf-sderf"]  # fmt: skip
+        "oprf(rho=0.5)", "saderf", "sderf", "aderf", "aderf-sderf", "centre:hyperbolic", "centre:aderf-sderf", "hybrid",
+        "poisson", "geometric", "maclaurin", "maclaurin(law='poisson', vectors='gaussian', exact=2)", "tensorsketch",
+        "tensorsketch(degree=4, exact=3)", "taylor", "relu", "elu"]  # fmt: skip
 
 
 @pytest.mark.parametrize(("to", "back"), BACKENDS)

@@ -48,7 +48,9 @@ def parameters_of(member: type) -> st.SearchStrategy:
     values = {}
     for field in dataclasses.fields(member):
         if field.init and "float" in str(field.type):
-            values[field.name] = st.floats(1e-9, 1e9) | st.integers(1, 10**9) | st.just(field.default)
+            values[field.name] = (
+                st.floats(0.01, 0.99) | st.floats(1e-9, 1e9) | st.integers(1, 256) | st.just(field.default)
+            )
         elif field.init and field.type is int:
             values[field.name] = st.integers(1, 12)
     return st.fixed_dictionaries({}, optional=values)
@@ -57,8 +59,14 @@ def parameters_of(member: type) -> st.SearchStrategy:
 def built(kind, transforms):
     """Any registered member with any parameters inside up to three transforms."""
 
+    def allowed(member, parameters):
+        try:
+            return member(**parameters)
+        except ValueError:
+            return None
+
     def make(member):
-        made = parameters_of(member).map(lambda parameters: member(**parameters))
+        made = parameters_of(member).map(lambda parameters: allowed(member, parameters)).filter(lambda m: m is not None)
         return st.tuples(made, st.lists(st.sampled_from(transforms), max_size=3)).map(wrap) if transforms else made
 
     def wrap(pair):

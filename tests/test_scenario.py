@@ -130,7 +130,8 @@ def test_redraw_for_every_size_makes_a_draw_of_each():
 def test_the_estimate_counts_rows_exactly():
     from favorbench.trial import run_draws
 
-    scenario = small_scenario()
+    maps, baselines = "positive,trig,taylor,poisson,tensorsketch", "uniform,taylor-1,best-rank,nystrom,wildcat"
+    scenario = small_scenario(maps=maps, baselines=baselines)
     draws = plan(scenario)
     found = cost(scenario, draws)
     assert found.rows == sum(len(rows) for rows in run_draws(scenario, draws[:1]) * len(draws))

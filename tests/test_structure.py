@@ -15,10 +15,9 @@ from tests.conftest import REPOSITORY
 #: Top to bottom: a module imports only from those above it (and from its own package).
 ORDER = [
     "errors", "formats", "papers", "arrays", "machine", "streams", "registry", "kernels", "logsum", "samplers", "maps",
-    "causal", "attention", "theory", "targets", "inputs", "gram", "metrics", "baselines", "verify", "scenario", "plan",
-    "trial", "worker", "provenance", "store", "summary", "speed", "tables", "ranking", "report", "run", "figures",
-    "claims", "reproduce",
-    "audit", "catalogue", "console", "cli", "__init__", "__main__",
+    "causal", "attention", "theory", "targets", "inputs", "gram", "metrics", "landmarks", "baselines", "verify",
+    "scenario", "plan", "trial", "worker", "provenance", "store", "summary", "speed", "tables", "ranking", "report",
+    "run", "figures", "claims", "reproduce", "audit", "catalogue", "console", "cli", "__init__", "__main__",
 ]  # fmt: skip
 
 

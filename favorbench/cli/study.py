@@ -47,7 +47,9 @@ def sweep(
     ] = None,
     backend: Annotated[str | None, typer.Option(help="Array library: numpy or torch.")] = None,
     device: Annotated[str | None, typer.Option(help="Device of torch: cpu, cuda or cuda:N.")] = None,
-    baselines: Annotated[str | None, typer.Option(help="uniform (always), taylor-1, taylor-2, best-rank.")] = None,
+    baselines: Annotated[
+        str | None, typer.Option(help="uniform (always), taylor-1, taylor-2, best-rank, nystrom, wildcat.")
+    ] = None,
     budget: Annotated[str | None, typer.Option(help="What -R counts: projections or features.")] = None,
     redraw: Annotated[str | None, typer.Option(help="New inputs for each trial, or for each R.")] = None,
     trials: Annotated[str | None, typer.Option(help="Draws of every cell.", metavar="<int>")] = None,

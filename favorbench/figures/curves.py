@@ -130,9 +130,9 @@ def _draw(
 
 
 def _axes(ax: Axes, panel: Panel, drawn: pd.DataFrame, x: str, metric: str) -> None:
-    baselines = panel.baselines
-    firm = baselines[baselines["map"] != "best-rank"][f"{metric}_median"]
-    best = baselines[baselines["map"] == "best-rank"][f"{metric}_median"]
+    for_every_r = panel.baselines["num_projections"] > 0
+    firm = panel.baselines[~for_every_r][f"{metric}_median"]
+    best = panel.baselines[for_every_r][f"{metric}_median"]  # nothing at R = L
     if metric in ("mse", "relative_error", "max_abs_error"):
         quantiles = [*drawn[f"{metric}_median"], *drawn[f"{metric}_q10"], *drawn[f"{metric}_q90"]]
         style.log_limits(ax, [*quantiles, *firm], [*best])

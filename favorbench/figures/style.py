@@ -27,6 +27,8 @@ BASELINES = {
     "taylor-1": {"color": "0.45", "linestyle": "-.", "label": "taylor-1"},
     "taylor-2": {"color": "0.45", "linestyle": ":", "label": "taylor-2"},
     "best-rank": {"color": "0.45", "linestyle": "-", "label": "best-rank (rank R)", "marker": "x", "markersize": 5},
+    "nystrom": {"color": "0.6", "linestyle": "--", "label": "nystrom (R landmarks)", "marker": "+", "markersize": 6},
+    "wildcat": {"color": "0.6", "linestyle": "-", "label": "wildcat (R landmarks)", "marker": "*", "markersize": 5},
 }
 
 RC = {

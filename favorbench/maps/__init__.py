@@ -3,9 +3,14 @@
 from favorbench.maps.base import FeatureMap, Sample, WrappedMap
 from favorbench.maps.centre import Centre
 from favorbench.maps.exponential import ADERF, ADERFSDERF, OPRF, SADERF, SDERF
+from favorbench.maps.hybrid import Hybrid
+from favorbench.maps.integer import Geometric, Poisson
+from favorbench.maps.linear import ELU, ReLU
+from favorbench.maps.maclaurin import Maclaurin
 from favorbench.maps.positive import Hyperbolic, Positive
 from favorbench.maps.published import ExpTutorial, PositiveEps, TrigBlog, TrigTutorial
 from favorbench.maps.taylor import Taylor
+from favorbench.maps.tensorsketch import TensorSketch
 from favorbench.maps.trigonometric import Phase, Trig
 from favorbench.registry import build
 
@@ -19,11 +24,18 @@ MAPS: tuple[type[FeatureMap], ...] = (
     SDERF,
     ADERF,
     ADERFSDERF,
+    Hybrid,
+    Poisson,
+    Geometric,
+    Maclaurin,
+    TensorSketch,
+    Taylor,
+    ReLU,
+    ELU,
     TrigBlog,
     TrigTutorial,
     ExpTutorial,
     PositiveEps,
-    Taylor,
 )
 
 #: ``prefix:map`` for any map, a user's too; they nest.

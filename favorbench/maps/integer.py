@@ -1,0 +1,202 @@
+"""Discretely induced random features: powers of the coordinates, with random whole numbers as exponents."""
+
+import copy
+import math
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy
+from array_api_compat import array_namespace, is_torch_array
+
+from favorbench.arrays import Array, Features, as_like, from_torch, looked_up
+from favorbench.maps.base import FeatureMap, Sample
+from favorbench.samplers.laws import RowLaw
+
+MEAN_LIMIT = 256.0  # of an exponent that is fitted. Any law of full support is unbiased; exp(-256) is still normal
+
+
+class _IntegerMap(FeatureMap):
+    """What the two laws of the exponents share: phi(x) = prod_l x_l^(w_l) / sqrt(w_l! P(w_l)), 0^0 = 1."""
+
+    features_per_projection = 1
+    nonnegative = False  # but for coordinates that are all positive
+    unbiased = True
+    causal_safe = False
+    own_sample = True
+
+    fitted: Array | None
+
+    @abstractmethod
+    def _given(self) -> float | None:
+        """The parameter of the law, where it does not come from the data."""
+
+    @abstractmethod
+    def _best(self, moments: np.ndarray) -> np.ndarray:
+        """The parameter for E x_l^2 E y_l^2, (..., d)."""
+
+    @abstractmethod
+    def _exponents(self, uniform: Array, parameter: Array) -> Array:
+        """The whole numbers w at which the cumulative law passes ``uniform``."""
+
+    @abstractmethod
+    def _log_weights(self, parameter: Array, exponents: Array) -> Array:
+        """sum_l log(w_l! P(w_l)), (..., R)."""
+
+    @property
+    def takes_data(self) -> bool:
+        return self._given() is None
+
+    def draw_extra(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:
+        """Uniform numbers: the law of the exponents that are made of them may depend on the data."""
+        return rng.random((num_projections, head_dim))
+
+    def fit(self, x: Array, y: Array, omega: Array) -> "_IntegerMap":
+        if self._given() is not None:
+            return self
+        xp = array_namespace(x)
+        x, y = (xp.astype(a, xp.float64) for a in (x, y))
+        moments = xp.mean(x * x, axis=-2) * xp.mean(y * y, axis=-2)
+        best = self._best(from_torch(moments) if is_torch_array(moments) else np.asarray(moments))
+        new = copy.copy(self)
+        object.__setattr__(new, "fitted", as_like(best[..., None, None], moments))
+        return new
+
+    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+        xp = array_namespace(x)
+        uniform = xp.asarray(sample.extra, dtype=xp.float64)
+        parameter = self.fitted
+        if parameter is None:
+            parameter = as_like(np.full((1, 1), self.parameter(x.shape[-1])), uniform)
+        w = self._exponents(uniform, parameter)
+        log_weights = xp.astype(self._log_weights(parameter, w)[..., None, :], x.dtype)
+        powers, odd, used = (
+            xp.matrix_transpose(xp.astype(a, x.dtype)) for a in (w, xp.remainder(w, 2.0 * xp.ones_like(w)), w > 0)
+        )
+        zero, negative = (xp.astype(a, x.dtype) for a in (x == 0, x < 0))
+        sign = 1.0 - 2.0 * xp.remainder(negative @ odd, 2.0 * xp.ones_like(projection))
+        values = xp.where(zero @ used > 0, xp.zeros_like(sign), sign)
+        return (Features(values, xp.log(xp.abs(x) + zero) @ powers - 0.5 * log_weights),)
+
+    def parameter(self, head_dim: int) -> float:
+        """What is used where nothing was fitted: the given one, or the best for standard normal queries and keys."""
+        given = self._given()
+        return float(self._best(np.full(head_dim, 1.0 / head_dim))) if given is None else given
+
+    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+        return np.exp(x @ y.T)
+
+
+@dataclass(frozen=True)
+class Poisson(_IntegerMap):
+    """phi(x) = exp(rate d / 2) prod_l x_l^(w_l) rate^(-w_l / 2) / sqrt(R), w_l ~ Poisson(rate), integer exponents.
+
+    The log of the second moment of a pair is rate d + sum_l (x_l y_l)^2 / rate. Its mean over all pairs is smallest at
+    rate = sqrt(mean over l of E x_l^2 E y_l^2), which is what is fitted, at most MEAN_LIMIT; without data d^-1/2, right
+    for standard normal queries and keys. Good where the coordinates of queries and keys agree in sign; where their
+    signs are random the normalisers may be negative.
+    Likhosherstov et al. 2022, "Chefs' Random Tables", arXiv 2205.15317 (DIRF).
+    """
+
+    rate: float | None = None
+    fitted: Array | None = field(default=None, init=False, repr=False, compare=False)
+    name: ClassVar[str] = "poisson"
+    reference: ClassVar[str] = "Likhosherstov et al. 2022, arXiv 2205.15317 (Poisson)"
+
+    def __post_init__(self) -> None:
+        if self.rate is not None and not (_is_number(self.rate) and 0 < self.rate <= MEAN_LIMIT):
+            raise ValueError(f"rate must be a number above 0 and up to {MEAN_LIMIT:g}, got {self.rate!r}")
+        object.__setattr__(self, "causal_safe", self.rate is not None)
+
+    def _given(self) -> float | None:
+        return self.rate
+
+    def _best(self, moments: np.ndarray) -> np.ndarray:
+        return np.clip(np.sqrt(np.mean(moments, axis=-1)), np.finfo(float).tiny, MEAN_LIMIT)
+
+    def _exponents(self, uniform: Array, parameter: Array) -> Array:
+        xp = array_namespace(uniform)
+        w, mass = xp.zeros_like(uniform + parameter), xp.exp(-parameter)
+        total, largest = mass, float(xp.max(parameter))
+        for k in range(1, int(largest + 12.0 * math.sqrt(largest) + 20.0)):  # what lies beyond has less than 2^-53
+            above = uniform > total
+            if not bool(xp.any(above)):
+                break
+            w = w + xp.astype(above, w.dtype)
+            mass = mass * parameter / k
+            total = total + mass
+        return w
+
+    def _log_weights(self, parameter: Array, exponents: Array) -> Array:
+        xp = array_namespace(exponents)
+        return xp.sum(exponents * xp.log(parameter) - parameter, axis=-1)
+
+    def relative_variance(self, x: Array, y: Array, num_projections: int) -> Array:
+        """Under the given rate, or the one without data."""
+        rate = self.parameter(x.shape[-1])
+        return np.expm1(rate * x.shape[-1] + (x * x) @ (y * y).T / rate - 2.0 * (x @ y.T)) / num_projections
+
+
+@dataclass(frozen=True)
+class Geometric(_IntegerMap):
+    """phi(x) = p^(-d/2) prod_l x_l^(w_l) (1 - p)^(-w_l / 2) / sqrt(w_l!) / sqrt(R), P(w_l = k) = p (1 - p)^k.
+
+    The log of the second moment of a pair is sum_l log I0(2 |x_l y_l| / sqrt(1 - p)) - d log p. What is fitted is the p
+    that makes it smallest with (x_l y_l)^2 replaced by its mean over all pairs, E x_l^2 E y_l^2: since log I0(2 sqrt t)
+    is concave, that bounds the mean from above, and costs O(length d). Without data as for standard normal queries and
+    keys; the mean exponent is at most MEAN_LIMIT. At its best a little better than ``poisson``.
+    Likhosherstov et al. 2022, "Chefs' Random Tables", arXiv 2205.15317 (DIRF).
+    """
+
+    p: float | None = None
+    fitted: Array | None = field(default=None, init=False, repr=False, compare=False)
+    name: ClassVar[str] = "geometric"
+    reference: ClassVar[str] = "Likhosherstov et al. 2022, arXiv 2205.15317 (geometric)"
+
+    def __post_init__(self) -> None:
+        if self.p is not None and not (_is_number(self.p) and 1.0 / MEAN_LIMIT <= self.p < 1):
+            raise ValueError(f"p must be a number from {1.0 / MEAN_LIMIT:g} up to, but not, 1, got {self.p!r}")
+        object.__setattr__(self, "causal_safe", self.p is not None)
+
+    def _given(self) -> float | None:
+        return self.p
+
+    def _best(self, moments: np.ndarray) -> np.ndarray:
+        found = [_best_p(one) for one in moments.reshape(-1, moments.shape[-1])]
+        return np.array(found).reshape(moments.shape[:-1])
+
+    def _exponents(self, uniform: Array, parameter: Array) -> Array:
+        xp = array_namespace(uniform)
+        return xp.floor(xp.log1p(-uniform) / xp.log1p(-parameter))
+
+    def _log_weights(self, parameter: Array, exponents: Array) -> Array:
+        xp = array_namespace(exponents)
+        factorials = looked_up(scipy.special.gammaln(np.arange(1.0, float(xp.max(exponents)) + 2.0)), exponents)
+        return xp.sum(factorials + exponents * xp.log1p(-parameter) + xp.log(parameter), axis=-1)
+
+    def relative_variance(self, x: Array, y: Array, num_projections: int) -> Array:
+        """Under the given p, or the one without data."""
+        products = x[:, None, :] ** 2 * y**2
+        return np.expm1(_log_second_moment(self.parameter(x.shape[-1]), products) - 2.0 * (x @ y.T)) / num_projections
+
+
+def _log_second_moment(p: float, squares: np.ndarray) -> Any:
+    """sum_l log I0(2 |x_l y_l| / sqrt(1 - p)) - d log p for (x_l y_l)^2, (..., d)."""
+    argument = 2.0 * np.sqrt(squares / (1.0 - p))
+    return np.sum(np.log(scipy.special.i0e(argument)) + argument - math.log(p), axis=-1)
+
+
+def _best_p(squares: np.ndarray) -> float:
+    """The p of least second moment, by a bounded search in its log odds."""
+    low, high = -math.log(MEAN_LIMIT - 1.0), 20.0
+
+    def moment(log_odds: float) -> float:
+        return float(_log_second_moment(float(scipy.special.expit(log_odds)), squares))
+
+    found = scipy.optimize.minimize_scalar(moment, bounds=(low, high), method="bounded")
+    return float(scipy.special.expit(found.x))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
