@@ -20,6 +20,7 @@ class Ranked(NamedTuple):
     Two estimators without a letter in common differ detectably.
     """
 
+    kind: str
     map: str
     sampler: str
     num_features: int
@@ -62,8 +63,8 @@ def _ranking(trials: pd.DataFrame, chosen: pd.DataFrame, metric: str) -> Ranking
         low, high, _ = median_interval(values)
         rows.append(
             Ranked(
-                str(row["map"]), str(row["sampler"]), int(row["num_features"]), float(row[f"{metric}_median"]),
-                low, high, letter, str(row["versus_uniform"]),
+                str(row["kind"]), str(row["map"]), str(row["sampler"]), int(row["num_features"]),
+                float(row[f"{metric}_median"]), low, high, letter, str(row["versus_uniform"]),
             )
         )  # fmt: skip
     first = chosen.iloc[0]

@@ -15,7 +15,7 @@ from favorbench.arrays import DTYPES
 from favorbench.baselines import BASELINES, get_baseline
 from favorbench.errors import ScenarioError
 from favorbench.formats import ALIASES
-from favorbench.inputs import data_directory, get_input
+from favorbench.inputs import File, data_directory, get_input
 from favorbench.maps import get_map
 from favorbench.registry import canonical, label, nearest, source_digest, split_list
 from favorbench.samplers import get_sampler
@@ -92,14 +92,14 @@ class Scenario(BaseModel):
             "maps": get_map, "samplers": get_sampler, "baselines": get_baseline, "inputs": get_input
         }  # fmt: skip
         members = [builders[info.field_name](spec) for spec in specs]
-        labels = list(specs) if info.field_name == "inputs" else [label(member) for member in members]
+        labels = [spec if isinstance(m, File) else label(m) for spec, m in zip(specs, members, strict=True)]
         if info.field_name == "maps" and (taken := {b.name for b in BASELINES} & {m.name for m in members}):
             raise ScenarioError(f"a map may not be called {taken.pop()!r}: that is the name of a baseline")
         for i, name in enumerate(labels):
             if name in labels[:i]:
                 raise ScenarioError(f"{specs[i]!r} and {specs[labels.index(name)]!r} are both called {name!r}")
         if info.field_name == "inputs":
-            return specs
+            return tuple(labels)
         return tuple(canonical(spec, member) for spec, member in zip(specs, members, strict=True))
 
     @field_validator("baselines")

@@ -61,7 +61,8 @@ def varying(trials: pd.DataFrame, axes: Sequence[str] = CELL) -> list[str]:
 def pooled_over(results: Results, by: Sequence[str]) -> list[str]:
     """The axes that vary and that ``by`` leaves out: the statistic mixes their values."""
     trials = results.trials
-    estimator = [axis for axis in ("map", "sampler", "num_projections") if axis not in by]
+    sizes = () if {"num_projections", "num_features"} & set(by) else ("num_projections",)
+    estimator = [axis for axis in ("map", "sampler", *sizes) if axis not in by]
     return [axis for axis in varying(trials) if axis not in by] + [a for a in estimator if trials[a].nunique() > 1]
 
 
@@ -70,7 +71,8 @@ def pivoted(results: Results, by: Sequence[str], metric: str = "mse", stat: str 
     *labels, axis = by
     size_axis = axis in ("num_projections", "num_features")
     if size_axis:  # what has no R stands in no column of its own
-        trials = results.trials.assign(**{axis: results.trials[axis].where(results.trials["num_projections"] > 0, 0)})
+        sizes = _asked_for(results) if axis == "num_features" else results.trials[axis]
+        trials = results.trials.assign(**{axis: sizes.where(results.trials["num_projections"] > 0, 0)})
         results = results._replace(trials=trials)
     long = long_table(results, by, metric, stat)
     columns = [value for value in dict.fromkeys(long[axis]) if not (size_axis and value == 0)]
@@ -90,6 +92,18 @@ def pivoted(results: Results, by: Sequence[str], metric: str = "mse", stat: str 
     caption = f"{stat} {metric} of {_counts(long['n'])} draws"
     caption += f", pooled over {', '.join(HEADINGS.get(a, a) for a in pooled)}" if pooled else ""
     return Table("", tuple(labels), axis, tuple(columns), rows, caption)
+
+
+def _asked_for(results: Results) -> pd.Series:
+    """The num_features that a budget of features asked for: some maps have one or two more, exact ones."""
+    features = results.trials["num_features"]
+    if results.scenario.budget != "features":
+        return features
+    found = features.copy()
+    for head_dim, rows in features.groupby(results.trials["head_dim"]):
+        sizes = np.array(results.scenario.sizes(int(str(head_dim))))
+        found[rows.index] = sizes[np.argmin(np.abs(rows.to_numpy()[:, None] - sizes), axis=1)]
+    return found
 
 
 def cell_tables(results: Results, metric: str = "mse", stat: str = "median") -> list[Table]:

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from favorbench.figures import style
 from favorbench.formats import HEADINGS
 from favorbench.metrics import METRICS
-from favorbench.summary import CELL, Results
+from favorbench.summary import CELL, ESTIMATOR, Results
 from favorbench.tables import describe_cell, size_axis, what_r_means
 
 PANELS = 12  # in one figure; more go to name-2, name-3, ...
@@ -31,9 +31,9 @@ def draw_comparison(
 ) -> list[Path]:
     """Error against R, a curve for each value of ``compared``; nothing where there is nothing to compare."""
     maps = results.summary[results.summary["kind"] == "map"]
-    if maps[compared].nunique() < 2 or maps["num_projections"].nunique() < 2:
-        return []
     x = size_axis(results)
+    if maps[compared].nunique() < 2 or maps.groupby([*CELL, *ESTIMATOR[1:3]], dropna=False)[x].nunique().max() < 2:
+        return []
     panels = []
     for title, cell in cells(results):
         estimators, baselines = cell[cell["kind"] == "map"], cell[cell["kind"] == "baseline"]
@@ -80,7 +80,7 @@ def cells(results: Results, drop: Sequence[str] = ()) -> Iterator[tuple[str, pd.
     for _, cell in results.summary.groupby(axes, sort=False, dropna=False):
         first = cell.iloc[0]
         yield (
-            ", ".join(_short(axis, first[axis]) for axis in varying if axis not in follow),
+            ", ".join(filter(None, (_short(axis, first[axis]) for axis in varying if axis not in follow))),
             cell,
         )
 
@@ -157,6 +157,6 @@ def _baselines(ax: Axes, baselines: pd.DataFrame, x: str, positions: Sequence[fl
 
 
 def _short(axis: str, value: object) -> str:
-    if axis in ("input", "head", "dtype"):
+    if isinstance(value, str):
         return "" if value == "-" else str(value)
     return f"{HEADINGS.get(axis, axis)} = {value:g}"

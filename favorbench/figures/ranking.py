@@ -55,7 +55,7 @@ def _relative(ranking: Ranking) -> pd.DataFrame:
     names = frame["map"].where(plain, frame["map"] + " / " + frame["sampler"])
     ratios = {to: frame[of] / uniform for to, of in (("ratio", "median"), ("ratio_low", "low"), ("ratio_high", "high"))}
     return frame.assign(estimator=names, **ratios)[
-        [*CELL, "estimator", "num_features", "median", "low", "high", *ratios, "groups", "versus_uniform", "sampler"]
+        [*CELL, "estimator", "num_features", "median", "low", "high", *ratios, "groups", "versus_uniform", "kind"]
     ]
 
 
@@ -69,7 +69,7 @@ def _panel(ax: Axes, frame: pd.DataFrame, labelled: bool) -> None:
         low, middle, high = (_inside(row[name]) for name in ("ratio_low", "ratio", "ratio_high"))
         ax.plot([low, high], [place, place], color=colour, linewidth=1.5)
         marker = {LEAST: "<", MOST: ">"}.get(middle, "o")
-        face = "white" if row["sampler"] == "none" else colour
+        face = "white" if row["kind"] == "baseline" else colour
         ax.plot(middle, place, marker=marker, color=colour, markerfacecolor=face, markersize=5)
     ax.set_xscale("log")
     ax.set_xlim(0.7 * LEAST, MOST / 0.7)

@@ -6,7 +6,7 @@ from favorbench.errors import ScenarioError
 from favorbench.inputs.base import Head, InputLaw, Inputs
 from favorbench.inputs.file import File
 from favorbench.inputs.synthetic import Gaussian, Sphere
-from favorbench.registry import nearest
+from favorbench.registry import build, nearest
 
 #: The real heads that ship with favorbench: scenarios/data/README.md has source, licence and hash.
 SHIPPED = {"minilm": "minilm-cc0.npz"}
@@ -22,15 +22,14 @@ def data_directory() -> Path:
 
 
 def get_input(spec: str) -> InputLaw:
-    """The input law that ``spec`` names: gaussian, sphere, minilm, or a path to .npz or .safetensors.
+    """The input law that ``spec`` names: gaussian, gaussian(std=0.5), sphere, minilm, a path to .npz or .safetensors.
 
     Raises ScenarioError for a name that is none of these.
     """
     if spec in SHIPPED:
         return File(str(data_directory() / "data" / SHIPPED[spec]), label=spec)
-    for law in (Gaussian, Sphere):
-        if spec == law.name:
-            return law()
+    if spec.partition("(")[0].strip() in (Gaussian.name, Sphere.name):
+        return build("input", spec, (Gaussian, Sphere), InputLaw)
     if Path(spec).suffix.lower() in (".npz", ".safetensors"):
         return File(spec, label=spec)
     names = [Gaussian.name, Sphere.name, *SHIPPED]

@@ -21,10 +21,15 @@ def _grid(seq_lens: tuple[int, ...] | None, head_dims: tuple[int, ...] | None) -
 
 @dataclass(frozen=True)
 class Gaussian(InputLaw):
-    """q, k, v ~ N(0, I): the inputs of the papers and of the blog post."""
+    """q, k ~ N(0, std^2 I), v ~ N(0, I): with std = 1 the inputs of the papers and of the blog post."""
 
+    std: float = 1.0
     name: ClassVar[str] = "gaussian"
-    description: ClassVar[str] = "q, k, v ~ N(0, I), independent"
+    description: ClassVar[str] = "q, k ~ N(0, std^2 I), v ~ N(0, I), independent; std = 1, or gaussian(std=0.5)"
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.std, int | float) and 0 < self.std <= 1e6):
+            raise ValueError(f"std must be a positive number, at most 1e6, got {self.std!r}")
 
     def heads(self, seq_lens: tuple[int, ...] | None, head_dims: tuple[int, ...] | None) -> tuple[Head, ...]:
         return _grid(seq_lens, head_dims)
@@ -33,7 +38,11 @@ class Gaussian(InputLaw):
         shape, streams = (head.seq_len, head.head_dim), rng.spawn(3)
         query = streams[0].standard_normal(shape)
         query = query if rows is None else query[rows]
-        return Inputs(query, streams[1].standard_normal(shape), streams[2].standard_normal(shape))
+        inputs = Inputs(query, streams[1].standard_normal(shape), streams[2].standard_normal(shape))
+        if self.std != 1:
+            for array in (inputs.query, inputs.key):
+                array *= self.std
+        return inputs
 
 
 @dataclass(frozen=True)
