@@ -90,7 +90,7 @@ def _samplers() -> list[dict[str, Any]]:
         | {
             "name": f"{transform.prefix}:SAMPLER",
             "coupling": transform.coupling,
-            "needs": "an even R",
+            "needs": transform.needs,
             "reference": transform.reference,
         }
         for transform in TRANSFORMS

@@ -113,16 +113,25 @@ def show_table(console: Console, table: "Table", metric: str, note: str = "") ->
 
 
 def show_records(console: Console, records: Sequence[Mapping[str, object]], title: str = "", note: str = "") -> None:
-    """A plain list: one row for each record. Short columns stay whole, long ones wrap."""
+    """A plain list: one row for each record. Columns that do not fit follow below, beside the first one again."""
     if title:
         console.print(Text(title, style="bold"), soft_wrap=not console.is_terminal)
-    rich_table = RichTable(box=None, pad_edge=False)
-    for i, name in enumerate(records[0]):
-        short = i == 0 or max(len(str(record[name])) for record in records) <= 14
-        rich_table.add_column(name, no_wrap=short, overflow="fold")
-    for record in records:
-        rich_table.add_row(*(Text(str(value)) for value in record.values()))
-    console.print(rich_table)
+    first, *rest = records[0]
+    widths = {name: max(len(str(value)) for value in [name, *(r[name] for r in records)]) for name in records[0]}
+    groups: list[list[str]] = []
+    for name in rest:
+        if not groups or widths[first] + sum(2 + widths[one] for one in [*groups[-1], name]) > console.width:
+            groups.append([])
+        groups[-1].append(name)
+    for i, group in enumerate(groups):
+        rich_table = RichTable(box=None, pad_edge=False)
+        for name in (first, *group):
+            rich_table.add_column(name, no_wrap=name == first or len(group) > 1, overflow="fold")
+        for record in records:
+            rich_table.add_row(*(Text(str(record[name])) for name in (first, *group)))
+        if i:
+            console.print()
+        console.print(rich_table)
     if note:
         console.print(Text(note, style="dim"))
         console.print()

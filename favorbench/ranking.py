@@ -30,6 +30,11 @@ class Ranked(NamedTuple):
     groups: str
     versus_uniform: str
 
+    @property
+    def name(self) -> str:
+        """Map and sampler, where there is one to choose."""
+        return self.map if self.sampler in ("none", "own") else f"{self.map} / {self.sampler}"
+
 
 class Ranking(NamedTuple):
     """The estimators of one cell from best to worst, each at its largest R."""
@@ -103,13 +108,12 @@ def shown(ranking: Ranking, metric: str) -> list[dict[str, str]]:
     """The ranking as texts, for a terminal or a document."""
     return [
         {
-            "map": row.map,
-            "sampler": row.sampler,
-            "num_features": str(row.num_features),
-            f"median {metric}": format_value(row.median, metric),
+            "estimator": row.name,
+            "features": str(row.num_features),
+            metric: format_value(row.median, metric),
             "95 % interval": f"{format_value(row.low, metric)} to {format_value(row.high, metric)}",
             "groups": row.groups,
-            "than uniform": row.versus_uniform,
+            "against uniform": row.versus_uniform,
         }
         for row in ranking.rows
     ]

@@ -55,7 +55,7 @@ def test_rank_prints_groups():
     run("sweep", *SMALL, "--budget", "features", "-R", "4,8", "--out", "run")
     code, out, err = run("rank", "run")
     assert (code, err) == (0, "") and "groups" in out and "do not" in out and "taylor-2" in out
-    assert "| positive | iid | 8 |" in run("rank", "run", "--format", "md")[1]
+    assert "| positive / iid | 8 |" in run("rank", "run", "--format", "md")[1]
     assert len(json.loads(run("rank", "run", "--json")[1])) == 2 * 2 + 4
     assert run("rank", "run", "--format", "csv")[1].startswith("input,")
     assert "--metric" in refused("rank", "run", "--metric", "mze")
@@ -126,6 +126,24 @@ def test_plot_draws_every_run_below():
 def test_list(what):
     code, out, _ = run("list", what)
     assert code == 0 and len(out.splitlines()) >= 4
+
+
+@pytest.mark.parametrize("what", ["maps", "samplers", "inputs", "scenarios", "metrics", "baselines"])
+def test_a_list_fits_a_narrow_terminal(what):
+    """Every column is there, and every name stands whole at the beginning of a line of each part."""
+    from rich.console import Console
+
+    from favorbench.catalogue import records
+    from favorbench.console import show_records
+
+    narrow = Console(width=80, file=io.StringIO())
+    show_records(narrow, records(what))
+    lines = narrow.file.getvalue().splitlines()
+    headings = [line.split() for line in lines if line.startswith("name ")]
+    assert [name for line in headings for name in line if name != "name"] == list(records(what)[0])[1:]
+    for record in records(what):
+        assert sum(line.split(" ")[0] == record["name"] for line in lines) == len(headings)
+    assert max(map(len, lines)) <= 80
 
 
 MISTAKES = [

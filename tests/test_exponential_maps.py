@@ -14,21 +14,9 @@ from favorbench.maps import Sample, get_map
 from favorbench.maps.exponential import ADERF, ADERFSDERF, OPRF, SADERF, SDERF, Dense, DenseExponential
 from favorbench.samplers import get_sampler
 from favorbench.samplers.laws import FixedNormRows, GaussianRows, OppositeRow
-from favorbench.theory import _pair, draws_needed, relative_variance
+from favorbench.theory import draws_needed, relative_variance
 
 FITTED = [OPRF, SADERF, SDERF, ADERF, ADERFSDERF]
-
-#: Relative variances of oprf at num_features = 2d for x.y = 0: iid, orthogonal, and orthogonal rows with their
-#: opposites.
-TABLE = {
-    (16, 0.25): (8.6e-3, 7.8e-3, 2.5e-4),
-    (16, 1.0): (4.6e-2, 3.4e-2, 3.3e-3),
-    (16, 4.0): (0.54, 0.41, 0.25),
-    (16, 8.0): (3.8, 3.5, 3.2),
-    (64, 1.0): (1.3e-2, 9.2e-3, 7.3e-4),
-    (64, 4.0): (0.28, 0.23, 0.17),
-    (64, 16.0): (863, 863, 862),
-}
 
 
 def points(seed=0, n=40, length=30, dim=6):
@@ -58,17 +46,6 @@ def quadrature(dim, nodes=40):
 def estimates(feature_map, x, y, omega):
     """The kernel estimate of each row of omega alone: (rows, n, l)."""
     return fb.kernel_estimate(x, y, Sample(omega[:, None, :]), feature_map)
-
-
-@pytest.mark.parametrize(("dim", "v2"), TABLE)
-def test_relative_variances_are_the_tabulated_ones(dim, v2):
-    x, y = _pair(math.sqrt(v2 / 2), dim, 0.0)
-    iid, orthogonal, antithetic = TABLE[dim, v2]
-    samplers = ("iid", "orthogonal", "antithetic:orthogonal")
-    found = [relative_variance(OPRF(), get_sampler(name), x, y, 2 * dim) for name in samplers]
-    for value, expected in zip(found, (iid, orthogonal, antithetic), strict=True):
-        digits = 3 if expected > 100 else 2  # as many as are printed
-        assert float(value[0, 0]) == pytest.approx(expected, rel=0.5 * 10.0 ** (1 - digits) * 1.2)
 
 
 @pytest.mark.parametrize("member", [*FITTED, lambda: OPRF(rho=0.4), lambda: OPRF(rho=1.7)])

@@ -51,10 +51,8 @@ def _relative(ranking: Ranking) -> pd.DataFrame:
     """The ranking with values over the median of uniform attention, and one name for each estimator."""
     frame = combined([ranking])
     uniform = float(frame.loc[frame["map"] == "uniform", "median"].iloc[0])
-    plain = frame["sampler"].isin(["none", "own"])
-    names = frame["map"].where(plain, frame["map"] + " / " + frame["sampler"])
     ratios = {to: frame[of] / uniform for to, of in (("ratio", "median"), ("ratio_low", "low"), ("ratio_high", "high"))}
-    return frame.assign(estimator=names, **ratios)[
+    return frame.assign(estimator=[row.name for row in ranking.rows], **ratios)[
         [*CELL, "estimator", "num_features", "median", "low", "high", *ratios, "groups", "versus_uniform", "kind"]
     ]
 

@@ -21,16 +21,17 @@ class Antithetic(Sampler):
     inner: Sampler
     prefix: ClassVar[str] = "antithetic"
     reference: ClassVar[str] = "antithetic variates, Hammersley & Morton 1956"
+    needs: ClassVar[str] = "an even R"
     coupling: ClassVar[str] = "antithetic"
 
     def __post_init__(self) -> None:
-        needs = f"an even R, with R/2 as {self.inner.name} needs it ({self.inner.needs})"
+        needs = f"{self.needs}, with R/2 as {self.inner.name} needs it ({self.inner.needs})"
         claims = {
             "name": f"{self.prefix}:{self.inner.name}",
-            "reference": f"{self.inner.reference}; Hammersley & Morton 1956",
+            "reference": f"{self.inner.reference}; {self.reference}",
             "gaussian_rows": self.inner.gaussian_rows,
             "nested": self.inner.nested,
-            "needs": needs if self.inner.needs else "an even R",
+            "needs": needs if self.inner.needs else self.needs,
         }
         for claim, value in claims.items():
             object.__setattr__(self, claim, value)
