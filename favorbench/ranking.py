@@ -109,11 +109,11 @@ def shown(ranking: Ranking, metric: str) -> list[dict[str, str]]:
     return [
         {
             "estimator": row.name,
-            "features": str(row.num_features),
             metric: format_value(row.median, metric),
             "95 % interval": f"{format_value(row.low, metric)} to {format_value(row.high, metric)}",
             "groups": row.groups,
             "against uniform": row.versus_uniform,
+            "features": str(row.num_features),
         }
         for row in ranking.rows
     ]
