@@ -59,11 +59,19 @@ def _cell_sentence(trials: pd.DataFrame, cell: pd.DataFrame, axis: str) -> str:
         text += "; all are detectably worse." if len(worse) == len(maps) else "."
     else:
         first = int(better[axis].min())
-        who = ", ".join(f"{row['map']}/{row['sampler']}" for _, row in better[better[axis] == first].iterrows())
+        who = _names(better[better[axis] == first], maps)
         text = f"{where} the first to beat uniform attention: {who}, at {unit} = {first}."
         never = sorted(set(maps["map"]) - set(better["map"]))
         text += f" Never, up to {unit} = {largest}: {', '.join(never)}." if never else ""
     return text + _taylor_sentence(trials, cell, maps) + _sampler_sentence(trials, axis)
+
+
+def _names(chosen: pd.DataFrame, maps: pd.DataFrame) -> str:
+    """The estimators chosen, or how many they are and which is the best of them."""
+    names = [f"{row['map']}/{row['sampler']}" for _, row in chosen.sort_values("mse_median").iterrows()]
+    if len(names) <= 4:
+        return ", ".join(names)
+    return f"{len(names)} of {len(maps[['map', 'sampler']].drop_duplicates())} estimators, {names[0]} best of them"
 
 
 def _taylor_sentence(trials: pd.DataFrame, cell: pd.DataFrame, maps: pd.DataFrame) -> str:

@@ -13,22 +13,22 @@ from favorbench.ranking import Ranking, combined, rankings
 from favorbench.summary import CELL, Results
 from favorbench.tables import what_r_means
 
-FEWEST = 5  # maps, below which curves say more
+FEWEST = 8  # pairs of map and sampler, below which curves say more
 LEAST, MOST = 1e-3, 1e2  # of the error over that of uniform attention; what lies beyond stands at the edge, an arrow
 
 
 def draw(results: Results, metric: str, directory: Path) -> list[Path]:
-    """Write the figure if the run compares FEWEST maps or more at equal features."""
+    """Write the figure if the run compares FEWEST estimators or more at equal features."""
     maps = results.summary[results.summary["kind"] == "map"]
     lower = METRICS[metric].better == "lower"
-    if results.scenario.budget != "features" or maps["map"].nunique() < FEWEST or not lower:
+    if results.scenario.budget != "features" or len(maps[["map", "sampler"]].drop_duplicates()) < FEWEST or not lower:
         return []
     found = rankings(results, metric)
     titles = dict(zip((tuple(r.cell) for r in found), (title for title, _ in cells(results)), strict=True))
     frames = [_relative(ranking).assign(panel=titles[tuple(ranking.cell)]) for ranking in found]
     data = pd.concat(frames, ignore_index=True)
     order = data.groupby("estimator")["ratio"].median().sort_values(ascending=False, na_position="first").index
-    columns = min(len(frames), 5 if len(frames) > 4 else len(frames))
+    columns = len(frames) if len(frames) <= 5 else min(5, -(-len(frames) // 2))
     with style.context():
         height = 0.9 + 0.24 * len(order)
         figure, axes = style.panels(len(frames), columns, height=height, width=3.0)
