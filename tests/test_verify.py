@@ -97,8 +97,10 @@ class Mutated(WrappedMap):
                 projection, omega = 1.02 * projection, 1.02 * omega
             case "norm x 1.02":
                 x = 1.02 * x
-            case "norm x 1.05":
-                x = 1.05 * x
+            case "projection x 1.05":
+                projection, omega = 1.05 * projection, 1.05 * omega
+            case "norm x 1.1":
+                x = 1.1 * x
             case "no norm":
                 x = 0.0 * x
             case "projection shifted":
@@ -119,9 +121,9 @@ class Mutated(WrappedMap):
                 half_norm = np.sum(x * x, axis=-1, keepdims=True) / 2
                 sign = -2 if self.wrapped.name in ("trig", "phase") else 2
                 return tuple(b._replace(log_scale=b.log_scale + sign * half_norm) for b in blocks)
-            case "eps":
+            case "eps" | "eps 0.3":
                 ones = np.ones((*blocks[0].log_scale.shape[:-1], projection.shape[-1]))
-                return (*blocks, Features(0.1 * ones, 0.0 * ones))
+                return (*blocks, Features((0.1 if self.change == "eps" else 0.3) * ones, 0.0 * ones))
             case "one feature lost":
                 values = [np.ones(projection.shape) if b.values is None else b.values for b in blocks]
                 lost = np.where(np.arange(projection.shape[-1]) == 0, 0.0, 1.0)
@@ -138,8 +140,9 @@ MAP_MUTATIONS = ["projection x 1.02", "norm x 1.02", "no norm", "projection shif
 OWN_PROJECTION = ("saderf", "sderf", "aderf", "aderf-sderf")
 NAMES = ("trig", "phase", "positive", "hyperbolic", "oprf", "oprf(rho=0.5)", "centre:positive", "hybrid",
          *OWN_PROJECTION)  # fmt: skip
-#: What there is to break in maps that make no use of omega, and in one that uses x through omega alone.
-OWN_MUTATIONS = ["norm x 1.05", "no norm", "features x 1.02", "sign of the norm", "eps", "one feature lost",
+#: What there is to break in maps that make no use of omega (of larger variance, so broken harder), and in one that uses
+#: x through omega alone.
+OWN_MUTATIONS = ["norm x 1.1", "no norm", "features x 1.02", "sign of the norm", "eps 0.3", "one feature lost",
                  "keys see another sample"]  # fmt: skip
 OWN_NAMES = ("poisson", "geometric", "maclaurin", "maclaurin(exact=2)", "tensorsketch", "tensorsketch(exact=2)")
 RELU_MUTATIONS = ["projection x 1.02", "projection shifted", "projection clipped", "features x 1.01", "eps",
@@ -154,8 +157,12 @@ def refuted_by(name: str, change: str) -> list[str]:
     return [check.claim for check in found if check.verdict == REFUTED]
 
 
-BROKEN = [(n, c) for n in NAMES for c in MAP_MUTATIONS] + [("hybrid", "keys see another sample")]
+#: In the hybrid the error of one part has the other sign in the other: the rest of it is below what 2500 draws can see.
+HIDDEN = [("hybrid", "projection x 1.02")]
+BROKEN = [(n, c) for n in NAMES for c in MAP_MUTATIONS if (n, c) not in HIDDEN]
+BROKEN += [("hybrid", "projection x 1.05"), ("hybrid", "keys see another sample")]
 BROKEN += [(n, c) for n in OWN_NAMES for c in OWN_MUTATIONS] + [("relu", c) for c in RELU_MUTATIONS]
+BROKEN += [(n, c) for n in ("taylor", "elu") for c in ("norm x 1.02", "features x 1.01", "sign of the norm")]
 
 
 @pytest.mark.slow
@@ -226,12 +233,12 @@ RIGHT_SAMPLERS = [m() for m in SAMPLERS if m.__module__ != "favorbench.samplers.
 
 
 def is_harmless(sampler: Sampler, change: str) -> bool:
-    """Norms that are sqrt(d) already; an order of the rows that nothing is claimed of."""
+    """Norms that are sqrt(d) already; an order of the rows that nothing is claimed of, not even by blocks."""
     law = sampler.row_law(22, 8)
     constant = isinstance(law, SecondMomentRows) or law == FixedNormRows(8**0.5)
     return (
         (change == "norms sqrt(d)" and constant)
-        or (change == "not nested" and not sampler.nested)
+        or (change == "not nested" and not sampler.nested and not sampler.coupling.startswith("orthogonal"))
         or (change == "a row from elsewhere" and sampler.coupling == "independent")
     )
 
