@@ -4,6 +4,7 @@ One operation carries all of attention: a product of features with values, summe
 for each feature, and over features for each query; the last for every R at once.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -70,9 +71,12 @@ def joined(
     """Features of queries and their right factors with the log scales of the latter, (..., R, 1), brought in.
 
     Before the row maximum is taken they join the logs of the features; where they are near 0 the factors themselves,
-    which are smaller.
+    which are smaller. In float16, which ends at 65504, the factors are divided by their largest: it cancels.
     """
     xp = array_namespace(rights[0])
+    if xp.finfo(rights[0].dtype).max < 1e5:
+        largest = functools.reduce(xp.maximum, [xp.max(xp.abs(r), axis=(-2, -1), keepdims=True) for r in rights])
+        rights = [right / xp.where(largest > 0, largest, xp.ones_like(largest)) for right in rights]
     if all(near_zero(log_peak) for log_peak in log_peaks):
         return blocks, [right * xp.exp(log_peak) for right, log_peak in zip(rights, log_peaks, strict=True)]
     moved = [

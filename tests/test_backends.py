@@ -104,6 +104,14 @@ def test_less_precision_rounds_more_and_the_exact_answer_stays_float64():
     assert (uniform == 1).all()
 
 
+@needs_torch
+def test_long_sums_fit_into_float16():
+    """1024 keys and 128 cosines of nearly 1 sum to more than 65504."""
+    flags = {"maps": "trig", "scale": "0.3", "seq_len": "1024", "num_projections": "128", "trials": 2}
+    rows = rows_of(backend="torch", dtype="float16", **flags)
+    assert rows.loc[rows["kind"] == "map", "rounding"].max() < 2.0**-7
+
+
 def test_what_is_not_to_be_had_is_one_clear_line(monkeypatch):
     with pytest.raises(ScenarioError, match=r"--dtype bfloat16: numpy has float64, float32; --backend torch has it"):
         rows_of(dtype="bfloat16")
