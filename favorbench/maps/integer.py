@@ -71,13 +71,15 @@ class _IntegerMap(FeatureMap):
             parameter = as_like(np.full((1, 1), self.parameter(x.shape[-1])), uniform)
         w = self._exponents(uniform, parameter)
         log_weights = xp.astype(self._log_weights(parameter, w)[..., None, :], x.dtype)
-        powers, odd, used = (
-            xp.matrix_transpose(xp.astype(a, x.dtype)) for a in (w, xp.remainder(w, 2.0 * xp.ones_like(w)), w > 0)
-        )
-        zero, negative = (xp.astype(a, x.dtype) for a in (x == 0, x < 0))
-        sign = 1.0 - 2.0 * xp.remainder(negative @ odd, 2.0 * xp.ones_like(projection))
-        values = xp.where(zero @ used > 0, xp.zeros_like(sign), sign)
-        return (Features(values, xp.log(xp.abs(x) + zero) @ powers - 0.5 * log_weights),)
+        powers = xp.matrix_transpose(xp.astype(w, x.dtype))
+        zero, negative = x == 0, xp.astype(x < 0, x.dtype)
+        halves = negative @ (0.5 * powers)  # whole where the number of negative factors is even
+        values = 1.0 - 4.0 * (halves - xp.floor(halves))
+        if bool(xp.any(zero)):  # 0^w = 0, but for w = 0
+            vanishes = xp.astype(zero, x.dtype) @ xp.astype(powers > 0, x.dtype) > 0
+            values = xp.where(vanishes, xp.zeros_like(values), values)
+        logs = xp.log(xp.abs(x) + xp.astype(zero, x.dtype))
+        return (Features(values, logs @ powers - 0.5 * log_weights),)
 
     def parameter(self, head_dim: int) -> float:
         """What is used where nothing was fitted: the given one, or the best for standard normal queries and keys."""
@@ -168,7 +170,7 @@ class Geometric(_IntegerMap):
 
     def _exponents(self, uniform: Array, parameter: Array) -> Array:
         xp = array_namespace(uniform)
-        return xp.floor(xp.log1p(-uniform) / xp.log1p(-parameter))
+        return xp.floor(xp.log(1.0 - uniform) / xp.log1p(-parameter))
 
     def _log_weights(self, parameter: Array, exponents: Array) -> Array:
         xp = array_namespace(exponents)
