@@ -1,15 +1,14 @@
 """What a run says in words: a sentence for each cell, and summary.csv and summary.md."""
 
 import math
-from pathlib import Path
 
 import pandas as pd
 
 from favorbench.formats import HEADINGS
 from favorbench.ranking import LEGEND, rankings, shown
 from favorbench.store import write_text
-from favorbench.summary import CELL, LEVEL, Results, compare, holm, load, verdict
-from favorbench.tables import cell_tables, describe_cell, legend, markdown, rows_as_markdown, size_axis
+from favorbench.summary import CELL, LEVEL, Results, compare, holm, verdict
+from favorbench.tables import asked_for, cell_tables, describe_cell, legend, markdown, rows_as_markdown, size_axis
 
 
 def markdown_report(results: Results) -> str:
@@ -26,11 +25,10 @@ def markdown_report(results: Results) -> str:
     return "\n".join(lines)
 
 
-def write_summary(path: Path) -> None:
+def write_summary(results: Results) -> None:
     """Write summary.csv and summary.md beside the trials. Raises StoreError."""
-    results = load(path)
-    write_text(path / "summary.csv", results.summary.to_csv(index=False))
-    write_text(path / "summary.md", markdown_report(results))
+    write_text(results.path / "summary.csv", results.summary.to_csv(index=False))
+    write_text(results.path / "summary.md", markdown_report(results))
 
 
 def sentences(results: Results) -> list[str]:
@@ -41,8 +39,17 @@ def sentences(results: Results) -> list[str]:
         found.append(f"PARTIAL: {done} of {draws} draws; run the same sweep again to complete it.")
     for _, cell in results.summary.groupby(list(CELL), sort=False, dropna=False):
         trials = results.trials.merge(cell[list(CELL)].drop_duplicates(), on=list(CELL))
-        found.append(_cell_sentence(trials, cell, size_axis(results)))
+        found.append(_cell_sentence(trials, _at_their_budget(results, cell), size_axis(results)))
     return found
+
+
+def _at_their_budget(results: Results, cell: pd.DataFrame) -> pd.DataFrame:
+    """Where features are the budget: maps at what was asked for, and those whose number is fixed at the largest."""
+    if results.scenario.budget != "features":
+        return cell
+    asked, is_map = asked_for(results.scenario, cell), cell["kind"] == "map"
+    asked = asked.where(cell["num_projections"] > 0, asked[is_map].max())
+    return cell.assign(num_features=cell["num_features"].where(~is_map, asked))
 
 
 def _cell_sentence(trials: pd.DataFrame, cell: pd.DataFrame, axis: str) -> str:

@@ -59,6 +59,7 @@ def sweep(
     if scenario.device.startswith("cuda") and workers != 1:
         raise ScenarioError("--workers: a CUDA device is used by one process; leave --workers out, and see --batch")
     path = Path(out) if out is not None else default_directory(scenario)
+    results: Results | None = None
     with Store(path, scenario, len(draws)) as store:
         done = store.done()
         missing = [draw for draw in draws if draw.index not in done]
@@ -75,9 +76,10 @@ def sweep(
                 store.flush()
                 count = store.finish()
             if count and (missing or not (path / "summary.md").exists()):
-                write_summary(path)
+                results = load(path)
+                write_summary(results)
         set_aside = tuple(store.set_aside)
-    return load(path)._replace(set_aside=set_aside)
+    return (results or load(path))._replace(set_aside=set_aside)
 
 
 def _rows(scenario: Scenario, work: Sequence[Batch], workers: int | Executor) -> Iterator[list[Row]]:

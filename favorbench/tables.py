@@ -10,6 +10,7 @@ import pandas as pd
 from favorbench.errors import ScenarioError
 from favorbench.formats import ALIASES, HEADINGS, format_value
 from favorbench.registry import nearest
+from favorbench.scenario import Scenario
 from favorbench.summary import CELL, STATS, Results
 from favorbench.trial import LABELS
 
@@ -71,7 +72,7 @@ def pivoted(results: Results, by: Sequence[str], metric: str = "mse", stat: str 
     *labels, axis = by
     size_axis = axis in ("num_projections", "num_features")
     if size_axis:  # what has no R stands in no column of its own
-        sizes = _asked_for(results) if axis == "num_features" else results.trials[axis]
+        sizes = asked_for(results.scenario, results.trials) if axis == "num_features" else results.trials[axis]
         trials = results.trials.assign(**{axis: sizes.where(results.trials["num_projections"] > 0, 0)})
         results = results._replace(trials=trials)
     long = long_table(results, by, metric, stat)
@@ -94,14 +95,14 @@ def pivoted(results: Results, by: Sequence[str], metric: str = "mse", stat: str 
     return Table("", tuple(labels), axis, tuple(columns), rows, caption)
 
 
-def _asked_for(results: Results) -> pd.Series:
+def asked_for(scenario: Scenario, rows_of_run: pd.DataFrame) -> pd.Series:
     """The num_features that a budget of features asked for: some maps have one or two more, exact ones."""
-    features = results.trials["num_features"]
-    if results.scenario.budget != "features":
+    features = rows_of_run["num_features"]
+    if scenario.budget != "features":
         return features
     found = features.copy()
-    for head_dim, rows in features.groupby(results.trials["head_dim"]):
-        sizes = np.array(results.scenario.sizes(int(str(head_dim))))
+    for head_dim, rows in features.groupby(rows_of_run["head_dim"]):
+        sizes = np.array(scenario.sizes(int(str(head_dim))))
         found[rows.index] = sizes[np.argmin(np.abs(rows.to_numpy()[:, None] - sizes), axis=1)]
     return found
 

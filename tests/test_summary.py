@@ -6,11 +6,18 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
+from scipy.special import bdtr
 
 from favorbench import report, tables
 from favorbench.run import sweep
-from favorbench.summary import compare, holm, median_interval, sign_test, summarise
+from favorbench.summary import _fair_coin, compare, holm, median_interval, sign_test, summarise
 from tests.conftest import small_scenario
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 30, 1001])
+def test_the_binomial_law_is_scipys(n):
+    expected = bdtr(np.arange(n // 2 + 1), n, 0.5)
+    np.testing.assert_allclose(_fair_coin(n), expected, rtol=1e-14 * (n + 10))
 
 
 @pytest.mark.parametrize(("n", "j", "coverage"), [(6, 0, 0.96875), (15, 3, 0.96484375), (20, 5, 0.958610534667969)])

@@ -13,6 +13,7 @@ import numpy as np
 from favorbench.arrays import Array, Features
 from favorbench.kernels import polynomial_features, polynomial_kernel
 from favorbench.maps.base import FeatureMap, Sample
+from favorbench.maps.tensorsketch import sketch_variance
 from favorbench.samplers.base import RowLaw
 
 
@@ -77,19 +78,8 @@ class PolynomialSketch(FeatureMap):
         return polynomial_kernel(x, y, self.degree, self.constant)
 
     def variance(self, x: np.ndarray, y: np.ndarray, num_projections: int) -> np.ndarray:
-        """Variance of the estimate of every pair, for fully random hashes.
-
-        By Parseval it is the mean over frequencies k of a product of ``degree`` independent T_j(k), each with
-        E T(k) conj T(k') = (x.y)^2 + P [k = k'] + Q [k = -k'] (mod R), where P = |x|^2 |y|^2 - e, Q = (x.y)^2 - e and
-        e = sum (x_l y_l)^2: its power ``degree``, averaged over all k and k', less (x.y)^(2 degree).
-        """
-        x, y = self._extended(x), self._extended(y)
-        square, diagonal = (x @ y.T) ** 2, (x * x) @ (y * y).T
-        p, q = np.sum(x * x, axis=-1)[:, None] * np.sum(y * y, axis=-1) - diagonal, square - diagonal
-        real = 2 - num_projections % 2  # frequencies with k = -k
-        own = (square + p + q) ** self.degree - square**self.degree
-        paired = (square + p) ** self.degree + (square + q) ** self.degree - 2.0 * square**self.degree
-        return (real * own + (num_projections - real) * paired) / num_projections**2
+        """Variance of the estimate of every pair, for fully random hashes."""
+        return sketch_variance(self._extended(x), self._extended(y), self.degree, num_projections)
 
     def _extended(self, x: Array) -> Array:
         if not self.constant:
