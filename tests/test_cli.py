@@ -236,6 +236,7 @@ def test_ctrl_c_says_what_is_saved_and_how_to_resume(workers):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a background shell ignores it
     )
     deadline = time.monotonic() + 60
     while not list(Path("run/trials").glob("part-*")) if Path("run/trials").exists() else True:
