@@ -188,6 +188,8 @@ def _key_summaries(
         projection = y @ xp.matrix_transpose(omega)
         for summary, feature_map, sample in zip(summaries, maps, samples, strict=True):
             blocks = feature_map.key_features(y, projection[..., : sample.omega.shape[-2]], sample)
+            if isinstance(blocks, Features):  # a NamedTuple: its parts would pass for blocks
+                raise TypeError("features must return a tuple of blocks: write (Features(...),), with the comma")
             summary.extend([None] * (len(blocks) - len(summary)))
             for i, block in enumerate(blocks):
                 summary[i] = accumulate(summary[i], block.transposed(), right)

@@ -171,7 +171,7 @@ def _check_causal(scenario: Scenario) -> None:
     for flag, member in members:
         if not member.causal_safe:
             raise ScenarioError(
-                f"{flag} {label(member)}: it uses the whole sequence and cannot be causal; leave it out, or --causal"
+                f"{flag} {label(member)}: it uses the whole sequence and cannot be causal; leave out one or the other"
             )
 
 

@@ -1,6 +1,7 @@
 """Which estimators are better than which: an order with groups of no detectable difference, not a false total order."""
 
 import itertools
+import math
 import string
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -10,7 +11,7 @@ import pandas as pd
 
 from favorbench.formats import format_value
 from favorbench.metrics import METRICS
-from favorbench.summary import CELL, LEVEL, Results, holm, median_interval, sign_test
+from favorbench.summary import CELL, LEVEL, Results, holm, interval_name, median_interval, sign_test
 from favorbench.tables import describe_cell
 
 
@@ -110,7 +111,7 @@ def shown(ranking: Ranking, metric: str) -> list[dict[str, str]]:
         {
             "estimator": row.name,
             metric: format_value(row.median, metric),
-            "95 % interval": f"{format_value(row.low, metric)} to {format_value(row.high, metric)}",
+            interval_name(ranking.draws): f"{format_value(row.low, metric)} to {format_value(row.high, metric)}",
             "groups": row.groups,
             "against uniform": row.versus_uniform,
             "features": str(row.num_features),
@@ -119,10 +120,17 @@ def shown(ranking: Ranking, metric: str) -> list[dict[str, str]]:
     ]
 
 
-LEGEND = (
-    "Estimators without a letter in common differ detectably (sign tests of all pairs on the same draws, Holm, 5 %); "
-    "those with one do not."
-)
+def legend(ranking: Ranking) -> str:
+    """What the letters mean, and whether so few draws can tell anything apart."""
+    text = f"{ranking.draws} draws, each at its largest R. "
+    pairs = len(ranking.rows) * (len(ranking.rows) - 1) // 2
+    if 2.0 ** (1 - ranking.draws) * pairs > 1.0 - LEVEL:
+        needed = 1 + math.ceil(math.log2(pairs / (1.0 - LEVEL)))
+        return text + f"So few draws can tell no two estimators apart: use --trials {needed} or more."
+    return text + (
+        "Estimators without a letter in common differ detectably (sign tests of all pairs on the same draws, Holm, "
+        "5 %); those with one do not."
+    )
 
 
 def combined(found: Sequence[Ranking]) -> pd.DataFrame:

@@ -128,13 +128,30 @@ def _constructed(kind: str, spec: str, member: type, arguments: str | None, *inn
         call = ast.parse(f"f({arguments or ''})", mode="eval").body
         assert isinstance(call, ast.Call) and not call.args
         assert len({word.arg for word in call.keywords}) == len(call.keywords)
-        parameters = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+        texts = {str(word.arg): word.value for word in call.keywords}
     except (SyntaxError, ValueError, AssertionError):
         raise ScenarioError(f"{kind} {spec!r}: write parameters as name(parameter=value, ...)") from None
+    _check_names(kind, spec, member, texts)
+    try:
+        parameters = {name: ast.literal_eval(value) for name, value in texts.items()}
+    except ValueError:
+        raise ScenarioError(f"{kind} {spec!r}: values are numbers, or texts in quotes: law='poisson'") from None
     try:
         return member(*inner, **parameters)
     except Exception as error:  # a user's class may fail in any way
         raise ScenarioError(f"{kind} {spec!r}: {error}") from error
+
+
+def _check_names(kind: str, spec: str, member: type, given: Iterable[str]) -> None:
+    """Raise ScenarioError for a parameter that a dataclass does not have; other classes check their own."""
+    if not dataclasses.is_dataclass(member):
+        return
+    own = dataclasses.fields(member)[1 if getattr(member, "prefix", "") else 0 :]
+    allowed = [field.name for field in own if field.init]
+    for name in given:
+        if name not in allowed:
+            known = f"it has {', '.join(allowed)}" if allowed else "it has none"
+            raise ScenarioError(f"{kind} {spec!r}: no parameter {name!r}{nearest(name, allowed)}; {known}")
 
 
 def import_object(kind: str, path: str) -> Any:

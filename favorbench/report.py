@@ -5,7 +5,8 @@ import math
 import pandas as pd
 
 from favorbench.formats import HEADINGS
-from favorbench.ranking import LEGEND, rankings, shown
+from favorbench.ranking import legend as ranking_legend
+from favorbench.ranking import rankings, shown
 from favorbench.store import write_text
 from favorbench.summary import CELL, LEVEL, Results, compare, holm, verdict
 from favorbench.tables import asked_for, cell_tables, describe_cell, legend, markdown, rows_as_markdown, size_axis
@@ -19,7 +20,7 @@ def markdown_report(results: Results) -> str:
     if scenario.budget == "features":
         for one in rankings(results):
             text = rows_as_markdown(shown(one, "mse"))
-            lines += [f"## Ranking: {one.title}", "", text, f"{one.draws} draws, each at its largest R. {LEGEND}", ""]
+            lines += [f"## Ranking: {one.title}", "", text, ranking_legend(one), ""]
     for table in cell_tables(results):
         lines += [f"## {table.title}", "", markdown(table, "mse"), f"{table.caption}. {legend(results)}", ""]
     return "\n".join(lines)

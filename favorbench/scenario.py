@@ -91,6 +91,8 @@ class Scenario(BaseModel):
         builders: dict[str, Callable[[str], Any]] = {
             "maps": get_map, "samplers": get_sampler, "baselines": get_baseline, "inputs": get_input
         }  # fmt: skip
+        if info.field_name == "maps" and (baseline := next((b.name for b in BASELINES if b.name in specs), None)):
+            raise ScenarioError(f"{baseline!r} is a baseline, not a map: write --baselines {baseline}")
         members = [builders[info.field_name](spec) for spec in specs]
         labels = [spec if isinstance(m, File) else label(m) for spec, m in zip(specs, members, strict=True)]
         if info.field_name == "maps" and (taken := {b.name for b in BASELINES} & {m.name for m in members}):

@@ -165,7 +165,11 @@ def read_manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        hint = "it does not exist" if not path.exists() else "it has no manifest.json"
+        hint = (
+            "it does not exist"
+            if not path.exists()
+            else "it has no manifest.json (a summary alone? its sweep computes the trials)"
+        )
         raise StoreError(
             f"{str(path)!r} is not a favorbench run: {hint}; give a directory that favorbench sweep wrote"
         ) from None

@@ -113,6 +113,11 @@ def median_interval(x: np.ndarray, level: float = LEVEL) -> Interval:
     return Interval(float(ordered[j]), float(ordered[n - 1 - j]), float(max(0.0, 1.0 - 2.0 * below[j])))
 
 
+def interval_name(n: int) -> str:
+    """What ``median_interval`` of n values is at its usual level: with fewer than 6 no interval covers that much."""
+    return f"{LEVEL:.0%} interval".replace("%", " %") if 2.0 ** (1 - n) <= 1.0 - LEVEL else "smallest to largest"
+
+
 def sign_test(differences: np.ndarray) -> float:
     """Two-sided p-value that positive and negative differences are equally likely; zeros and nan are left out."""
     positive, negative = int(np.sum(differences > 0)), int(np.sum(differences < 0))

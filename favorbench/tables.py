@@ -188,16 +188,32 @@ def _escaped(text: object) -> str:
 
 def legend(results: Results) -> str:
     """What R means, what the mark means, and which baseline could not be had."""
-    text = f"{what_r_means(results)} * median worse than uniform attention (the mean of V)."
-    if "best-rank" in results.scenario.baselines and "best-rank" not in set(results.trials["map"]):
-        text += " best-rank: not computed, the attention matrix has more than 2048 x 2048 entries."
+    scenario, trials = results.scenario, results.trials
+    mean = "the mean of V up to the query" if scenario.causal else "the mean of V"
+    text = f"{what_r_means(results)} * median worse than uniform attention ({mean})."
+    if "best-rank" in scenario.baselines and "best-rank" not in set(trials["map"]):
+        sampled = bool((trials["query_rows"] < trials["query_len"]).any())
+        why = "it needs every query row" if sampled else "the attention matrix has more than 2048 x 2048 entries"
+        text += f" best-rank: not computed, {why}."
     return text
 
 
 def what_r_means(results: Results) -> str:
-    """Which maps have more features than projections, among those measured."""
+    """How many features each map has for R projections, where that is not R; those measured only."""
     if results.scenario.budget == "features":
-        return "Compared at equal num_features."
+        return "Compared at equal num_features, but for maps and baselines with a number of their own."
     maps = results.trials[results.trials["kind"] == "map"]
-    double = sorted(set(maps[maps["num_features"] > maps["num_projections"]]["map"]))
-    return "R counts projections" + (f"; {', '.join(double)}: num_features = 2R." if double else " and features.")
+    by_count: dict[str, list[str]] = {}
+    for name, rows in maps.groupby("map"):
+        by_count.setdefault(_features_for(rows), []).append(str(name))
+    others = [f"{', '.join(names)}: {count}" for count, names in by_count.items() if count != "R"]
+    return "R counts projections" + (f"; num_features of {'; '.join(others)}." if others else " and features.")
+
+
+def _features_for(rows: pd.DataFrame) -> str:
+    """num_features of one map as a function of R: "2R", "3R + 1", "fixed"."""
+    if (rows["num_projections"] == 0).all():
+        return "fixed"
+    per = int((rows["num_features"] // rows["num_projections"]).min())
+    more = sorted(set(rows["num_features"] - per * rows["num_projections"]))
+    return f"{per if per > 1 else ''}R" + (f" + {', '.join(map(str, more))}" if more != [0] else "")

@@ -51,10 +51,23 @@ def test_sweep_prints_the_table_a_sentence_and_where_it_is():
     assert "\x1b" not in out
 
 
+def test_mistakes_in_specs_name_what_there_is():
+    assert "no parameter 'roh' (did you mean 'rho'?); it has rho" in refused("sweep", "--maps", "oprf(roh=0.5)")
+    assert "no parameter 'x'; it has none" in refused("sweep", "--maps", "positive(x=1)")
+    assert "texts in quotes" in refused("sweep", "--maps", "maclaurin(law=poisson)")
+    assert "write --baselines wildcat" in refused("sweep", "--maps", "wildcat")
+
+
+def test_captions_say_how_many_features_a_map_has():
+    _, out, _ = run("sweep", *SMALL, "--maps", "trig,hybrid,tensorsketch,taylor,positive", "--out", "run")
+    assert "num_features of hybrid: 20R; taylor: fixed; tensorsketch: 3R + 1; trig: 2R." in out
+
+
 def test_rank_prints_groups():
     run("sweep", *SMALL, "--budget", "features", "-R", "4,8", "--out", "run")
     code, out, err = run("rank", "run")
-    assert (code, err) == (0, "") and "groups" in out and "do not" in out and "taylor-2" in out
+    assert (code, err) == (0, "") and "groups" in out and "taylor-2" in out
+    assert "So few draws can tell no two estimators apart: use --trials 11 or more" in out
     assert "| positive / iid |" in run("rank", "run", "--format", "md")[1]
     assert len(json.loads(run("rank", "run", "--json")[1])) == 2 * 2 + 4
     assert run("rank", "run", "--format", "csv")[1].startswith("input,")

@@ -224,7 +224,7 @@ def test_a_users_map_composes(tmp_path):
         ("centre:positve", "unknown map 'positve' (did you mean 'positive'?); allowed: "),
         ("centre", "unknown map 'centre'; allowed: trig,"),
         ("centre:", "'centre:' is not a valid map: write name, name(parameter=value), centre:map or module:object"),
-        ("centre(x=1):positive", "map 'centre(x=1):positive': Centre.__init__() got an unexpected keyword"),
+        ("centre(x=1):positive", "map 'centre(x=1):positive': no parameter 'x'; it has none"),
         ("centre:nowhere:Map", "map 'nowhere:Map' cannot be imported: ModuleNotFoundError"),
         ("centre:oprf(rho=0)", "rho must be a positive number, or left out to be fitted, got 0"),
         ("centre:oprf(rho=1", "is not a valid map"),

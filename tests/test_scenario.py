@@ -47,7 +47,7 @@ def test_dlogd_is_the_papers_rule_of_thumb():
         ({"maps": "positive,"}, "--maps 'positive,': an item of the list is empty"),
         ({"maps": "positive,positive-eps(eps=-1)"}, "eps must be a positive number, got -1"),
         ({"maps": "positive-eps(1)"}, "write parameters as name(parameter=value, ...)"),
-        ({"maps": "positive-eps(epsilon=1)"}, "unexpected keyword argument 'epsilon'"),
+        ({"maps": "positive-eps(epsilon=1)"}, "no parameter 'epsilon' (did you mean 'eps'?); it has eps"),
         ({"maps": "nowhere:Map"}, "cannot be imported: ModuleNotFoundError"),
         ({"maps": "math:pi"}, "is a float; it must be a frozen dataclass derived from favorbench.FeatureMap"),
         ({"samplers": "orthogonl"}, "did you mean 'orthogonal'"),

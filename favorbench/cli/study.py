@@ -166,7 +166,7 @@ def rank(
         print_json(tables.records(frame)) if as_json else typer.echo(frame.to_csv(index=False), nl=False)
         return
     for one in found:
-        rows, note = ranking.shown(one, metric), f"{one.draws} draws, each at its largest R. {ranking.LEGEND}"
+        rows, note = ranking.shown(one, metric), ranking.legend(one)
         if format == "md":
             typer.echo(f"**{one.title}**\n\n{tables.rows_as_markdown(rows)}\n{note}\n")
         else:

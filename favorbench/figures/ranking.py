@@ -10,7 +10,7 @@ from favorbench.figures import style
 from favorbench.figures.curves import cells
 from favorbench.metrics import METRICS
 from favorbench.ranking import Ranking, combined, rankings
-from favorbench.summary import CELL, Results
+from favorbench.summary import CELL, Results, interval_name
 from favorbench.tables import what_r_means
 
 FEWEST = 8  # pairs of map and sampler, below which curves say more
@@ -39,9 +39,10 @@ def draw(results: Results, metric: str, directory: Path) -> list[Path]:
         partial = "" if results.manifest["complete"] else "PARTIAL RUN. "
         n = [ranking.draws for ranking in found]
         text = (
-            f"{partial}{results.scenario.name}: median {metric} over that of uniform attention (dashed), with a 95 % "
-            f"interval, {min(n)} draws; each at its largest R. {what_r_means(results)} Blue: detectably better than "
-            "uniform attention; red: worse; grey: no detectable difference. Hollow: baselines. Arrows: beyond the axis."
+            f"{partial}{results.scenario.name}: median {metric} over that of uniform attention (dashed), bar: "
+            f"{interval_name(min(n))}, {min(n)} draws; each at its largest R. {what_r_means(results)} Blue: detectably "
+            "better than uniform attention; red: worse; grey: no detectable difference. Hollow: baselines. Arrows: "
+            "beyond the axis. In the order of the median over the panels."
         )
         style.finish(figure, axes, style.plain(text))
         return style.save(figure, directory, "ranking", data)

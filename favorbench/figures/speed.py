@@ -7,6 +7,7 @@ import pandas as pd
 
 from favorbench.figures import style
 from favorbench.speed import EXACT, FUSED, SpeedStudy
+from favorbench.summary import interval_name
 
 
 def draw(study: SpeedStudy, name: str, directory: Path) -> list[Path]:
@@ -33,13 +34,13 @@ def draw(study: SpeedStudy, name: str, directory: Path) -> list[Path]:
                     xytext=(2, 0), textcoords="offset points", rotation=90, fontsize=9, color=look["color"],
                 )  # fmt: skip
         style.log_limits(ax, [*data["seconds"]])
-        style.number_axis(ax, study.lengths)
+        style.number_axis(ax, study.lengths, log=True)
         ax.set_xlabel("L")
         ax.set_ylabel("seconds")
         caption = (
             f"{study.where}, {study.dtype}, d = {study.head_dim}, one head: median of {study.repeats} runs taken in "
-            "turns, band: its 95 % interval. Dotted: the length from which linear attention is faster than "
-            "exact attention."
+            f"turns, band: {interval_name(study.repeats)}. Dotted: the length from which linear attention is faster "
+            "than exact attention."
         )
         style.finish(figure, [ax], caption)
         return style.save(figure, directory, name, data)

@@ -113,10 +113,11 @@ def log_limits(ax: Axes, values: Sequence[float], fill: Sequence[float] = ()) ->
     ax.set_ylim(10 ** (math.log10(low) - 0.08 * span), 10 ** (math.log10(high) + 0.08 * span))
 
 
-def number_axis(ax: Axes, values: Sequence[float]) -> None:
-    """Ticks at the measured values; a log axis where they span a factor of 8 or more."""
+def number_axis(ax: Axes, values: Sequence[float], log: bool = False) -> None:
+    """Ticks at the measured values; a log axis where they span a factor of 8 or more, or where it is asked for."""
     ordered = sorted(set(values))
-    if len(ordered) > 1 and ordered[0] > 0 and ordered[-1] / ordered[0] >= 8 and not _evenly_spaced(ordered):
+    spread = len(ordered) > 1 and ordered[0] > 0 and ordered[-1] / ordered[0] >= 8 and not _evenly_spaced(ordered)
+    if log or spread:
         ax.set_xscale("log")
     ticks = ordered if len(ordered) <= 7 else ordered[:: -(-len(ordered) // 7)]
     ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])

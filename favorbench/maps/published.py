@@ -1,15 +1,14 @@
 """Feature maps as they stand in published code, with the kernel they really estimate. Not for use: to be measured."""
 
-import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 from array_api_compat import array_namespace
 
 from favorbench.arrays import Array, Features, cos_sin, half_squared_norm
-from favorbench.maps.base import FeatureMap, Sample
+from favorbench.maps.base import FeatureMap, Sample, with_values
 from favorbench.maps.positive import exponential_target, norm_factors
 from favorbench.maps.trigonometric import trigonometric_target
 from favorbench.samplers.laws import RowLaw
@@ -104,7 +103,7 @@ class PositiveEps(FeatureMap):
     """
 
     eps: float = 1e-4
-    key_shift: Array | None = None
+    key_shift: Array | None = field(default=None, init=False, repr=False)
     name: ClassVar[str] = "positive-eps"
     reference: ClassVar[str] = "google-research/performer; performer-pytorch (eps 1e-4)"
     features_per_projection: ClassVar[int] = 1
@@ -119,7 +118,7 @@ class PositiveEps(FeatureMap):
     def fit(self, x: Array, y: Array, omega: Array) -> "PositiveEps":
         xp = array_namespace(y)
         shift = xp.max(y @ xp.matrix_transpose(omega), axis=(-2, -1), keepdims=True)
-        return dataclasses.replace(self, key_shift=shift)
+        return with_values(self, key_shift=shift)
 
     def query_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         if self.key_shift is None:

@@ -50,6 +50,8 @@ class Verification(NamedTuple):
         others = f"iid, {self.other_draws} of each other sampler"
         samplers = "each sampler" if self.other_draws == self.draws else others
         text = f"{self.draws} draws of {samplers}, {self.tests} tests, false-alarm rate {self.false_alarm:g} in all"
+        if claims and max(claims) > 1:
+            return f"{text}; a bias cannot be given in percent of a kernel that is about 0 at some pair"
         return f"{text}; every map would see a bias of {max(claims):.2%} of its kernel" if claims else text
 
     def as_dict(self) -> dict[str, Any]:
