@@ -116,7 +116,7 @@ def _target(
     subject: str, feature_map: FeatureMap, sampler: Sampler, measured: list[tuple[Pairs, np.ndarray, int]]
 ) -> Measurement:
     """The mean against the kernel that the map and the sampler together declare, wherever that is known."""
-    found, resolutions = [], []
+    found, resolutions, ratios = [], [], []
     for pairs, values, num_projections in measured:
         target = np.diagonal(feature_map.target_kernel(pairs.x, pairs.y, sampler.row_law(num_projections, HEAD_DIM)))
         known = np.isfinite(target)
@@ -124,12 +124,12 @@ def _target(
             z, resolution = z_of_mean(values[:, known], target[known])
             found.append(z)
             resolutions.append(resolution)
+            ratios.append(np.mean(values[:, known], axis=0) / target[known])
     if not found:
         return Measurement(subject, "target", float("nan"), 0, "no closed form for these rows")
-    z = np.concatenate(found)
-    return Measurement(
-        subject, "target", largest(z), z.size, f"{z.size} pairs, {len(measured[0][1])} draws", resolutions[0]
-    )
+    z, ratio = np.concatenate(found), float(np.median(np.concatenate(ratios)))
+    detail = f"{z.size} pairs, {len(measured[0][1])} draws, mean/target {ratio:.3g} in the median"
+    return Measurement(subject, "target", largest(z), z.size, detail, resolutions[0])
 
 
 def variance(
