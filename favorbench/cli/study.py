@@ -30,7 +30,8 @@ def sweep(
     scale: Annotated[str | None, typer.Option(help="Factors on q and k, e.g. 0.5,1.0.")] = None,
     value_scale: Annotated[str | None, typer.Option(help="Factor on v.", metavar="<float>")] = None,
     inputs: Annotated[
-        str | None, typer.Option(help="gaussian, sphere, minilm, or PATH.npz / PATH.safetensors with q, k, v.")
+        str | None,
+        typer.Option(help="gaussian, gaussian(std=0.5), sphere, minilm, or PATH.npz / PATH.safetensors with q, k, v."),
     ] = None,
     heads: Annotated[str | None, typer.Option(help="Only these heads of a file, e.g. L0H1,L5H0.")] = None,
     dtype: Annotated[
@@ -149,9 +150,9 @@ def rank(
     format: Annotated[Literal["rich", "md", "csv"], typer.Option(help="How to print it.")] = "rich",
     as_json: Json = False,
 ) -> None:
-    """Rank the estimators of each cell, with groups of no detectable difference.
+    """Rank estimators, in groups that do not differ.
 
-    Each at its largest R; most is learnt from a run with --budget features.
+    A ranking for each cell, each estimator at its largest R; most is learnt from a run with --budget features.
     """
     from favorbench import console, ranking, tables
     from favorbench.metrics import METRICS
