@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, device
 from jaxtyping import Float
 
 from favorbench.arrays import Array, Features
@@ -150,7 +150,7 @@ def attention_estimates(
     fit_query: all queries, for maps that take parameters from them, where ``query`` is a part of them only.
     causal, positions: as for ``exact_attention``; chunk by chunk in one pass.
     """
-    xp, scale = array_namespace(query), query.shape[-1] ** -0.25
+    scale = query.shape[-1] ** -0.25
     samples = [Sample(omega[..., : e.sizes[-1], :], e.extra) for e in estimators]
     if causal:
         given = [(e.map, sample, e.sizes) for e, sample in zip(estimators, samples, strict=True)]
@@ -162,11 +162,19 @@ def attention_estimates(
     summaries = _key_summaries(key, value, omega, maps, samples, width)
     for rows in tiles(query.shape[-2], width, query):
         x = query[..., rows, :] * scale
-        projection = x @ xp.matrix_transpose(omega)
+        projection = _projected(x, omega, maps)
         for index, (feature_map, sample, summary) in enumerate(zip(maps, samples, summaries, strict=True)):
             blocks = feature_map.query_features(x, projection[..., : sample.omega.shape[-2]], sample)
             output, normaliser = _outputs(blocks, summary, estimators[index].sizes)
             yield Estimate(index, rows, output, normaliser)
+
+
+def _projected(x: Array, omega: Array, maps: Sequence[FeatureMap]) -> Array:
+    """x omega^T; zeros where no map looks at it."""
+    xp = array_namespace(x)
+    if all(feature_map.own_sample for feature_map in maps):
+        return xp.zeros((*x.shape[:-1], omega.shape[-2]), dtype=x.dtype, device=device(x))
+    return x @ xp.matrix_transpose(omega)
 
 
 def fitted(feature_map: FeatureMap, query: Array, key: Array, omega: Array) -> FeatureMap:
@@ -181,11 +189,11 @@ def _key_summaries(
     key: Array, value: Array, omega: Array, maps: Sequence[FeatureMap], samples: Sequence[Sample], width: int
 ) -> list[list[Accumulator]]:
     """For each map and block of features: sum over keys of feature times [value, 1], one row per feature."""
-    xp, scale = array_namespace(key), key.shape[-1] ** -0.25
+    scale = key.shape[-1] ** -0.25
     summaries: list[list[Accumulator | None]] = [[] for _ in maps]
     for keys in tiles(key.shape[-2], width, key):
         y, right = key[..., keys, :] * scale, with_ones(value[..., keys, :])
-        projection = y @ xp.matrix_transpose(omega)
+        projection = _projected(y, omega, maps)
         for summary, feature_map, sample in zip(summaries, maps, samples, strict=True):
             blocks = feature_map.key_features(y, projection[..., : sample.omega.shape[-2]], sample)
             if isinstance(blocks, Features):  # a NamedTuple: its parts would pass for blocks
