@@ -279,7 +279,7 @@ def test_a_given_rho_needs_no_data_and_is_causal():
     (same,) = OPRF(rho=1).features(x, x @ omega.T, Sample(omega))
     np.testing.assert_allclose(same.log_scale, positive.log_scale, rtol=1e-12, atol=1e-12)
     for wrong in ("0", "-1", "1e999", "'a'", "nan"):
-        with pytest.raises(ScenarioError, match=r"rho must be a positive number|write parameters"):
+        with pytest.raises(ScenarioError, match=r"rho must be a positive number|values are numbers"):
             get_map(f"oprf(rho={wrong})")
 
 
