@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import array_api_compat
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import device
 
 from favorbench.errors import ScenarioError
 
@@ -26,8 +27,18 @@ DTYPES = {
     "torch": ("float64", "float32", "tf32", "bfloat16", "float16"),
 }
 
-TILE_ELEMENTS = 1 << 17  # a MiB of float64: a tile and its temporaries stay in the caches of a core
+TILE_ELEMENTS = 1 << 18  # 2 MiB of float64: a call costs nothing beside its work, and tiles stay in the caches
 GPU_TILE_ELEMENTS = 1 << 26  # half a GiB of float64: fewer and larger kernels
+
+
+def array_namespace(*arrays: Array) -> Any:
+    """The namespace of arrays in the array API: NumPy itself for its own, a wrapper of array_api_compat for others.
+
+    Raises TypeError for arrays of two libraries.
+    """
+    if all(type(array) is np.ndarray for array in arrays):
+        return np
+    return array_api_compat.array_namespace(*arrays)
 
 
 class Features(NamedTuple):
@@ -79,16 +90,37 @@ def cos_sin(angle: Array) -> tuple[Array, Array]:
     cos a = 2 / (1 + t^2) - 1, sin a = 2 t / (1 + t^2) with t = tan(a / 2). NumPy's float64 tan is vectorised
     and its sin and cos are not: 3 to 10 times faster, absolute error below 4e-16.
     """
-    xp = array_namespace(angle)
-    t = xp.tan(angle * 0.5)
-    half = 2.0 / (1.0 + t * t)
-    return half - 1.0, half * t
+    t = array_namespace(angle).tan(angle * 0.5)
+    half = t * t  # from here in place: every pass that allocates costs a tenth
+    half += 1.0
+    half = 2.0 / half
+    t *= half
+    half -= 1.0
+    return half, t
 
 
 def half_squared_norm(x: Array) -> Array:
     """|x|^2 / 2 of each row, shape (..., n, 1)."""
     xp = array_namespace(x)
     return 0.5 * xp.sum(x * x, axis=-1, keepdims=True)
+
+
+def projected(x: Array, omega: Array) -> Array:
+    """x omega^T, (..., n, R), with each projection of all tokens side by side in memory, as ``columns_first`` has it.
+
+    Maxima, products and quotients of features then run along the tokens, which are many: array libraries give a result
+    the order of its arguments.
+    """
+    xp = array_namespace(x)
+    return xp.matrix_transpose(omega @ xp.matrix_transpose(x))
+
+
+def columns_first(a: Array) -> Array:
+    """The same (..., n, m) array, with each column side by side in memory."""
+    xp = array_namespace(a)
+    *leading, rows, columns = a.shape
+    flat = xp.reshape(xp.matrix_transpose(a), (*leading, columns * rows))
+    return xp.matrix_transpose(xp.reshape(flat, (*leading, columns, rows)))
 
 
 def tile_elements(like: Array) -> int:

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import device
 from jaxtyping import Float
 
-from favorbench.arrays import Array, Features
+from favorbench.arrays import Array, Features, array_namespace, projected
 from favorbench.causal import causal_exact_attention, causal_outputs
 from favorbench.errors import InputError
 from favorbench.logsum import Accumulator, accumulate, joined, prefix_sums, quotient, tiles, with_ones
@@ -162,19 +162,18 @@ def attention_estimates(
     summaries = _key_summaries(key, value, omega, maps, samples, width)
     for rows in tiles(query.shape[-2], width, query):
         x = query[..., rows, :] * scale
-        projection = _projected(x, omega, maps)
+        projection = _projection(x, omega, maps)
         for index, (feature_map, sample, summary) in enumerate(zip(maps, samples, summaries, strict=True)):
             blocks = feature_map.query_features(x, projection[..., : sample.omega.shape[-2]], sample)
             output, normaliser = _outputs(blocks, summary, estimators[index].sizes)
             yield Estimate(index, rows, output, normaliser)
 
 
-def _projected(x: Array, omega: Array, maps: Sequence[FeatureMap]) -> Array:
-    """x omega^T; zeros where no map looks at it."""
-    xp = array_namespace(x)
+def _projection(x: Array, omega: Array, maps: Sequence[FeatureMap]) -> Array:
+    """The projection of a tile; zeros where no map looks at it."""
     if all(feature_map.own_sample for feature_map in maps):
-        return xp.zeros((*x.shape[:-1], omega.shape[-2]), dtype=x.dtype, device=device(x))
-    return x @ xp.matrix_transpose(omega)
+        return array_namespace(x).zeros((*x.shape[:-1], omega.shape[-2]), dtype=x.dtype, device=device(x))
+    return projected(x, omega)
 
 
 def fitted(feature_map: FeatureMap, query: Array, key: Array, omega: Array) -> FeatureMap:
@@ -193,7 +192,7 @@ def _key_summaries(
     summaries: list[list[Accumulator | None]] = [[] for _ in maps]
     for keys in tiles(key.shape[-2], width, key):
         y, right = key[..., keys, :] * scale, with_ones(value[..., keys, :])
-        projection = _projected(y, omega, maps)
+        projection = _projection(y, omega, maps)
         for summary, feature_map, sample in zip(summaries, maps, samples, strict=True):
             blocks = feature_map.key_features(y, projection[..., : sample.omega.shape[-2]], sample)
             if isinstance(blocks, Features):  # a NamedTuple: its parts would pass for blocks

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import device
 
-from favorbench.arrays import Array, Features
+from favorbench.arrays import Array, Features, array_namespace, projected
 from favorbench.logsum import Accumulator, accumulate, joined, merge, prefix_sums, quotient, with_ones
 from favorbench.maps import FeatureMap, Sample
 
@@ -45,13 +45,13 @@ def causal_outputs(
     Katharopoulos et al. 2020, arXiv 2006.16236, eq. (9)-(12).
     """
     xp, scale = array_namespace(query), query.shape[-1] ** -0.25
-    weights, right = xp.matrix_transpose(omega), with_ones(value)
+    right = with_ones(value)
     positions = np.arange(query.shape[-2]) if positions is None else positions
     summaries: list[Sequence[Accumulator]] = [() for _ in maps]
     for keys in chunks(key.shape[-2]):
         rows = slice(*(int(i) for i in np.searchsorted(positions, (keys.start, keys.stop))))
         x, y, values = query[..., rows, :] * scale, key[..., keys, :] * scale, right[..., keys, :]
-        of_query, of_key = x @ weights, y @ weights
+        of_query, of_key = projected(x, omega), projected(y, omega)
         for index, (feature_map, sample, sizes) in enumerate(maps):
             width = sample.omega.shape[-2]
             blocks = [b.transposed() for b in feature_map.key_features(y, of_key[..., :width], sample)]

@@ -6,10 +6,9 @@ import math
 from collections import Counter
 
 import numpy as np
-from array_api_compat import array_namespace
 from jaxtyping import Float
 
-from favorbench.arrays import Array, as_like, half_squared_norm
+from favorbench.arrays import Array, array_namespace, as_like, half_squared_norm
 
 
 def softmax_kernel(x: Float[Array, "*batch n d"], y: Float[Array, "*batch l d"]) -> Float[Array, "*batch n l"]:

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from array_api_compat import array_namespace
 from jaxtyping import Float
 
-from favorbench.arrays import Array, Features, tile_elements
+from favorbench.arrays import Array, Features, array_namespace, tile_elements
 
 
 class Accumulator(NamedTuple):
@@ -53,16 +52,18 @@ def prefix_sums(blocks: Sequence[Features], rights: Sequence[Array], sizes: Sequ
     if not bool(xp.all(peak - first < -0.5 * math.log(xp.finfo(peak.dtype).smallest_normal))):
         each = [_prefix_sum(blocks, rights, size) for size in sizes]
         return Accumulator(xp.stack([state.log_peak for state in each]), xp.stack([state.total for state in each]))
-    weights = [block.relative_to(peak) for block in blocks]
+    fixed = [block.fixed for block in blocks]
+    weights = [xp.matrix_transpose(block.relative_to(peak)) for block in blocks]
+    rights = [xp.matrix_transpose(right) for right in rights]
     total, totals = 0.0, []
     for start, stop in itertools.pairwise((0, *sizes)):
-        for block, weight, right in zip(blocks, weights, rights, strict=True):
-            if block.fixed:
-                total = total + (stop - start) * (weight @ right)
+        for counts_once, weight, right in zip(fixed, weights, rights, strict=True):
+            if counts_once:
+                total = total + (stop - start) * (right @ weight)
             else:
-                total = total + weight[..., start:stop] @ right[..., start:stop, :]
+                total = total + right[..., start:stop] @ weight[..., start:stop, :]
         totals.append(total)
-    return Accumulator(peak[None, ...], xp.stack(totals))
+    return Accumulator(peak[None, ...], xp.matrix_transpose(xp.stack(totals)))
 
 
 def joined(
@@ -109,12 +110,16 @@ def _product(features: Features, right: Array) -> Accumulator:
 
 
 def _peak(blocks: Sequence[Features]) -> Array:
-    """The largest log scale of each row; 0 for a row without any feature, and for all rows if all are near 0."""
+    """The largest log scale of each row; 0 for a row without any feature.
+
+    0 for all rows if all are near 0, which spares a shift of every feature, unless features share their row's scale.
+    """
     xp = array_namespace(blocks[0].log_scale)
-    peak = xp.max(blocks[0].log_scale, axis=-1, keepdims=True)
-    for block in blocks[1:]:
-        peak = xp.maximum(peak, xp.max(block.log_scale, axis=-1, keepdims=True))
-    return xp.zeros_like(peak) if near_zero(peak) else xp.where(xp.isfinite(peak), peak, xp.zeros_like(peak))
+    peak = functools.reduce(xp.maximum, [xp.max(block.log_scale, axis=-1, keepdims=True) for block in blocks])
+    shared = all(block.log_scale.shape[-1] == 1 for block in blocks)
+    if not shared and near_zero(peak):
+        return xp.zeros_like(peak)
+    return xp.where(xp.isfinite(peak), peak, xp.zeros_like(peak))
 
 
 def near_zero(log: Array) -> bool:

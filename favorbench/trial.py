@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from favorbench.arrays import Array, Backend
+from favorbench.arrays import Array, Backend, columns_first
 from favorbench.attention import Estimate, Estimator, attention_estimates, exact_attention
 from favorbench.baselines import Baseline, Inputs, get_baseline
 from favorbench.errors import EstimatorError, FavorbenchError
@@ -192,6 +192,7 @@ def _measure(
         )
 
     sums: dict[int, ErrorSums] = {}
+    exact = columns_first(exact)  # as the estimates are
     doubles = itertools.repeat(None) if dtype == "float64" else estimates("float64")
     for (index, rows, output, normaliser), double in zip(estimates(dtype), doubles, strict=False):
         part = error_sums(output, exact[..., rows, :], normaliser, None if double is None else double.output)

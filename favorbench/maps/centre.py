@@ -4,9 +4,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-from array_api_compat import array_namespace
 
-from favorbench.arrays import Array, Features
+from favorbench.arrays import Array, Features, array_namespace
 from favorbench.errors import InputError
 from favorbench.maps.base import FeatureMap, Sample, WrappedMap, with_values
 from favorbench.samplers.laws import PairLaw, RowLaw

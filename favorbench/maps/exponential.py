@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import device
 
-from favorbench.arrays import Array, Features, half_squared_norm
+from favorbench.arrays import Array, Features, array_namespace, half_squared_norm, projected
 from favorbench.errors import InputError
 from favorbench.kernels import softmax_kernel, squared_sum
 from favorbench.maps.base import FeatureMap, Sample, with_values
@@ -55,7 +55,7 @@ class Dense:
         else:
             weights = turned * slope
             weights = weights if self.axes is None else weights @ xp.matrix_transpose(self.axes)
-            result = image @ xp.matrix_transpose(weights)
+            result = projected(image, weights)
         result += of_row
         result -= half_squared_norm(image)
         return result

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from array_api_compat import array_namespace
 
-from favorbench.arrays import Array, Features
+from favorbench.arrays import Array, Features, array_namespace
 from favorbench.kernels import squared_distance, squared_sum
 from favorbench.maps.base import FeatureMap, Sample
 from favorbench.maps.positive import Hyperbolic

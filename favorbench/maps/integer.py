@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import scipy
-from array_api_compat import array_namespace, is_torch_array
+from array_api_compat import is_torch_array
 
-from favorbench.arrays import Array, Features, as_like, from_torch, looked_up
+from favorbench.arrays import Array, Features, array_namespace, as_like, from_torch, looked_up
 from favorbench.maps.base import FeatureMap, Sample
 from favorbench.samplers.laws import RowLaw
 

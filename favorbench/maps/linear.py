@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from array_api_compat import array_namespace
 
-from favorbench.arrays import Array, Features
+from favorbench.arrays import Array, Features, array_namespace
 from favorbench.maps.base import FeatureMap, Sample
 from favorbench.maps.hybrid import angle
 from favorbench.samplers.laws import GaussianRows, RowLaw

@@ -6,9 +6,8 @@ from typing import ClassVar, Literal, get_args
 
 import numpy as np
 import scipy
-from array_api_compat import array_namespace
 
-from favorbench.arrays import Array, Features, looked_up
+from favorbench.arrays import Array, Features, array_namespace, looked_up
 from favorbench.maps.base import FeatureMap, Sample
 from favorbench.maps.taylor import check_order, direction, exact_degrees, exponential_series
 from favorbench.samplers.laws import RowLaw

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-from array_api_compat import array_namespace
 
-from favorbench.arrays import Array, Features, cos_sin, half_squared_norm
+from favorbench.arrays import Array, Features, array_namespace, cos_sin, half_squared_norm
 from favorbench.maps.base import FeatureMap, Sample, with_values
 from favorbench.maps.positive import exponential_target, norm_factors
 from favorbench.maps.trigonometric import trigonometric_target

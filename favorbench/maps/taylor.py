@@ -4,9 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from array_api_compat import array_namespace
-
-from favorbench.arrays import Array, Features, half_squared_norm
+from favorbench.arrays import Array, Features, array_namespace, half_squared_norm
 from favorbench.kernels import polynomial_features
 from favorbench.maps.base import FeatureMap, Sample
 from favorbench.samplers.laws import RowLaw

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from array_api_compat import array_namespace
 
-from favorbench.arrays import Array, Features, as_like, cos_sin
+from favorbench.arrays import Array, Features, array_namespace, as_like, cos_sin
 from favorbench.maps.base import FeatureMap, Sample
 from favorbench.maps.taylor import check_order, direction, exact_degrees, exponential_series
 from favorbench.samplers.laws import RowLaw

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from array_api_compat import array_namespace
 
-from favorbench.arrays import Array, Features, cos_sin, half_squared_norm
+from favorbench.arrays import Array, Features, array_namespace, cos_sin, half_squared_norm
 from favorbench.kernels import squared_distance
 from favorbench.maps.base import FeatureMap, Sample
 from favorbench.samplers.laws import PairLaw, RowLaw, SameRow

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
-from array_api_compat import array_namespace
 
-from favorbench.arrays import Array, Features, half_squared_norm
+from favorbench.arrays import Array, Features, array_namespace, half_squared_norm
 from favorbench.attention import sample_omega
 from favorbench.maps import FeatureMap, Sample, get_map
 from favorbench.maps.base import WrappedMap
