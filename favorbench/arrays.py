@@ -27,7 +27,7 @@ DTYPES = {
     "torch": ("float64", "float32", "tf32", "bfloat16", "float16"),
 }
 
-TILE_ELEMENTS = 1 << 18  # 2 MiB of float64: a call costs nothing beside its work, and tiles stay in the caches
+TILE_ELEMENTS = 3 << 16  # 1.5 MiB of float64: calls cost nothing beside their work, and two cores can share a cache
 GPU_TILE_ELEMENTS = 1 << 26  # half a GiB of float64: fewer and larger kernels
 
 

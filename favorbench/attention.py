@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 from array_api_compat import device
-from jaxtyping import Float
 
 from favorbench.arrays import Array, Features, array_namespace, projected
 from favorbench.causal import causal_exact_attention, causal_outputs
@@ -13,6 +12,7 @@ from favorbench.errors import InputError
 from favorbench.logsum import Accumulator, accumulate, joined, prefix_sums, quotient, tiles, with_ones
 from favorbench.maps import FeatureMap, Sample, get_map
 from favorbench.samplers import Sampler, get_sampler
+from favorbench.shapes import Float
 
 KEY_TILE = 2048  # keys in one tile of exact attention
 

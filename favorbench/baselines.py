@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
 
 from favorbench.attention import Estimator, attention_estimates
 from favorbench.landmarks import Landmarks, landmark_attention, pivoted_cholesky
 from favorbench.maps import Taylor
 from favorbench.registry import build
+from favorbench.shapes import Float
 
 MATRIX_LIMIT = 1 << 22  # entries of the largest attention matrix that best-rank decomposes: 2048 x 2048
 

@@ -6,9 +6,9 @@ import math
 from collections import Counter
 
 import numpy as np
-from jaxtyping import Float
 
 from favorbench.arrays import Array, array_namespace, as_like, half_squared_norm
+from favorbench.shapes import Float
 
 
 def softmax_kernel(x: Float[Array, "*batch n d"], y: Float[Array, "*batch l d"]) -> Float[Array, "*batch n l"]:

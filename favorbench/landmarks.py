@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy
-from jaxtyping import Float
 
 from favorbench.arrays import Features, half_squared_norm
 from favorbench.kernels import gaussian_kernel
 from favorbench.logsum import accumulate, quotient, tiles, with_ones
+from favorbench.shapes import Float
 
 #: Which point comes next, for the residual of each point (0 where nothing is left) and the step.
 Choice = Callable[[np.ndarray, int], int]

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
 
 from favorbench.arrays import Array, Features, array_namespace, tile_elements
+from favorbench.shapes import Float
 
 
 class Accumulator(NamedTuple):

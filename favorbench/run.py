@@ -15,17 +15,17 @@ from concurrent.futures import (
     wait,
 )
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from favorbench.errors import ScenarioError, WorkerError
 from favorbench.machine import one_core
 from favorbench.plan import Draw, batches, plan
-from favorbench.report import write_summary
 from favorbench.scenario import Scenario, as_scenario, default_directory
-from favorbench.store import Store
-from favorbench.summary import Results, load
 from favorbench.trial import Row, run_draws
 from favorbench.worker import end_with_parent, run_batch
+
+if TYPE_CHECKING:
+    from favorbench.summary import Results
 
 #: Called with (draws done, draws in all), first with what was there already.
 Progress = Callable[[int, int], None]
@@ -44,7 +44,7 @@ def sweep(
     workers: int | Executor = 1,
     progress: Progress | None = None,
     batch: int | None = None,
-) -> Results:
+) -> "Results":
     """Measure everything a scenario asks for, and return the results; what is in ``out`` already is not done again.
 
     scenario: a Scenario, a shipped name or a TOML path, or a mapping of keys on top of the default scenario.
@@ -54,12 +54,13 @@ def sweep(
     Raises ScenarioError, InputError, StoreError; WorkerError if a worker process dies twice over the same draws. All
     finished draws are saved first.
     """
+    from favorbench.store import Store  # brings pandas: not for the workers of a script that imports this module
+
     scenario = as_scenario(scenario)
     draws = plan(scenario)
     if scenario.device.startswith("cuda") and workers != 1:
         raise ScenarioError("--workers: a CUDA device is used by one process; leave --workers out, and see --batch")
     path = Path(out) if out is not None else default_directory(scenario)
-    results: Results | None = None
     with Store(path, scenario, len(draws)) as store:
         done = store.done()
         missing = [draw for draw in draws if draw.index not in done]
@@ -75,11 +76,21 @@ def sweep(
             if missing or not store.complete:
                 store.flush()
                 count = store.finish()
-            if count and (missing or not (path / "summary.md").exists()):
-                results = load(path)
-                write_summary(results)
+            results = _results(path, anew=bool(missing)) if count else None
         set_aside = tuple(store.set_aside)
-    return (results or load(path))._replace(set_aside=set_aside)
+    assert results is not None  # there are draws, and none failed
+    return results._replace(set_aside=set_aside)
+
+
+def _results(path: Path, anew: bool) -> "Results":
+    """The finished draws, and the files that say what they show."""
+    from favorbench.report import write_summary
+    from favorbench.summary import load
+
+    results = load(path)
+    if anew or not (path / "summary.md").exists():
+        write_summary(results)
+    return results
 
 
 def _rows(scenario: Scenario, work: Sequence[Batch], workers: int | Executor) -> Iterator[list[Row]]:
@@ -159,7 +170,7 @@ def _until_broken(
     except BrokenExecutor:
         return list(under_way.values())
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        pool.shutdown(wait=bool(under_way), cancel_futures=True)  # idle workers end while the summary is made
     return []
 
 

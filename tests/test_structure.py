@@ -5,19 +5,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import favorbench as fb
+from favorbench.kernels import softmax_kernel
 from favorbench.maps import MAPS
 from favorbench.samplers import SAMPLERS
 from tests.conftest import REPOSITORY
 
 #: Top to bottom: a module imports only from those above it (and from its own package).
 ORDER = [
-    "errors", "formats", "papers", "arrays", "machine", "streams", "registry", "kernels", "logsum", "samplers", "maps",
-    "causal", "attention", "theory", "targets", "inputs", "gram", "metrics", "landmarks", "baselines", "verify",
-    "scenario", "plan", "trial", "worker", "provenance", "store", "summary", "speed", "tables", "ranking", "report",
-    "run", "figures", "claims", "reproduce", "audit", "catalogue", "console", "cli", "__init__", "__main__",
+    "errors", "formats", "papers", "shapes", "arrays", "machine", "streams", "registry", "kernels", "logsum",
+    "samplers", "maps", "causal", "attention", "theory", "targets", "inputs", "gram", "metrics", "landmarks",
+    "baselines", "verify", "scenario", "plan", "trial", "worker", "provenance", "store", "summary", "speed",
+    "tables", "ranking", "report", "run", "figures", "claims", "reproduce", "audit", "catalogue", "console", "cli",
+    "__init__", "__main__",
 ]  # fmt: skip
 
 
@@ -43,9 +46,9 @@ def test_imports_run_one_way():
 @pytest.mark.parametrize(
     ("arguments", "forbidden"),
     [
-        (["--help"], {"numpy", "scipy", "pandas", "pyarrow", "matplotlib", "pydantic", "rich.table"}),
-        (["list", "maps"], {"matplotlib", "pandas", "pyarrow", "scipy.stats", "scipy.special", "torch"}),
-        (["sweep", "--dry-run"], {"matplotlib", "pandas", "pyarrow", "scipy.stats"}),
+        (["--help"], {"numpy", "scipy", "pandas", "pyarrow", "matplotlib", "pydantic", "rich.table", "jaxtyping"}),
+        (["list", "maps"], {"matplotlib", "pandas", "pyarrow", "scipy.stats", "scipy.special", "torch", "jaxtyping"}),
+        (["sweep", "--dry-run"], {"matplotlib", "pandas", "pyarrow", "scipy.stats", "jaxtyping"}),
     ],
 )
 def test_heavy_modules_are_imported_only_where_needed(arguments, forbidden):
@@ -57,10 +60,27 @@ try:
     cli.main()
 except SystemExit:
     pass
-print(*sys.modules, file=sys.stderr)
 """
+    assert imported_by(code) & forbidden == set()
+
+
+def test_workers_import_neither_pandas_nor_what_writes_a_run():
+    """A worker imports the script that started it, and so what that imports."""
+    found = imported_by("from favorbench import run, sweep")
+    assert "favorbench.worker" in found
+    assert found & {"matplotlib", "pandas", "pyarrow", "jaxtyping", "rich"} == set()
+
+
+def imported_by(code: str) -> set[str]:
+    """The modules that are there after some code has run in an interpreter of its own."""
+    code += "\nimport sys\nprint(*sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert set(done.stderr.split()) & forbidden == set()
+    return set(done.stderr.split())
+
+
+def test_shapes_in_signatures_are_checked_here():
+    with pytest.raises(Exception, match=r"(?s)softmax_kernel.*x: Float"):
+        softmax_kernel(np.zeros(3), np.zeros((2, 3)))
 
 
 def test_public_names_are_complete_and_importable():

@@ -4,7 +4,8 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+
+from favorbench.shapes import Float
 
 
 class Inputs(NamedTuple):

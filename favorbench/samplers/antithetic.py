@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from jaxtyping import Float
 
 from favorbench.samplers.base import Sampler
 from favorbench.samplers.laws import IsotropicRows, OppositeRow, PairLaw, RowLaw, SignFlipped, SymmetrisedRows
+from favorbench.shapes import Float
 
 
 @dataclass(frozen=True)

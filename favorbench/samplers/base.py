@@ -4,10 +4,10 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import numpy as np
-from jaxtyping import Float
 
 from favorbench.errors import ScenarioError
 from favorbench.samplers.laws import AtAngle, GaussianRows, PairLaw, RowLaw
+from favorbench.shapes import Float
 
 
 class Sampler(ABC):

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from jaxtyping import Float
 
 from favorbench.samplers.base import Sampler, haar_blocks, same_block_pairs
 from favorbench.samplers.laws import AtAngle, CoupledNorms, PairLaw, chi_quantile, chi_upper_quantile
+from favorbench.shapes import Float
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from jaxtyping import Float
 
 from favorbench.samplers.base import Sampler, chi_norms, gaussian_blocks, haar_blocks
+from favorbench.shapes import Float
 
 
 @dataclass(frozen=True)

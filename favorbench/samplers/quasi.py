@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import numpy as np
 import scipy
-from jaxtyping import Float
 
 from favorbench.samplers.base import Sampler
+from favorbench.shapes import Float
 
 
 class LowDiscrepancy(Sampler):
