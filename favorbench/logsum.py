@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from array_api_compat import device
 
 from favorbench.arrays import Array, Features, array_namespace, tile_elements
 from favorbench.shapes import Float
@@ -55,15 +56,16 @@ def prefix_sums(blocks: Sequence[Features], rights: Sequence[Array], sizes: Sequ
     fixed = [block.fixed for block in blocks]
     weights = [xp.matrix_transpose(block.relative_to(peak)) for block in blocks]
     rights = [xp.matrix_transpose(right) for right in rights]
-    total, totals = 0.0, []
-    for start, stop in itertools.pairwise((0, *sizes)):
+    shape = (len(sizes), *rights[0].shape[:-1], weights[0].shape[-1])
+    total, totals = 0.0, xp.empty(shape, dtype=peak.dtype, device=device(peak))
+    for i, (start, stop) in enumerate(itertools.pairwise((0, *sizes))):
         for counts_once, weight, right in zip(fixed, weights, rights, strict=True):
             if counts_once:
                 total = total + (stop - start) * (right @ weight)
             else:
                 total = total + right[..., start:stop] @ weight[..., start:stop, :]
-        totals.append(total)
-    return Accumulator(peak[None, ...], xp.matrix_transpose(xp.stack(totals)))
+        totals[i, ...] = total
+    return Accumulator(peak[None, ...], xp.matrix_transpose(totals))
 
 
 def joined(
