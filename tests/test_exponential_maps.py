@@ -11,7 +11,8 @@ from favorbench.arrays import Features
 from favorbench.errors import InputError, ScenarioError
 from favorbench.kernels import squared_sum
 from favorbench.maps import Sample, get_map
-from favorbench.maps.exponential import ADERF, ADERFSDERF, OPRF, SADERF, SDERF, Dense, DenseExponential
+from favorbench.maps.dense import Dense, DenseExponential
+from favorbench.maps.exponential import ADERF, ADERFSDERF, OPRF, SADERF, SDERF
 from favorbench.samplers import get_sampler
 from favorbench.samplers.laws import FixedNormRows, GaussianRows, OppositeRow
 from favorbench.theory import draws_needed, relative_variance
