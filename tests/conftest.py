@@ -23,6 +23,14 @@ def small_scenario(**changes: object) -> Scenario:
     return load_scenario(None, flags | changes)
 
 
+def pairs(rng: np.random.Generator, count: int = 4, dim: int = 2, norm: float = 0.7) -> tuple[np.ndarray, np.ndarray]:
+    """x and y (count, dim) with zeros, exact zeros as rows, and equal and opposite rows among them."""
+    x, y = norm * rng.normal(size=(2, count, dim))
+    x[0, 0], y[1, 1], x[2] = 0.0, 0.0, 0.0
+    y[3] = -x[3]
+    return x, y
+
+
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(20240607)

@@ -16,16 +16,9 @@ from favorbench.maps.tensorsketch import sketch_variance
 from favorbench.samplers import get_sampler
 from favorbench.samplers.base import GaussianRows
 from favorbench.theory import draws_needed, relative_variance
+from tests.conftest import pairs
 
 ROWS = GaussianRows()
-
-
-def pairs(rng, count=4, dim=2, norm=0.7):
-    """x and y (count, dim) with zeros, exact zeros as rows, and equal and opposite rows among them."""
-    x, y = norm * rng.normal(size=(2, count, dim))
-    x[0, 0], y[1, 1], x[2] = 0.0, 0.0, 0.0
-    y[3] = -x[3]
-    return x, y
 
 
 def moments(feature_map, x, y, samples, weights):

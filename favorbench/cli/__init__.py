@@ -12,17 +12,19 @@ from typing import NoReturn
 
 import typer
 
-from favorbench.cli import study  # the first commands in --help
-
-# isort: split
+# In the order of --help:
+# isort: off
+from favorbench.cli import sweep
+from favorbench.cli import results
+from favorbench.cli import catalogue
 from favorbench.cli import proof
-
-# isort: split
 from favorbench.cli import kernel
+
+# isort: on
 from favorbench.cli.app import app
 from favorbench.errors import FavorbenchError
 
-__all__ = ["app", "kernel", "main", "proof", "study"]
+__all__ = ["app", "catalogue", "kernel", "main", "proof", "results", "sweep"]
 
 
 def main() -> NoReturn:

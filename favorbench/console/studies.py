@@ -1,168 +1,23 @@
-"""What a person sees: tables and sentences on stdout, progress and messages on stderr."""
+"""What verify, theory, kernel, speed, audit and reproduce found, for a terminal."""
 
-import contextlib
 import math
-import os
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from favorbench.formats import HEADINGS, format_value
+from favorbench.formats import format_value
 
 if TYPE_CHECKING:
     from favorbench.audit import Finding
     from favorbench.gram import Cell, GramStudy
     from favorbench.reproduce import Report
     from favorbench.speed import SpeedStudy
-    from favorbench.tables import Table
     from favorbench.theory import TheoryStudy
     from favorbench.verify import Verification
     from favorbench.verify.controls import Caught
-
-_WIDE = 500  # a pipe or a file has no width: nothing is cut there
-
-
-def stdout() -> Console:
-    """The console for results: as wide as the terminal, unlimited when it is a pipe."""
-    return _console(sys.stdout.isatty(), stderr=False)
-
-
-def stderr() -> Console:
-    """The console for messages."""
-    return _console(sys.stderr.isatty(), stderr=True)
-
-
-class _Console(Console):
-    """A console that lets the command line decide what a closed pipe means."""
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
-
-
-def _console(terminal: bool, stderr: bool) -> Console:
-    """Plain text in a pipe and under NO_COLOR; a terminal that claims no width has 80 columns."""
-    console = _Console(
-        stderr=stderr, highlight=False, markup=False, emoji=False, width=None if terminal else _WIDE,
-        color_system=None if os.environ.get("NO_COLOR") else "auto",
-    )  # fmt: skip
-    if console.width < 20:
-        console.width = 80
-    return console
-
-
-def message(text: str) -> None:
-    """One line for the user, beside the results."""
-    console = stderr()
-    console.print(Text(text), soft_wrap=not console.is_terminal)
-
-
-@contextlib.contextmanager
-def progress(title: str, quiet: bool) -> Iterator[Callable[..., None] | None]:
-    """A live bar with the time left on stderr; nothing when quiet or when stderr is no terminal.
-
-    What it yields is called with (done, total), and with the name of the step where steps have names.
-    """
-    console = stderr()
-    if quiet or not console.is_terminal:
-        yield None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    left = TextColumn("left")
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        left,
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total, step="": bar.update(
-            task, completed=done, total=total, description=f"{title} {step}".strip()
-        )
-
-
-def show_table(console: Console, table: "Table", metric: str, note: str = "") -> None:
-    """A table of values: green where better than uniform attention, red and * where worse."""
-    shown = _columns_that_fit(console.width, table, metric)
-    rich_table = RichTable(box=None, pad_edge=False)
-    for name in table.labels:
-        rich_table.add_column(HEADINGS.get(name, name), no_wrap=True)
-    heading = HEADINGS.get(table.axis, table.axis)
-    for i in shown:
-        rich_table.add_column(f"{heading}={table.columns[i]}", justify="right", no_wrap=True)
-    for labels, values, worse in table.rows:
-        cells = [Text(str(label)) for label in labels]
-        cells += [_value(values[i], worse[i], metric, is_uniform="uniform" in labels) for i in shown]
-        rich_table.add_row(*cells)
-    if table.title:
-        console.print(Text(table.title, style="bold"), soft_wrap=not console.is_terminal)
-    console.print(rich_table)
-    hidden = len(table.columns) - len(shown)
-    note += (
-        f" {hidden} of {len(table.columns)} columns do not fit: widen the terminal, or ask for --format md."
-        if hidden
-        else ""
-    )
-    console.print(Text(f"{table.caption}. {note}".strip(), style="dim"))
-    console.print()
-
-
-def show_records(console: Console, records: Sequence[Mapping[str, object]], title: str = "", note: str = "") -> None:
-    """A plain list: one row for each record. Columns that do not fit follow below, beside the first one again."""
-    if title:
-        console.print(Text(title, style="bold"), soft_wrap=not console.is_terminal)
-    first, *rest = records[0]
-    widths = {name: max(len(str(value)) for value in [name, *(r[name] for r in records)]) for name in records[0]}
-    groups: list[list[str]] = []
-    for name in rest:
-        if not groups or widths[first] + sum(2 + widths[one] for one in [*groups[-1], name]) > console.width:
-            groups.append([])
-        groups[-1].append(name)
-    for i, group in enumerate(groups):
-        rich_table = RichTable(box=None, pad_edge=False)
-        for name in (first, *group):
-            rich_table.add_column(name, no_wrap=name == first or len(group) > 1, overflow="fold")
-        for record in records:
-            rich_table.add_row(*(Text(str(record[name])) for name in (first, *group)))
-        if i:
-            console.print()
-        console.print(rich_table)
-    if note:
-        console.print(Text(note, style="dim"))
-        console.print()
-
-
-def _value(value: float, worse: bool, metric: str, is_uniform: bool) -> Text:
-    text = format_value(value, metric)
-    if text == "-" or is_uniform:
-        return Text(text + " ", style="dim" if text == "-" else "")
-    return Text(text + "*", style="red") if worse else Text(text + " ", style="green")
-
-
-def _columns_that_fit(width: int, table: "Table", metric: str) -> list[int]:
-    """All columns, or as many as fit, spread evenly from the first to the last."""
-    label_width = sum(
-        max([len(HEADINGS.get(name, name)), *(len(str(labels[i])) for labels, _, _ in table.rows)]) + 2
-        for i, name in enumerate(table.labels)
-    )
-    heading = HEADINGS.get(table.axis, table.axis)
-    column_width = 2 + max(
-        [len(f"{heading}={value}") for value in table.columns]
-        + [len(format_value(value, metric)) + 1 for _, values, _ in table.rows for value in values],
-        default=1,
-    )
-    count, fit = len(table.columns), max(1, (width - label_width + 2) // column_width)
-    if fit >= count:
-        return list(range(count))
-    if fit == 1:
-        return [count - 1]
-    return sorted({round(i * (count - 1) / (fit - 1)) for i in range(fit)})
 
 
 def show_verification(console: Console, result: "Verification", controls: "Sequence[Caught]") -> None:

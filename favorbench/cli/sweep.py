@@ -1,0 +1,151 @@
+"""favorbench sweep."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from favorbench.cli.app import Json, Quiet, Workers, app, interrupted, print_json
+
+if TYPE_CHECKING:
+    from favorbench.summary import Results
+
+MAX_TABLES = 12  # cells printed at the end of a sweep
+
+
+@app.command()
+def sweep(
+    scenario: Annotated[
+        str | None,
+        typer.Argument(help="A scenario file or the name of a shipped one.  [default: quick]", show_default=False),
+    ] = None,
+    maps: Annotated[str | None, typer.Option(help="Feature maps, e.g. positive,trig or my_module:MyMap.")] = None,
+    samplers: Annotated[str | None, typer.Option(help="Samplers, e.g. iid,orthogonal.")] = None,
+    num_projections: Annotated[
+        str | None, typer.Option("-R", "--num-projections", help="R, e.g. 16,64,256; dlogd is int(d ln d).")
+    ] = None,
+    seq_len: Annotated[str | None, typer.Option("-L", "--seq-len", help="Lengths, e.g. 1024,4096.")] = None,
+    head_dim: Annotated[str | None, typer.Option("-d", "--head-dim", help="Head dimensions, e.g. 16,64.")] = None,
+    scale: Annotated[str | None, typer.Option(help="Factors on q and k, e.g. 0.5,1.0.")] = None,
+    value_scale: Annotated[str | None, typer.Option(help="Factor on v.", metavar="<float>")] = None,
+    inputs: Annotated[
+        str | None,
+        typer.Option(help="gaussian, gaussian(std=0.5), sphere, minilm, or PATH.npz / PATH.safetensors with q, k, v."),
+    ] = None,
+    heads: Annotated[str | None, typer.Option(help="Only these heads of a file, e.g. L0H1,L5H0.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="Precision of the estimator: float64, float32; torch: tf32, bfloat16, float16.")
+    ] = None,
+    query_rows: Annotated[
+        str | None,
+        typer.Option(
+            metavar="<int>", help="Measure the error on so many random query rows.  [default: all to 4096, then 1024]"
+        ),
+    ] = None,
+    causal: Annotated[
+        bool | None, typer.Option("--causal", help="A query sees the keys up to its own position only.")
+    ] = None,
+    backend: Annotated[str | None, typer.Option(help="Array library: numpy or torch.")] = None,
+    device: Annotated[str | None, typer.Option(help="Device of torch: cpu, cuda or cuda:N.")] = None,
+    baselines: Annotated[
+        str | None, typer.Option(help="uniform (always), taylor-1, taylor-2, best-rank, nystrom, wildcat.")
+    ] = None,
+    budget: Annotated[str | None, typer.Option(help="What -R counts: projections or features.")] = None,
+    redraw: Annotated[str | None, typer.Option(help="New inputs for each trial, or for each R.")] = None,
+    trials: Annotated[str | None, typer.Option(help="Draws of every cell.", metavar="<int>")] = None,
+    seed: Annotated[str | None, typer.Option(help="Seed of all random streams.", metavar="<int>")] = None,
+    workers: Workers = 1,
+    batch: Annotated[
+        str, typer.Option(metavar="<int>", help="Draws computed together by torch; auto: as many as fill a GPU.")
+    ] = "auto",
+    out: Annotated[
+        Path | None, typer.Option(help="Run directory.  [default: results/NAME]", show_default=False)
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and what it will cost; compute nothing.")
+    ] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure maps x samplers x R x L x d against exact attention.
+
+    Prints the MSE table. What is computed is saved at once: the same command again resumes. Lists with commas
+    multiply. Flags win over the scenario file.
+    """
+    given = locals()
+    from favorbench.scenario import FLAGS, default_directory, load_scenario, numbers
+
+    together = None if batch == "auto" else numbers("--batch", batch, int, low=1)[0]
+    study = load_scenario(scenario, {key: given[key] for key in FLAGS})
+    path = out or default_directory(study)
+    if dry_run:
+        _print_plan(study, path, as_json)
+        return
+    from favorbench import console
+    from favorbench.run import sweep as run_sweep
+
+    try:
+        with console.progress(f"sweep {study.name}", quiet) as report:
+            results = run_sweep(study, path, workers, report, together)
+    except KeyboardInterrupt:
+        interrupted(path)
+    if not quiet:
+        _say_what_happened(results)
+    if as_json:
+        print_json({"run": str(path), **_as_json(results)})
+    else:
+        _print_tables(results)
+
+
+def _say_what_happened(results: "Results") -> None:
+    from favorbench.console import message
+
+    for name in results.set_aside:
+        message(f"{results.path}/trials/{name} was damaged: set aside, and its draws computed again")
+    for file in results.manifest.get("input_files", []):  # pyright: ignore[reportGeneralTypeIssues, reportAttributeAccessIssue]
+        if file["notes"]:
+            message(f"{file['input']}: {'; '.join(file['notes'])}")
+
+
+def _print_tables(results: "Results") -> None:
+    from favorbench import console, report, tables
+
+    to = console.stdout()
+    shown = tables.cell_tables(results)
+    for one in shown[:MAX_TABLES]:
+        console.show_table(to, one, "mse", tables.legend(results))
+    if len(shown) > MAX_TABLES:
+        to.print(f"{len(shown) - MAX_TABLES} more tables in {results.path}/summary.md\n", soft_wrap=not to.is_terminal)
+    for sentence in report.sentences(results):
+        to.print(sentence, soft_wrap=not to.is_terminal)
+    to.print(f"Saved in {results.path}. Figures: favorbench plot {results.path}", soft_wrap=not to.is_terminal)
+
+
+def _print_plan(study: Any, path: Path, as_json: bool) -> None:
+    from favorbench.plan import cost as planned_cost
+    from favorbench.plan import plan
+
+    cost = planned_cost(study, plan(study))
+    facts = cost._asdict() | {"scenario": study.model_dump(mode="json"), "out": str(path)}
+    if as_json:
+        print_json(facts)
+        return
+    for key, value in study.model_dump(mode="json", exclude_none=True).items():
+        typer.echo(f"{key:16} {', '.join(map(str, value)) if isinstance(value, list) else value}")
+    typer.echo(f"{'out':16} {path}")
+    typer.echo(f"{'plan':16} {cost.cells} cells, {cost.draws} draws, {cost.rows} rows")
+    typer.echo(
+        f"{'cost':16} about {cost.seconds:.1f} s on one worker, "
+        f"{cost.memory_bytes / 2**20:.0f} MiB for each worker beside the libraries"
+    )
+
+
+def _as_json(results: "Results") -> dict[str, Any]:
+    from favorbench.report import sentences
+    from favorbench.tables import records
+
+    return {
+        "complete": results.manifest["complete"],
+        "sentences": sentences(results),
+        "summary": records(results.summary),
+    }

@@ -1,0 +1,91 @@
+"""Tables for a terminal: of values, coloured by what they are worth, and of records."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from favorbench.formats import HEADINGS, format_value
+
+if TYPE_CHECKING:
+    from favorbench.tables import Table
+
+
+def show_table(console: Console, table: "Table", metric: str, note: str = "") -> None:
+    """A table of values: green where better than uniform attention, red and * where worse."""
+    shown = _columns_that_fit(console.width, table, metric)
+    rich_table = RichTable(box=None, pad_edge=False)
+    for name in table.labels:
+        rich_table.add_column(HEADINGS.get(name, name), no_wrap=True)
+    heading = HEADINGS.get(table.axis, table.axis)
+    for i in shown:
+        rich_table.add_column(f"{heading}={table.columns[i]}", justify="right", no_wrap=True)
+    for labels, values, worse in table.rows:
+        cells = [Text(str(label)) for label in labels]
+        cells += [_value(values[i], worse[i], metric, is_uniform="uniform" in labels) for i in shown]
+        rich_table.add_row(*cells)
+    if table.title:
+        console.print(Text(table.title, style="bold"), soft_wrap=not console.is_terminal)
+    console.print(rich_table)
+    hidden = len(table.columns) - len(shown)
+    note += (
+        f" {hidden} of {len(table.columns)} columns do not fit: widen the terminal, or ask for --format md."
+        if hidden
+        else ""
+    )
+    console.print(Text(f"{table.caption}. {note}".strip(), style="dim"))
+    console.print()
+
+
+def show_records(console: Console, records: Sequence[Mapping[str, object]], title: str = "", note: str = "") -> None:
+    """A plain list: one row for each record. Columns that do not fit follow below, beside the first one again."""
+    if title:
+        console.print(Text(title, style="bold"), soft_wrap=not console.is_terminal)
+    first, *rest = records[0]
+    widths = {name: max(len(str(value)) for value in [name, *(r[name] for r in records)]) for name in records[0]}
+    groups: list[list[str]] = []
+    for name in rest:
+        if not groups or widths[first] + sum(2 + widths[one] for one in [*groups[-1], name]) > console.width:
+            groups.append([])
+        groups[-1].append(name)
+    for i, group in enumerate(groups):
+        rich_table = RichTable(box=None, pad_edge=False)
+        for name in (first, *group):
+            rich_table.add_column(name, no_wrap=name == first or len(group) > 1, overflow="fold")
+        for record in records:
+            rich_table.add_row(*(Text(str(record[name])) for name in (first, *group)))
+        if i:
+            console.print()
+        console.print(rich_table)
+    if note:
+        console.print(Text(note, style="dim"))
+        console.print()
+
+
+def _value(value: float, worse: bool, metric: str, is_uniform: bool) -> Text:
+    text = format_value(value, metric)
+    if text == "-" or is_uniform:
+        return Text(text + " ", style="dim" if text == "-" else "")
+    return Text(text + "*", style="red") if worse else Text(text + " ", style="green")
+
+
+def _columns_that_fit(width: int, table: "Table", metric: str) -> list[int]:
+    """All columns, or as many as fit, spread evenly from the first to the last."""
+    label_width = sum(
+        max([len(HEADINGS.get(name, name)), *(len(str(labels[i])) for labels, _, _ in table.rows)]) + 2
+        for i, name in enumerate(table.labels)
+    )
+    heading = HEADINGS.get(table.axis, table.axis)
+    column_width = 2 + max(
+        [len(f"{heading}={value}") for value in table.columns]
+        + [len(format_value(value, metric)) + 1 for _, values, _ in table.rows for value in values],
+        default=1,
+    )
+    count, fit = len(table.columns), max(1, (width - label_width + 2) // column_width)
+    if fit >= count:
+        return list(range(count))
+    if fit == 1:
+        return [count - 1]
+    return sorted({round(i * (count - 1) / (fit - 1)) for i in range(fit)})
