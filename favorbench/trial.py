@@ -202,10 +202,10 @@ def _measure(
 
 def _rows(estimator: Estimator, sampler: str, head_dim: int, metrics: Mapping[str, np.ndarray]) -> list[Row]:
     """One row for every R of an estimator."""
-    feature_map, rows = estimator.map, []
+    feature_map, name, rows = estimator.map, label(estimator.map), []
     for i, size in enumerate(estimator.sizes):
         shown = size if feature_map.features_per_projection else 0
-        names = _names("map", label(feature_map), sampler, shown, feature_map.num_features(size, head_dim))
+        names = _names("map", name, sampler, shown, feature_map.num_features(size, head_dim))
         rows.append(names | _plain({name: values[i] for name, values in metrics.items()}))
     return rows
 
