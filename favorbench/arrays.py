@@ -101,8 +101,7 @@ def cos_sin(angle: Array) -> tuple[Array, Array]:
 
 def half_squared_norm(x: Array) -> Array:
     """|x|^2 / 2 of each row, shape (..., n, 1)."""
-    xp = array_namespace(x)
-    return 0.5 * xp.sum(x * x, axis=-1, keepdims=True)
+    return 0.5 * array_namespace(x).vecdot(x, x)[..., None]
 
 
 def projected(x: Array, omega: Array) -> Array:
