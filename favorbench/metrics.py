@@ -131,7 +131,6 @@ METRICS: dict[str, Metric] = {
 
 def metrics_of(sums: ErrorSums, uniform: ErrorSums) -> dict[str, np.ndarray]:
     """Every metric, for all entries of the sums' leading axes. Sums are NumPy arrays; so is each metric."""
-    with np.errstate(all="ignore"):
-        found = {name: np.asarray(metric.compute(sums, uniform)) for name, metric in METRICS.items()}
     shape = np.shape(sums.squared_error)
-    return {name: np.broadcast_to(values, shape) for name, values in found.items()}
+    with np.errstate(all="ignore"):
+        return {name: np.zeros(shape) + metric.compute(sums, uniform) for name, metric in METRICS.items()}
