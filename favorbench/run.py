@@ -56,12 +56,13 @@ def sweep(
     """
     from favorbench.store import Store  # brings pandas: not for the workers of a script that imports this module
 
+    _check_workers(workers)
     scenario = as_scenario(scenario)
     draws = plan(scenario)
     if scenario.device.startswith("cuda") and workers != 1:
         raise ScenarioError("--workers: a CUDA device is used by one process; leave --workers out, and see --batch")
     path = Path(out) if out is not None else default_directory(scenario)
-    with Store(path, scenario, len(draws)) as store:
+    with Store(path, scenario, draws) as store:
         done = store.done()
         missing = [draw for draw in draws if draw.index not in done]
         count = len(draws) - len(missing)
@@ -80,6 +81,15 @@ def sweep(
         set_aside = tuple(store.set_aside)
     assert results is not None  # there are draws, and none failed
     return results._replace(set_aside=set_aside)
+
+
+def _check_workers(workers: object) -> None:
+    """Raise ScenarioError unless this is a number of processes or an executor; end a worker that is about to sweep."""
+    if not isinstance(workers, Executor) and not (type(workers) is int and workers >= 1):
+        raise ScenarioError(f"workers: {workers!r} given, allowed: a whole number from 1 on, or an Executor")
+    if workers != 1 and getattr(multiprocessing.current_process(), "_inheriting", False):
+        # A worker imports the script that started it, and without the guard is here again before it has any work.
+        raise SystemExit("favorbench: this script sweeps in its workers too: `if __name__ == '__main__':` is missing")
 
 
 def _results(path: Path, anew: bool) -> "Results":

@@ -218,17 +218,17 @@ def _number(text: str) -> int | float | str:
     return text
 
 
-def numbers(flag: str, text: str, kind: type[int] | type[float], low: float) -> list[Any]:
-    """The increasing numbers of a list with commas, all finite and at least ``low``. Raises ScenarioError."""
+def numbers(flag: str, text: str, kind: type[int] | type[float], low: float, high: float = 1e9) -> list[Any]:
+    """The increasing numbers of a list with commas, all from ``low`` to ``high``. Raises ScenarioError."""
     found = []
     for part in split_list(text):
         try:
             value = kind(part)
         except ValueError:
             value = math.nan
-        if not low <= value < 1e9:
+        if not low <= value <= high:
             word = "whole numbers" if kind is int else "numbers"
-            raise ScenarioError(f"{flag}: {part!r} given, allowed: {word} from {low:g} on, with commas")
+            raise ScenarioError(f"{flag}: {part!r} given, allowed: {word} from {low:g} to {high:.10g}, with commas")
         found.append(value)
     return sorted(set(found))
 

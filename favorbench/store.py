@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from favorbench.errors import StoreError
 from favorbench.metrics import METRICS
+from favorbench.plan import Draw
 from favorbench.provenance import VERSION, provenance
 from favorbench.scenario import Scenario
 from favorbench.trial import LABELS, Row
@@ -47,8 +48,8 @@ SCHEMA = pa.schema(
 class Store:
     """One run directory, open for writing. Use as a context manager: it holds the lock and flushes on the way out."""
 
-    def __init__(self, path: Path, scenario: Scenario, num_draws: int) -> None:
-        self.path, self.scenario, self.num_draws = path, scenario, num_draws
+    def __init__(self, path: Path, scenario: Scenario, draws: Sequence[Draw]) -> None:
+        self.path, self.scenario, self.draws = path, scenario, draws
         self.set_aside: list[str] = []
         self._rows: list[Row] = []
         self._flushed = time.monotonic()
@@ -121,7 +122,7 @@ class Store:
         Counted from the parts: an interrupt may fall between any two lines of the writer.
         """
         done = len(self.done())
-        self._manifest |= {"end": _now(), "draws_done": done, "complete": done == self.num_draws}
+        self._manifest |= {"end": _now(), "draws_done": done, "complete": done == len(self.draws)}
         write_text(self.path / "manifest.json", json.dumps(self._manifest, indent=2) + "\n")
         return done
 
@@ -137,8 +138,11 @@ class Store:
             "favorbench": VERSION,
             "scenario": self.scenario.model_dump(mode="json"),
             "digest": digest,
-            "draws": self.num_draws,
+            "draws": len(self.draws),
             "draws_done": 0,
+            "query_rows_of_length": {
+                str(length): self.scenario.rows(length) for length in sorted({d.head.query_len for d in self.draws})
+            },
             "complete": False,
             "start": _now(),
             "end": None,

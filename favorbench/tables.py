@@ -192,9 +192,7 @@ def legend(results: Results) -> str:
     mean = "the mean of V up to the query" if scenario.causal else "the mean of V"
     text = f"{what_r_means(results)} * median worse than uniform attention ({mean})."
     if "best-rank" in scenario.baselines and "best-rank" not in set(trials["map"]):
-        sampled = bool((trials["query_rows"] < trials["query_len"]).any())
-        why = "it needs every query row" if sampled else "the attention matrix has more than 2048 x 2048 entries"
-        text += f" best-rank: not computed, {why}."
+        text += " best-rank: not computed, it needs every query row and an attention matrix of at most 2048 x 2048."
     return text
 
 

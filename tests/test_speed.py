@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import math
+import time
 
 import pytest
 from typer.testing import CliRunner
@@ -67,3 +68,25 @@ def test_the_command_prints_a_table_and_draws_a_figure():
 def test_it_shares_the_machine_with_nobody():
     with pytest.raises(ScenarioError, match=r"--workers 2: speed times one worker, alone on the machine"):
         CliRunner().invoke(app, ["speed", "--workers", "2"], catch_exceptions=False)
+
+
+def test_a_map_without_projections_is_timed_once_and_a_single_length_has_no_slope():
+    found = speed.study(["elu", "positive"], [4, 8], [64], head_dim=4, repeats=3)
+    names = [c.method for c in found.crossovers if not c.method.startswith("exact")]
+    assert names == ["elu", "positive, R = 4", "positive, R = 8"]
+    assert all(math.isnan(c.slope) for c in found.crossovers)
+    assert {c["slope"] for c in json.loads(json.dumps(found.as_dict(), allow_nan=False))["crossovers"]} == {None}
+
+
+def test_short_calls_are_timed_the_second_time():
+    """The first finds caches and allocator as another method left them."""
+    calls = []
+
+    def slow_at_first() -> None:
+        calls.append(len(calls))
+        time.sleep(0.02 if len(calls) == 1 else 0.0)
+
+    assert speed._seconds(slow_at_first, (), Backend()) < 0.02 and calls == [0, 1]
+    calls.clear()
+    assert speed._seconds(lambda: (time.sleep(speed.SHORT), calls.append(0)), (), Backend()) > speed.SHORT
+    assert calls == [0]

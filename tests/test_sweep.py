@@ -483,3 +483,25 @@ def test_extreme_inputs_are_measurements_not_warnings():
     sweep(small_scenario(num_projections="1", seq_len="1", head_dim="1", trials=1), "tiny")
     found = sweep(small_scenario(scale="60", dtype="float32", trials=2), "huge").trials
     assert np.isfinite(found[found["map"] == "positive"]["mse"]).all()
+
+
+@pytest.mark.parametrize("workers", [0, -3, 1.5, "x", True])
+def test_workers_that_are_no_number_of_processes_are_refused(workers):
+    with pytest.raises(ScenarioError, match=r"workers: .* given, allowed: a whole number from 1 on, or an Executor"):
+        sweep(small_scenario(), "here", workers)
+    assert not Path("here").exists()
+
+
+def test_a_script_without_its_guard_is_told_so(tmp_path):
+    script = tmp_path / "bare.py"
+    script.write_text("import favorbench\nfavorbench.sweep({'trials': 2, 'seq_len': '16'}, 'here', workers=2)\n")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    lines = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert "favorbench: this script sweeps in its workers too: `if __name__ == '__main__':` is missing" in lines
+    assert "in use by another" not in done.stderr and done.stderr.count("Traceback") <= 2  # the parent's own
+
+
+def test_the_manifest_says_on_how_many_query_rows_errors_are_measured():
+    sweep(small_scenario(seq_len="24,48", query_rows=30, trials=1), "here")
+    assert json.loads(Path("here/manifest.json").read_text())["query_rows_of_length"] == {"24": 24, "48": 30}

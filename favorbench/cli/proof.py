@@ -164,7 +164,7 @@ def speed(
 
     if workers != 1:
         raise ScenarioError(f"--workers {workers}: speed times one worker, alone on the machine; leave --workers out")
-    sizes, lengths = numbers("-R", num_projections, int, low=1), numbers("-L", seq_len, int, low=1)
+    sizes, lengths = numbers("-R", num_projections, int, 1, 1 << 20), numbers("-L", seq_len, int, 1, 1 << 24)
     with console.progress("speed", quiet) as report:
         found = study(split_list(maps), sizes, lengths, head_dim, repeats, Backend(backend, device), dtype, report)
     files = speed_figure.draw(found, "speed", out)

@@ -132,8 +132,9 @@ def show_speed(console: Console, study: "SpeedStudy") -> None:
         timings = study.of(crossover.method)
         times = [format_value(t.seconds, "seconds") for t in timings if t.seq_len in shown]
         memory = timings[-1].memory_bytes
+        slope = "-" if math.isnan(crossover.slope) else f"{crossover.slope:.2f}"
         rich_table.add_row(
-            crossover.method, *times, f"{crossover.slope:.2f}", _crossing(crossover.seq_len, study.lengths),
+            crossover.method, *times, slope, _crossing(crossover.seq_len, study.lengths),
             "-" if memory is None else f"{memory / 2**20:.3g}",
         )  # fmt: skip
     console.print(rich_table)

@@ -91,12 +91,21 @@ def caption(results: Results, metric: str, x: str) -> str:
     draws = f"{n.min()}" if n.min() == n.max() else f"{n.min()} to {n.max()}"
     first = results.summary.iloc[0]
     fixed = "" if any(results.summary[a].nunique() > 1 for a in CELL) else f" {describe_cell(first)}."
-    sampled = (results.summary["query_rows"] < results.summary["query_len"]).any()
-    rows = " Long inputs: error on a random sample of query rows." if sampled and not fixed else ""
+    rows = "" if fixed else _sampled_rows(results.summary)
+    below = " best-rank may leave the axis below." if (results.summary["map"] == "best-rank").any() else ""
     partial = "" if results.manifest["complete"] else "PARTIAL RUN. "
     return (
         f"{partial}{results.scenario.name}: median of {draws} draws, band from 10 % to 90 %.{fixed}{rows} "
-        f"{what_r_means(results)} {metric}: {METRICS[metric].formula}. best-rank may leave the axis below."
+        f"{what_r_means(results)} {metric}: {METRICS[metric].formula}.{below}"
+    )
+
+
+def _sampled_rows(summary: pd.DataFrame) -> str:
+    """Where the error is that of a random sample of query rows, and of how many."""
+    sampled = summary[summary["query_rows"] < summary["query_len"]]
+    return "".join(
+        f" L = {', '.join(str(length) for length in sorted(set(cells['seq_len'])))}: error on {rows} random query rows."
+        for rows, cells in sampled.groupby("query_rows")
     )
 
 
