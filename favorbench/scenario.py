@@ -250,6 +250,8 @@ def _one_line(error: ValidationError, origin: Mapping[str, str]) -> str:
     message = re.sub(r"^(Value error, |Input should be )", "", first["msg"])
     if first["type"] == "value_error":
         return f"{where}: {message}"
+    if key == "device":
+        message = "cpu, cuda or cuda:N"
     dlogd = ", or 'dlogd'" if key == "num_projections" else ""
     if first["type"] == "too_short":
         return f"{where}: the list is empty; at least one value is needed"

@@ -61,7 +61,7 @@ def interrupted(path: Path) -> NoReturn:
             "the same command again resumes"
         )
     except FavorbenchError:
-        message(f"interrupted: finished draws are saved in {path}; the same command again resumes")
+        message(f"interrupted before a draw was saved in {path}")
     sys.exit(130)
 
 

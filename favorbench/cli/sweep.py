@@ -56,7 +56,10 @@ def sweep(
     seed: Annotated[str | None, typer.Option(help="Seed of all random streams.", metavar="<int>")] = None,
     workers: Workers = 1,
     batch: Annotated[
-        str, typer.Option(metavar="<int>", help="Draws computed together by torch; auto: as many as fill a GPU.")
+        str,
+        typer.Option(
+            metavar="<int>", help="Draws computed together by torch (NumPy: one); auto: as many as fill a GPU."
+        ),
     ] = "auto",
     out: Annotated[
         Path | None, typer.Option(help="Run directory.  [default: results/NAME]", show_default=False)
