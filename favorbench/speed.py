@@ -128,10 +128,8 @@ def _methods(
     yield EXACT, (0, tiled_attention)
     if backend.has_fused_attention():
         yield FUSED, (0, backend.fused_attention)
-    wanted = [(get_map(spec), size) for spec, size in itertools.product(maps, sizes)]
-    for feature_map, size in wanted:
-        if not feature_map.features_per_projection and size != sizes[0]:
-            continue  # no projections: R plays no part
+    members = [get_map(spec) for spec in maps]
+    for feature_map, size in [(m, r) for m in members for r in (sizes if m.features_per_projection else sizes[:1])]:
         drawn = sample_omega("orthogonal", size, head_dim, stream(0, "speed"), map=feature_map)
         assert isinstance(drawn, Sample)
         omega, extra = (

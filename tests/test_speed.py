@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import math
-import time
 
 import pytest
 from typer.testing import CliRunner
@@ -78,15 +77,14 @@ def test_a_map_without_projections_is_timed_once_and_a_single_length_has_no_slop
     assert {c["slope"] for c in json.loads(json.dumps(found.as_dict(), allow_nan=False))["crossovers"]} == {None}
 
 
-def test_short_calls_are_timed_the_second_time():
+def test_short_calls_are_timed_the_second_time(monkeypatch):
     """The first finds caches and allocator as another method left them."""
-    calls = []
+    clock, takes = [0.0], iter([0.04, 0.01, 0.06, 0.01])
+    monkeypatch.setattr(speed.time, "perf_counter", lambda: clock[0])
 
-    def slow_at_first() -> None:
-        calls.append(len(calls))
-        time.sleep(0.02 if len(calls) == 1 else 0.0)
+    def call() -> None:
+        clock[0] += next(takes)
 
-    assert speed._seconds(slow_at_first, (), Backend()) < 0.02 and calls == [0, 1]
-    calls.clear()
-    assert speed._seconds(lambda: (time.sleep(speed.SHORT), calls.append(0)), (), Backend()) > speed.SHORT
-    assert calls == [0]
+    assert speed._seconds(call, (), Backend()) == pytest.approx(0.01)
+    assert speed._seconds(call, (), Backend()) == pytest.approx(0.06)
+    assert next(takes) == 0.01  # the long call was made once
