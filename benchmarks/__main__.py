@@ -14,13 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import floor, loop, plain
-from favorbench.attention import Estimator, attention_estimates
-from favorbench.machine import Rates, one_core
+from favorbench.attention.estimator import Estimator
+from favorbench.attention.linear import attention_estimates
+from favorbench.engine.plan import Draw, plan
+from favorbench.engine.scenario import Scenario, load_scenario
+from favorbench.engine.trial import run_draws
 from favorbench.maps import get_map
-from favorbench.plan import Draw, plan
+from favorbench.numerics.machine import Rates, one_core
 from favorbench.run import sweep
-from favorbench.scenario import Scenario, load_scenario
-from favorbench.trial import run_draws
 
 SIZES = ",".join(str(r) for r in range(16, 193, 16))
 #: The blog post's two experiments: trig with both samplers at scale 1, trig and positive with orthogonal rows at 1.5.

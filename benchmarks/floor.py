@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from favorbench.machine import Rates, rates
+from favorbench.engine.plan import Draw
+from favorbench.engine.scenario import Scenario
 from favorbench.maps import get_map
-from favorbench.plan import Draw
-from favorbench.scenario import Scenario
+from favorbench.numerics.machine import Rates, rates
 
 
 class Work:

@@ -5,10 +5,10 @@ import resource
 import sys
 import time
 
-from favorbench.machine import one_core
-from favorbench.plan import plan
-from favorbench.scenario import load_scenario
-from favorbench.trial import run_draws
+from favorbench.engine.plan import plan
+from favorbench.engine.scenario import load_scenario
+from favorbench.engine.trial import run_draws
+from favorbench.numerics.machine import one_core
 
 
 def main() -> None:

@@ -5,11 +5,11 @@ import sys
 import numpy as np
 
 from benchmarks.plain import FEATURES, Table
+from favorbench.engine.plan import Draw
+from favorbench.engine.scenario import Scenario
 from favorbench.inputs import get_input
-from favorbench.plan import Draw
+from favorbench.numerics.streams import stream
 from favorbench.samplers import get_sampler
-from favorbench.scenario import Scenario
-from favorbench.streams import stream
 
 
 def exact(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> np.ndarray:

@@ -5,11 +5,11 @@ The same inputs, projections and cells as favorbench's sweep (drawn from its str
 
 import numpy as np
 
+from favorbench.engine.plan import Draw
+from favorbench.engine.scenario import Scenario
 from favorbench.inputs import get_input
-from favorbench.plan import Draw
+from favorbench.numerics.streams import stream
 from favorbench.samplers import get_sampler
-from favorbench.scenario import Scenario
-from favorbench.streams import stream
 
 #: The mse of each (trial, map, sampler, R).
 Table = dict[tuple[int, str, str, int], float]

@@ -4,45 +4,45 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from favorbench.attention import exact_attention, kernel_estimate, linear_attention, sample_omega
+    from favorbench.attention.exact import exact_attention
+    from favorbench.attention.linear import kernel_estimate, linear_attention, sample_omega
+    from favorbench.baselines import BASELINES, Baseline, get_baseline
+    from favorbench.engine.scenario import Scenario, load_scenario
     from favorbench.maps import MAPS, FeatureMap, Sample, get_map
+    from favorbench.maps.positive import exponential_target
+    from favorbench.numerics.arrays import Features, half_squared_norm
+    from favorbench.results.results import Results, load
     from favorbench.run import sweep
     from favorbench.samplers import SAMPLERS, Sampler, get_sampler
-    from favorbench.scenario import Scenario, load_scenario
-    from favorbench.summary import Results, load
 
 # Public names are imported on first use: `favorbench --help` must not pay for NumPy and pandas.
 _HOMES = {
-    "exact_attention": "attention",
-    "kernel_estimate": "attention",
-    "linear_attention": "attention",
-    "sample_omega": "attention",
-    "MAPS": "maps",
-    "FeatureMap": "maps",
-    "Sample": "maps",
-    "get_map": "maps",
-    "SAMPLERS": "samplers",
-    "Sampler": "samplers",
-    "get_sampler": "samplers",
-    "Scenario": "scenario",
-    "load_scenario": "scenario",
-    "sweep": "run",
-    "Results": "summary",
-    "load": "summary",
+    "attention.exact": ("exact_attention",),
+    "attention.linear": ("kernel_estimate", "linear_attention", "sample_omega"),
+    "baselines": ("BASELINES", "Baseline", "get_baseline"),
+    "engine.scenario": ("Scenario", "load_scenario"),
+    "maps": ("MAPS", "FeatureMap", "Sample", "get_map"),
+    "maps.positive": ("exponential_target",),
+    "numerics.arrays": ("Features", "half_squared_norm"),
+    "results.results": ("Results", "load"),
+    "run": ("sweep",),
+    "samplers": ("SAMPLERS", "Sampler", "get_sampler"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    home = next((home for home, names in _HOMES.items() if name in names), None)
+    if home is None:
         raise AttributeError(f"module 'favorbench' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"favorbench.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"favorbench.{home}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(_HOMES)
+    return sorted(__all__)
 
 
 __all__ = [
-    "MAPS", "SAMPLERS", "FeatureMap", "Results", "Sample", "Sampler", "Scenario", "exact_attention", "get_map",
-    "get_sampler", "kernel_estimate", "linear_attention", "load", "load_scenario", "sample_omega", "sweep",
+    "BASELINES", "MAPS", "SAMPLERS", "Baseline", "FeatureMap", "Features", "Results", "Sample", "Sampler", "Scenario",
+    "exact_attention", "exponential_target", "get_baseline", "get_map", "get_sampler", "half_squared_norm",
+    "kernel_estimate", "linear_attention", "load", "load_scenario", "sample_omega", "sweep",
 ]  # fmt: skip

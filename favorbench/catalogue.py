@@ -113,7 +113,7 @@ def _inputs() -> list[dict[str, Any]]:
 
 
 def _scenarios() -> list[dict[str, Any]]:
-    from favorbench.scenario import shipped_scenarios
+    from favorbench.engine.scenario import shipped_scenarios
 
     return [
         {"name": name, "title": tomllib.loads(path.read_text(encoding="utf-8"))["title"]}

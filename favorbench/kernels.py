@@ -7,8 +7,8 @@ from collections import Counter
 
 import numpy as np
 
-from favorbench.arrays import Array, array_namespace, as_like, half_squared_norm
-from favorbench.shapes import Float
+from favorbench.numerics.arrays import Array, array_namespace, as_like, half_squared_norm
+from favorbench.numerics.shapes import Float
 
 
 def softmax_kernel(x: Float[Array, "*batch n d"], y: Float[Array, "*batch l d"]) -> Float[Array, "*batch n l"]:

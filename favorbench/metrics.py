@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from favorbench.arrays import Array, array_namespace
+from favorbench.numerics.arrays import Array, array_namespace
 
 
 class ErrorSums(NamedTuple):

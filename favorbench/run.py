@@ -17,15 +17,16 @@ from concurrent.futures import (
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from favorbench.engine.batches import batches
+from favorbench.engine.plan import Draw, plan
+from favorbench.engine.scenario import Scenario, as_scenario, default_directory
+from favorbench.engine.trial import Row, run_draws
+from favorbench.engine.worker import end_with_parent, run_batch
 from favorbench.errors import ScenarioError, WorkerError
-from favorbench.machine import one_core
-from favorbench.plan import Draw, batches, plan
-from favorbench.scenario import Scenario, as_scenario, default_directory
-from favorbench.trial import Row, run_draws
-from favorbench.worker import end_with_parent, run_batch
+from favorbench.numerics.machine import one_core
 
 if TYPE_CHECKING:
-    from favorbench.summary import Results
+    from favorbench.results.results import Results
 
 #: Called with (draws done, draws in all), first with what was there already.
 Progress = Callable[[int, int], None]
@@ -54,7 +55,7 @@ def sweep(
     Raises ScenarioError, InputError, StoreError; WorkerError if a worker process dies twice over the same draws. All
     finished draws are saved first.
     """
-    from favorbench.store import Store  # brings pandas: not for the workers of a script that imports this module
+    from favorbench.engine.store import Store  # brings pandas: not for the workers of a script that imports this module
 
     _check_workers(workers)
     scenario = as_scenario(scenario)
@@ -94,8 +95,8 @@ def _check_workers(workers: object) -> None:
 
 def _results(path: Path, anew: bool) -> "Results":
     """The finished draws, and the files that say what they show."""
-    from favorbench.report import write_summary
-    from favorbench.summary import load
+    from favorbench.results.report import write_summary
+    from favorbench.results.results import load
 
     results = load(path)
     if anew or not (path / "summary.md").exists():

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from favorbench.scenario import Scenario, load_scenario
+from favorbench.engine.scenario import Scenario, load_scenario
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

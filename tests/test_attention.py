@@ -5,10 +5,11 @@ import pytest
 from scipy.special import softmax
 
 import favorbench as fb
-from favorbench import arrays
-from favorbench.attention import Estimator, attention_estimates
+from favorbench.attention.estimator import Estimator
+from favorbench.attention.linear import attention_estimates
 from favorbench.errors import InputError, ScenarioError
 from favorbench.maps import MAPS, Sample
+from favorbench.numerics import arrays
 
 
 def dense(query, key, value):

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from favorbench.audit import audit
 from favorbench.errors import EstimatorError, ScenarioError
+from favorbench.studies.audit import audit
 
 IMPLEMENTATIONS = """
 import numpy as np

@@ -8,13 +8,15 @@ import pandas as pd
 import pytest
 
 import favorbench as fb
-from favorbench.arrays import from_torch, to_torch
-from favorbench.attention import Estimator, attention_estimates
+from favorbench.attention.estimator import Estimator
+from favorbench.attention.linear import attention_estimates
+from favorbench.engine.batches import batches
+from favorbench.engine.plan import plan
+from favorbench.engine.scenario import load_scenario
+from favorbench.engine.trial import run_draws
 from favorbench.errors import ScenarioError
 from favorbench.maps import Sample, get_map
-from favorbench.plan import batches, plan
-from favorbench.scenario import load_scenario
-from favorbench.trial import run_draws
+from favorbench.numerics.backend import from_torch, to_torch
 
 BACKENDS = [pytest.param(array_api_strict.asarray, np.asarray, id="strict")]
 if importlib.util.find_spec("torch") is not None:

@@ -6,9 +6,9 @@ from scipy import stats
 from scipy.special import softmax
 
 import favorbench as fb
-from favorbench import baselines
-from favorbench.baselines import BASELINES, Inputs, get_baseline
-from favorbench.landmarks import landmark_attention, pivoted_cholesky
+from favorbench.baselines import BASELINES, get_baseline
+from favorbench.baselines.base import Inputs
+from favorbench.baselines.landmarks import landmark_attention, pivoted_cholesky
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_best_rank_is_the_truncated_svd(problem):
 
 
 def test_best_rank_says_nothing_about_a_matrix_that_does_not_fit(problem, monkeypatch):
-    monkeypatch.setattr(baselines, "MATRIX_LIMIT", 40 * 50 - 1)
+    monkeypatch.setattr("favorbench.baselines.best_rank.MATRIX_LIMIT", 40 * 50 - 1)
     assert answers("best-rank", problem) == []
 
 
@@ -165,7 +165,7 @@ def test_pivots_follow_the_residual_of_the_kernel():
         return landmarks
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(baselines, "pivoted_cholesky", recorded)
+        patch.setattr("favorbench.baselines.nystrom.pivoted_cholesky", recorded)
         for _ in range(4000):
             answers("wildcat", (key, key, key, key), (2,), seed=rng)
             uniform[tuple(rng.permutation(6)[:2])] += 1

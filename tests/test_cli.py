@@ -267,9 +267,7 @@ def test_ctrl_c_says_what_is_saved_and_how_to_resume(workers):
 MY_MAP = """
 from dataclasses import dataclass
 import numpy as np
-from favorbench import FeatureMap
-from favorbench.arrays import Features, half_squared_norm
-from favorbench.maps.positive import exponential_target
+from favorbench import FeatureMap, Features, exponential_target, half_squared_norm
 
 @dataclass(frozen=True)
 class Mine(FeatureMap):

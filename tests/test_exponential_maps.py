@@ -7,15 +7,15 @@ import pytest
 from scipy import optimize
 
 import favorbench as fb
-from favorbench.arrays import Features
 from favorbench.errors import InputError, ScenarioError
 from favorbench.kernels import squared_sum
 from favorbench.maps import Sample, get_map
 from favorbench.maps.dense import Dense, DenseExponential
 from favorbench.maps.exponential import ADERF, ADERFSDERF, OPRF, SADERF, SDERF
+from favorbench.numerics.arrays import Features
 from favorbench.samplers import get_sampler
 from favorbench.samplers.laws import FixedNormRows, GaussianRows, OppositeRow
-from favorbench.theory import draws_needed, relative_variance
+from favorbench.studies.theory.closed_forms import draws_needed, relative_variance
 
 FITTED = [OPRF, SADERF, SDERF, ADERF, ADERFSDERF]
 

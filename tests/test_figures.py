@@ -7,8 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from favorbench.figures import curves, draw_all, kernel_trick, style
+from favorbench import style
+from favorbench.results.figures import curves, draw_all
 from favorbench.run import sweep
+from favorbench.studies.blog import kernel_trick
 from tests.conftest import small_scenario
 
 

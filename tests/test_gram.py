@@ -13,11 +13,11 @@ from sklearn.metrics import pairwise
 
 import favorbench as fb
 from favorbench.errors import InputError
-from favorbench.gram import GramStudy, study
-from favorbench.inputs.points import Points, gaussian_points, read_points
 from favorbench.kernels import squared_distance
 from favorbench.maps import Sample
-from favorbench.targets import Cosine, Gaussian, Linear, Polynomial, Softmax
+from favorbench.studies.kernel.points import Points, gaussian_points, read_points
+from favorbench.studies.kernel.study import GramStudy, study
+from favorbench.studies.kernel.targets import Cosine, Gaussian, Linear, Polynomial, Softmax
 from tests.test_cli import refused, run
 
 DRAWS = 400
@@ -173,7 +173,7 @@ def test_bias_is_told_from_chance():
 def test_bias_and_spread_are_those_of_the_draws():
     kernel, x = Gaussian(2.0), X / 2.0
     (cell,) = study(kernel, ["trig"], ["iid"], [8], POINTS, draws=5).cells
-    from favorbench.streams import stream
+    from favorbench.numerics.streams import stream
 
     grams = np.stack(
         [
@@ -310,7 +310,7 @@ def test_the_same_seed_gives_the_same_table_and_another_another():
 def test_the_figure_holds_what_it_shows():
     found = study(Gaussian(2.0), ["trig", "phase"], ["iid"], [8, 32], POINTS, 3, budget="features")
     assert isinstance(found, GramStudy)
-    from favorbench.figures import gram
+    from favorbench.studies.kernel import figure as gram
 
     gram.draw(found, "kernel", Path("figures"))
     data = pd.read_csv("figures/kernel.csv").set_index(["series", "num_features"])

@@ -11,7 +11,7 @@ from scipy import stats
 
 from favorbench.errors import InputError, ScenarioError
 from favorbench.inputs import File, Head, data_directory, get_input
-from favorbench.streams import stream
+from favorbench.numerics.streams import stream
 
 ALPHA = 1e-8
 

@@ -10,8 +10,8 @@ import favorbench as fb
 from favorbench.maps import Sample, get_map
 from favorbench.maps.integer import MEAN_LIMIT
 from favorbench.samplers.base import GaussianRows
-from favorbench.verify import REFUTED
-from favorbench.verify.controls import checks
+from favorbench.studies.verify import REFUTED
+from favorbench.studies.verify.controls import checks
 from tests.conftest import pairs
 
 ROWS = GaussianRows()

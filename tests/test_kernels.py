@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from favorbench.arrays import cos_sin
 from favorbench.kernels import gaussian_kernel, polynomial_features, polynomial_kernel, softmax_kernel, squared_distance
+from favorbench.numerics.arrays import cos_sin
 
 
 def test_softmax_kernel_by_hand():

@@ -15,7 +15,7 @@ from favorbench.maps import Sample, get_map
 from favorbench.maps.tensorsketch import sketch_variance
 from favorbench.samplers import get_sampler
 from favorbench.samplers.base import GaussianRows
-from favorbench.theory import draws_needed, relative_variance
+from favorbench.studies.theory.closed_forms import draws_needed, relative_variance
 from tests.conftest import pairs
 
 ROWS = GaussianRows()

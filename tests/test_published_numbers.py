@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from favorbench.engine.scenario import load_scenario
 from favorbench.run import sweep
-from favorbench.scenario import load_scenario
 
 # Relative Frobenius error on the shipped heads, Haar orthogonal rows: mean and standard deviation of 15 draws.
 SIZES = (16, 64, 256, 1024)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from favorbench.ranking import letters, rankings
+from favorbench.results.ranking import letters, rankings
 from favorbench.run import sweep
-from favorbench.summary import sign_test
+from favorbench.statistics import sign_test
 from tests.conftest import small_scenario
 
 PAIRS = list(itertools.combinations(range(6), 2))

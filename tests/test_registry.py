@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 import favorbench as fb
 from favorbench import maps, samplers
+from favorbench.engine.scenario import default_directory
 from favorbench.errors import ScenarioError
 from favorbench.maps import MAPS, get_map
 from favorbench.maps.centre import Centre
 from favorbench.maps.positive import Positive
 from favorbench.registry import build, canonical, label, split_list
 from favorbench.samplers import SAMPLERS, Sampler, get_sampler
-from favorbench.scenario import default_directory
 from tests.conftest import small_scenario
 
 

@@ -4,15 +4,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from favorbench.claims import iid_vs_ortho_claims, kernel_trick_claims, trig_vs_positive_claims
-from favorbench.figures.kernel_trick import circles
+from favorbench.engine.plan import plan
+from favorbench.engine.scenario import load_scenario, override
 from favorbench.inputs import get_input
-from favorbench.plan import plan
-from favorbench.reproduce import CURVES, blog_statistics, reproduce
+from favorbench.numerics.streams import stream
 from favorbench.run import sweep
 from favorbench.samplers import get_sampler
-from favorbench.scenario import load_scenario, override
-from favorbench.streams import stream
+from favorbench.studies.blog.circles import circles
+from favorbench.studies.blog.claims import iid_vs_ortho_claims, kernel_trick_claims, trig_vs_positive_claims
+from favorbench.studies.blog.reproduce import CURVES, blog_statistics, reproduce
 
 
 @pytest.mark.parametrize(("name", "temperature"), [("iid-vs-ortho", 1.0), ("trig-vs-positive", 1.5)])

@@ -10,12 +10,13 @@ import pytest
 from scipy import integrate, stats
 
 import favorbench as fb
+from favorbench.engine.plan import plan
 from favorbench.errors import ScenarioError
 from favorbench.maps import Sample, get_map
-from favorbench.plan import plan
 from favorbench.samplers import SAMPLERS, Antithetic, FixedNormRows, get_sampler
 from favorbench.samplers.laws import AtAngle, CoupledNorms, GaussianRows
-from favorbench.theory import _pair, projections_for, relative_variance
+from favorbench.studies.theory.closed_forms import projections_for, relative_variance
+from favorbench.studies.theory.study import _pair
 from tests.conftest import small_scenario
 
 COMMAND = [sys.executable, "-m", "favorbench"]

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from favorbench.engine.cost import cost
+from favorbench.engine.plan import plan
+from favorbench.engine.scenario import as_scenario, load_scenario, shipped_scenarios
 from favorbench.errors import ScenarioError
-from favorbench.plan import cost, plan
-from favorbench.scenario import as_scenario, load_scenario, shipped_scenarios
 from tests.conftest import small_scenario
 
 
@@ -128,7 +129,7 @@ def test_redraw_for_every_size_makes_a_draw_of_each():
 
 
 def test_the_estimate_counts_rows_exactly():
-    from favorbench.trial import run_draws
+    from favorbench.engine.trial import run_draws
 
     maps, baselines = "positive,trig,taylor,poisson,tensorsketch", "uniform,taylor-1,best-rank,nystrom,wildcat"
     scenario = small_scenario(maps=maps, baselines=baselines)

@@ -7,10 +7,10 @@ import math
 import pytest
 from typer.testing import CliRunner
 
-from favorbench import speed
-from favorbench.arrays import Backend
 from favorbench.cli import app
 from favorbench.errors import ScenarioError
+from favorbench.numerics.backend import Backend
+from favorbench.studies.speed import study as speed
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 

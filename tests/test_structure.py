@@ -16,11 +16,9 @@ from tests.conftest import REPOSITORY
 
 #: Top to bottom: a module imports only from those above it (and from its own package).
 ORDER = [
-    "errors", "formats", "papers", "shapes", "arrays", "machine", "streams", "registry", "kernels", "logsum",
-    "samplers", "maps", "causal", "attention", "theory", "targets", "inputs", "gram", "metrics", "landmarks",
-    "baselines", "verify", "scenario", "plan", "trial", "worker", "provenance", "store", "summary", "speed",
-    "tables", "ranking", "report", "run", "figures", "claims", "reproduce", "audit", "catalogue", "console", "cli",
-    "__init__", "__main__",
+    "errors", "formats", "papers", "files", "statistics", "style", "numerics", "registry", "kernels", "samplers",
+    "maps", "attention", "inputs", "metrics", "baselines", "engine", "results", "run", "studies", "catalogue",
+    "console", "cli", "__init__", "__main__",
 ]  # fmt: skip
 
 
@@ -67,7 +65,7 @@ except SystemExit:
 def test_workers_import_neither_pandas_nor_what_writes_a_run():
     """A worker imports the script that started it, and so what that imports."""
     found = imported_by("from favorbench import run, sweep")
-    assert "favorbench.worker" in found
+    assert "favorbench.engine.worker" in found
     assert found & {"matplotlib", "pandas", "pyarrow", "jaxtyping", "rich"} == set()
 
 

@@ -8,9 +8,10 @@ import pytest
 from scipy import stats
 from scipy.special import bdtr
 
-from favorbench import report, tables
+from favorbench.results import report, tables
+from favorbench.results.summary import summarise
 from favorbench.run import sweep
-from favorbench.summary import _fair_coin, compare, holm, median_interval, sign_test, summarise
+from favorbench.statistics import _fair_coin, compare, holm, median_interval, sign_test
 from tests.conftest import small_scenario
 
 

@@ -15,19 +15,19 @@ import pandas as pd
 import pytest
 
 import favorbench as fb
-from favorbench import trial
+from favorbench.engine import trial
+from favorbench.engine.plan import plan
+from favorbench.engine.scenario import override
+from favorbench.engine.store import read_trials
+from favorbench.engine.trial import LABELS, run_draws
 from favorbench.errors import ScenarioError, StoreError, WorkerError
 from favorbench.inputs import get_input
 from favorbench.maps import get_map
 from favorbench.metrics import METRICS
-from favorbench.plan import plan
+from favorbench.numerics.streams import stream
+from favorbench.results.tables import describe_cell
 from favorbench.run import sweep
 from favorbench.samplers import get_sampler
-from favorbench.scenario import override
-from favorbench.store import read_trials
-from favorbench.streams import stream
-from favorbench.tables import describe_cell
-from favorbench.trial import LABELS, run_draws
 from tests.conftest import small_scenario
 
 KEY = ["trial", "map", "sampler", "num_projections"]
@@ -219,9 +219,9 @@ def test_an_interrupted_sweep_resumes_to_the_same_bits(monkeypatch):
 KILLED = """
 import sys
 from favorbench.run import sweep
-from favorbench.scenario import load_scenario
-import favorbench.store
-favorbench.store.FLUSH_SECONDS = 0.0
+from favorbench.engine.scenario import load_scenario
+import favorbench.engine.store
+favorbench.engine.store.FLUSH_SECONDS = 0.0
 if __name__ == "__main__":
     flags = dict(maps="positive,trig", samplers="iid,orthogonal", num_projections="64,512", seq_len="512", trials=40)
     sweep(load_scenario(None, flags | {"baselines": "uniform"}), "run", workers=int(sys.argv[1]))
@@ -307,7 +307,7 @@ def test_a_foreign_directory_is_refused(tmp_path):
 
 def test_a_full_disk_loses_nothing(monkeypatch):
     """The third part does not fit: one clear error, the first two stay, and the sweep resumes."""
-    monkeypatch.setattr("favorbench.store.FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr("favorbench.engine.store.FLUSH_SECONDS", 0.0)
     written = []
     write = Path.write_bytes
 

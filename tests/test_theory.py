@@ -5,10 +5,11 @@ import math
 import pytest
 
 from favorbench.errors import ScenarioError
-from favorbench.figures import theory as theory_figure
 from favorbench.maps import get_map
 from favorbench.samplers import get_sampler
-from favorbench.theory import _pair, draws_needed, projections_for, relative_variance, study
+from favorbench.studies.theory import figure as theory_figure
+from favorbench.studies.theory.closed_forms import draws_needed, projections_for, relative_variance
+from favorbench.studies.theory.study import _pair, study
 
 
 @pytest.mark.parametrize("sampler", ["iid", "orthogonal"])
@@ -36,7 +37,7 @@ def test_beyond_the_gate_no_number_is_shown():
     assert inside.low < inside.closed_form < inside.high or abs(inside.measured / inside.closed_form - 1) < 0.3
     assert math.isnan(beyond.measured) and math.isfinite(beyond.closed_form)
     # why there is a gate: what sampling would have shown there is far too small
-    from favorbench.theory import measured_deviation
+    from favorbench.studies.theory.study import measured_deviation
 
     x, y = _pair(2.0, 8, 0.0)
     shown, _, high = measured_deviation(get_map("positive"), get_sampler("iid"), x, y, 16, 500, 0)

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from favorbench.arrays import Features
 from favorbench.errors import ScenarioError
 from favorbench.maps import MAPS, get_map
 from favorbench.maps.base import WrappedMap
+from favorbench.numerics.arrays import Features
 from favorbench.samplers import SAMPLERS, Antithetic, FixedNormRows, Sampler, get_sampler
 from favorbench.samplers.laws import SecondMomentRows
-from favorbench.verify import HOLDS, REFERENCE_MAPS, REFUTED, verify
-from favorbench.verify.checks import Measurement, judged, z_of_p, z_threshold
-from favorbench.verify.controls import CONTROLS, ClaimedMap, checks, run
+from favorbench.studies.verify import HOLDS, REFERENCE_MAPS, REFUTED, verify
+from favorbench.studies.verify.checks import Measurement, judged, z_of_p, z_threshold
+from favorbench.studies.verify.controls import CONTROLS, ClaimedMap, checks, run
 
 
 def test_everything_registered_holds():
@@ -275,7 +275,7 @@ def test_verdicts_are_bonferroni_over_the_run():
 def test_z_scores_of_true_claims_are_standard_normal():
     """The thresholds mean what they say: over seeds, the z of a true target is N(0, 1)."""
     from favorbench.kernels import softmax_kernel
-    from favorbench.verify import kernel
+    from favorbench.studies.verify import kernel
 
     pairs, z = kernel.standard_pairs(), []
     for seed in range(60):

@@ -52,7 +52,7 @@ def check(flag: str, value: str, allowed: Any) -> None:
 
 def interrupted(path: Path) -> NoReturn:
     from favorbench.console import message
-    from favorbench.store import read_manifest
+    from favorbench.engine.store import read_manifest
 
     try:
         manifest = read_manifest(path)

@@ -9,8 +9,8 @@ from favorbench.cli.app import Json, Quiet, app, print_json
 from favorbench.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from favorbench.inputs.points import Points
-    from favorbench.targets import Kernel
+    from favorbench.studies.kernel.points import Points
+    from favorbench.studies.kernel.targets import Kernel
 
 
 @app.command()
@@ -71,11 +71,11 @@ def kernel(
     closed form of what is expected.
     """
     from favorbench import console
-    from favorbench.figures import gram as gram_figure
-    from favorbench.gram import study
-    from favorbench.machine import one_core
+    from favorbench.engine.scenario import numbers
+    from favorbench.numerics.machine import one_core
     from favorbench.registry import split_list
-    from favorbench.scenario import numbers
+    from favorbench.studies.kernel import figure as gram_figure
+    from favorbench.studies.kernel.study import study
 
     sizes = numbers("-R", num_projections, int, low=1)
     where = _points(points, num_points, head_dim, _number("--scale", scale), seed)
@@ -92,7 +92,7 @@ def kernel(
 
 
 def _points(path: str | None, count: int | None, head_dim: int | None, scale: float, seed: int) -> "Points":
-    from favorbench.inputs.points import DEFAULT_POINTS, gaussian_points, points_of_file
+    from favorbench.studies.kernel.points import DEFAULT_POINTS, gaussian_points, points_of_file
 
     if path is None:
         return gaussian_points(count or DEFAULT_POINTS, head_dim or 16, scale, seed)
@@ -103,7 +103,7 @@ def _points(path: str | None, count: int | None, head_dim: int | None, scale: fl
 
 def _kernel(name: str, dim: int, sigma: float | None, degree: int | None, constant: float | None) -> "Kernel":
     """The kernel with its parameters. Raises ScenarioError for one that it does not have."""
-    from favorbench.targets import Cosine, Gaussian, Linear, Polynomial, Softmax
+    from favorbench.studies.kernel.targets import Cosine, Gaussian, Linear, Polynomial, Softmax
 
     if sigma is not None and name not in ("gaussian", "softmax"):
         raise ScenarioError(f"--sigma {sigma:g}: the {name} kernel has no bandwidth: leave it out, or use --scale")

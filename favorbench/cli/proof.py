@@ -28,7 +28,7 @@ def reproduce(
     Checks what they claim; exit 1 if a claim fails.
     """
     from favorbench import console
-    from favorbench.reproduce import reproduce as run_reproduce
+    from favorbench.studies.blog.reproduce import reproduce as run_reproduce
 
     try:
         with console.progress("reproduce", quiet) as report:
@@ -70,9 +70,9 @@ def verify(
     import threadpoolctl
 
     from favorbench import console
-    from favorbench.verify import DRAWS, THOROUGH_DRAWS
-    from favorbench.verify import controls as known_mistakes
-    from favorbench.verify import verify as run_verify
+    from favorbench.studies.verify import DRAWS, THOROUGH_DRAWS
+    from favorbench.studies.verify import controls as known_mistakes
+    from favorbench.studies.verify import verify as run_verify
 
     with threadpoolctl.threadpool_limits(1), console.progress("verify", quiet) as report:
         result = run_verify(subjects or (), draws or (THOROUGH_DRAWS if thorough else DRAWS), seed, report)
@@ -113,11 +113,11 @@ def theory(
     import threadpoolctl
 
     from favorbench import console
-    from favorbench.figures import theory as theory_figure
+    from favorbench.engine.scenario import numbers
     from favorbench.maps import get_map
     from favorbench.samplers import get_sampler
-    from favorbench.scenario import numbers
-    from favorbench.theory import study as theory_study
+    from favorbench.studies.theory import figure as theory_figure
+    from favorbench.studies.theory.study import study as theory_study
 
     norms = numbers("--norm", norm, float, low=0.0)
     sizes = numbers("-R", num_projections, int, low=1)
@@ -156,11 +156,11 @@ def speed(
     and R, on one core or one GPU: times, memory, fitted slopes and the crossover, as a table and a figure.
     """
     from favorbench import console
-    from favorbench.arrays import Backend
-    from favorbench.figures import speed as speed_figure
+    from favorbench.engine.scenario import numbers
+    from favorbench.numerics.backend import Backend
     from favorbench.registry import split_list
-    from favorbench.scenario import numbers
-    from favorbench.speed import study
+    from favorbench.studies.speed import figure as speed_figure
+    from favorbench.studies.speed.study import study
 
     if workers != 1:
         raise ScenarioError(f"--workers {workers}: speed times one worker, alone on the machine; leave --workers out")
@@ -192,7 +192,7 @@ def audit(
     Distance to exact and to uniform attention, effect of eps, law of the sampler.
     """
     from favorbench import console
-    from favorbench.audit import audit as run_audit
+    from favorbench.studies.audit import audit as run_audit
 
     findings = run_audit(implementations, runs, seed)
     if as_json:

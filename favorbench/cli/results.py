@@ -9,7 +9,7 @@ from favorbench.cli.app import Json, Metric, Quiet, RunPath, app, check, print_j
 from favorbench.errors import FavorbenchError, ScenarioError
 
 if TYPE_CHECKING:
-    from favorbench.summary import Results
+    from favorbench.results.results import Results
 
 
 @app.command()
@@ -24,9 +24,11 @@ def table(
     as_json: Json = False,
 ) -> None:
     """Print a table: any metric, any statistic, by any axes."""
-    from favorbench import console, tables
+    from favorbench import console
     from favorbench.metrics import METRICS
-    from favorbench.summary import STATS, load
+    from favorbench.results import tables
+    from favorbench.results.results import load
+    from favorbench.results.summary import STATS
 
     check("--metric", metric, METRICS)
     check("--stat", stat, STATS)
@@ -68,9 +70,10 @@ def rank(
 
     A ranking for each cell, each estimator at its largest R; most is learnt from a run with --budget features.
     """
-    from favorbench import console, ranking, tables
+    from favorbench import console
     from favorbench.metrics import METRICS
-    from favorbench.summary import load
+    from favorbench.results import ranking, tables
+    from favorbench.results.results import load
 
     check("--metric", metric, METRICS)
     results = load(run)
@@ -103,10 +106,10 @@ def plot(
     PNG, SVG, and a CSV of the plotted numbers.
     """
     from favorbench import console
-    from favorbench.figures import draw_all
+    from favorbench.engine.store import find_runs
     from favorbench.metrics import METRICS
-    from favorbench.store import find_runs
-    from favorbench.summary import load
+    from favorbench.results.figures import draw_all
+    from favorbench.results.results import load
 
     check("--metric", metric, METRICS)
     runs = find_runs(path)
@@ -146,8 +149,8 @@ def export(
     ] = None,
 ) -> None:
     """Write all rows of a run to a single file."""
-    from favorbench.store import write_whole
-    from favorbench.summary import load
+    from favorbench.files import write_whole
+    from favorbench.results.results import load
 
     if csv == parquet:
         raise ScenarioError("export: give one of --csv and --parquet")

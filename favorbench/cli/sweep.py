@@ -8,7 +8,7 @@ import typer
 from favorbench.cli.app import Json, Quiet, Workers, app, interrupted, print_json
 
 if TYPE_CHECKING:
-    from favorbench.summary import Results
+    from favorbench.results.results import Results
 
 MAX_TABLES = 12  # cells printed at the end of a sweep
 
@@ -76,7 +76,7 @@ def sweep(
     multiply. Flags win over the scenario file.
     """
     given = locals()
-    from favorbench.scenario import FLAGS, default_directory, load_scenario, numbers
+    from favorbench.engine.scenario import FLAGS, default_directory, load_scenario, numbers
 
     together = None if batch == "auto" else numbers("--batch", batch, int, low=1)[0]
     study = load_scenario(scenario, {key: given[key] for key in FLAGS})
@@ -111,7 +111,8 @@ def _say_what_happened(results: "Results") -> None:
 
 
 def _print_tables(results: "Results") -> None:
-    from favorbench import console, report, tables
+    from favorbench import console
+    from favorbench.results import report, tables
 
     to = console.stdout()
     shown = tables.cell_tables(results)
@@ -125,8 +126,8 @@ def _print_tables(results: "Results") -> None:
 
 
 def _print_plan(study: Any, path: Path, as_json: bool) -> None:
-    from favorbench.plan import cost as planned_cost
-    from favorbench.plan import plan
+    from favorbench.engine.cost import cost as planned_cost
+    from favorbench.engine.plan import plan
 
     cost = planned_cost(study, plan(study))
     facts = cost._asdict() | {"scenario": study.model_dump(mode="json"), "out": str(path)}
@@ -144,8 +145,8 @@ def _print_plan(study: Any, path: Path, as_json: bool) -> None:
 
 
 def _as_json(results: "Results") -> dict[str, Any]:
-    from favorbench.report import sentences
-    from favorbench.tables import records
+    from favorbench.results.report import sentences
+    from favorbench.results.tables import records
 
     return {
         "complete": results.manifest["complete"],

@@ -11,13 +11,13 @@ from rich.text import Text
 from favorbench.formats import format_value
 
 if TYPE_CHECKING:
-    from favorbench.audit import Finding
-    from favorbench.gram import Cell, GramStudy
-    from favorbench.reproduce import Report
-    from favorbench.speed import SpeedStudy
-    from favorbench.theory import TheoryStudy
-    from favorbench.verify import Verification
-    from favorbench.verify.controls import Caught
+    from favorbench.studies.audit import Finding
+    from favorbench.studies.blog.reproduce import Report
+    from favorbench.studies.kernel.study import Cell, GramStudy
+    from favorbench.studies.speed.study import SpeedStudy
+    from favorbench.studies.theory.study import TheoryStudy
+    from favorbench.studies.verify import Verification
+    from favorbench.studies.verify.controls import Caught
 
 
 def show_verification(console: Console, result: "Verification", controls: "Sequence[Caught]") -> None:
@@ -184,7 +184,7 @@ def _verdict(verdict: str) -> Text:
 
 def show_report(console: Console, report: "Report") -> None:
     """A reproduced figure: table, what changed, claims, files."""
-    from favorbench.reproduce import side_by_side
+    from favorbench.studies.blog.reproduce import side_by_side
 
     console.print(Text(report.figure, style="bold"))
     wide = side_by_side(report)

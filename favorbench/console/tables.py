@@ -10,7 +10,7 @@ from rich.text import Text
 from favorbench.formats import HEADINGS, format_value
 
 if TYPE_CHECKING:
-    from favorbench.tables import Table
+    from favorbench.results.tables import Table
 
 
 def show_table(console: Console, table: "Table", metric: str, note: str = "") -> None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from favorbench.arrays import Array, Features
+from favorbench.numerics.arrays import Array, Features
 from favorbench.samplers.laws import PairLaw, RowLaw
 
 

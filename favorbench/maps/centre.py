@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from favorbench.arrays import Array, Features, array_namespace
 from favorbench.errors import InputError
 from favorbench.maps.base import FeatureMap, Sample, WrappedMap, with_values
+from favorbench.numerics.arrays import Array, Features, array_namespace
 from favorbench.samplers.laws import PairLaw, RowLaw
 
 

@@ -6,10 +6,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from favorbench.arrays import Array, Features, array_namespace, half_squared_norm, projected
 from favorbench.kernels import softmax_kernel, squared_sum
 from favorbench.maps.base import FeatureMap, Sample, with_values
 from favorbench.maps.positive import norm_factors
+from favorbench.numerics.arrays import Array, Features, array_namespace, half_squared_norm, projected
 from favorbench.samplers.laws import FixedNormRows, GaussianRows, OppositeRow, PairLaw, RowLaw
 
 

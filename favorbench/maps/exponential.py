@@ -11,17 +11,9 @@ from typing import ClassVar
 
 from array_api_compat import device
 
-from favorbench.arrays import Array, array_namespace
 from favorbench.maps.dense import Dense, DenseExponential
-from favorbench.maps.moments import (
-    balance,
-    in_float64,
-    lifted,
-    mean,
-    moments_of,
-    rho_along_axes,
-    shared_rho,
-)
+from favorbench.maps.moments import balance, in_float64, lifted, mean, moments_of, rho_along_axes, shared_rho
+from favorbench.numerics.arrays import Array, array_namespace
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from favorbench.arrays import Array, Features, array_namespace
 from favorbench.kernels import squared_distance, squared_sum
 from favorbench.maps.base import FeatureMap, Sample
 from favorbench.maps.positive import Hyperbolic
 from favorbench.maps.trigonometric import Trig
+from favorbench.numerics.arrays import Array, Features, array_namespace
 from favorbench.samplers.laws import RowLaw
 
 

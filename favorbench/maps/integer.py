@@ -10,8 +10,9 @@ import numpy as np
 import scipy
 from array_api_compat import is_torch_array
 
-from favorbench.arrays import Array, Features, array_namespace, as_like, from_torch, looked_up
 from favorbench.maps.base import FeatureMap, Sample
+from favorbench.numerics.arrays import Array, Features, array_namespace, as_like, looked_up
+from favorbench.numerics.backend import from_torch
 from favorbench.samplers.laws import RowLaw
 
 MEAN_LIMIT = 256.0  # of an exponent that is fitted. Any law of full support is unbiased; exp(-256) is still normal

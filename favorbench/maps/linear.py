@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from favorbench.arrays import Array, Features, array_namespace
 from favorbench.maps.base import FeatureMap, Sample
 from favorbench.maps.hybrid import angle
+from favorbench.numerics.arrays import Array, Features, array_namespace
 from favorbench.samplers.laws import GaussianRows, RowLaw
 
 

@@ -7,9 +7,9 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 import scipy
 
-from favorbench.arrays import Array, Features, array_namespace, looked_up
 from favorbench.maps.base import FeatureMap, Sample
 from favorbench.maps.taylor import check_order, direction, exact_degrees, exponential_series
+from favorbench.numerics.arrays import Array, Features, array_namespace, looked_up
 from favorbench.samplers.laws import RowLaw
 
 DegreeLaw = Literal["geometric", "poisson"]

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 from array_api_compat import device
 
-from favorbench.arrays import Array, array_namespace
 from favorbench.errors import InputError
 from favorbench.maps.base import FeatureMap
+from favorbench.numerics.arrays import Array, array_namespace
 
 #: Added to the second moments of queries and of keys, times their mean eigenvalue: so that fewer tokens than
 #: coordinates, or a coordinate that is always 0, do not make them singular. Any positive value leaves the estimate

@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from favorbench.arrays import Array, Features, half_squared_norm
 from favorbench.kernels import squared_sum
 from favorbench.maps.base import FeatureMap, Sample
+from favorbench.numerics.arrays import Array, Features, half_squared_norm
 from favorbench.samplers.laws import RowLaw
 
 

@@ -6,10 +6,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from favorbench.arrays import Array, Features, array_namespace, cos_sin, half_squared_norm
 from favorbench.maps.base import FeatureMap, Sample, with_values
 from favorbench.maps.positive import exponential_target, norm_factors
 from favorbench.maps.trigonometric import trigonometric_target
+from favorbench.numerics.arrays import Array, Features, array_namespace, cos_sin, half_squared_norm
 from favorbench.samplers.laws import RowLaw
 
 

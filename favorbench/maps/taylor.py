@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from favorbench.arrays import Array, Features, array_namespace, half_squared_norm
 from favorbench.kernels import polynomial_features
 from favorbench.maps.base import FeatureMap, Sample
+from favorbench.numerics.arrays import Array, Features, array_namespace, half_squared_norm
 from favorbench.samplers.laws import RowLaw
 
 

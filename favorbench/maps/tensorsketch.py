@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from favorbench.arrays import Array, Features, array_namespace, as_like, cos_sin
 from favorbench.maps.base import FeatureMap, Sample
 from favorbench.maps.taylor import check_order, direction, exact_degrees, exponential_series
+from favorbench.numerics.arrays import Array, Features, array_namespace, as_like, cos_sin
 from favorbench.samplers.laws import RowLaw
 
 

@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from favorbench.arrays import Array, Features, array_namespace, cos_sin, half_squared_norm
 from favorbench.kernels import squared_distance
 from favorbench.maps.base import FeatureMap, Sample
+from favorbench.numerics.arrays import Array, Features, array_namespace, cos_sin, half_squared_norm
 from favorbench.samplers.laws import PairLaw, RowLaw, SameRow
 
 

@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from favorbench.numerics.shapes import Float
 from favorbench.samplers.base import Sampler
 from favorbench.samplers.laws import IsotropicRows, OppositeRow, PairLaw, RowLaw, SignFlipped, SymmetrisedRows
-from favorbench.shapes import Float
 
 
 @dataclass(frozen=True)

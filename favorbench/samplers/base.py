@@ -6,8 +6,8 @@ from typing import ClassVar
 import numpy as np
 
 from favorbench.errors import ScenarioError
+from favorbench.numerics.shapes import Float
 from favorbench.samplers.laws import AtAngle, GaussianRows, PairLaw, RowLaw
-from favorbench.shapes import Float
 
 
 class Sampler(ABC):

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from favorbench.numerics.shapes import Float
 from favorbench.samplers.base import Sampler
-from favorbench.shapes import Float
 
 
 @dataclass(frozen=True)

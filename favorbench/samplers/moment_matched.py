@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from favorbench.numerics.shapes import Float
 from favorbench.samplers.base import Sampler
 from favorbench.samplers.laws import FixedNormRows, OnSpheres, PairLaw
-from favorbench.shapes import Float
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from favorbench.numerics.shapes import Float
 from favorbench.samplers.base import Sampler, chi_norms, gaussian_blocks
 from favorbench.samplers.laws import FixedNormRows, GaussianRows, RawQRRows
-from favorbench.shapes import Float
 
 
 def _raw_qr_rows(rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:

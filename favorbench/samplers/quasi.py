@@ -7,8 +7,8 @@ from typing import ClassVar
 import numpy as np
 import scipy
 
+from favorbench.numerics.shapes import Float
 from favorbench.samplers.base import Sampler
-from favorbench.shapes import Float
 
 
 class LowDiscrepancy(Sampler):

@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from favorbench.numerics.shapes import Float
 from favorbench.samplers.base import Sampler, chi_norms, haar_blocks, same_block_pairs
 from favorbench.samplers.laws import AtAngle, PairLaw
-from favorbench.shapes import Float
 
 SWEEPS = 5  # of simplex-plus over the rows of a block, as in the authors' code
 

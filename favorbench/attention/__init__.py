@@ -1,0 +1,1 @@
+"""Attention: exact, linear from features, and both under a causal mask."""

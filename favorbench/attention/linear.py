@@ -1,0 +1,173 @@
+"""Exact attention, and linear attention from features, both in log space and in tiles."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from array_api_compat import device
+
+from favorbench.attention.causal import causal_outputs
+from favorbench.attention.estimator import Estimate, Estimator, check_shapes
+from favorbench.errors import InputError
+from favorbench.maps import FeatureMap, Sample, get_map
+from favorbench.numerics.arrays import Array, Features, array_namespace, projected
+from favorbench.numerics.logsum import Accumulator, accumulate, joined, prefix_sums, quotient, tiles, with_ones
+from favorbench.numerics.shapes import Float
+from favorbench.samplers import Sampler, get_sampler
+
+
+def linear_attention(
+    query: Float[Array, "*batch n d"],
+    key: Float[Array, "*batch l d"],
+    value: Float[Array, "*batch l d_v"],
+    omega: Sample | Float[Array, "num_projections d"],
+    map: str | FeatureMap = "positive",
+    causal: bool = False,
+) -> Float[Array, "*batch n d_v"]:
+    """The attention estimate phi(q) (phi(k)^T value) / phi(q) (phi(k)^T 1), without an eps; O(l) time and memory.
+
+    query and key are as attention takes them: the factor d^-1/4 is applied here. The result has their dtype.
+    causal: a query sees the keys up to its own position only. Raises InputError if the shapes do not fit, or for a map
+    that uses the whole sequence in a causal setting; ScenarioError for an unknown map.
+    """
+    check_shapes(query, key, value, causal)
+    feature_map, sample = _resolved(map, omega, query.shape[-1])
+    if causal and not feature_map.causal_safe:
+        raise InputError(f"map {feature_map.name!r} uses the whole sequence and cannot be causal")
+    estimator = Estimator(feature_map, sample.extra, (sample.omega.shape[-2],))
+    xp = array_namespace(query)
+    tiles_of_output = attention_estimates(query, key, value, sample.omega, [estimator], causal=causal)
+    return xp.concat([estimate.output[0, ...] for estimate in tiles_of_output], axis=-2)
+
+
+def kernel_estimate(
+    x: Float[Array, "*batch n d"],
+    y: Float[Array, "*batch l d"],
+    omega: Sample | Float[Array, "*samples num_projections d"],
+    map: str | FeatureMap = "positive",
+) -> Float[Array, "*any n l"]:
+    """phi(x).phi(y), the estimate of exp(x.y), for every pair of rows; x and y are ALREADY scaled by d^-1/4.
+
+    omega, and extra, may have leading axes, one sample each: the result has them too. Raises InputError if the shapes
+    do not fit, ScenarioError for an unknown map.
+    """
+    if x.shape[-1] != y.shape[-1]:
+        raise InputError(f"x has head_dim {x.shape[-1]} and y has {y.shape[-1]}; they must be equal")
+    feature_map, sample = _resolved(map, omega, x.shape[-1])
+    xp = array_namespace(x, y)
+    feature_map = feature_map.ready(x, y)
+    weights = xp.matrix_transpose(sample.omega)
+    left = feature_map.query_features(x, x @ weights, sample)
+    right = feature_map.key_features(y, y @ weights, sample)
+    total, num_projections = 0.0, sample.omega.shape[-2]
+    for a, b in zip(left, right, strict=True):
+        peak_a = xp.max(a.log_scale, axis=-1, keepdims=True)
+        peak_b = xp.max(b.log_scale, axis=-1, keepdims=True)
+        product = a.relative_to(peak_a) @ xp.matrix_transpose(b.relative_to(peak_b))
+        weight = 1.0 if a.fixed else 1.0 / num_projections
+        total = total + weight * product * xp.exp(peak_a + xp.matrix_transpose(peak_b))
+    return total
+
+
+def sample_omega(
+    sampler: str | Sampler,
+    num_projections: int,
+    head_dim: int,
+    rng: np.random.Generator,
+    map: str | FeatureMap | None = None,
+) -> Sample | Float[np.ndarray, "num_projections head_dim"]:
+    """Draw omega; with ``map``, the whole sample that map needs (for "phase", omega and the phases).
+
+    Raises ScenarioError for an unknown sampler or map.
+    """
+    omega = get_sampler(sampler).sample(rng, num_projections, head_dim)
+    return omega if map is None else Sample(omega, get_map(map).draw_extra(rng.spawn(1)[0], num_projections, head_dim))
+
+
+def attention_estimates(
+    query: Array,
+    key: Array,
+    value: Array,
+    omega: Array,
+    estimators: Sequence[Estimator],
+    fit_query: Array | None = None,
+    causal: bool = False,
+    positions: np.ndarray | None = None,
+) -> Iterator[Estimate]:
+    """Every estimator at every R, tile by tile, from one projection of queries and of keys.
+
+    Two passes: over keys, for one (R, d_v + 1) summary per block of features; over queries, for the outputs, all R
+    from one running sum over features. Memory is O(tile + R d_v) beside the inputs.
+    fit_query: all queries, for maps that take parameters from them, where ``query`` is a part of them only.
+    causal, positions: as for ``exact_attention``; chunk by chunk in one pass.
+    """
+    scale = query.shape[-1] ** -0.25
+    if causal:
+        yield from causal_outputs(query, key, value, omega, estimators, positions)
+        return
+    samples = [estimator.sample(omega) for estimator in estimators]
+    fit_query = query if fit_query is None else fit_query
+    maps = [fitted(e.map, fit_query, key, sample.omega) for e, sample in zip(estimators, samples, strict=True)]
+    width = max(omega.shape[-2], *(feature_map.num_features(0, query.shape[-1]) for feature_map in maps))
+    summaries = _key_summaries(key, value, omega, maps, samples, width)
+    for rows in tiles(query.shape[-2], width, query):
+        x = query[..., rows, :] * scale
+        projection = _projection(x, omega, maps)
+        for index, (feature_map, sample, summary) in enumerate(zip(maps, samples, summaries, strict=True)):
+            blocks = feature_map.query_features(x, projection[..., : sample.omega.shape[-2]], sample)
+            output, normaliser = _outputs(blocks, summary, estimators[index].sizes)
+            yield Estimate(index, rows, output, normaliser)
+
+
+def _projection(x: Array, omega: Array, maps: Sequence[FeatureMap]) -> Array:
+    """The projection of a tile; zeros where no map looks at it."""
+    if all(feature_map.own_sample for feature_map in maps):
+        return array_namespace(x).zeros((*x.shape[:-1], omega.shape[-2]), dtype=x.dtype, device=device(x))
+    return projected(x, omega)
+
+
+def fitted(feature_map: FeatureMap, query: Array, key: Array, omega: Array) -> FeatureMap:
+    """The map with what it takes from the data; a map that takes nothing spares two arrays as long as the inputs."""
+    if not feature_map.takes_data:
+        return feature_map
+    scale = query.shape[-1] ** -0.25
+    return feature_map.fit(query * scale, key * scale, omega)
+
+
+def _key_summaries(
+    key: Array, value: Array, omega: Array, maps: Sequence[FeatureMap], samples: Sequence[Sample], width: int
+) -> list[list[Accumulator]]:
+    """For each map and block of features: sum over keys of feature times [value, 1], one row per feature."""
+    scale = key.shape[-1] ** -0.25
+    summaries: list[list[Accumulator | None]] = [[] for _ in maps]
+    for keys in tiles(key.shape[-2], width, key):
+        y, right = key[..., keys, :] * scale, with_ones(value[..., keys, :])
+        projection = _projection(y, omega, maps)
+        for summary, feature_map, sample in zip(summaries, maps, samples, strict=True):
+            blocks = feature_map.key_features(y, projection[..., : sample.omega.shape[-2]], sample)
+            if isinstance(blocks, Features):  # a NamedTuple: its parts would pass for blocks
+                raise TypeError("features must return a tuple of blocks: write (Features(...),), with the comma")
+            summary.extend([None] * (len(blocks) - len(summary)))
+            for i, block in enumerate(blocks):
+                summary[i] = accumulate(summary[i], block.transposed(), right)
+    return summaries  # pyright: ignore[reportReturnType]  (there is at least one tile, so no None is left)
+
+
+def _outputs(blocks: Sequence[Features], summary: Sequence[Accumulator], sizes: Sequence[int]) -> tuple[Array, Array]:
+    """For each R in sizes (leading axis) output and normaliser, from the sum over the first R projections.
+
+    A fixed block counts R times, as there is no factor 1/R.
+    """
+    blocks, rights = joined(blocks, [keys.log_peak for keys in summary], [keys.total for keys in summary])
+    return quotient(prefix_sums(blocks, rights, sizes))
+
+
+def _resolved(map: str | FeatureMap, omega: Sample | Array, head_dim: int) -> tuple[FeatureMap, Sample]:
+    feature_map = get_map(map)
+    sample = omega if isinstance(omega, Sample) else Sample(omega)
+    if sample.omega.ndim < 2 or sample.omega.shape[-1] != head_dim or sample.omega.shape[-2] == 0:
+        raise InputError(f"omega has shape {tuple(sample.omega.shape)}; it must be (num_projections, {head_dim})")
+    if sample.extra is None and feature_map.draws_extra:
+        raise InputError(
+            f"map {feature_map.name!r} draws more than omega: use sample_omega(..., map={feature_map.name!r})"
+        )
+    return feature_map, sample

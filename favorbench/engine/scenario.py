@@ -1,0 +1,270 @@
+"""Scenarios: a TOML file or flags, or both, become one frozen, validated description of a study."""
+
+import hashlib
+import json
+import math
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+
+from favorbench.baselines import BASELINES, get_baseline
+from favorbench.errors import ScenarioError
+from favorbench.formats import ALIASES
+from favorbench.inputs import File, data_directory, get_input
+from favorbench.maps import get_map
+from favorbench.numerics.backend import DTYPES
+from favorbench.registry import canonical, label, nearest, source_digest, split_list
+from favorbench.samplers import get_sampler
+
+#: The flag that sets each key, for error messages.
+FLAGS = {
+    "maps": "--maps", "samplers": "--samplers", "baselines": "--baselines", "inputs": "--inputs", "heads": "--heads",
+    "num_projections": "-R", "seq_len": "-L", "head_dim": "-d", "scale": "--scale", "value_scale": "--value-scale",
+    "dtype": "--dtype", "query_rows": "--query-rows", "causal": "--causal", "backend": "--backend",
+    "device": "--device", "budget": "--budget", "redraw": "--redraw", "trials": "--trials", "seed": "--seed",
+}  # fmt: skip
+
+#: Keys whose flags are lists with commas: of names, of numbers.
+_NAMES = ("maps", "samplers", "baselines", "inputs", "heads", "dtype")
+_NUMBERS = ("num_projections", "seq_len", "head_dim", "scale")
+_SINGLE_NUMBERS = ("value_scale", "query_rows", "trials", "seed")
+
+DEFAULT_SCENARIO = "quick"
+
+ALL_ROWS, SOME_ROWS = 4096, 1024  # query rows on which the error is measured, unless a scenario says otherwise
+
+
+def _as_tuple(value: Any) -> Any:
+    """One value is a list of one, a text with commas several. Repeated values are kept once."""
+    if isinstance(value, str):
+        value = split_list(value)
+    values = tuple(value) if isinstance(value, list | tuple) else (value,)
+    return tuple(dict.fromkeys(values)) if all(isinstance(v, str | int | float) for v in values) else values
+
+
+_Several = BeforeValidator(_as_tuple)
+_Positive = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
+_Size = Annotated[int, Field(ge=1, le=1 << 20)] | Literal["dlogd"]
+_Length = Annotated[int, Field(ge=1, le=1 << 24)]
+_Dim = Annotated[int, Field(ge=1, le=4096)]
+_Nonempty = Field(min_length=1)
+
+
+class Scenario(BaseModel):
+    """What to measure. Lists multiply: every map x sampler x R on every input x scale x L x d x dtype, trials times.
+
+    Raises pydantic.ValidationError; ``load_scenario`` turns that into a ScenarioError of one line.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: Annotated[str, Field(pattern=r"^[\w.-]{1,80}$")] = "scenario"
+    title: str = ""
+    maps: Annotated[tuple[str, ...], _Several, _Nonempty]
+    samplers: Annotated[tuple[str, ...], _Several, _Nonempty]
+    baselines: Annotated[tuple[str, ...], _Several] = ("uniform", "taylor-1", "taylor-2", "best-rank")
+    num_projections: Annotated[tuple[_Size, ...], _Several, _Nonempty]
+    inputs: Annotated[tuple[str, ...], _Several, _Nonempty] = ("gaussian",)
+    heads: Annotated[tuple[str, ...], _Several, _Nonempty] | None = None
+    seq_len: Annotated[tuple[_Length, ...], _Several, _Nonempty] | None = None
+    head_dim: Annotated[tuple[_Dim, ...], _Several, _Nonempty] | None = None
+    scale: Annotated[tuple[_Positive, ...], _Several, _Nonempty] = (1.0,)
+    value_scale: _Positive = 1.0
+    dtype: Annotated[tuple[Literal[DTYPES["torch"]], ...], _Several, _Nonempty] = ("float64",)  # pyright: ignore
+    query_rows: Annotated[int, Field(ge=1, le=1 << 24)] | None = None
+    causal: bool = False
+    backend: Literal["numpy", "torch"] = "numpy"
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d{1,3})?)$")] = "cpu"
+    budget: Literal["projections", "features"] = "projections"
+    redraw: Literal["trial", "R"] = "trial"
+    trials: Annotated[int, Field(ge=1, le=1_000_000)] = 15
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
+
+    @field_validator("maps", "samplers", "baselines", "inputs")
+    @classmethod
+    def _known(cls, specs: tuple[str, ...], info: Any) -> tuple[str, ...]:
+        """Every name can be built, and no two are the same thing. Names are kept in their canonical spelling."""
+        builders: dict[str, Callable[[str], Any]] = {
+            "maps": get_map, "samplers": get_sampler, "baselines": get_baseline, "inputs": get_input
+        }  # fmt: skip
+        if info.field_name == "maps" and (baseline := next((b.name for b in BASELINES if b.name in specs), None)):
+            raise ScenarioError(f"{baseline!r} is a baseline, not a map: write --baselines {baseline}")
+        members = [builders[info.field_name](spec) for spec in specs]
+        labels = [spec if isinstance(m, File) else label(m) for spec, m in zip(specs, members, strict=True)]
+        if info.field_name == "maps" and (taken := {b.name for b in BASELINES} & {m.name for m in members}):
+            raise ScenarioError(f"a map may not be called {taken.pop()!r}: that is the name of a baseline")
+        for i, name in enumerate(labels):
+            if name in labels[:i]:
+                raise ScenarioError(f"{specs[i]!r} and {specs[labels.index(name)]!r} are both called {name!r}")
+        if info.field_name == "inputs":
+            return tuple(labels)
+        return tuple(canonical(spec, member) for spec, member in zip(specs, members, strict=True))
+
+    @field_validator("baselines")
+    @classmethod
+    def _uniform_is_always_there(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        return names if "uniform" in names else ("uniform", *names)
+
+    def sizes(self, head_dim: int) -> tuple[int, ...]:
+        """The values of R for a head_dim, increasing; "dlogd" is int(d ln d), at least 1."""
+        rule = max(1, int(head_dim * math.log(head_dim)))
+        return tuple(sorted({rule if size == "dlogd" else size for size in self.num_projections}))
+
+    def rows(self, query_len: int) -> int:
+        """On how many query rows the error is measured: all up to ALL_ROWS, then SOME_ROWS, unless query_rows says."""
+        default = query_len if query_len <= ALL_ROWS else SOME_ROWS
+        return min(query_len, default if self.query_rows is None else self.query_rows)
+
+    def digest(self) -> str:
+        """SHA-256 of what is measured: everything but name and title, and the contents of input files."""
+        content = self.model_dump(mode="json", exclude={"name", "title"})
+        content["input_digests"] = [get_input(spec).digest() for spec in self.inputs]
+        built = [(spec, get_map(spec)) for spec in self.maps] + [(spec, get_sampler(spec)) for spec in self.samplers]
+        content["source_digests"] = [source_digest(spec, member) for spec, member in built]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def shipped_scenarios() -> dict[str, Path]:
+    """The scenarios that come with favorbench, by name."""
+    return {path.stem: path for path in sorted(data_directory().glob("*.toml"))}
+
+
+def load_scenario(source: str | None = None, flags: Mapping[str, Any] | None = None) -> Scenario:
+    """A scenario from a file or a shipped name (default: "quick"), with flags on top; a flag of None was not given.
+
+    Flags that are lists may be strings with commas. Raises ScenarioError: the file or flag, the key, the value, what
+    is allowed and the nearest name.
+    """
+    path = _find(source or DEFAULT_SCENARIO)
+    content = _read_toml(path)
+    for short, full in ALIASES.items():
+        if short in content and full in content:
+            raise ScenarioError(f"{path}: {short!r} and {full!r} are the same key; give one of them")
+    values: dict[str, Any] = {"name": path.stem} | {ALIASES.get(key, key): value for key, value in content.items()}
+    origin = {"": str(path)} | {ALIASES.get(key, key): f"{path}: {key}" for key in content}
+    for key, given in (flags or {}).items():
+        if given is not None:
+            parsed = _parsed(key, given)
+            if _as_tuple(parsed) != _as_tuple(values.get(key)):
+                values["title"] = f"{path.stem}, changed by flags"
+            values[key] = parsed
+            origin[key] = FLAGS.get(key, key)
+    if values.get("causal") is True and (flags or {}).get("baselines") is None:
+        given = _as_tuple(values.get("baselines", Scenario.model_fields["baselines"].default))
+        values["baselines"] = tuple(
+            spec for spec in given if not isinstance(spec, str) or get_baseline(spec).causal_safe
+        )
+    return validated(values, origin)
+
+
+def validated(values: Mapping[str, Any], origin: Mapping[str, str] | None = None) -> Scenario:
+    """A Scenario from keys and values. Raises ScenarioError with one line that names the origin of the bad key."""
+    try:
+        return Scenario(**values)
+    except ValidationError as error:
+        raise ScenarioError(_one_line(error, origin or {})) from None
+
+
+def default_directory(scenario: Scenario) -> Path:
+    """results/<name>, and a piece of the digest where flags made it another study than the shipped one of that name."""
+    shipped = scenario.name in shipped_scenarios() and load_scenario(scenario.name).digest() == scenario.digest()
+    return Path("results") / (scenario.name if shipped else f"{scenario.name}-{scenario.digest()[:6]}")
+
+
+def _find(source: str) -> Path:
+    shipped = shipped_scenarios()
+    if source in shipped:
+        return shipped[source]
+    path = Path(source)
+    if path.suffix == ".toml" or path.exists():
+        return path
+    raise ScenarioError(
+        f"unknown scenario {source!r}{nearest(source, shipped)}; allowed: {', '.join(shipped)}, "
+        "or a path to a .toml file"
+    )
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ScenarioError(f"cannot read scenario {str(path)!r}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ScenarioError(f"{path} is not valid TOML: {error}") from None
+
+
+def _parsed(key: str, given: Any) -> Any:
+    """A flag's text as the values of its key. What is no number stays text, for the validation to name."""
+    if not isinstance(given, str) or key not in (*_NAMES, *_NUMBERS, *_SINGLE_NUMBERS):
+        return given
+    if key in _SINGLE_NUMBERS:
+        return _number(given)
+    parts = split_list(given)
+    if "" in parts:
+        raise ScenarioError(f"{FLAGS[key]} {given!r}: an item of the list is empty; write it as a,b,c")
+    return tuple(_number(part) for part in parts) if key in _NUMBERS else parts
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def numbers(flag: str, text: str, kind: type[int] | type[float], low: float, high: float = 1e9) -> list[Any]:
+    """The increasing numbers of a list with commas, all from ``low`` to ``high``. Raises ScenarioError."""
+    found = []
+    for part in split_list(text):
+        try:
+            value = kind(part)
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high:
+            word = "whole numbers" if kind is int else "numbers"
+            raise ScenarioError(f"{flag}: {part!r} given, allowed: {word} from {low:g} to {high:.10g}, with commas")
+        found.append(value)
+    return sorted(set(found))
+
+
+def _one_line(error: ValidationError, origin: Mapping[str, str]) -> str:
+    """The first problem in one line; how many more there are."""
+    problems = error.errors(include_url=False)
+    first = next(
+        (p for p in problems if p["type"] != "literal_error"), problems[0]
+    )  # of a union's branches, the numeric one
+    key = str(first["loc"][0])
+    where = origin.get(key, key)
+    fields = sorted(Scenario.model_fields)
+    if first["type"] == "extra_forbidden":
+        file = where.removesuffix(f": {key}")
+        return f"{file}: unknown key {key!r}{nearest(key, fields)}; allowed: {', '.join(fields)}"
+    if first["type"] == "missing":
+        return f"{origin.get('', 'scenario')}: {key!r} is missing: write it there, or give {FLAGS[key]}"
+    message = re.sub(r"^(Value error, |Input should be )", "", first["msg"])
+    if first["type"] == "value_error":
+        return f"{where}: {message}"
+    if key == "device":
+        message = "cpu, cuda or cuda:N"
+    dlogd = ", or 'dlogd'" if key == "num_projections" else ""
+    if first["type"] == "too_short":
+        return f"{where}: the list is empty; at least one value is needed"
+    return f"{where}: {first['input']!r} given, allowed: {message}{dlogd}"
+
+
+def override(scenario: Scenario, **changes: Any) -> Scenario:
+    """The scenario with some keys changed, validated again."""
+    return validated(scenario.model_dump() | changes)
+
+
+def as_scenario(given: "Scenario | str | Mapping[str, Any]") -> Scenario:
+    """A Scenario from itself, a name or path, or a mapping of keys (on top of the default scenario)."""
+    if isinstance(given, Scenario):
+        return given
+    return load_scenario(given) if isinstance(given, str) else load_scenario(None, given)

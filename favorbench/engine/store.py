@@ -1,0 +1,262 @@
+"""The run directory: a manifest, trials as a Parquet dataset, and what is made from them.
+
+    results/<name>/manifest.json    what was asked, with what, when, complete or not
+    results/<name>/trials/          part files, each written whole and renamed into place
+    results/<name>/summary.csv .md  the tables
+    results/<name>/figures/
+
+A killed run leaves whole parts only. One writer at a time, held by a lock the operating system frees.
+"""
+
+import hashlib
+import io
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import filelock
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from favorbench.engine.plan import Draw
+from favorbench.engine.provenance import VERSION, provenance
+from favorbench.engine.scenario import Scenario
+from favorbench.engine.trial import LABELS, Row
+from favorbench.errors import StoreError
+from favorbench.files import clear_errors, write_text, write_whole
+from favorbench.metrics import METRICS
+
+FORMAT = 3  # of the manifest and of the parts
+
+FLUSH_SECONDS = 1.0  # what a kill may cost
+
+_INTEGERS = {"draw", "trial", "query_len", "query_rows", "seq_len", "head_dim", "num_projections", "num_features"}
+
+_NUMBERS = {"scale", "value_scale", *METRICS}
+
+SCHEMA = pa.schema(
+    [
+        pa.field(
+            name, pa.int64() if name in _INTEGERS else pa.float64() if name in _NUMBERS else pa.string(), nullable=False
+        )
+        for name in (*LABELS, *METRICS)
+    ]
+)
+
+
+class Store:
+    """One run directory, open for writing. Use as a context manager: it holds the lock and flushes on the way out."""
+
+    def __init__(self, path: Path, scenario: Scenario, draws: Sequence[Draw]) -> None:
+        self.path, self.scenario, self.draws = path, scenario, draws
+        self.set_aside: list[str] = []
+        self._rows: list[Row] = []
+        self._flushed = time.monotonic()
+        self._lock = filelock.FileLock(path / ".lock", timeout=0)
+        self._manifest: dict[str, Any] = {}
+
+    def __enter__(self) -> "Store":
+        """Lock the directory and read or write its manifest.
+
+        Raises StoreError for a directory that is foreign, locked, or holds another scenario.
+        """
+        with clear_errors(self.path):
+            _refuse_foreign(self.path)
+            (self.path / "trials").mkdir(parents=True, exist_ok=True)
+            try:
+                self._lock.acquire()
+            except filelock.Timeout:
+                raise StoreError(
+                    f"{self.path} is in use by another favorbench; wait for it, or use another --out"
+                ) from None
+            try:
+                self._manifest = self._opened_manifest()
+            except BaseException:
+                self._lock.release()
+                raise
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        try:
+            self.flush()
+        finally:
+            self._lock.release()
+
+    def done(self) -> set[int]:
+        """The draws that are already there. A damaged part is set aside, and its draws are missing again."""
+        found: set[int] = set()
+        with clear_errors(self.path):
+            for part in _parts(self.path):
+                table = _read_part(part)
+                if table is None:
+                    part.rename(part.with_name(f"_damaged-{part.name}"))
+                    self.set_aside.append(part.name)
+                else:
+                    found |= set(table["draw"].to_pylist())
+        return found
+
+    def append(self, rows: Sequence[Row]) -> None:
+        """Take the rows of one finished draw; written at most FLUSH_SECONDS later."""
+        self._rows.extend(rows)
+        if time.monotonic() - self._flushed > FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is waiting as one part, whole or not at all. Raises StoreError, e.g. for a full disk."""
+        if self._rows:
+            buffer = io.BytesIO()
+            pq.write_table(pa.Table.from_pylist(self._rows, schema=SCHEMA), buffer)
+            write_whole(self.path / "trials" / _part_name(buffer.getvalue()), buffer.getvalue())
+            self._rows = []
+        self._flushed = time.monotonic()
+
+    @property
+    def complete(self) -> bool:
+        """Whether the manifest says that all draws are there."""
+        return bool(self._manifest.get("complete"))
+
+    def finish(self) -> int:
+        """Write the manifest's end: how many draws are there, and whether that is all; returns how many.
+
+        Counted from the parts: an interrupt may fall between any two lines of the writer.
+        """
+        done = len(self.done())
+        self._manifest |= {"end": _now(), "draws_done": done, "complete": done == len(self.draws)}
+        write_text(self.path / "manifest.json", json.dumps(self._manifest, indent=2) + "\n")
+        return done
+
+    def _opened_manifest(self) -> dict[str, Any]:
+        digest, file = self.scenario.digest(), self.path / "manifest.json"
+        if file.exists():
+            manifest = read_manifest(self.path)
+            if manifest["digest"] != digest or manifest["favorbench"] != VERSION:
+                raise StoreError(f"{self.path} holds another run: {self._difference(manifest)}; use another --out")
+            return manifest
+        manifest = {
+            "format": FORMAT,
+            "favorbench": VERSION,
+            "scenario": self.scenario.model_dump(mode="json"),
+            "digest": digest,
+            "draws": len(self.draws),
+            "draws_done": 0,
+            "query_rows_of_length": {
+                str(length): self.scenario.rows(length) for length in sorted({d.head.query_len for d in self.draws})
+            },
+            "complete": False,
+            "start": _now(),
+            "end": None,
+            **provenance(self.scenario),
+        }
+        write_text(file, json.dumps(manifest, indent=2) + "\n")
+        return manifest
+
+    def _difference(self, manifest: dict[str, Any]) -> str:
+        there, here = manifest["scenario"], self.scenario.model_dump(mode="json")
+        changed = [
+            f"{key} {json.dumps(there.get(key))} there, {json.dumps(here.get(key))} here"
+            for key in here
+            if key not in ("name", "title") and there.get(key) != here.get(key)
+        ]
+        if manifest["favorbench"] != VERSION:
+            changed.append(f"favorbench {manifest['favorbench']} there, {VERSION} here")
+        return "; ".join(changed) or "its input file, or a module of yours that it uses, has changed since"
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a run directory. Raises StoreError if there is none or it is not favorbench's."""
+    file = path / "manifest.json"
+    try:
+        manifest = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        hint = (
+            "it does not exist"
+            if not path.exists()
+            else "it has no manifest.json (a summary alone? its sweep computes the trials)"
+        )
+        raise StoreError(
+            f"{str(path)!r} is not a favorbench run: {hint}; give a directory that favorbench sweep wrote"
+        ) from None
+    except OSError as error:
+        raise StoreError(f"cannot read {file}: {error.strerror}") from None
+    except ValueError:
+        raise StoreError(f"{file} is not valid JSON; this is not a favorbench run, or it was damaged") from None
+    keys = {"digest": str, "favorbench": str, "scenario": dict, "draws": int, "draws_done": int, "complete": bool}
+    ours = isinstance(manifest, dict) and manifest.get("format") == FORMAT
+    if not ours or not all(isinstance(manifest.get(key), kind) for key, kind in keys.items()):
+        raise StoreError(f"{file} was not written by this version of favorbench ({VERSION}, format {FORMAT})")
+    return manifest
+
+
+def read_scenario(path: Path) -> Scenario:
+    """The scenario a run directory was made from, as it was resolved then: reading a run imports no user's module."""
+    values = read_manifest(path)["scenario"]
+    return Scenario.model_construct(None, **{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+
+
+def read_trials(path: Path) -> pd.DataFrame:
+    """All rows of a run, in the order of the plan, whatever order they were computed in. Damaged parts are an error."""
+    read_manifest(path)
+    tables = []
+    with clear_errors(path):
+        for part in _parts(path):
+            table = _read_part(part)
+            if table is None:
+                raise StoreError(
+                    f"{part} is damaged; run the same sweep again: it sets the part aside and recomputes it"
+                )
+            tables.append(table)
+    if not tables:
+        raise StoreError(f"{path} has no finished draws yet; run favorbench sweep again to resume it")
+    rows = pa.concat_tables(tables).to_pandas()
+    return rows.sort_values("draw", kind="stable", ignore_index=True)
+
+
+def _parts(path: Path) -> list[Path]:
+    return sorted((path / "trials").glob("part-*.parquet"))
+
+
+def _part_name(data: bytes) -> str:
+    """A part is named by its contents: whatever is changed in it, or copied, no longer has the right name."""
+    return f"part-{hashlib.sha256(data).hexdigest()[:20]}.parquet"
+
+
+def _read_part(part: Path) -> pa.Table | None:
+    """The rows of a part; None if it is not what was written. Raises OSError if it may not be read."""
+    data = part.read_bytes()
+    if part.name != _part_name(data):
+        return None
+    table = pq.read_table(io.BytesIO(data))
+    return table if table.schema.equals(SCHEMA) else None
+
+
+def find_runs(path: Path) -> list[Path]:
+    """Every run directory at or below path, sorted. Raises StoreError if there is none."""
+    if not path.exists():
+        raise StoreError(f"{str(path)!r} does not exist; give a directory that favorbench sweep wrote")
+    runs = sorted(file.parent for file in path.rglob("manifest.json"))
+    if not runs:
+        raise StoreError(f"no favorbench run at or below {str(path)!r} (no manifest.json); run favorbench sweep first")
+    return runs
+
+
+def _refuse_foreign(path: Path) -> None:
+    """A directory with no manifest, but with files that no run writes, is somebody else's."""
+    if path.exists() and not path.is_dir():
+        raise StoreError(f"{path} is a file, not a directory; use another --out")
+    if path.is_dir() and not (path / "manifest.json").exists():
+        ours = {"trials", ".lock", "summary.csv", "summary.md", "figures"}  # a run whose raw trials were not kept
+        others = sorted(entry.name for entry in os.scandir(path) if entry.name not in ours)
+        if _parts(path):
+            raise StoreError(
+                f"{path} has trials but no manifest.json to say of what; use another --out, or remove trials"
+            )
+        if others:
+            raise StoreError(f"{path} is not empty and not a favorbench run (it has {others[0]!r}); use another --out")
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")

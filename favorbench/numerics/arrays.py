@@ -1,0 +1,127 @@
+"""Array types, blocks of features in log space, and the half-angle sine and cosine.
+
+Everything here and in the estimators is written for the Python array API standard through ``array_namespace``.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import array_api_compat
+import numpy as np
+from array_api_compat import device
+
+# An array of any backend. jaxtyping checks shapes and dtypes of these at run time, under pytest only.
+Array = Any
+
+TILE_ELEMENTS = 3 << 16  # 1.5 MiB of float64: calls cost nothing beside their work, and two cores can share a cache
+
+GPU_TILE_ELEMENTS = 1 << 26  # half a GiB of float64: fewer and larger kernels
+
+
+def array_namespace(*arrays: Array) -> Any:
+    """The namespace of arrays in the array API: NumPy itself for its own, a wrapper of array_api_compat for others.
+
+    Raises TypeError for arrays of two libraries.
+    """
+    if all(type(array) is np.ndarray for array in arrays):
+        return np
+    return array_api_compat.array_namespace(*arrays)
+
+
+class Features(NamedTuple):
+    """One block of a feature matrix, ``values * exp(log_scale)``, one column per projection.
+
+    Kept apart so that nothing overflows: the exponents of queries cancel in the attention quotient and those of keys
+    are only ever used relative to their maximum.
+
+    values: (..., n, R) factors that may have a sign; None means 1 everywhere.
+    log_scale: (..., n, R), or (..., n, 1) when all features of a row share it.
+    fixed: the block does not depend on the projections (an exact polynomial, say) and may have any number of columns:
+    it counts once, whatever R, where the others are averaged over R.
+    """
+
+    values: Array | None
+    log_scale: Array
+    fixed: bool = False
+
+    def columns(self, start: int, stop: int) -> "Features":
+        """The features of projections start..stop; a fixed block has no part in them."""
+        if self.fixed:
+            return self
+        shared = self.log_scale.shape[-1] == 1
+        return self._replace(
+            values=None if self.values is None else self.values[..., start:stop],
+            log_scale=self.log_scale if shared else self.log_scale[..., start:stop],
+        )
+
+    def transposed(self) -> "Features":
+        """Features as rows: (..., R, n)."""
+        xp = array_namespace(self.log_scale)
+        return self._replace(
+            values=None if self.values is None else xp.matrix_transpose(self.values),
+            log_scale=xp.matrix_transpose(self.log_scale),
+        )
+
+    def relative_to(self, log_peak: Array) -> Array:
+        """The features themselves, divided by exp(log_peak)."""
+        xp = array_namespace(self.log_scale)
+        if self.values is not None and self.log_scale.shape[-1] == 1 and bool(xp.all(self.log_scale == log_peak)):
+            return self.values
+        weights = xp.exp(self.log_scale - log_peak if bool(xp.any(log_peak)) else self.log_scale)
+        return weights if self.values is None else weights * self.values
+
+
+def cos_sin(angle: Array) -> tuple[Array, Array]:
+    """cos and sin of the same angles, through one tangent of the half angle.
+
+    cos a = 2 / (1 + t^2) - 1, sin a = 2 t / (1 + t^2) with t = tan(a / 2). NumPy's float64 tan is vectorised
+    and its sin and cos are not: 3 to 10 times faster, absolute error below 4e-16.
+    """
+    t = array_namespace(angle).tan(angle * 0.5)
+    half = t * t  # from here in place: every pass that allocates costs a tenth
+    half += 1.0
+    half = 2.0 / half
+    t *= half
+    half -= 1.0
+    return half, t
+
+
+def half_squared_norm(x: Array) -> Array:
+    """|x|^2 / 2 of each row, shape (..., n, 1)."""
+    return 0.5 * array_namespace(x).vecdot(x, x)[..., None]
+
+
+def projected(x: Array, omega: Array) -> Array:
+    """x omega^T, (..., n, R), with each projection of all tokens side by side in memory, as ``columns_first`` has it.
+
+    Maxima, products and quotients of features then run along the tokens, which are many: array libraries give a result
+    the order of its arguments.
+    """
+    xp = array_namespace(x)
+    return xp.matrix_transpose(omega @ xp.matrix_transpose(x))
+
+
+def columns_first(a: Array) -> Array:
+    """The same (..., n, m) array, with each column side by side in memory."""
+    xp = array_namespace(a)
+    *leading, rows, columns = a.shape
+    flat = xp.reshape(xp.matrix_transpose(a), (*leading, columns * rows))
+    return xp.matrix_transpose(xp.reshape(flat, (*leading, columns, rows)))
+
+
+def tile_elements(like: Array) -> int:
+    """Numbers in one tile of work, of all leading axes of an array together, on its device."""
+    elements = TILE_ELEMENTS if str(device(like)).startswith("cpu") else GPU_TILE_ELEMENTS
+    return max(1, elements // math.prod(like.shape[:-2]))
+
+
+def as_like(host: np.ndarray, other: Array) -> Array:
+    """A host array with the library, the device and the dtype of another one."""
+    return array_namespace(other).asarray(host, dtype=other.dtype, device=device(other))
+
+
+def looked_up(table: np.ndarray, index: Array) -> Array:
+    """table[index] for an array of whole numbers in floating point, which also gives the result its dtype."""
+    xp = array_namespace(index)
+    flat = xp.reshape(xp.astype(index, xp.int64), (-1,))
+    return xp.reshape(xp.take(as_like(table, index), flat), index.shape)

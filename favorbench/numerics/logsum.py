@@ -1,0 +1,152 @@
+"""Sums of exp(log) * value that keep their own maximum, so that nothing overflows and no eps is needed.
+
+One operation carries all of attention: a product of features with values, summed over keys (exact attention), over keys
+for each feature, and over features for each query; the last for every R at once.
+"""
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from array_api_compat import device
+
+from favorbench.numerics.arrays import Array, Features, array_namespace, tile_elements
+from favorbench.numerics.shapes import Float
+
+
+class Accumulator(NamedTuple):
+    """A sum of exp(log) * value, kept as exp(log_peak) * total; log_peak is near the largest log so far."""
+
+    log_peak: Float[Array, "*batch n 1"]
+    total: Float[Array, "*batch n columns"]
+
+    def times(self, factor: float) -> "Accumulator":
+        """The sum times a positive factor."""
+        return self._replace(log_peak=self.log_peak + math.log(factor))
+
+
+def accumulate(state: Accumulator | None, features: Features, right: Array) -> Accumulator:
+    """Add features @ right, (..., n, m) @ (..., m, columns), to the running sum."""
+    return merge(state, _product(features, right))
+
+
+def merge(state: Accumulator | None, other: Accumulator) -> Accumulator:
+    """The sum of two sums."""
+    if state is None:
+        return other
+    xp = array_namespace(other.total)
+    peak = xp.maximum(state.log_peak, other.log_peak)
+    total = state.total * xp.exp(state.log_peak - peak) + other.total * xp.exp(other.log_peak - peak)
+    return Accumulator(peak, total)
+
+
+def prefix_sums(blocks: Sequence[Features], rights: Sequence[Array], sizes: Sequence[int]) -> Accumulator:
+    """For each size (leading axis) the sum over blocks of features[:, :size] @ right[:size]; fixed blocks size times.
+
+    One log peak for each row serves all sizes, unless the first size lies so far below it that it would underflow.
+    """
+    xp = array_namespace(rights[0])
+    peak, first = (_peak([block.columns(0, size) for block in blocks]) for size in (sizes[-1], sizes[0]))
+    if not bool(xp.all(peak - first < -0.5 * math.log(xp.finfo(peak.dtype).smallest_normal))):
+        each = [_prefix_sum(blocks, rights, size) for size in sizes]
+        return Accumulator(xp.stack([state.log_peak for state in each]), xp.stack([state.total for state in each]))
+    fixed = [block.fixed for block in blocks]
+    weights = [xp.matrix_transpose(block.relative_to(peak)) for block in blocks]
+    rights = [xp.matrix_transpose(right) for right in rights]
+    shape = (len(sizes), *rights[0].shape[:-1], weights[0].shape[-1])
+    total, totals = 0.0, xp.empty(shape, dtype=peak.dtype, device=device(peak))
+    for i, (start, stop) in enumerate(itertools.pairwise((0, *sizes))):
+        for counts_once, weight, right in zip(fixed, weights, rights, strict=True):
+            if counts_once:
+                total = total + (stop - start) * (right @ weight)
+            else:
+                total = total + right[..., start:stop] @ weight[..., start:stop, :]
+        totals[i, ...] = total
+    return Accumulator(peak[None, ...], xp.matrix_transpose(totals))
+
+
+def joined(
+    blocks: Sequence[Features], log_peaks: Sequence[Array], rights: Sequence[Array]
+) -> tuple[Sequence[Features], Sequence[Array]]:
+    """Features of queries and their right factors with the log scales of the latter, (..., R, 1), brought in.
+
+    Before the row maximum is taken they join the logs of the features; where they are near 0 the factors themselves,
+    which are smaller. In float16, which ends at 65504, the factors are divided by their largest: it cancels.
+    """
+    xp = array_namespace(rights[0])
+    if xp.finfo(rights[0].dtype).max < 1e5:
+        largest = functools.reduce(xp.maximum, [xp.max(xp.abs(r), axis=(-2, -1), keepdims=True) for r in rights])
+        rights = [right / xp.where(largest > 0, largest, xp.ones_like(largest)) for right in rights]
+    if all(near_zero(log_peak) for log_peak in log_peaks):
+        return blocks, [right * xp.exp(log_peak) for right, log_peak in zip(rights, log_peaks, strict=True)]
+    moved = [
+        block._replace(log_scale=block.log_scale + xp.matrix_transpose(log_peak))
+        for block, log_peak in zip(blocks, log_peaks, strict=True)
+    ]
+    return moved, rights
+
+
+def _prefix_sum(blocks: Sequence[Features], rights: Sequence[Array], size: int) -> Accumulator:
+    """The sum for one size, from nothing."""
+    state = None
+    for block, right in zip(blocks, rights, strict=True):
+        product = _product(block.columns(0, size), right if block.fixed else right[..., :size, :])
+        state = merge(state, product.times(size) if block.fixed else product)
+    assert state is not None
+    return state
+
+
+def _product(features: Features, right: Array) -> Accumulator:
+    """features @ right; a scale that rows or columns share is applied to them once, not to every feature."""
+    xp = array_namespace(right)
+    values, log_scale, _ = features
+    if values is not None and log_scale.shape[-1] == 1:
+        return Accumulator(log_scale, values @ right)
+    peak = _peak([features])
+    if values is not None and log_scale.shape[-2] == 1:
+        return Accumulator(peak, values @ (xp.matrix_transpose(xp.exp(log_scale - peak)) * right))
+    return Accumulator(peak, features.relative_to(peak) @ right)
+
+
+def _peak(blocks: Sequence[Features]) -> Array:
+    """The largest log scale of each row; 0 for a row without any feature.
+
+    0 for all rows if all are near 0, which spares a shift of every feature, unless features share their row's scale.
+    """
+    xp = array_namespace(blocks[0].log_scale)
+    peak = functools.reduce(xp.maximum, [xp.max(block.log_scale, axis=-1, keepdims=True) for block in blocks])
+    shared = all(block.log_scale.shape[-1] == 1 for block in blocks)
+    if not shared and near_zero(peak):
+        return xp.zeros_like(peak)
+    return xp.where(xp.isfinite(peak), peak, xp.zeros_like(peak))
+
+
+def near_zero(log: Array) -> bool:
+    """Whether exp of these logs, and of twice these, needs no shift: it spares a pass over the features."""
+    xp = array_namespace(log)
+    reserve = 11.0  # for the sums: all that float16 has
+    return bool(xp.all(xp.abs(log) < 0.2 * (math.log(xp.finfo(log.dtype).max) - reserve)))
+
+
+def tiles(length: int, width: int, like: Array) -> list[slice]:
+    """Equal slices that cover range(length), each of about tile_elements / width rows."""
+    count = max(1, -(-length * width // tile_elements(like)))
+    step = -(-length // count)
+    return [slice(start, min(start + step, length)) for start in range(0, length, step)]
+
+
+def with_ones(value: Array) -> Array:
+    """[value, 1]: so that one product gives numerator and normaliser."""
+    xp = array_namespace(value)
+    return xp.concat([value, xp.ones_like(value[..., :1])], axis=-1)
+
+
+def quotient(state: Accumulator | None) -> tuple[Array, Array]:
+    """Numerator over normaliser, and the normaliser. A normaliser of 0 gives inf or nan: a measurement, no error."""
+    assert state is not None
+    normaliser = state.total[..., -1:]
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        return state.total[..., :-1] / normaliser, normaliser

@@ -1,0 +1,1 @@
+"""What a run says: read back, summarised, as tables, rankings, sentences and figures."""

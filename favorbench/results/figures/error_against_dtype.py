@@ -1,0 +1,74 @@
+"""Error against dtype: rounding beside the Monte Carlo error, for each map, at the largest R."""
+
+import math
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from favorbench import style
+from favorbench.numerics.backend import DTYPES
+from favorbench.results.figures.curves import cells
+from favorbench.results.results import Results
+
+COLUMNS = ["map", "sampler", "num_projections", "dtype", "n", "relative_error_median", "rounding_median"]
+
+
+def draw(results: Results, metric: str, directory: Path) -> list[Path]:
+    """Write the figure if the run has several precisions; it shows relative errors, whatever the metric is."""
+    if results.summary["dtype"].nunique() < 2:
+        return []
+    panels = list(cells(results, drop=("dtype",)))
+    with style.context():
+        figure, axes = style.panels(len(panels), min(2, len(panels)))
+        data = []
+        for ax, (title, cell) in zip(axes, panels, strict=True):
+            maps = cell[cell["kind"] == "map"]
+            sizes = maps.groupby("map")["num_projections"].transform("max")
+            largest = maps[maps["num_projections"] == sizes]
+            _panel(ax, largest, cell[cell["map"] == "uniform"])
+            ax.set_title(style.plain(title))
+            data.append(largest[COLUMNS].assign(panel=title))
+        shown = pd.concat(data, ignore_index=True)
+        text = (
+            f"{'' if results.manifest['complete'] else 'PARTIAL RUN. '}{results.scenario.name}: median of "
+            f"{shown['n'].min()} draws at the largest R ({shown['num_projections'].max()}), worst sampler of each map. "
+            "Full: distance to exact attention. Hollow: rounding, the distance to the same estimate in float64. "
+            "Both relative to |exact|. Arrows: infinite, or not a number."
+        )
+        style.finish(figure, axes, style.plain(text))
+        return style.save(figure, directory, "error-vs-dtype", shown)
+
+
+def _panel(ax: Axes, rows: pd.DataFrame, uniform: pd.DataFrame) -> None:
+    dtypes = [dtype for dtype in DTYPES["torch"] if dtype in set(rows["dtype"])]
+    names, shown = list(dict.fromkeys(rows["map"])), []
+    for i, name in enumerate(names):
+        colour, marker = style.COLOURS[i % len(style.COLOURS)], style.MARKERS[i % len(style.MARKERS)]
+        worst = rows[rows["map"] == name].groupby("dtype")[["relative_error_median", "rounding_median"]].agg(_worst)
+        offset = 0.7 * ((i + 0.5) / len(names) - 0.5)
+        look = {"color": colour, "marker": marker, "linestyle": "none", "markersize": 7}
+        for column, face, label in (
+            ("relative_error_median", colour, name),
+            ("rounding_median", "none", f"{name}, rounding"),
+        ):
+            values = worst[column][worst[column] > 0]
+            places = [dtypes.index(str(dtype)) + offset for dtype in values.index]
+            ax.plot(places, values, label=style.plain(label), markerfacecolor=face, **look)
+            shown += [*values]
+            for place, value in zip(places, values, strict=True):
+                if math.isinf(value):
+                    ax.annotate(
+                        "↑", (place, 0.97), xycoords=("data", "axes fraction"), color=colour, ha="center", va="top"
+                    )
+    error = float(uniform["relative_error_median"].iloc[0])
+    ax.axhline(error, **style.BASELINES["uniform"])
+    style.log_limits(ax, [*shown, error])
+    ax.set_xticks(range(len(dtypes)), dtypes)
+    ax.set_xlim(-0.5, len(dtypes) - 0.5)
+    ax.set_ylabel("relative error")
+
+
+def _worst(values: pd.Series) -> float:
+    """The largest; what is not a number is the worst of all."""
+    return math.inf if values.isna().any() else float(values.max())

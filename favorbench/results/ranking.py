@@ -1,0 +1,146 @@
+"""Which estimators are better than which: an order with groups of no detectable difference, not a false total order."""
+
+import itertools
+import math
+import string
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from favorbench.formats import format_value
+from favorbench.metrics import METRICS
+from favorbench.results.results import Results
+from favorbench.results.summary import CELL
+from favorbench.results.tables import describe_cell
+from favorbench.statistics import LEVEL, holm, interval_name, median_interval, sign_test
+
+
+class Ranked(NamedTuple):
+    """One estimator of a ranking: the median of the metric with its interval, and its groups.
+
+    Two estimators without a letter in common differ detectably.
+    """
+
+    kind: str
+    map: str
+    sampler: str
+    num_features: int
+    median: float
+    low: float
+    high: float
+    groups: str
+    versus_uniform: str
+
+    @property
+    def name(self) -> str:
+        """Map and sampler, where there is one to choose."""
+        return self.map if self.sampler in ("none", "own") else f"{self.map} / {self.sampler}"
+
+
+class Ranking(NamedTuple):
+    """The estimators of one cell from best to worst, each at its largest R."""
+
+    title: str
+    cell: pd.Series
+    draws: int
+    rows: tuple[Ranked, ...]
+
+
+def rankings(results: Results, metric: str = "mse") -> list[Ranking]:
+    """A ranking for every cell: medians, and sign tests of all pairs on the same draws, Holm over the cell."""
+    found = []
+    for _, cell in results.summary.groupby(list(CELL), sort=False, dropna=False):
+        trials = results.trials.merge(cell[list(CELL)].drop_duplicates(), on=list(CELL))
+        largest = cell.groupby(["map", "sampler"])["num_projections"].transform("max")
+        chosen = cell[cell["num_projections"] == largest]
+        found.append(_ranking(trials, chosen, metric))
+    return found
+
+
+def _ranking(trials: pd.DataFrame, chosen: pd.DataFrame, metric: str) -> Ranking:
+    sign = 1.0 if METRICS[metric].better == "lower" else -1.0
+    keys = ["map", "sampler", "num_projections"]
+    errors = trials.pivot(index="draw", columns=keys, values=metric).sort_index(axis="columns")
+    order = chosen.assign(value=sign * chosen[f"{metric}_median"]).sort_values("value", na_position="last")
+    columns = [errors[tuple(row[key] for key in keys)].to_numpy() for _, row in order.iterrows()]
+    groups = letters(len(columns), _different(columns))
+    rows = []
+    for (_, row), values, letter in zip(order.iterrows(), columns, groups, strict=True):
+        low, high, _ = median_interval(values)
+        rows.append(
+            Ranked(
+                str(row["kind"]), str(row["map"]), str(row["sampler"]), int(row["num_features"]),
+                float(row[f"{metric}_median"]), low, high, letter, str(row["versus_uniform"]),
+            )
+        )  # fmt: skip
+    first = chosen.iloc[0]
+    return Ranking(describe_cell(first), first[list(CELL)], len(errors), tuple(rows))
+
+
+def _different(columns: list[np.ndarray]) -> list[tuple[int, int]]:
+    """The pairs that differ detectably."""
+    pairs = list(itertools.combinations(range(len(columns)), 2))
+    with np.errstate(invalid="ignore"):  # infinite errors of both: no difference
+        p_values = [sign_test(columns[i] - columns[j]) for i, j in pairs]
+    return [pair for pair, p in zip(pairs, holm(p_values), strict=True) if p <= 1.0 - LEVEL]
+
+
+def letters(count: int, different: Iterable[tuple[int, int]]) -> list[str]:
+    """A compact letter display: for each of ``count`` members the letters of the largest groups without a difference.
+
+    Every pair in ``different`` shares no letter, every other pair at least one. Piepho 2004, "An algorithm for a
+    letter-based representation of all-pairwise comparisons", J. Comput. Graph. Stat. 13.
+    """
+    groups = [frozenset(range(count))]
+    for pair in different:
+        for group in [g for g in groups if g.issuperset(pair)]:
+            groups.remove(group)
+            for member in pair:
+                part = group - {member}
+                if not any(part <= other for other in groups):
+                    groups = [other for other in groups if not other < part] + [part]
+    groups.sort(key=sorted)
+    names = [*string.ascii_lowercase, *string.ascii_uppercase]
+    names += [f"({i})" for i in range(len(groups))]
+    return ["".join(name for name, group in zip(names, groups, strict=False) if i in group) for i in range(count)]
+
+
+def shown(ranking: Ranking, metric: str) -> list[dict[str, str]]:
+    """The ranking as texts, for a terminal or a document."""
+    return [
+        {
+            "estimator": row.name,
+            metric: format_value(row.median, metric),
+            interval_name(ranking.draws): f"{format_value(row.low, metric)} to {format_value(row.high, metric)}",
+            "groups": row.groups,
+            "against uniform": row.versus_uniform,
+            "features": str(row.num_features),
+        }
+        for row in ranking.rows
+    ]
+
+
+def legend(ranking: Ranking) -> str:
+    """What the letters mean, and whether so few draws can tell anything apart."""
+    text = f"{ranking.draws} draws, each at its largest R. "
+    pairs = len(ranking.rows) * (len(ranking.rows) - 1) // 2
+    if 2.0 ** (1 - ranking.draws) * pairs > 1.0 - LEVEL:
+        needed = 1 + math.ceil(math.log2(pairs / (1.0 - LEVEL)))
+        return text + f"So few draws can tell no two estimators apart: use --trials {needed} or more."
+    return text + (
+        "Estimators without a letter in common differ detectably (sign tests of all pairs on the same draws, Holm, "
+        "5 %); those with one do not."
+    )
+
+
+def combined(found: Sequence[Ranking]) -> pd.DataFrame:
+    """Rankings as one frame, a row for each cell and estimator."""
+    frames = [
+        pd.DataFrame(one.rows, columns=list(Ranked._fields)).assign(
+            **{str(k): v for k, v in one.cell.items()}, draws=one.draws
+        )
+        for one in found
+    ]
+    return pd.concat(frames, ignore_index=True)[[*CELL, *Ranked._fields, "draws"]]

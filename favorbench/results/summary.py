@@ -1,0 +1,63 @@
+"""Rows to statistics: medians with exact intervals, paired comparisons, verdicts.
+
+Intervals of a median and the sign test are two faces of one binomial fact and need no assumption on the tails: the
+errors of random features are heavy-tailed, and a mean of 15 of them is a lottery.
+"""
+
+import itertools
+
+import numpy as np
+import pandas as pd
+
+from favorbench.metrics import METRICS
+from favorbench.statistics import holm, median_interval, sign_test, verdict
+
+#: A cell is one value of each of these: an input and how it is measured.
+CELL = ("input", "head", "scale", "value_scale", "query_len", "query_rows", "seq_len", "head_dim", "causal", "dtype")
+
+ESTIMATOR = ("kind", "map", "sampler", "num_projections", "num_features")
+
+STATS = {
+    "median": lambda x: x.median(),
+    "mean": lambda x: x.mean(),
+    "std": lambda x: x.std(ddof=0),
+    "q10": lambda x: x.quantile(0.1),
+    "q90": lambda x: x.quantile(0.9),
+    "min": lambda x: x.min(),
+    "max": lambda x: x.max(),
+    "n": lambda x: x.count(),
+}
+
+
+def summarise(trials: pd.DataFrame) -> pd.DataFrame:
+    """One row for each cell and estimator: n, and for every metric median, 10 % and 90 % quantile and mean.
+
+    ``mse_low``, ``mse_high`` bound the median of the mse; ``versus_uniform`` is the verdict of the paired comparison
+    with uniform attention (sign test on the skill, Holm over all estimators of the cell).
+    """
+    with np.errstate(all="ignore"):  # errors of estimators that failed are infinite: inf - inf in a quantile is nan
+        return _summarise(trials)
+
+
+def _summarise(trials: pd.DataFrame) -> pd.DataFrame:
+    groups = trials.groupby([*CELL, *ESTIMATOR], sort=False, dropna=False)
+    columns: dict[str, pd.Series] = {"n": groups.size()}
+    values = groups[list(METRICS)]  # all metrics at once: a function for each group would take longer than the sweep
+    found = {"median": values.median(), "q10": values.quantile(0.1), "q90": values.quantile(0.9), "mean": values.mean()}
+    for metric, (stat, frame) in itertools.product(METRICS, found.items()):
+        columns[f"{metric}_{stat}"] = frame[metric]
+    columns["mse_low"] = groups["mse"].agg(lambda x: median_interval(x.to_numpy()).low)
+    columns["mse_high"] = groups["mse"].agg(lambda x: median_interval(x.to_numpy()).high)
+    columns["sign_test"] = groups["skill"].agg(lambda x: sign_test(x.to_numpy()))
+    summary = pd.DataFrame(columns).reset_index()
+    summary["versus_uniform"] = _versus_uniform(summary)
+    return summary.drop(columns="sign_test")
+
+
+def _versus_uniform(summary: pd.DataFrame) -> pd.Series:
+    verdicts = pd.Series("-", index=summary.index)
+    judged = summary["map"] != "uniform"
+    for _, cell in summary[judged].groupby(list(CELL), sort=False, dropna=False):
+        for index, p in zip(cell.index, holm(cell["sign_test"].tolist()), strict=True):
+            verdicts[index] = verdict(p, -float(cell["skill_median"][index]))
+    return verdicts

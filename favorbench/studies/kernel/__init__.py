@@ -1,0 +1,1 @@
+"""Kernels as such: approximated Gram matrices against the exact one."""

@@ -1,0 +1,298 @@
+"""Kernels as such: the error of approximated Gram matrices against the exact one, without attention around them."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy
+
+from favorbench.attention.linear import kernel_estimate
+from favorbench.errors import EstimatorError, FavorbenchError, ScenarioError
+from favorbench.maps import FeatureMap, Sample
+from favorbench.numerics.streams import stream
+from favorbench.registry import label
+from favorbench.samplers import Sampler, get_sampler
+from favorbench.studies.kernel.points import Points
+from favorbench.studies.kernel.targets import Kernel, shown_name
+from favorbench.studies.theory.closed_forms import draws_needed
+
+MAX_POINTS = 2048  # a Gram matrix of 32 MiB
+MAX_ELEMENTS = 1 << 26  # of a feature matrix: half a GiB
+
+#: Pairs that make up this share of the expected squared error must be within reach of sampling.
+SHARE = 0.99
+
+#: Called with (matrices done, matrices in all).
+Progress = Callable[[int, int], None]
+
+
+class Interval(NamedTuple):
+    """A value with a 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Cell(NamedTuple):
+    """One map under one sampler at one R, over all draws. Errors are relative: |estimate - K|_F / |K|_F.
+
+    errors, max_abs_errors: one for each draw; the latter over pairs, absolute. expected: root of the expected squared
+    error in closed form, nan where none is known. best: the least error of any matrix of rank num_features.
+    bias: of the mean over draws; spread: standard deviation over draws; both are roots of sums over pairs, relative to
+    |K|_F, and nan where there is one draw only. measurable: False where so few draws give a number that is too small.
+    """
+
+    map: str
+    sampler: str
+    num_projections: int
+    num_features: int
+    errors: tuple[float, ...]
+    max_abs_errors: tuple[float, ...]
+    expected: float
+    best: float
+    bias: float
+    spread: float
+    measurable: bool
+
+    @property
+    def median(self) -> float:
+        return float(np.median(self.errors))
+
+    @property
+    def max_abs_error(self) -> float:
+        return float(np.median(self.max_abs_errors))
+
+    @property
+    def squared(self) -> Interval:
+        """The mean squared error."""
+        return mean_interval(np.square(self.errors))
+
+    @property
+    def biased(self) -> bool:
+        """Whether the bias is more than chance explains (level 0.001).
+
+        Without bias, bias^2 draws / spread^2 is a weighted mean of squares of t-variables. Its tail is never heavier
+        than that of a single one. Szekely & Bakirov 2003, "Extremal probabilities for Gaussian quadratic forms".
+        """
+        draws = len(self.errors)
+        if draws < 2 or not self.measurable:
+            return False
+        return self.bias * math.sqrt(draws) > float(scipy.special.stdtrit(draws - 1, 0.9995)) * self.spread
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, with the statistics; None where a number is not finite."""
+        facts = self._asdict() | {"median": self.median, "max_abs_error": self.max_abs_error, "biased": self.biased}
+        facts |= {"mean_squared_error": self.squared._asdict()}
+        return {key: _plain(value) for key, value in facts.items()}
+
+
+class GramStudy(NamedTuple):
+    """What ``favorbench kernel`` shows. mean_error: of answering the mean of K for every pair."""
+
+    title: str
+    kernel: str
+    cells: tuple[Cell, ...]
+    mean_error: float
+    draws: int
+
+    def gaps(self) -> list["Gap"]:
+        """phase against trig wherever both were measured with as many features."""
+        found = {(c.map, c.sampler, c.num_features): c for c in self.cells if c.map in ("phase", "trig")}
+        return [
+            _gap(cell, found["trig", sampler, features])
+            for (name, sampler, features), cell in found.items()
+            if name == "phase" and ("trig", sampler, features) in found
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        gaps = [{key: _plain(value) for key, value in gap._asdict().items()} for gap in self.gaps()]
+        return self._asdict() | {"cells": [cell.as_dict() for cell in self.cells], "gaps": gaps}
+
+
+class Gap(NamedTuple):
+    """Squared error of phase minus that of trig at equal features: in closed form, and measured draw by draw."""
+
+    sampler: str
+    num_features: int
+    expected: float
+    measured: float
+    low: float
+    high: float
+
+
+def study(
+    kernel: Kernel,
+    maps: Sequence[str],
+    samplers: Sequence[str],
+    sizes: Sequence[int],
+    points: Points,
+    draws: int = 20,
+    seed: int = 0,
+    budget: str = "projections",
+    progress: Progress | None = None,
+) -> GramStudy:
+    """Every map under every sampler for every R, on the same points. Raises ScenarioError for what cannot be had.
+
+    Draws are paired: the omega of one draw is the same for all maps, and for all R as far as the sampler is nested.
+    """
+    with np.errstate(all="ignore"):  # an estimate that overflows is a measurement
+        gram = _exact(kernel, points)
+        jobs = list(_jobs(kernel, maps, samplers, sizes, points.values, budget))
+        spectrum = np.sort(np.linalg.eigvalsh(gram) ** 2)[::-1]
+        cells, total, done = [], sum(_draws(job.map, draws) for job in jobs), 0
+        for job in jobs:
+            cells.append(_measure(kernel, job, points.values, gram, spectrum, _draws(job.map, draws), seed))
+            done += _draws(job.map, draws)
+            if progress:
+                progress(done, total)
+    others = gram[~np.eye(len(gram), dtype=bool)]
+    typical = f"; median of K between two points {np.median(others):.2g}" if others.size else ""
+    title = f"{kernel.name} kernel {kernel.formula}; {points.description}{typical}"
+    return GramStudy(title, kernel.name, tuple(cells), float(np.std(gram) / _rms(gram)), draws)
+
+
+class _Job(NamedTuple):
+    map: FeatureMap
+    map_label: str
+    sampler: Sampler
+    sampler_label: str
+    size: int
+
+
+def _jobs(
+    kernel: Kernel, maps: Sequence[str], samplers: Sequence[str], sizes: Sequence[int], points: np.ndarray, budget: str
+) -> Iterator[_Job]:
+    """What is measured. A map with a sample of its own comes once ("own"), without randomness also once for all R."""
+    laws = {label(law): law for law in (get_sampler(spec) for spec in samplers)}
+    for spec in dict.fromkeys(maps):
+        feature_map = kernel.map(spec)
+        name, per = shown_name(feature_map), feature_map.features_per_projection
+        under = laws if per and not feature_map.own_sample else {"own" if per else "none": get_sampler("iid")}
+        for law_name, law in under.items():
+            for size in sizes if per else (1,):
+                projections = size // per if per and budget == "features" else size
+                if projections < 1:
+                    raise ScenarioError(f"-R {size}: {name} has {per} features a projection; use -R {per} or more")
+                _check_size(name, feature_map.num_features(projections, points.shape[1]), len(points))
+                yield _Job(feature_map, name, law, law_name, projections)
+
+
+def _check_size(name: str, num_features: int, num_points: int) -> None:
+    if num_features * num_points > MAX_ELEMENTS:
+        raise ScenarioError(
+            f"{name}: {num_features} features of {num_points} points, allowed: {MAX_ELEMENTS // num_points} features; "
+            "use a smaller -R, --degree or --num-points"
+        )
+
+
+def _exact(kernel: Kernel, points: Points) -> np.ndarray:
+    gram = kernel.exact(points.values)
+    if len(gram) > MAX_POINTS:
+        raise ScenarioError(f"--num-points {len(gram)} given, allowed: 1 to {MAX_POINTS}")
+    if not np.isfinite(np.sum(gram**2)):
+        raise ScenarioError(f"the {kernel.name} kernel of these points overflows float64: use a smaller --scale")
+    if not np.any(gram):
+        raise ScenarioError(f"the {kernel.name} kernel of these points is 0 for every pair: nothing to approximate")
+    return gram
+
+
+def _draws(feature_map: FeatureMap, draws: int) -> int:
+    return draws if feature_map.features_per_projection else 1
+
+
+def _measure(
+    kernel: Kernel, job: _Job, points: np.ndarray, gram: np.ndarray, spectrum: np.ndarray, draws: int, seed: int
+) -> Cell:
+    size, x = float(np.linalg.norm(gram)), kernel.scaled(points)
+    errors, largest = [], []
+    first, second = np.zeros_like(gram), np.zeros_like(gram)
+    for draw in range(draws):
+        error = _estimate(job, x, draw, seed) - gram
+        first += error
+        second += error * error
+        errors.append(_nan_is_infinite(float(np.linalg.norm(error)) / size))
+        largest.append(_nan_is_infinite(float(np.max(np.abs(error)))))
+    bias = spread = math.nan
+    if draws > 1:
+        bias = float(np.linalg.norm(first)) / draws / size
+        spread = math.sqrt(max(float(np.sum(second - first * first / draws)) / (draws - 1), 0.0)) / size
+    num_features = job.map.num_features(job.size, points.shape[1])
+    expected, measurable = _expected(kernel, job, points, gram, draws)
+    return Cell(
+        job.map_label, job.sampler_label, job.size if job.map.features_per_projection else 0, num_features,
+        tuple(errors), tuple(largest), expected / size, math.sqrt(float(np.sum(spectrum[num_features:]))) / size,
+        bias, spread, measurable,
+    )  # fmt: skip
+
+
+def _estimate(job: _Job, x: np.ndarray, draw: int, seed: int) -> np.ndarray:
+    """The Gram matrix that one draw gives."""
+    omega = job.sampler.sample(stream(seed, "kernel", "omega", job.sampler_label, draw), job.size, x.shape[1])
+    names = ("kernel", "extra", job.map_label, job.sampler_label, draw)
+    try:
+        extra = job.map.draw_extra(stream(seed, *names), job.size, x.shape[1])
+        return kernel_estimate(x, x, Sample(omega, extra), job.map)
+    except (MemoryError, FavorbenchError):
+        raise
+    except Exception as error:  # a user's map may fail in any way
+        raise EstimatorError(f"{job.map_label} failed: {type(error).__name__}: {error}") from error
+
+
+def _expected(kernel: Kernel, job: _Job, points: np.ndarray, gram: np.ndarray, draws: int) -> tuple[float, bool]:
+    """The root of the expected squared error, summed over pairs, and whether so many draws can measure it.
+
+    Bias and variance add. The closed form is of the pair, so this is exact for any points. nan where none is known.
+    """
+    x = kernel.scaled(points)
+    if not job.map.features_per_projection:
+        return float(np.linalg.norm(_targets(job, x) - gram)), True
+    variance = kernel.variance(job.map, job.sampler, points, job.size)
+    if variance is None:
+        return math.nan, True
+    if not job.sampler.gaussian_rows and not job.map.own_sample:
+        variance = variance + (_targets(job, x) - gram) ** 2
+    total = max(float(np.sum(variance)), 0.0)  # where it is 0, rounding may leave less
+    reach = draws_needed(job.map, x, x) <= draws * job.size
+    gated = job.map.pair_argument(x, x) is not None and not np.all(reach)
+    measurable = not gated or float(np.sum(variance[reach])) >= SHARE * total
+    return (math.sqrt(total) if math.isfinite(total) else math.nan), measurable
+
+
+def _targets(job: _Job, x: np.ndarray) -> np.ndarray:
+    """What the estimates really estimate, some rows at a time: the differences of all pairs are n x n x d numbers."""
+    law, step = job.sampler.row_law(job.size, x.shape[1]), max(1, (1 << 22) // x.size)
+    return np.concatenate([job.map.target_kernel(x[i : i + step], x, law) for i in range(0, len(x), step)])
+
+
+def mean_interval(values: np.ndarray) -> Interval:
+    """The mean with its 95 % t-interval; without one where there is a single value."""
+    mean, count = float(np.mean(values)), len(values)
+    if count < 2:
+        return Interval(mean, math.nan, math.nan)
+    half = float(scipy.special.stdtrit(count - 1, 0.975) * np.std(values, ddof=1)) / math.sqrt(count)
+    return Interval(mean, mean - half, mean + half)
+
+
+def _gap(phase: Cell, trig: Cell) -> Gap:
+    measured = mean_interval(np.square(phase.errors) - np.square(trig.errors))
+    return Gap(phase.sampler, phase.num_features, phase.expected**2 - trig.expected**2, *measured)
+
+
+def _rms(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(values**2)))
+
+
+def _nan_is_infinite(value: float) -> float:
+    """A failure must never look small."""
+    return math.inf if math.isnan(value) else value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

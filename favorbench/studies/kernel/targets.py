@@ -1,0 +1,236 @@
+"""The kernels of ``favorbench kernel``: what each is exactly, and which maps give it features."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from favorbench.errors import ScenarioError
+from favorbench.kernels import gaussian_kernel, polynomial_kernel, softmax_kernel
+from favorbench.maps import FeatureMap, Sample, get_map
+from favorbench.maps.base import WrappedMap
+from favorbench.maps.positive import norm_factors
+from favorbench.numerics.arrays import Array, Features, half_squared_norm
+from favorbench.registry import label, nearest
+from favorbench.samplers import Sampler
+from favorbench.samplers.base import RowLaw
+from favorbench.studies.kernel.polynomial import Explicit, PolynomialSketch
+from favorbench.studies.theory.closed_forms import relative_variance
+
+LARGEST_EXPONENT = 700.0  # exp of more overflows float64, and the hypergeometric functions of pair terms take for ever
+
+
+class Kernel(ABC):
+    """A kernel with its parameters; ``points`` are (n, d), as the user gives them."""
+
+    name: ClassVar[str]
+    default_maps: ClassVar[tuple[str, ...]]
+
+    @property
+    @abstractmethod
+    def formula(self) -> str:
+        """The kernel with its parameters, for titles."""
+
+    @abstractmethod
+    def exact(self, points: np.ndarray) -> np.ndarray:
+        """The Gram matrix, (n, n)."""
+
+    @abstractmethod
+    def scaled(self, points: np.ndarray) -> np.ndarray:
+        """The points as the maps take them."""
+
+    @abstractmethod
+    def map(self, spec: str) -> FeatureMap:
+        """The map that ``spec`` names, giving features of this kernel. Raises ScenarioError for one that cannot."""
+
+    @abstractmethod
+    def variance(self, feature_map: FeatureMap, sampler: Sampler, points: np.ndarray, size: int) -> np.ndarray | None:
+        """Variance of the estimate of every pair for R = size, in closed form; None where none is known."""
+
+
+@dataclass(frozen=True)
+class Softmax(Kernel):
+    """exp(x.y / sigma^2), inside attention with sigma = d^(1/4)."""
+
+    sigma: float
+    name: ClassVar[str] = "softmax"
+    default_maps: ClassVar[tuple[str, ...]] = ("positive", "trig")
+
+    @property
+    def formula(self) -> str:
+        return f"exp(x.y / sigma^2), sigma = {self.sigma:g}"
+
+    def exact(self, points: np.ndarray) -> np.ndarray:
+        return softmax_kernel(self.scaled(points), self.scaled(points))
+
+    def scaled(self, points: np.ndarray) -> np.ndarray:
+        return points / self.sigma
+
+    def map(self, spec: str) -> FeatureMap:
+        return get_map(spec)
+
+    def variance(self, feature_map: FeatureMap, sampler: Sampler, points: np.ndarray, size: int) -> np.ndarray | None:
+        return _variance(feature_map, sampler, self.scaled(points), size, self.exact(points))
+
+
+@dataclass(frozen=True)
+class Gaussian(Kernel):
+    """exp(-|x - y|^2 / (2 sigma^2)): that of softmax times a factor of x and one of y, so all its maps serve."""
+
+    sigma: float
+    name: ClassVar[str] = "gaussian"
+    default_maps: ClassVar[tuple[str, ...]] = ("trig", "phase")
+
+    @property
+    def formula(self) -> str:
+        return f"exp(-|x - y|^2 / (2 sigma^2)), sigma = {self.sigma:g}"
+
+    def exact(self, points: np.ndarray) -> np.ndarray:
+        centred = points - np.mean(points, axis=0)  # changes no distance, but far from 0 their digits
+        return gaussian_kernel(centred, centred, self.sigma)
+
+    def scaled(self, points: np.ndarray) -> np.ndarray:
+        return points / self.sigma
+
+    def map(self, spec: str) -> FeatureMap:
+        return TimesNorm(get_map(spec))
+
+    def variance(self, feature_map: FeatureMap, sampler: Sampler, points: np.ndarray, size: int) -> np.ndarray | None:
+        of_softmax = feature_map.wrapped if isinstance(feature_map, TimesNorm) else feature_map
+        return _variance(of_softmax, sampler, self.scaled(points), size, self.exact(points))
+
+
+@dataclass(frozen=True)
+class Polynomial(Kernel):
+    """(x.y + constant)^degree."""
+
+    degree: int
+    constant: float
+    name: ClassVar[str] = "polynomial"
+    default_maps: ClassVar[tuple[str, ...]] = ("explicit", "tensorsketch")
+
+    @property
+    def formula(self) -> str:
+        return f"(x.y + {self.constant:g})^{self.degree}"
+
+    def exact(self, points: np.ndarray) -> np.ndarray:
+        return polynomial_kernel(points, points, self.degree, self.constant)
+
+    def scaled(self, points: np.ndarray) -> np.ndarray:
+        return points
+
+    def map(self, spec: str) -> FeatureMap:
+        found = {"explicit": Explicit, "tensorsketch": PolynomialSketch}
+        _check_map(self, spec, list(found))
+        return found[spec](self.degree, self.constant)
+
+    def variance(self, feature_map: FeatureMap, sampler: Sampler, points: np.ndarray, size: int) -> np.ndarray | None:
+        return feature_map.variance(points, points, size) if isinstance(feature_map, PolynomialSketch) else None
+
+
+@dataclass(frozen=True)
+class Cosine(Kernel):
+    """x.y / (|x| |y|), 0 where one of them is 0."""
+
+    name: ClassVar[str] = "cosine"
+    default_maps: ClassVar[tuple[str, ...]] = ("explicit",)
+
+    @property
+    def formula(self) -> str:
+        return "x.y / (|x| |y|)"
+
+    def exact(self, points: np.ndarray) -> np.ndarray:
+        norms = _norms(points)
+        return points @ points.T / (norms * norms.T)
+
+    def scaled(self, points: np.ndarray) -> np.ndarray:
+        return points / _norms(points)
+
+    def map(self, spec: str) -> FeatureMap:
+        _check_map(self, spec, ["explicit"])
+        return Explicit(degree=1)
+
+    def variance(self, feature_map: FeatureMap, sampler: Sampler, points: np.ndarray, size: int) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class Linear(Kernel):
+    """x.y."""
+
+    name: ClassVar[str] = "linear"
+    default_maps: ClassVar[tuple[str, ...]] = ("explicit",)
+
+    @property
+    def formula(self) -> str:
+        return "x.y"
+
+    def exact(self, points: np.ndarray) -> np.ndarray:
+        return points @ points.T
+
+    def scaled(self, points: np.ndarray) -> np.ndarray:
+        return points
+
+    def map(self, spec: str) -> FeatureMap:
+        _check_map(self, spec, ["explicit"])
+        return Explicit(degree=1)
+
+    def variance(self, feature_map: FeatureMap, sampler: Sampler, points: np.ndarray, size: int) -> None:
+        return None
+
+
+KERNELS: tuple[type[Kernel], ...] = (Gaussian, Softmax, Polynomial, Cosine, Linear)
+
+
+@dataclass(frozen=True)
+class TimesNorm(WrappedMap):
+    """A map of exp(x.y) times exp(-|x|^2/2): features of exp(-|x - y|^2/2), with the same relative variance.
+
+    In log space: the exp(|x|^2/2) of trigonometric maps cancels before anything is exponentiated, however long x is.
+    """
+
+    def query_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+        return _times_norm(self.wrapped.query_features(x, projection, sample), x)
+
+    def key_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+        return _times_norm(self.wrapped.key_features(x, projection, sample), x)
+
+    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+        return norm_factors(x, y) * self.wrapped.target_kernel(x, y, rows)
+
+
+def shown_name(feature_map: FeatureMap) -> str:
+    """What a map is called in tables: as in sweeps, and without the parameters that the kernel gave it."""
+    if isinstance(feature_map, Explicit | PolynomialSketch):
+        return feature_map.name
+    return label(feature_map.wrapped if isinstance(feature_map, TimesNorm) else feature_map)
+
+
+def _times_norm(blocks: tuple[Features, ...], x: Array) -> tuple[Features, ...]:
+    return tuple(block._replace(log_scale=block.log_scale - half_squared_norm(x)) for block in blocks)
+
+
+def _variance(
+    feature_map: FeatureMap, sampler: Sampler, x: np.ndarray, size: int, kernel: np.ndarray
+) -> np.ndarray | None:
+    """From the relative variance of a map of exp(x.y); None where that is beyond float64."""
+    argument = feature_map.pair_argument(x, x)
+    if argument is not None and np.max(np.abs(argument)) > LARGEST_EXPONENT:
+        return None
+    relative = relative_variance(feature_map, sampler, x, x, size)
+    return None if relative is None else relative * kernel**2
+
+
+def _norms(points: np.ndarray) -> np.ndarray:
+    """|x| of every row, (n, 1); 1 for a zero row, whose cosine with anything is then 0."""
+    norms = np.linalg.norm(points, axis=-1, keepdims=True)
+    return np.where(norms > 0, norms, 1.0)
+
+
+def _check_map(kernel: Kernel, spec: str, allowed: list[str]) -> None:
+    if spec not in allowed:
+        raise ScenarioError(
+            f"--maps: {spec!r} given{nearest(spec, allowed)}, allowed for the {kernel.name} kernel: "
+            f"{', '.join(allowed)}; maps of exp(x.y) serve the gaussian and softmax kernels"
+        )

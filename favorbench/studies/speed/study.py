@@ -1,0 +1,212 @@
+"""From which length on linear attention is faster: it and exact attention timed side by side, on one core or GPU."""
+
+import itertools
+import math
+import statistics
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from favorbench.attention.exact import tiled_attention
+from favorbench.attention.linear import Sample, linear_attention, sample_omega
+from favorbench.inputs import Head, get_input
+from favorbench.maps import get_map
+from favorbench.numerics.arrays import Array
+from favorbench.numerics.backend import Backend
+from favorbench.numerics.machine import one_core
+from favorbench.numerics.streams import stream
+from favorbench.registry import label
+from favorbench.statistics import median_interval
+
+EXACT, FUSED = "exact", "exact, torch SDPA"
+
+SHORT = 0.05  # seconds below which a call is made twice
+
+#: Called with (timings done, timings in all).
+Progress = Callable[[int, int], None]
+
+
+class Timing(NamedTuple):
+    """One method at one length: median of the repeats in seconds with its 95 % interval, and peak memory.
+
+    memory_bytes: the most that was allocated at a time beside inputs; None where it cannot be measured.
+    """
+
+    method: str
+    num_projections: int
+    seq_len: int
+    seconds: float
+    low: float
+    high: float
+    memory_bytes: int | None
+
+
+class Crossover(NamedTuple):
+    """Where a method overtakes exact attention. seq_len: where the curves of the medians cross, log-log interpolated.
+
+    0: faster at every length measured; inf: at none. slope: of log time on log L, over the upper half of the lengths.
+    """
+
+    method: str
+    seq_len: float
+    slope: float
+
+
+class SpeedStudy(NamedTuple):
+    """What ``favorbench speed`` shows."""
+
+    timings: tuple[Timing, ...]
+    crossovers: tuple[Crossover, ...]
+    head_dim: int
+    dtype: str
+    repeats: int
+    where: str
+
+    @property
+    def lengths(self) -> list[int]:
+        """The lengths measured, increasing."""
+        return sorted({timing.seq_len for timing in self.timings})
+
+    def of(self, method: str) -> list[Timing]:
+        """The timings of one method, by increasing length."""
+        return sorted((t for t in self.timings if t.method == method), key=lambda t: t.seq_len)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON; a crossover or a slope that is not there is null."""
+        crossovers = [
+            {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in c._asdict().items()}
+            for c in self.crossovers
+        ]
+        return self._asdict() | {"timings": [t._asdict() for t in self.timings], "crossovers": crossovers}
+
+
+def study(
+    maps: Sequence[str],
+    sizes: Sequence[int],
+    lengths: Sequence[int],
+    head_dim: int = 64,
+    repeats: int = 7,
+    backend: Backend | None = None,
+    dtype: str = "float64",
+    progress: Progress | None = None,
+) -> SpeedStudy:
+    """Time exact attention and linear attention of every map and R at every length, in turns, ``repeats`` times each.
+
+    One head, N(0, I) inputs, orthogonal projections. Raises ScenarioError for what is unknown or not to be had.
+    """
+    backend = backend or Backend()
+    backend.check([dtype])
+    methods = dict(_methods(maps, sizes, head_dim, backend, dtype))
+    seconds: dict[tuple[str, int], list[float]] = {key: [] for key in itertools.product(methods, lengths)}
+    memory: dict[tuple[str, int], int | None] = {}
+    total, done = len(seconds) * (repeats + 1), itertools.count()
+    with one_core(), backend.precision(dtype), np.errstate(all="ignore"):
+        inputs = {length: _inputs(length, head_dim, backend, dtype) for length in lengths}
+        for repeat in range(repeats + 1):
+            for (name, length), times in seconds.items():
+                if progress:
+                    progress(next(done), total)
+                call, arrays = methods[name][1], inputs[length]
+                if repeat == 0:  # warms up, too
+                    memory[name, length] = _peak_memory(call, arrays, backend, name)
+                else:
+                    times.append(_seconds(call, arrays, backend))
+    timings = []
+    for (name, length), times in seconds.items():
+        low, high, _ = median_interval(np.array(times))
+        median = statistics.median(times)
+        timings.append(Timing(name, methods[name][0], length, median, low, high, memory[name, length]))
+    found = SpeedStudy(tuple(timings), (), head_dim, dtype, repeats, backend.describe())
+    return found._replace(crossovers=tuple(_crossovers(found)))
+
+
+def _methods(
+    maps: Sequence[str], sizes: Sequence[int], head_dim: int, backend: Backend, dtype: str
+) -> Iterator[tuple[str, tuple[int, Callable[..., object]]]]:
+    """Name, R, and the function of (query, key, value)."""
+    yield EXACT, (0, tiled_attention)
+    if backend.has_fused_attention():
+        yield FUSED, (0, backend.fused_attention)
+    members = [get_map(spec) for spec in maps]
+    for feature_map, size in [(m, r) for m in members for r in (sizes if m.features_per_projection else sizes[:1])]:
+        drawn = sample_omega("orthogonal", size, head_dim, stream(0, "speed"), map=feature_map)
+        assert isinstance(drawn, Sample)
+        omega, extra = (
+            None if part is None else backend.cast(backend.array([np.asarray(part)]), dtype) for part in drawn
+        )
+        omega, extra = (part[0] if backend.batched and part is not None else part for part in (omega, extra))
+        sample = Sample(omega, extra)
+        shown = size if feature_map.features_per_projection else 0
+        yield (
+            f"{label(feature_map)}, R = {size}" if shown else label(feature_map),
+            (shown, lambda q, k, v, m=feature_map, s=sample: linear_attention(q, k, v, s, m)),
+        )
+
+
+def _inputs(length: int, head_dim: int, backend: Backend, dtype: str) -> list[Array]:
+    drawn = get_input("gaussian").draw(stream(0, "speed", "inputs"), Head("-", length, length, head_dim))
+    arrays = [backend.cast(backend.array([array]), dtype) for array in drawn]
+    return [array[0] for array in arrays] if backend.batched else arrays
+
+
+def _seconds(call: Callable[..., object], arrays: Sequence[Array], backend: Backend) -> float:
+    """The time of a call; of the second one if it is short, as the first finds the caches full of another method."""
+
+    def once() -> float:
+        backend.synchronise()
+        start = time.perf_counter()
+        call(*arrays)
+        backend.synchronise()
+        return time.perf_counter() - start
+
+    first = once()
+    return once() if first < SHORT else first
+
+
+def _peak_memory(call: Callable[..., object], arrays: Sequence[Array], backend: Backend, name: str) -> int | None:
+    """The most that was allocated at a time while the call ran. torch does not tell it on a CPU."""
+    if backend.batched or name == FUSED:
+        with backend.peak_memory() as peak:
+            call(*arrays)
+        return peak()
+    tracemalloc.start()
+    try:
+        call(*arrays)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def _crossovers(found: SpeedStudy) -> Iterator[Crossover]:
+    names = list(dict.fromkeys(timing.method for timing in found.timings))
+    exact = [
+        min(t.seconds for t in found.timings if t.seq_len == n and t.method in (EXACT, FUSED)) for n in found.lengths
+    ]
+    for name in names:
+        seconds = [timing.seconds for timing in found.of(name)]
+        crossing = math.nan if name in (EXACT, FUSED) else _crossing(found.lengths, seconds, exact)
+        yield Crossover(name, crossing, _slope(found.lengths, seconds))
+
+
+def _crossing(lengths: Sequence[int], linear: Sequence[float], exact: Sequence[float]) -> float:
+    """The length from which on linear is faster, by interpolation of log(linear / exact) in log L."""
+    gap = [math.log(a / b) for a, b in zip(linear, exact, strict=True)]
+    if gap[-1] >= 0:
+        return math.inf
+    slower = [i for i, value in enumerate(gap) if value >= 0]
+    if not slower:
+        return 0.0
+    i = slower[-1]
+    share = gap[i] / (gap[i] - gap[i + 1])
+    return float(math.exp(math.log(lengths[i]) + share * math.log(lengths[i + 1] / lengths[i])))
+
+
+def _slope(lengths: Sequence[int], seconds: Sequence[float]) -> float:
+    """Least-squares slope of log time on log L over the upper half of the lengths, where overheads are small."""
+    if len(lengths) < 2:
+        return math.nan
+    upper = slice(min(len(lengths) // 2, len(lengths) - 2), None)
+    return float(np.polyfit(np.log(lengths[upper]), np.log(seconds[upper]), 1)[0])

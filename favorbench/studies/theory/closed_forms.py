@@ -1,0 +1,96 @@
+"""Closed forms: the relative variance of a map under a sampler, the R it asks for, and what sampling can measure."""
+
+import math
+
+import numpy as np
+from scipy.special import log_ndtr
+
+from favorbench.kernels import softmax_kernel
+from favorbench.maps import FeatureMap
+from favorbench.samplers import Sampler
+from favorbench.samplers.laws import IsotropicRows, SameRow
+
+#: An empirical second moment of exp(w.z) needs about this many draws in the region that makes it.
+DRAWS_IN_THE_TAIL = 30.0
+
+
+def relative_variance(
+    feature_map: FeatureMap, sampler: Sampler, x: np.ndarray, y: np.ndarray, num_projections: int
+) -> np.ndarray | None:
+    """Var(kernel estimate) / exp(x.y)^2 for every pair of rows of x (n, d) and y (l, d), scaled; None if not known.
+
+    The value for independent rows plus one term for each kind of dependent pairs: pairs / R^2 times their relative
+    covariance. For rows that are not Gaussian it is the variance about the kernel that is really estimated.
+    """
+    own = _own_variance(feature_map, sampler, x, y, num_projections)
+    pairs = sampler.pair_laws(num_projections, x.shape[-1])
+    if own is None or pairs is None:
+        return None
+    total, squared_mean = own
+    for count, law in pairs:
+        moment = feature_map.pair_moment(x, y, law) if count else squared_mean
+        if moment is None:
+            return None
+        total = total + count / num_projections**2 * (moment - squared_mean)
+    return total
+
+
+def _own_variance(
+    feature_map: FeatureMap, sampler: Sampler, x: np.ndarray, y: np.ndarray, num_projections: int
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """The relative variance that independent rows of the sampler's law would have, and (mean / exp(x.y))^2."""
+    if not feature_map.unbiased:
+        return None
+    if sampler.gaussian_rows:
+        variance = feature_map.relative_variance(x, y, num_projections)
+        return None if variance is None else (variance, np.ones_like(variance))
+    rows = sampler.row_law(num_projections, x.shape[-1])
+    if not isinstance(rows, IsotropicRows):
+        return None
+    squared_mean = (feature_map.target_kernel(x, y, rows) / softmax_kernel(x, y)) ** 2
+    moment = feature_map.pair_moment(x, y, SameRow(rows, x.shape[-1]))
+    return None if moment is None else ((moment - squared_mean) / num_projections, squared_mean)
+
+
+def projections_for(
+    feature_map: FeatureMap, sampler: Sampler, x: np.ndarray, y: np.ndarray, relative_error: float, limit: int = 1 << 40
+) -> int | None:
+    """The smallest R whose relative standard deviation is at most relative_error for one pair x (1, d), y (1, d).
+
+    Among those that the sampler can draw. None if no closed form is known, or if ``limit`` projections do not suffice.
+    """
+
+    def enough(num_projections: int) -> bool | None:
+        allowed = sampler.round_up(num_projections, x.shape[-1])
+        variance = relative_variance(feature_map, sampler, x, y, allowed)
+        return None if variance is None else float(variance[0, 0]) <= relative_error**2
+
+    if enough(1) is None:
+        return None
+    high = 1
+    while not enough(high):
+        high *= 2
+        if high > limit:
+            return None
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return sampler.round_up(high, x.shape[-1])
+
+
+def draws_needed(feature_map: FeatureMap, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Projections needed before an empirical variance of the kernel estimate means anything, for every pair.
+
+    The second moment of exp(w.z) comes from draws with w.z near 2 |z|^2: 30 / Phi(-2 |z|) of them. Maps of cos(w.z)
+    are bounded and need 30. Of other maps only the size of the second moment is known, and exp(w.z) with the same one,
+    exp(|z|^2) relative to the squared mean, stands for them.
+    """
+    argument = feature_map.pair_argument(x, y)
+    if argument is None:
+        variance = feature_map.relative_variance(x, y, 1)
+        if variance is None:
+            return np.full((len(x), len(y)), math.inf)
+        argument = np.log1p(variance)
+    with np.errstate(over="ignore"):
+        return DRAWS_IN_THE_TAIL * np.exp(-log_ndtr(-2.0 * np.sqrt(np.maximum(argument, 0.0))) * (argument > 0))

@@ -1,0 +1,99 @@
+"""Closed forms: the relative variance of a map under a sampler, the R it asks for, and what sampling can measure."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from favorbench.attention.linear import kernel_estimate, sample_omega
+from favorbench.errors import ScenarioError
+from favorbench.kernels import softmax_kernel
+from favorbench.maps import FeatureMap, Sample
+from favorbench.numerics.streams import stream
+from favorbench.registry import label
+from favorbench.samplers import Sampler
+from favorbench.studies.theory.closed_forms import draws_needed, projections_for, relative_variance
+
+
+class Point(NamedTuple):
+    """Relative standard deviation of one pair at one R: closed form, and measured with a 95 % interval (nan: gate)."""
+
+    norm: float
+    num_projections: int
+    closed_form: float
+    measured: float
+    low: float
+    high: float
+
+
+class TheoryStudy(NamedTuple):
+    """What ``favorbench theory`` shows. needed: the smallest R for the target, None where there is none."""
+
+    title: str
+    points: tuple[Point, ...]
+    needed: dict[float, int | None]
+    target: float
+    draws: int
+
+
+def study(
+    feature_map: FeatureMap,
+    sampler: Sampler,
+    head_dim: int,
+    norms: Sequence[float],
+    sizes: Sequence[int],
+    cosine: float = 0.0,
+    target: float = 0.1,
+    draws: int = 2000,
+    seed: int = 0,
+) -> TheoryStudy:
+    """Closed form and measurement for pairs with |x| = |y| = norm (scaled by d^-1/4) and the cosine between them.
+
+    Raises ScenarioError for a map or sampler without a closed form, or an R that the sampler cannot draw.
+    """
+    for size in sizes:
+        sampler.check(size, head_dim)
+    points, needed = [], {}
+    for norm in norms:
+        x, y = _pair(norm, head_dim, cosine)
+        needed[norm] = projections_for(feature_map, sampler, x, y, target)
+        for size in sizes:
+            variance = relative_variance(feature_map, sampler, x, y, size)
+            if variance is None or not sampler.gaussian_rows:
+                raise ScenarioError(
+                    f"no closed form for {label(feature_map)} under {label(sampler)}: both must claim to be unbiased, "
+                    "and the map must declare relative_variance"
+                )
+            measured = (math.nan,) * 3
+            if draws and float(draws_needed(feature_map, x, y)[0, 0]) <= draws * size:
+                measured = measured_deviation(feature_map, sampler, x, y, size, draws, seed)
+            points.append(Point(norm, size, math.sqrt(float(variance[0, 0])), *measured))
+    title = f"{label(feature_map)}/{label(sampler)}, d = {head_dim}, cosine {cosine:g}"
+    return TheoryStudy(title, tuple(points), needed, target, draws)
+
+
+def measured_deviation(
+    feature_map: FeatureMap, sampler: Sampler, x: np.ndarray, y: np.ndarray, num_projections: int, draws: int, seed: int
+) -> tuple[float, float, float]:
+    """Empirical relative standard deviation of one pair, and its 95 % interval from the fourth moment."""
+    rng = stream(seed, "theory", label(feature_map), label(sampler), num_projections)
+    kernel, values = float(softmax_kernel(x, y)[0, 0]), []
+    for child in rng.spawn(draws):
+        sample = sample_omega(sampler, num_projections, x.shape[-1], child, map=feature_map)
+        assert isinstance(sample, Sample)
+        values.append(float(kernel_estimate(x, y, sample, feature_map)[0, 0]) / kernel)
+    deviation = np.array(values) - np.mean(values)
+    variance, fourth = np.mean(deviation**2), np.mean(deviation**4)
+    half_width = 1.96 * math.sqrt(max(fourth - variance**2, 0.0) / draws)
+    low, high = (math.sqrt(max(float(variance) + sign * half_width, 0.0)) for sign in (-1, 1))
+    return math.sqrt(float(variance)), low, high
+
+
+def _pair(norm: float, head_dim: int, cosine: float) -> tuple[np.ndarray, np.ndarray]:
+    """x along the first axis and y in the plane of the first two, each of shape (1, head_dim)."""
+    x, y = np.zeros((2, 1, head_dim))
+    x[0, 0] = norm
+    y[0, 0] = norm * cosine
+    y[0, 1] = norm * math.sqrt(1.0 - cosine**2)
+    return x, y

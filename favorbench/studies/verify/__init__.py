@@ -1,0 +1,167 @@
+"""Claims to verdicts: every map and sampler held to what it declares, and known mistakes that must be caught."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from favorbench.errors import ScenarioError
+from favorbench.maps import MAPS, FeatureMap, get_map
+from favorbench.maps import TRANSFORMS as MAP_TRANSFORMS
+from favorbench.registry import nearest
+from favorbench.samplers import SAMPLERS, Sampler, get_sampler
+from favorbench.samplers import TRANSFORMS as SAMPLER_TRANSFORMS
+from favorbench.studies.verify import attention, kernel, laws, theorems
+from favorbench.studies.verify.checks import FALSE_ALARM, HOLDS, REFUTED, Check, Measurement, judged
+
+DRAWS, THOROUGH_DRAWS = 8000, 100_000
+LAW_DRAWS = 20_000
+
+#: Without subjects all maps are tested under these samplers, and the other samplers with these maps; all but iid with
+#: half the draws. A full grid would take many times as long.
+REFERENCE_SAMPLERS = ("iid", "orthogonal")
+REFERENCE_MAPS = ("trig", "phase", "positive", "hyperbolic")
+
+#: Called with how many steps are done, how many there are, and what is measured now.
+Progress = Callable[[int, int, str], None]
+
+
+class Verification(NamedTuple):
+    """All checks of a run, and how much they could have seen."""
+
+    checks: tuple[Check, ...]
+    draws: int
+    #: Of the samplers beside iid.
+    other_draws: int
+    tests: int
+    false_alarm: float
+
+    @property
+    def refuted(self) -> tuple[Check, ...]:
+        """The claims that do not hold."""
+        return tuple(check for check in self.checks if check.verdict == REFUTED)
+
+    def power(self) -> str:
+        """Draws, tests, false-alarm rate, and the smallest bias that would have been detected."""
+        claims = [c.detectable for c in self.checks if c.claim == "unbiased"] or [
+            c.detectable for c in self.checks if c.claim == "target" and math.isfinite(c.detectable)
+        ]
+        others = f"iid, {self.other_draws} of each other sampler"
+        samplers = "each sampler" if self.other_draws == self.draws else others
+        text = f"{self.draws} draws of {samplers}, {self.tests} tests, false-alarm rate {self.false_alarm:g} in all"
+        if claims and max(claims) > 1:
+            return f"{text}; a bias cannot be given in percent of a kernel that is about 0 at some pair"
+        return f"{text}; every map would see a bias of {max(claims):.2%} of its kernel" if claims else text
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return {
+            "holds": not self.refuted, "draws": self.draws, "other_draws": self.other_draws, "tests": self.tests,
+            "false_alarm": self.false_alarm, "power": self.power(),
+            "checks": [check.as_dict() for check in self.checks],
+        }  # fmt: skip
+
+
+def verify(
+    subjects: Sequence[str] = (), draws: int = DRAWS, seed: int = 0, progress: Progress | None = None
+) -> Verification:
+    """Test what the subjects claim.
+
+    subjects: "MAP" (under every sampler), "SAMPLER" (with every map) or "MAP/SAMPLER", each also as module:object.
+    Without any: all maps under iid and orthogonal, and the other samplers with trig, phase, positive and hyperbolic,
+    all but iid with half the draws. Raises ScenarioError for anything else.
+    """
+    other_draws = draws if subjects else draws // 2
+    steps = list(_steps(subjects, draws, other_draws, seed))
+    measured: list[Measurement] = []
+    for done, (name, step) in enumerate(steps):
+        if progress:
+            progress(done, len(steps), name)
+        measured += step()
+    tests = sum(m.tests for m in measured)
+    return Verification(tuple(judged(measured)), draws, other_draws, tests, FALSE_ALARM)
+
+
+def _steps(
+    subjects: Sequence[str], draws: int, other_draws: int, seed: int
+) -> Iterator[tuple[str, Callable[[], list[Measurement]]]]:
+    pairs, samplers = _resolved(subjects)
+    share = {s: draws if s.name == "iid" else other_draws for s in (*samplers, *(s for _, s in pairs))}
+    for sampler in samplers:
+        n = min(LAW_DRAWS * share[sampler] // draws, 5 * share[sampler])
+        yield f"law of {sampler.name}", lambda s=sampler, n=n: laws.measure(s, n, seed)
+    by_sampler: dict[Sampler, list[FeatureMap]] = {}
+    for feature_map, sampler in pairs:
+        by_sampler.setdefault(sampler, []).append(feature_map)
+    for sampler, maps in by_sampler.items():
+        n = share[sampler]
+        yield f"kernels under {sampler.name}", lambda s=sampler, m=maps, n=n: kernel.measure(s, m, n, seed)
+    maps = list(dict.fromkeys(feature_map for feature_map, _ in pairs))
+    if maps:
+        yield "attention", lambda: attention.measure(maps, get_sampler("orthogonal"), seed)
+    iid, point = get_sampler("iid"), np.ones((1, kernel.HEAD_DIM))
+    for feature_map in maps:
+        if feature_map.covariance(point, point) is not None:
+            yield (
+                f"delta method of {feature_map.name}",
+                lambda m=feature_map: [attention.delta_method(m, iid, draws // 4, seed)],
+            )
+    if not subjects:
+        yield "theorems", lambda: [*theorems.measure(seed), attention.exact_features(seed)]
+
+
+def _resolved(subjects: Sequence[str]) -> tuple[list[tuple[FeatureMap, Sampler]], list[Sampler]]:
+    """The map x sampler pairs and the samplers that the subjects name."""
+    all_samplers = [m() for m in SAMPLERS] + [transform(get_sampler("orthogonal")) for transform in SAMPLER_TRANSFORMS]
+    if not subjects:
+        few = [get_map(name) for name in REFERENCE_MAPS]
+        chosen = [(s, _maps_for(s) if s.name in REFERENCE_SAMPLERS else few) for s in all_samplers]
+        return [(m, s) for s, maps in chosen for m in maps], all_samplers
+    pairs: list[tuple[FeatureMap, Sampler]] = []
+    samplers: list[Sampler] = []
+    for subject in subjects:
+        left, slash, right = subject.partition("/")
+        if slash:
+            pairs.append((get_map(left), get_sampler(right)))
+            samplers.append(pairs[-1][1])
+        elif _is_sampler(left):
+            samplers.append(get_sampler(left))
+            pairs += [(m, samplers[-1]) for m in _maps_for(samplers[-1])]
+        else:
+            pairs += [(get_map(left), s) for s in all_samplers if s.name == "iid" or _uses_omega(get_map(left))]
+    return list(dict.fromkeys(pairs)), list(dict.fromkeys(samplers))
+
+
+def _maps_for(sampler: Sampler) -> list[FeatureMap]:
+    """All maps, but those that make no use of omega only beside iid, once."""
+    every = [member() for member in MAPS] + [transform(get_map("positive")) for transform in MAP_TRANSFORMS]
+    return [feature_map for feature_map in every if sampler.name == "iid" or _uses_omega(feature_map)]
+
+
+def _uses_omega(feature_map: FeatureMap) -> bool:
+    return feature_map.features_per_projection > 0 and not feature_map.own_sample
+
+
+def _is_sampler(spec: str) -> bool:
+    """Whether a spec without "/" names a sampler; neither map nor sampler is an error that names both lists."""
+    maps, samplers = {m.name for m in MAPS}, {s.name for s in SAMPLERS}
+    first, colon, _ = spec.partition(":")
+    name = first.partition("(")[0].strip()
+    if colon and any(name == transform.prefix for transform in (*MAP_TRANSFORMS, *SAMPLER_TRANSFORMS)):
+        return any(name == transform.prefix for transform in SAMPLER_TRANSFORMS)
+    if colon:
+        try:
+            get_sampler(spec)
+        except ScenarioError:
+            return False
+        return True
+    if name in maps | samplers:
+        return name in samplers
+    allowed = [*sorted(maps), *sorted(samplers)]
+    raise ScenarioError(
+        f"unknown map or sampler {spec!r}{nearest(name, allowed)}; allowed: {', '.join(allowed)}, or module:object"
+    )
+
+
+__all__ = ["DRAWS", "HOLDS", "REFUTED", "THOROUGH_DRAWS", "Check", "Measurement", "Verification", "verify"]

@@ -1,0 +1,172 @@
+"""Known mistakes, each claimed to be right: a verification that does not catch every one of them proves nothing."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from favorbench.attention.linear import sample_omega
+from favorbench.maps import FeatureMap, Sample, get_map
+from favorbench.maps.base import WrappedMap
+from favorbench.maps.positive import Hyperbolic, Positive
+from favorbench.numerics.arrays import Array, Features, array_namespace, half_squared_norm
+from favorbench.numerics.streams import stream
+from favorbench.samplers import RowLaw, Sampler, get_sampler
+from favorbench.samplers.base import gaussian_blocks
+from favorbench.samplers.orthogonal import Orthogonal
+from favorbench.studies.verify import attention, kernel, laws
+from favorbench.studies.verify.checks import FALSE_ALARM, REFUTED, Check, judged
+
+
+class Caught(NamedTuple):
+    """A control: what it is, the checks that were made of it, and whether one of them refuted it."""
+
+    control: str
+    mistake: str
+    caught_by: Check | None
+
+
+@dataclass(frozen=True)
+class ClaimedMap(WrappedMap):
+    """A map, with the claim that it estimates the softmax kernel."""
+
+    name: ClassVar[str] = "claimed"
+    nonnegative: ClassVar[bool] = False
+    unbiased: ClassVar[bool] = True
+
+    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+        return Positive().target_kernel(x, y, rows)
+
+    def covariance(self, x: Array, y: Array) -> Array | None:
+        return None
+
+
+@dataclass(frozen=True)
+class ClaimedSampler(Sampler):
+    """A sampler, with the claim that its rows are N(0, I)."""
+
+    wrapped: Sampler
+    name: ClassVar[str] = "claimed"
+    reference: ClassVar[str] = "-"
+    gaussian_rows: ClassVar[bool] = True
+    nested: ClassVar[bool] = False
+    coupling: ClassVar[str] = "independent"
+
+    def sample(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:
+        return self.wrapped.sample(rng, num_projections, head_dim)
+
+
+class _PositiveVariant(FeatureMap):
+    """What the broken variants of positive and hyperbolic share."""
+
+    reference = "-"
+    features_per_projection = 1
+    nonnegative = True
+    unbiased = True
+
+    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+        return Positive().target_kernel(x, y, rows)
+
+
+@dataclass(frozen=True)
+class PerKeyRowMax(_PositiveVariant):
+    """Each key shifted by its own largest feature, which does not cancel (only one shift for all keys does)."""
+
+    name: ClassVar[str] = "per-key-row-max"
+
+    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+        return Positive().features(x, projection, sample)
+
+    def key_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+        (block,) = self.features(x, projection, sample)
+        xp = array_namespace(projection)
+        return (Features(None, block.log_scale - xp.max(block.log_scale, axis=-1, keepdims=True)),)
+
+
+@dataclass(frozen=True)
+class MissingNormalisation(_PositiveVariant):
+    """positive without 1/sqrt(R)."""
+
+    name: ClassVar[str] = "missing-1/sqrt(R)"
+
+    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+        return (Features(None, projection - half_squared_norm(x) + 0.5 * math.log(projection.shape[-1])),)
+
+
+@dataclass(frozen=True)
+class HyperbolicHalf(_PositiveVariant):
+    """hyperbolic with 1/2 for 1/sqrt 2."""
+
+    name: ClassVar[str] = "hyperbolic-half"
+
+    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+        blocks = Hyperbolic().features(x, projection, sample)
+        return tuple(block._replace(log_scale=block.log_scale - 0.5 * math.log(2.0)) for block in blocks)
+
+
+@dataclass(frozen=True)
+class ChiSquareNorms(Sampler):
+    """Directions right, norms chi-square(1)."""
+
+    name: ClassVar[str] = "chi-square(1)-norms"
+    reference: ClassVar[str] = "-"
+    gaussian_rows: ClassVar[bool] = True
+    coupling: ClassVar[str] = "independent"
+
+    def sample(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:
+        directions, norms = rng.spawn(2)
+        rows = directions.standard_normal((num_projections, head_dim))
+        return rows / np.linalg.norm(rows, axis=-1, keepdims=True) * norms.chisquare(1, size=(num_projections, 1))
+
+
+@dataclass(frozen=True)
+class RepeatedBlocks(Sampler):
+    """One orthogonal block, over and over."""
+
+    name: ClassVar[str] = "repeated-blocks"
+    reference: ClassVar[str] = "-"
+    gaussian_rows: ClassVar[bool] = True
+    coupling: ClassVar[str] = "orthogonal"
+
+    def sample(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:
+        blocks = len(gaussian_blocks(np.random.default_rng(0), num_projections, head_dim))
+        return np.tile(Orthogonal().sample(rng, head_dim, head_dim), (blocks, 1))[:num_projections]
+
+
+CONTROLS: dict[str, tuple[FeatureMap | Sampler, str]] = {
+    "trig-blog": (ClaimedMap(get_map("trig-blog")), "2 pi inside sin and cos"),
+    "trig-tutorial": (ClaimedMap(get_map("trig-tutorial")), "exp(-|x|^2/2) with cos and sin"),
+    "exp-tutorial": (ClaimedMap(get_map("exp-tutorial")), "exp(w.x) without exp(-|x|^2/2)"),
+    "positive-eps": (ClaimedMap(get_map("positive-eps")), "eps added after the shifts"),
+    "orthogonal-qr": (ClaimedSampler(get_sampler("orthogonal-qr")), "QR without the sign correction"),
+    "orthogonal-blog": (ClaimedSampler(get_sampler("orthogonal-blog")), "rows of norm sqrt(d/R)"),
+    "chi-square(1)-norms": (ChiSquareNorms(), "norms of another law"),
+    "repeated-blocks": (RepeatedBlocks(), "blocks that are not independent"),
+    "per-key-row-max": (PerKeyRowMax(), "each key shifted by its own maximum"),
+    "missing-1/sqrt(R)": (MissingNormalisation(), "no normalisation by R"),
+    "hyperbolic-half": (HyperbolicHalf(), "1/2 for 1/sqrt 2"),
+}
+
+DRAWS = 500
+
+
+def run(seed: int = 0, draws: int = DRAWS) -> Iterator[Caught]:
+    """Hold every control to the claim that it is right."""
+    for name, (member, mistake) in CONTROLS.items():
+        refuted = [check for check in checks(member, draws, seed) if check.verdict == REFUTED]
+        yield Caught(name, mistake, max(refuted, key=lambda c: c.statistic / c.threshold) if refuted else None)
+
+
+def checks(member: FeatureMap | Sampler, draws: int, seed: int, false_alarm: float = FALSE_ALARM) -> list[Check]:
+    """Everything that ``verify`` would ask of one map (under iid rows) or one sampler (with positive and trig)."""
+    if isinstance(member, Sampler):
+        maps = [get_map("positive"), get_map("trig")]
+        return judged(laws.measure(member, 5 * draws, seed) + kernel.measure(member, maps, draws, seed), false_alarm)
+    measured = kernel.measure(get_sampler("iid"), [member], draws, seed)
+    sample = sample_omega(
+        "iid", attention.NUM_PROJECTIONS, attention.HEAD_DIM, stream(seed, "verify", "control"), member
+    )
+    assert isinstance(sample, Sample)
+    return judged([*measured, attention.stabilised(member.name, member, sample, seed)], false_alarm)

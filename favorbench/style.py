@@ -1,0 +1,134 @@
+"""One look for every figure: colours, panels, captions, files."""
+
+import contextlib
+import itertools
+import math
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from favorbench.errors import StoreError
+from favorbench.files import write_text
+
+#: Okabe & Ito's colours, told apart with any colour vision; each also has its own marker and dash.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
+
+#: The trivial and the best possible answers, in black and grey, the same in every figure.
+BASELINES = {
+    "uniform": {"color": "black", "linestyle": "--", "label": "uniform (mean of V)"},
+    "taylor-1": {"color": "0.45", "linestyle": "-.", "label": "taylor-1"},
+    "taylor-2": {"color": "0.45", "linestyle": ":", "label": "taylor-2"},
+    "best-rank": {"color": "0.45", "linestyle": "-", "label": "best-rank (rank R)", "marker": "x", "markersize": 5},
+    "nystrom": {"color": "0.6", "linestyle": "--", "label": "nystrom (R landmarks)", "marker": "+", "markersize": 6},
+    "wildcat": {"color": "0.6", "linestyle": "-", "label": "wildcat (R landmarks)", "marker": "*", "markersize": 5},
+}
+
+RC = {
+    "font.size": 12,
+    "axes.titlesize": 12,
+    "axes.labelsize": 12,
+    "legend.fontsize": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "0.9",
+    "svg.hashsalt": "favorbench",  # the same figure is the same file
+}
+
+
+def plain(text: str) -> str:
+    """Text in which a dollar sign is a dollar sign, not the start of a formula."""
+    return text.replace("$", "\\$")
+
+
+def panels(count: int, columns: int, height: float = 3.3, width: float = 4.2) -> tuple[Figure, list[Axes]]:
+    """A figure with ``count`` panels in rows of ``columns``."""
+    rows = -(-count // columns)
+    figure = Figure(figsize=(max(width * columns, 6.4), height * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False)
+    axes = list(grid.flat)
+    for unused in axes[count:]:
+        unused.set_axis_off()
+    return figure, axes[:count]
+
+
+def finish(figure: Figure, axes: Sequence[Axes], caption: str) -> None:
+    """One legend for all panels below them, and the caption below that."""
+    entries: dict[str, Artist] = {}
+    for ax in axes:
+        handles, labels = ax.get_legend_handles_labels()
+        for handle, label in zip(handles, labels, strict=True):
+            entries.setdefault(label, handle)
+    width, height = figure.get_size_inches()
+    rows = 0
+    if entries:
+        fit = max(1, int(width / (0.75 + 0.09 * max(len(label) for label in entries))))
+        across = min(len(entries), fit)
+        rows = -(-len(entries) // across)
+        figure.legend(
+            list(entries.values()),
+            list(entries),
+            loc="upper center",
+            bbox_to_anchor=(0.5, 0.0),
+            ncols=across,
+            frameon=False,
+        )
+    lines = textwrap.fill(caption, width=int(width * 13))
+    figure.text(0.01, -(0.15 + 0.27 * rows) / height, lines, ha="left", va="top", fontsize=10, color="0.25")
+
+
+def save(figure: Figure, directory: Path, name: str, data: pd.DataFrame) -> list[Path]:
+    """Write name.png, name.svg, and name.csv with the plotted numbers. Raises StoreError."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        written = []
+        for kind, metadata in (("png", {"Software": "favorbench"}), ("svg", {"Date": None, "Creator": "favorbench"})):
+            path = directory / f"{name}.{kind}"
+            figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.12, facecolor="white", metadata=metadata)
+            written.append(path)
+    except OSError as error:
+        raise StoreError(f"cannot write figures to {directory}: {error.strerror or error}") from None
+    write_text(directory / f"{name}.csv", data.to_csv(index=False))
+    return [*written, directory / f"{name}.csv"]
+
+
+def log_limits(ax: Axes, values: Sequence[float], fill: Sequence[float] = ()) -> None:
+    """A log axis that shows all ``values``; of ``fill`` only what lies within two decades below them."""
+    positive = [v for v in values if v > 0 and math.isfinite(v)]
+    ax.set_yscale("log")
+    if not positive:
+        return
+    low, high = min(positive), max(positive)
+    low = min([low, *(v for v in fill if v > low / 100)])
+    span = max(math.log10(high / low), 0.5)
+    ax.set_ylim(10 ** (math.log10(low) - 0.08 * span), 10 ** (math.log10(high) + 0.08 * span))
+
+
+def number_axis(ax: Axes, values: Sequence[float], log: bool = False) -> None:
+    """Ticks at the measured values; a log axis where they span a factor of 8 or more, or where it is asked for."""
+    ordered = sorted(set(values))
+    spread = len(ordered) > 1 and ordered[0] > 0 and ordered[-1] / ordered[0] >= 8 and not _evenly_spaced(ordered)
+    if log or spread:
+        ax.set_xscale("log")
+    ticks = ordered if len(ordered) <= 7 else ordered[:: -(-len(ordered) // 7)]
+    ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    ax.set_xticks([], minor=True)
+
+
+def _evenly_spaced(ordered: Sequence[float]) -> bool:
+    steps = {round(b - a, 9) for a, b in itertools.pairwise(ordered)}
+    return len(steps) == 1 and len(ordered) > 2
+
+
+def context() -> contextlib.AbstractContextManager[None]:
+    """The settings every figure is drawn with, as a context manager."""
+    return matplotlib.rc_context(RC)  # pyright: ignore[reportArgumentType]
