@@ -22,6 +22,7 @@ from favorbench.cli import kernel
 
 # isort: on
 from favorbench.cli.app import app
+from favorbench.cli.flags import with_flags
 from favorbench.errors import FavorbenchError
 
 __all__ = ["app", "catalogue", "kernel", "main", "proof", "results", "sweep"]
@@ -54,7 +55,7 @@ def _end(error: BaseException, arguments: list[str]) -> NoReturn:
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         _fail("interrupted", 130)
     if isinstance(error, FavorbenchError):
-        _fail(text, 2)
+        _fail(with_flags(text), 2)
     if isinstance(error, MemoryError):
         _fail(f"not enough memory: {text or 'allocation failed'}; use a smaller -L, -R or -d, or fewer --workers", 2)
     if isinstance(error, UnicodeError):

@@ -4,12 +4,15 @@ import copy
 import dataclasses
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from favorbench.numerics.arrays import Array, Features
 from favorbench.samplers.laws import PairLaw, RowLaw
+
+
+Randomness = Literal["omega", "own", "none"]
 
 
 class Sample(NamedTuple):
@@ -46,6 +49,16 @@ class FeatureMap(ABC):
     even: ClassVar[bool] = False
     #: The formula gives queries and keys different features; elsewhere, where they differ, it must not matter.
     asymmetric: ClassVar[bool] = False
+
+    @property
+    def randomness(self) -> Randomness:
+        """What the map is measured on: "omega" of a sampler, its "own" sample whatever the sampler is, or "none".
+
+        "own" and "none" leave no sampler to vary; with "none" R plays no part either.
+        """
+        if not self.features_per_projection:
+            return "none"
+        return "own" if self.own_sample else "omega"
 
     @property
     def takes_data(self) -> bool:
