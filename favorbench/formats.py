@@ -12,8 +12,10 @@ HEADINGS = {full: short for short, full in ALIASES.items()}
 _PLAIN = ("relative_error", "rounding", "skill", "bad_normalisers")
 
 
-def format_value(value: float, metric: str) -> str:
-    """Two or three significant digits; counts as they are."""
+def format_value(value: float, metric: str, floor: float = 0.0) -> str:
+    """Two or three significant digits; counts as they are; what is positive and below ``floor`` as "<1e-28"."""
+    if 0 < value < floor:
+        return f"<1e{math.ceil(math.log10(floor))}"
     if metric == "n":
         return f"{value:.0f}"
     if not math.isfinite(value):

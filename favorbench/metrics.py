@@ -31,12 +31,20 @@ _COUNTS = ("entries", "rows")
 
 
 class Metric(NamedTuple):
-    """A metric: formula in words, unit, which way is good, and the function of the sums of estimate and uniform."""
+    """A metric: formula in words, unit, which way is good, and the function of the sums of estimate and uniform.
+
+    log: it spans decades and is drawn on a log axis; others are near 1 and read best as plain decimals. error: of the
+    output against the exact one, so uniform attention's own is what it is to be compared with. power: of |exact| that
+    the metric grows with, which is what rounding is relative to.
+    """
 
     formula: str
     unit: str
     better: str
     compute: Callable[[ErrorSums, ErrorSums], np.ndarray]
+    log: bool = False
+    error: bool = False
+    power: int = 0
 
 
 def error_sums(output: Array, exact: Array, normaliser: Array | None = None, double: Array | None = None) -> ErrorSums:
@@ -98,18 +106,24 @@ METRICS: dict[str, Metric] = {
         "value^2",
         "lower",
         lambda sums, uniform: sums.squared_error / sums.entries,
+        log=True,
+        error=True,
+        power=2,
     ),
     "relative_error": Metric(
         "|estimate - exact|_F / |exact|_F",
         "none",
         "lower",
         lambda sums, uniform: np.sqrt(np.divide(sums.squared_error, sums.squared_exact)),
+        log=True,
+        error=True,
     ),
     "skill": Metric(
         "1 - mse / mse of uniform attention (the mean of V); below 0 is worse than uniform",
         "none",
         "higher",
         lambda sums, uniform: 1.0 - np.divide(sums.squared_error, uniform.squared_error),
+        error=True,
     ),
     "rounding": Metric(
         "|estimate - the same in float64|_F / |exact|_F",
@@ -118,7 +132,13 @@ METRICS: dict[str, Metric] = {
         lambda sums, uniform: np.sqrt(np.divide(sums.squared_rounding, sums.squared_exact)),
     ),
     "max_abs_error": Metric(
-        "max over entries of |estimate - exact|", "value", "lower", lambda sums, uniform: sums.max_abs_error
+        "max over entries of |estimate - exact|",
+        "value",
+        "lower",
+        lambda sums, uniform: sums.max_abs_error,
+        log=True,
+        error=True,
+        power=1,
     ),
     "bad_normalisers": Metric(
         "share of query rows whose normaliser is <= 0 or not finite",

@@ -4,7 +4,8 @@ import contextlib
 import multiprocessing
 import signal
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -17,11 +18,14 @@ from concurrent.futures import (
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from favorbench.engine.batches import batches
-from favorbench.engine.plan import Draw, plan
-from favorbench.engine.scenario import Scenario, as_scenario, default_directory
-from favorbench.engine.trial import Row, run_draws
-from favorbench.engine.worker import end_with_parent, run_batch
+from favorbench.engine.batches import Batch, batches
+from favorbench.engine.columns import Row
+from favorbench.engine.cost import check_memory
+from favorbench.engine.plan import plan
+from favorbench.engine.scenario import Scenario, as_scenario
+from favorbench.engine.study import Study, default_directory
+from favorbench.engine.trial import run_draws
+from favorbench.engine.worker import end_with_parent, packed, run_batch
 from favorbench.errors import ScenarioError, WorkerError
 from favorbench.numerics.machine import one_core
 
@@ -31,16 +35,14 @@ if TYPE_CHECKING:
 #: Called with (draws done, draws in all), first with what was there already.
 Progress = Callable[[int, int], None]
 
-Batch = Sequence[Draw]
-
 _SAVED = (
-    "all others are saved: run the same command again, with fewer --workers if memory was short "
+    "all others are saved: run the same command again, with fewer `workers` if memory was short "
     "(a Python script needs an `if __name__ == '__main__':` guard)"
 )
 
 
 def sweep(
-    scenario: Scenario | str | Mapping[str, Any],
+    scenario: Scenario | Study | str | Mapping[str, Any],
     out: str | Path | None = None,
     workers: int | Executor = 1,
     progress: Progress | None = None,
@@ -52,25 +54,26 @@ def sweep(
     out: the run directory, by default results/<name>. workers: processes, or an executor whose workers can import
     favorbench. The rows are the same bits for any number of workers.
     batch: draws computed together by the torch backend, by default one on a CPU and as many as fill a GPU.
-    Raises ScenarioError, InputError, StoreError; WorkerError if a worker process dies twice over the same draws. All
-    finished draws are saved first.
+    Raises ScenarioError, also for what will not fit into memory, InputError, StoreError; WorkerError if a worker
+    process dies twice over the same draws. All finished draws are saved first.
     """
     from favorbench.engine.store import Store  # brings pandas: not for the workers of a script that imports this module
 
     _check_workers(workers)
-    scenario = as_scenario(scenario)
-    draws = plan(scenario)
-    if scenario.device.startswith("cuda") and workers != 1:
-        raise ScenarioError("--workers: a CUDA device is used by one process; leave --workers out, and see --batch")
-    path = Path(out) if out is not None else default_directory(scenario)
-    with Store(path, scenario, draws) as store:
+    study = scenario if isinstance(scenario, Study) else Study.of(as_scenario(scenario))
+    if study.scenario.device.startswith("cuda") and workers != 1:
+        raise ScenarioError("`workers`: a CUDA device is used by one process; leave `workers` out, and see `batch`")
+    draws = plan(study)
+    check_memory(draws, workers if isinstance(workers, int) else 1)
+    path = Path(out) if out is not None else default_directory(study)
+    with Store(path, draws) as store:
         done = store.done()
-        missing = [draw for draw in draws if draw.index not in done]
+        missing = [index for index in range(len(draws)) if index not in done]
         count = len(draws) - len(missing)
         report = progress or (lambda done, total: None)
         report(count, len(draws))
         try:
-            for rows in _rows(scenario, batches(scenario, missing, batch), workers):
+            for rows in _rows(study, batches(draws, missing, batch), len(missing), workers):
                 store.append(rows)
                 count += 1
                 report(count, len(draws))
@@ -87,7 +90,7 @@ def sweep(
 def _check_workers(workers: object) -> None:
     """Raise ScenarioError unless this is a number of processes or an executor; end a worker that is about to sweep."""
     if not isinstance(workers, Executor) and not (type(workers) is int and workers >= 1):
-        raise ScenarioError(f"workers: {workers!r} given, allowed: a whole number from 1 on, or an Executor")
+        raise ScenarioError(f"`workers`: {workers!r} given, allowed: a whole number from 1 on, or an Executor")
     if workers != 1 and getattr(multiprocessing.current_process(), "_inheriting", False):
         # A worker imports the script that started it, and without the guard is here again before it has any work.
         raise SystemExit("favorbench: this script sweeps in its workers too: `if __name__ == '__main__':` is missing")
@@ -104,26 +107,27 @@ def _results(path: Path, anew: bool) -> "Results":
     return results
 
 
-def _rows(scenario: Scenario, work: Sequence[Batch], workers: int | Executor) -> Iterator[list[Row]]:
+def _rows(study: Study, work: Iterator[Batch], draws: int, workers: int | Executor) -> Iterator[list[Row]]:
     """The rows of each draw, in whatever order they are finished."""
     if isinstance(workers, Executor):
-        batches_of_rows = _in_executor(scenario, work, workers)
-    elif workers > 1 and len(work) > 1:
-        batches_of_rows = _in_processes(scenario, work, workers)
+        batches_of_rows = _in_executor(study, work, workers)
+    elif workers > 1 and draws > 1:
+        batches_of_rows = _in_processes(study, deque(work), workers)
     else:
-        batches_of_rows = _here(scenario, work)
+        batches_of_rows = _here(study, work)
     for rows in batches_of_rows:
         yield from rows
 
 
-def _here(scenario: Scenario, work: Sequence[Batch]) -> Iterator[list[list[Row]]]:
+def _here(study: Study, work: Iterator[Batch]) -> Iterator[list[list[Row]]]:
     with one_core():
         for batch in work:
-            yield run_draws(scenario, batch)
+            yield run_draws(study, batch)
 
 
-def _in_executor(scenario: Scenario, work: Sequence[Batch], executor: Executor) -> Iterator[list[list[Row]]]:
-    futures = [executor.submit(run_batch, scenario, batch) for batch in work]
+def _in_executor(study: Study, work: Iterator[Batch], executor: Executor) -> Iterator[list[list[Row]]]:
+    task = packed(study)
+    futures = [executor.submit(run_batch, task, batch) for batch in work]
     try:
         for future in as_completed(futures):
             yield future.result()
@@ -134,17 +138,18 @@ def _in_executor(scenario: Scenario, work: Sequence[Batch], executor: Executor) 
             future.cancel()
 
 
-def _in_processes(scenario: Scenario, work: Sequence[Batch], workers: int) -> Iterator[list[list[Row]]]:
+def _in_processes(study: Study, waiting: deque[Batch], workers: int) -> Iterator[list[list[Row]]]:
     """Work in processes. If one dies, what was under way is tried once more, each alone; what fails again is told.
 
     Raises WorkerError at the end, or at once if nothing that was under way can be done.
     """
-    waiting, lost = list(work), []
+    lost: list[Batch] = []
+    task = packed(study)
     while waiting:
-        under_way = yield from _until_broken(scenario, waiting, workers)
+        under_way = yield from _until_broken(task, waiting, workers)
         done_alone = 0
         for batch in under_way:
-            lost += yield from _until_broken(scenario, [batch], 1)
+            lost += yield from _until_broken(task, deque([batch]), 1)
             done_alone += batch not in lost
         if under_way and not done_alone:
             break
@@ -157,17 +162,17 @@ def _in_processes(scenario: Scenario, work: Sequence[Batch], workers: int) -> It
 
 
 def _until_broken(
-    scenario: Scenario, waiting: list[Batch], workers: int
+    task: tuple[bytes, str], waiting: deque[Batch], workers: int
 ) -> Generator[list[list[Row]], None, list[Batch]]:
-    """Do what waits, taking it off the list; ends early when a worker dies, and returns what was under way then."""
+    """Do what waits, taking it off the queue; ends early when a worker dies, and returns what was under way then."""
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(min(workers, len(waiting)), mp_context=context, initializer=end_with_parent)
     under_way: dict[Future[list[list[Row]]], Batch] = {}
 
     def submit() -> None:
         while waiting and len(under_way) < 2 * workers:
-            under_way[pool.submit(run_batch, scenario, waiting[0])] = waiting[0]
-            del waiting[0]
+            batch = waiting.popleft()
+            under_way[pool.submit(run_batch, task, batch)] = batch
 
     try:
         with _interrupts_ignored():  # workers are started here and inherit it: Ctrl-C is the parent's to handle

@@ -48,7 +48,15 @@ def median_interval(x: np.ndarray, level: float = LEVEL) -> Interval:
 
 def interval_name(n: int) -> str:
     """What ``median_interval`` of n values is at its usual level: with fewer than 6 no interval covers that much."""
-    return f"{LEVEL:.0%} interval".replace("%", " %") if 2.0 ** (1 - n) <= 1.0 - LEVEL else "smallest to largest"
+    return f"{LEVEL:.0%} interval".replace("%", " %") if n >= fewest_draws(1) else "smallest to largest"
+
+
+def fewest_draws(tests: int, level: float = LEVEL) -> int:
+    """How many draws a sign test needs before it can reject, with Holm's correction for so many tests.
+
+    n differences of one sign have the two-sided p-value 2^(1 - n), the smallest there is.
+    """
+    return 1 + math.ceil(math.log2(max(tests, 1) / (1.0 - level)))
 
 
 def sign_test(differences: np.ndarray) -> float:

@@ -6,6 +6,7 @@ import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import pandas as pd
@@ -20,16 +21,6 @@ from favorbench.files import write_text
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
-
-#: The trivial and the best possible answers, in black and grey, the same in every figure.
-BASELINES = {
-    "uniform": {"color": "black", "linestyle": "--", "label": "uniform (mean of V)"},
-    "taylor-1": {"color": "0.45", "linestyle": "-.", "label": "taylor-1"},
-    "taylor-2": {"color": "0.45", "linestyle": ":", "label": "taylor-2"},
-    "best-rank": {"color": "0.45", "linestyle": "-", "label": "best-rank (rank R)", "marker": "x", "markersize": 5},
-    "nystrom": {"color": "0.6", "linestyle": "--", "label": "nystrom (R landmarks)", "marker": "+", "markersize": 6},
-    "wildcat": {"color": "0.6", "linestyle": "-", "label": "wildcat (R landmarks)", "marker": "*", "markersize": 5},
-}
 
 RC = {
     "font.size": 12,
@@ -48,6 +39,15 @@ RC = {
 def plain(text: str) -> str:
     """Text in which a dollar sign is a dollar sign, not the start of a formula."""
     return text.replace("$", "\\$")
+
+
+def look(i: int) -> dict[str, Any]:
+    """Colour, marker and dash of the i-th series."""
+    return {
+        "color": COLOURS[i % len(COLOURS)],
+        "marker": MARKERS[i % len(MARKERS)],
+        "linestyle": DASHES[i % len(DASHES)],
+    }
 
 
 def panels(count: int, columns: int, height: float = 3.3, width: float = 4.2) -> tuple[Figure, list[Axes]]:

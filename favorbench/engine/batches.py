@@ -1,28 +1,35 @@
 """Which draws are computed together."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 
-from favorbench.engine.plan import Draw
-from favorbench.engine.scenario import Scenario
+from favorbench.engine.plan import Draw, Plan
 from favorbench.inputs import Head
 from favorbench.numerics.arrays import GPU_TILE_ELEMENTS
 from favorbench.numerics.backend import Backend
 
+Batch = list[Draw]
 
-def batches(scenario: Scenario, draws: Sequence[Draw], batch: int | None) -> list[list[Draw]]:
-    """Draws of one shape together, ``batch`` at a time; None: one at a time on a CPU, on a GPU as many as fill it."""
-    backend, groups = Backend(scenario.backend, scenario.device), {}
+
+def batches(plan: Plan, missing: Iterable[int], batch: int | None) -> Iterator[Batch]:
+    """The missing draws of a plan, those of one shape together, ``batch`` at a time, or one at a time for NumPy.
+
+    batch: None is one at a time on a CPU, and on a GPU as many as fill it.
+    """
+    scenario, backend = plan.study.scenario, plan.study.backend
     if not backend.batched:
-        return [[draw] for draw in draws]
-    for draw in draws:
-        groups.setdefault((draw.head._replace(label=""), draw.dtype, draw.sizes), []).append(draw)
-    found = []
+        for index in missing:
+            yield [plan[index]]
+        return
+    groups: dict[tuple, list[int]] = {}
+    for index in missing:
+        draw = plan[index]
+        groups.setdefault((draw.head._replace(label=""), draw.dtype, draw.sizes), []).append(index)
     for (head, _, sizes), members in groups.items():
         size = batch or _automatic_batch(backend, head, sizes[-1])
         if scenario.causal and scenario.rows(head.query_len) < head.query_len:
             size = 1  # each draw has query rows of its own, and with them a mask of its own
-        found += [members[i : i + size] for i in range(0, len(members), size)]
-    return found
+        for start in range(0, len(members), size):
+            yield [plan[index] for index in members[start : start + size]]
 
 
 def _automatic_batch(backend: Backend, head: Head, width: int) -> int:

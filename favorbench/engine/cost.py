@@ -5,17 +5,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from favorbench.baselines import get_baseline
-from favorbench.baselines.base import Baseline
+from favorbench.baselines import Baseline
 from favorbench.baselines.best_rank import MATRIX_LIMIT
-from favorbench.engine.plan import Draw
-from favorbench.engine.scenario import Scenario
-from favorbench.maps import FeatureMap, get_map
-from favorbench.numerics.machine import Rates, one_core, rates
+from favorbench.engine.plan import Plan, Shape
+from favorbench.engine.study import Study
+from favorbench.errors import ScenarioError
+from favorbench.numerics.machine import Rates, available_memory, one_core, rates
+
+EXPS_OF_A_FEATURE = 3.0  # passes of exp, log or tan over each feature, of queries and of keys: the dearest maps have 3
+ARRAYS_OF_INPUTS = 5  # q, k, v and, at their largest, scaled copies of two of them
 
 
 class Cost(NamedTuple):
-    """What a plan will cost, roughly."""
+    """What a plan will cost, roughly. memory_bytes: of each worker, beside the libraries. seconds: of one worker."""
 
     draws: int
     rows: int
@@ -24,46 +26,60 @@ class Cost(NamedTuple):
     seconds: float
 
 
-def cost(scenario: Scenario, draws: tuple[Draw, ...]) -> Cost:
-    """Rows exactly; memory and time (one worker) from operation counts and rates measured now, within a factor of 2."""
-    maps = [get_map(spec) for spec in scenario.maps]
-    baselines = [get_baseline(spec) for spec in scenario.baselines]
-    machine = _rates()
-    seconds, memory, rows = 0.0, 0, 0
-    for draw in draws:
-        head, width = draw.head, max(draw.sizes)
-        rows_measured = scenario.rows(head.query_len)
-        tokens, entries = rows_measured + head.seq_len, rows_measured * head.seq_len
-        flops = 4.0 * entries * head.head_dim
-        exps = float(entries)
-        for feature_map in maps:
-            columns = feature_map.num_features(width, head.head_dim) * _samples(scenario, feature_map)
-            flops += 2.0 * tokens * columns * (2 * head.head_dim + 1)
-            exps += 3.0 * tokens * columns
-        whole = rows_measured == head.query_len and entries <= MATRIX_LIMIT
-        answering = [baseline for baseline in baselines if whole or not baseline.needs_all_rows]
-        decomposed = any(baseline.needs_all_rows for baseline in answering)
-        flops += 12.0 * head.query_len**3 if decomposed else 0.0
-        landmarks = sum(baseline.name in ("nystrom", "wildcat") for baseline in answering)
-        flops += 2.0 * landmarks * tokens * width * (width + 2 * head.head_dim)
-        seconds += flops / machine.gemm + exps / machine.exp
-        matrices = 4 * entries if decomposed else head.seq_len * width if "wildcat" in scenario.baselines else 0
-        memory = max(memory, 8 * (5 * tokens * head.head_dim + width * head.head_dim + matrices))
-        rows += _rows(scenario, maps, answering, len(draw.sizes))
-    cells = len({(d.input, d.head, d.scale, d.dtype) for d in draws})
-    return Cost(len(draws), rows, cells, memory, seconds)
+class _Work(NamedTuple):
+    """Of one draw: flops of matrix products, exponentials, numbers held at a time, rows."""
+
+    flops: float
+    exps: float
+    numbers: int
+    rows: int
 
 
-def _rows(scenario: Scenario, maps: Sequence[FeatureMap], baselines: Sequence[Baseline], sizes: int) -> int:
-    """Rows of one draw: one for each sampler and R, but for what does not depend on them."""
-    every_size = [_samples(scenario, m) for m in maps if m.features_per_projection]
-    every_size += [1 for baseline in baselines if baseline.every_size]
-    return sizes * sum(every_size) + len(maps) + len(baselines) - len(every_size)
+def cost(plan: Plan) -> Cost:
+    """Rows exactly; memory and time from operation counts and rates measured now, within a factor of 2."""
+    machine, trials = _rates(), plan.study.scenario.trials
+    found = [_work(plan.study, shape) for shape in plan.shapes]
+    seconds = sum(work.flops / machine.gemm + work.exps / machine.exp for work in found)
+    cells = len({shape._replace(sizes=()) for shape in plan.shapes})
+    memory = 8 * max(work.numbers for work in found)
+    return Cost(len(plan), trials * sum(work.rows for work in found), cells, memory, trials * seconds)
 
 
-def _samples(scenario: Scenario, feature_map: FeatureMap) -> int:
-    """How many samples a map is measured on: one for each sampler, unless omega plays no part."""
-    return 1 if feature_map.own_sample or not feature_map.features_per_projection else len(scenario.samplers)
+def check_memory(plan: Plan, workers: int = 1) -> None:
+    """Raise ScenarioError, with the numbers, for a plan that does not fit into what is free on this machine."""
+    free = available_memory()
+    needed = 8 * max(_work(plan.study, shape).numbers for shape in plan.shapes) * workers
+    if free is not None and needed > free:
+        of = f" for {workers} workers" if workers > 1 else ""
+        raise ScenarioError(
+            f"this needs about {needed / 2**30:.3g} GiB{of}, and {free / 2**30:.3g} GiB are free: use a smaller "
+            "`num_projections`, `head_dim`, `seq_len` or order of the map" + (", or fewer workers" if of else "")
+        )
+
+
+def _work(study: Study, shape: Shape) -> _Work:
+    head, rows_measured = shape.head, study.scenario.rows(shape.head.query_len)
+    dim, tokens, entries = head.head_dim, rows_measured + head.seq_len, rows_measured * head.seq_len
+    flops, exps = 4.0 * entries * dim, float(entries)  # exact attention: two products, one exp for each entry
+    groups, widest = list(study.groups(shape.sizes)), 0
+    for group in groups:
+        columns = sum(feature_map.num_features(sizes[-1], dim) for feature_map, sizes in group.maps)
+        flops += 2.0 * tokens * columns * (2 * dim + 1)  # projection, and product with [v, 1]
+        exps += EXPS_OF_A_FEATURE * tokens * columns
+        # omega, a summary of [v, 1] for each feature, and the features of at least one token
+        widest = max(widest, group.width * dim + columns * (dim + 2))
+    answering = _answering(study, rows_measured == head.query_len and entries <= MATRIX_LIMIT)
+    width = max(shape.sizes)
+    flops += sum(baseline.flops(rows_measured, head.seq_len, dim, width) for baseline in answering)
+    matrices = max(baseline.matrix_entries(rows_measured, head.seq_len, width) for baseline in answering)
+    rows = sum(len(sizes) for group in groups for _, sizes in group.maps)
+    rows += sum(len(shape.sizes) if baseline.every_size else 1 for baseline in answering)
+    return _Work(flops, exps, ARRAYS_OF_INPUTS * tokens * dim + max(widest, matrices), rows)
+
+
+def _answering(study: Study, whole_matrix: bool) -> Sequence[Baseline]:
+    """Baselines that will have an answer: some need the whole attention matrix, and one that is not too large."""
+    return [baseline for baseline in study.baselines if whole_matrix or not baseline.needs_all_rows]
 
 
 def _rates() -> Rates:

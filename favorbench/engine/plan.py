@@ -1,16 +1,14 @@
-"""The plan: a pure function from a scenario to its draws."""
+"""The plan: a pure function from a study to its draws."""
 
 import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, overload
 
-from favorbench.baselines import get_baseline
-from favorbench.engine.scenario import Scenario
+from favorbench.engine.study import Study
 from favorbench.errors import ScenarioError
-from favorbench.inputs import Head, get_input
-from favorbench.maps import get_map
-from favorbench.numerics.backend import Backend
+from favorbench.inputs import Head
 from favorbench.registry import label, nearest
-from favorbench.samplers import get_sampler
 
 MAX_DRAWS = 1_000_000
 
@@ -31,81 +29,113 @@ class Draw:
     stream_names: tuple[str | int, ...]
 
 
-def plan(scenario: Scenario) -> tuple[Draw, ...]:
-    """All draws of a scenario, trial by trial, so that a run cut short has covered every cell evenly.
+class Shape(NamedTuple):
+    """What the draws of one trial differ in."""
 
-    Raises ScenarioError where the backend is not to be had, an input does not have the length, the head_dim or the
-    heads asked for, a sampler cannot draw so many projections, or something cannot be causal.
+    input: str
+    head: Head
+    scale: float
+    dtype: str
+    sizes: tuple[int, ...]
+
+
+class Plan(Sequence[Draw]):
+    """All draws of a study, trial by trial, so that a run cut short has covered every cell evenly.
+
+    Each is made when it is asked for: a plan of a million draws is as small as one of ten.
     """
-    Backend(scenario.backend, scenario.device).check(scenario.dtype)
+
+    def __init__(self, study: Study, shapes: Sequence[Shape]) -> None:
+        self.study, self.shapes = study, tuple(shapes)
+
+    def __len__(self) -> int:
+        return len(self.shapes) * self.study.scenario.trials
+
+    @overload
+    def __getitem__(self, index: int) -> Draw: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Draw]: ...
+    def __getitem__(self, index: int | slice) -> Draw | list[Draw]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
+        place = range(len(self))[index]
+        trial, number = divmod(place, len(self.shapes))
+        shape = self.shapes[number]
+        head = shape.head
+        key = self.study.inputs[shape.input].key
+        names = (key, head.label, head.query_len, head.seq_len, head.head_dim, trial)
+        names += shape.sizes if self.study.scenario.redraw == "R" else ()
+        return Draw(place, shape.input, head, shape.scale, shape.dtype, trial, shape.sizes, names)
+
+    def __iter__(self) -> Iterator[Draw]:
+        return (self[i] for i in range(len(self)))
+
+
+def plan(study: Study) -> Plan:
+    """The draws of a study.
+
+    Raises ScenarioError where an input does not have the length, the head_dim or the heads asked for, a sampler cannot
+    draw so many projections, something cannot be causal, or there are too many draws for one run.
+    """
+    scenario, shapes = study.scenario, []
     if scenario.causal:
-        _check_causal(scenario)
-    cells = []
-    for spec in scenario.inputs:
-        heads = _chosen(scenario, spec, get_input(spec).heads(scenario.seq_len, scenario.head_dim))
+        _check_causal(study)
+    for name, source in study.inputs.items():
+        heads = _chosen(scenario.heads, name, source.law.heads(scenario.seq_len, scenario.head_dim))
         if scenario.causal and (head := next((h for h in heads if h.query_len != h.seq_len), None)):
             raise ScenarioError(
-                f"--causal: {spec} has {head.query_len} queries and {head.seq_len} keys; causal attention needs as many"
+                f"`causal`: {name} has {head.query_len} queries and {head.seq_len} keys; causal attention needs as many"
             )
         for head, scale, dtype in itertools.product(heads, scenario.scale, scenario.dtype):
-            sizes = _sizes(scenario, head.head_dim)
-            _check_samplers(scenario, head.head_dim, sizes)
+            sizes = scenario.sizes(head.head_dim)
+            _check_sizes(study, head.head_dim, sizes)
             for group in [(size,) for size in sizes] if scenario.redraw == "R" else [sizes]:
-                cells.append((spec, head, scale, dtype, group))
-    if len(cells) * scenario.trials > MAX_DRAWS:
+                shapes.append(Shape(name, head, scale, dtype, group))
+    found = Plan(study, shapes)
+    if len(found) > MAX_DRAWS:
         raise ScenarioError(
-            f"{len(cells)} cells x {scenario.trials} trials are {len(cells) * scenario.trials} draws; "
-            f"at most {MAX_DRAWS} fit in one run: use fewer --trials, or several runs with different --seed"
+            f"{len(shapes)} cells x {scenario.trials} trials are {len(found)} draws; at most {MAX_DRAWS} fit in one "
+            "run: use fewer `trials`, or several runs with different `seed`"
         )
-    draws = []
-    for trial in range(scenario.trials):
-        for spec, head, scale, dtype, group in cells:
-            names = (spec, head.label, head.query_len, head.seq_len, head.head_dim, trial)
-            names += group if scenario.redraw == "R" else ()
-            draws.append(Draw(len(draws), spec, head, scale, dtype, trial, group, names))
-    return tuple(draws)
+    return found
 
 
-def _sizes(scenario: Scenario, head_dim: int) -> tuple[int, ...]:
-    """R, in projections or, with budget "features", in features: then each map must divide it."""
-    sizes = scenario.sizes(head_dim)
-    if scenario.budget == "features":
-        for spec in scenario.maps:
-            per = get_map(spec).features_per_projection or 1
-            for size in sizes:
-                if size % per:
-                    raise ScenarioError(
-                        f"-R {size} with --budget features: map {spec!r} has {per} features for each projection; "
-                        f"use a multiple of {per}, e.g. {size + per - size % per}"
-                    )
-    return sizes
+def _check_sizes(study: Study, head_dim: int, sizes: tuple[int, ...]) -> None:
+    """Raise ScenarioError if a map does not divide the budget, or a sampler cannot draw what a map will ask of it."""
+    if study.scenario.budget == "features":
+        for feature_map, size in itertools.product(study.maps, sizes):
+            per = feature_map.features_per_projection or 1
+            if size % per:
+                raise ScenarioError(
+                    f"`num_projections` {size} with `budget` features: map {label(feature_map)!r} has {per} features "
+                    f"for each projection; use a multiple of {per}, e.g. {size + per - size % per}"
+                )
+    for group in study.groups(sizes):
+        for size in {size for _, of_map in group.maps for size in of_map}:
+            if group.sampler:
+                group.sampler.check(size, head_dim)
 
 
-def _check_causal(scenario: Scenario) -> None:
+def _check_causal(study: Study) -> None:
     """What takes its parameters from the whole sequence would see the future."""
-    members = [("--maps", get_map(spec)) for spec in scenario.maps]
-    members += [("--baselines", get_baseline(spec)) for spec in scenario.baselines]
-    for flag, member in members:
-        if not member.causal_safe:
-            raise ScenarioError(
-                f"{flag} {label(member)}: it uses the whole sequence and cannot be causal; leave out one or the other"
-            )
+    for key, members in (("maps", study.maps), ("baselines", study.baselines)):
+        for member in members:
+            if not member.causal_safe:
+                raise ScenarioError(
+                    f"`{key}` {label(member)}: it uses the whole sequence and cannot be causal; leave out one or the "
+                    "other"
+                )
 
 
-def _check_samplers(scenario: Scenario, head_dim: int, sizes: tuple[int, ...]) -> None:
-    """Raise ScenarioError if a sampler cannot draw what a map will ask of it."""
-    maps = [m for m in (get_map(spec) for spec in scenario.maps) if m.features_per_projection and not m.own_sample]
-    for spec, feature_map, size in itertools.product(scenario.samplers, maps, sizes):
-        per = feature_map.features_per_projection if scenario.budget == "features" else 1
-        get_sampler(spec).check(size // per, head_dim)
-
-
-def _chosen(scenario: Scenario, spec: str, heads: tuple[Head, ...]) -> tuple[Head, ...]:
-    if scenario.heads is None:
+def _chosen(wanted: tuple[str, ...] | None, name: str, heads: tuple[Head, ...]) -> tuple[Head, ...]:
+    if wanted is None:
         return heads
-    labels = [head.label for head in heads]
-    for wanted in scenario.heads:
-        if wanted not in labels:
-            shown = ", ".join(dict.fromkeys(labels))
-            raise ScenarioError(f"--heads: {spec} has no head {wanted!r}{nearest(wanted, labels)}; it has {shown}")
-    return tuple(head for head in heads if head.label in scenario.heads)
+    labels = list(dict.fromkeys(head.label for head in heads))
+    if labels == ["-"]:
+        raise ScenarioError(f"`heads`: {name} is drawn at random and has no heads; leave `heads` out")
+    for one in wanted:
+        if one not in labels:
+            raise ScenarioError(
+                f"`heads`: {name} has no head {one!r}{nearest(one, labels)}; it has {', '.join(labels)}"
+            )
+    return tuple(head for head in heads if head.label in wanted)

@@ -9,35 +9,57 @@ from typing import Any
 
 import threadpoolctl
 
-from favorbench.engine.scenario import Scenario
-from favorbench.inputs import File, get_input
-from favorbench.numerics.backend import Backend
+from favorbench.engine.plan import Plan
+from favorbench.inputs import File
+from favorbench.maps import FeatureMap
+from favorbench.registry import label
 
 VERSION = importlib.metadata.version("favorbench")
 
 
-def provenance(scenario: Scenario) -> dict[str, Any]:
+def provenance(plan: Plan) -> dict[str, Any]:
     """Versions of Python and the libraries, CPU and BLAS, git commit of favorbench, and the input files read."""
-    libraries = ("numpy", "scipy", "pandas", "pyarrow", *(["torch"] if scenario.backend == "torch" else []))
+    study = plan.study
+    libraries = ("numpy", "scipy", "pandas", "pyarrow", *(["torch"] if study.scenario.backend == "torch" else []))
     return {
         "versions": {"python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in libraries},
         "platform": platform.platform(),
         "cpu": _cpu(),
         "cores": os.cpu_count(),
-        "gpu": Backend(scenario.backend, scenario.device).gpu_name(),
+        "gpu": study.backend.gpu_name(),
         "blas": [
             {key: pool.get(key) for key in ("internal_api", "version", "architecture")}
             for pool in threadpoolctl.threadpool_info()
         ],
         "blas_threads_per_worker": 1,
         "git": _git(),
+        "num_features": {label(feature_map): _features(plan, feature_map) for feature_map in study.maps},
         "input_files": [
-            {"input": spec, "sha256": law.digest(), "notes": list(law.notes())}
-            for spec in scenario.inputs
-            if isinstance(law := get_input(spec), File)
+            {"input": name, "sha256": law.digest(), "notes": [*law.notes(), *_shortened(plan, name, law)]}
+            for name, (_, law) in study.inputs.items()
+            if isinstance(law, File)
         ],
     }
+
+
+def _features(plan: Plan, feature_map: FeatureMap) -> str:
+    """The num_features of a map as a function of R: "2R", "3R + 1", "fixed"."""
+    if feature_map.randomness == "none":
+        return "fixed"
+    counts = set()
+    for head_dim in sorted({shape.head.head_dim for shape in plan.shapes}):
+        one, two = (feature_map.num_features(size, head_dim) for size in (1, 2))
+        more = 2 * one - two
+        counts.add(f"{two - one if two - one > 1 else ''}R" + (f" + {more}" if more else ""))
+    return " or ".join(sorted(counts))
+
+
+def _shortened(plan: Plan, name: str, law: File) -> list[str]:
+    """What part of a file's tokens is measured, where it is not all of them."""
+    tokens = max(head.seq_len for head in law.heads(None, None))
+    lengths = sorted({shape.head.seq_len for shape in plan.shapes if shape.input == name} - {tokens})
+    return [f"the first {length} of its {tokens} tokens" for length in lengths]
 
 
 def _cpu() -> str:

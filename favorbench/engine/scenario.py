@@ -1,11 +1,9 @@
 """Scenarios: a TOML file or flags, or both, become one frozen, validated description of a study."""
 
-import hashlib
-import json
 import math
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,18 +12,15 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from favorbench.baselines import BASELINES, get_baseline
 from favorbench.errors import ScenarioError
 from favorbench.formats import ALIASES
-from favorbench.inputs import File, data_directory, get_input
+from favorbench.inputs import SHIPPED, File, data_directory, get_input
 from favorbench.maps import get_map
 from favorbench.numerics.backend import DTYPES
-from favorbench.registry import canonical, label, nearest, source_digest, split_list
+from favorbench.registry import canonical, label, nearest, split_list
 from favorbench.samplers import get_sampler
 
-#: The flag that sets each key, for error messages.
-FLAGS = {
-    "maps": "--maps", "samplers": "--samplers", "baselines": "--baselines", "inputs": "--inputs", "heads": "--heads",
-    "num_projections": "-R", "seq_len": "-L", "head_dim": "-d", "scale": "--scale", "value_scale": "--value-scale",
-    "dtype": "--dtype", "query_rows": "--query-rows", "causal": "--causal", "backend": "--backend",
-    "device": "--device", "budget": "--budget", "redraw": "--redraw", "trials": "--trials", "seed": "--seed",
+#: Keys that name members, and what builds them.
+MEMBERS: Mapping[str, Callable[[str], Any]] = {
+    "maps": get_map, "samplers": get_sampler, "baselines": get_baseline, "inputs": get_input,
 }  # fmt: skip
 
 #: Keys whose flags are lists with commas: of names, of numbers.
@@ -37,10 +32,35 @@ DEFAULT_SCENARIO = "quick"
 
 ALL_ROWS, SOME_ROWS = 4096, 1024  # query rows on which the error is measured, unless a scenario says otherwise
 
+#: Validation context of a scenario that was resolved before: nothing is built, no user's module is imported.
+NAMES_ONLY = {"names_only": True}
+
+MAX_TEXT = 100_000  # characters of a list that is given as one text
+
+
+class Names(tuple[str, ...]):
+    """Canonical names of a scenario's members, with what they name: built once, by the validation of the scenario."""
+
+    members: tuple[Any, ...]
+
+    @staticmethod
+    def of(names: Iterable[str], members: Iterable[Any]) -> "Names":
+        """Names and members, one for one."""
+        found = Names(names)
+        found.members = tuple(members)
+        return found
+
+    def where(self, keep: Callable[[Any], bool]) -> "Names":
+        """Those whose members are to be kept."""
+        kept = [(name, member) for name, member in zip(self, self.members, strict=True) if keep(member)]
+        return Names.of(*zip(*kept, strict=True))
+
 
 def _as_tuple(value: Any) -> Any:
     """One value is a list of one, a text with commas several. Repeated values are kept once."""
     if isinstance(value, str):
+        if len(value) > MAX_TEXT:
+            raise ScenarioError(f"a text of {len(value)} characters given, allowed: a list of at most {MAX_TEXT}")
         value = split_list(value)
     values = tuple(value) if isinstance(value, list | tuple) else (value,)
     return tuple(dict.fromkeys(values)) if all(isinstance(v, str | int | float) for v in values) else values
@@ -66,9 +86,11 @@ class Scenario(BaseModel):
     title: str = ""
     maps: Annotated[tuple[str, ...], _Several, _Nonempty]
     samplers: Annotated[tuple[str, ...], _Several, _Nonempty]
-    baselines: Annotated[tuple[str, ...], _Several] = ("uniform", "taylor-1", "taylor-2", "best-rank")
+    baselines: Annotated[tuple[str, ...], _Several, Field(validate_default=True)] = (
+        "uniform", "taylor-1", "taylor-2", "best-rank"
+    )  # fmt: skip
     num_projections: Annotated[tuple[_Size, ...], _Several, _Nonempty]
-    inputs: Annotated[tuple[str, ...], _Several, _Nonempty] = ("gaussian",)
+    inputs: Annotated[tuple[str, ...], _Several, _Nonempty, Field(validate_default=True)] = ("gaussian",)
     heads: Annotated[tuple[str, ...], _Several, _Nonempty] | None = None
     seq_len: Annotated[tuple[_Length, ...], _Several, _Nonempty] | None = None
     head_dim: Annotated[tuple[_Dim, ...], _Several, _Nonempty] | None = None
@@ -84,30 +106,27 @@ class Scenario(BaseModel):
     trials: Annotated[int, Field(ge=1, le=1_000_000)] = 15
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
 
-    @field_validator("maps", "samplers", "baselines", "inputs")
+    @field_validator(*MEMBERS)
     @classmethod
-    def _known(cls, specs: tuple[str, ...], info: Any) -> tuple[str, ...]:
+    def _built(cls, specs: tuple[str, ...], info: Any) -> tuple[str, ...]:
         """Every name can be built, and no two are the same thing. Names are kept in their canonical spelling."""
-        builders: dict[str, Callable[[str], Any]] = {
-            "maps": get_map, "samplers": get_sampler, "baselines": get_baseline, "inputs": get_input
-        }  # fmt: skip
-        if info.field_name == "maps" and (baseline := next((b.name for b in BASELINES if b.name in specs), None)):
-            raise ScenarioError(f"{baseline!r} is a baseline, not a map: write --baselines {baseline}")
-        members = [builders[info.field_name](spec) for spec in specs]
+        key = info.field_name
+        if info.context == NAMES_ONLY:
+            return specs
+        if key == "maps" and (baseline := next((b.name for b in BASELINES if b.name in specs), None)):
+            raise ScenarioError(f"{baseline!r} is a baseline, not a map: write `baselines` {baseline}")
+        if key == "baselines":
+            specs = specs if "uniform" in specs else ("uniform", *specs)
+        members = [MEMBERS[key](spec) for spec in specs]
         labels = [spec if isinstance(m, File) else label(m) for spec, m in zip(specs, members, strict=True)]
-        if info.field_name == "maps" and (taken := {b.name for b in BASELINES} & {m.name for m in members}):
+        if key == "maps" and (taken := {b.name for b in BASELINES} & {m.name for m in members}):
             raise ScenarioError(f"a map may not be called {taken.pop()!r}: that is the name of a baseline")
         for i, name in enumerate(labels):
             if name in labels[:i]:
                 raise ScenarioError(f"{specs[i]!r} and {specs[labels.index(name)]!r} are both called {name!r}")
-        if info.field_name == "inputs":
-            return tuple(labels)
-        return tuple(canonical(spec, member) for spec, member in zip(specs, members, strict=True))
-
-    @field_validator("baselines")
-    @classmethod
-    def _uniform_is_always_there(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        return names if "uniform" in names else ("uniform", *names)
+        if key == "inputs":
+            return Names.of(labels, members)
+        return Names.of((canonical(spec, m) for spec, m in zip(specs, members, strict=True)), members)
 
     def sizes(self, head_dim: int) -> tuple[int, ...]:
         """The values of R for a head_dim, increasing; "dlogd" is int(d ln d), at least 1."""
@@ -118,14 +137,6 @@ class Scenario(BaseModel):
         """On how many query rows the error is measured: all up to ALL_ROWS, then SOME_ROWS, unless query_rows says."""
         default = query_len if query_len <= ALL_ROWS else SOME_ROWS
         return min(query_len, default if self.query_rows is None else self.query_rows)
-
-    def digest(self) -> str:
-        """SHA-256 of what is measured: everything but name and title, and the contents of input files."""
-        content = self.model_dump(mode="json", exclude={"name", "title"})
-        content["input_digests"] = [get_input(spec).digest() for spec in self.inputs]
-        built = [(spec, get_map(spec)) for spec in self.maps] + [(spec, get_sampler(spec)) for spec in self.samplers]
-        content["source_digests"] = [source_digest(spec, member) for spec, member in built]
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def shipped_scenarios() -> dict[str, Path]:
@@ -146,19 +157,22 @@ def load_scenario(source: str | None = None, flags: Mapping[str, Any] | None = N
             raise ScenarioError(f"{path}: {short!r} and {full!r} are the same key; give one of them")
     values: dict[str, Any] = {"name": path.stem} | {ALIASES.get(key, key): value for key, value in content.items()}
     origin = {"": str(path)} | {ALIASES.get(key, key): f"{path}: {key}" for key in content}
-    for key, given in (flags or {}).items():
-        if given is not None:
-            parsed = _parsed(key, given)
-            if _as_tuple(parsed) != _as_tuple(values.get(key)):
-                values["title"] = f"{path.stem}, changed by flags"
-            values[key] = parsed
-            origin[key] = FLAGS.get(key, key)
-    if values.get("causal") is True and (flags or {}).get("baselines") is None:
-        given = _as_tuple(values.get("baselines", Scenario.model_fields["baselines"].default))
-        values["baselines"] = tuple(
-            spec for spec in given if not isinstance(spec, str) or get_baseline(spec).causal_safe
-        )
-    return validated(values, origin)
+    given = {key: _parsed(key, value) for key, value in (flags or {}).items() if value is not None}
+    if _reads_files(given.get("inputs")):  # a file's own L and d win over those of a scenario for other inputs
+        values = {key: value for key, value in values.items() if key not in ("seq_len", "head_dim")}
+    if any(_as_tuple(value) != _as_tuple(values.get(key)) for key, value in given.items()):
+        values["title"] = f"{path.stem}, changed by flags"
+    scenario = validated(values | given, origin | {key: f"`{key}`" for key in given})
+    if scenario.causal and "baselines" not in given:  # those that nobody asked for, and that cannot be causal
+        names: Any = scenario.baselines
+        scenario = scenario.model_copy(update={"baselines": names.where(lambda baseline: baseline.causal_safe)})
+    return scenario
+
+
+def _reads_files(inputs: Any) -> bool:
+    """Whether any of the inputs that were asked for is read from a file."""
+    suffixes = (".npz", ".safetensors")
+    return any(isinstance(s, str) and (s in SHIPPED or s.lower().endswith(suffixes)) for s in _as_tuple(inputs))
 
 
 def validated(values: Mapping[str, Any], origin: Mapping[str, str] | None = None) -> Scenario:
@@ -169,10 +183,10 @@ def validated(values: Mapping[str, Any], origin: Mapping[str, str] | None = None
         raise ScenarioError(_one_line(error, origin or {})) from None
 
 
-def default_directory(scenario: Scenario) -> Path:
-    """results/<name>, and a piece of the digest where flags made it another study than the shipped one of that name."""
-    shipped = scenario.name in shipped_scenarios() and load_scenario(scenario.name).digest() == scenario.digest()
-    return Path("results") / (scenario.name if shipped else f"{scenario.name}-{scenario.digest()[:6]}")
+def shipped_title(name: str) -> str | None:
+    """The title of a shipped scenario, None for another name."""
+    path = shipped_scenarios().get(name)
+    return None if path is None else _read_toml(path).get("title", "")
 
 
 def _find(source: str) -> Path:
@@ -193,7 +207,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ScenarioError(f"cannot read scenario {str(path)!r}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # of Unicode, of numbers with too many digits, of lists in lists
         raise ScenarioError(f"{path} is not valid TOML: {error}") from None
 
 
@@ -205,7 +219,7 @@ def _parsed(key: str, given: Any) -> Any:
         return _number(given)
     parts = split_list(given)
     if "" in parts:
-        raise ScenarioError(f"{FLAGS[key]} {given!r}: an item of the list is empty; write it as a,b,c")
+        raise ScenarioError(f"`{key}` {given!r}: an item of the list is empty; write it as a,b,c")
     return tuple(_number(part) for part in parts) if key in _NUMBERS else parts
 
 
@@ -246,7 +260,7 @@ def _one_line(error: ValidationError, origin: Mapping[str, str]) -> str:
         file = where.removesuffix(f": {key}")
         return f"{file}: unknown key {key!r}{nearest(key, fields)}; allowed: {', '.join(fields)}"
     if first["type"] == "missing":
-        return f"{origin.get('', 'scenario')}: {key!r} is missing: write it there, or give {FLAGS[key]}"
+        return f"{origin.get('', 'scenario')}: {key!r} is missing: write it there, or give `{key}`"
     message = re.sub(r"^(Value error, |Input should be )", "", first["msg"])
     if first["type"] == "value_error":
         return f"{where}: {message}"

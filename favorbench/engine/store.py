@@ -17,46 +17,36 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import filelock
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import ValidationError
 
-from favorbench.engine.plan import Draw
+from favorbench.engine.columns import COLUMNS, ESTIMATOR, Row
+from favorbench.engine.lock import DirectoryLock
+from favorbench.engine.plan import Plan
 from favorbench.engine.provenance import VERSION, provenance
-from favorbench.engine.scenario import Scenario
-from favorbench.engine.trial import LABELS, Row
+from favorbench.engine.scenario import NAMES_ONLY, Scenario
 from favorbench.errors import StoreError
 from favorbench.files import clear_errors, write_text, write_whole
-from favorbench.metrics import METRICS
 
-FORMAT = 3  # of the manifest and of the parts
+FORMAT = 4  # of the manifest and of the parts
 
 FLUSH_SECONDS = 1.0  # what a kill may cost
 
-_INTEGERS = {"draw", "trial", "query_len", "query_rows", "seq_len", "head_dim", "num_projections", "num_features"}
-
-_NUMBERS = {"scale", "value_scale", *METRICS}
-
-SCHEMA = pa.schema(
-    [
-        pa.field(
-            name, pa.int64() if name in _INTEGERS else pa.float64() if name in _NUMBERS else pa.string(), nullable=False
-        )
-        for name in (*LABELS, *METRICS)
-    ]
-)
+_TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
+SCHEMA = pa.schema([pa.field(c.name, _TYPES[c.kind], nullable=c.optional) for c in COLUMNS])
 
 
 class Store:
     """One run directory, open for writing. Use as a context manager: it holds the lock and flushes on the way out."""
 
-    def __init__(self, path: Path, scenario: Scenario, draws: Sequence[Draw]) -> None:
-        self.path, self.scenario, self.draws = path, scenario, draws
+    def __init__(self, path: Path, plan: Plan) -> None:
+        self.path, self.plan, self.scenario = path, plan, plan.study.scenario
         self.set_aside: list[str] = []
         self._rows: list[Row] = []
         self._flushed = time.monotonic()
-        self._lock = filelock.FileLock(path / ".lock", timeout=0)
+        self._lock = DirectoryLock(path)
         self._manifest: dict[str, Any] = {}
 
     def __enter__(self) -> "Store":
@@ -67,12 +57,7 @@ class Store:
         with clear_errors(self.path):
             _refuse_foreign(self.path)
             (self.path / "trials").mkdir(parents=True, exist_ok=True)
-            try:
-                self._lock.acquire()
-            except filelock.Timeout:
-                raise StoreError(
-                    f"{self.path} is in use by another favorbench; wait for it, or use another --out"
-                ) from None
+            self._lock.acquire()
             try:
                 self._manifest = self._opened_manifest()
             except BaseException:
@@ -125,31 +110,34 @@ class Store:
         Counted from the parts: an interrupt may fall between any two lines of the writer.
         """
         done = len(self.done())
-        self._manifest |= {"end": _now(), "draws_done": done, "complete": done == len(self.draws)}
+        self._manifest |= {"end": _now(), "draws_done": done, "complete": done == len(self.plan)}
         write_text(self.path / "manifest.json", json.dumps(self._manifest, indent=2) + "\n")
         return done
 
     def _opened_manifest(self) -> dict[str, Any]:
-        digest, file = self.scenario.digest(), self.path / "manifest.json"
+        digest, file = self.plan.study.digest, self.path / "manifest.json"
         if file.exists():
             manifest = read_manifest(self.path)
-            if manifest["digest"] != digest or manifest["favorbench"] != VERSION:
-                raise StoreError(f"{self.path} holds another run: {self._difference(manifest)}; use another --out")
-            return manifest
+            if manifest["digest"] == digest and manifest["favorbench"] == VERSION:
+                return manifest
+            if _parts(self.path):
+                raise StoreError(f"{self.path} holds another run: {self._difference(manifest)}; use another `out`")
+            # a run that ended before its first draw is nobody's
         manifest = {
             "format": FORMAT,
             "favorbench": VERSION,
             "scenario": self.scenario.model_dump(mode="json"),
             "digest": digest,
-            "draws": len(self.draws),
+            "draws": len(self.plan),
             "draws_done": 0,
             "query_rows_of_length": {
-                str(length): self.scenario.rows(length) for length in sorted({d.head.query_len for d in self.draws})
+                str(length): self.scenario.rows(length)
+                for length in sorted({shape.head.query_len for shape in self.plan.shapes})
             },
             "complete": False,
             "start": _now(),
             "end": None,
-            **provenance(self.scenario),
+            **provenance(self.plan),
         }
         write_text(file, json.dumps(manifest, indent=2) + "\n")
         return manifest
@@ -188,19 +176,28 @@ def read_manifest(path: Path) -> dict[str, Any]:
     ours = isinstance(manifest, dict) and manifest.get("format") == FORMAT
     if not ours or not all(isinstance(manifest.get(key), kind) for key, kind in keys.items()):
         raise StoreError(f"{file} was not written by this version of favorbench ({VERSION}, format {FORMAT})")
+    files = manifest.get("input_files")
+    if not isinstance(files, list) or not all(isinstance(f, dict) and {"input", "notes"} <= set(f) for f in files):
+        raise StoreError(f"{file} was changed by hand: its input_files are not a list of input, sha256 and notes")
     return manifest
 
 
 def read_scenario(path: Path) -> Scenario:
     """The scenario a run directory was made from, as it was resolved then: reading a run imports no user's module."""
-    values = read_manifest(path)["scenario"]
-    return Scenario.model_construct(None, **{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+    try:
+        return Scenario.model_validate(read_manifest(path)["scenario"], context=NAMES_ONLY)
+    except ValidationError as error:
+        key = ".".join(map(str, error.errors()[0]["loc"]))
+        raise StoreError(f"{path / 'manifest.json'} was changed by hand: its scenario has a wrong {key!r}") from None
 
 
 def read_trials(path: Path) -> pd.DataFrame:
-    """All rows of a run, in the order of the plan, whatever order they were computed in. Damaged parts are an error."""
-    read_manifest(path)
-    tables = []
+    """All rows of a run, in the order of the plan, whatever order they were computed in.
+
+    Columns of whole numbers that may be missing are Int64. Raises StoreError for damaged parts, and for rows that no
+    sweep wrote.
+    """
+    manifest, tables = read_manifest(path), []
     with clear_errors(path):
         for part in _parts(path):
             table = _read_part(part)
@@ -211,8 +208,18 @@ def read_trials(path: Path) -> pd.DataFrame:
             tables.append(table)
     if not tables:
         raise StoreError(f"{path} has no finished draws yet; run favorbench sweep again to resume it")
-    rows = pa.concat_tables(tables).to_pandas()
+    rows = pa.concat_tables(tables).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+    rows = rows.astype({c.name: "int64" for c in COLUMNS if c.kind is int and not c.optional})
+    _check_rows(path, rows, manifest)
     return rows.sort_values("draw", kind="stable", ignore_index=True)
+
+
+def _check_rows(path: Path, rows: pd.DataFrame, manifest: dict[str, Any]) -> None:
+    """Raise StoreError for rows that are there twice, or are no part of the plan."""
+    if rows.duplicated(["draw", *ESTIMATOR]).any():
+        raise StoreError(f"{path} has rows twice: two sweeps wrote into it at once; remove its trials and run it again")
+    if not rows["draw"].between(0, manifest["draws"] - 1).all():
+        raise StoreError(f"{path} has rows of draws that its manifest.json does not plan; it was changed by hand")
 
 
 def _parts(path: Path) -> list[Path]:
@@ -246,16 +253,16 @@ def find_runs(path: Path) -> list[Path]:
 def _refuse_foreign(path: Path) -> None:
     """A directory with no manifest, but with files that no run writes, is somebody else's."""
     if path.exists() and not path.is_dir():
-        raise StoreError(f"{path} is a file, not a directory; use another --out")
+        raise StoreError(f"{path} is a file, not a directory; use another `out`")
     if path.is_dir() and not (path / "manifest.json").exists():
         ours = {"trials", ".lock", "summary.csv", "summary.md", "figures"}  # a run whose raw trials were not kept
         others = sorted(entry.name for entry in os.scandir(path) if entry.name not in ours)
         if _parts(path):
             raise StoreError(
-                f"{path} has trials but no manifest.json to say of what; use another --out, or remove trials"
+                f"{path} has trials but no manifest.json to say of what; use another `out`, or remove trials"
             )
         if others:
-            raise StoreError(f"{path} is not empty and not a favorbench run (it has {others[0]!r}); use another --out")
+            raise StoreError(f"{path} is not empty and not a favorbench run (it has {others[0]!r}); use another `out`")
 
 
 def _now() -> str:

@@ -1,59 +1,26 @@
 """Draws: their inputs, exact answers, and every sampler, map and R measured on them. The whole pipeline."""
 
 import contextlib
-import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from favorbench.attention.estimator import Estimate, Estimator
 from favorbench.attention.exact import exact_attention
 from favorbench.attention.linear import attention_estimates
-from favorbench.baselines import get_baseline
-from favorbench.baselines.base import Baseline, Inputs
+from favorbench.baselines import Inputs
+from favorbench.engine.columns import Row, of_draw
 from favorbench.engine.plan import Draw
-from favorbench.engine.scenario import Scenario
+from favorbench.engine.study import Group, Study
 from favorbench.errors import EstimatorError, FavorbenchError
-from favorbench.inputs import get_input
-from favorbench.maps import FeatureMap, get_map
 from favorbench.metrics import ErrorSums, add, error_sums, metrics_of
 from favorbench.numerics.arrays import Array, columns_first
 from favorbench.numerics.backend import Backend
 from favorbench.numerics.streams import stream
 from favorbench.registry import label
-from favorbench.samplers import Sampler, get_sampler
-
-Row = dict[str, Any]
-
-#: The labels of a row, in the order of the table; the metrics follow.
-LABELS = (
-    "draw", "trial", "input", "head", "scale", "value_scale", "query_len", "query_rows", "seq_len", "head_dim",
-    "causal", "dtype", "kind", "map", "sampler", "num_projections", "num_features",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Study:
-    """A scenario's names, built."""
-
-    maps: tuple[FeatureMap, ...]
-    samplers: tuple[Sampler, ...]
-    baselines: tuple[Baseline, ...]
-    backend: Backend
-
-    @staticmethod
-    @functools.cache
-    def of(scenario: Scenario) -> "Study":
-        """Build the members of a scenario, once for each process."""
-        return Study(
-            tuple(get_map(spec) for spec in scenario.maps),
-            tuple(get_sampler(spec) for spec in scenario.samplers),
-            tuple(get_baseline(spec) for spec in scenario.baselines),
-            Backend(scenario.backend, scenario.device),
-        )
+from favorbench.samplers import Sampler
 
 
 class Problem(NamedTuple):
@@ -70,44 +37,45 @@ class Problem(NamedTuple):
     positions: np.ndarray | None
 
 
-def run_draws(scenario: Scenario, draws: Sequence[Draw]) -> list[list[Row]]:
+def run_draws(study: Study, draws: Sequence[Draw]) -> list[list[Row]]:
     """All rows of each draw: baselines first, then samplers x maps x R. Depends on its arguments alone.
 
     draws: of one shape; a single one for the NumPy backend.
     """
-    study = Study.of(scenario)  # pyright: ignore[reportArgumentType]  (a frozen model is hashable)
+    scenario = study.scenario
     with np.errstate(all="ignore"):  # an estimator that overflows is a measurement
-        hosts = [_inputs(scenario, draw, study) for draw in draws]
+        hosts = [_inputs(study, draw) for draw in draws]
         problem = _problem(hosts, study.backend)
         query, key, value, _, positions = problem
         exact = exact_attention(query, key, value, scenario.causal, positions)
         answers = study.backend.host(exact) if study.backend.batched else [exact]
-        baselines = [_baselines(scenario, *each, study) for each in zip(draws, hosts, answers, strict=True)]
+        baselines = [_baselines(study, *each) for each in zip(draws, hosts, answers, strict=True)]
         uniform = [next(sums for names, sums in found if names["map"] == "uniform") for found in baselines]
         rows = [
             [names | _plain(metrics_of(sums, trivial)) for names, sums in found]
             for found, trivial in zip(baselines, uniform, strict=True)
         ]
-        for sampler, omega, estimators in _samples(scenario, draws, study):
-            with _failures_named(estimators, sampler), study.backend.precision(draws[0].dtype):
+        for group in study.groups(draws[0].sizes):
+            with _failures_named(group), study.backend.precision(draws[0].dtype):
+                omega, estimators = _sample(study, draws, group)
                 measured = _measure(problem, exact, omega, estimators, draws[0].dtype, study.backend)
             for estimator, sums in zip(estimators, measured, strict=True):
                 for i, trivial in enumerate(uniform):
-                    of_draw = sums.each(lambda a, i=i: a[..., i]) if study.backend.batched else sums
-                    rows[i] += _rows(estimator, sampler, omega.shape[-1], metrics_of(of_draw, trivial))
-    return [[common | row for row in found] for common, found in zip(_common(scenario, draws), rows, strict=True)]
+                    own = sums.each(lambda a, i=i: a[..., i]) if study.backend.batched else sums
+                    rows[i] += _rows(estimator, group.sampler, omega.shape[-1], metrics_of(own, trivial))
+    return [[of_draw(scenario, draw) | row for row in found] for draw, found in zip(draws, rows, strict=True)]
 
 
-def _inputs(scenario: Scenario, draw: Draw, study: Study) -> Problem:
+def _inputs(study: Study, draw: Draw) -> Problem:
     """Scaled queries, keys and values of a draw on the host; of the queries a random sample where L is long."""
-    head, sampled = draw.head, None
+    scenario, head, sampled = study.scenario, draw.head, None
     rows = scenario.rows(head.query_len)
     if rows < head.query_len:
         rng = stream(scenario.seed, "query rows", *draw.stream_names)
         sampled = np.sort(rng.choice(head.query_len, rows, replace=False))
     whole = any(feature_map.takes_data for feature_map in study.maps)
     rng = stream(scenario.seed, "inputs", *draw.stream_names)
-    inputs = get_input(draw.input).draw(rng, head, None if whole else sampled)
+    inputs = study.inputs[draw.input].law.draw(rng, head, None if whole else sampled)
     for array, factor in zip(inputs, (draw.scale, draw.scale, scenario.value_scale), strict=True):
         array *= factor  # in place: at L = 2^20 a copy is half a GiB
     query, key, value = inputs
@@ -121,12 +89,10 @@ def _problem(hosts: Sequence[Problem], backend: Backend) -> Problem:
     """The inputs of all draws, moved to the device."""
     *arrays, positions = zip(*hosts, strict=True)
     query, key, value, fit_query = (None if parts[0] is None else backend.array(parts) for parts in arrays)
-    return Problem(query, key, value, fit_query, positions[0])  # plan.batches sees to it that they are equal
+    return Problem(query, key, value, fit_query, positions[0])  # engine.batches sees to it that they are equal
 
 
-def _baselines(
-    scenario: Scenario, draw: Draw, inputs: Problem, exact: np.ndarray, study: Study
-) -> list[tuple[Row, ErrorSums]]:
+def _baselines(study: Study, draw: Draw, inputs: Problem, exact: np.ndarray) -> list[tuple[Row, ErrorSums]]:
     """What the baselines of one draw answer, on the host."""
     found = []
     given = Inputs(inputs.query, inputs.key, inputs.value, inputs.positions)
@@ -134,51 +100,30 @@ def _baselines(
     for baseline in study.baselines:
         if baseline.needs_all_rows and sampled:
             continue
-        rng = stream(scenario.seed, "baseline", label(baseline), *draw.stream_names)
+        rng = stream(study.scenario.seed, "baseline", label(baseline), *draw.stream_names)
         answers = baseline.answers(given, exact, draw.sizes, rng)
         for size, features, output, normaliser in answers:
-            names = _names("baseline", baseline.name, "none", size, features)
+            names = _names("baseline", baseline.name, None, size or None, features)
             found.append((names, error_sums(output, exact, normaliser)))
     return found
 
 
-def _samples(scenario: Scenario, draws: Sequence[Draw], study: Study) -> Iterator[tuple[str, Array, list[Estimator]]]:
-    """The sampler's label, omega, and what is measured on it: all nested maps at all R at once; others one R at a time.
-
-    A map with a sample of its own is measured once, with the label "own", and one without randomness with "none".
-    """
-    head_dim, sizes, backend = draws[0].head.head_dim, draws[0].sizes, study.backend
-
-    def omega(sampler: Sampler | None, size: int) -> Array:
-        if sampler is None:
-            return backend.array([np.zeros((size, head_dim)) for _ in draws])
-        streams = [stream(scenario.seed, "omega", label(sampler), *draw.stream_names) for draw in draws]
-        return backend.array([sampler.sample(rng, size, head_dim) for rng in streams])
-
-    def estimator(feature_map: FeatureMap, sampler: str, sizes: tuple[int, ...]) -> Estimator:
-        if not feature_map.draws_extra:
-            return Estimator(feature_map, None, sizes)
-        names = (scenario.seed, "extra", label(feature_map), sampler)
-        extras = [feature_map.draw_extra(stream(*names, *draw.stream_names), sizes[-1], head_dim) for draw in draws]
-        drawn = [extra for extra in extras if extra is not None]
-        return Estimator(feature_map, backend.array(drawn) if drawn else None, sizes)
-
-    def num_projections(feature_map: FeatureMap) -> tuple[int, ...]:
-        per = feature_map.features_per_projection if scenario.budget == "features" else 1
-        return tuple(size // per for size in sizes) if per else (1,)
-
-    sampled = [m for m in study.maps if m.features_per_projection and not m.own_sample]
-    alone = [(m, None, "own" if m.features_per_projection else "none") for m in study.maps if m not in sampled]
-    for sampler in study.samplers:
-        together = [m for m in sampled if sampler.nested and m.nested]
-        if together:
-            widest, name = max(num_projections(m)[-1] for m in together), label(sampler)
-            yield name, omega(sampler, widest), [estimator(m, name, num_projections(m)) for m in together]
-        alone += [(m, sampler, label(sampler)) for m in sampled if m not in together]
-    for feature_map, sampler, name in alone:
-        every = num_projections(feature_map) if feature_map.features_per_projection else (1,)
-        for group in [every] if sampler is None and feature_map.nested else [(size,) for size in every]:
-            yield name, omega(sampler, group[-1]), [estimator(feature_map, name, group)]
+def _sample(study: Study, draws: Sequence[Draw], group: Group) -> tuple[Array, list[Estimator]]:
+    """omega of a group, (R, d) or (draws, R, d), zeros where no map looks at it; and its maps with what they draw."""
+    seed, head_dim, width, backend = study.scenario.seed, draws[0].head.head_dim, group.width, study.backend
+    if group.sampler is None:
+        omega = backend.array([np.zeros((width, head_dim)) for _ in draws])
+    else:
+        streams = [stream(seed, "omega", group.name, *draw.stream_names) for draw in draws]
+        omega = backend.array([group.sampler.sample(rng, width, head_dim) for rng in streams])
+    estimators = []
+    for feature_map, sizes in group.maps:
+        names = (seed, "extra", label(feature_map), group.name)
+        own = [stream(*names, *draw.stream_names) for draw in draws] if feature_map.draws_extra else []
+        drawn = [feature_map.draw_extra(rng, sizes[-1], head_dim) for rng in own]
+        extras = [extra for extra in drawn if extra is not None]
+        estimators.append(Estimator(feature_map, backend.array(extras) if extras else None, sizes))
+    return omega, estimators
 
 
 def _measure(
@@ -204,12 +149,13 @@ def _measure(
     return [sums[index].each(backend.host) for index in range(len(estimators))]
 
 
-def _rows(estimator: Estimator, sampler: str, head_dim: int, metrics: Mapping[str, np.ndarray]) -> list[Row]:
+def _rows(estimator: Estimator, sampler: Sampler | None, head_dim: int, metrics: Mapping[str, np.ndarray]) -> list[Row]:
     """One row for every R of an estimator."""
     feature_map, name, rows = estimator.map, label(estimator.map), []
+    under = None if sampler is None else label(sampler)
     for i, size in enumerate(estimator.sizes):
-        shown = size if feature_map.features_per_projection else 0
-        names = _names("map", name, sampler, shown, feature_map.num_features(size, head_dim))
+        shown = None if feature_map.randomness == "none" else size
+        names = _names("map", name, under, shown, feature_map.num_features(size, head_dim))
         rows.append(names | _plain({name: values[i] for name, values in metrics.items()}))
     return rows
 
@@ -219,8 +165,8 @@ def _plain(metrics: Mapping[str, np.ndarray]) -> Row:
 
 
 @contextlib.contextmanager
-def _failures_named(estimators: Sequence[Estimator], sampler: str) -> Iterator[None]:
-    """A user's map may fail in any way: say which it was."""
+def _failures_named(group: Group) -> Iterator[None]:
+    """A user's map or sampler may fail in any way: say which it was."""
     try:
         yield
     except (MemoryError, FavorbenchError):
@@ -228,32 +174,12 @@ def _failures_named(estimators: Sequence[Estimator], sampler: str) -> Iterator[N
     except Exception as error:
         if type(error).__name__ == "OutOfMemoryError":  # of torch, on a GPU
             raise MemoryError("on the GPU: use a smaller --batch") from None
-        names = ", ".join(e.map.name for e in estimators)
-        raise EstimatorError(f"{names} under {sampler} failed: {type(error).__name__}: {error}") from error
+        names = ", ".join(label(feature_map) for feature_map, _ in group.maps)
+        under = f" under {label(group.sampler)}" if group.sampler else ""
+        raise EstimatorError(f"{names}{under} failed: {type(error).__name__}: {error}") from error
 
 
-def _common(scenario: Scenario, draws: Sequence[Draw]) -> list[Row]:
-    """What all rows of a draw share."""
-    return [
-        {
-            "draw": draw.index,
-            "trial": draw.trial,
-            "input": draw.input,
-            "head": draw.head.label,
-            "scale": draw.scale,
-            "value_scale": scenario.value_scale,
-            "query_len": draw.head.query_len,
-            "query_rows": scenario.rows(draw.head.query_len),
-            "seq_len": draw.head.seq_len,
-            "head_dim": draw.head.head_dim,
-            "causal": "yes" if scenario.causal else "no",
-            "dtype": draw.dtype,
-        }
-        for draw in draws
-    ]
-
-
-def _names(kind: str, name: str, sampler: str, num_projections: int, num_features: int) -> Row:
+def _names(kind: str, name: str, sampler: str | None, num_projections: int | None, num_features: int) -> Row:
     return {
         "kind": kind,
         "map": name,

@@ -3,27 +3,34 @@
 import functools
 import multiprocessing
 import os
+import pickle
 import threading
 from collections.abc import Sequence
 
-import threadpoolctl
-
+from favorbench.engine.columns import Row
 from favorbench.engine.plan import Draw
-from favorbench.engine.scenario import Scenario
-from favorbench.engine.trial import Row, run_draws
-from favorbench.numerics.machine import keep_freed_memory
+from favorbench.engine.study import Study
+from favorbench.engine.trial import run_draws
+from favorbench.numerics.machine import one_core
+from favorbench.registry import importable_from
 
 
-def run_batch(scenario: Scenario, draws: Sequence[Draw]) -> list[list[Row]]:
-    """The rows of each draw; whatever process this runs in computes on one core from now on."""
-    _settle()
-    return run_draws(scenario, draws)
+def packed(study: Study) -> tuple[bytes, str]:
+    """A study as workers take it: pickled once, and the folder in which modules of the user's are looked for."""
+    return pickle.dumps(study), os.getcwd()
 
 
-@functools.cache
-def _settle() -> None:
-    keep_freed_memory()
-    threadpoolctl.threadpool_limits(1)
+def run_batch(study: tuple[bytes, str], draws: Sequence[Draw]) -> list[list[Row]]:
+    """The rows of each draw, computed on one core."""
+    with one_core():
+        return run_draws(_unpacked(*study), draws)
+
+
+@functools.lru_cache(maxsize=2)
+def _unpacked(data: bytes, folder: str) -> Study:
+    """Once for each process, not for each task."""
+    with importable_from(folder):
+        return pickle.loads(data)
 
 
 def end_with_parent() -> None:

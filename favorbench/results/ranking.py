@@ -1,7 +1,6 @@
 """Which estimators are better than which: an order with groups of no detectable difference, not a false total order."""
 
 import itertools
-import math
 import string
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -9,12 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from favorbench.engine.columns import CELL, describe_cell
 from favorbench.formats import format_value
 from favorbench.metrics import METRICS
 from favorbench.results.results import Results
-from favorbench.results.summary import CELL
-from favorbench.results.tables import describe_cell
-from favorbench.statistics import LEVEL, holm, interval_name, median_interval, sign_test
+from favorbench.results.summary import at_largest, estimator_name
+from favorbench.results.tables import rounding_level
+from favorbench.statistics import LEVEL, fewest_draws, holm, interval_name, median_interval, sign_test
 
 
 class Ranked(NamedTuple):
@@ -25,7 +25,7 @@ class Ranked(NamedTuple):
 
     kind: str
     map: str
-    sampler: str
+    sampler: str | None
     num_features: int
     median: float
     low: float
@@ -36,7 +36,7 @@ class Ranked(NamedTuple):
     @property
     def name(self) -> str:
         """Map and sampler, where there is one to choose."""
-        return self.map if self.sampler in ("none", "own") else f"{self.map} / {self.sampler}"
+        return estimator_name(self._asdict())
 
 
 class Ranking(NamedTuple):
@@ -46,6 +46,13 @@ class Ranking(NamedTuple):
     cell: pd.Series
     draws: int
     rows: tuple[Ranked, ...]
+    floor: float  # below it values are rounding
+
+    @property
+    def draws_needed(self) -> int:
+        """With fewer draws no two of so many estimators can be told apart."""
+        pairs = len(self.rows) * (len(self.rows) - 1) // 2
+        return fewest_draws(pairs)
 
 
 def rankings(results: Results, metric: str = "mse") -> list[Ranking]:
@@ -53,30 +60,36 @@ def rankings(results: Results, metric: str = "mse") -> list[Ranking]:
     found = []
     for _, cell in results.summary.groupby(list(CELL), sort=False, dropna=False):
         trials = results.trials.merge(cell[list(CELL)].drop_duplicates(), on=list(CELL))
-        largest = cell.groupby(["map", "sampler"])["num_projections"].transform("max")
-        chosen = cell[cell["num_projections"] == largest]
-        found.append(_ranking(trials, chosen, metric))
+        found.append(_ranking(trials, at_largest(cell), metric))
     return found
 
 
 def _ranking(trials: pd.DataFrame, chosen: pd.DataFrame, metric: str) -> Ranking:
     sign = 1.0 if METRICS[metric].better == "lower" else -1.0
-    keys = ["map", "sampler", "num_projections"]
-    errors = trials.pivot(index="draw", columns=keys, values=metric).sort_index(axis="columns")
     order = chosen.assign(value=sign * chosen[f"{metric}_median"]).sort_values("value", na_position="last")
-    columns = [errors[tuple(row[key] for key in keys)].to_numpy() for _, row in order.iterrows()]
+    columns = _by_draw(trials, order, metric)
     groups = letters(len(columns), _different(columns))
     rows = []
     for (_, row), values, letter in zip(order.iterrows(), columns, groups, strict=True):
         low, high, _ = median_interval(values)
+        sampler = None if pd.isna(row["sampler"]) else str(row["sampler"])
         rows.append(
             Ranked(
-                str(row["kind"]), str(row["map"]), str(row["sampler"]), int(row["num_features"]),
-                float(row[f"{metric}_median"]), low, high, letter, str(row["versus_uniform"]),
+                str(row["kind"]), str(row["map"]), sampler, int(row["num_features"]), float(row[f"{metric}_median"]),
+                low, high, letter, str(row["versus_uniform"]),
             )
         )  # fmt: skip
     first = chosen.iloc[0]
-    return Ranking(describe_cell(first), first[list(CELL)], len(errors), tuple(rows))
+    floor = rounding_level(trials, metric)
+    return Ranking(describe_cell(first), first[list(CELL)], trials["draw"].nunique(), tuple(rows), floor)
+
+
+def _by_draw(trials: pd.DataFrame, estimators: pd.DataFrame, metric: str) -> list[np.ndarray]:
+    """The metric of each estimator, draw by draw."""
+    keys = ["map", "sampler", "num_projections"]
+    numbered = estimators[keys].reset_index(drop=True).reset_index(names="estimator")
+    errors = trials.merge(numbered, on=keys).pivot(index="draw", columns="estimator", values=metric)
+    return [errors[i].to_numpy() for i in range(len(estimators))]
 
 
 def _different(columns: list[np.ndarray]) -> list[tuple[int, int]]:
@@ -112,8 +125,10 @@ def shown(ranking: Ranking, metric: str) -> list[dict[str, str]]:
     return [
         {
             "estimator": row.name,
-            metric: format_value(row.median, metric),
-            interval_name(ranking.draws): f"{format_value(row.low, metric)} to {format_value(row.high, metric)}",
+            metric: format_value(row.median, metric, ranking.floor),
+            interval_name(ranking.draws): " to ".join(
+                format_value(value, metric, ranking.floor) for value in (row.low, row.high)
+            ),
             "groups": row.groups,
             "against uniform": row.versus_uniform,
             "features": str(row.num_features),
@@ -125,10 +140,8 @@ def shown(ranking: Ranking, metric: str) -> list[dict[str, str]]:
 def legend(ranking: Ranking) -> str:
     """What the letters mean, and whether so few draws can tell anything apart."""
     text = f"{ranking.draws} draws, each at its largest R. "
-    pairs = len(ranking.rows) * (len(ranking.rows) - 1) // 2
-    if 2.0 ** (1 - ranking.draws) * pairs > 1.0 - LEVEL:
-        needed = 1 + math.ceil(math.log2(pairs / (1.0 - LEVEL)))
-        return text + f"So few draws can tell no two estimators apart: use --trials {needed} or more."
+    if ranking.draws < ranking.draws_needed:
+        return text + f"So few can tell no two estimators apart: use {ranking.draws_needed} trials or more."
     return text + (
         "Estimators without a letter in common differ detectably (sign tests of all pairs on the same draws, Holm, "
         "5 %); those with one do not."

@@ -4,22 +4,25 @@ import math
 
 import pandas as pd
 
+from favorbench.engine.columns import CELL, describe_cell
 from favorbench.files import write_text
 from favorbench.formats import HEADINGS
+from favorbench.metrics import METRICS
 from favorbench.results.ranking import legend as ranking_legend
 from favorbench.results.ranking import rankings, shown
 from favorbench.results.results import Results
-from favorbench.results.summary import CELL
+from favorbench.results.summary import estimator_name, rows_of
 from favorbench.results.tables import (
     asked_for,
     cell_tables,
-    describe_cell,
     legend,
     markdown,
+    rounding_level,
     rows_as_markdown,
+    shortened_inputs,
     size_axis,
 )
-from favorbench.statistics import LEVEL, compare, holm, verdict
+from favorbench.statistics import compare, fewest_draws, holm, verdict
 
 
 def markdown_report(results: Results) -> str:
@@ -38,8 +41,20 @@ def markdown_report(results: Results) -> str:
 
 def write_summary(results: Results) -> None:
     """Write summary.csv and summary.md beside the trials. Raises StoreError."""
-    write_text(results.path / "summary.csv", results.summary.to_csv(index=False))
+    write_text(results.path / "summary.csv", _csv(results))
     write_text(results.path / "summary.md", markdown_report(results))
+
+
+def _csv(results: Results) -> str:
+    """The summary to six digits, and 0 for what is rounding: the rest differs from one machine to the next.
+
+    ``favorbench export`` has every digit.
+    """
+    summary = results.summary
+    for metric in METRICS:
+        values = summary.filter(regex=f"^{metric}_")
+        summary = summary.assign(**values.mask(values.abs() < rounding_level(results.trials, metric), 0.0))
+    return summary.to_csv(index=False, float_format="%.6g")
 
 
 def sentences(results: Results) -> list[str]:
@@ -48,6 +63,7 @@ def sentences(results: Results) -> list[str]:
     if not results.manifest["complete"]:
         done, draws = results.manifest["draws_done"], results.manifest["draws"]
         found.append(f"PARTIAL: {done} of {draws} draws; run the same sweep again to complete it.")
+    found += shortened_inputs(results)
     for _, cell in results.summary.groupby(list(CELL), sort=False, dropna=False):
         trials = results.trials.merge(cell[list(CELL)].drop_duplicates(), on=list(CELL))
         found.append(_cell_sentence(trials, _at_their_budget(results, cell), size_axis(results)))
@@ -59,34 +75,45 @@ def _at_their_budget(results: Results, cell: pd.DataFrame) -> pd.DataFrame:
     if results.scenario.budget != "features":
         return cell
     asked, is_map = asked_for(results.scenario, cell), cell["kind"] == "map"
-    asked = asked.where(cell["num_projections"] > 0, asked[is_map].max())
+    asked = asked.where(cell["num_projections"].notna(), asked[is_map].max())
     return cell.assign(num_features=cell["num_features"].where(~is_map, asked))
 
 
 def _cell_sentence(trials: pd.DataFrame, cell: pd.DataFrame, axis: str) -> str:
     maps = cell[cell["kind"] == "map"]
-    where, unit = f"{describe_cell(cell.iloc[0])}:", HEADINGS.get(axis, axis)
-    largest, n = int(maps[axis].max()), int(maps["n"].min())
-    judged = int((cell["map"] != "uniform").sum())
-    if 2.0 ** (1 - n) * judged > 1 - LEVEL:
-        needed = 1 + math.ceil(math.log2(judged / (1 - LEVEL)))
-        return f"{where} {n} draws are too few to compare with uniform attention; use --trials {needed} or more."
-    better, worse = (maps[maps["versus_uniform"] == verdict] for verdict in ("better", "worse"))
-    if better.empty:
-        text = f"{where} no map detectably beats uniform attention (the mean of V) at any {unit} up to {largest}"
-        text += "; all are detectably worse." if len(worse) == len(maps) else "."
-    else:
-        first = int(better[axis].min())
-        who = _names(better[better[axis] == first], maps)
-        text = f"{where} the first to beat uniform attention: {who}, at {unit} = {first}."
-        never = sorted(set(maps["map"]) - set(better["map"]))
-        text += f" Never, up to {unit} = {largest}: {', '.join(never)}." if never else ""
-    return text + _taylor_sentence(trials, cell, maps) + _sampler_sentence(trials, axis)
+    where, n = f"{describe_cell(cell.iloc[0])}:", int(maps["n"].min())
+    needed = fewest_draws(int((cell["map"] != "uniform").sum()))
+    if n < needed:
+        few = "1 draw is" if n == 1 else f"{n} draws are"
+        return f"{where} {few} too few to compare with uniform attention; use {needed} trials or more."
+    return f"{where} {_first_to_win(maps, axis)}{_taylor_sentence(trials, cell, maps)}{_sampler_sentence(trials, axis)}"
 
 
-def _names(chosen: pd.DataFrame, maps: pd.DataFrame) -> str:
+def _first_to_win(maps: pd.DataFrame, axis: str) -> str:
+    """From which size on which map beats uniform attention; those without one are named by themselves."""
+    winning = maps[maps["versus_uniform"] == "better"]
+    unit, sizes = HEADINGS.get(axis, axis), maps[axis].dropna()
+    up_to = "" if sizes.empty else f" up to {sizes.max()}"
+    if winning.empty:
+        text = f"no map detectably beats uniform attention (the mean of V) at any {unit}{up_to}"
+        return text + ("; all are detectably worse." if (maps["versus_uniform"] == "worse").all() else ".")
+    sized, fixed = winning[winning[axis].notna()], winning[winning[axis].isna()]
+    parts = []
+    if len(sized):
+        first = sized[sized[axis] == sized[axis].min()]
+        parts.append(f"the first to beat uniform attention: {_named(first, maps)}, at {unit} = {sized[axis].min()}.")
+    if len(fixed):
+        features = {str(row["map"]): row["num_features"] for _, row in fixed.iterrows()}
+        names = ", ".join(f"{name} ({count} features)" for name, count in features.items())
+        parts.append(f"{'Also' if len(sized) else 'Beating uniform attention'}, without an R: {names}.")
+    never = sorted(set(maps["map"]) - set(winning["map"]))
+    parts += [f"Never,{up_to.replace(' up to ', f' up to {unit} = ')}: {', '.join(never)}."] if never else []
+    return " ".join(parts)
+
+
+def _named(chosen: pd.DataFrame, maps: pd.DataFrame) -> str:
     """The estimators chosen, or how many they are and which is the best of them."""
-    names = [f"{row['map']}/{row['sampler']}" for _, row in chosen.sort_values("mse_median").iterrows()]
+    names = [estimator_name(row).replace(" / ", "/") for _, row in chosen.sort_values("mse_median").iterrows()]
     if len(names) <= 4:
         return ", ".join(names)
     return f"{len(names)} of {len(maps[['map', 'sampler']].drop_duplicates())} estimators, {names[0]} best of them"
@@ -98,40 +125,48 @@ def _taylor_sentence(trials: pd.DataFrame, cell: pd.DataFrame, maps: pd.DataFram
         return ""
     best = maps.sort_values("mse_median").iloc[0]
     ours = _errors(trials, best["map"], best["sampler"], best["num_projections"])
-    taylor = _errors(trials, "taylor-1", "none", 0)
+    taylor = _errors(trials, "taylor-1", None, None)
     shared = ours.index.intersection(taylor.index)
     result = compare(taylor[shared].to_numpy(), ours[shared].to_numpy())
     if result.verdict != "better":
         return ""
     features = int(cell[cell["map"] == "taylor-1"]["num_features"].iloc[0])
-    times = f"{1 / result.ratio:.1f} times" if result.ratio > 0 else "far"
-    return f" taylor-1, {features} features and no randomness, has {times} less error than the best of them."
+    return f" taylor-1, {features} features and no randomness, has {_less(result.ratio)} error than the best of them."
+
+
+def _less(ratio: float) -> str:
+    """How much less an error is that is detectably smaller; "1.0 times" would say nothing."""
+    if ratio <= 0:
+        return "far less"
+    return f"{1 / ratio:.1f} times less" if ratio < 1 / 1.05 else "slightly less"
 
 
 def _sampler_sentence(trials: pd.DataFrame, axis: str) -> str:
-    """orthogonal against iid, paired by draw: a sign test for every map and R, Holm over all."""
+    """orthogonal against iid, paired by draw: a sign test for every map and R that has both, Holm over all."""
     maps = trials[trials["kind"] == "map"]
-    if not {"iid", "orthogonal"} <= set(maps["sampler"]):
-        return ""
+    chosen = maps[maps["sampler"].isin(["iid", "orthogonal"])]
     compared = []
-    for _, row in maps.drop_duplicates(["map", "num_projections"]).iterrows():
-        name, value = str(row["map"]), row[axis]
-        a, b = (_errors(trials, name, sampler, int(row["num_projections"])) for sampler in ("orthogonal", "iid"))
-        result = compare(a.to_numpy(), b[a.index].to_numpy())
-        compared.append((f"{name} at {HEADINGS.get(axis, axis)} = {value}", result))
+    for (name, size), rows in chosen.groupby(["map", "num_projections"], sort=False):
+        errors = {sampler: rows.set_index("draw")["mse"] for sampler, rows in rows.groupby("sampler")}
+        if len(errors) == 2:
+            a, b = errors["orthogonal"], errors["iid"]
+            shown = rows[axis].iloc[0] if axis == "num_features" else size
+            result = compare(a.to_numpy(), b[a.index].to_numpy())
+            compared.append((f"{name} at {HEADINGS.get(axis, axis)} = {shown}", result))
+    if not compared:
+        return ""
     adjusted = holm([result.p_value for _, result in compared])
-    found = [(text, verdict(p, math.log(r.ratio or 1e-300))) for (text, r), p in zip(compared, adjusted, strict=True)]
+    judged = [verdict(p, math.log(r.ratio or 1e-300)) for (_, r), p in zip(compared, adjusted, strict=True)]
     parts = []
     for word in ("better", "worse"):
-        chosen = [text for text, judgement in found if judgement == word]
-        if chosen:
+        found = [text for (text, _), judgement in zip(compared, judged, strict=True) if judgement == word]
+        if found:
             parts.append(
-                f"{word} for {', '.join(chosen)}" if len(chosen) <= 3 else f"{word} in {len(chosen)} of {len(found)}"
+                f"{word} for {', '.join(found)}" if len(found) <= 3 else f"{word} in {len(found)} of {len(compared)}"
             )
     return f" orthogonal against iid: {'; '.join(parts) or 'no detectable difference at any R'}."
 
 
-def _errors(trials: pd.DataFrame, name: str, sampler: str, size: int) -> pd.Series:
+def _errors(trials: pd.DataFrame, name: str, sampler: object, size: object) -> pd.Series:
     """The mse of one estimator at one R, by draw."""
-    chosen = (trials["map"] == name) & (trials["sampler"] == sampler) & (trials["num_projections"] == size)
-    return trials[chosen].set_index("draw")["mse"]
+    return rows_of(trials, name, sampler, size).set_index("draw")["mse"]

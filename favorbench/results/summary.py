@@ -5,17 +5,14 @@ errors of random features are heavy-tailed, and a mean of 15 of them is a lotter
 """
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from favorbench.engine.columns import CELL, ESTIMATOR, Labels
 from favorbench.metrics import METRICS
 from favorbench.statistics import holm, median_interval, sign_test, verdict
-
-#: A cell is one value of each of these: an input and how it is measured.
-CELL = ("input", "head", "scale", "value_scale", "query_len", "query_rows", "seq_len", "head_dim", "causal", "dtype")
-
-ESTIMATOR = ("kind", "map", "sampler", "num_projections", "num_features")
 
 STATS = {
     "median": lambda x: x.median(),
@@ -61,3 +58,25 @@ def _versus_uniform(summary: pd.DataFrame) -> pd.Series:
         for index, p in zip(cell.index, holm(cell["sign_test"].tolist()), strict=True):
             verdicts[index] = verdict(p, -float(cell["skill_median"][index]))
     return verdicts
+
+
+def rows_of(frame: pd.DataFrame, name: str, sampler: object, num_projections: object = ...) -> pd.DataFrame:
+    """The rows of one map or baseline under one sampler, at one R (all unless given); what is missing is equal."""
+    chosen = (frame["map"] == name) & _equal(frame["sampler"], sampler)
+    return frame[chosen if num_projections is ... else chosen & _equal(frame["num_projections"], num_projections)]
+
+
+def _equal(column: pd.Series, value: Any) -> pd.Series:
+    return column.isna() if pd.isna(value) else (column == value).fillna(False).astype(bool)
+
+
+def at_largest(summary: pd.DataFrame) -> pd.DataFrame:
+    """Each map and baseline under each sampler at its largest R; what has none as it is."""
+    sizes = summary["num_projections"].fillna(0)
+    largest = sizes.groupby([summary["map"], summary["sampler"]], dropna=False).transform("max")
+    return summary[sizes == largest]
+
+
+def estimator_name(row: Labels) -> str:
+    """Map and sampler, where there is one to choose."""
+    return str(row["map"]) if pd.isna(row["sampler"]) else f"{row['map']} / {row['sampler']}"

@@ -7,13 +7,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from favorbench.engine.columns import CELL, ESTIMATOR, LABELS, describe_cell
 from favorbench.engine.scenario import Scenario
-from favorbench.engine.trial import LABELS
 from favorbench.errors import ScenarioError
 from favorbench.formats import ALIASES, HEADINGS, format_value
+from favorbench.metrics import METRICS
 from favorbench.registry import nearest
 from favorbench.results.results import Results
-from favorbench.results.summary import CELL, STATS
+from favorbench.results.summary import STATS
+
+SIZES = ("num_projections", "num_features")
+
+#: Relative to |exact|, what errors below it are: rounding, and another number on every machine.
+ROUNDING = 1e-13
 
 
 class Table(NamedTuple):
@@ -25,6 +31,7 @@ class Table(NamedTuple):
     columns: tuple[object, ...]
     rows: list[tuple[tuple[object, ...], list[float], list[bool]]]  # labels, values, worse than uniform
     caption: str
+    floor: float  # below it values are rounding
 
 
 def parse_by(text: str) -> list[str]:
@@ -33,18 +40,43 @@ def parse_by(text: str) -> list[str]:
     for axis in axes:
         if axis not in LABELS:
             allowed = [HEADINGS.get(name, name) for name in LABELS]
-            raise ScenarioError(f"--by: unknown axis {axis!r}{nearest(axis, allowed)}; allowed: {', '.join(allowed)}")
+            raise ScenarioError(f"`by`: unknown axis {axis!r}{nearest(axis, allowed)}; allowed: {', '.join(allowed)}")
     return list(dict.fromkeys(axes))
 
 
 def long_table(results: Results, by: Sequence[str], metric: str, stat: str) -> pd.DataFrame:
-    """One row for each combination of ``by``: the statistic of the metric, n, and whether it is worse than uniform."""
-    groups = results.trials.groupby(list(by), sort=False, dropna=False)
-    with np.errstate(all="ignore"):
-        values, worse = groups[metric].agg(STATS[stat]), groups["skill"].median() < 0
-    judged = stat in ("median", "mean")  # a spread or a count is not better or worse than uniform attention
-    table = pd.DataFrame({f"{metric}_{stat}": values, "n": groups["draw"].nunique(), "worse": worse & judged})
-    return table.reset_index()
+    """One row for each combination of ``by``: the statistic of the metric, n, and whether it is worse than uniform.
+
+    That is, than the same statistic of uniform attention over the same cells.
+    """
+    values = _statistic(results.trials, by, metric, stat)
+    table = pd.DataFrame({f"{metric}_{stat}": values, "n": _grouped(results.trials, by)["draw"].nunique()})
+    table = table.reset_index()
+    return table.assign(worse=_worse(results.trials, table, by, metric, stat))
+
+
+def _grouped(trials: pd.DataFrame, by: Sequence[str]) -> Any:
+    return trials.groupby(list(by), sort=False, dropna=False)
+
+
+def _statistic(trials: pd.DataFrame, by: Sequence[str], metric: str, stat: str) -> pd.Series:
+    with np.errstate(all="ignore"):  # of infinite errors
+        return _grouped(trials, by)[metric].agg(STATS[stat])
+
+
+def _worse(trials: pd.DataFrame, table: pd.DataFrame, by: Sequence[str], metric: str, stat: str) -> pd.Series | bool:
+    """Where the values of a table are worse than uniform attention's; nowhere for spreads, counts and other metrics."""
+    if stat not in ("median", "mean") or not METRICS[metric].error:
+        return False
+    uniform, cells = trials[trials["map"] == "uniform"], [axis for axis in by if axis not in ESTIMATOR]
+    column = f"{metric}_{stat}"
+    if cells:
+        trivial = _statistic(uniform, cells, metric, stat).rename("trivial").reset_index()
+        theirs = table[cells].merge(trivial, how="left", on=cells)["trivial"]
+    else:
+        theirs = pd.Series(float(STATS[stat](uniform[metric])), index=table.index)
+    sign = 1.0 if METRICS[metric].better == "lower" else -1.0
+    return pd.Series(sign * table[column].to_numpy() > sign * theirs.to_numpy(), index=table.index)
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -63,37 +95,55 @@ def varying(trials: pd.DataFrame, axes: Sequence[str] = CELL) -> list[str]:
 def pooled_over(results: Results, by: Sequence[str]) -> list[str]:
     """The axes that vary and that ``by`` leaves out: the statistic mixes their values."""
     trials = results.trials
-    sizes = () if {"num_projections", "num_features"} & set(by) else ("num_projections",)
+    sizes = () if set(SIZES) & set(by) else ("num_projections",)
     estimator = [axis for axis in ("map", "sampler", *sizes) if axis not in by]
     return [axis for axis in varying(trials) if axis not in by] + [a for a in estimator if trials[a].nunique() > 1]
 
 
 def pivoted(results: Results, by: Sequence[str], metric: str = "mse", stat: str = "median") -> Table:
-    """The last axis of ``by`` as columns. A row without R (a baseline) shows its value in every column."""
+    """The last axis of ``by`` as columns. What has no R (most baselines) shows its value in every column of sizes."""
     *labels, axis = by
-    size_axis = axis in ("num_projections", "num_features")
-    if size_axis:  # what has no R stands in no column of its own
-        sizes = asked_for(results.scenario, results.trials) if axis == "num_features" else results.trials[axis]
-        trials = results.trials.assign(**{axis: sizes.where(results.trials["num_projections"] > 0, 0)})
-        results = results._replace(trials=trials)
+    if axis in SIZES:
+        results = results._replace(trials=_sized(results, axis))
     long = long_table(results, by, metric, stat)
-    columns = [value for value in dict.fromkeys(long[axis]) if not (size_axis and value == 0)]
-    columns.sort(key=lambda value: (isinstance(value, str), value))
+    columns = sorted(dict.fromkeys(long[axis].dropna()), key=lambda value: (isinstance(value, str), value))
     rows = []
-    for key, group in long.groupby(labels, sort=False, dropna=False) if labels else [((), long)]:
+    for key, group in _grouped(long, labels) if labels else [((), long)]:
         cells = {
-            value: (x, bool(w))
-            for value, x, w in zip(group[axis], group[f"{metric}_{stat}"], group["worse"], strict=True)
+            None if pd.isna(value) else value: (float(x), bool(worse))
+            for value, x, worse in zip(group[axis], group[f"{metric}_{stat}"], group["worse"], strict=True)
         }
-        everywhere = cells.get(0) if size_axis else None
-        found = [cells.get(value, everywhere) or (math.nan, False) for value in columns]
-        rows.append((tuple(key), [x for x, _ in found], [w for _, w in found]))
-    order = {label: {value: i for i, value in enumerate(dict.fromkeys(long[label]))} for label in labels}
+        found = [cells.get(value, cells.get(None, (math.nan, False))) for value in columns]
+        names = tuple("-" if pd.isna(label) else label for label in key)
+        rows.append((names, [x for x, _ in found], [worse for _, worse in found]))
+    order = {label: {value: i for i, value in enumerate(dict.fromkeys(long[label].fillna("-")))} for label in labels}
     rows.sort(key=lambda row: [order[label][value] for label, value in zip(labels, row[0], strict=True)])
     pooled = pooled_over(results, by)
-    caption = f"{stat} {metric} of {_counts(long['n'])} draws"
+    caption = f"{stat} {metric} of {draws_in_words(long['n'])}"
     caption += f", pooled over {', '.join(HEADINGS.get(a, a) for a in pooled)}" if pooled else ""
-    return Table("", tuple(labels), axis, tuple(columns), rows, caption)
+    return Table("", tuple(labels), axis, tuple(columns), rows, caption, rounding_level(results.trials, metric))
+
+
+def _sized(results: Results, axis: str) -> pd.DataFrame:
+    """The trials with an axis of sizes that is missing wherever R is: these stand in no column of their own."""
+    trials = results.trials
+    sizes = asked_for(results.scenario, trials) if axis == "num_features" else trials[axis]
+    return trials.assign(**{axis: sizes.astype("Int64").where(trials["num_projections"].notna())})
+
+
+def rounding_level(trials: pd.DataFrame, metric: str) -> float:
+    """What a metric of float64 arithmetic cannot tell from 0, of the largest exact answer; 0 where all of it can.
+
+    Sums over L keys are off by a small multiple of eps sqrt(L) of |exact|: ROUNDING allows for the longest.
+    """
+    power = METRICS[metric].power
+    if not METRICS[metric].error or not METRICS[metric].log:
+        return 0.0
+    uniform = trials[(trials["map"] == "uniform") & (trials["relative_error"] > 0)]
+    if power == 0 or uniform.empty:
+        return ROUNDING if power == 0 else 0.0
+    exact = float(np.sqrt((uniform["mse"] / uniform["relative_error"] ** 2).max()))
+    return (ROUNDING * exact) ** power
 
 
 def asked_for(scenario: Scenario, rows_of_run: pd.DataFrame) -> pd.Series:
@@ -117,26 +167,15 @@ def cell_tables(results: Results, metric: str = "mse", stat: str = "median") -> 
     return tables
 
 
-def describe_cell(row: pd.Series) -> str:
-    """ "gaussian, scale 1, L = 1024, d = 16" or "minilm L0H1, L = 512, d = 32"."""
-    head = "" if row["head"] == "-" else f" {row['head']}"
-    length = (
-        f"L = {row['seq_len']}" if row["query_len"] == row["seq_len"] else f"L = {row['query_len']} x {row['seq_len']}"
-    )
-    length += "" if row["query_rows"] == row["query_len"] else f" ({row['query_rows']} query rows measured)"
-    value_scale = "" if row["value_scale"] == 1 else f", value scale {row['value_scale']:g}"
-    dtype = "" if row["dtype"] == "float64" else f", {row['dtype']}"
-    causal = ", causal" if row["causal"] == "yes" else ""
-    return f"{row['input']}{head}, scale {row['scale']:g}{value_scale}, {length}, d = {row['head_dim']}{causal}{dtype}"
-
-
 def size_axis(results: Results) -> str:
     """What tables and figures count by: R, or features where that is the budget."""
     return "num_features" if results.scenario.budget == "features" else "num_projections"
 
 
-def _counts(n: pd.Series) -> str:
-    return f"{n.min()}" if n.min() == n.max() else f"{n.min()} to {n.max()}"
+def draws_in_words(n: pd.Series) -> str:
+    """ "15 draws", "1 draw" or "14 to 15 draws"."""
+    low, high = int(n.min()), int(n.max())
+    return f"{high} draw{'' if high == 1 else 's'}" if low == high else f"{low} to {high} draws"
 
 
 def markdown(table: Table, metric: str) -> str:
@@ -145,7 +184,7 @@ def markdown(table: Table, metric: str) -> str:
     head += [f"{HEADINGS.get(table.axis, table.axis)} = {value}" for value in table.columns]
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(table.labels) + " ---: |" * len(table.columns)]
     for labels, values, worse in table.rows:
-        shown = [format_value(x, metric) + ("*" if w else "") for x, w in zip(values, worse, strict=True)]
+        shown = [format_value(x, metric, table.floor) + ("*" if w else "") for x, w in zip(values, worse, strict=True)]
         names = [str(label).replace("|", "\\|") for label in labels]
         lines.append("| " + " | ".join([*names, *shown]) + " |")
     return "\n".join(lines) + "\n"
@@ -174,7 +213,7 @@ def latex(table: Table, metric: str) -> str:
     for labels, values, worse in table.rows:
         shown = []
         for x, w in zip(values, worse, strict=True):
-            mantissa, _, exponent = format_value(x, metric).partition("e")
+            mantissa, _, exponent = format_value(x, metric, table.floor).partition("e")
             body = mantissa if not exponent else f"{mantissa} \\times 10^{{{exponent}}}"
             shown.append(f"${body}$" + ("*" if w else ""))
         lines.append(" & ".join([*(_escaped(label) for label in labels), *shown]) + " \\\\")
@@ -188,31 +227,29 @@ def _escaped(text: object) -> str:
 
 
 def legend(results: Results) -> str:
-    """What R means, what the mark means, and which baseline could not be had."""
+    """What R means, what the mark means, which baseline could not be had, and what was left of the inputs."""
     scenario, trials = results.scenario, results.trials
     mean = "the mean of V up to the query" if scenario.causal else "the mean of V"
-    text = f"{what_r_means(results)} * median worse than uniform attention ({mean})."
+    text = f"{what_r_means(results)} * worse than uniform attention ({mean})."
     if "best-rank" in scenario.baselines and "best-rank" not in set(trials["map"]):
         text += " best-rank: not computed, it needs every query row and an attention matrix of at most 2048 x 2048."
-    return text
+    return " ".join([text, *shortened_inputs(results)])
+
+
+def shortened_inputs(results: Results) -> list[str]:
+    """A sentence for each input of which a part of the tokens was measured."""
+    files: Any = results.manifest.get("input_files", [])
+    return [f"{file['input']}: {note}." for file in files for note in file["notes"] if note.startswith("the first ")]
 
 
 def what_r_means(results: Results) -> str:
     """How many features each map has for R projections, where that is not R; those measured only."""
     if results.scenario.budget == "features":
         return "Compared at equal num_features, but for maps and baselines with a number of their own."
-    maps = results.trials[results.trials["kind"] == "map"]
+    measured = dict.fromkeys(results.trials.loc[results.trials["kind"] == "map", "map"])
+    counts: Any = results.manifest["num_features"]
     by_count: dict[str, list[str]] = {}
-    for name, rows in maps.groupby("map"):
-        by_count.setdefault(_features_for(rows), []).append(str(name))
+    for name in measured:
+        by_count.setdefault(counts[name], []).append(str(name))
     others = [f"{', '.join(names)}: {count}" for count, names in by_count.items() if count != "R"]
     return "R counts projections" + (f"; num_features of {'; '.join(others)}." if others else " and features.")
-
-
-def _features_for(rows: pd.DataFrame) -> str:
-    """num_features of one map as a function of R: "2R", "3R + 1", "fixed"."""
-    if (rows["num_projections"] == 0).all():
-        return "fixed"
-    per = int((rows["num_features"] // rows["num_projections"]).min())
-    more = sorted(set(rows["num_features"] - per * rows["num_projections"]))
-    return f"{per if per > 1 else ''}R" + (f" + {', '.join(map(str, more))}" if more != [0] else "")

@@ -1,18 +1,21 @@
 """Error curves: a median line with its 10 to 90 % band for each series, beside the baselines, in panels."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 
 from favorbench import style
+from favorbench.baselines import BASELINES
+from favorbench.engine.columns import CELL, describe_cell
 from favorbench.formats import HEADINGS
 from favorbench.metrics import METRICS
 from favorbench.results.results import Results
-from favorbench.results.summary import CELL, ESTIMATOR
-from favorbench.results.tables import describe_cell, size_axis, what_r_means
+from favorbench.results.tables import SIZES, draws_in_words, size_axis, what_r_means
 
 PANELS = 12  # in one figure; more go to name-2, name-3, ...
 CURVES = 12  # in one panel, at most: more cannot be told apart
@@ -20,29 +23,52 @@ CURVES = 12  # in one panel, at most: more cannot be told apart
 
 @dataclass(frozen=True)
 class Panel:
-    """What one panel shows: rows of the summary, and a title."""
+    """What one panel shows: rows of the summary, and a title. others: baselines, and maps that have no R."""
 
     title: str
     maps: pd.DataFrame
-    baselines: pd.DataFrame
+    others: pd.DataFrame
 
 
 def draw_comparison(
-    results: Results, name: str, metric: str, directory: Path, compared: str, panel_for_each: str
+    results: Results, usual: tuple[str, str], metric: str, directory: Path, compared: str, panel_for_each: str
 ) -> list[Path]:
-    """Error against R, a curve for each value of ``compared``; nothing where there is nothing to compare."""
-    maps = results.summary[results.summary["kind"] == "map"]
-    x = size_axis(results)
-    if maps[compared].nunique() < 2 or maps.groupby([*CELL, *ESTIMATOR[1:3]], dropna=False)[x].nunique().max() < 2:
+    """Error against R, a curve for each value of ``compared``; nothing where there is nothing to compare.
+
+    usual: the two values that give the figure its name; others give it theirs, and more than two that of the axis.
+    """
+    x, maps = size_axis(results), results.summary[results.summary["kind"] == "map"]
+    curves = maps[maps[compared].notna() & maps[x].notna() & maps["num_projections"].notna()]
+    names = list(dict.fromkeys(curves[compared]))
+    if len(names) < 2 or curves.groupby(["map", "sampler"], dropna=False)[x].nunique().max() < 2:
         return []
+    shown = results.summary.index[(results.summary["kind"] == "baseline") | (compared == "map")]
     panels = []
     for title, cell in cells(results):
-        estimators, baselines = cell[cell["kind"] == "map"], cell[cell["kind"] == "baseline"]
-        for value, rows in estimators.groupby(panel_for_each, sort=False):
-            panels.append(Panel(", ".join(filter(None, (title, str(value)))), rows, baselines))
-    count = maps[panel_for_each].nunique()
+        panels += _panels(title, cell[cell.index.isin(shown) | cell.index.isin(curves.index)], curves, panel_for_each)
+    count = curves[panel_for_each].nunique()
     columns = count if count in (2, 3) else min(2, len(panels))
-    return draw_panels(results, name, panels, x, lambda row: row[compared], columns, metric, directory)
+    name = file_name(usual, names, compared)
+    return draw_panels(results, name, panels, x, lambda row: str(row[compared]), columns, metric, directory)
+
+
+def _panels(title: str, cell: pd.DataFrame, curves: pd.DataFrame, panel_for_each: str) -> Iterator[Panel]:
+    """A panel for each value of an axis. What has no such value (a map without a sampler) stands in all of them."""
+    here, others = cell[cell.index.isin(curves.index)], cell[~cell.index.isin(curves.index)]
+    everywhere = here[here[panel_for_each].isna()]
+    for value, rows in here.dropna(subset=[panel_for_each]).groupby(panel_for_each, sort=False):
+        yield Panel(", ".join(filter(None, (title, str(value)))), pd.concat([rows, everywhere]), others)
+    if len(everywhere) == len(here) > 0:
+        yield Panel(title, everywhere, others)
+
+
+def file_name(usual: tuple[str, str], names: Sequence[str], axis: str) -> str:
+    """What is in a figure: "iid-vs-ortho" for these two, "a-vs-b" for two others, "samplers" for more."""
+    known = {"orthogonal": "ortho"} if set(names) == set(usual) else {}
+    if len(names) > 2:
+        return f"{axis}s"
+    ordered = usual if known or set(names) == set(usual) else names
+    return "-vs-".join(re.sub(r"[^\w.=-]+", "-", known.get(name, name)).strip("-") for name in ordered)
 
 
 def draw_panels(
@@ -88,15 +114,14 @@ def cells(results: Results, drop: Sequence[str] = ()) -> Iterator[tuple[str, pd.
 
 def caption(results: Results, metric: str, x: str) -> str:
     """What is shown, of how many draws, on what, and what R means."""
-    n = results.summary["n"]
-    draws = f"{n.min()}" if n.min() == n.max() else f"{n.min()} to {n.max()}"
+    draws = draws_in_words(results.summary["n"])
     first = results.summary.iloc[0]
     fixed = "" if any(results.summary[a].nunique() > 1 for a in CELL) else f" {describe_cell(first)}."
     rows = "" if fixed else _sampled_rows(results.summary)
     below = " best-rank may leave the axis below." if (results.summary["map"] == "best-rank").any() else ""
     partial = "" if results.manifest["complete"] else "PARTIAL RUN. "
     return (
-        f"{partial}{results.scenario.name}: median of {draws} draws, band from 10 % to 90 %.{fixed}{rows} "
+        f"{partial}{results.scenario.name}: median of {draws}, band from 10 % to 90 %.{fixed}{rows} "
         f"{what_r_means(results)} {metric}: {METRICS[metric].formula}.{below}"
     )
 
@@ -119,31 +144,23 @@ def _draw(
         curve = maps[maps["series"] == name].sort_values(x)
         if curve.empty:
             continue
-        i = names.index(name)
-        colour = style.COLOURS[i % len(style.COLOURS)]
-        ax.fill_between(curve[x], curve[f"{metric}_q10"], curve[f"{metric}_q90"], color=colour, alpha=0.15, linewidth=0)
-        ax.plot(
-            curve[x],
-            curve[f"{metric}_median"],
-            color=colour,
-            marker=style.MARKERS[i % len(style.MARKERS)],
-            markersize=5,
-            linestyle=style.DASHES[i % len(style.DASHES)],
-            label=style.plain(name),
-        )
+        look, places = style.look(names.index(name)), curve[x].astype(float)
+        low, high = curve[f"{metric}_q10"], curve[f"{metric}_q90"]
+        ax.fill_between(places, low, high, color=look["color"], alpha=0.15, linewidth=0)
+        ax.plot(places, curve[f"{metric}_median"], markersize=5, label=style.plain(name), **look)
         kept.append(curve)
     drawn = pd.concat(kept)
-    kept.append(_baselines(ax, panel.baselines, x, sorted(set(drawn[x])), metric))
+    kept.append(_others(ax, panel.others, x, sorted(set(drawn[x])), metric))
     _axes(ax, panel, drawn, x, metric)
     columns = ["series", x, "n", f"{metric}_median", f"{metric}_q10", f"{metric}_q90"]
     return pd.concat(kept)[list(dict.fromkeys(columns))]
 
 
 def _axes(ax: Axes, panel: Panel, drawn: pd.DataFrame, x: str, metric: str) -> None:
-    for_every_r = panel.baselines["num_projections"] > 0
-    firm = panel.baselines[~for_every_r][f"{metric}_median"]
-    best = panel.baselines[for_every_r][f"{metric}_median"]  # nothing at R = L
-    if metric in ("mse", "relative_error", "max_abs_error"):
+    for_every_r = panel.others["num_projections"].notna()
+    firm = panel.others[~for_every_r][f"{metric}_median"]
+    best = panel.others[for_every_r][f"{metric}_median"]  # nothing at R = L
+    if METRICS[metric].log:
         quantiles = [*drawn[f"{metric}_median"], *drawn[f"{metric}_q10"], *drawn[f"{metric}_q90"]]
         style.log_limits(ax, [*quantiles, *firm], [*best])
     style.number_axis(ax, list(drawn[x]))
@@ -152,18 +169,24 @@ def _axes(ax: Axes, panel: Panel, drawn: pd.DataFrame, x: str, metric: str) -> N
     ax.set_ylabel(metric)
 
 
-def _baselines(ax: Axes, baselines: pd.DataFrame, x: str, positions: Sequence[float], metric: str) -> pd.DataFrame:
-    """Baselines as lines: flat where they do not depend on x, otherwise through their own points."""
-    drawn = []
-    for name, look in style.BASELINES.items():
-        points = baselines[baselines["map"] == name].sort_values(x)
-        if points.empty:
-            continue
-        if x in ("num_projections", "num_features") and set(points["num_projections"]) == {0}:
+def _others(ax: Axes, others: pd.DataFrame, x: str, positions: Sequence[float], metric: str) -> pd.DataFrame:
+    """Baselines, and maps without an R, as lines: flat where they do not depend on x, else through their own points."""
+    drawn = [others.iloc[:0].assign(series="")]
+    for number, (name, points) in enumerate(others.groupby("map", sort=False)):
+        points = points.sort_values(x)
+        if x in SIZES and points["num_projections"].isna().all():
             points = pd.concat([points.iloc[[0]]] * len(positions)).assign(**{x: list(positions)})
-        ax.plot(points[x], points[f"{metric}_median"], zorder=1.5, linewidth=1.6, **look)
+        look = baseline_look(str(name), number)
+        ax.plot(points[x].astype(float), points[f"{metric}_median"], zorder=1.5, linewidth=1.6, **look)
         drawn.append(points.assign(series=name))
-    return pd.concat(drawn) if drawn else baselines.iloc[:0].assign(series="")
+    return pd.concat(drawn)
+
+
+def baseline_look(name: str, number: int) -> dict[str, Any]:
+    """A baseline's own look, the same in every figure; a line of its own for what states none, a user's baseline say."""
+    looks = {member.name: member.look for member in BASELINES if member.look}
+    plain = {"color": "0.3", "linestyle": style.DASHES[number % len(style.DASHES)], "label": style.plain(name)}
+    return dict(looks.get(name, plain | {"marker": style.MARKERS[number % len(style.MARKERS)], "markersize": 4}))
 
 
 def _short(axis: str, value: object) -> str:

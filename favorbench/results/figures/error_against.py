@@ -4,6 +4,7 @@ from pathlib import Path
 
 from favorbench.results.figures.curves import Panel, cells, draw_panels
 from favorbench.results.results import Results
+from favorbench.results.summary import estimator_name
 
 #: File name and axis of each figure; axes that move together with it share its panels.
 AXES = {
@@ -26,14 +27,14 @@ def _draw(
     results: Results, name: str, axis: str, together: tuple[str, ...], metric: str, directory: Path
 ) -> list[Path]:
     maps = results.summary[results.summary["kind"] == "map"]
-    common = sorted(set.intersection(*(set(rows["num_projections"]) for _, rows in maps.groupby(axis))))
+    common = sorted(set.intersection(*(set(rows["num_projections"].dropna()) for _, rows in maps.groupby(axis))))
     if not common:  # R follows d (dlogd): all there is, in one panel
         common = [None]
     chosen = [common[i] for i in sorted({0, (len(common) - 1) // 2, len(common) - 1})]
     panels = []
     for title, cell in cells(results, drop=together):
         for size in chosen:
-            wanted = cell if size is None else cell[cell["num_projections"].isin([0, size])]
+            wanted = cell if size is None else cell[cell["num_projections"].isna() | (cell["num_projections"] == size)]
             label = "R = int(d ln d)" if size is None else f"R = {size}"
             rows, baselines = wanted[wanted["kind"] == "map"], wanted[wanted["kind"] == "baseline"]
             panels.append(Panel(", ".join(filter(None, (title, label))), rows, baselines))
@@ -43,7 +44,7 @@ def _draw(
         name,
         panels,
         axis,
-        lambda row: f"{row['map']}, {row['sampler']}" if several else row["map"],
+        lambda row: estimator_name(row) if several else row["map"],
         len(chosen),
         metric,
         directory,

@@ -8,8 +8,9 @@ from matplotlib.axes import Axes
 
 from favorbench import style
 from favorbench.numerics.backend import DTYPES
-from favorbench.results.figures.curves import cells
+from favorbench.results.figures.curves import baseline_look, cells
 from favorbench.results.results import Results
+from favorbench.results.summary import at_largest
 
 COLUMNS = ["map", "sampler", "num_projections", "dtype", "n", "relative_error_median", "rounding_median"]
 
@@ -24,8 +25,7 @@ def draw(results: Results, metric: str, directory: Path) -> list[Path]:
         data = []
         for ax, (title, cell) in zip(axes, panels, strict=True):
             maps = cell[cell["kind"] == "map"]
-            sizes = maps.groupby("map")["num_projections"].transform("max")
-            largest = maps[maps["num_projections"] == sizes]
+            largest = at_largest(maps)
             _panel(ax, largest, cell[cell["map"] == "uniform"])
             ax.set_title(style.plain(title))
             data.append(largest[COLUMNS].assign(panel=title))
@@ -44,12 +44,11 @@ def _panel(ax: Axes, rows: pd.DataFrame, uniform: pd.DataFrame) -> None:
     dtypes = [dtype for dtype in DTYPES["torch"] if dtype in set(rows["dtype"])]
     names, shown = list(dict.fromkeys(rows["map"])), []
     for i, name in enumerate(names):
-        colour, marker = style.COLOURS[i % len(style.COLOURS)], style.MARKERS[i % len(style.MARKERS)]
+        look = style.look(i) | {"linestyle": "none", "markersize": 7}
         worst = rows[rows["map"] == name].groupby("dtype")[["relative_error_median", "rounding_median"]].agg(_worst)
         offset = 0.7 * ((i + 0.5) / len(names) - 0.5)
-        look = {"color": colour, "marker": marker, "linestyle": "none", "markersize": 7}
         for column, face, label in (
-            ("relative_error_median", colour, name),
+            ("relative_error_median", look["color"], name),
             ("rounding_median", "none", f"{name}, rounding"),
         ):
             values = worst[column][worst[column] > 0]
@@ -59,10 +58,15 @@ def _panel(ax: Axes, rows: pd.DataFrame, uniform: pd.DataFrame) -> None:
             for place, value in zip(places, values, strict=True):
                 if math.isinf(value):
                     ax.annotate(
-                        "↑", (place, 0.97), xycoords=("data", "axes fraction"), color=colour, ha="center", va="top"
+                        "↑",
+                        (place, 0.97),
+                        xycoords=("data", "axes fraction"),
+                        color=look["color"],
+                        ha="center",
+                        va="top",
                     )
     error = float(uniform["relative_error_median"].iloc[0])
-    ax.axhline(error, **style.BASELINES["uniform"])
+    ax.axhline(error, **baseline_look("uniform", 0))
     style.log_limits(ax, [*shown, error])
     ax.set_xticks(range(len(dtypes)), dtypes)
     ax.set_xlim(-0.5, len(dtypes) - 0.5)

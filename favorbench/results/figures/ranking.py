@@ -7,11 +7,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from favorbench import style
+from favorbench.engine.columns import CELL
 from favorbench.metrics import METRICS
 from favorbench.results.figures.curves import cells
 from favorbench.results.ranking import Ranking, combined, rankings
 from favorbench.results.results import Results
-from favorbench.results.summary import CELL
 from favorbench.results.tables import what_r_means
 from favorbench.statistics import interval_name
 

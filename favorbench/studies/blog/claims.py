@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from favorbench.kernels import polynomial_features, polynomial_kernel
+from favorbench.results.summary import rows_of
 from favorbench.statistics import Interval, compare, holm, median_interval, sign_test
 from favorbench.studies.blog.circles import CLASSES
 
@@ -24,16 +25,16 @@ class Claim(NamedTuple):
     holds: bool
 
 
-def rows_of(trials: pd.DataFrame, name: str, sampler: str) -> pd.DataFrame:
+def by_draw(trials: pd.DataFrame, name: str, sampler: str | None) -> pd.DataFrame:
     """The rows of one estimator or baseline, indexed by draw."""
-    return trials[(trials["map"] == name) & (trials["sampler"] == sampler)].set_index("draw")
+    return rows_of(trials, name, sampler).set_index("draw")
 
 
 def iid_vs_ortho_claims(trials: pd.DataFrame) -> list[Claim]:
     """Claims on the first error figure, for whichever version the trials hold."""
-    uniform = rows_of(trials, "uniform", "none")["mse"]
+    uniform = by_draw(trials, "uniform", None)["mse"]
     claims = []
-    iid, orthogonal = rows_of(trials, "trig-blog", "iid"), rows_of(trials, "trig-blog", "orthogonal-blog")
+    iid, orthogonal = by_draw(trials, "trig-blog", "iid"), by_draw(trials, "trig-blog", "orthogonal-blog")
     if len(orthogonal):
         last = _at(orthogonal, 192)
         claims += [
@@ -48,7 +49,7 @@ def iid_vs_ortho_claims(trials: pd.DataFrame) -> list[Claim]:
             ),
             _turns_back(orthogonal, uniform),
         ]
-    iid, orthogonal = rows_of(trials, "trig", "iid"), rows_of(trials, "trig", "orthogonal")
+    iid, orthogonal = by_draw(trials, "trig", "iid"), by_draw(trials, "trig", "orthogonal")
     if len(orthogonal):
         text = "over all R orthogonality changes the error by less than a factor of 10"
         claims += [
@@ -62,11 +63,11 @@ def iid_vs_ortho_claims(trials: pd.DataFrame) -> list[Claim]:
 
 def trig_vs_positive_claims(trials: pd.DataFrame) -> list[Claim]:
     """Claims on the second error figure, for whichever version the trials hold."""
-    uniform = rows_of(trials, "uniform", "none")["mse"]
+    uniform = by_draw(trials, "uniform", None)["mse"]
     claims = []
     versions = {"published": ("trig-blog", "orthogonal-blog"), "corrected": ("trig", "orthogonal")}
     for version, (trig_map, sampler) in versions.items():
-        trig, positive = rows_of(trials, trig_map, sampler), rows_of(trials, "positive", sampler)
+        trig, positive = by_draw(trials, trig_map, sampler), by_draw(trials, "positive", sampler)
         if trig.empty:
             continue
         claims += [
@@ -76,7 +77,7 @@ def trig_vs_positive_claims(trials: pd.DataFrame) -> list[Claim]:
         ]
         claims.append(_flat(positive, uniform) if version == "published" else _half_negative(trig))
     published, corrected = (
-        rows_of(trials, "positive", sampler)["mse"] for sampler in ("orthogonal-blog", "orthogonal")
+        by_draw(trials, "positive", sampler)["mse"] for sampler in ("orthogonal-blog", "orthogonal")
     )
     if len(published) and len(corrected):
         text = "the unbiased positive estimate scores worse than the published, biased one"

@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from favorbench import style
+from favorbench.results.figures.curves import baseline_look
 
 TITLES = {
     "published": "as published",
@@ -49,21 +50,11 @@ def named(curves: pd.DataFrame) -> str:
 def _panel(ax: Axes, curves: pd.DataFrame, baselines: pd.DataFrame) -> None:
     for i, (label, rows) in enumerate(curves.groupby("curve", sort=False)):
         low = np.maximum(rows["mean"] - rows["std"], rows["mean"] * 1e-3)
-        ax.fill_between(rows["R"], low, rows["mean"] + rows["std"], color=style.COLOURS[i], alpha=0.15, linewidth=0)
-        ax.plot(
-            rows["R"],
-            rows["mean"],
-            color=style.COLOURS[i],
-            marker=style.MARKERS[i],
-            markersize=5,
-            linestyle=style.DASHES[i],
-            label=str(label),
-        )
-    for name, look in style.BASELINES.items():
-        rows = baselines[baselines["map"] == name].sort_values("R")
-        if len(rows):
-            look = look | {"marker": None}
-            ax.plot(rows["R"], rows["mean"], zorder=1.5, linewidth=1.6, **look)
+        look = style.look(i)
+        ax.fill_between(rows["R"], low, rows["mean"] + rows["std"], color=look["color"], alpha=0.15, linewidth=0)
+        ax.plot(rows["R"], rows["mean"], markersize=5, label=str(label), **look)
+    for i, (name, rows) in enumerate(baselines.sort_values("R").groupby("map", sort=False)):
+        ax.plot(rows["R"], rows["mean"], zorder=1.5, linewidth=1.6, **(baseline_look(str(name), i) | {"marker": None}))
     style.number_axis(ax, list(curves["R"]))
     ax.set_xlabel("R")
     ax.set_ylabel("output MSE")

@@ -11,14 +11,15 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from favorbench.engine.scenario import load_scenario, override
+from favorbench.engine.scenario import load_scenario
+from favorbench.engine.study import Study
 from favorbench.files import write_text
 from favorbench.formats import format_value
 from favorbench.run import Progress, sweep
 from favorbench.studies.blog import figure as blog
 from favorbench.studies.blog import kernel_trick
 from favorbench.studies.blog.circles import circles
-from favorbench.studies.blog.claims import FIGURE_CLAIMS, Claim, kernel_trick_claims, rows_of
+from favorbench.studies.blog.claims import FIGURE_CLAIMS, Claim, by_draw, kernel_trick_claims
 
 
 class Report(NamedTuple):
@@ -106,15 +107,14 @@ def reproduce(
 
 def _reproduce(name: str, version: str, out: Path, workers: int, progress: Progress | None, seed: int | None) -> Report:
     curves = [curve for curve in CURVES[name] if version in ("both", curve.version)]
-    study = load_scenario(name, {"seed": seed})
-    study = override(
-        study,
-        maps=tuple(dict.fromkeys(c.map for c in curves)),
-        samplers=tuple(dict.fromkeys(c.sampler for c in curves)),
-    )
-    results = sweep(study, out / "runs" / f"{name}-{study.digest()[:6]}", workers, progress)
+    chosen = {
+        "maps": list(dict.fromkeys(curve.map for curve in curves)),
+        "samplers": list(dict.fromkeys(curve.sampler for curve in curves)),
+    }
+    study = Study.of(load_scenario(name, {"seed": seed} | chosen))
+    results = sweep(study, out / "runs" / f"{name}-{study.digest[:6]}", workers, progress)
     data = blog_statistics(results.trials, curves)
-    files = blog.draw(name, study.scale[0], data, baseline_statistics(results.trials), out)
+    files = blog.draw(name, study.scenario.scale[0], data, baseline_statistics(results.trials), out)
     claims = [claim for claim in FIGURE_CLAIMS[name](results.trials) if claim.version in {c.version for c in curves}]
     return Report(name, data, CHANGED[name], tuple(claims), tuple(files))
 
@@ -123,7 +123,7 @@ def blog_statistics(trials: pd.DataFrame, curves: Sequence[Curve]) -> pd.DataFra
     """The post's statistics for each curve and R: mean and population standard deviation; the median beside them."""
     records = []
     for curve in curves:
-        for size, mse in rows_of(trials, curve.map, curve.sampler).groupby("num_projections")["mse"]:
+        for size, mse in by_draw(trials, curve.map, curve.sampler).groupby("num_projections")["mse"]:
             records.append(
                 {
                     "version": curve.version,

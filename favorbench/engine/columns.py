@@ -1,0 +1,91 @@
+"""The columns of a row, each said once: what it holds, what it is for, where it comes from, what it says in words."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+from favorbench.metrics import METRICS
+
+if TYPE_CHECKING:
+    from favorbench.engine.plan import Draw
+    from favorbench.engine.scenario import Scenario
+
+Row = dict[str, Any]
+
+
+class Labels(Protocol):
+    """A row, as a dict or as pandas has it."""
+
+    def __getitem__(self, key: str, /) -> Any: ...
+
+
+class Column(NamedTuple):
+    """One column of the trials.
+
+    role: "draw" columns say which realisation it is, "cell" columns what was measured on, "estimator" columns what was
+    measured, "metric" columns what came out. optional: it may be missing. of: its value, where all rows of a draw share
+    it. words: its part in the description of a cell, "" where it is not worth a word.
+    """
+
+    name: str
+    kind: type
+    role: Literal["draw", "cell", "estimator", "metric"]
+    optional: bool = False
+    of: "Callable[[Scenario, Draw], Any] | None" = None
+    words: Callable[[Labels], str] | None = None
+
+
+def _length(row: Labels) -> str:
+    same = row["query_len"] == row["seq_len"]
+    length = f"L = {row['seq_len']}" if same else f"L = {row['query_len']} x {row['seq_len']}"
+    sampled = row["query_rows"] != row["query_len"]
+    return length + (f" ({row['query_rows']} query rows measured)" if sampled else "")
+
+
+#: An axis of the sweep is a key of ``Scenario`` and a line here. The sampler is missing where a map leaves none to vary
+#: and for baselines; R where it plays no part.
+COLUMNS: tuple[Column, ...] = (
+    Column("draw", int, "draw", of=lambda scenario, draw: draw.index),
+    Column("trial", int, "draw", of=lambda scenario, draw: draw.trial),
+    Column("input", str, "cell", of=lambda scenario, draw: draw.input,
+           words=lambda row: row["input"] if row["head"] == "-" else f"{row['input']} {row['head']}"),
+    Column("head", str, "cell", of=lambda scenario, draw: draw.head.label),
+    Column("scale", float, "cell", of=lambda scenario, draw: draw.scale, words=lambda row: f"scale {row['scale']:g}"),
+    Column("value_scale", float, "cell", of=lambda scenario, draw: scenario.value_scale,
+           words=lambda row: "" if row["value_scale"] == 1 else f"value scale {row['value_scale']:g}"),
+    Column("query_len", int, "cell", of=lambda scenario, draw: draw.head.query_len),
+    Column("query_rows", int, "cell", of=lambda scenario, draw: scenario.rows(draw.head.query_len)),
+    Column("seq_len", int, "cell", of=lambda scenario, draw: draw.head.seq_len, words=_length),
+    Column("head_dim", int, "cell", of=lambda scenario, draw: draw.head.head_dim,
+           words=lambda row: f"d = {row['head_dim']}"),
+    Column("causal", str, "cell", of=lambda scenario, draw: "yes" if scenario.causal else "no",
+           words=lambda row: "causal" if row["causal"] == "yes" else ""),
+    Column("dtype", str, "cell", of=lambda scenario, draw: draw.dtype,
+           words=lambda row: "" if row["dtype"] == "float64" else row["dtype"]),
+    Column("kind", str, "estimator"),
+    Column("map", str, "estimator"),
+    Column("sampler", str, "estimator", optional=True),
+    Column("num_projections", int, "estimator", optional=True),
+    Column("num_features", int, "estimator"),
+    *(Column(name, float, "metric") for name in METRICS),
+)  # fmt: skip
+
+
+def _names(*roles: str) -> tuple[str, ...]:
+    return tuple(column.name for column in COLUMNS if column.role in roles)
+
+
+#: The labels of a row, in the order of the table; the metrics follow.
+LABELS = _names("draw", "cell", "estimator")
+#: A cell is one value of each of these: an input and how it is measured.
+CELL = _names("cell")
+ESTIMATOR = _names("estimator")
+
+
+def of_draw(scenario: "Scenario", draw: "Draw") -> Row:
+    """What all rows of a draw share."""
+    return {column.name: column.of(scenario, draw) for column in COLUMNS if column.of}
+
+
+def describe_cell(row: Labels) -> str:
+    """ "gaussian, scale 1, L = 1024, d = 16" or "minilm L0H1, scale 1, L = 512, d = 32"."""
+    return ", ".join(filter(None, (column.words(row) for column in COLUMNS if column.words)))
