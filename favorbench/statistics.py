@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 
 LEVEL = 0.95
 
@@ -20,6 +21,14 @@ class Interval(NamedTuple):
     low: float
     high: float
     coverage: float
+
+
+class MeanInterval(NamedTuple):
+    """A mean with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
 
 
 class Comparison(NamedTuple):
@@ -49,6 +58,15 @@ def median_interval(x: np.ndarray, level: float = LEVEL) -> Interval:
 def interval_name(n: int) -> str:
     """What ``median_interval`` of n values is at its usual level: with fewer than 6 no interval covers that much."""
     return f"{LEVEL:.0%} interval".replace("%", " %") if 2.0 ** (1 - n) <= 1.0 - LEVEL else "smallest to largest"
+
+
+def mean_interval(x: np.ndarray) -> MeanInterval:
+    """The mean with its 95 % t-interval; without one where there is a single value."""
+    mean, count = float(np.mean(x)), len(x)
+    if count < 2:
+        return MeanInterval(mean, math.nan, math.nan)
+    half = float(scipy.special.stdtrit(count - 1, 0.975) * np.std(x, ddof=1)) / math.sqrt(count)
+    return MeanInterval(mean, mean - half, mean + half)
 
 
 def sign_test(differences: np.ndarray) -> float:
