@@ -11,7 +11,6 @@ import numpy as np
 from favorbench.numerics.arrays import Array, Features
 from favorbench.samplers.laws import PairLaw, RowLaw
 
-
 Randomness = Literal["omega", "own", "none"]
 
 
