@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 
 LEVEL = 0.95
 
@@ -20,6 +21,14 @@ class Interval(NamedTuple):
     low: float
     high: float
     coverage: float
+
+
+class MeanInterval(NamedTuple):
+    """A mean with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
 
 
 class Comparison(NamedTuple):
@@ -57,6 +66,15 @@ def fewest_draws(tests: int, level: float = LEVEL) -> int:
     n differences of one sign have the two-sided p-value 2^(1 - n), the smallest there is.
     """
     return 1 + math.ceil(math.log2(max(tests, 1) / (1.0 - level)))
+
+
+def mean_interval(x: np.ndarray) -> MeanInterval:
+    """The mean with its 95 % t-interval; without one where there is a single value."""
+    mean, count = float(np.mean(x)), len(x)
+    if count < 2:
+        return MeanInterval(mean, math.nan, math.nan)
+    half = float(scipy.special.stdtrit(count - 1, 0.975) * np.std(x, ddof=1)) / math.sqrt(count)
+    return MeanInterval(mean, mean - half, mean + half)
 
 
 def sign_test(differences: np.ndarray) -> float:

@@ -1,6 +1,6 @@
 """The answers every estimator must beat. A new one is one file and one line in BASELINES."""
 
-from favorbench.baselines.base import Answer, Baseline, Inputs
+from favorbench.baselines.base import Answer, Baseline, Question
 from favorbench.baselines.best_rank import BestRank
 from favorbench.baselines.nystrom import Nystrom, WildCat
 from favorbench.baselines.trivial import Taylor1, Taylor2, Uniform
@@ -14,4 +14,4 @@ def get_baseline(spec: str | Baseline) -> Baseline:
     return spec if isinstance(spec, Baseline) else build("baseline", spec, BASELINES, Baseline)
 
 
-__all__ = ["BASELINES", "Answer", "Baseline", "Inputs", "get_baseline"]
+__all__ = ["BASELINES", "Answer", "Baseline", "Question", "get_baseline"]

@@ -1,12 +1,13 @@
 """The best that any map of R features can do."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from favorbench.baselines.base import Answer, Baseline, Inputs
+from favorbench.baselines.base import Answer, Baseline, Question
+from favorbench.numerics.shapes import Float
 
 MATRIX_LIMIT = 1 << 22  # entries of the largest attention matrix that best-rank decomposes: 2048 x 2048
 
@@ -26,11 +27,18 @@ class BestRank(Baseline):
     needs_all_rows: ClassVar[bool] = True
     causal_safe: ClassVar[bool] = False  # a mask takes linear attention out of the matrices of rank R
     every_size: ClassVar[bool] = True
+    look: ClassVar[Mapping[str, object]] = {
+        "color": "0.45",
+        "linestyle": "-",
+        "label": "best-rank (rank R)",
+        "marker": "x",
+        "markersize": 5,
+    }
 
     def answers(
-        self, inputs: Inputs, exact: np.ndarray, sizes: tuple[int, ...], rng: np.random.Generator
+        self, question: Question, exact: Float[np.ndarray, "n d_v"], sizes: tuple[int, ...], rng: np.random.Generator
     ) -> Iterator[Answer]:
-        query, key = inputs.query, inputs.key
+        query, key = question.query, question.key
         if len(query) * len(key) > MATRIX_LIMIT:
             return
         logits = (query * query.shape[-1] ** -0.5) @ key.T
@@ -43,3 +51,11 @@ class BestRank(Baseline):
             output = output + left[:, start:size] @ coefficients[start:size]
             start = size
             yield Answer(size, size, output, None)
+
+    def flops(self, query_len: int, seq_len: int, head_dim: int, width: int) -> float:
+        """About 9 n^3 for an eigendecomposition with its vectors, and 2 n^2 l, here l = n or so, for A A^T."""
+        return 12.0 * query_len**3
+
+    def matrix_entries(self, query_len: int, seq_len: int, width: int) -> int:
+        """The logits, their exponentials, and A A^T with its eigenvectors, which are no larger where n <= l."""
+        return 4 * query_len * seq_len

@@ -1,13 +1,14 @@
 """Attention through R keys as landmarks."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from favorbench.baselines.base import Answer, Baseline, Inputs
+from favorbench.baselines.base import Answer, Baseline, Question
 from favorbench.baselines.landmarks import Landmarks, landmark_attention, pivoted_cholesky
+from favorbench.numerics.shapes import Float
 
 
 def _landmark_answers(
@@ -17,6 +18,11 @@ def _landmark_answers(
     answers = landmark_attention(query, key, value, landmarks, sizes)
     for size, (output, normaliser) in zip(sizes, answers, strict=True):
         yield Answer(size, landmarks.count(size), output, normaliser)
+
+
+def _landmark_flops(query_len: int, seq_len: int, head_dim: int, width: int) -> float:
+    """One product of R landmarks with all tokens and their values, and the factorisation, O(tokens R^2)."""
+    return 2.0 * (query_len + seq_len) * width * (width + 2 * head_dim)
 
 
 @dataclass(frozen=True)
@@ -32,15 +38,25 @@ class Nystrom(Baseline):
     description: ClassVar[str] = "the softmax kernel through R keys, sampled uniformly, as landmarks"
     every_size: ClassVar[bool] = True
     causal_safe: ClassVar[bool] = False
+    look: ClassVar[Mapping[str, object]] = {
+        "color": "0.6",
+        "linestyle": "--",
+        "label": "nystrom (R landmarks)",
+        "marker": "+",
+        "markersize": 6,
+    }
 
     def answers(
-        self, inputs: Inputs, exact: np.ndarray, sizes: tuple[int, ...], rng: np.random.Generator
+        self, question: Question, exact: Float[np.ndarray, "n d_v"], sizes: tuple[int, ...], rng: np.random.Generator
     ) -> Iterator[Answer]:
-        query, key = (a * a.shape[-1] ** -0.25 for a in (inputs.query, inputs.key))
+        query, key = (a * a.shape[-1] ** -0.25 for a in (question.query, question.key))
         order = rng.permutation(len(key))[: sizes[-1]]
         landmarks = pivoted_cholesky(key[order], len(order), lambda residual, step: step)
         landmarks = landmarks._replace(chosen=order[landmarks.chosen])
-        yield from _landmark_answers(query, key, inputs.value, landmarks, sizes)
+        yield from _landmark_answers(query, key, question.value, landmarks, sizes)
+
+    def flops(self, query_len: int, seq_len: int, head_dim: int, width: int) -> float:
+        return _landmark_flops(query_len, seq_len, head_dim, width)
 
 
 @dataclass(frozen=True)
@@ -57,11 +73,18 @@ class WildCat(Baseline):
     description: ClassVar[str] = "the softmax kernel through R keys as landmarks, by randomly pivoted Cholesky"
     every_size: ClassVar[bool] = True
     causal_safe: ClassVar[bool] = False
+    look: ClassVar[Mapping[str, object]] = {
+        "color": "0.6",
+        "linestyle": "-",
+        "label": "wildcat (R landmarks)",
+        "marker": "*",
+        "markersize": 5,
+    }
 
     def answers(
-        self, inputs: Inputs, exact: np.ndarray, sizes: tuple[int, ...], rng: np.random.Generator
+        self, question: Question, exact: Float[np.ndarray, "n d_v"], sizes: tuple[int, ...], rng: np.random.Generator
     ) -> Iterator[Answer]:
-        query, key = (a * a.shape[-1] ** -0.25 for a in (inputs.query, inputs.key))
+        query, key = (a * a.shape[-1] ** -0.25 for a in (question.query, question.key))
         norms = np.sum(key * key, axis=-1)
 
         def choose(residual: np.ndarray, step: int) -> int:
@@ -69,4 +92,11 @@ class WildCat(Baseline):
             return int(np.argmax(norms + np.log(residual) + rng.gumbel(size=len(residual))))
 
         landmarks = pivoted_cholesky(key, sizes[-1], choose)
-        yield from _landmark_answers(query, key, inputs.value, landmarks, sizes)
+        yield from _landmark_answers(query, key, question.value, landmarks, sizes)
+
+    def flops(self, query_len: int, seq_len: int, head_dim: int, width: int) -> float:
+        return _landmark_flops(query_len, seq_len, head_dim, width)
+
+    def matrix_entries(self, query_len: int, seq_len: int, width: int) -> int:
+        """The rows of the Cholesky factor, over all keys; nystrom has rows over its landmarks only."""
+        return seq_len * width

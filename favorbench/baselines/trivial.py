@@ -1,6 +1,6 @@
 """The answers every estimator must beat: trivial ones, and the best that any map of R features can do."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,8 +8,9 @@ import numpy as np
 
 from favorbench.attention.estimator import Estimator
 from favorbench.attention.linear import attention_estimates
-from favorbench.baselines.base import Answer, Baseline, Inputs
+from favorbench.baselines.base import Answer, Baseline, Question
 from favorbench.maps import Taylor
+from favorbench.numerics.shapes import Float
 
 
 @dataclass(frozen=True)
@@ -19,20 +20,21 @@ class Uniform(Baseline):
     name: ClassVar[str] = "uniform"
     reference: ClassVar[str] = "-"
     description: ClassVar[str] = "uniform attention: the mean of V for every query"
+    look: ClassVar[Mapping[str, object]] = {"color": "black", "linestyle": "--", "label": "uniform (mean of V)"}
 
     def answers(
-        self, inputs: Inputs, exact: np.ndarray, sizes: tuple[int, ...], rng: np.random.Generator
+        self, question: Question, exact: Float[np.ndarray, "n d_v"], sizes: tuple[int, ...], rng: np.random.Generator
     ) -> Iterator[Answer]:
-        if inputs.positions is None:
-            yield Answer(0, 1, np.broadcast_to(np.mean(inputs.value, axis=0), exact.shape), None)
+        if question.positions is None:
+            yield Answer(0, 1, np.broadcast_to(np.mean(question.value, axis=0), exact.shape), None)
             return
-        means = np.cumsum(inputs.value, axis=0) / np.arange(1, len(inputs.value) + 1)[:, None]
-        yield Answer(0, 1, means[inputs.positions], None)
+        means = np.cumsum(question.value, axis=0) / np.arange(1, len(question.value) + 1)[:, None]
+        yield Answer(0, 1, means[question.positions], None)
 
 
-def taylor_attention(inputs: Inputs, order: int) -> Answer:
+def taylor_attention(question: Question, order: int) -> Answer:
     """Linear attention with the explicit features of the Taylor polynomial of exp(x.y), in tiles."""
-    query, key, value, positions = inputs
+    query, key, value, positions = question
     estimator, no_omega = Estimator(Taylor(order), None, (1,)), query[:1] * 0.0
     found = list(
         attention_estimates(query, key, value, no_omega, [estimator], causal=positions is not None, positions=positions)
@@ -48,11 +50,12 @@ class Taylor1(Baseline):
     name: ClassVar[str] = "taylor-1"
     reference: ClassVar[str] = "first order of exp(x.y)"
     description: ClassVar[str] = "linear attention with the kernel 1 + x.y: d + 1 features, no randomness"
+    look: ClassVar[Mapping[str, object]] = {"color": "0.45", "linestyle": "-.", "label": "taylor-1"}
 
     def answers(
-        self, inputs: Inputs, exact: np.ndarray, sizes: tuple[int, ...], rng: np.random.Generator
+        self, question: Question, exact: Float[np.ndarray, "n d_v"], sizes: tuple[int, ...], rng: np.random.Generator
     ) -> Iterator[Answer]:
-        yield taylor_attention(inputs, order=1)
+        yield taylor_attention(question, order=1)
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,9 @@ class Taylor2(Baseline):
     name: ClassVar[str] = "taylor-2"
     reference: ClassVar[str] = "Arora et al. 2024 (Based), arXiv 2402.18668"
     description: ClassVar[str] = "linear attention with the kernel 1 + x.y + (x.y)^2/2: (d + 1)(d + 2)/2 features"
+    look: ClassVar[Mapping[str, object]] = {"color": "0.45", "linestyle": ":", "label": "taylor-2"}
 
     def answers(
-        self, inputs: Inputs, exact: np.ndarray, sizes: tuple[int, ...], rng: np.random.Generator
+        self, question: Question, exact: Float[np.ndarray, "n d_v"], sizes: tuple[int, ...], rng: np.random.Generator
     ) -> Iterator[Answer]:
-        yield taylor_attention(inputs, order=2)
+        yield taylor_attention(question, order=2)

@@ -1,16 +1,18 @@
-"""The machine a run uses: its allocator, its BLAS threads, its rates."""
+"""The machine a run uses: its BLAS threads, its allocator, its free memory, its rates."""
 
 import contextlib
-import ctypes
 import functools
-import sys
-import time
+import os
+import timeit
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import threadpoolctl
 
+from favorbench.errors import ScenarioError
+from favorbench.formats import format_bytes
 from favorbench.numerics.arrays import cos_sin
 
 
@@ -24,11 +26,7 @@ class Rates(NamedTuple):
 
 @contextlib.contextmanager
 def one_core() -> Iterator[None]:
-    """One BLAS thread inside, so that sums have the same order everywhere, and an allocator that keeps freed tiles.
-
-    By default glibc gives a tile of a MiB back to the system when it is freed, and the next one costs a page fault
-    every 4 KiB: attention then takes three to four times as long. Elsewhere than on glibc nothing is changed.
-    """
+    """One BLAS thread inside, so that sums have the same order everywhere, and an allocator that keeps freed tiles."""
     keep_freed_memory()
     with threadpoolctl.threadpool_limits(1):
         yield
@@ -36,12 +34,75 @@ def one_core() -> Iterator[None]:
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Let malloc keep up to 256 MiB of freed memory for the next arrays, for the rest of the process."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:
-        trim_threshold, mmap_threshold = -1, -3  # their numbers in malloc.h
-        mallopt(mmap_threshold, 1 << 25)
-        mallopt(trim_threshold, 1 << 28)
+    """Let malloc keep freed tiles for the next arrays: on glibc attention is then three to four times as fast.
+
+    By default glibc gives a tile of a MiB back to the system when it is freed, and the next one costs a page fault
+    every 4 KiB; but once an array of up to 32 MiB was freed, all that are smaller come from memory that is kept. So one
+    is, untouched: no more than what any program does that frees an array, and nothing at all with other libraries.
+    """
+    np.empty((1 << 25) - (1 << 16), dtype=np.uint8)
+
+
+def available_memory() -> int | None:
+    """Bytes that may still be allocated: those of the machine, or of the container if fewer; None where unknown."""
+    known = [bytes_left for bytes_left in (_free_of_machine(), *_free_of_groups()) if bytes_left is not None]
+    return max(0, min(known)) if known else None
+
+
+def check_memory(needed: float, what: str, remedy: str) -> None:
+    """Raise ScenarioError if so many bytes are not to be had, before anything is allocated."""
+    available = available_memory()
+    if available is not None and needed > available:
+        raise ScenarioError(
+            f"{what} needs {format_bytes(needed)} of memory, and {format_bytes(available)} are available: {remedy}"
+        )
+
+
+def _free_of_machine() -> int | None:
+    """What Linux says is available; elsewhere all the memory there is, which is at least a bound."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # no sysconf on Windows
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None
+
+
+def _free_of_groups() -> Iterator[int]:
+    """What is left in the control groups that this process is in, where they have limits."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("", "memory"):
+            names = VERSION_1 if controllers else VERSION_2
+            yield from left_in_group(Path("/sys/fs/cgroup", controllers), path, names)
+
+
+#: The files of a control group that hold its limit and what it uses.
+VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+VERSION_2 = ("memory.max", "memory.current")
+
+
+def left_in_group(root: Path, path: str, names: tuple[str, str]) -> Iterator[int]:
+    """What is left in a control group and in each that it is part of, where there is a limit."""
+    group = root / path.lstrip("/")
+    for folder in (group, *group.parents):
+        if folder.is_relative_to(root):
+            with contextlib.suppress(OSError, ValueError):  # "max": no limit
+                limit, used = (int((folder / name).read_text()) for name in names)
+                yield limit - used + _cached(folder)
+
+
+def _cached(folder: Path) -> int:
+    """Bytes of files that a control group counts as used, and gives up when memory is short."""
+    try:
+        pairs = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    except OSError:
+        return 0
+    return next((int(value) for name, value in pairs if name in ("inactive_file", "total_inactive_file")), 0)
 
 
 def rates(gemm: Callable[[], object], flops: float, repeats: int = 5) -> Rates:
@@ -56,9 +117,4 @@ def rates(gemm: Callable[[], object], flops: float, repeats: int = 5) -> Rates:
 
 def best_time(operation: Callable[[], object], repeats: int = 5) -> float:
     """The shortest of a few runs, in seconds."""
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        operation()
-        times.append(time.perf_counter() - start)
-    return min(times)
+    return min(timeit.repeat(operation, number=1, repeat=repeats))

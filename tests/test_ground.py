@@ -1,0 +1,125 @@
+"""What everything stands on: values as text and JSON, checks of parameters, the memory there is."""
+
+import json
+import math
+import subprocess
+import sys
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from favorbench.errors import ScenarioError
+from favorbench.formats import format_bytes, plain, shortened
+from favorbench.numerics import machine
+from favorbench.parameters import check_between, check_positive, check_whole
+from favorbench.statistics import mean_interval
+
+
+class Pair(NamedTuple):
+    left: float
+    right: tuple[float, ...]
+
+
+def test_plain_values_are_json_whatever_is_in_them():
+    value = {"a": Pair(math.inf, (1.0, math.nan)), "b": [np.float64(-math.inf), "text", 3, None, True]}
+    assert plain(value) == {"a": {"left": None, "right": [1.0, None]}, "b": [None, "text", 3, None, True]}
+    json.dumps(plain(value), allow_nan=False)
+
+
+def test_texts_of_any_length_fit_into_a_message():
+    assert shortened("x" * 80) == "x" * 80
+    assert shortened("x" * 5000) == "x" * 77 + "..."
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (3 << 30, "3.0 GiB"), (700 << 40, "700 TiB")],
+)
+def test_bytes_have_the_unit_that_fits(count, text):
+    assert format_bytes(count) == text
+
+
+NO_NUMBERS = [True, math.nan, math.inf, "1", None, [1.0], 10**400, np.array(1.0)]
+
+
+@pytest.mark.parametrize("value", [*NO_NUMBERS, 0, -1.0])
+def test_what_is_no_positive_number_is_refused(value):
+    with pytest.raises(ValueError, match=r"^eps must be a positive number, got ") as caught:
+        check_positive("eps", value)
+    assert len(str(caught.value)) < 120
+
+
+@pytest.mark.parametrize("value", [*NO_NUMBERS, 1.0, 0.4])
+def test_what_lies_outside_is_refused(value):
+    with pytest.raises(ValueError, match=r"^p must be a number from 0.5 up to, but not, 1, got "):
+        check_between("p", value, 0.5, 1.0)
+
+
+@pytest.mark.parametrize("value", [*NO_NUMBERS, 2.0, 0, 5])
+def test_what_is_no_whole_number_is_refused(value):
+    with pytest.raises(ValueError, match=r"^n must be a whole number from 1 to 4, got "):
+        check_whole("n", value, 1, 4)
+
+
+def test_numbers_are_taken():
+    check_positive("eps", 1e-300)
+    check_positive("eps", 3, most=3)
+    check_between("p", 0.5, 0.5, 1)
+    check_whole("n", 4, 1, 4)
+    with pytest.raises(ValueError, match="at most 3, or left out, got 4"):
+        check_positive("eps", 4, most=3, otherwise="left out")
+
+
+def test_mean_intervals_are_those_of_student():
+    values = np.random.default_rng(0).normal(size=9)
+    low, high = stats.t.interval(0.95, 8, loc=values.mean(), scale=stats.sem(values))
+    np.testing.assert_allclose(mean_interval(values), (values.mean(), low, high), rtol=1e-12)
+    assert mean_interval(values[:1])[0] == values[0] and math.isnan(mean_interval(values[:1]).low)
+
+
+def test_there_is_memory_and_more_than_all_of_it_is_refused(monkeypatch):
+    available = machine.available_memory()
+    assert available is None or 1 << 20 < available < 1 << 50
+    monkeypatch.setattr(machine, "available_memory", lambda: 1 << 30)
+    machine.check_memory(1 << 30, "this", "use less")
+    with pytest.raises(ScenarioError, match=r"^this needs 2.0 GiB of memory, and 1.0 GiB are available: use less$"):
+        machine.check_memory(2 << 30, "this", "use less")
+    monkeypatch.setattr(machine, "available_memory", lambda: None)
+    machine.check_memory(1 << 60, "this", "nobody knows")
+
+
+def test_the_memory_of_a_container_counts(monkeypatch, tmp_path):
+    """Version 2 and version 1 of control groups, with what a parent allows; files in the cache can be given up."""
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    for folder, limit, used in ((tmp_path, "max", 9), (tmp_path / "a", "1000", 600), (tmp_path / "a/b", "max", 500)):
+        (folder / "memory.max").write_text(f"{limit}\n")
+        (folder / "memory.current").write_text(f"{used}\n")
+        (folder / "memory.stat").write_text("anon 1\ninactive_file 100\n")
+    assert list(machine.left_in_group(tmp_path, "/a/b", machine.VERSION_2)) == [500]
+    (tmp_path / "a" / "memory.limit_in_bytes").write_text("2000")
+    (tmp_path / "a" / "memory.usage_in_bytes").write_text("600")
+    assert list(machine.left_in_group(tmp_path, "/a/b", machine.VERSION_1)) == [1500]
+    assert list(machine.left_in_group(tmp_path, "/absent", machine.VERSION_1)) == []
+
+
+def test_a_library_call_leaves_the_threads_and_the_allocator_as_they_were():
+    """No mallopt: that would hold for the rest of the caller's program."""
+    code = """
+import ctypes
+class Watched(ctypes.CDLL):
+    def __getattr__(self, name):
+        assert name != "mallopt"
+        return super().__getattr__(name)
+ctypes.CDLL = Watched
+import threadpoolctl
+from favorbench.numerics.machine import one_core
+import numpy as np
+threads = lambda: [pool["num_threads"] for pool in threadpoolctl.threadpool_info()]
+before = threads()
+with one_core():
+    assert set(threads()) <= {1}
+assert threads() == before
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
