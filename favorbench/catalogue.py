@@ -1,6 +1,7 @@
 """What there is, as records: for ``favorbench list``. Each family imports what it needs, and no more."""
 
 import tomllib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from favorbench.errors import ScenarioError
@@ -10,15 +11,8 @@ if TYPE_CHECKING:
 
 
 def records(what: str) -> list[dict[str, Any]]:
-    """One record for each member of a family; "name" first."""
-    return {
-        "maps": _maps,
-        "samplers": _samplers,
-        "inputs": _inputs,
-        "scenarios": _scenarios,
-        "metrics": _metrics,
-        "baselines": _baselines,
-    }[what]()
+    """One record for each member of a family, in the order of its registry; "name" first."""
+    return FAMILIES[what]()
 
 
 def papers(what: str) -> list[dict[str, Any]]:
@@ -44,7 +38,7 @@ def bibtex(what: str) -> str:
 def _with_references(what: str) -> list[dict[str, Any]]:
     found = records(what)
     if "reference" not in found[0]:
-        raise ScenarioError(f"list {what} has no papers; maps, samplers and baselines have")
+        raise ScenarioError(f"there are no papers behind {what}; behind maps, samplers and baselines there are")
     return found
 
 
@@ -99,17 +93,11 @@ def _samplers() -> list[dict[str, Any]]:
 
 
 def _inputs() -> list[dict[str, Any]]:
-    from favorbench.inputs import INPUTS, SHIPPED, File
+    from favorbench.inputs import INPUTS, SHIPPED
 
-    laws = [{"name": law.name, "description": law.description} for law in INPUTS if law is not File]
-    shipped = [
-        {
-            "name": name,
-            "description": "four real heads of all-MiniLM-L6-v2 on 512 tokens (L0H1, L0H5, L5H0, L5H8), d = 32",
-        }
-        for name in SHIPPED
-    ]
-    return [*laws, *shipped, {"name": "PATH", "description": File.description}]
+    laws = [{"name": law.name, "description": law.description} for law in INPUTS if not law.suffixes]
+    shipped = [{"name": name, "description": file.description} for name, file in SHIPPED.items()]
+    return laws + shipped + [{"name": "PATH", "description": law.description} for law in INPUTS if law.suffixes]
 
 
 def _scenarios() -> list[dict[str, Any]]:
@@ -146,3 +134,13 @@ def _features(member: "FeatureMap") -> str:
 
 def _yes(value: bool) -> str:
     return "yes" if value else "no"
+
+
+FAMILIES: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    "maps": _maps,
+    "samplers": _samplers,
+    "inputs": _inputs,
+    "scenarios": _scenarios,
+    "metrics": _metrics,
+    "baselines": _baselines,
+}

@@ -1,10 +1,47 @@
-"""Files written whole or not at all, and failures of the file system in one line."""
+"""Files read and written with failures in one line: only regular files are read, and files are written whole."""
 
 import contextlib
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
-from favorbench.errors import StoreError
+from favorbench.errors import FavorbenchError, InputError, StoreError
+
+
+def read_regular(path: str | Path, what: str, error: type[FavorbenchError] = InputError) -> bytes:
+    """The contents of a file that a user named; what: what it should hold, for the message. Raises ``error``."""
+    with open_regular(path, what, error) as file:
+        return file.read()
+
+
+@contextlib.contextmanager
+def open_regular(path: str | Path, what: str, error: type[FavorbenchError] = InputError) -> Iterator[BinaryIO]:
+    """A regular file, open for reading; failures to open or read it, in one line, as ``error``.
+
+    A named pipe would wait for a writer for ever, and a device may have no end: both are refused.
+    """
+    try:
+        with os.fdopen(_opened(path), "rb") as file:
+            yield file
+    except OSError as failure:
+        raise error(f"cannot read {what} {str(path)!r}: {failure.strerror or failure}") from None
+
+
+def _opened(path: str | Path) -> int:
+    """A descriptor of a regular file. Raises OSError."""
+    # O_NONBLOCK: to open a pipe without a writer must not wait either. O_BINARY: Windows has it, and needs it.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        descriptor = os.open(path, flags)
+    except ValueError as failure:
+        raise OSError(str(failure)) from None  # a NUL in the path
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError("it is a directory" if stat.S_ISDIR(mode) else "it is no regular file (a pipe, a socket or a device)")
 
 
 def write_text(path: Path, text: str) -> None:

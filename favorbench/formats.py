@@ -1,6 +1,8 @@
-"""How names, numbers and values are written: in tables, figures, messages and JSON."""
+"""How names, numbers and results are written, in every table, figure and message, and in JSON."""
 
 import math
+import re
+from collections.abc import Mapping
 from typing import Any
 
 #: Short names that are accepted beside the full ones, in TOML and in ``--by``.
@@ -12,15 +14,23 @@ HEADINGS = {full: short for short, full in ALIASES.items()}
 #: Metrics that are near 1 and read best as plain decimals.
 _PLAIN = ("relative_error", "rounding", "skill", "bad_normalisers")
 
+# What a terminal obeys instead of showing (C0, DEL, C1: escape sequences, bells, line breaks), what reorders the text
+# around it (marks, embeddings and overrides of direction), and halves of characters, which no file can hold.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
 
 def format_value(value: float, metric: str, floor: float = 0.0) -> str:
-    """Two or three significant digits; counts as they are; what is positive and below ``floor`` as "<1e-28"."""
-    if 0 < value < floor:
-        return f"<1e{math.ceil(math.log10(floor))}"
+    """Two or three significant digits; counts as they are.
+
+    floor: what rounding alone can make of this value. What lies below is no measurement, and its digits differ from
+    one machine to the next: it is printed as less than the power of ten above the floor, "<1e-15".
+    """
     if metric == "n":
         return f"{value:.0f}"
     if not math.isfinite(value):
         return "-" if math.isnan(value) else "inf"
+    if 0 < abs(value) < floor:
+        return f"<1e{math.ceil(math.log10(floor) - 1e-9)}"
     if (metric in _PLAIN and 1e-3 <= abs(value) < 1e3) or value == 0:
         return f"{value:.3f}" if abs(value) < 10 else f"{value:.0f}"
     mantissa, exponent = f"{value:.1e}".split("e")
@@ -40,12 +50,28 @@ def shortened(text: str, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
+def printable(text: str, but: str = "") -> str:
+    r"""A name from a file, or any text, that can only be seen: ESC becomes ``\x1b`` and so on; ``but``: what may stay.
+
+    Names of heads, maps and files come from whoever made the file; printed raw, they command the terminal.
+    """
+    return _UNPRINTABLE.sub(lambda match: match[0] if match[0] in but else ascii(match[0])[1:-1], text)
+
+
 def plain(value: Any) -> Any:
-    """A value as JSON can hold it: a named tuple is a dict, any other sequence a list, what is no number null."""
-    if isinstance(value, dict):
-        return {key: plain(one) for key, one in value.items()}
-    if hasattr(value, "_asdict"):
-        return plain(value._asdict())
-    if isinstance(value, tuple | list):
-        return [plain(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    """A result as JSON has it: dicts, lists, texts and numbers; what is no finite number is null.
+
+    Named tuples and objects with ``as_dict`` become dicts; NumPy's numbers and arrays Python's; paths texts.
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, str) else str(key): plain(item) for key, item in value.items()}
+    for convert in ("as_dict", "_asdict", "tolist"):
+        if hasattr(value, convert):
+            return plain(getattr(value, convert)())
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    return str(value)

@@ -2,5 +2,5 @@
 
 from collections.abc import Callable
 
-#: Called with (what is done, what there is in all): draws, matrices, timings.
-Progress = Callable[[int, int], None]
+#: Called with (what is done, what there is in all), and with the name of the step where steps have names.
+Progress = Callable[..., None]

@@ -1,6 +1,7 @@
 """One look for every figure: colours, panels, captions, files."""
 
 import contextlib
+import io
 import itertools
 import math
 import textwrap
@@ -8,14 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+import matplotlib.style
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from favorbench.errors import StoreError
-from favorbench.files import write_text
+from favorbench.files import write_text, write_whole
 
 #: Okabe & Ito's colours, told apart with any colour vision; each also has its own marker and dash.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933")
@@ -87,18 +87,17 @@ def finish(figure: Figure, axes: Sequence[Axes], caption: str) -> None:
 
 
 def save(figure: Figure, directory: Path, name: str, data: pd.DataFrame) -> list[Path]:
-    """Write name.png, name.svg, and name.csv with the plotted numbers. Raises StoreError."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        written = []
-        for kind, metadata in (("png", {"Software": "favorbench"}), ("svg", {"Date": None, "Creator": "favorbench"})):
-            path = directory / f"{name}.{kind}"
-            figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.12, facecolor="white", metadata=metadata)
-            written.append(path)
-    except OSError as error:
-        raise StoreError(f"cannot write figures to {directory}: {error.strerror or error}") from None
+    """Write name.png, name.svg, and name.csv with the plotted numbers, each whole or not at all. Raises StoreError."""
+    files = []
+    for kind, metadata in (("png", {"Software": "favorbench"}), ("svg", {"Date": None, "Creator": "favorbench"})):
+        image = io.BytesIO()
+        figure.savefig(
+            image, format=kind, dpi=150, bbox_inches="tight", pad_inches=0.12, facecolor="white", metadata=metadata
+        )
+        files.append(directory / f"{name}.{kind}")
+        write_whole(files[-1], image.getvalue())
     write_text(directory / f"{name}.csv", data.to_csv(index=False))
-    return [*written, directory / f"{name}.csv"]
+    return [*files, directory / f"{name}.csv"]
 
 
 def log_limits(ax: Axes, values: Sequence[float], fill: Sequence[float] = ()) -> None:
@@ -130,5 +129,8 @@ def _evenly_spaced(ordered: Sequence[float]) -> bool:
 
 
 def context() -> contextlib.AbstractContextManager[None]:
-    """The settings every figure is drawn with, as a context manager."""
-    return matplotlib.rc_context(RC)  # pyright: ignore[reportArgumentType]
+    """The settings every figure is drawn with, as a context manager: matplotlib's own defaults, and RC on top.
+
+    Not on top of what a matplotlibrc says: figures are the same in every directory, and need no LaTeX.
+    """
+    return matplotlib.style.context(["default", RC])  # pyright: ignore[reportArgumentType]

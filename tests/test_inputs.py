@@ -1,16 +1,24 @@
 """Input laws: their distributions, and every way a file can be wrong."""
 
 import hashlib
+import importlib
+import json
+import os
+import pkgutil
 import re
+import struct
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import deserialize
 from safetensors.numpy import save_file
 from scipy import stats
 
+from favorbench import catalogue, inputs
 from favorbench.errors import InputError, ScenarioError
-from favorbench.inputs import File, Head, data_directory, get_input
+from favorbench.inputs import INPUTS, File, Gaussian, Head, InputLaw, data_directory, get_input
 from favorbench.numerics.streams import stream
 
 ALPHA = 1e-8
@@ -18,10 +26,10 @@ ALPHA = 1e-8
 
 def test_gaussian_inputs_are_standard_normal_and_independent():
     head = Head("-", 2000, 2000, 5)
-    inputs = get_input("gaussian").draw(stream(0, "test"), head)
-    for a in inputs:
+    drawn = get_input("gaussian").draw(stream(0, "test"), head)
+    for a in drawn:
         assert stats.kstest(a.ravel(), "norm").pvalue > ALPHA
-    flat = np.stack([a.ravel() for a in inputs])
+    flat = np.stack([a.ravel() for a in drawn])
     assert np.max(np.abs(np.corrcoef(flat) - np.eye(3))) < stats.norm.isf(ALPHA / 6) / np.sqrt(flat.shape[1])
 
 
@@ -74,7 +82,9 @@ def test_seq_len_takes_the_first_tokens(rng):
     assert law.draw(stream(0), head).key.shape == (4, 2)
     with pytest.raises(ScenarioError, match="has 9 tokens"):
         law.heads((10,), None)
-    with pytest.raises(ScenarioError, match="head_dim 2: leave -d out"):
+    with pytest.raises(
+        ScenarioError, match=r"`head_dim` 3 was asked for, but in\.npz has head_dim 2: leave `head_dim` out"
+    ):
         law.heads(None, (3,))
 
 
@@ -86,7 +96,7 @@ GOOD = {"q": np.ones((2, 4, 3)), "k": np.ones((2, 4, 3)), "v": np.ones((2, 4, 3)
     [
         ({"q": None}, "no array 'q' (or 'query'); the file has 'k', 'v'"),
         ({"q": np.ones(3)}, "shape (3,)"),
-        ({"q": np.ones((2, 4, 3), dtype=int)}, "int64; it must be float64, float32 or float16"),
+        ({"q": np.ones((2, 4, 3), dtype=int)}, "int64; it must be float64, float32, float16 or bfloat16"),
         ({"v": np.full((2, 4, 3), np.nan)}, "24 values that are NaN or infinite"),
         ({"k": np.ones((2, 4, 5))}, "q has head_dim 3 and k has 5"),
         ({"v": np.ones((2, 6, 3))}, "k has 4 tokens and v has 6"),
@@ -117,3 +127,102 @@ def test_a_truncated_file_is_named(name):
 def test_unknown_inputs_are_named():
     with pytest.raises(ScenarioError, match=re.escape("unknown inputs 'gausian' (did you mean 'gaussian'?)")):
         get_input("gausian")
+    with pytest.raises(
+        ScenarioError, match="`inputs`: a ndarray was given; allowed: gaussian, sphere, minilm, or a path"
+    ):
+        get_input(np.ones(3))
+
+
+def test_every_law_is_registered():
+    """One file and one line: a law that is defined and not in INPUTS would be in no list and in no test."""
+    modules = [importlib.import_module(f"{inputs.__name__}.{m.name}") for m in pkgutil.iter_modules(inputs.__path__)]
+    defined = {
+        law
+        for module in modules
+        for law in vars(module).values()
+        if isinstance(law, type) and issubclass(law, InputLaw) and law is not InputLaw
+    }
+    assert defined == set(INPUTS)
+    assert all(law.description and law.name for law in INPUTS)
+
+
+@dataclass(frozen=True)
+class Ones(Gaussian):
+    name = "ones"
+    description = "all ones"
+
+
+@dataclass(frozen=True)
+class Raw(File):
+    description = "numbers without a header"
+    suffixes = (".raw",)
+
+
+def test_what_is_registered_is_listed_and_accepted(monkeypatch):
+    monkeypatch.setattr(inputs, "INPUTS", (*INPUTS, Ones, Raw))
+    listed = {record["name"]: record["description"] for record in catalogue.records("inputs")}
+    assert listed["ones"] == "all ones" and get_input("ones(std=2.0)") == Ones(std=2.0)
+    assert "numbers without a header" in [r["description"] for r in catalogue.records("inputs")]
+    assert get_input("a.RAW") == Raw("a.RAW", label="a.RAW")
+    with pytest.raises(
+        ScenarioError, match=re.escape("(did you mean 'ones'?); allowed: gaussian, sphere, ones, minilm")
+    ):
+        get_input("onez")
+
+
+def test_a_second_shipped_file_has_words_of_its_own(monkeypatch):
+    monkeypatch.setitem(inputs.SHIPPED, "second", inputs.SHIPPED["minilm"]._replace(description="another model"))
+    described = {record["name"]: record["description"] for record in catalogue.records("inputs")}
+    assert described["second"] == "another model" != described["minilm"]
+    assert get_input("second").heads(None, None) == get_input("minilm").heads(None, None)
+
+
+def safetensors(**tensors: tuple[str, tuple[int, ...], bytes]) -> bytes:
+    """A file of tensors of any type: a length, a header in JSON, the bytes."""
+    header, data = {}, b""
+    for name, (kind, shape, content) in tensors.items():
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": (len(data), len(data) + len(content))}
+        data += content
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def test_bfloat16_is_read_exactly(rng):
+    """Every bfloat16 is a float32 whose lower half is zero: signs, subnormal numbers and the largest come through."""
+    halves = np.concatenate(
+        [rng.integers(0, 1 << 16, 90).astype("<u2"), np.array([0, 0x8000, 1, 0x7F, 0x80, 0x7F7F], "<u2")]
+    )
+    halves = np.where((halves & 0x7F80) == 0x7F80, 0x3F80, halves).astype("<u2").reshape(2, 16, 3)  # finite ones only
+    Path("in.safetensors").write_bytes(
+        safetensors(**{name: ("BF16", halves.shape, halves.tobytes()) for name in "qkv"})
+    )
+    assert len(deserialize(Path("in.safetensors").read_bytes())) == 3  # the reader takes it for such a file
+    law = get_input("in.safetensors")
+    drawn = law.draw(stream(0), law.heads(None, None)[1])
+    exponent, fraction = (halves[1].astype(int) >> 7) & 0xFF, halves[1].astype(int) & 0x7F
+    magnitude = np.where(exponent > 0, 1 + fraction / 128, fraction / 64) * 2.0 ** (exponent - 127)
+    np.testing.assert_array_equal(drawn.key, np.where(halves[1] >> 15, -magnitude, magnitude))
+    assert isinstance(law, File) and law.notes()[0] == "q: bfloat16 read as float64 (exact)"
+
+
+def test_a_type_without_numbers_for_it_is_named():
+    one = ("F32", (2, 3), np.ones((2, 3), "<f4").tobytes())
+    Path("in.safetensors").write_bytes(safetensors(q=("F8_E4M3", (2, 3), b"\x38" * 6), k=one, v=one))
+    with pytest.raises(InputError, match=re.escape("array 'q' is F8_E4M3; it must be float64, float32, float16 or")):
+        get_input("in.safetensors").heads(None, None)
+    Path("in.safetensors").write_bytes(safetensors(q=one, k=one, v=one, scales=("F8_E4M3", (6,), b"\x38" * 6)))
+    assert len(get_input("in.safetensors").heads(None, None)) == 1  # what is not asked for may be of any type
+
+
+@pytest.mark.parametrize("name", ["pipe.npz", "pipe.safetensors"])
+def test_a_named_pipe_is_refused_at_once(name):
+    os.mkfifo(name)
+    with pytest.raises(InputError, match=f"cannot read inputs '{name}': it is no regular file"):
+        get_input(name).heads(None, None)
+    with pytest.raises(InputError, match="it is no regular file"):
+        get_input(name).digest()
+
+
+def test_the_digest_is_that_of_the_file():
+    np.savez("in.npz", **GOOD)
+    assert get_input("in.npz").digest() == hashlib.sha256(Path("in.npz").read_bytes()).hexdigest()

@@ -5,38 +5,36 @@ from pathlib import Path
 from favorbench.errors import ScenarioError
 from favorbench.inputs.base import Head, InputLaw, Inputs
 from favorbench.inputs.file import File
+from favorbench.inputs.shipped import SHIPPED, data_directory
 from favorbench.inputs.synthetic import Gaussian, Sphere
 from favorbench.registry import build, nearest
 
-#: The real heads that ship with favorbench: scenarios/data/README.md has source, licence and hash.
-SHIPPED = {"minilm": "minilm-cc0.npz"}
-
+#: A law is listed and accepted when it is here: by its name, or by the endings of the files that it reads.
 INPUTS: tuple[type[InputLaw], ...] = (Gaussian, Sphere, File)
 
 
-def data_directory() -> Path:
-    """scenarios/: inside the installed package, or beside it in a checkout."""
-    package = Path(__file__).resolve().parent.parent
-    inside = package / "scenarios"
-    return inside if inside.is_dir() else package.parent / "scenarios"
-
-
-def get_input(spec: str) -> InputLaw:
+def get_input(spec: object) -> InputLaw:
     """The input law that ``spec`` names: gaussian, gaussian(std=0.5), sphere, minilm, a path to .npz or .safetensors.
 
-    Raises ScenarioError for a name that is none of these.
+    Raises ScenarioError for what is none of these.
     """
+    named = [law for law in INPUTS if not law.suffixes]
+    if not isinstance(spec, str):
+        raise ScenarioError(f"`inputs`: a {type(spec).__name__} was given; allowed: {_allowed(named)}, as texts")
     if spec in SHIPPED:
-        return File(str(data_directory() / "data" / SHIPPED[spec]), label=spec)
-    if spec.partition("(")[0].strip() in (Gaussian.name, Sphere.name):
-        return build("input", spec, (Gaussian, Sphere), InputLaw)
-    if Path(spec).suffix.lower() in (".npz", ".safetensors"):
-        return File(spec, label=spec)
-    names = [Gaussian.name, Sphere.name, *SHIPPED]
-    raise ScenarioError(
-        f"unknown inputs {spec!r}{nearest(spec, names)}; allowed: {', '.join(names)}, "
-        "or a path ending in .npz or .safetensors"
-    )
+        return File(str(SHIPPED[spec].path), label=spec)
+    if spec.partition("(")[0].strip() in [law.name for law in named]:
+        return build("input", spec, named, InputLaw)
+    suffix = Path(spec).suffix.lower()
+    if reader := next((law for law in INPUTS if suffix in law.suffixes), None):
+        return reader(spec, label=spec)  # pyright: ignore[reportCallIssue]
+    near = nearest(spec, [*(law.name for law in named), *SHIPPED])
+    raise ScenarioError(f"unknown inputs {spec!r}{near}; allowed: {_allowed(named)}")
+
+
+def _allowed(named: list[type[InputLaw]]) -> str:
+    suffixes = " or ".join(suffix for law in INPUTS for suffix in law.suffixes)
+    return ", ".join([*(law.name for law in named), *SHIPPED, f"or a path ending in {suffixes}"])
 
 
 __all__ = ["INPUTS", "SHIPPED", "File", "Head", "InputLaw", "Inputs", "data_directory", "get_input"]

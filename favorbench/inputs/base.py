@@ -26,10 +26,15 @@ class Head(NamedTuple):
 
 
 class InputLaw(ABC):
-    """Where queries, keys and values come from."""
+    """Where queries, keys and values come from. A member is one file and one line in INPUTS.
+
+    A law that reads files states their endings in ``suffixes``, and is built from a path and a label; any other is
+    built by its name, with the parameters that it has.
+    """
 
     name: ClassVar[str]
     description: ClassVar[str]
+    suffixes: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def heads(self, seq_lens: tuple[int, ...] | None, head_dims: tuple[int, ...] | None) -> tuple[Head, ...]:
