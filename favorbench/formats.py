@@ -45,6 +45,15 @@ def format_bytes(count: float) -> str:
     return f"{value:.1f} {units[power]}" if power and value < 10 else f"{value:.0f} {units[power]}"
 
 
+def format_seconds(seconds: float) -> str:
+    """ "0.3 s", "12 min" or "3.5 h"."""
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            count = seconds / size
+            return f"{count:.1f} {unit}" if count < 10 else f"{count:.0f} {unit}"
+    return f"{seconds:.1f} s"
+
+
 def shortened(text: str, most: int = 80) -> str:
     """Text for a message, which may have come from anywhere: its beginning, if it has more than so many characters."""
     return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from favorbench.engine.batches import Batch, batches
 from favorbench.engine.columns import Row
-from favorbench.engine.cost import check_memory
+from favorbench.engine.cost import check_fits
 from favorbench.engine.plan import plan
 from favorbench.engine.scenario import Scenario, as_scenario
 from favorbench.engine.study import Study, default_directory
@@ -64,7 +64,7 @@ def sweep(
     if study.scenario.device.startswith("cuda") and workers != 1:
         raise ScenarioError("`workers`: a CUDA device is used by one process; leave `workers` out, and see `batch`")
     draws = plan(study)
-    check_memory(draws, workers if isinstance(workers, int) else 1)
+    check_fits(draws, workers if isinstance(workers, int) else 1)
     path = Path(out) if out is not None else default_directory(study)
     with Store(path, draws) as store:
         done = store.done()

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from favorbench.cli.app import Json, Quiet, Workers, app, interrupted, print_json
+from favorbench.formats import format_bytes, format_seconds
 
 if TYPE_CHECKING:
+    from favorbench.engine.study import Study
     from favorbench.results.results import Results
 
 MAX_TABLES = 12  # cells printed at the end of a sweep
@@ -76,10 +78,12 @@ def sweep(
     multiply. Flags win over the scenario file.
     """
     given = locals()
-    from favorbench.engine.scenario import FLAGS, default_directory, load_scenario, numbers
+    from favorbench.cli.flags import FLAGS
+    from favorbench.engine.scenario import load_scenario, numbers
+    from favorbench.engine.study import Study, default_directory
 
     together = None if batch == "auto" else numbers("--batch", batch, int, low=1)[0]
-    study = load_scenario(scenario, {key: given[key] for key in FLAGS})
+    study = Study.of(load_scenario(scenario, {key: given[key] for key in FLAGS}))
     path = out or default_directory(study)
     if dry_run:
         _print_plan(study, path, as_json)
@@ -88,7 +92,7 @@ def sweep(
     from favorbench.run import sweep as run_sweep
 
     try:
-        with console.progress(f"sweep {study.name}", quiet) as report:
+        with console.progress(f"sweep {study.scenario.name}", quiet) as report:
             results = run_sweep(study, path, workers, report, together)
     except KeyboardInterrupt:
         interrupted(path)
@@ -125,22 +129,22 @@ def _print_tables(results: "Results") -> None:
     to.print(f"Saved in {results.path}. Figures: favorbench plot {results.path}", soft_wrap=not to.is_terminal)
 
 
-def _print_plan(study: Any, path: Path, as_json: bool) -> None:
+def _print_plan(study: "Study", path: Path, as_json: bool) -> None:
     from favorbench.engine.cost import cost as planned_cost
     from favorbench.engine.plan import plan
 
-    cost = planned_cost(study, plan(study))
-    facts = cost._asdict() | {"scenario": study.model_dump(mode="json"), "out": str(path)}
+    cost = planned_cost(plan(study))
+    scenario = study.scenario
     if as_json:
-        print_json(facts)
+        print_json(cost._asdict() | {"scenario": scenario.model_dump(mode="json"), "out": str(path)})
         return
-    for key, value in study.model_dump(mode="json", exclude_none=True).items():
+    for key, value in scenario.model_dump(mode="json", exclude_none=True).items():
         typer.echo(f"{key:16} {', '.join(map(str, value)) if isinstance(value, list) else value}")
     typer.echo(f"{'out':16} {path}")
     typer.echo(f"{'plan':16} {cost.cells} cells, {cost.draws} draws, {cost.rows} rows")
     typer.echo(
-        f"{'cost':16} about {cost.seconds:.1f} s on one worker, "
-        f"{cost.memory_bytes / 2**20:.0f} MiB for each worker beside the libraries"
+        f"{'cost':16} about {format_seconds(cost.seconds)} on one worker, "
+        f"{format_bytes(cost.memory_bytes)} for each worker beside the libraries"
     )
 
 

@@ -24,7 +24,7 @@ def show_table(console: Console, table: "Table", metric: str, note: str = "") ->
         rich_table.add_column(f"{heading}={table.columns[i]}", justify="right", no_wrap=True)
     for labels, values, worse in table.rows:
         cells = [Text(str(label)) for label in labels]
-        cells += [_value(values[i], worse[i], metric, is_uniform="uniform" in labels) for i in shown]
+        cells += [_value(values[i], worse[i], metric, table.floor, is_uniform="uniform" in labels) for i in shown]
         rich_table.add_row(*cells)
     if table.title:
         console.print(Text(table.title, style="bold"), soft_wrap=not console.is_terminal)
@@ -64,8 +64,8 @@ def show_records(console: Console, records: Sequence[Mapping[str, object]], titl
         console.print()
 
 
-def _value(value: float, worse: bool, metric: str, is_uniform: bool) -> Text:
-    text = format_value(value, metric)
+def _value(value: float, worse: bool, metric: str, floor: float, is_uniform: bool) -> Text:
+    text = format_value(value, metric, floor)
     if text == "-" or is_uniform:
         return Text(text + " ", style="dim" if text == "-" else "")
     return Text(text + "*", style="red") if worse else Text(text + " ", style="green")
@@ -80,7 +80,7 @@ def _columns_that_fit(width: int, table: "Table", metric: str) -> list[int]:
     heading = HEADINGS.get(table.axis, table.axis)
     column_width = 2 + max(
         [len(f"{heading}={value}") for value in table.columns]
-        + [len(format_value(value, metric)) + 1 for _, values, _ in table.rows for value in values],
+        + [len(format_value(value, metric, table.floor)) + 1 for _, values, _ in table.rows for value in values],
         default=1,
     )
     count, fit = len(table.columns), max(1, (width - label_width + 2) // column_width)

@@ -9,8 +9,7 @@ from favorbench.baselines import Baseline
 from favorbench.baselines.best_rank import MATRIX_LIMIT
 from favorbench.engine.plan import Plan, Shape
 from favorbench.engine.study import Study
-from favorbench.errors import ScenarioError
-from favorbench.numerics.machine import Rates, available_memory, one_core, rates
+from favorbench.numerics.machine import Rates, check_memory, one_core, rates
 
 EXPS_OF_A_FEATURE = 3.0  # passes of exp, log or tan over each feature, of queries and of keys: the dearest maps have 3
 ARRAYS_OF_INPUTS = 5  # q, k, v and, at their largest, scaled copies of two of them
@@ -45,16 +44,12 @@ def cost(plan: Plan) -> Cost:
     return Cost(len(plan), trials * sum(work.rows for work in found), cells, memory, trials * seconds)
 
 
-def check_memory(plan: Plan, workers: int = 1) -> None:
+def check_fits(plan: Plan, workers: int = 1) -> None:
     """Raise ScenarioError, with the numbers, for a plan that does not fit into what is free on this machine."""
-    free = available_memory()
     needed = 8 * max(_work(plan.study, shape).numbers for shape in plan.shapes) * workers
-    if free is not None and needed > free:
-        of = f" for {workers} workers" if workers > 1 else ""
-        raise ScenarioError(
-            f"this needs about {needed / 2**30:.3g} GiB{of}, and {free / 2**30:.3g} GiB are free: use a smaller "
-            "`num_projections`, `head_dim`, `seq_len` or order of the map" + (", or fewer workers" if of else "")
-        )
+    what = "this sweep" if workers == 1 else f"this sweep with {workers} `workers`"
+    fewer = "" if workers == 1 else " or fewer `workers`"
+    check_memory(needed, what, f"use a smaller `num_projections`, `head_dim`, `seq_len` or order of the map{fewer}")
 
 
 def _work(study: Study, shape: Shape) -> _Work:

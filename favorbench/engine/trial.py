@@ -10,7 +10,7 @@ import numpy as np
 from favorbench.attention.estimator import Estimate, Estimator
 from favorbench.attention.exact import exact_attention
 from favorbench.attention.linear import attention_estimates
-from favorbench.baselines import Inputs
+from favorbench.baselines import Question
 from favorbench.engine.columns import Row, of_draw
 from favorbench.engine.plan import Draw
 from favorbench.engine.study import Group, Study
@@ -95,7 +95,7 @@ def _problem(hosts: Sequence[Problem], backend: Backend) -> Problem:
 def _baselines(study: Study, draw: Draw, inputs: Problem, exact: np.ndarray) -> list[tuple[Row, ErrorSums]]:
     """What the baselines of one draw answer, on the host."""
     found = []
-    given = Inputs(inputs.query, inputs.key, inputs.value, inputs.positions)
+    given = Question(inputs.query, inputs.key, inputs.value, inputs.positions)
     sampled = len(inputs.query) < draw.head.query_len
     for baseline in study.baselines:
         if baseline.needs_all_rows and sampled:

@@ -1,18 +1,19 @@
 """What a worker process runs: kept apart from the parent's libraries, so that it starts quickly."""
 
+import contextlib
 import functools
 import multiprocessing
 import os
 import pickle
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from favorbench.engine.columns import Row
 from favorbench.engine.plan import Draw
 from favorbench.engine.study import Study
 from favorbench.engine.trial import run_draws
 from favorbench.numerics.machine import one_core
-from favorbench.registry import importable_from
 
 
 def packed(study: Study) -> tuple[bytes, str]:
@@ -24,6 +25,16 @@ def run_batch(study: tuple[bytes, str], draws: Sequence[Draw]) -> list[list[Row]
     """The rows of each draw, computed on one core."""
     with one_core():
         return run_draws(_unpacked(*study), draws)
+
+
+@contextlib.contextmanager
+def importable_from(folder: str) -> Iterator[None]:
+    """Modules of a folder can be imported inside."""
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
 
 
 @functools.lru_cache(maxsize=2)

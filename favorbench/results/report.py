@@ -50,10 +50,11 @@ def _csv(results: Results) -> str:
 
     ``favorbench export`` has every digit.
     """
-    summary = results.summary
+    summary = results.summary.copy()
     for metric in METRICS:
-        values = summary.filter(regex=f"^{metric}_")
-        summary = summary.assign(**values.mask(values.abs() < rounding_level(results.trials, metric), 0.0))
+        floor = rounding_level(results.trials, metric)
+        for name in summary.columns[summary.columns.str.startswith(f"{metric}_")]:
+            summary[name] = summary[name].mask(summary[name].abs() < floor, 0.0)
     return summary.to_csv(index=False, float_format="%.6g")
 
 

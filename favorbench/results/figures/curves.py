@@ -183,7 +183,7 @@ def _others(ax: Axes, others: pd.DataFrame, x: str, positions: Sequence[float], 
 
 
 def baseline_look(name: str, number: int) -> dict[str, Any]:
-    """A baseline's own look, the same in every figure; a line of its own for what states none, a user's baseline say."""
+    """A baseline's own look, the same in every figure; a line of its own for what states none, as a user's may."""
     looks = {member.name: member.look for member in BASELINES if member.look}
     plain = {"color": "0.3", "linestyle": style.DASHES[number % len(style.DASHES)], "label": style.plain(name)}
     return dict(looks.get(name, plain | {"marker": style.MARKERS[number % len(style.MARKERS)], "markersize": 4}))

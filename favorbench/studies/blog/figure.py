@@ -1,6 +1,7 @@
 """The blog post's two error figures: published and corrected side by side, mean and standard deviation."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -54,7 +55,8 @@ def _panel(ax: Axes, curves: pd.DataFrame, baselines: pd.DataFrame) -> None:
         ax.fill_between(rows["R"], low, rows["mean"] + rows["std"], color=look["color"], alpha=0.15, linewidth=0)
         ax.plot(rows["R"], rows["mean"], markersize=5, label=str(label), **look)
     for i, (name, rows) in enumerate(baselines.sort_values("R").groupby("map", sort=False)):
-        ax.plot(rows["R"], rows["mean"], zorder=1.5, linewidth=1.6, **(baseline_look(str(name), i) | {"marker": None}))
+        look: dict[str, Any] = baseline_look(str(name), i) | {"marker": None}
+        ax.plot(rows["R"], rows["mean"], zorder=1.5, linewidth=1.6, **look)
     style.number_axis(ax, list(curves["R"]))
     ax.set_xlabel("R")
     ax.set_ylabel("output MSE")
