@@ -101,11 +101,14 @@ def save(figure: Figure, directory: Path, name: str, data: pd.DataFrame) -> list
 
 
 def log_limits(ax: Axes, values: Sequence[float], fill: Sequence[float] = ()) -> None:
-    """A log axis that shows all ``values``; of ``fill`` only what lies within two decades below them."""
+    """A log axis that shows all ``values``; of ``fill`` only what lies within two decades below them.
+
+    Where nothing is above 0 there is no log to show: the axis stays linear.
+    """
     positive = [v for v in values if v > 0 and math.isfinite(v)]
-    ax.set_yscale("log")
     if not positive:
         return
+    ax.set_yscale("log")
     low, high = min(positive), max(positive)
     low = min([low, *(v for v in fill if v > low / 100)])
     span = max(math.log10(high / low), 0.5)

@@ -13,6 +13,7 @@ from favorbench.attention.linear import attention_estimates
 from favorbench.engine.batches import batches
 from favorbench.engine.plan import plan
 from favorbench.engine.scenario import load_scenario
+from favorbench.engine.study import Study
 from favorbench.engine.trial import run_draws
 from favorbench.errors import ScenarioError
 from favorbench.maps import Sample, get_map
@@ -72,7 +73,11 @@ def rows_of(**changes) -> pd.DataFrame:
     scenario = load_scenario(
         "quick", {"seq_len": "50", "head_dim": "8", "num_projections": "4,20", "trials": 4} | changes
     )
-    found = [rows for batch in batches(scenario, plan(scenario), 3) for rows in run_draws(scenario, batch)]
+    found = [
+        rows
+        for batch in batches(scenario, plan(Study.of(scenario)), 3)
+        for rows in run_draws(Study.of(scenario), batch)
+    ]
     frame = pd.DataFrame([row for rows in found for row in rows])
     return frame.sort_values("draw", kind="stable").set_index(["draw", "map", "sampler", "num_projections", "dtype"])
 

@@ -43,7 +43,7 @@ def test_each_figure_has_png_svg_and_its_numbers():
     expected = results.summary.query("map == 'trig' and sampler == 'orthogonal'").set_index("num_projections")[
         "mse_median"
     ]
-    pd.testing.assert_series_equal(curve, expected, check_index_type=False)
+    pd.testing.assert_series_equal(curve, expected.set_axis(expected.index.astype("int64")), rtol=1e-12)
     assert {"uniform", "taylor-1", "taylor-2", "best-rank"} <= set(data["series"])
     image = matplotlib.image.imread("run/figures/iid-vs-ortho.png")
     assert np.mean(image[..., :3] < 0.95) > 0.02  # not blank

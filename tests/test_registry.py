@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import favorbench as fb
 from favorbench import maps, samplers
-from favorbench.engine.scenario import default_directory
+from favorbench.engine.study import Study, default_directory
 from favorbench.errors import ScenarioError
 from favorbench.maps import MAPS, get_map
 from favorbench.maps.centre import Centre
@@ -117,7 +117,7 @@ def test_all_spellings_print_the_same_and_are_one_study(spelling, others):
         assert label(get_map(other)) == canonical(other, get_map(other)) == spelling
         scenario = small_scenario(maps=other, trials=1)
         assert scenario.maps == (spelling,)
-        digests.add((scenario.digest(), default_directory(scenario)))
+        digests.add((Study.of(scenario).digest, default_directory(Study.of(scenario))))
         rows.append(fb.sweep(scenario).trials)
     assert len(digests) == 1
     for table in rows[1:]:
@@ -127,7 +127,7 @@ def test_all_spellings_print_the_same_and_are_one_study(spelling, others):
 
 def test_other_parameters_are_another_study():
     assert small_scenario(maps="oprf(rho=1)").digest() != small_scenario(maps="oprf(rho=2)").digest()
-    assert small_scenario(maps="centre:trig").digest() != small_scenario(maps="trig").digest()
+    assert Study.of(small_scenario(maps="centre:trig")).digest != Study.of(small_scenario(maps="trig")).digest
 
 
 def test_parameters_of_a_transform_are_its_own():
@@ -152,7 +152,7 @@ def test_all_spellings_of_a_sampler_are_one_study(spelling, others, tmp_path):
     asked = {"maps": "centre:positive", "trials": 1, "num_projections": "4,8"}
     flags = [small_scenario(samplers=one, **asked) for one in (spelling, *others)]
     assert {one.samplers for one in (written, *flags)} == {(spelling,)} and written.maps == ("centre:positive",)
-    assert len({one.digest() for one in flags}) == 1
+    assert len({Study.of(one).digest for one in flags}) == 1
     tables = [fb.sweep(one).trials for one in flags]
     assert spelling in set(tables[0]["sampler"]) and all(table.equals(tables[0]) for table in tables[1:])
     assert spelling in set(fb.sweep(written).trials["sampler"])
@@ -204,9 +204,9 @@ def test_a_users_map_composes(tmp_path):
         assert label(member) == named and canonical(spec, member) == spelling and get_map(spelling) == member
         scenario = small_scenario(maps=spec, trials=1)
         assert scenario.maps == (spelling,) and set(fb.sweep(scenario).trials["map"]) > {named}
-        before = scenario.digest()
+        before = Study.of(scenario).digest
         Path("users_maps.py").write_text(USER + "# changed\n")
-        assert scenario.digest() != before
+        assert Study.of(scenario).digest != before
         Path("users_maps.py").write_text(USER)
     assert isinstance(get_map("centre:users_maps:Wide"), Centre)
 

@@ -6,6 +6,7 @@ import pytest
 
 from favorbench.engine.plan import plan
 from favorbench.engine.scenario import load_scenario, override
+from favorbench.engine.study import Study
 from favorbench.inputs import get_input
 from favorbench.numerics.streams import stream
 from favorbench.run import sweep
@@ -20,7 +21,7 @@ def test_the_protocol_is_the_posts(name, temperature):
     scenario = load_scenario(name)
     assert scenario.sizes(16) == tuple(range(16, 193, 16))
     assert (scenario.scale, scenario.value_scale, scenario.trials) == ((temperature,), temperature, 15)
-    draws = plan(scenario)
+    draws = plan(Study.of(scenario))
     assert len(draws) == 180 and all(len(draw.sizes) == 1 for draw in draws)  # all redrawn for every R
     assert {(d.head.seq_len, d.head.head_dim) for d in draws} == {(1024, 16)}
     assert {c.map for c in CURVES[name]} <= set(scenario.maps)
@@ -30,7 +31,7 @@ def test_the_protocol_is_the_posts(name, temperature):
 def test_a_published_cell_is_what_the_posts_code_computes():
     """The script's arithmetic in its own form: dense, 2 pi inside, rows of norm sqrt(d/R) from raw QR."""
     scenario = override(load_scenario("iid-vs-ortho"), trials=1, num_projections=(48,), seq_len=(64,), baselines=())
-    (draw,) = plan(scenario)
+    (draw,) = plan(Study.of(scenario))
     rows = sweep(scenario, "run").trials.set_index(["map", "sampler"])["mse"]
     q, k, v = get_input("gaussian").draw(stream(0, "inputs", *draw.stream_names), draw.head)
     omega = get_sampler("orthogonal-blog").sample(stream(0, "omega", "orthogonal-blog", *draw.stream_names), 48, 16)
@@ -62,7 +63,7 @@ def made_up(values) -> pd.DataFrame:
     rows, draw = [], 0
     for size in range(16, 193, 16):
         for _ in range(15):
-            for (name, sampler), mse in {("uniform", "none"): lambda _: 1.0, **values}.items():
+            for (name, sampler), mse in {("uniform", None): lambda _: 1.0, **values}.items():
                 error = mse(size) * np.exp(0.02 * rng.normal())
                 rows.append({"draw": draw, "map": name, "sampler": sampler, "num_projections": size, "mse": error,
                              "skill": 1 - error, "bad_normalisers": 0.5})  # fmt: skip

@@ -11,6 +11,7 @@ from scipy import integrate, stats
 
 import favorbench as fb
 from favorbench.engine.plan import plan
+from favorbench.engine.study import Study
 from favorbench.errors import ScenarioError
 from favorbench.maps import Sample, get_map
 from favorbench.samplers import SAMPLERS, Antithetic, FixedNormRows, get_sampler
@@ -206,7 +207,7 @@ REFUSED = [
 def test_an_r_that_cannot_be_drawn_is_refused_before_anything_is_computed(sampler, size, dim, said):
     asked = {"samplers": sampler, "head_dim": str(dim), "trials": 1}
     with pytest.raises(ScenarioError) as caught:
-        plan(small_scenario(num_projections=str(size), **asked))
+        plan(Study.of(small_scenario(num_projections=str(size), **asked)))
     assert said in str(caught.value) and repr(sampler) in str(caught.value) and "\n" not in str(caught.value)
     nearest = int(said.rpartition(" ")[2])
     rows = fb.sweep(small_scenario(num_projections=str(nearest), **asked)).trials
@@ -227,11 +228,11 @@ def test_the_command_line_refuses_in_one_line():
 
 def test_what_no_map_asks_for_is_not_refused():
     """Advice is not a rule (Sobol' points balance at powers of two); maps without projections take no sampler's."""
-    plan(small_scenario(samplers="sobol", num_projections="100"))
-    plan(small_scenario(samplers="antithetic:iid", num_projections="7", maps="taylor,poisson"))
-    plan(small_scenario(samplers="antithetic:iid", num_projections="12", maps="trig", budget="features"))
+    plan(Study.of(small_scenario(samplers="sobol", num_projections="100")))
+    plan(Study.of(small_scenario(samplers="antithetic:iid", num_projections="7", maps="taylor,poisson")))
+    plan(Study.of(small_scenario(samplers="antithetic:iid", num_projections="12", maps="trig", budget="features")))
     with pytest.raises(ScenarioError, match="R = 3 given"):
-        plan(small_scenario(samplers="antithetic:iid", num_projections="6", maps="trig", budget="features"))
+        plan(Study.of(small_scenario(samplers="antithetic:iid", num_projections="6", maps="trig", budget="features")))
 
 
 @pytest.mark.parametrize("name", ["antithetic:orthogonal", "moment-matched", "norm-coupled", "simplex"])

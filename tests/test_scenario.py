@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from favorbench.engine.cost import cost
 from favorbench.engine.plan import plan
 from favorbench.engine.scenario import as_scenario, load_scenario, shipped_scenarios
+from favorbench.engine.study import Study
 from favorbench.errors import ScenarioError
 from tests.conftest import small_scenario
 
@@ -17,7 +18,7 @@ def test_every_shipped_scenario_is_valid_and_has_a_title():
     assert set(shipped_scenarios()) >= {"quick", "iid-vs-ortho", "trig-vs-positive", "real-heads", "scales"}
     for name in shipped_scenarios():
         scenario = load_scenario(name)
-        assert scenario.name == name and scenario.title and plan(scenario)
+        assert scenario.name == name and scenario.title and plan(Study.of(scenario))
 
 
 def test_flags_win_over_the_file(tmp_path):
@@ -44,26 +45,26 @@ def test_dlogd_is_the_papers_rule_of_thumb():
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ({"maps": "positve"}, "--maps: unknown map 'positve' (did you mean 'positive'?); allowed: trig,"),
-        ({"maps": "positive,"}, "--maps 'positive,': an item of the list is empty"),
+        ({"maps": "positve"}, "`maps`: unknown map 'positve' (did you mean 'positive'?); allowed: trig,"),
+        ({"maps": "positive,"}, "`maps` 'positive,': an item of the list is empty"),
         ({"maps": "positive,positive-eps(eps=-1)"}, "eps must be a positive number, got -1"),
         ({"maps": "positive-eps(1)"}, "write parameters as name(parameter=value, ...)"),
         ({"maps": "positive-eps(epsilon=1)"}, "no parameter 'epsilon' (did you mean 'eps'?); it has eps"),
         ({"maps": "nowhere:Map"}, "cannot be imported: ModuleNotFoundError"),
         ({"maps": "math:pi"}, "is a float; it must be a frozen dataclass derived from favorbench.FeatureMap"),
         ({"samplers": "orthogonl"}, "did you mean 'orthogonal'"),
-        ({"num_projections": "0"}, "-R: 0 given, allowed: greater than or equal to 1, or 'dlogd'"),
-        ({"num_projections": "1.5"}, "-R: 1.5 given, allowed: a valid integer, or 'dlogd'"),
-        ({"num_projections": "x"}, "-R: 'x' given, allowed: a valid integer, or 'dlogd'"),
-        ({"head_dim": "0"}, "-d: 0 given"),
-        ({"seq_len": "-3"}, "-L: -3 given"),
-        ({"trials": -1}, "--trials: -1 given, allowed: greater than or equal to 1"),
-        ({"scale": "nan"}, "--scale: nan given"),
-        ({"scale": "0"}, "--scale: 0 given"),
-        ({"dtype": "float65"}, "--dtype: 'float65' given, allowed: 'float64', 'float32', 'tf32', 'bfloat16' or"),
+        ({"num_projections": "0"}, "`num_projections`: 0 given, allowed: greater than or equal to 1, or 'dlogd'"),
+        ({"num_projections": "1.5"}, "`num_projections`: 1.5 given, allowed: a valid integer, or 'dlogd'"),
+        ({"num_projections": "x"}, "`num_projections`: 'x' given, allowed: a valid integer, or 'dlogd'"),
+        ({"head_dim": "0"}, "`head_dim`: 0 given"),
+        ({"seq_len": "-3"}, "`seq_len`: -3 given"),
+        ({"trials": -1}, "`trials`: -1 given, allowed: greater than or equal to 1"),
+        ({"scale": "nan"}, "`scale`: nan given"),
+        ({"scale": "0"}, "`scale`: 0 given"),
+        ({"dtype": "float65"}, "`dtype`: 'float65' given, allowed: 'float64', 'float32', 'tf32', 'bfloat16' or"),
         ({"inputs": "minlm"}, "did you mean 'minilm'"),
-        ({"budget": "feature"}, "--budget: 'feature' given, allowed: 'projections' or 'features'"),
-        ({"seed": -1}, "--seed: -1 given"),
+        ({"budget": "feature"}, "`budget`: 'feature' given, allowed: 'projections' or 'features'"),
+        ({"seed": -1}, "`seed`: -1 given"),
     ],
 )  # fmt: skip
 def test_a_wrong_flag_is_named_with_what_is_allowed(flags, said):
@@ -110,20 +111,20 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
 
 def test_the_digest_is_of_the_content():
     a, b = small_scenario(), small_scenario()
-    assert a.digest() == b.digest()
-    assert small_scenario(trials=4).digest() != a.digest()
-    assert a.model_copy(update={"name": "other", "title": "other"}).digest() == a.digest()
+    assert Study.of(a).digest == Study.of(b).digest
+    assert Study.of(small_scenario(trials=4)).digest != Study.of(a).digest
+    assert Study.of(a.model_copy(update={"name": "other", "title": "other"})).digest == Study.of(a).digest
 
 
 def test_the_plan_covers_every_cell_before_the_next_trial():
-    draws = plan(small_scenario(scale="0.5,1", head_dim="2,4", trials=2))
+    draws = plan(Study.of(small_scenario(scale="0.5,1", head_dim="2,4", trials=2)))
     assert len(draws) == 8 and [d.index for d in draws] == list(range(8))
     assert [d.trial for d in draws] == [0] * 4 + [1] * 4
     assert {(d.scale, d.head.head_dim) for d in draws[:4]} == {(0.5, 2), (0.5, 4), (1.0, 2), (1.0, 4)}
 
 
 def test_redraw_for_every_size_makes_a_draw_of_each():
-    draws = plan(small_scenario(redraw="R", trials=2))
+    draws = plan(Study.of(small_scenario(redraw="R", trials=2)))
     assert [d.sizes for d in draws] == [(3,), (8,), (20,)] * 2
     assert len({d.stream_names for d in draws}) == 6
 
@@ -133,17 +134,17 @@ def test_the_estimate_counts_rows_exactly():
 
     maps, baselines = "positive,trig,taylor,poisson,tensorsketch", "uniform,taylor-1,best-rank,nystrom,wildcat"
     scenario = small_scenario(maps=maps, baselines=baselines)
-    draws = plan(scenario)
-    found = cost(scenario, draws)
-    assert found.rows == sum(len(rows) for rows in run_draws(scenario, draws[:1]) * len(draws))
+    draws = plan(Study.of(scenario))
+    found = cost(draws)
+    assert found.rows == sum(len(rows) for rows in run_draws(Study.of(scenario), draws[:1]) * len(draws))
     assert (found.draws, found.cells) == (3, 1) and found.seconds > 0 and found.memory_bytes > 0
 
 
 def test_budget_features_needs_multiples():
     with pytest.raises(ScenarioError, match=r"use a multiple of 2, e\.g\. 8"):
-        plan(small_scenario(budget="features", num_projections="7"))
+        plan(Study.of(small_scenario(budget="features", num_projections="7")))
     with pytest.raises(ScenarioError, match="no head 'L9H9'"):
-        plan(load_scenario(None, {"inputs": "minilm", "heads": "L9H9"}))
+        plan(Study.of(load_scenario(None, {"inputs": "minilm", "heads": "L9H9"})))
 
 
 @given(

@@ -118,7 +118,7 @@ def test_sentences_say_what_the_verdicts_say():
     few = sweep(small_scenario(trials=2), "few")
     (sentence,) = report.sentences(few)
     assert "2 draws are too few" in sentence
-    needed = int(sentence.split("--trials ")[1].split()[0])
+    needed = int(sentence.split("; use ")[1].split()[0])
     assert 2.0 ** (1 - needed) * 17 <= 0.05 < 2.0 ** (2 - needed) * 17  # 12 estimators and 5 baseline rows are judged
 
 

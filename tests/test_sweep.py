@@ -16,10 +16,12 @@ import pytest
 
 import favorbench as fb
 from favorbench.engine import trial
+from favorbench.engine.columns import LABELS
 from favorbench.engine.plan import plan
 from favorbench.engine.scenario import override
 from favorbench.engine.store import read_trials
-from favorbench.engine.trial import LABELS, run_draws
+from favorbench.engine.study import Study
+from favorbench.engine.trial import run_draws
 from favorbench.errors import ScenarioError, StoreError, WorkerError
 from favorbench.inputs import get_input
 from favorbench.maps import get_map
@@ -34,7 +36,7 @@ KEY = ["trial", "map", "sampler", "num_projections"]
 
 
 def rows_of(scenario) -> pd.DataFrame:
-    return pd.DataFrame([row for draw in plan(scenario) for row in run_draws(scenario, [draw])[0]])
+    return pd.DataFrame([row for draw in plan(Study.of(scenario)) for row in run_draws(Study.of(scenario), [draw])[0]])
 
 
 def test_rows_equal_the_slow_way():
@@ -42,7 +44,7 @@ def test_rows_equal_the_slow_way():
     scenario = small_scenario(maps="positive,trig,hyperbolic,phase,positive-eps,trig-blog", trials=2)
     scenario = scenario.model_copy(update={"samplers": ("iid", "orthogonal", "orthogonal-blog"), "scale": (0.7,)})
     rows = rows_of(scenario).set_index(["trial", "map", "sampler", "num_projections"])["mse"]
-    for draw in plan(scenario):
+    for draw in plan(Study.of(scenario)):
         q, k, v = get_input("gaussian").draw(stream(0, "inputs", *draw.stream_names), draw.head)
         x, y = 0.7 * q * 4**-0.25, 0.7 * k * 4**-0.25
         weights = np.exp(x @ y.T)
@@ -100,7 +102,9 @@ def test_the_error_on_sampled_rows_is_unbiased(monkeypatch, biased):
         "trials": 200,
         "samplers": "iid",
     }
-    full, sampled = (rows_of(small_scenario(**flags, query_rows=n)).set_index(KEY) for n in (None, 8))
+    full, sampled = (
+        rows_of(small_scenario(**flags, query_rows=n)).fillna({"num_projections": 0}).set_index(KEY) for n in (None, 8)
+    )
     assert set(sampled["query_rows"]) == {8} and set(full["query_rows"]) == {length}
     z = []
     for name, size in (("positive", 3), ("positive", 20), ("uniform", 0)):
@@ -123,7 +127,7 @@ def test_a_causal_sweep_is_measured_against_masked_attention():
     assert "best-rank" not in scenario.baselines
     rows = rows_of(scenario)
     assert set(rows["causal"]) == {"yes"} and ", causal" in describe_cell(rows.iloc[0])
-    (draw,) = plan(scenario)
+    (draw,) = plan(Study.of(scenario))
     q, k, v = get_input("gaussian").draw(stream(0, "inputs", *draw.stream_names), draw.head)
     exact = fb.exact_attention(q, k, v, causal=True)
     omega = get_sampler("iid").sample(stream(0, "omega", "iid", *draw.stream_names), 20, 4)
@@ -143,7 +147,7 @@ def test_a_causal_sweep_is_measured_against_masked_attention():
 )
 def test_what_sees_the_whole_sequence_is_refused_in_a_causal_sweep(flags, name):
     with pytest.raises(ScenarioError, match=f"{name}: it uses the whole sequence and cannot be causal"):
-        plan(small_scenario(causal=True, **flags))
+        plan(Study.of(small_scenario(causal=True, **flags)))
 
 
 def test_scale_and_dtype_share_their_random_numbers():
@@ -167,7 +171,7 @@ def test_bits_do_not_depend_on_workers_or_order():
     processes = sweep(scenario, "processes", workers=2).trials
     with ThreadPoolExecutor(3) as executor:
         threads = sweep(scenario, "threads", workers=executor).trials
-    shuffled = [row for draw in reversed(plan(scenario)) for row in run_draws(scenario, [draw])[0]]
+    shuffled = [row for draw in reversed(plan(Study.of(scenario))) for row in run_draws(Study.of(scenario), [draw])[0]]
     backwards = pd.DataFrame(shuffled).sort_values("draw", kind="stable", ignore_index=True)
     for other in (processes, threads, backwards[list(serial.columns)]):
         pd.testing.assert_frame_equal(other, serial, check_exact=True, check_dtype=False)
@@ -198,11 +202,11 @@ def test_an_interrupted_sweep_resumes_to_the_same_bits(monkeypatch):
     whole = sweep(small_scenario(trials=5), "whole")
     seen = []
 
-    def interrupted(scenario, draws):
+    def interrupted(study, draws):
         if len(seen) == 2:
             raise KeyboardInterrupt
         seen.append(draws[0].index)
-        return run_draws(scenario, draws)
+        return run_draws(study, draws)
 
     with monkeypatch.context() as patch:
         patch.setattr("favorbench.run.run_draws", interrupted)
@@ -265,15 +269,15 @@ def test_a_truncated_part_is_set_aside_and_computed_again():
 
 def test_another_scenario_in_the_same_directory_is_refused_with_what_differs():
     sweep(small_scenario(), "run")
-    with pytest.raises(StoreError, match="trials 3 there, 4 here; use another --out"):
+    with pytest.raises(StoreError, match="trials 3 there, 4 here; use another `out`"):
         sweep(small_scenario(trials=4), "run")
 
 
 def test_a_second_writer_is_refused(monkeypatch):
-    def nested(scenario, draws):
+    def nested(study, draws):
         with pytest.raises(StoreError, match="in use by another favorbench"):
             other_process_sweep()
-        return run_draws(scenario, draws)
+        return run_draws(study, draws)
 
     def other_process_sweep():
         code = "from tests.test_sweep import small_scenario, sweep; sweep(small_scenario(trials=1), 'run')"
@@ -371,7 +375,7 @@ def test_a_worker_that_dies_once_costs_nothing(dying):
 
 def test_a_draw_that_kills_its_worker_fails_alone(dying):
     scenario = small_scenario(trials=6)
-    draw = plan(scenario)[3]
+    draw = plan(Study.of(scenario))[3]
     query = get_input("gaussian").draw(stream(0, "inputs", *draw.stream_names), draw.head).query
     dying(f"abs(x[0, 0] - {float(query[0, 0]) * 4**-0.25!r}) < 1e-12")
     with pytest.raises(WorkerError, match=r"draws missing: 1, .* the first is draw 3, gaussian, L = "):
@@ -487,7 +491,7 @@ def test_extreme_inputs_are_measurements_not_warnings():
 
 @pytest.mark.parametrize("workers", [0, -3, 1.5, "x", True])
 def test_workers_that_are_no_number_of_processes_are_refused(workers):
-    with pytest.raises(ScenarioError, match=r"workers: .* given, allowed: a whole number from 1 on, or an Executor"):
+    with pytest.raises(ScenarioError, match=r"`workers`: .* given, allowed: a whole number from 1 on, or an Executor"):
         sweep(small_scenario(), "here", workers)
     assert not Path("here").exists()
 

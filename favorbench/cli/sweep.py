@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from favorbench.results.results import Results
 
 MAX_TABLES = 12  # cells printed at the end of a sweep
+A_WHILE = 60.0  # seconds after which a user wants to know how many more
 
 
 @app.command()
@@ -91,6 +92,8 @@ def sweep(
     from favorbench import console
     from favorbench.run import sweep as run_sweep
 
+    if not quiet:
+        _say_if_long(study, workers)
     try:
         with console.progress(f"sweep {study.scenario.name}", quiet) as report:
             results = run_sweep(study, path, workers, report, together)
@@ -102,6 +105,16 @@ def sweep(
         print_json({"run": str(path), **_as_json(results)})
     else:
         _print_tables(results)
+
+
+def _say_if_long(study: "Study", workers: int) -> None:
+    from favorbench.console import message
+    from favorbench.engine.cost import cost
+    from favorbench.engine.plan import plan
+
+    expected = cost(plan(study))
+    if expected.seconds / workers > A_WHILE:
+        message(f"{expected.draws} draws, about {format_seconds(expected.seconds / workers)} if none of them is saved")
 
 
 def _say_what_happened(results: "Results") -> None:

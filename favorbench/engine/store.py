@@ -172,10 +172,16 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise StoreError(f"cannot read {file}: {error.strerror}") from None
     except ValueError:
         raise StoreError(f"{file} is not valid JSON; this is not a favorbench run, or it was damaged") from None
-    keys = {"digest": str, "favorbench": str, "scenario": dict, "draws": int, "draws_done": int, "complete": bool}
+    keys = {
+        "digest": str, "favorbench": str, "scenario": dict, "draws": int, "draws_done": int, "complete": bool,
+        "num_features": dict,
+    }  # fmt: skip
     ours = isinstance(manifest, dict) and manifest.get("format") == FORMAT
-    if not ours or not all(isinstance(manifest.get(key), kind) for key, kind in keys.items()):
+    if not ours:
         raise StoreError(f"{file} was not written by this version of favorbench ({VERSION}, format {FORMAT})")
+    for key, kind in keys.items():
+        if not isinstance(manifest.get(key), kind):
+            raise StoreError(f"{file} was changed by hand: its {key} is no {kind.__name__}")
     files = manifest.get("input_files")
     if not isinstance(files, list) or not all(isinstance(f, dict) and {"input", "notes"} <= set(f) for f in files):
         raise StoreError(f"{file} was changed by hand: its input_files are not a list of input, sha256 and notes")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from favorbench.baselines import Baseline
-from favorbench.engine.scenario import MEMBERS, Scenario, shipped_title
+from favorbench.engine.scenario import MEMBERS, Names, Scenario, override, shipped_title
 from favorbench.inputs import SHIPPED, File, InputLaw
 from favorbench.maps import FeatureMap
 from favorbench.numerics.backend import Backend
@@ -53,7 +53,12 @@ class Study:
 
     @staticmethod
     def of(scenario: Scenario) -> "Study":
-        """With the members that validation has built. Raises ScenarioError where the backend is not to be had."""
+        """With the members that validation has built, or builds for a scenario that was read back from a run.
+
+        Raises ScenarioError where the backend is not to be had.
+        """
+        if not all(isinstance(getattr(scenario, kind), Names) for kind in MEMBERS):
+            scenario = override(scenario)
         Backend(scenario.backend, scenario.device).check(scenario.dtype)
         built = {kind: getattr(scenario, kind).members for kind in MEMBERS}
         keys = _keys(scenario.inputs, built["inputs"])

@@ -75,8 +75,11 @@ def _worse(trials: pd.DataFrame, table: pd.DataFrame, by: Sequence[str], metric:
         theirs = table[cells].merge(trivial, how="left", on=cells)["trivial"]
     else:
         theirs = pd.Series(float(STATS[stat](uniform[metric])), index=table.index)
-    sign = 1.0 if METRICS[metric].better == "lower" else -1.0
-    return pd.Series(sign * table[column].to_numpy() > sign * theirs.to_numpy(), index=table.index)
+    ours, theirs = table[column].to_numpy(), theirs.to_numpy()
+    if METRICS[metric].better == "higher":
+        return pd.Series(ours < theirs, index=table.index)
+    floor = rounding_level(trials, metric)
+    return pd.Series(np.maximum(ours, floor) > np.maximum(theirs, floor), index=table.index)
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -136,14 +139,11 @@ def rounding_level(trials: pd.DataFrame, metric: str) -> float:
 
     Sums over L keys are off by a small multiple of eps sqrt(L) of |exact|: ROUNDING allows for the longest.
     """
-    power = METRICS[metric].power
     if not METRICS[metric].error or not METRICS[metric].log:
         return 0.0
-    uniform = trials[(trials["map"] == "uniform") & (trials["relative_error"] > 0)]
-    if power == 0 or uniform.empty:
-        return ROUNDING if power == 0 else 0.0
-    exact = float(np.sqrt((uniform["mse"] / uniform["relative_error"] ** 2).max()))
-    return (ROUNDING * exact) ** power
+    power, measured = METRICS[metric].power, trials[trials["relative_error"] > 0]
+    exact = np.sqrt((measured["mse"] / measured["relative_error"] ** 2).max()) if power and len(measured) else 1.0
+    return float(ROUNDING * exact) ** max(power, 1)
 
 
 def asked_for(scenario: Scenario, rows_of_run: pd.DataFrame) -> pd.Series:

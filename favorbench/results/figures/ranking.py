@@ -1,6 +1,7 @@
 """All estimators side by side, a panel for each cell: medians with their intervals, in one order."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -13,7 +14,7 @@ from favorbench.results.figures.curves import cells
 from favorbench.results.ranking import Ranking, combined, rankings
 from favorbench.results.results import Results
 from favorbench.results.tables import what_r_means
-from favorbench.statistics import interval_name
+from favorbench.statistics import fewest_draws, interval_name
 
 FEWEST = 8  # pairs of map and sampler, below which curves say more
 LEAST, MOST = 1e-3, 1e2  # of the error over that of uniform attention; what lies beyond stands at the edge, an arrow
@@ -26,7 +27,8 @@ def draw(results: Results, metric: str, directory: Path) -> list[Path]:
     if results.scenario.budget != "features" or len(maps[["map", "sampler"]].drop_duplicates()) < FEWEST or not lower:
         return []
     found = rankings(results, metric)
-    titles = dict(zip((tuple(r.cell) for r in found), (title for title, _ in cells(results)), strict=True))
+    short = [title for title, _ in cells(results)]  # empty where there is one cell only
+    titles = {tuple(one.cell): title or one.title for one, title in zip(found, short, strict=True)}
     frames = [_relative(ranking).assign(panel=titles[tuple(ranking.cell)]) for ranking in found]
     data = pd.concat(frames, ignore_index=True)
     order = data.groupby("estimator")["ratio"].median().sort_values(ascending=False, na_position="first").index
@@ -38,16 +40,25 @@ def draw(results: Results, metric: str, directory: Path) -> list[Path]:
             _panel(ax, frame.set_index("estimator").reindex(order), labelled=i % columns == 0)
             ax.set_title(style.plain(str(frame["panel"].iloc[0])))
             ax.set_xlabel(f"{metric} / that of uniform", fontsize=10)
-        partial = "" if results.manifest["complete"] else "PARTIAL RUN. "
-        n = [ranking.draws for ranking in found]
-        text = (
-            f"{partial}{results.scenario.name}: median {metric} over that of uniform attention (dashed), bar: "
-            f"{interval_name(min(n))}, {min(n)} draws; each at its largest R. {what_r_means(results)} Blue: detectably "
-            "better than uniform attention; red: worse; grey: no detectable difference. Hollow: baselines. Arrows: "
-            "beyond the axis. In the order of the median over the panels."
-        )
-        style.finish(figure, axes, style.plain(text))
+        style.finish(figure, axes, style.plain(_caption(results, found, metric)))
         return style.save(figure, directory, "ranking", data)
+
+
+def _caption(results: Results, found: Sequence[Ranking], metric: str) -> str:
+    """What is shown, and what the colours can mean with so many draws."""
+    draws = min(ranking.draws for ranking in found)
+    enough = draws >= fewest_draws(max(len(ranking.rows) for ranking in found) - 1)
+    colours = (
+        "Blue: detectably better than uniform attention; red: worse; grey: no detectable difference."
+        if enough
+        else "All grey: so few draws can tell nothing from uniform attention."
+    )
+    partial = "" if results.manifest["complete"] else "PARTIAL RUN. "
+    return (
+        f"{partial}{results.scenario.name}: median {metric} over that of uniform attention (dashed), bar: "
+        f"{interval_name(draws)}, {draws} draws; each at its largest R. {what_r_means(results)} {colours} "
+        "Hollow: baselines. Arrows: beyond the axis. In the order of the median over the panels."
+    )
 
 
 def _relative(ranking: Ranking) -> pd.DataFrame:

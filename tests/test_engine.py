@@ -1,0 +1,151 @@
+"""The engine: names are built once, plans are small, what will not fit is refused, nothing outlives a call."""
+
+import os
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import threadpoolctl
+
+import favorbench as fb
+from favorbench.engine import scenario as scenarios
+from favorbench.engine.cost import check_fits, cost
+from favorbench.engine.plan import MAX_DRAWS, plan
+from favorbench.engine.scenario import load_scenario
+from favorbench.engine.study import Study
+from favorbench.errors import ScenarioError
+from favorbench.run import sweep
+from tests.conftest import small_scenario
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_name_is_looked_up_once(monkeypatch, workers):
+    looked_up: Counter[str] = Counter()
+
+    def counted(builder):
+        def build(spec):
+            looked_up[spec] += 1
+            return builder(spec)
+
+        return build
+
+    monkeypatch.setattr(scenarios, "MEMBERS", {key: counted(build) for key, build in scenarios.MEMBERS.items()})
+    flags = {"seq_len": "24", "head_dim": "4", "num_projections": "4,8", "trials": "3", "baselines": "uniform,taylor-1"}
+    sweep(
+        {"maps": "positive,centre:trig", "samplers": "iid,orthogonal", "inputs": "gaussian,sphere"} | flags,
+        "run",
+        workers,
+    )
+    names = ("positive", "centre:trig", "iid", "orthogonal", "gaussian", "sphere", "uniform", "taylor-1")
+    assert looked_up == Counter(names)
+
+
+def test_a_plan_of_a_million_draws_is_as_small_as_one_of_three():
+    small, large = (plan(Study.of(small_scenario(trials=trials))) for trials in (3, MAX_DRAWS))
+    assert len(large) == MAX_DRAWS and len(vars(large)) == len(vars(small)) == 2
+    assert large[2] == small[2] and large[MAX_DRAWS - 1].trial == MAX_DRAWS - 1
+    assert large[-1] == large[MAX_DRAWS - 1] and large[1:3] == [large[1], large[2]]
+    with pytest.raises(IndexError):
+        large[MAX_DRAWS]
+    assert cost(large).rows == MAX_DRAWS // 3 * cost(small).rows + cost(small).rows // 3
+    with pytest.raises(ScenarioError, match="at most 1000000 fit in one run"):
+        plan(Study.of(small_scenario(trials=MAX_DRAWS, scale="0.5,1")))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"maps": "taylor(order=8)", "head_dim": "64"},
+        {"maps": "positive", "samplers": "orthogonal", "num_projections": "1048576", "head_dim": "4096"},
+        {"maps": "positive", "seq_len": "16777216", "head_dim": "4096"},
+    ],
+)
+def test_what_does_not_fit_is_refused_before_it_is_computed(monkeypatch, flags):
+    monkeypatch.setattr("favorbench.numerics.machine.available_memory", lambda: 24 << 30)
+    with pytest.raises(ScenarioError, match=r"needs .*iB of memory, and 24 GiB are available: use a smaller"):
+        sweep(small_scenario(**flags, trials=1), "run")
+    assert not Path("run").exists()
+
+
+def test_what_fits_one_worker_may_not_fit_four(monkeypatch):
+    draws = plan(Study.of(small_scenario(seq_len="2000")))
+    monkeypatch.setattr("favorbench.numerics.machine.available_memory", lambda: 2 * cost(draws).memory_bytes)
+    check_fits(draws, 1)
+    with pytest.raises(ScenarioError, match="with 4 `workers`"):
+        check_fits(draws, 4)
+
+
+def threads() -> list[int]:
+    return [pool["num_threads"] for pool in threadpoolctl.threadpool_info()]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_an_executor_in_this_process_gets_its_threads_back(workers):
+    with threadpoolctl.threadpool_limits(2):
+        before = threads()
+        with ThreadPoolExecutor(workers) as pool:
+            found = sweep(small_scenario(trials=12), "run", pool)
+        assert threads() == before
+    pd.testing.assert_frame_equal(found.trials, sweep(small_scenario(trials=12), "here").trials, check_exact=True)
+
+
+def test_a_file_is_known_by_its_contents_not_by_the_spelling_of_its_path():
+    arrays = dict(zip("qkv", np.random.default_rng(0).normal(size=(3, 20, 4)), strict=True))
+    Path("folder").mkdir()
+    np.savez("folder/a.npz", **arrays)
+    np.savez("b.npz", **arrays)
+    flags = {"seq_len": None, "head_dim": None, "trials": 2}
+    spellings = ("folder/a.npz", "./folder/a.npz", str(Path("folder/a.npz").resolve()), "b.npz")
+    studies = [Study.of(small_scenario(inputs=spelling, **flags)) for spelling in spellings]
+    assert len({study.digest for study in studies}) == 1
+    assert [list(study.inputs) for study in studies] == [["a.npz"]] * 3 + [["b.npz"]]
+    first = sweep(studies[0], "run")
+    again = sweep(studies[1], "run")  # resumes: nothing is missing
+    pd.testing.assert_frame_equal(again.trials, first.trials, check_exact=True)
+    np.savez("b.npz", **(arrays | {"v": 2 * arrays["v"]}))
+    assert Study.of(small_scenario(inputs="b.npz", **flags)).digest != studies[0].digest
+
+
+def test_two_files_of_one_name_keep_their_folders():
+    for i, folder in enumerate(("one", "two")):
+        Path(folder).mkdir()
+        np.savez(f"{folder}/a.npz", **dict(zip("qkv", np.random.default_rng(i).normal(size=(3, 20, 4)), strict=True)))
+    study = Study.of(small_scenario(inputs="one/a.npz,two/a.npz,gaussian", seq_len=None, head_dim=None))
+    assert list(study.inputs) == ["one/a.npz", "two/a.npz", "gaussian"]
+
+
+@pytest.mark.parametrize(
+    "given", [{"inputs": [np.zeros((3, 4))]}, {"inputs": {"q": np.zeros(3)}}, {"scale": np.ones(2)}]
+)
+def test_arrays_in_a_scenario_are_one_clear_line(given):
+    with pytest.raises(ScenarioError) as caught:
+        fb.sweep(given)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["maps = " + "[" * 3000, "seed = " + "9" * 5000, 'maps = "' + "trig," * 2_000_000 + '"'],
+    ids=["deep", "digits", "long"],
+)
+def test_a_file_made_to_break_the_reader_is_one_clear_line(text):
+    Path("bad.toml").write_text(f'samplers = "iid"\nR = 8\n{text}')
+    with pytest.raises(ScenarioError) as caught:
+        load_scenario("bad.toml")
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 2000
+
+
+def test_a_study_finds_a_users_module_wherever_its_workers_start():
+    """Members travel as objects: their module is looked for in the folder of the sweep, and only then."""
+    Path("mine.py").write_text(
+        "from dataclasses import dataclass\nfrom favorbench.maps.positive import Positive\n\n\n"
+        "@dataclass(frozen=True)\nclass Mine(Positive):\n    name = 'mine'\n"
+    )
+    results = sweep(small_scenario(maps="positive,mine:Mine"), "run", 2)
+    assert os.getcwd() not in sys.path
+    errors = results.trials.set_index(["map", "draw", "sampler", "num_projections"])["mse"]
+    pd.testing.assert_series_equal(errors["mine"], errors["positive"])

@@ -1,0 +1,247 @@
+"""What a run says: what a row has not is missing, words follow the numbers, what no sweep wrote is refused."""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import favorbench as fb
+from favorbench.baselines import Answer, Baseline
+from favorbench.engine.columns import CELL, COLUMNS, ESTIMATOR, LABELS
+from favorbench.engine.store import SCHEMA
+from favorbench.errors import StoreError
+from favorbench.results import report, tables
+from favorbench.results.figures import draw_all
+from favorbench.results.figures.curves import file_name
+from favorbench.results.figures.ranking import _caption
+from favorbench.results.ranking import rankings
+from favorbench.run import sweep
+from tests.conftest import small_scenario
+
+MIXED = "positive,trig,poisson,elu"  # of omega, of their own samples, of nothing
+
+
+def names(files: list[Path]) -> set[str]:
+    return {file.stem for file in files}
+
+
+def test_a_column_is_said_once():
+    assert [field.name for field in SCHEMA] == [column.name for column in COLUMNS]
+    assert ("draw", "trial", *CELL, *ESTIMATOR) == LABELS
+    assert {column.name for column in COLUMNS if column.optional} == {"sampler", "num_projections"}
+    assert all(column.of for column in COLUMNS if column.role in ("draw", "cell"))
+
+
+def test_what_a_row_has_not_is_missing():
+    trials = sweep(small_scenario(maps=MIXED, trials=1), "run").trials
+    assert str(trials["num_projections"].dtype) == "Int64"
+    has = trials.groupby("map")[["sampler", "num_projections"]].agg(lambda column: column.notna().all())
+    assert has.loc["positive"].tolist() == [True, True] and has.loc["poisson"].tolist() == [False, True]
+    assert has.loc["elu"].tolist() == has.loc["uniform"].tolist() == [False, False]
+    assert has.loc["best-rank"].tolist() == [False, True]
+
+
+def test_maps_without_a_sampler_do_not_count_as_comparisons_of_samplers():
+    """Holm's family is the maps that have both samplers: other maps beside them change no verdict."""
+    alone, beside = (
+        sweep(
+            small_scenario(maps=maps, trials=16, num_projections="4,16,64", scale="0.5", baselines="uniform"), maps[:5]
+        )
+        for maps in ("trig", "trig,poisson,elu")
+    )
+    said = [report.sentences(one)[-1].split("orthogonal against iid: ")[1] for one in (alone, beside)]
+    assert said[0] == said[1] and said[0].startswith("better for trig")
+
+
+@pytest.mark.parametrize("size", ["1", "8"])
+def test_features_of_r_are_those_of_the_map(size):
+    results = sweep(
+        small_scenario(maps="maclaurin(exact=2),tensorsketch,elu", num_projections=size, head_dim="16"), "run"
+    )
+    said = tables.what_r_means(results)
+    assert "maclaurin(exact=2): R + 17" in said and "tensorsketch: 3R + 1" in said and "elu: fixed" in said
+
+
+def test_a_map_without_r_wins_without_r():
+    results = sweep(small_scenario(maps="positive,elu,taylor", scale="0.2", trials=15), "run")
+    (sentence,) = report.sentences(results)
+    assert "R = 0" not in sentence and "none" not in sentence
+    assert re.search(r"without an R: .*taylor \(15 features\)", sentence)
+
+
+def test_a_star_says_that_the_printed_value_is_worse_than_the_printed_one_of_uniform():
+    results = sweep(small_scenario(maps=MIXED, trials=9, scale="0.3,1,2", head_dim="4,8"), "run")
+    for metric in ("mse", "relative_error", "max_abs_error", "skill"):
+        for by in (["input", "map", "sampler", "num_projections"], ["scale", "map", "num_projections"]):
+            long = tables.long_table(results, by, metric, "median")
+            cells = [axis for axis in by if axis in CELL]
+            uniform = long[long["map"] == "uniform"].set_index(cells)[f"{metric}_median"]
+            for _, row in long.iterrows():
+                ours, theirs = row[f"{metric}_median"], uniform[tuple(row[cells]) if len(cells) > 1 else row[cells[0]]]
+                assert row["worse"] == (ours < theirs if metric == "skill" else ours > theirs)
+    assert not tables.long_table(results, ["map"], "bad_normalisers", "median")["worse"].any()
+
+
+def test_a_part_of_a_file_is_said_everywhere():
+    arrays = np.random.default_rng(0).normal(size=(3, 40, 4))
+    np.savez("mine.npz", **dict(zip("qkv", arrays, strict=True)))
+    flags = {"inputs": "mine.npz", "head_dim": None}
+    results = sweep(small_scenario(**flags, seq_len="24"), "part")
+    said = "mine.npz: the first 24 of its 40 tokens."
+    assert said in report.sentences(results) and said in tables.legend(results)
+    assert said in Path("part/summary.md").read_text()
+    whole = sweep(small_scenario(**flags, seq_len=None), "whole")
+    assert "the first" not in tables.legend(whole)
+
+
+def test_a_files_length_wins_over_that_of_a_scenario_for_other_inputs():
+    np.savez("mine.npz", **dict(zip("qkv", np.random.default_rng(0).normal(size=(3, 600, 8)), strict=True)))
+    assert fb.load_scenario("catalogue").seq_len == (512,)
+    mine = fb.load_scenario("catalogue", {"inputs": "mine.npz"})
+    assert mine.seq_len is None and mine.head_dim is None
+    assert fb.load_scenario("catalogue", {"inputs": "mine.npz", "seq_len": "512"}).seq_len == (512,)
+    assert fb.load_scenario("catalogue", {"inputs": "sphere"}).seq_len == (512,)
+
+
+@pytest.mark.parametrize(("ratio", "said"), [(0.2, "5.0 times less"), (0.97, "slightly less"), (0.0, "far less")])
+def test_a_small_difference_is_not_called_one_time_less(ratio, said):
+    assert report._less(ratio) == said
+
+
+def test_one_draw_is_one_draw():
+    results = sweep(small_scenario(trials=1), "run")
+    assert (
+        "1 draws" not in Path("run/summary.md").read_text()
+        and "median mse of 1 draw." in Path("run/summary.md").read_text()
+    )
+    assert "1 draw is too few" in report.sentences(results)[0]
+
+
+def test_rounding_is_no_number():
+    """best-rank at full rank: another number on every machine, and so a changed file after the README's first line."""
+    results = sweep(small_scenario(num_projections="8,24"), "run")
+    exact = results.trials.query("map == 'best-rank' and num_projections == 24")["mse"]
+    assert (exact < 1e-25).all()
+    assert "<1e-" in Path("run/summary.md").read_text()
+    written = pd.read_csv("run/summary.csv").query("map == 'best-rank' and num_projections == 24")
+    assert (written.filter(regex="^mse_") == 0).all(axis=None)
+    row = next(row for row in tables.cell_tables(results)[0].rows if row[0][0] == "best-rank")
+    assert not row[2][-1]
+
+
+def test_figures_are_called_by_what_they_show():
+    assert file_name(("iid", "orthogonal"), ["orthogonal", "iid"], "sampler") == "iid-vs-ortho"
+    assert file_name(("iid", "orthogonal"), ["iid", "antithetic:iid"], "sampler") == "iid-vs-antithetic-iid"
+    assert file_name(("trig", "positive"), ["positive", "hyperbolic", "elu"], "map") == "maps"
+    one = sweep(small_scenario(maps=MIXED, samplers="iid"), "one")
+    assert names(draw_all(one)) == {"maps"}  # nothing to compare iid with
+    both = sweep(small_scenario(maps="positive,hyperbolic"), "both")
+    assert names(draw_all(both)) == {"iid-vs-ortho", "positive-vs-hyperbolic"}
+
+
+def test_a_map_without_r_is_a_line_beside_the_others():
+    results = sweep(small_scenario(maps=MIXED, scale="0.5,1", num_projections="4,16,64"), "run")
+    files = {file.stem: file for file in draw_all(results) if file.suffix == ".csv"}
+    maps = pd.read_csv(files["maps"])
+    assert not maps["panel"].str.endswith(("none", "own")).any()
+    lines = maps[maps["series"] == "elu"].groupby("panel")["num_projections"].apply(list)
+    assert (lines.map(lambda sizes: sizes == [4, 16, 64])).all() and len(lines) == maps["panel"].nunique()
+    assert {"poisson"} <= set(maps["series"])
+    scale = pd.read_csv(files["error-vs-scale"])
+    assert {panel.split("R = ")[1] for panel in scale["panel"]} == {"4", "16", "64"}
+    samplers = pd.read_csv(files["iid-vs-ortho"])
+    assert {"elu", "poisson"}.isdisjoint(samplers["series"])
+
+
+@dataclass(frozen=True)
+class Zero(Baseline):
+    """All zeros."""
+
+    name = "zero"
+    reference = "-"
+    description = "all zeros"
+
+    def answers(self, question, exact, sizes, rng):
+        yield Answer(0, 0, np.zeros_like(exact), None)
+
+
+def test_a_users_baseline_is_drawn():
+    results = sweep(small_scenario(baselines="uniform,tests.test_results:Zero"), "run")
+    draw_all(results)
+    assert {"zero", "uniform"} <= set(pd.read_csv("run/figures/trig-vs-positive.csv")["series"])
+
+
+@pytest.mark.parametrize("metric", ["mse", "skill", "relative_error"])
+def test_values_that_are_all_zero_are_drawn(metric):
+    """With queries and keys of zeros attention is uniform attention, and every positive map is right."""
+    value = np.random.default_rng(0).normal(size=(16, 4))
+    np.savez("zero.npz", q=np.zeros((16, 4)), k=np.zeros((16, 4)), v=value)
+    flags = {"inputs": "zero.npz", "seq_len": None, "head_dim": None}
+    assert draw_all(sweep(small_scenario(**flags), "run"), metric)
+
+
+def test_a_ranking_of_one_cell_says_what_it_was_measured_on():
+    maps = "positive,trig,phase,hyperbolic,oprf,taylor"
+    results = sweep(small_scenario(maps=maps, budget="features", num_projections="8", trials=8), "run")
+    draw_all(results)
+    assert set(pd.read_csv("run/figures/ranking.csv")["panel"]) == {rankings(results)[0].title}
+    assert "so few draws can tell nothing" in _caption(results, rankings(results), "mse")
+    more = sweep(small_scenario(maps=maps, budget="features", num_projections="8", trials=12), "more")
+    assert "Blue: detectably better" in _caption(more, rankings(more), "mse")
+
+
+def changed(path: str, **values: object) -> None:
+    file = Path(path) / "manifest.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"input_files": [{"input": "x"}]}, "input_files"),
+        ({"input_files": 3}, "input_files"),
+        ({"scenario": {"maps": ["trig"]}}, "its scenario has a wrong"),
+        ({"scenario": json.loads(small_scenario().model_dump_json()) | {"scale": "big"}}, "a wrong 'scale"),
+        ({"num_features": 3}, "num_features"),
+        ({"draws": 1}, "does not plan"),
+    ],
+)
+def test_a_manifest_that_was_changed_by_hand_is_refused(values, said):
+    sweep(small_scenario(), "run")
+    changed("run", **values)
+    with pytest.raises(StoreError, match=said):
+        fb.load("run")
+
+
+def test_rows_that_are_there_twice_are_refused():
+    sweep(small_scenario(), "run")
+    sweep(small_scenario(trials=1), "other")
+    (part,) = Path("other/trials").glob("part-*")
+    part.rename(Path("run/trials") / part.name)
+    with pytest.raises(StoreError, match="rows twice"):
+        fb.load("run")
+
+
+def test_a_run_that_ended_before_its_first_draw_is_nobodys():
+    sweep(small_scenario(), "run")
+    for part in Path("run/trials").glob("part-*"):
+        part.unlink()
+    assert sweep(small_scenario(trials=4), "run").manifest["complete"]
+
+
+def test_a_lock_holds_without_its_file():
+    from favorbench.engine.lock import DirectoryLock
+
+    Path("run").mkdir()
+    first, second = DirectoryLock(Path("run")), DirectoryLock(Path("run"))
+    first.acquire()
+    Path("run/.lock").unlink()
+    with pytest.raises(StoreError, match="in use by another favorbench"):
+        second.acquire()
+    first.release()
+    second.acquire()
+    second.release()
