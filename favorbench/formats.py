@@ -38,6 +38,11 @@ def shortened(text: str, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
+def shown(value: object) -> str:
+    """What was given, for a message that refuses it."""
+    return shortened(repr(value))
+
+
 def plain(value: Any) -> Any:
     """A value as JSON can hold it: a named tuple is a dict, any other sequence a list, what is no number null."""
     if isinstance(value, dict):
