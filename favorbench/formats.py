@@ -67,6 +67,11 @@ def printable(text: str, but: str = "") -> str:
     return _UNPRINTABLE.sub(lambda match: match[0] if match[0] in but else ascii(match[0])[1:-1], text)
 
 
+def shown(value: object) -> str:
+    """What was given, for a message that refuses it."""
+    return shortened(repr(value))
+
+
 def plain(value: Any) -> Any:
     """A result as JSON has it: dicts, lists, texts and numbers; what is no finite number is null.
 

@@ -52,6 +52,13 @@ def polynomial_features(
     return xp.concat([products[order] for order in orders], axis=-1) * roots
 
 
+def monomial_features(x: Float[Array, "*batch n d"], degrees: int) -> list[Float[Array, "*batch n _"]]:
+    """``polynomial_features(x, n)`` for each n below ``degrees``: every monomial is computed once, from a lower one."""
+    products = _monomials(x, degrees - 1)[:degrees]
+    counts = (_inverse_factorials(x.shape[-1], n) * math.factorial(n) for n in range(degrees))
+    return [product * as_like(np.sqrt(count), x) for product, count in zip(products, counts, strict=True)]
+
+
 def _monomials(x: Array, degree: int) -> list[Array]:
     """For each order up to degree all products of that many coordinates, in the order of their sorted indices.
 

@@ -12,14 +12,15 @@ import dataclasses
 import difflib
 import hashlib
 import importlib
-import os
 import re
-import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from favorbench.errors import ScenarioError
+from favorbench.formats import shown
+from favorbench.users import check_methods, import_object
+
+MAX_LENGTH, MAX_TRANSFORMS = 1000, 16  # of a spec: far beyond what anybody means, and far from Python's own limits
 
 _CALL = re.compile(r"([\w.-]+)\s*(?:\((.*)\))?", re.DOTALL)
 
@@ -43,23 +44,25 @@ class _Spec(NamedTuple):
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
     """ " (did you mean 'x'?)" for the closest allowed name, or nothing."""
+    if len(name) > MAX_LENGTH:
+        return ""
     close = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.5)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def split_list(text: str, separator: str = ",") -> list[str]:
     """Split outside parentheses and quotes: ``"a,b(x=1,y=2)"`` -> ``["a", "b(x=1,y=2)"]``."""
-    parts, depth, quote = [""], 0, ""
-    for character in text:
+    parts, start, depth, quote = [], 0, 0, ""
+    for match in re.finditer(r"['\"()\[\]{}]|" + re.escape(separator), text):
+        character = match[0]
         if quote or character in "'\"":
             quote = "" if character == quote else quote or character
-        else:
-            depth += (character in "([{") - (character in ")]}")
-        if character == separator and not depth and not quote:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [part.strip() for part in parts]
+        elif character != separator:
+            depth += 1 if character in "([{" else -1
+        elif not depth:
+            parts.append(text[start : match.start()])
+            start = match.end()
+    return [part.strip() for part in (*parts, text[start:])]
 
 
 def build(
@@ -76,9 +79,11 @@ def build(
     named = isinstance(getattr(found, "name", None), str) and found.name
     if not (isinstance(found, base) and dataclasses.is_dataclass(found) and named):
         raise ScenarioError(
-            f"{kind} {spec!r} is a {type(found).__name__}; it must be a frozen dataclass derived from "
+            f"{kind} {shown(spec)} is a {type(found).__name__}; it must be a frozen dataclass derived from "
             f"favorbench.{base.__name__}, with a name"
         )
+    if parsed.module is not None:
+        check_methods(kind, spec, type(found), base)
     built: Any = found
     for call in reversed(parsed.transforms):
         built = _constructed(kind, spec, by_prefix[call.name], call.arguments, built)
@@ -94,22 +99,25 @@ def _member(kind: str, spec: str, parsed: _Spec, by_name: dict[str, type], by_pr
         found = by_name[name]
     else:
         choices = ", ".join([*by_name, *(f"{prefix}:{kind.upper()}" for prefix in by_prefix)])
-        raise ScenarioError(f"unknown {kind} {name!r}{nearest(name, by_name)}; allowed: {choices}, or module:object")
+        unknown = f"unknown {kind} {shown(name)}{nearest(name, by_name)}"
+        raise ScenarioError(f"{unknown}; allowed: {choices}, or module:object")
     if isinstance(found, type):
         return _constructed(kind, spec, found, arguments)
     if arguments is not None:
-        raise ScenarioError(f"{kind} {spec!r}: {name!r} is already built and takes no parameters")
+        raise ScenarioError(f"{kind} {shown(spec)}: {shown(name)} is already built and takes no parameters")
     return found
 
 
 def _parsed(kind: str, spec: str, members: Iterable[str], prefixes: Iterable[str]) -> _Spec:
     """The parts of a spec. Raises ScenarioError for what the grammar does not have, and for an unknown transform."""
+    if len(spec) > MAX_LENGTH:
+        raise ScenarioError(f"{kind} {shown(spec)} has {len(spec)} characters; allowed: at most {MAX_LENGTH}")
     calls = []
     for part in split_list(spec, ":"):
         match = _CALL.fullmatch(part)
         if match is None:
             forms = ["name", "name(parameter=value)", *(f"{prefix}:{kind}" for prefix in prefixes)]
-            raise ScenarioError(f"{spec!r} is not a valid {kind}: write {', '.join(forms)} or module:object")
+            raise ScenarioError(f"{shown(spec)} is not a valid {kind}: write {', '.join(forms)} or module:object")
         calls.append(_Call(match[1], match[2]))
     inside = next((i for i, call in enumerate(calls[:-1]) if call.name not in prefixes), len(calls) - 1)
     transforms, rest = tuple(calls[:inside]), calls[inside:]
@@ -117,29 +125,40 @@ def _parsed(kind: str, spec: str, members: Iterable[str], prefixes: Iterable[str
     if unknown:
         allowed = ", ".join(prefixes) or "none"
         raise ScenarioError(
-            f"{kind} {spec!r}: unknown transform {rest[0].name!r}{nearest(rest[0].name, prefixes)}; allowed: {allowed}"
+            f"{kind} {shown(spec)}: unknown transform {shown(rest[0].name)}{nearest(rest[0].name, prefixes)}; "
+            f"allowed: {allowed}"
         )
+    if len(transforms) > MAX_TRANSFORMS:
+        raise ScenarioError(f"{kind} {shown(spec)} has {len(transforms)} transforms; allowed: at most {MAX_TRANSFORMS}")
     return _Spec(transforms, rest[0].name if len(rest) == 2 else None, rest[-1])
 
 
 def _constructed(kind: str, spec: str, member: type, arguments: str | None, *inner: Any) -> Any:
     """member(*inner, parameter=value, ...) from the text between the parentheses."""
-    try:
-        call = ast.parse(f"f({arguments or ''})", mode="eval").body
-        assert isinstance(call, ast.Call) and not call.args
-        assert len({word.arg for word in call.keywords}) == len(call.keywords)
-        texts = {str(word.arg): word.value for word in call.keywords}
-    except (SyntaxError, ValueError, AssertionError):
-        raise ScenarioError(f"{kind} {spec!r}: write parameters as name(parameter=value, ...)") from None
+    texts = _keywords(arguments or "")
+    if texts is None:
+        raise ScenarioError(f"{kind} {shown(spec)}: write parameters as name(parameter=value, ...)")
     _check_names(kind, spec, member, texts)
     try:
         parameters = {name: ast.literal_eval(value) for name, value in texts.items()}
-    except ValueError:
-        raise ScenarioError(f"{kind} {spec!r}: values are numbers, or texts in quotes: law='poisson'") from None
+    except (ValueError, TypeError, RecursionError, MemoryError):
+        raise ScenarioError(f"{kind} {shown(spec)}: values are numbers, or texts in quotes: law='poisson'") from None
     try:
         return member(*inner, **parameters)
     except Exception as error:  # a user's class may fail in any way
-        raise ScenarioError(f"{kind} {spec!r}: {error}") from error
+        raise ScenarioError(f"{kind} {shown(spec)}: {error}") from error
+
+
+def _keywords(arguments: str) -> dict[str, ast.expr] | None:
+    """The expression of each keyword of a call; None where there is anything else, or one of them twice."""
+    try:
+        call = ast.parse(f"f({arguments})", mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
+        return None
+    found = {word.arg: word.value for word in call.keywords if word.arg is not None}
+    return found if len(found) == len(call.keywords) else None
 
 
 def _check_names(kind: str, spec: str, member: type, given: Iterable[str]) -> None:
@@ -151,18 +170,7 @@ def _check_names(kind: str, spec: str, member: type, given: Iterable[str]) -> No
     for name in given:
         if name not in allowed:
             known = f"it has {', '.join(allowed)}" if allowed else "it has none"
-            raise ScenarioError(f"{kind} {spec!r}: no parameter {name!r}{nearest(name, allowed)}; {known}")
-
-
-def import_object(kind: str, path: str) -> Any:
-    """The object at "module:attribute", with the working directory importable. Raises ScenarioError."""
-    module_name, _, attribute = path.partition(":")
-    if os.getcwd() not in sys.path:  # a console script has its own folder there, not the user's
-        sys.path.insert(0, os.getcwd())
-    try:
-        return getattr(importlib.import_module(module_name), attribute)
-    except (Exception, SystemExit) as error:  # a user's module may fail in any way; the user is told which
-        raise ScenarioError(f"{kind} {path!r} cannot be imported: {type(error).__name__}: {error}") from error
+            raise ScenarioError(f"{kind} {shown(spec)}: no parameter {shown(name)}{nearest(name, allowed)}; {known}")
 
 
 def source_digest(spec: str, member: Any) -> str | None:
@@ -170,8 +178,11 @@ def source_digest(spec: str, member: Any) -> str | None:
     _, _, parts = _opened(member, spec)
     if len(parts) == 1:
         return None
-    file = getattr(importlib.import_module(parts[0]), "__file__", None)
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else None
+    path = getattr(importlib.import_module(parts[0]), "__file__", None)
+    if not path:
+        return None
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def label(member: Any) -> str:

@@ -15,33 +15,52 @@ from favorbench.engine.plan import plan
 from favorbench.engine.scenario import load_scenario
 from favorbench.engine.study import Study
 from favorbench.engine.trial import run_draws
-from favorbench.errors import ScenarioError
-from favorbench.maps import Sample, get_map
-from favorbench.numerics.backend import from_torch, to_torch
+from favorbench.errors import InputError, ScenarioError
+from favorbench.maps import MAPS, TRANSFORMS, Sample, get_map
+from favorbench.numerics.backend import Backend, from_torch, to_torch
+from favorbench.studies.speed import study as speed
 
 BACKENDS = [pytest.param(array_api_strict.asarray, np.asarray, id="strict")]
 if importlib.util.find_spec("torch") is not None:
     BACKENDS.append(pytest.param(to_torch, from_torch, id="torch"))
 
-MAPS = ["trig", "phase", "positive", "hyperbolic", "trig-tutorial", "exp-tutorial", "positive-eps", "oprf",
-        "oprf(rho=0.5)", "saderf", "sderf", "aderf", "aderf-sderf", "centre:hyperbolic", "centre:aderf-sderf", "hybrid",
-        "poisson", "geometric", "maclaurin", "maclaurin(law='poisson', vectors='gaussian', exact=2)", "tensorsketch",
-        "tensorsketch(degree=4, exact=3)", "taylor", "relu", "elu"]  # fmt: skip
+#: Every registered map, those with parameters that take another path through the code, and transforms.
+NAMES = [
+    *(member.name for member in MAPS), *(f"{transform.prefix}:hyperbolic" for transform in TRANSFORMS),
+    "centre:aderf-sderf", "oprf(rho=0.5)", "poisson(rate=0.5)", "geometric(p=0.5)", "hybrid(n=1)",
+    "maclaurin(law='poisson', vectors='gaussian', exact=2)", "tensorsketch(degree=4, exact=3)",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("to", "back"), BACKENDS)
-@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("causal", [False, True])
 def test_linear_attention_agrees_with_numpy(rng, to, back, name, causal):
-    if causal and not get_map(name).causal_safe:
-        return
+    """And where it is refused, it is refused with every library."""
     q, k, v = 0.5 * rng.normal(size=(3, 150, 8))
     sample = fb.sample_omega("orthogonal", 30, 8, rng, map=name)
-    assert isinstance(sample, Sample)
-    expected = fb.linear_attention(q, k, v, sample, map=name, causal=causal)
     moved = Sample(to(sample.omega), None if sample.extra is None else to(sample.extra))
+    if causal and not get_map(name).causal_safe:
+        with pytest.raises(InputError, match="uses the whole sequence and cannot be causal"):
+            fb.linear_attention(to(q), to(k), to(v), moved, map=name, causal=True)
+        return
+    expected = fb.linear_attention(q, k, v, sample, map=name, causal=causal)
     found = fb.linear_attention(to(q), to(k), to(v), moved, map=name, causal=causal)
     np.testing.assert_allclose(back(found), expected, rtol=1e-12, atol=1e-12 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_result_has_the_precision_of_queries_keys_and_values(rng, name, dtype):
+    """Whatever omega is in; and it is that of the other precision, to the rounding of the smaller."""
+    q, k, v = (0.3 * rng.normal(size=(3, 140, 4))).astype(dtype)
+    sample, attention = fb.sample_omega("iid", 12, 4, rng, map=name), {}
+    for causal in {False, get_map(name).causal_safe}:
+        attention[causal] = fb.linear_attention(q, k, v, sample, map=name, causal=causal)
+        assert attention[causal].dtype == dtype
+    whole = fb.linear_attention(q, k.astype("float64"), v, sample, map=name)
+    assert whole.dtype == "float64"
+    assert np.median(np.abs(attention[False] - whole)) < 1e-3
 
 
 @pytest.mark.parametrize(("to", "back"), BACKENDS)
@@ -88,7 +107,7 @@ needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reas
 @needs_torch
 def test_a_sweep_on_torch_gives_the_rows_of_numpy():
     """Batches of three draws and a rest, every map, maps fitted to their data among them."""
-    changes = {"maps": ",".join(MAPS), "scale": "0.5", "samplers": "iid,orthogonal,orthogonal-blog"}
+    changes = {"maps": ",".join(NAMES), "scale": "0.5", "samplers": "iid,orthogonal,orthogonal-blog"}
     ours, theirs = rows_of(**changes), rows_of(**changes, backend="torch")
     for metric in ("mse", "relative_error", "max_abs_error"):
         np.testing.assert_allclose(theirs[metric], ours[metric], rtol=1e-10)  # trig's normalisers cancel to 1e-2
@@ -120,12 +139,19 @@ def test_long_sums_fit_into_float16():
 
 
 def test_what_is_not_to_be_had_is_one_clear_line(monkeypatch):
-    with pytest.raises(ScenarioError, match=r"--dtype bfloat16: numpy has float64, float32; --backend torch has it"):
+    with pytest.raises(ScenarioError, match=r"`dtype` bfloat16: numpy has float64, float32; `backend` torch has it"):
         rows_of(dtype="bfloat16")
-    with pytest.raises(ScenarioError, match="--device cuda: NumPy computes on cpu only; add --backend torch"):
+    with pytest.raises(ScenarioError, match="`device` cuda: NumPy computes on cpu only; add `backend` torch"):
         rows_of(device="cuda")
     with pytest.raises(ScenarioError, match="--device: 'gpu' given"):
         rows_of(device="gpu", backend="torch")
+    for name in ("gpu", "cuda:x", "mps", "cpu "):
+        with pytest.raises(ScenarioError, match=f"`device` {name}: allowed: cpu, cuda or cuda:N"):
+            Backend("torch", name).check(["float64"])
+        with pytest.raises(ScenarioError, match="allowed: cpu, cuda or cuda:N"):
+            speed.study(["positive"], [4], [16], 4, 3, Backend("torch", name))
+    with pytest.raises(ScenarioError, match="`backend` jax: allowed: numpy, torch"):
+        Backend("jax").check(["float64"])
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ScenarioError, match=r"torch is not installed: pip install 'favorbench\[torch\]'"):
         rows_of(backend="torch")
@@ -138,7 +164,7 @@ def test_a_missing_gpu_is_one_clear_line():
         with pytest.raises(ScenarioError, match=r"CUDA devices, from cuda:0 on"):
             rows_of(device="cuda:99", backend="torch")
     else:
-        with pytest.raises(ScenarioError, match="torch finds no CUDA device here; use --device cpu"):
+        with pytest.raises(ScenarioError, match="torch finds no CUDA device here; use `device` cpu"):
             rows_of(device="cuda", backend="torch")
     with pytest.raises(ScenarioError, match="tf32 exists on CUDA devices only"):
         rows_of(dtype="tf32", backend="torch")

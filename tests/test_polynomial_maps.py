@@ -118,7 +118,7 @@ def test_tensorsketch_is_the_convolution_of_count_sketches(rng, size):
     ("dim", "size", "degree"), [(2, 2, 2), (2, 3, 2), (2, 2, 3), (3, 3, 1), (2, 4, 2), (2, 5, 2), (2, 3, 3)]
 )
 def test_sketch_variance_by_enumeration_of_all_hashes(rng, dim, size, degree):
-    """All buckets and signs; and, for degree 2, the formula of MATHS.md written down again."""
+    """All buckets and signs; and, for degree 2, the sum of Pham & Pagh 2013 over colliding buckets, multiplied out."""
     feature_map = get_map(f"tensorsketch(degree={degree}, exact={degree})")
     x, y = rng.normal(size=(2, 2, dim))
     values = [s * (h + 1.0) for s in (-1, 1) for h in range(size)]
@@ -150,7 +150,7 @@ def test_taylor_features_do_not_overflow_and_count_what_they_cost(rng):
 
 
 @pytest.mark.parametrize(("spec", "said"), [
-    ("hybrid(n=0)", "n must be a whole number from 1"), ("poisson(rate=0)", "rate must be a number above 0"),
+    ("hybrid(n=0)", "n must be a whole number from 1"), ("poisson(rate=0)", "rate must be a positive number"),
     ("geometric(p=1.0)", "p must be a number from"), ("geometric(p=True)", "p must be a number from"),
     ("maclaurin(law='zipf')", "law must be one of geometric, poisson, got 'zipf'"),
     ("maclaurin(vectors='normal')", "vectors must be one of rademacher, gaussian"),

@@ -1,7 +1,12 @@
 """One grammar of names: parsed to objects, printed back in one spelling, which is what everything is keyed by."""
 
 import dataclasses
+import inspect
+import os
 import re
+import subprocess
+import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -13,6 +18,7 @@ from hypothesis import strategies as st
 
 import favorbench as fb
 from favorbench import maps, samplers
+from favorbench.baselines import get_baseline
 from favorbench.engine.study import Study, default_directory
 from favorbench.errors import ScenarioError
 from favorbench.maps import MAPS, get_map
@@ -20,6 +26,7 @@ from favorbench.maps.centre import Centre
 from favorbench.maps.positive import Positive
 from favorbench.registry import build, canonical, label, split_list
 from favorbench.samplers import SAMPLERS, Sampler, get_sampler
+from favorbench.users import import_object
 from tests.conftest import small_scenario
 
 
@@ -258,3 +265,131 @@ def test_what_fit_finds_is_no_part_of_the_name(rng):
     for name in ("oprf", "centre:aderf"):
         assert label(get_map(name).fit(x, y, rng.normal(size=(5, 3)))) == name
     assert label(Centre(Positive())) == "centre:positive"
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("oprf(rho=" + "-" * 4000 + "1)", "has 4011 characters; allowed: at most 1000"),
+        ("oprf(rho=" + "-" * 900 + "1)", "map 'oprf(rho=---"),
+        ("oprf(rho=" + "(" * 400 + "1" + ")" * 400 + ")", "write parameters as name(parameter=value, ...)"),
+        ("oprf(rho=" + "[" * 190 + "]" * 190 + ")", "rho must be a positive number"),
+        ("centre:" * 1000 + "positive", "has 7008 characters; allowed: at most 1000"),
+        ("centre:" * 100 + "positive", "has 100 transforms; allowed: at most 16"),
+        ("x" * 900, "unknown map 'xxx"),
+        ("oprf(rho='" + "x" * 900 + "')", "got 'xxx"),
+        ("oprf(rho=1)(rho=2)", "write parameters as name(parameter=value, ...)"),
+        ("oprf(**{'rho': 1})", "write parameters as name(parameter=value, ...)"),
+        ("oprf(rho={[]: 1})", "values are numbers, or texts in quotes"),
+    ],
+    ids=lambda value: value[:24],
+)
+def test_nothing_is_too_deep_or_too_long_for_one_short_line(spec, said):
+    with pytest.raises(ScenarioError, match=re.escape(said)) as caught:
+        get_map(spec)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
+
+
+def test_a_list_of_ten_million_characters_is_split_at_once():
+    start = time.perf_counter()
+    assert split_list("x" * 10_000_000) == ["x" * 10_000_000]
+    assert time.perf_counter() - start < 5.0  # 60 s when every character was appended to the part so far
+
+
+def test_what_is_refused_is_refused_without_assertions_too():
+    code = "import favorbench as fb; fb.get_map('positive-eps(1e-2)')"
+    done = subprocess.run([sys.executable, "-O", "-c", code], capture_output=True, text=True)
+    assert "ScenarioError: map 'positive-eps(1e-2)': write parameters as name(parameter=value, ...)" in done.stderr
+
+
+USERS = """
+import dataclasses
+import favorbench as fb
+
+@dataclasses.dataclass(frozen=True)
+class Natural(fb.Sampler):
+    name = "natural"
+    reference = "-"
+    gaussian_rows = True
+    coupling = "independent"
+
+    def sample(self, num_projections, head_dim, rng):
+        return rng.standard_normal((num_projections, head_dim))
+
+@dataclasses.dataclass(frozen=True)
+class Short(fb.Sampler):
+    name = "short"
+    reference = "-"
+    gaussian_rows = True
+    coupling = "independent"
+
+    def sample(self, rng, size):
+        return rng.standard_normal((size, size))
+
+@dataclasses.dataclass(frozen=True)
+class Renamed(fb.Sampler):
+    name = "renamed"
+    reference = "-"
+    gaussian_rows = True
+    coupling = "independent"
+
+    def sample(self, generator, rows, columns, scale=1.0):
+        return scale * generator.standard_normal((rows, columns))
+
+@dataclasses.dataclass(frozen=True)
+class Mean(fb.Baseline):
+    name = "mean"
+    reference = "-"
+    description = "-"
+
+    def answers(self, inputs, exact, sizes, rng):
+        yield from ()
+
+class Bare:
+    pass
+
+def load_later():
+    import users_helper
+    return users_helper.there
+"""
+
+
+def test_a_users_method_is_held_to_the_interface():
+    Path("users_all.py").write_text(USERS)
+    wanted = "write `def sample(self, rng, num_projections, head_dim)`, not "
+    with pytest.raises(ScenarioError, match=re.escape(wanted + "`def sample(self, num_projections, head_dim, rng)`")):
+        get_sampler("users_all:Natural")
+    with pytest.raises(ScenarioError, match=re.escape(wanted + "`def sample(self, rng, size)`")):
+        get_sampler("antithetic:users_all:Short")
+    assert get_sampler("users_all:Renamed").sample(np.random.default_rng(0), 3, 2).shape == (3, 2)
+    assert get_baseline("users_all:Mean").name == "mean"
+
+
+@pytest.mark.parametrize("get", [get_map, get_sampler, get_baseline], ids=lambda get: get.__name__)
+def test_the_base_that_a_message_names_can_be_imported(get):
+    Path("users_all.py").write_text(USERS)
+    with pytest.raises(ScenarioError, match=r"must be a frozen dataclass derived from favorbench\.(\w+)") as caught:
+        get("users_all:Bare")
+    (name,) = re.findall(r"favorbench\.(\w+)", str(caught.value))
+    assert inspect.isclass(getattr(fb, name))
+
+
+def test_importing_a_users_module_leaves_the_path_as_it_was():
+    before = list(sys.path)
+    Path("users_all.py").write_text(USERS)
+    Path("users_helper.py").write_text("there = 1")
+    get_sampler("users_all:Renamed")
+    assert sys.path == before
+    load_later = import_object("function", "users_all:load_later")
+    with pytest.raises(ModuleNotFoundError):
+        load_later()
+    code = "from favorbench.users import *; keep_importable_here(); print(import_object('', 'users_all:load_later')())"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
+
+
+def test_workers_find_a_users_module_though_the_caller_forgot_it():
+    Path("users_maps.py").write_text(USER)
+    scenario = small_scenario(maps="users_maps:Wide", trials=4)
+    assert os.getcwd() not in sys.path
+    assert fb.sweep(scenario, "two", workers=2).trials["mse"].sum() == fb.sweep(scenario, "one").trials["mse"].sum()

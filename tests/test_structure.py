@@ -16,8 +16,8 @@ from tests.conftest import REPOSITORY
 
 #: Top to bottom: a module imports only from those above it (and from its own package).
 ORDER = [
-    "errors", "formats", "parameters", "progress", "papers", "files", "statistics", "style", "numerics", "registry",
-    "kernels", "samplers",
+    "errors", "formats", "parameters", "progress", "papers", "files", "statistics", "style", "numerics", "users",
+    "registry", "kernels", "samplers",
     "maps", "attention", "inputs", "metrics", "baselines", "engine", "results", "run", "studies", "catalogue",
     "console", "cli", "__init__", "__main__",
 ]  # fmt: skip

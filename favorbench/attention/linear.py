@@ -1,6 +1,7 @@
 """Exact attention, and linear attention from features, both in log space and in tiles."""
 
 from collections.abc import Iterator, Sequence
+from typing import overload
 
 import numpy as np
 from array_api_compat import device
@@ -34,8 +35,13 @@ def linear_attention(
     if causal and not feature_map.causal_safe:
         raise InputError(f"map {feature_map.name!r} uses the whole sequence and cannot be causal")
     estimator = Estimator(feature_map, sample.extra, (sample.omega.shape[-2],))
-    xp = array_namespace(query)
-    tiles_of_output = attention_estimates(query, key, value, sample.omega, [estimator], causal=causal)
+    xp = array_namespace(query, key, value)
+    omega, dtype = sample.omega, xp.result_type(query, key, value)
+    if xp.isdtype(
+        dtype, "real floating"
+    ):  # omega is drawn in float64, and would lift the features of some maps to that
+        query, key, value, omega = (xp.astype(a, dtype, copy=False) for a in (query, key, value, omega))
+    tiles_of_output = attention_estimates(query, key, value, omega, [estimator], causal=causal)
     return xp.concat([estimate.output[0, ...] for estimate in tiles_of_output], axis=-2)
 
 
@@ -66,6 +72,18 @@ def kernel_estimate(
         weight = 1.0 if a.fixed else 1.0 / num_projections
         total = total + weight * product * xp.exp(peak_a + xp.matrix_transpose(peak_b))
     return total
+
+
+@overload
+def sample_omega(
+    sampler: str | Sampler, num_projections: int, head_dim: int, rng: np.random.Generator, map: None = None
+) -> Float[np.ndarray, "num_projections head_dim"]: ...
+
+
+@overload
+def sample_omega(
+    sampler: str | Sampler, num_projections: int, head_dim: int, rng: np.random.Generator, map: str | FeatureMap
+) -> Sample: ...
 
 
 def sample_omega(

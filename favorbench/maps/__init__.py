@@ -2,7 +2,7 @@
 
 from favorbench.maps.base import FeatureMap, Sample, WrappedMap
 from favorbench.maps.centre import Centre
-from favorbench.maps.exponential import ADERF, ADERFSDERF, OPRF, SADERF, SDERF
+from favorbench.maps.exponential import ADERF, OPRF, SADERF, SDERF, ADERFThenSDERF
 from favorbench.maps.hybrid import Hybrid
 from favorbench.maps.integer import Geometric, Poisson
 from favorbench.maps.linear import ELU, ReLU
@@ -23,7 +23,7 @@ MAPS: tuple[type[FeatureMap], ...] = (
     SADERF,
     SDERF,
     ADERF,
-    ADERFSDERF,
+    ADERFThenSDERF,
     Hybrid,
     Poisson,
     Geometric,

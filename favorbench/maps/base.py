@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
@@ -12,6 +13,28 @@ from favorbench.numerics.arrays import Array, Features
 from favorbench.samplers.laws import PairLaw, RowLaw
 
 Randomness = Literal["omega", "own", "none"]
+
+Value = TypeVar("Value")
+
+
+class _Claim:
+    """What ``claim`` gives: a property, which a class has too, as that of its default parameters."""
+
+    def __init__(self, of: Callable[[Any], Any]) -> None:
+        self.of = of
+
+    def __get__(self, instance: "FeatureMap | None", owner: type["FeatureMap"]) -> Any:
+        if instance is None:
+            try:
+                instance = owner()
+            except TypeError:  # abstract, or around another map
+                raise AttributeError(f"{owner.__name__} claims this where it is built: there is no default") from None
+        return self.of(instance)
+
+
+def claim(of: Callable[[Any], Value]) -> Value:
+    """A claim that follows from a map's parameters, written where a plain one is: ``causal_safe = claim(...)``."""
+    return _Claim(of)  # pyright: ignore[reportReturnType]  (as a class attribute it is read as the value)
 
 
 class Sample(NamedTuple):
@@ -141,13 +164,14 @@ class FeatureMap(ABC):
         return None
 
 
-#: What a map states about itself, beside its functions.
-CLAIMS = (
-    "name", "reference", "features_per_projection", "nonnegative", "unbiased", "causal_safe", "nested", "own_sample",
-    "even", "asymmetric",
-)  # fmt: skip
-
 Map = TypeVar("Map", bound=FeatureMap)
+
+
+@dataclass(frozen=True, eq=False)  # it holds an array: equal only to itself
+class Fitted:
+    """What ``fit`` found: maps that were fitted to different data are different maps."""
+
+    values: Array
 
 
 def with_values(feature_map: Map, **values: Any) -> Map:
@@ -165,6 +189,16 @@ class WrappedMap(FeatureMap):
     wrapped: FeatureMap
     #: What stands before the colon in ``prefix:map``, for the transforms of the registry.
     prefix: ClassVar[str] = ""
+    name: ClassVar[str] = claim(lambda self: f"{self.prefix}:{self.wrapped.name}" if self.prefix else self.wrapped.name)
+    reference: ClassVar[str] = claim(lambda self: self.wrapped.reference)
+    features_per_projection: ClassVar[int] = claim(lambda self: self.wrapped.features_per_projection)
+    nonnegative: ClassVar[bool] = claim(lambda self: self.wrapped.nonnegative)
+    unbiased: ClassVar[bool] = claim(lambda self: self.wrapped.unbiased)
+    causal_safe: ClassVar[bool] = claim(lambda self: self.wrapped.causal_safe)
+    nested: ClassVar[bool] = claim(lambda self: self.wrapped.nested)
+    own_sample: ClassVar[bool] = claim(lambda self: self.wrapped.own_sample)
+    even: ClassVar[bool] = claim(lambda self: self.wrapped.even)
+    asymmetric: ClassVar[bool] = claim(lambda self: self.wrapped.asymmetric)
 
     @property
     def takes_data(self) -> bool:
@@ -173,13 +207,6 @@ class WrappedMap(FeatureMap):
     @property
     def draws_extra(self) -> bool:
         return self.wrapped.draws_extra
-
-    def __post_init__(self) -> None:
-        for claim in CLAIMS:
-            if getattr(type(self), claim, None) is getattr(FeatureMap, claim, None):  # not overridden
-                object.__setattr__(self, claim, getattr(self.wrapped, claim))
-        if self.prefix:
-            object.__setattr__(self, "name", f"{self.prefix}:{self.wrapped.name}")
 
     def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         return self.wrapped.features(x, projection, sample)

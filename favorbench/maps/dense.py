@@ -15,7 +15,7 @@ from favorbench.samplers.laws import FixedNormRows, GaussianRows, OppositeRow, P
 
 @dataclass(frozen=True, eq=False)  # holds arrays: equal only to itself
 class Dense:
-    """The parameters of one member: x' = query x, y' = key y with x'.y' = x.y (None: x and y themselves), and rho_l > 0
+    """The parameters of one member: x' = P x, y' = Q y with x'.y' = x.y (None: x and y themselves), and rho_l > 0
     along the orthonormal columns v_l of ``axes`` (None: all rho_l are equal, and any axes serve). The feature of x is
 
         log f(x) = sum_l [log(1 - 4 a_l)/4 + a_l (v_l.w)^2 + sqrt(1 - 4 a_l) (v_l.w)(v_l.x')] - |x'|^2 / 2,
@@ -26,23 +26,23 @@ class Dense:
     """
 
     rho: Array  # (..., 1, d)
-    query: Array | None = None  # (..., d, d)
-    key: Array | None = None
+    query_matrix: Array | None = None  # P, (..., d, d)
+    key_matrix: Array | None = None  # Q
     axes: Array | None = None
 
     def as_dtype_of(self, x: Array) -> "Dense":
         """The same, in the precision in which features are computed."""
-        parts, astype = (self.rho, self.query, self.key, self.axes), array_namespace(x).astype
+        parts, astype = (self.rho, self.query_matrix, self.key_matrix, self.axes), array_namespace(x).astype
         return Dense(*(None if part is None else astype(part, x.dtype) for part in parts))
 
-    def log_features(self, x: Array, basis: Array | None, projection: Array, omega: Array) -> Array:
+    def log_features(self, x: Array, matrix: Array | None, projection: Array, omega: Array) -> Array:
         """log f of the rows of x, (..., n, R). The axes turn omega, not x: R rows, where x may have a million."""
         xp = array_namespace(x)
         a, slope = self._exponents(x)
         turned = omega if self.axes is None else omega @ self.axes
         of_row = xp.sum(a * turned * turned + 0.5 * xp.log(slope), axis=-1)[..., None, :]
-        image = x if basis is None else x @ xp.matrix_transpose(basis)
-        if basis is None and self.axes is None:
+        image = x if matrix is None else x @ xp.matrix_transpose(matrix)
+        if matrix is None and self.axes is None:
             result = slope[..., :1] * projection
         else:
             weights = turned * slope
@@ -88,10 +88,10 @@ class Dense:
         return float(np.sum(np.log(0.5 * (self.rho + 1.0)) - 0.5 * np.log(self.rho)))
 
     def _query(self, x: np.ndarray) -> np.ndarray:
-        return self._along_axes(x if self.query is None else x @ self.query.T)
+        return self._along_axes(x if self.query_matrix is None else x @ self.query_matrix.T)
 
     def _key(self, y: np.ndarray) -> np.ndarray:
-        return self._along_axes(y if self.key is None else y @ self.key.T)
+        return self._along_axes(y if self.key_matrix is None else y @ self.key_matrix.T)
 
     def _along_axes(self, image: np.ndarray) -> np.ndarray:
         return image if self.axes is None else image @ self.axes
@@ -127,11 +127,11 @@ class DenseExponential(FeatureMap):
 
     def query_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         dense = self._parameters(x)
-        return (Features(None, dense.log_features(x, dense.query, projection, sample.omega)),)
+        return (Features(None, dense.log_features(x, dense.query_matrix, projection, sample.omega)),)
 
     def key_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         dense = self._parameters(x)
-        return (Features(None, dense.log_features(x, dense.key, projection, sample.omega)),)
+        return (Features(None, dense.log_features(x, dense.key_matrix, projection, sample.omega)),)
 
     def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
         dense = self._parameters(x, y)

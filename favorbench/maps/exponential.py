@@ -5,15 +5,16 @@ family with different parameters, ``Dense``; each minimises, over its part of th
 query and a key of log(E (f(x) g(y))^2 / exp(2 x.y)), in closed form.
 """
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 from array_api_compat import device
 
+from favorbench.maps.base import claim
 from favorbench.maps.dense import Dense, DenseExponential
 from favorbench.maps.moments import balance, in_float64, lifted, mean, moments_of, rho_along_axes, shared_rho
 from favorbench.numerics.arrays import Array, array_namespace
+from favorbench.parameters import check_positive
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class OPRF(DenseExponential):
     rho: float | None = None
     name: ClassVar[str] = "oprf"
     reference: ClassVar[str] = "Likhosherstov et al. 2022, arXiv 2205.15317"
+    causal_safe: ClassVar[bool] = claim(lambda self: self.rho is not None)
     asymmetric: ClassVar[bool] = False
 
     @property
@@ -37,9 +39,8 @@ class OPRF(DenseExponential):
         return self.rho is None
 
     def __post_init__(self) -> None:
-        if self.rho is not None and not (isinstance(self.rho, int | float) and 0 < self.rho < math.inf):
-            raise ValueError(f"rho must be a positive number, or left out to be fitted, got {self.rho!r}")
-        object.__setattr__(self, "causal_safe", self.rho is not None)
+        if self.rho is not None:
+            check_positive("rho", self.rho, otherwise="left out to be fitted")
 
     def choice(self, x: Array, y: Array | None) -> Dense:
         xp = array_namespace(x)
@@ -107,7 +108,7 @@ class ADERF(DenseExponential):
 
 
 @dataclass(frozen=True)
-class ADERFSDERF(DenseExponential):
+class ADERFThenSDERF(DenseExponential):
     """The linear maps of ``aderf``, then the axes and rho of ``sderf`` for x' and y'.
 
     Its mean log second moment is never above that of ``aderf``, whose single rho is one choice of these.

@@ -7,10 +7,11 @@ from typing import ClassVar
 import numpy as np
 
 from favorbench.kernels import squared_distance, squared_sum
-from favorbench.maps.base import FeatureMap, Sample
+from favorbench.maps.base import FeatureMap, Sample, claim
 from favorbench.maps.positive import Hyperbolic
 from favorbench.maps.trigonometric import Trig
 from favorbench.numerics.arrays import Array, Features, array_namespace
+from favorbench.parameters import check_whole
 from favorbench.samplers.laws import RowLaw
 
 
@@ -30,15 +31,13 @@ class Hybrid(FeatureMap):
     n: int = 4
     name: ClassVar[str] = "hybrid"
     reference: ClassVar[str] = "Choromanski et al. 2022, arXiv 2110.04367"
-    features_per_projection: ClassVar[int] = 20
+    features_per_projection: ClassVar[int] = claim(lambda self: 4 * (self.n + 1))
     nonnegative: ClassVar[bool] = False
     unbiased: ClassVar[bool] = True
     asymmetric: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if type(self.n) is not int or not 1 <= self.n <= 1024:
-            raise ValueError(f"n must be a whole number from 1 to 1024, got {self.n!r}")
-        object.__setattr__(self, "features_per_projection", 4 * (self.n + 1))
+        check_whole("n", self.n, 1, 1024)
 
     def draw_extra(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:
         """The vectors t_i, (n, d), the same for any number of projections."""

@@ -1,6 +1,5 @@
 """Discretely induced random features: powers of the coordinates, with random whole numbers as exponents."""
 
-import copy
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
@@ -10,9 +9,10 @@ import numpy as np
 import scipy
 from array_api_compat import is_torch_array
 
-from favorbench.maps.base import FeatureMap, Sample
+from favorbench.maps.base import FeatureMap, Fitted, Sample, claim, with_values
 from favorbench.numerics.arrays import Array, Features, array_namespace, as_like, looked_up
 from favorbench.numerics.backend import from_torch
+from favorbench.parameters import check_between, check_positive
 from favorbench.samplers.laws import RowLaw
 
 MEAN_LIMIT = 256.0  # of an exponent that is fitted. Any law of full support is unbiased; exp(-256) is still normal
@@ -21,13 +21,13 @@ MEAN_LIMIT = 256.0  # of an exponent that is fitted. Any law of full support is 
 class _IntegerMap(FeatureMap):
     """What the two laws of the exponents share: phi(x) = prod_l x_l^(w_l) / sqrt(w_l! P(w_l)), 0^0 = 1."""
 
-    features_per_projection = 1
-    nonnegative = False  # but for coordinates that are all positive
-    unbiased = True
-    causal_safe = False
-    own_sample = True
+    features_per_projection: ClassVar[int] = 1
+    nonnegative: ClassVar[bool] = False  # but for coordinates that are all positive
+    unbiased: ClassVar[bool] = True
+    causal_safe: ClassVar[bool] = claim(lambda self: not self.takes_data)
+    own_sample: ClassVar[bool] = True
 
-    fitted: Array | None
+    fitted: Fitted | None
 
     @abstractmethod
     def _given(self) -> float | None:
@@ -60,16 +60,15 @@ class _IntegerMap(FeatureMap):
         x, y = (xp.astype(a, xp.float64) for a in (x, y))
         moments = xp.mean(x * x, axis=-2) * xp.mean(y * y, axis=-2)
         best = self._best(from_torch(moments) if is_torch_array(moments) else np.asarray(moments))
-        new = copy.copy(self)
-        object.__setattr__(new, "fitted", as_like(best[..., None, None], moments))
-        return new
+        return with_values(self, fitted=Fitted(as_like(best[..., None, None], moments)))
 
     def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         xp = array_namespace(x)
         uniform = xp.asarray(sample.extra, dtype=xp.float64)
-        parameter = self.fitted
-        if parameter is None:
+        if self.fitted is None:
             parameter = as_like(np.full((1, 1), self.parameter(x.shape[-1])), uniform)
+        else:
+            parameter = self.fitted.values
         w = self._exponents(uniform, parameter)
         log_weights = xp.astype(self._log_weights(parameter, w)[..., None, :], x.dtype)
         powers = xp.matrix_transpose(xp.astype(w, x.dtype))
@@ -103,14 +102,13 @@ class Poisson(_IntegerMap):
     """
 
     rate: float | None = None
-    fitted: Array | None = field(default=None, init=False, repr=False, compare=False)
+    fitted: Fitted | None = field(default=None, init=False, repr=False)
     name: ClassVar[str] = "poisson"
     reference: ClassVar[str] = "Likhosherstov et al. 2022, arXiv 2205.15317 (Poisson)"
 
     def __post_init__(self) -> None:
-        if self.rate is not None and not (_is_number(self.rate) and 0 < self.rate <= MEAN_LIMIT):
-            raise ValueError(f"rate must be a number above 0 and up to {MEAN_LIMIT:g}, got {self.rate!r}")
-        object.__setattr__(self, "causal_safe", self.rate is not None)
+        if self.rate is not None:
+            check_positive("rate", self.rate, most=MEAN_LIMIT, otherwise="left out to be fitted")
 
     def _given(self) -> float | None:
         return self.rate
@@ -153,14 +151,13 @@ class Geometric(_IntegerMap):
     """
 
     p: float | None = None
-    fitted: Array | None = field(default=None, init=False, repr=False, compare=False)
+    fitted: Fitted | None = field(default=None, init=False, repr=False)
     name: ClassVar[str] = "geometric"
     reference: ClassVar[str] = "Likhosherstov et al. 2022, arXiv 2205.15317 (geometric)"
 
     def __post_init__(self) -> None:
-        if self.p is not None and not (_is_number(self.p) and 1.0 / MEAN_LIMIT <= self.p < 1):
-            raise ValueError(f"p must be a number from {1.0 / MEAN_LIMIT:g} up to, but not, 1, got {self.p!r}")
-        object.__setattr__(self, "causal_safe", self.p is not None)
+        if self.p is not None:
+            check_between("p", self.p, 1.0 / MEAN_LIMIT, 1.0)
 
     def _given(self) -> float | None:
         return self.p
@@ -202,7 +199,3 @@ def _best_p(squares: np.ndarray) -> float:
 
     found = scipy.optimize.minimize_scalar(moment, bounds=(low, high), method="bounded")
     return float(scipy.special.expit(round(float(found.x), 3)))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -9,6 +9,7 @@ import numpy as np
 from favorbench.maps.base import FeatureMap, Sample
 from favorbench.maps.hybrid import angle
 from favorbench.numerics.arrays import Array, Features, array_namespace
+from favorbench.parameters import check_positive
 from favorbench.samplers.laws import GaussianRows, RowLaw
 
 
@@ -29,8 +30,7 @@ class ReLU(FeatureMap):
     unbiased: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.eps, int | float) and 0 < self.eps < math.inf):
-            raise ValueError(f"eps must be a positive number, got {self.eps!r}")
+        check_positive("eps", self.eps)
 
     def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         xp = array_namespace(projection)

@@ -7,9 +7,11 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 import scipy
 
+from favorbench.formats import shown
 from favorbench.maps.base import FeatureMap, Sample
-from favorbench.maps.taylor import check_order, direction, exact_degrees, exponential_series
+from favorbench.maps.taylor import direction, exact_degrees, exponential_series
 from favorbench.numerics.arrays import Array, Features, array_namespace, looked_up
+from favorbench.parameters import check_positive, check_whole
 from favorbench.samplers.laws import RowLaw
 
 DegreeLaw = Literal["geometric", "poisson"]
@@ -42,11 +44,10 @@ class Maclaurin(FeatureMap):
     def __post_init__(self) -> None:
         for field, allowed in (("law", get_args(DegreeLaw)), ("vectors", get_args(VectorLaw))):
             if getattr(self, field) not in allowed:
-                raise ValueError(f"{field} must be one of {', '.join(allowed)}, got {getattr(self, field)!r}")
-        if not (isinstance(self.mean, int | float) and 0 < self.mean < math.inf):
-            raise ValueError(f"mean must be a positive number, got {self.mean!r}")
-        check_order("exact", self.exact, 0, 6)
-        check_order("degree", self.degree, max(self.exact, 1), 60)
+                raise ValueError(f"{field} must be one of {', '.join(allowed)}, got {shown(getattr(self, field))}")
+        check_positive("mean", self.mean)
+        check_whole("exact", self.exact, 0, 6)
+        check_whole("degree", self.degree, max(self.exact, 1), 60)
 
     def draw_extra(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:
         """(R, degree, d + 1): the rows [w_j, 0] for j <= N and [0, 1] after it, to be multiplied by [x, 1]."""
@@ -85,8 +86,7 @@ class Maclaurin(FeatureMap):
             fourth = np.maximum(fourth - 2.0 * (x * x) @ (y * y).T, 0.0)
         degrees, log_weights = np.arange(self.exact, self.degree + 1), self._log_weights()[self.exact :]
         logs = scipy.special.xlogy(degrees, fourth[..., None]) - scipy.special.gammaln(degrees + 1) - log_weights
-        random = exponential_series(x @ y.T, range(self.exact, self.degree + 1))
-        target = self.target_kernel(x, y, None)  # pyright: ignore[reportArgumentType]  (no projections are used)
+        random, target = (exponential_series(x @ y.T, range(low, self.degree + 1)) for low in (self.exact, 0))
         return (np.sum(np.exp(logs), axis=-1) - random**2) / target**2 / num_projections
 
     def _probabilities(self) -> np.ndarray:

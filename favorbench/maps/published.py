@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from favorbench.maps.base import FeatureMap, Sample, with_values
+from favorbench.maps.base import FeatureMap, Fitted, Sample, with_values
 from favorbench.maps.positive import exponential_target, norm_factors
 from favorbench.maps.trigonometric import trigonometric_target
 from favorbench.numerics.arrays import Array, Features, array_namespace, cos_sin, half_squared_norm
+from favorbench.parameters import check_positive
 from favorbench.samplers.laws import RowLaw
 
 
@@ -57,11 +58,6 @@ class TrigTutorial(FeatureMap):
         return trigonometric_target(x, y, rows, norm_power=-1.0)
 
 
-def _check_eps(eps: float) -> None:
-    if not (isinstance(eps, int | float) and 0 < eps < math.inf):
-        raise ValueError(f"eps must be a positive number, got {eps!r}")
-
-
 def _plus_eps(log_feature: Array, eps: float) -> Features:
     """exp(log_feature) + eps, in log space."""
     xp = array_namespace(log_feature)
@@ -83,7 +79,7 @@ class ExpTutorial(FeatureMap):
     unbiased: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _check_eps(self.eps)
+        check_positive("eps", self.eps)
 
     def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         return (_plus_eps(projection, self.eps),)
@@ -102,7 +98,7 @@ class PositiveEps(FeatureMap):
     """
 
     eps: float = 1e-4
-    key_shift: Array | None = field(default=None, init=False, repr=False)
+    key_shift: Fitted | None = field(default=None, init=False, repr=False)
     name: ClassVar[str] = "positive-eps"
     reference: ClassVar[str] = "google-research/performer; performer-pytorch (eps 1e-4)"
     features_per_projection: ClassVar[int] = 1
@@ -112,12 +108,12 @@ class PositiveEps(FeatureMap):
     nested: ClassVar[bool] = False  # the shifts are maxima over the R projections
 
     def __post_init__(self) -> None:
-        _check_eps(self.eps)
+        check_positive("eps", self.eps)
 
     def fit(self, x: Array, y: Array, omega: Array) -> "PositiveEps":
         xp = array_namespace(y)
         shift = xp.max(y @ xp.matrix_transpose(omega), axis=(-2, -1), keepdims=True)
-        return with_values(self, key_shift=shift)
+        return with_values(self, key_shift=Fitted(shift))
 
     def query_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         if self.key_shift is None:
@@ -127,7 +123,7 @@ class PositiveEps(FeatureMap):
         return (_plus_eps(projection - half_squared_norm(x) - shift, self.eps),)
 
     def key_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
-        shift = 0.0 if self.key_shift is None else self.key_shift
+        shift = 0.0 if self.key_shift is None else self.key_shift.values
         return (_plus_eps(projection - half_squared_norm(x) - shift, self.eps),)
 
     def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:

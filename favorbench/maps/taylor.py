@@ -4,9 +4,10 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from favorbench.kernels import polynomial_features
+from favorbench.kernels import monomial_features
 from favorbench.maps.base import FeatureMap, Sample
 from favorbench.numerics.arrays import Array, Features, array_namespace, half_squared_norm
+from favorbench.parameters import check_whole
 from favorbench.samplers.laws import RowLaw
 
 
@@ -25,8 +26,8 @@ def exact_degrees(x: Array, count: int) -> tuple[Features, ...]:
     """Explicit features of (x.y)^n / n!, one block for each degree n below ``count``."""
     unit, log_norm = direction(x)
     return tuple(
-        Features(polynomial_features(unit, degree=n), n * log_norm - 0.5 * math.lgamma(n + 1), fixed=True)
-        for n in range(count)
+        Features(values, n * log_norm - 0.5 * math.lgamma(n + 1), fixed=True)
+        for n, values in enumerate(monomial_features(unit, count))
     )
 
 
@@ -36,12 +37,6 @@ def exponential_series(product: Array, degrees: range) -> Array:
     for n in degrees:
         total = total + product**n / math.factorial(n)
     return total
-
-
-def check_order(name: str, order: object, low: int, high: int) -> None:
-    """Raise ValueError unless ``order`` is a whole number from low to high."""
-    if type(order) is not int or not low <= order <= high:
-        raise ValueError(f"{name} must be a whole number from {low} to {high}, got {order!r}")
 
 
 @dataclass(frozen=True)
@@ -62,7 +57,7 @@ class Taylor(FeatureMap):
     unbiased: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_order("order", self.order, 0, 30)
+        check_whole("order", self.order, 0, 30)
 
     def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         return exact_degrees(x, self.order + 1)

@@ -6,9 +6,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from favorbench.maps.base import FeatureMap, Sample
-from favorbench.maps.taylor import check_order, direction, exact_degrees, exponential_series
+from favorbench.maps.base import FeatureMap, Sample, claim
+from favorbench.maps.taylor import direction, exact_degrees, exponential_series
 from favorbench.numerics.arrays import Array, Features, array_namespace, as_like, cos_sin
+from favorbench.parameters import check_whole
 from favorbench.samplers.laws import RowLaw
 
 
@@ -28,16 +29,15 @@ class TensorSketch(FeatureMap):
     exact: int = 1
     name: ClassVar[str] = "tensorsketch"
     reference: ClassVar[str] = "Pham & Pagh 2013, KDD, doi 10.1145/2487575.2487591"
-    features_per_projection: ClassVar[int] = 3
+    features_per_projection: ClassVar[int] = claim(lambda self: len(self._sketched()))
     nonnegative: ClassVar[bool] = False
     unbiased: ClassVar[bool] = False
     nested: ClassVar[bool] = False
     own_sample: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_order("exact", self.exact, 1, 6)
-        check_order("degree", self.degree, self.exact, 12)
-        object.__setattr__(self, "features_per_projection", self.degree + 1 - self.exact)
+        check_whole("exact", self.exact, 1, 6)
+        check_whole("degree", self.degree, self.exact, 12)
 
     def draw_extra(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:
         """(sketches, d): s (h + 1) for each of the n sketches of each degree n; buckets h count from 0."""

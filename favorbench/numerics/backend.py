@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from favorbench.errors import ScenarioError
+from favorbench.formats import shortened
 from favorbench.numerics.arrays import Array
 
 #: Precisions of an estimator, by backend. tf32 is float32 whose matrix products round their factors to 10 bits.
@@ -17,6 +19,9 @@ DTYPES = {
     "numpy": ("float64", "float32"),
     "torch": ("float64", "float32", "tf32", "bfloat16", "float16"),
 }
+
+#: What a device may be called.
+DEVICES = r"cpu|cuda(:\d{1,3})?"
 
 
 @dataclass(frozen=True)
@@ -31,27 +36,31 @@ class Backend:
 
     def check(self, dtypes: Iterable[str]) -> None:
         """Raise ScenarioError, in one line, if the library, the device or a precision is not to be had here."""
+        if self.name not in DTYPES:
+            raise ScenarioError(f"`backend` {shortened(self.name)}: allowed: {', '.join(DTYPES)}")
         allowed = DTYPES[self.name]
         for dtype in dtypes:
             if dtype not in allowed:
-                hint = "; --backend torch has it" if dtype in DTYPES["torch"] else ""
-                raise ScenarioError(f"--dtype {dtype}: {self.name} has {', '.join(allowed)}{hint}")
+                hint = "; `backend` torch has it" if dtype in DTYPES["torch"] else ""
+                raise ScenarioError(f"`dtype` {shortened(dtype)}: {self.name} has {', '.join(allowed)}{hint}")
+        if not re.fullmatch(DEVICES, self.device):
+            raise ScenarioError(f"`device` {shortened(self.device)}: allowed: cpu, cuda or cuda:N")
         if self.name == "numpy":
             if self.device != "cpu":
-                raise ScenarioError(f"--device {self.device}: NumPy computes on cpu only; add --backend torch")
+                raise ScenarioError(f"`device` {self.device}: NumPy computes on cpu only; add `backend` torch")
             return
         if importlib.util.find_spec("torch") is None:
-            raise ScenarioError("--backend torch: torch is not installed: pip install 'favorbench[torch]'")
+            raise ScenarioError("`backend` torch: torch is not installed: pip install 'favorbench[torch]'")
         kind, _, number = self.device.partition(":")
         cuda = importlib.import_module("torch").cuda
         if kind == "cuda" and not cuda.is_available():
             raise ScenarioError(
-                f"--device {self.device}: torch finds no CUDA device here; use --device cpu, or a CUDA build of torch"
+                f"`device` {self.device}: torch finds no CUDA device here; use `device` cpu, or a CUDA build of torch"
             )
         if kind == "cuda" and int(number or 0) >= cuda.device_count():
-            raise ScenarioError(f"--device {self.device}: there are {cuda.device_count()} CUDA devices, from cuda:0 on")
+            raise ScenarioError(f"`device` {self.device}: there are {cuda.device_count()} CUDA devices, from cuda:0 on")
         if kind != "cuda" and "tf32" in dtypes:
-            raise ScenarioError("--dtype tf32 exists on CUDA devices only; use float32 or bfloat16")
+            raise ScenarioError("`dtype` tf32 exists on CUDA devices only; use float32 or bfloat16")
 
     @property
     def batched(self) -> bool:

@@ -1,0 +1,65 @@
+"""What users bring: objects of their own modules, imported and held to our interfaces."""
+
+import contextlib
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from favorbench.errors import ScenarioError
+from favorbench.formats import shown
+
+
+def import_object(kind: str, path: str) -> Any:
+    """The object at "module:attribute", with the working directory importable meanwhile. Raises ScenarioError."""
+    module_name, _, attribute = path.partition(":")
+    try:
+        with _importable_here():
+            return getattr(importlib.import_module(module_name), attribute)
+    except (Exception, SystemExit) as error:  # a user's module may fail in any way; the user is told which
+        raise ScenarioError(f"{kind} {shown(path)} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+@contextlib.contextmanager
+def _importable_here() -> Iterator[None]:
+    """The working directory first among those of modules: a console script has its own folder there, not the user's."""
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):  # the module has taken it out itself
+            sys.path.remove(here)
+
+
+def keep_importable_here() -> None:
+    """The same for the rest of this process, for what users' modules import later: only for processes of our own.
+
+    Last among those of modules, so that a file of the user's takes no library's name.
+    """
+    with contextlib.suppress(OSError):  # the directory is gone
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())
+
+
+def check_methods(kind: str, spec: str, member: type, base: type) -> None:
+    """Raise ScenarioError for a method of a user's class that cannot be called as those of ``base`` are.
+
+    Names of parameters are the user's own affair, but where they are ours they must stand in our places.
+    """
+    for name, ours in inspect.getmembers(base, inspect.isfunction):
+        theirs = getattr(member, name)
+        if name.startswith("_") or theirs is ours or not inspect.isfunction(theirs):
+            continue
+        wanted, given = inspect.signature(ours), inspect.signature(theirs)
+        places = {parameter: i for i, parameter in enumerate(given.parameters)}
+        moved = any(places.get(parameter, i) != i for i, parameter in enumerate(wanted.parameters))
+        try:
+            given.bind(*wanted.parameters)
+        except TypeError:
+            moved = True
+        if moved:
+            ask, found = (f"{name}({', '.join(signature.parameters)})" for signature in (wanted, given))
+            raise ScenarioError(f"{kind} {shown(spec)}: write `def {ask}`, not `def {found}`")
