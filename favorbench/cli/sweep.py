@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from favorbench.cli.app import Json, Quiet, Workers, app, interrupted, print_json
+from favorbench.cli.app import Json, Quiet, Workers, app, echo, interrupted, print_json, say
+from favorbench.cli.flags import number, with_flags
 
 if TYPE_CHECKING:
     from favorbench.results.results import Results
@@ -15,6 +16,7 @@ MAX_TABLES = 12  # cells printed at the end of a sweep
 
 @app.command()
 def sweep(
+    context: typer.Context,
     scenario: Annotated[
         str | None,
         typer.Argument(help="A scenario file or the name of a shipped one.  [default: quick]", show_default=False),
@@ -75,11 +77,11 @@ def sweep(
     Prints the MSE table. What is computed is saved at once: the same command again resumes. Lists with commas
     multiply. Flags win over the scenario file.
     """
-    given = locals()
-    from favorbench.engine.scenario import FLAGS, default_directory, load_scenario, numbers
+    from favorbench.engine.scenario import Scenario, default_directory, load_scenario
 
-    together = None if batch == "auto" else numbers("--batch", batch, int, low=1)[0]
-    study = load_scenario(scenario, {key: given[key] for key in FLAGS})
+    together = None if batch == "auto" else number("--batch", batch, int, low=1)
+    # The keys of a scenario go on as they were typed: a new one is a field there and an option above, no third list.
+    study = load_scenario(scenario, {key: context.params.get(key) for key in Scenario.model_fields})
     path = out or default_directory(study)
     if dry_run:
         _print_plan(study, path, as_json)
@@ -88,10 +90,10 @@ def sweep(
     from favorbench.run import sweep as run_sweep
 
     try:
-        with console.progress(f"sweep {study.name}", quiet) as report:
+        with console.progress(f"sweep {study.name}", quiet, "draws") as report:
             results = run_sweep(study, path, workers, report, together)
-    except KeyboardInterrupt:
-        interrupted(path)
+    except KeyboardInterrupt as error:
+        interrupted(path, error)
     if not quiet:
         _say_what_happened(results)
     if as_json:
@@ -101,13 +103,11 @@ def sweep(
 
 
 def _say_what_happened(results: "Results") -> None:
-    from favorbench.console import message
-
     for name in results.set_aside:
-        message(f"{results.path}/trials/{name} was damaged: set aside, and its draws computed again")
+        say(f"{results.path}/trials/{name} was damaged: set aside, and its draws computed again")
     for file in results.manifest.get("input_files", []):  # pyright: ignore[reportGeneralTypeIssues, reportAttributeAccessIssue]
         if file["notes"]:
-            message(f"{file['input']}: {'; '.join(file['notes'])}")
+            say(f"{file['input']}: {'; '.join(file['notes'])}")
 
 
 def _print_tables(results: "Results") -> None:
@@ -121,7 +121,7 @@ def _print_tables(results: "Results") -> None:
     if len(shown) > MAX_TABLES:
         to.print(f"{len(shown) - MAX_TABLES} more tables in {results.path}/summary.md\n", soft_wrap=not to.is_terminal)
     for sentence in report.sentences(results):
-        to.print(sentence, soft_wrap=not to.is_terminal)
+        to.print(with_flags(sentence), soft_wrap=not to.is_terminal)
     to.print(f"Saved in {results.path}. Figures: favorbench plot {results.path}", soft_wrap=not to.is_terminal)
 
 
@@ -135,10 +135,10 @@ def _print_plan(study: Any, path: Path, as_json: bool) -> None:
         print_json(facts)
         return
     for key, value in study.model_dump(mode="json", exclude_none=True).items():
-        typer.echo(f"{key:16} {', '.join(map(str, value)) if isinstance(value, list) else value}")
-    typer.echo(f"{'out':16} {path}")
-    typer.echo(f"{'plan':16} {cost.cells} cells, {cost.draws} draws, {cost.rows} rows")
-    typer.echo(
+        echo(f"{key:16} {', '.join(map(str, value)) if isinstance(value, list) else value}")
+    echo(f"{'out':16} {path}")
+    echo(f"{'plan':16} {cost.cells} cells, {cost.draws} draws, {cost.rows} rows")
+    echo(
         f"{'cost':16} about {cost.seconds:.1f} s on one worker, "
         f"{cost.memory_bytes / 2**20:.0f} MiB for each worker beside the libraries"
     )
