@@ -1,11 +1,11 @@
 """Files read and written with failures in one line: only regular files are read, and files are written whole."""
 
 import contextlib
+import io
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from favorbench.errors import FavorbenchError, InputError, StoreError
 
@@ -17,7 +17,7 @@ def read_regular(path: str | Path, what: str, error: type[FavorbenchError] = Inp
 
 
 @contextlib.contextmanager
-def open_regular(path: str | Path, what: str, error: type[FavorbenchError] = InputError) -> Iterator[BinaryIO]:
+def open_regular(path: str | Path, what: str, error: type[FavorbenchError] = InputError) -> Iterator[io.BufferedReader]:
     """A regular file, open for reading; failures to open or read it, in one line, as ``error``.
 
     A named pipe would wait for a writer for ever, and a device may have no end: both are refused.

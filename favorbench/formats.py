@@ -1,5 +1,6 @@
 """How names, numbers and results are written, in every table, figure and message, and in JSON."""
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -75,10 +76,13 @@ def shown(value: object) -> str:
 def plain(value: Any) -> Any:
     """A result as JSON has it: dicts, lists, texts and numbers; what is no finite number is null.
 
-    Named tuples and objects with ``as_dict`` become dicts; NumPy's numbers and arrays Python's; paths texts.
+    Named tuples and objects with ``as_dict`` become dicts, NumPy's numbers and arrays Python's, paths texts; what is
+    missing is null too.
     """
     if value is None or isinstance(value, bool | int | str):
         return value
+    if type(value).__name__ in ("NAType", "NaTType"):  # pandas' missing values; pandas itself is not loaded for this
+        return None
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -89,3 +93,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(item) for item in value]
     return str(value)
+
+
+def json_text(value: Any) -> str:
+    """``plain`` data as JSON that can be shown: letters as they are, and escaped what a terminal would obey."""
+    text = json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False)
+    return _UNPRINTABLE.sub(lambda match: match[0] if match[0] == "\n" else f"\\u{ord(match[0]):04x}", text)

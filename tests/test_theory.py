@@ -9,13 +9,13 @@ from favorbench.maps import get_map
 from favorbench.samplers import get_sampler
 from favorbench.studies.theory import figure as theory_figure
 from favorbench.studies.theory.closed_forms import draws_needed, projections_for, relative_variance
-from favorbench.studies.theory.study import _pair, study
+from favorbench.studies.theory.study import measured_deviation, pair_at, study
 
 
 @pytest.mark.parametrize("sampler", ["iid", "orthogonal"])
 @pytest.mark.parametrize("name", ["trig", "positive", "hyperbolic", "phase"])
 def test_the_needed_projections_are_the_smallest(name, sampler):
-    x, y = _pair(0.8, 8, 0.3)
+    x, y = pair_at(0.8, 8, 0.3)
     feature_map, law = get_map(name), get_sampler(sampler)
     needed = projections_for(feature_map, law, x, y, 0.2)
     assert needed is not None
@@ -26,7 +26,7 @@ def test_the_needed_projections_are_the_smallest(name, sampler):
 def test_the_gate_is_the_documented_number_of_draws():
     """30 / Phi(-2 v): 1.3e3 at v2 = 1, 9.5e5 at 4, 3.9e9 at 8; 30 for bounded maps."""
     for v2, draws in ((1.0, 1.3e3), (2.0, 1.3e4), (4.0, 9.5e5), (8.0, 3.9e9)):
-        x, y = _pair(math.sqrt(v2 / 2), 16, 0.0)
+        x, y = pair_at(math.sqrt(v2 / 2), 16, 0.0)
         assert float(draws_needed(get_map("positive"), x, y)[0, 0]) == pytest.approx(draws, rel=0.05)
         assert float(draws_needed(get_map("trig"), x, y)[0, 0]) == 30.0
 
@@ -37,9 +37,7 @@ def test_beyond_the_gate_no_number_is_shown():
     assert inside.low < inside.closed_form < inside.high or abs(inside.measured / inside.closed_form - 1) < 0.3
     assert math.isnan(beyond.measured) and math.isfinite(beyond.closed_form)
     # why there is a gate: what sampling would have shown there is far too small
-    from favorbench.studies.theory.study import measured_deviation
-
-    x, y = _pair(2.0, 8, 0.0)
+    x, y = pair_at(2.0, 8, 0.0)
     shown, _, high = measured_deviation(get_map("positive"), get_sampler("iid"), x, y, 16, 500, 0)
     assert high < 0.8 * beyond.closed_form and shown < 0.5 * beyond.closed_form
 

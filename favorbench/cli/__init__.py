@@ -1,31 +1,50 @@
 """The command line: a printer over the library. Results go to stdout, messages and progress to stderr.
 
-Exit codes: 0 ok, 1 a check failed, 2 usage or bad input, 130 interrupted. Heavy imports happen inside the commands.
+Exit codes: 0 ok, 1 a check failed, 2 usage or bad input, 130 interrupted (Ctrl-C), 143 terminated (SIGTERM). Heavy
+imports happen inside the commands.
 """
 
 import contextlib
+import errno
 import itertools
 import os
 import select
+import signal
 import sys
-from typing import NoReturn
+import threading
+from collections.abc import Iterator
+from typing import Any, NoReturn
 
 import typer
 
 # In the order of --help:
 # isort: off
 from favorbench.cli import sweep
-from favorbench.cli import results
-from favorbench.cli import catalogue
-from favorbench.cli import proof
+from favorbench.cli import table
+from favorbench.cli import rank
+from favorbench.cli import plot
+from favorbench.cli import export
+from favorbench.cli import list_
+from favorbench.cli import reproduce
+from favorbench.cli import verify
+from favorbench.cli import theory
+from favorbench.cli import speed
+from favorbench.cli import audit
 from favorbench.cli import kernel
 
 # isort: on
-from favorbench.cli.app import app
+from favorbench.cli.app import Terminated, app, ending
 from favorbench.cli.flags import with_flags
 from favorbench.errors import FavorbenchError
+from favorbench.formats import printable
 
-__all__ = ["app", "catalogue", "kernel", "main", "proof", "results", "sweep"]
+__all__ = [
+    "app", "audit", "export", "kernel", "list_", "main", "plot", "rank", "reproduce", "speed", "sweep", "table",
+    "theory", "verify",
+]  # fmt: skip
+
+# What the loader of libraries, and Python, say when there is no memory left.
+_NO_MEMORY = ("failed to map segment", "cannot allocate memory", "can't start new thread", "cannot enable executable")
 
 
 def main() -> NoReturn:
@@ -34,14 +53,35 @@ def main() -> NoReturn:
     debug = len(arguments) < len(sys.argv) - 1
     if sys.stdout is None or sys.stderr is None:  # closed by the caller
         sys.exit(2)
+    # Figures go to files: a backend that matplotlib does not know, or that has no screen, must not end a command.
+    os.environ.pop("MPLBACKEND", None)
     try:
-        code = app(arguments or ["--help"], prog_name="favorbench", standalone_mode=False)
-        sys.stdout.flush()
+        with _orderly_termination():
+            code = app(arguments or ["--help"], prog_name="favorbench", standalone_mode=False)
+            sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
     except BaseException as error:
         if debug and not isinstance(error, SystemExit):
             raise
         _end(error, arguments)
+
+
+@contextlib.contextmanager
+def _orderly_termination() -> Iterator[None]:
+    """SIGTERM raises Terminated inside: workers are ended, and what is computed is saved, as after Ctrl-C."""
+
+    def terminate(number: int, frame: Any) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough: what follows is the orderly end
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGTERM"):
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _end(error: BaseException, arguments: list[str]) -> NoReturn:
@@ -53,11 +93,13 @@ def _end(error: BaseException, arguments: list[str]) -> NoReturn:
     if isinstance(error, SystemExit):
         raise error
     if isinstance(error, KeyboardInterrupt | typer.Abort):
-        _fail("interrupted", 130)
+        _fail(*ending(error))
     if isinstance(error, FavorbenchError):
         _fail(with_flags(text), 2)
-    if isinstance(error, MemoryError):
-        _fail(f"not enough memory: {text or 'allocation failed'}; use a smaller -L, -R or -d, or fewer --workers", 2)
+    if (cause := _lack_of_memory(error)) is not None:
+        _fail(f"not enough memory: {cause}; use a smaller -L, -R or -d, or fewer --workers", 2)
+    if isinstance(error, ImportError):
+        _fail(f"a library cannot be loaded: {_first_cause(error)}; install favorbench again", 2)
     if isinstance(error, UnicodeError):
         _fail(f"a name is not valid UTF-8: {text}", 2)
     if isinstance(error, OSError):
@@ -69,19 +111,42 @@ def _end(error: BaseException, arguments: list[str]) -> NoReturn:
     _fail(f"unexpected {type(error).__name__}: {text} (a bug: --debug shows where)", 2)
 
 
+def _lack_of_memory(error: BaseException) -> str | None:
+    """What could not be had, if that is memory: for an array, a library or a thread."""
+    chain = [error]
+    while cause := chain[-1].__cause__ or chain[-1].__context__:
+        chain.append(cause)
+    for one in chain:
+        text = " ".join(str(one).split())
+        no_more = isinstance(one, OSError) and one.errno == errno.ENOMEM
+        if isinstance(one, MemoryError) or no_more or any(words in text.lower() for words in _NO_MEMORY):
+            return text or "allocation failed"
+    return None
+
+
+def _first_cause(error: BaseException) -> str:
+    """Why a library was not loaded, without the pages of advice that are put around it."""
+    while error.__cause__ or error.__context__:
+        error = error.__cause__ or error.__context__ or error
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def _discard_stdout() -> None:
     """What is still buffered cannot be written, and must not fail once more when Python ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(text: str, code: int) -> NoReturn:
     with contextlib.suppress(OSError):  # nobody is listening; the code still says it
-        print(f"favorbench: {text}", file=sys.stderr, flush=True)  # noqa: T201
+        print(f"favorbench: {printable(text)}", file=sys.stderr, flush=True)  # noqa: T201
     sys.exit(code)
 
 
 def _pipe_is_closed() -> bool:
     """Whether the reader of stdout is gone: libraries turn that into exit code 1, which means a failed check here."""
+    if not hasattr(select, "poll"):
+        return False  # Windows: there a write to such a pipe fails, and says so itself
     poller = select.poll()
     poller.register(sys.stdout.fileno(), select.POLLOUT)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poller.poll(0))

@@ -1,13 +1,17 @@
 """The Typer application, and what its commands share."""
 
-import json
+import contextlib
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from favorbench.errors import FavorbenchError, ScenarioError
+from favorbench.formats import json_text, printable
+
+if TYPE_CHECKING:
+    from favorbench.results.results import Results
 
 app = typer.Typer(
     name="favorbench",
@@ -23,6 +27,11 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no m
 Metric = Annotated[str, typer.Option(help="A metric; see `favorbench list metrics`.")]
 RunPath = Annotated[Path, typer.Argument(help="A run directory, e.g. results/quick.", show_default=False)]
 Workers = Annotated[int, typer.Option(min=1, max=1024, help="Processes; the rows are the same for any number.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of all random streams.")]
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: the end of a job that a scheduler or a shutdown wants gone. Ends a command as Ctrl-C does."""
 
 
 def _version(value: bool) -> None:
@@ -44,26 +53,58 @@ def _options(
 
 
 def check(flag: str, value: str, allowed: Any) -> None:
+    """Raise ScenarioError for a name that is not among those allowed."""
     from favorbench.registry import nearest
 
     if value not in allowed:
         raise ScenarioError(f"{flag}: unknown {value!r}{nearest(value, allowed)}; allowed: {', '.join(allowed)}")
 
 
-def interrupted(path: Path) -> NoReturn:
+def echo(text: str) -> None:
+    """Lines on stdout, made of names that may come from anybody's files."""
+    typer.echo(printable(text, but="\n"))
+
+
+def echo_data(text: str) -> None:
+    """Data on stdout, as they are; only a person, who would see them in a terminal, is spared control characters."""
+    typer.echo(printable(text, but="\n\t") if sys.stdout.isatty() else text, nl=False)
+
+
+def print_json(value: Any) -> None:
+    """A result as JSON on stdout."""
+    typer.echo(json_text(value))
+
+
+def say(text: str) -> None:
+    """One line for the user on stderr, beside the results; keys of the library become flags."""
+    from favorbench.cli.flags import with_flags
     from favorbench.console import message
-    from favorbench.engine.store import read_manifest
 
-    try:
-        manifest = read_manifest(path)
-        message(
-            f"interrupted: {manifest['draws_done']} of {manifest['draws']} draws are saved in {path}; "
-            "the same command again resumes"
-        )
-    except FavorbenchError:
-        message(f"interrupted before a draw was saved in {path}")
-    sys.exit(130)
+    message(with_flags(text))
 
 
-def print_json(value: dict[str, Any] | list[Any]) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+def warn_partial(results: "Results") -> None:
+    """Say that draws of a run are missing."""
+    if not results.manifest["complete"]:
+        say(f"{results.path} is PARTIAL: {results.manifest['draws_done']} of {results.manifest['draws']} draws")
+
+
+def ending(error: BaseException) -> tuple[str, int]:
+    """The word and the exit code for an interruption: 128 and the number of its signal."""
+    return ("terminated", 143) if isinstance(error, Terminated) else ("interrupted", 130)
+
+
+def interrupted(path: Path, error: KeyboardInterrupt) -> NoReturn:
+    """Say what is saved of the run that was under way at ``path`` or below it, and how to resume; then exit."""
+    from favorbench.engine.store import find_runs, read_manifest
+
+    word, code = ending(error)
+    saved = f"{word} before a draw was saved in {path}"
+    with contextlib.suppress(FavorbenchError, OSError):  # there is no run yet
+        run = max(find_runs(path), key=lambda run: (run / "manifest.json").stat().st_mtime)
+        manifest = read_manifest(run)
+        if manifest["draws_done"]:
+            draws = f"{manifest['draws_done']} of {manifest['draws']} draws are saved in {run}"
+            saved = f"{word}: {draws}; the same command again resumes"
+    say(saved)
+    sys.exit(code)

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from favorbench.cli.app import Json, Quiet, Workers, app, interrupted, print_json
+from favorbench.cli.app import Json, Quiet, Workers, app, echo, interrupted, print_json, say
+from favorbench.cli.flags import number, with_flags
 from favorbench.formats import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ A_WHILE = 60.0  # seconds after which a user wants to know how many more
 
 @app.command()
 def sweep(
+    context: typer.Context,
     scenario: Annotated[
         str | None,
         typer.Argument(help="A scenario file or the name of a shipped one.  [default: quick]", show_default=False),
@@ -78,13 +80,12 @@ def sweep(
     Prints the MSE table. What is computed is saved at once: the same command again resumes. Lists with commas
     multiply. Flags win over the scenario file.
     """
-    given = locals()
-    from favorbench.cli.flags import FLAGS
-    from favorbench.engine.scenario import load_scenario, numbers
+    from favorbench.engine.scenario import Scenario, load_scenario
     from favorbench.engine.study import Study, default_directory
 
-    together = None if batch == "auto" else numbers("--batch", batch, int, low=1)[0]
-    study = Study.of(load_scenario(scenario, {key: given[key] for key in FLAGS}))
+    together = None if batch == "auto" else number("--batch", batch, int, low=1)
+    # The keys of a scenario go on as they were typed: a new one is a field there and an option above, no third list.
+    study = Study.of(load_scenario(scenario, {key: context.params.get(key) for key in Scenario.model_fields}))
     path = out or default_directory(study)
     if dry_run:
         _print_plan(study, path, as_json)
@@ -95,10 +96,10 @@ def sweep(
     if not quiet:
         _say_if_long(study, workers)
     try:
-        with console.progress(f"sweep {study.scenario.name}", quiet) as report:
+        with console.progress(f"sweep {study.scenario.name}", quiet, "draws") as report:
             results = run_sweep(study, path, workers, report, together)
-    except KeyboardInterrupt:
-        interrupted(path)
+    except KeyboardInterrupt as error:
+        interrupted(path, error)
     if not quiet:
         _say_what_happened(results)
     if as_json:
@@ -108,23 +109,20 @@ def sweep(
 
 
 def _say_if_long(study: "Study", workers: int) -> None:
-    from favorbench.console import message
     from favorbench.engine.cost import cost
     from favorbench.engine.plan import plan
 
     expected = cost(plan(study))
     if expected.seconds / workers > A_WHILE:
-        message(f"{expected.draws} draws, about {format_seconds(expected.seconds / workers)} if none of them is saved")
+        say(f"{expected.draws} draws, about {format_seconds(expected.seconds / workers)} if none of them is saved")
 
 
 def _say_what_happened(results: "Results") -> None:
-    from favorbench.console import message
-
     for name in results.set_aside:
-        message(f"{results.path}/trials/{name} was damaged: set aside, and its draws computed again")
+        say(f"{results.path}/trials/{name} was damaged: set aside, and its draws computed again")
     for file in results.manifest.get("input_files", []):  # pyright: ignore[reportGeneralTypeIssues, reportAttributeAccessIssue]
         if file["notes"]:
-            message(f"{file['input']}: {'; '.join(file['notes'])}")
+            say(f"{file['input']}: {'; '.join(file['notes'])}")
 
 
 def _print_tables(results: "Results") -> None:
@@ -138,7 +136,7 @@ def _print_tables(results: "Results") -> None:
     if len(shown) > MAX_TABLES:
         to.print(f"{len(shown) - MAX_TABLES} more tables in {results.path}/summary.md\n", soft_wrap=not to.is_terminal)
     for sentence in report.sentences(results):
-        to.print(sentence, soft_wrap=not to.is_terminal)
+        to.print(with_flags(sentence), soft_wrap=not to.is_terminal)
     to.print(f"Saved in {results.path}. Figures: favorbench plot {results.path}", soft_wrap=not to.is_terminal)
 
 
@@ -152,10 +150,10 @@ def _print_plan(study: "Study", path: Path, as_json: bool) -> None:
         print_json(cost._asdict() | {"scenario": scenario.model_dump(mode="json"), "out": str(path)})
         return
     for key, value in scenario.model_dump(mode="json", exclude_none=True).items():
-        typer.echo(f"{key:16} {', '.join(map(str, value)) if isinstance(value, list) else value}")
-    typer.echo(f"{'out':16} {path}")
-    typer.echo(f"{'plan':16} {cost.cells} cells, {cost.draws} draws, {cost.rows} rows")
-    typer.echo(
+        echo(f"{key:16} {', '.join(map(str, value)) if isinstance(value, list) else value}")
+    echo(f"{'out':16} {path}")
+    echo(f"{'plan':16} {cost.cells} cells, {cost.draws} draws, {cost.rows} rows")
+    echo(
         f"{'cost':16} about {format_seconds(cost.seconds)} on one worker, "
         f"{format_bytes(cost.memory_bytes)} for each worker beside the libraries"
     )

@@ -1,11 +1,17 @@
-"""What a person sees: tables and sentences on stdout, progress and messages on stderr."""
+"""What a person sees: tables and sentences on stdout, progress and messages on stderr. One file for each study."""
 
-from favorbench.console.studies import show_audit, show_gram, show_report, show_speed, show_theory, show_verification
+from favorbench.console.audit import show_audit
+from favorbench.console.kernel import show_gram
+from favorbench.console.reproduce import show_report
+from favorbench.console.speed import show_speed
+from favorbench.console.studies import show_verification
 from favorbench.console.tables import show_records, show_table
-from favorbench.console.terminal import message, progress, stderr, stdout
+from favorbench.console.terminal import message, print_line, progress, stderr, stdout
+from favorbench.console.theory import show_theory
 
 __all__ = [
     "message",
+    "print_line",
     "progress",
     "show_audit",
     "show_gram",

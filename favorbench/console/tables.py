@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from favorbench.formats import HEADINGS, format_value
+from favorbench.console.terminal import print_line
+from favorbench.formats import HEADINGS, format_value, printable
 
 if TYPE_CHECKING:
     from favorbench.results.tables import Table
@@ -21,13 +22,13 @@ def show_table(console: Console, table: "Table", metric: str, note: str = "") ->
         rich_table.add_column(HEADINGS.get(name, name), no_wrap=True)
     heading = HEADINGS.get(table.axis, table.axis)
     for i in shown:
-        rich_table.add_column(f"{heading}={table.columns[i]}", justify="right", no_wrap=True)
+        rich_table.add_column(Text(printable(f"{heading}={table.columns[i]}")), justify="right", no_wrap=True)
     for labels, values, worse in table.rows:
-        cells = [Text(str(label)) for label in labels]
+        cells = [Text(printable(str(label))) for label in labels]
         cells += [_value(values[i], worse[i], metric, table.floor, is_uniform="uniform" in labels) for i in shown]
         rich_table.add_row(*cells)
     if table.title:
-        console.print(Text(table.title, style="bold"), soft_wrap=not console.is_terminal)
+        print_line(console, printable(table.title), "bold")
     console.print(rich_table)
     hidden = len(table.columns) - len(shown)
     note += (
@@ -42,9 +43,10 @@ def show_table(console: Console, table: "Table", metric: str, note: str = "") ->
 def show_records(console: Console, records: Sequence[Mapping[str, object]], title: str = "", note: str = "") -> None:
     """A plain list: one row for each record. Columns that do not fit follow below, beside the first one again."""
     if title:
-        console.print(Text(title, style="bold"), soft_wrap=not console.is_terminal)
+        print_line(console, printable(title), "bold")
+    records = [{name: printable(str(value)) for name, value in record.items()} for record in records]
     first, *rest = records[0]
-    widths = {name: max(len(str(value)) for value in [name, *(r[name] for r in records)]) for name in records[0]}
+    widths = {name: max(len(value) for value in [name, *(r[name] for r in records)]) for name in records[0]}
     groups: list[list[str]] = []
     for name in rest:
         if not groups or widths[first] + sum(2 + widths[one] for one in [*groups[-1], name]) > console.width:
@@ -55,7 +57,7 @@ def show_records(console: Console, records: Sequence[Mapping[str, object]], titl
         for name in (first, *group):
             rich_table.add_column(name, no_wrap=name == first or len(group) > 1, overflow="fold")
         for record in records:
-            rich_table.add_row(*(Text(str(record[name])) for name in (first, *group)))
+            rich_table.add_row(*(Text(record[name]) for name in (first, *group)))
         if i:
             console.print()
         console.print(rich_table)
@@ -74,7 +76,7 @@ def _value(value: float, worse: bool, metric: str, floor: float, is_uniform: boo
 def _columns_that_fit(width: int, table: "Table", metric: str) -> list[int]:
     """All columns, or as many as fit, spread evenly from the first to the last."""
     label_width = sum(
-        max([len(HEADINGS.get(name, name)), *(len(str(labels[i])) for labels, _, _ in table.rows)]) + 2
+        max([len(HEADINGS.get(name, name)), *(len(printable(str(labels[i]))) for labels, _, _ in table.rows)]) + 2
         for i, name in enumerate(table.labels)
     )
     heading = HEADINGS.get(table.axis, table.axis)

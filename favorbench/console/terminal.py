@@ -3,12 +3,23 @@
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.segment import Segment
 from rich.text import Text
 
+from favorbench.formats import Progress, printable
+
+if TYPE_CHECKING:
+    from rich.console import ConsoleOptions, RenderableType
+
 _WIDE = 500  # a pipe or a file has no width: nothing is cut there
+
+SECONDS_BETWEEN_LINES = 60.0  # of progress, where there is no terminal for a bar
 
 
 def stdout() -> Console:
@@ -22,10 +33,15 @@ def stderr() -> Console:
 
 
 class _Console(Console):
-    """A console that lets the command line decide what a closed pipe means."""
+    """A console that lets the command line decide what a closed pipe means, and that no text can command."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
+
+    def render(self, renderable: "RenderableType", options: "ConsoleOptions | None" = None) -> Iterable[Segment]:
+        """Everything printed comes by here. Rich's own commands are control segments; in a text there are none."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text, but="\n"))
 
 
 def _console(terminal: bool, stderr: bool) -> Console:
@@ -39,34 +55,88 @@ def _console(terminal: bool, stderr: bool) -> Console:
     return console
 
 
+def print_line(console: Console, text: str | Text, style: str = "") -> None:
+    """One sentence or heading: broken at words in a terminal, one line wherever there is none."""
+    console.print(Text(text, style=style) if isinstance(text, str) else text, soft_wrap=not console.is_terminal)
+
+
 def message(text: str) -> None:
     """One line for the user, beside the results."""
-    console = stderr()
-    console.print(Text(text), soft_wrap=not console.is_terminal)
+    print_line(stderr(), printable(text))
 
 
 @contextlib.contextmanager
-def progress(title: str, quiet: bool) -> Iterator[Callable[..., None] | None]:
-    """A live bar with the time left on stderr; nothing when quiet or when stderr is no terminal.
+def progress(title: str, quiet: bool, unit: str = "steps") -> Iterator[Progress | None]:
+    """How far a command is, on stderr: a live bar in a terminal, elsewhere a line a minute; nothing when quiet.
 
     What it yields is called with (done, total), and with the name of the step where steps have names.
     """
     console = stderr()
-    if quiet or not console.is_terminal:
+    if quiet:
         yield None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    elif console.is_terminal:
+        with _bar(console, title) as report:
+            yield report
+    else:
+        with _lines(title, unit) as report:
+            yield report
 
-    left = TextColumn("left")
+
+@contextlib.contextmanager
+def _bar(console: Console, title: str) -> Iterator[Progress]:
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        left,
+        TextColumn("left"),
     )
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Bar(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total, step="": bar.update(
             task, completed=done, total=total, description=f"{title} {step}".strip()
         )
+
+
+@contextlib.contextmanager
+def _lines(title: str, unit: str) -> Iterator[Progress]:
+    """A line a minute from a thread, so that it also comes while one long step is under way."""
+    calls: list[tuple[float, int, int, str]] = []  # the first and the last: when, done, total, step
+    ended = threading.Event()
+
+    def report(done: int, total: int, step: str = "") -> None:
+        calls[1:] = [(time.monotonic(), done, total, step)]
+
+    def tell() -> None:
+        while not ended.wait(SECONDS_BETWEEN_LINES):
+            if calls:
+                with contextlib.suppress(OSError, ValueError):  # nobody reads stderr any more: no reason to end
+                    message(_how_far(title, unit, calls[0], calls[-1]))
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield report
+    finally:
+        ended.set()
+        teller.join()
+
+
+def _how_far(title: str, unit: str, first: tuple[float, int, int, str], last: tuple[float, int, int, str]) -> str:
+    """ "sweep quick: 120 of 400 draws, about 3 min left"; what was there at the start says nothing about the speed."""
+    done, total, step = last[1:]
+    text = f"{title}: {done} of {total} {unit}{f', {step}' if step else ''}"
+    if done <= first[1]:
+        return text
+    seconds = (last[0] - first[0]) / (done - first[1]) * (total - done) - (time.monotonic() - last[0])
+    return f"{text}, about {duration(max(seconds, 0.0))} left"
+
+
+def duration(seconds: float) -> str:
+    """40 s, 3 min, 2.5 h: as exactly as an estimate can be."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -9,19 +10,20 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import threadpoolctl
 
 from favorbench.attention.exact import exact_attention
 from favorbench.attention.linear import linear_attention
 from favorbench.errors import EstimatorError, ScenarioError
+from favorbench.formats import Progress
 from favorbench.inputs import Head, Inputs, get_input
 from favorbench.numerics.backend import from_torch, to_torch
+from favorbench.numerics.machine import one_core
 from favorbench.numerics.streams import stream
 from favorbench.registry import import_object
 from favorbench.samplers import Sampler, get_sampler
 from favorbench.statistics import median_interval
 from favorbench.studies.verify import laws
-from favorbench.studies.verify.checks import REFUTED, judged
+from favorbench.studies.verify.checks import HOLDS, REFUTED, judged
 
 NUM_PROJECTIONS = 256
 #: Below this share of exact attention's own distance from uniform attention, an output is called uniform.
@@ -32,7 +34,10 @@ Implementation = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], Any]
 
 
 class Finding(NamedTuple):
-    """One measure of one implementation on one input: median over runs, 95 % interval, a remark if need be."""
+    """One measure of one implementation on one input: median over runs, 95 % interval, a remark if need be.
+
+    fault: the remark says that something is wrong with the implementation.
+    """
 
     subject: str
     input: str
@@ -41,6 +46,7 @@ class Finding(NamedTuple):
     low: float
     high: float
     remark: str = ""
+    fault: bool = False
 
 
 class Subject(NamedTuple):
@@ -53,19 +59,21 @@ class Subject(NamedTuple):
     sampler: Sampler | None = None
 
 
-def audit(names: Sequence[str], runs: int = 20, seed: int = 0) -> list[Finding]:
+def audit(names: Sequence[str], runs: int = 20, seed: int = 0, progress: Progress | None = None) -> list[Finding]:
     """Measure each implementation: "performer-pytorch", or module:function of (q, k, v) or (q, k, v, omega).
 
     q, k, v are float64 arrays (L, d) as attention takes them, omega (256, d). Raises ScenarioError for a name that
-    cannot be had, EstimatorError if the implementation fails.
+    cannot be had, EstimatorError if the implementation fails. progress is called after each input of each of them.
     """
     findings: list[Finding] = []
-    with threadpoolctl.threadpool_limits(1), warnings.catch_warnings():  # threads would only wait for each other
+    subjects, inputs = [_subject(name) for name in names], list(_inputs(seed))
+    report = progress or (lambda done, total, step: None)
+    with one_core(), warnings.catch_warnings():  # threads would only wait for each other
         warnings.simplefilter("ignore")  # another's warnings are not about what is measured here
-        for subject in [_subject(name) for name in names]:
-            for name, arrays in _inputs(seed):
-                findings += _measured(subject, name, arrays, runs, seed)
-            if subject.sampler is not None:
+        for done, (subject, (name, arrays)) in enumerate(itertools.product(subjects, inputs)):
+            report(done, len(subjects) * len(inputs), subject.name)
+            findings += _measured(subject, name, arrays, runs, seed)
+            if name == inputs[-1][0] and subject.sampler is not None:
                 findings += _sampler(subject, seed)
     return findings
 
@@ -108,15 +116,16 @@ def _finding(subject: str, name: str, measure: str, values: np.ndarray) -> Findi
         remark = f"its output is within {median:.1%} of the mean of V"
     if measure == "error against exact" and not math.isfinite(median):
         remark = "it fails here: the output is not finite"
-    return Finding(subject, name, measure, median, low, high, remark)
+    return Finding(subject, name, measure, median, low, high, remark, fault=bool(remark))
 
 
 def _sampler(subject: Subject, seed: int) -> Iterator[Finding]:
     """The claims of a sampler whose rows should be N(0, I), and the mean of its first entry as the bias."""
     assert subject.sampler is not None
     for check in judged(laws.measure(subject.sampler, 4000, seed)):
-        remark = f"REFUTED: {check.detail}" if check.verdict == REFUTED else f"holds: {check.detail}"
-        yield Finding(subject.name, "its sampler", check.claim, check.statistic, math.nan, math.nan, remark)
+        fault = check.verdict == REFUTED
+        remark = f"{REFUTED if fault else HOLDS}: {check.detail}"
+        yield Finding(subject.name, "its sampler", check.claim, check.statistic, math.nan, math.nan, remark, fault)
 
 
 def _called(subject: Subject, attend: Implementation, *arrays: np.ndarray) -> np.ndarray:

@@ -1,10 +1,10 @@
-"""favorbench list."""
+"""favorbench list. (A module called ``list`` would hide Python's own in the package.)"""
 
 from typing import Annotated, Literal
 
 import typer
 
-from favorbench.cli.app import Json, app, print_json
+from favorbench.cli.app import Json, app, echo, print_json
 
 
 @app.command("list")
@@ -24,7 +24,7 @@ def list_(
     from favorbench.catalogue import bibtex, papers, records
 
     if form == "bibtex":
-        typer.echo(bibtex(what))
+        echo(bibtex(what))
         return
     found = papers(what) if with_papers else records(what)
     if as_json:

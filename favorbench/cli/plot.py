@@ -1,0 +1,54 @@
+"""favorbench plot."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from favorbench.cli.app import Json, Metric, Quiet, app, check, echo, print_json, say
+from favorbench.errors import FavorbenchError, ScenarioError
+
+
+@app.command()
+def plot(
+    path: Annotated[Path, typer.Argument(help="A run directory, or one above several.")] = Path("results"),
+    metric: Metric = "mse",
+    out: Annotated[
+        Path | None, typer.Option(help="Where to, instead of RUN/figures (one run only).", show_default=False)
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Draw every figure that the axes of each run allow.
+
+    PNG, SVG, and a CSV of the plotted numbers.
+    """
+    from favorbench.engine.store import find_runs
+    from favorbench.metrics import METRICS
+    from favorbench.results.figures import draw_all
+    from favorbench.results.results import load
+
+    check("--metric", metric, METRICS)
+    runs = find_runs(path)
+    if out is not None and len(runs) > 1:
+        raise ScenarioError(
+            f"--out {str(out)!r}: there are {len(runs)} runs below {path}; plot one of them, or leave --out out"
+        )
+    written: list[Path] = []
+    for run in runs:
+        try:
+            results = load(run)
+        except FavorbenchError as error:
+            if len(runs) == 1:
+                raise
+            say(f"skipped: {error}")
+            continue
+        files = draw_all(results, metric, out)
+        if not files and not quiet:
+            say(f"{run}: nothing to draw: a figure needs two values of R, L, d or scale")
+        written += files
+    if as_json:
+        print_json({"figures": written})
+        return
+    for file in written:
+        echo(str(file))

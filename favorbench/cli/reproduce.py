@@ -1,0 +1,43 @@
+"""favorbench reproduce."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from favorbench.cli.app import Json, Quiet, Workers, app, interrupted, print_json
+
+
+@app.command()
+def reproduce(
+    figure: Annotated[
+        Literal["iid-vs-ortho", "trig-vs-positive", "kernel-trick", "all"], typer.Argument(help="Which figure.")
+    ] = "all",
+    version: Annotated[
+        Literal["published", "corrected", "both"], typer.Option("--as", help="Which protocol.")
+    ] = "both",
+    workers: Workers = 2,
+    out: Annotated[Path, typer.Option(help="Where to.")] = Path("results/blog"),
+    seed: Annotated[int | None, typer.Option(help="Another seed than the scenario's.")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Reproduce the blog post's figures, published and corrected.
+
+    Checks what they claim; exit 1 if a claim fails.
+    """
+    from favorbench import console
+    from favorbench.studies.blog.reproduce import reproduce as run_reproduce
+
+    try:
+        with console.progress("reproduce", quiet, "draws") as report:
+            reports = run_reproduce(figure, version, out, workers, report, seed)
+    except KeyboardInterrupt as error:
+        interrupted(out / "runs", error)
+    if as_json:
+        print_json({"reports": reports})
+    else:
+        for one in reports:
+            console.show_report(console.stdout(), one)
+    if not all(claim.holds for one in reports for claim in one.claims):
+        raise typer.Exit(1)

@@ -1,0 +1,51 @@
+"""favorbench speed."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from favorbench.cli.app import Json, Quiet, app, echo, print_json
+from favorbench.cli.flags import check_device, numbers
+from favorbench.errors import ScenarioError
+
+
+@app.command()
+def speed(
+    maps: Annotated[str, typer.Option(help="Feature maps.")] = "positive,trig",
+    num_projections: Annotated[str, typer.Option("-R", "--num-projections", help="R.")] = "64,256",
+    seq_len: Annotated[str, typer.Option("-L", "--seq-len", help="Lengths.")] = "256,512,1024,2048,4096,8192,16384",
+    head_dim: Annotated[int, typer.Option("-d", "--head-dim", min=1, max=4096, help="Head dimension.")] = 64,
+    repeats: Annotated[int, typer.Option(min=3, max=1000, help="Runs of each, taken in turns.")] = 7,
+    backend: Annotated[Literal["numpy", "torch"], typer.Option(help="Array library.")] = "numpy",
+    device: Annotated[str, typer.Option(help="Device of torch: cpu, cuda or cuda:N.")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="Precision, of exact and linear attention alike.")] = "float64",
+    workers: Annotated[int, typer.Option(hidden=True)] = 1,
+    out: Annotated[Path, typer.Option(help="Where the figure goes.")] = Path("results/speed"),
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """From which L on is linear attention faster?
+
+    Exact attention (in tiles; torch's fused one too where torch is installed) against linear attention for each map
+    and R, on one core or one GPU: times, memory, fitted slopes and the crossover, as a table and a figure.
+    """
+    from favorbench import console
+    from favorbench.numerics.backend import Backend
+    from favorbench.registry import split_list
+    from favorbench.studies.speed import figure as speed_figure
+    from favorbench.studies.speed.study import study
+
+    if workers != 1:
+        raise ScenarioError(f"--workers {workers}: speed times one worker, alone on the machine; leave --workers out")
+    check_device(device)
+    sizes, lengths = numbers("-R", num_projections, int, 1, 1 << 20), numbers("-L", seq_len, int, 1, 1 << 24)
+    with console.progress("speed", quiet) as report:
+        found = study(split_list(maps), sizes, lengths, head_dim, repeats, Backend(backend, device), dtype, report)
+    files = speed_figure.draw(found, "speed", out)
+    if as_json:
+        print_json(found.as_dict() | {"files": files})
+        return
+    console.show_speed(console.stdout(), found)
+    for file in files:
+        echo(str(file))

@@ -1,0 +1,54 @@
+"""favorbench table."""
+
+from typing import Annotated, Literal
+
+import typer
+
+from favorbench.cli.app import Json, Metric, RunPath, app, check, echo, echo_data, print_json, say, warn_partial
+
+
+@app.command()
+def table(
+    run: RunPath,
+    by: Annotated[
+        str | None, typer.Option(help="Axes, the last as columns, e.g. map,sampler,R.", show_default=False)
+    ] = None,
+    metric: Metric = "mse",
+    stat: Annotated[str, typer.Option(help="median, mean, std, q10, q90, min, max or n.")] = "median",
+    format: Annotated[Literal["rich", "md", "csv", "latex", "json"], typer.Option(help="How to print it.")] = "rich",
+    as_json: Json = False,
+) -> None:
+    """Print a table: any metric, any statistic, by any axes."""
+    from favorbench import console
+    from favorbench.metrics import METRICS
+    from favorbench.results import tables
+    from favorbench.results.results import load
+    from favorbench.results.summary import STATS
+
+    check("--metric", metric, METRICS)
+    check("--stat", stat, STATS)
+    results = load(run)
+    warn_partial(results)
+    if as_json or format in ("csv", "json"):
+        axes = tables.parse_by(by) if by else [*tables.varying(results.trials), "map", "sampler", "num_projections"]
+        long = tables.long_table(results, axes, metric, stat)
+        if pooled := tables.pooled_over(results, axes):
+            say(f"pooled over: {', '.join(pooled)}")
+        if format == "csv" and not as_json:
+            echo_data(long.to_csv(index=False))
+        else:
+            print_json(tables.records(long))
+        return
+    wanted = (
+        [tables.pivoted(results, tables.parse_by(by), metric, stat)]
+        if by
+        else tables.cell_tables(results, metric, stat)
+    )
+    for one in wanted:
+        if format == "rich":
+            console.show_table(console.stdout(), one, metric, tables.legend(results))
+        elif format == "md":
+            title = f"**{one.title}**\n\n" if one.title else ""
+            echo(f"{title}{tables.markdown(one, metric)}\n{one.caption}. {tables.legend(results)}\n")
+        else:
+            echo(tables.latex(one, metric))

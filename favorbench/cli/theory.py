@@ -1,0 +1,58 @@
+"""favorbench theory."""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from favorbench.cli.app import Json, Quiet, Seed, app, echo, print_json
+from favorbench.cli.flags import numbers
+from favorbench.errors import ScenarioError
+
+
+@app.command()
+def theory(
+    map: Annotated[str, typer.Argument(help="A feature map, e.g. positive.", show_default=False)],
+    sampler: Annotated[str, typer.Argument(help="A sampler.")] = "iid",
+    head_dim: Annotated[int, typer.Option("-d", "--d", "--head-dim", min=2, max=4096, help="Head dimension.")] = 16,
+    norm: Annotated[
+        str, typer.Option(help="|x| = |y| of scaled query and key; d^(1/4) is typical of N(0, I) inputs.")
+    ] = "0.5,1,1.5,2",
+    num_projections: Annotated[str, typer.Option("-R", "--num-projections", help="R.")] = "16,64,256,1024",
+    cosine: Annotated[float, typer.Option(min=-1, max=1, help="Cosine between query and key.")] = 0.0,
+    target: Annotated[float, typer.Option(help="The relative error to reach.")] = 0.1,
+    draws: Annotated[int, typer.Option(min=0, max=1_000_000, help="Draws measured beside it; 0: none.")] = 2000,
+    seed: Seed = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Also draw the figure, into this directory.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """The closed-form error of a kernel estimate, and its R.
+
+    Beside it what sampling can measure; where it cannot, it says so.
+    """
+    from favorbench import console
+    from favorbench.maps import get_map
+    from favorbench.samplers import get_sampler
+    from favorbench.studies.theory import figure as theory_figure
+    from favorbench.studies.theory.study import study
+
+    norms = numbers("--norm", norm, float, low=0.0)
+    sizes = numbers("-R", num_projections, int, low=1)
+    if not 0 < target < float("inf"):
+        raise ScenarioError(f"--target: {target!r} given, allowed: a positive number")
+    with console.progress("theory", quiet, "draws") as report:
+        found = study(
+            get_map(map), get_sampler(sampler), head_dim, norms, sizes, cosine, target, draws, seed, progress=report
+        )
+    name = re.sub(r"[^\w.(),=+-]+", "-", f"theory-{map}-{sampler}")  # a spec may hold what no file name does
+    files = theory_figure.draw(found, name, out) if out else []
+    if as_json:
+        print_json(found.as_dict() | {"files": files})
+        return
+    console.show_theory(console.stdout(), found)
+    for file in files:
+        echo(str(file))

@@ -1,0 +1,49 @@
+"""favorbench verify."""
+
+from typing import Annotated
+
+import typer
+
+from favorbench.cli.app import Json, Quiet, Seed, app, print_json
+
+
+@app.command()
+def verify(
+    subjects: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="MAP (under all samplers), SAMPLER (with all maps) or MAP/SAMPLER, also module:object.  [default: all "
+            "maps under iid and orthogonal, all samplers with trig, phase, positive and hyperbolic]",
+            show_default=False,
+        ),
+    ] = None,
+    controls: Annotated[
+        bool, typer.Option("--controls", help="Also: known mistakes, claimed to be right, must all be caught.")
+    ] = False,
+    thorough: Annotated[bool, typer.Option("--thorough", help="More draws: a quarter of the detectable bias.")] = False,
+    draws: Annotated[int | None, typer.Option(min=100, help="Draws of omega, instead of the default.")] = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Hold maps and samplers to what they declare.
+
+    Target, bias, variance, sign, law, theorems, symmetries. Exit 1 if a claim fails.
+    """
+    import threadpoolctl
+
+    from favorbench import console
+    from favorbench.studies.verify import DRAWS, THOROUGH_DRAWS
+    from favorbench.studies.verify import controls as known_mistakes
+    from favorbench.studies.verify import verify as run_verify
+
+    with threadpoolctl.threadpool_limits(1), console.progress("verify", quiet) as report:
+        result = run_verify(subjects or (), draws or (THOROUGH_DRAWS if thorough else DRAWS), seed, report)
+        caught = list(known_mistakes.run(seed)) if controls else []
+    if as_json:
+        found = [{"control": c.control, "mistake": c.mistake, "caught_by": c.caught_by} for c in caught]
+        print_json(result.as_dict() | {"controls": found})
+    else:
+        console.show_verification(console.stdout(), result, caught)
+    if result.refuted or any(c.caught_by is None for c in caught):
+        raise typer.Exit(1)
