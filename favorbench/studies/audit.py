@@ -19,6 +19,7 @@ from favorbench.numerics.backend import from_torch, to_torch
 from favorbench.numerics.streams import stream
 from favorbench.registry import import_object
 from favorbench.samplers import Sampler, get_sampler
+from favorbench.samplers.coupling import ORTHOGONAL, Coupling
 from favorbench.statistics import median_interval
 from favorbench.studies.verify import laws
 from favorbench.studies.verify.checks import REFUTED, judged
@@ -115,8 +116,9 @@ def _sampler(subject: Subject, seed: int) -> Iterator[Finding]:
     """The claims of a sampler whose rows should be N(0, I), and the mean of its first entry as the bias."""
     assert subject.sampler is not None
     for check in judged(laws.measure(subject.sampler, 4000, seed)):
+        statistic = math.nan if check.statistic is None else check.statistic
         remark = f"REFUTED: {check.detail}" if check.verdict == REFUTED else f"holds: {check.detail}"
-        yield Finding(subject.name, "its sampler", check.claim, check.statistic, math.nan, math.nan, remark)
+        yield Finding(subject.name, "its sampler", check.claim, statistic, math.nan, math.nan, remark)
 
 
 def _called(subject: Subject, attend: Implementation, *arrays: np.ndarray) -> np.ndarray:
@@ -194,7 +196,7 @@ class PerformerSampler(Sampler):
     reference: ClassVar[str] = "performer-pytorch"
     gaussian_rows: ClassVar[bool] = True
     nested: ClassVar[bool] = False
-    coupling: ClassVar[str] = "orthogonal"
+    coupling: ClassVar[Coupling] = ORTHOGONAL
 
     def sample(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:
         performer = importlib.import_module("performer_pytorch.performer_pytorch")
