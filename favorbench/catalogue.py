@@ -72,7 +72,7 @@ def _samplers() -> list[dict[str, Any]]:
         {
             "name": member.name,
             "gaussian_rows": _yes(member.gaussian_rows),
-            "coupling": member.coupling,
+            "coupling": str(member.coupling),
             "nested": _yes(member.nested),
             "needs": member.needs or "any R",
             "reference": member.reference,
@@ -80,13 +80,7 @@ def _samplers() -> list[dict[str, Any]]:
         for member in SAMPLERS
     ]
     transforms = [
-        dict.fromkeys(members[0], "as SAMPLER")
-        | {
-            "name": f"{transform.prefix}:SAMPLER",
-            "coupling": transform.coupling,
-            "needs": transform.needs,
-            "reference": transform.reference,
-        }
+        dict.fromkeys(members[0], "as SAMPLER") | {"name": f"{transform.prefix}:SAMPLER"} | transform.adds
         for transform in TRANSFORMS
     ]
     return members + transforms

@@ -166,7 +166,7 @@ class Zero(Baseline):
     description = "all zeros"
 
     def answers(self, question, exact, sizes, rng):
-        yield Answer(0, 0, np.zeros_like(exact), None)
+        yield Answer(None, 0, np.zeros_like(exact), None)
 
 
 def test_a_users_baseline_is_drawn():

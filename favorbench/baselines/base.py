@@ -10,9 +10,9 @@ from favorbench.numerics.shapes import Float
 
 
 class Answer(NamedTuple):
-    """A baseline's output. num_projections is 0 where R plays no part."""
+    """A baseline's output. num_projections is None where R plays no part."""
 
-    num_projections: int
+    num_projections: int | None
     num_features: int
     output: Float[np.ndarray, "n d_v"]
     normaliser: Float[np.ndarray, "n 1"] | None
@@ -28,10 +28,6 @@ class Question(NamedTuple):
     key: Float[np.ndarray, "l d"]
     value: Float[np.ndarray, "l d_v"]
     positions: np.ndarray | None = None
-
-
-#: The name it had, until the engine and verify say Question.
-Inputs = Question
 
 
 class Baseline(ABC):

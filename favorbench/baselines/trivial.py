@@ -26,10 +26,10 @@ class Uniform(Baseline):
         self, question: Question, exact: Float[np.ndarray, "n d_v"], sizes: tuple[int, ...], rng: np.random.Generator
     ) -> Iterator[Answer]:
         if question.positions is None:
-            yield Answer(0, 1, np.broadcast_to(np.mean(question.value, axis=0), exact.shape), None)
+            yield Answer(None, 1, np.broadcast_to(np.mean(question.value, axis=0), exact.shape), None)
             return
         means = np.cumsum(question.value, axis=0) / np.arange(1, len(question.value) + 1)[:, None]
-        yield Answer(0, 1, means[question.positions], None)
+        yield Answer(None, 1, means[question.positions], None)
 
 
 def taylor_attention(question: Question, order: int) -> Answer:
@@ -40,7 +40,7 @@ def taylor_attention(question: Question, order: int) -> Answer:
         attention_estimates(query, key, value, no_omega, [estimator], causal=positions is not None, positions=positions)
     )
     output, normaliser = (np.concatenate([getattr(e, part)[0] for e in found]) for part in ("output", "normaliser"))
-    return Answer(0, Taylor(order).num_features(0, query.shape[-1]), output, normaliser)
+    return Answer(None, Taylor(order).num_features(0, query.shape[-1]), output, normaliser)
 
 
 @dataclass(frozen=True)

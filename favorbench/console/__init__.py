@@ -4,10 +4,10 @@ from favorbench.console.audit import show_audit
 from favorbench.console.kernel import show_gram
 from favorbench.console.reproduce import show_report
 from favorbench.console.speed import show_speed
-from favorbench.console.studies import show_verification
 from favorbench.console.tables import show_records, show_table
 from favorbench.console.terminal import message, print_line, progress, stderr, stdout
 from favorbench.console.theory import show_theory
+from favorbench.console.verify import show_verification
 
 __all__ = [
     "message",

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.segment import Segment
 from rich.text import Text
 
-from favorbench.formats import Progress, printable
+from favorbench.formats import printable
+from favorbench.progress import Progress
 
 if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderableType

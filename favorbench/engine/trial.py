@@ -103,7 +103,7 @@ def _baselines(study: Study, draw: Draw, inputs: Problem, exact: np.ndarray) -> 
         rng = stream(study.scenario.seed, "baseline", label(baseline), *draw.stream_names)
         answers = baseline.answers(given, exact, draw.sizes, rng)
         for size, features, output, normaliser in answers:
-            names = _names("baseline", baseline.name, None, size or None, features)
+            names = _names("baseline", baseline.name, None, size, features)
             found.append((names, error_sums(output, exact, normaliser)))
     return found
 

@@ -1,4 +1,6 @@
 """Projections in opposite pairs."""
+# The claims of every other sampler are class attributes; here they follow from the sampler inside.
+# pyright: reportIncompatibleVariableOverride=false
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -7,6 +9,7 @@ import numpy as np
 
 from favorbench.numerics.shapes import Float
 from favorbench.samplers.base import Sampler
+from favorbench.samplers.coupling import Coupling, OppositePairs
 from favorbench.samplers.laws import IsotropicRows, OppositeRow, PairLaw, RowLaw, SignFlipped, SymmetrisedRows
 
 
@@ -20,21 +23,37 @@ class Antithetic(Sampler):
 
     inner: Sampler
     prefix: ClassVar[str] = "antithetic"
-    reference: ClassVar[str] = "antithetic variates, Hammersley & Morton 1956"
-    needs: ClassVar[str] = "an even R"
-    coupling: ClassVar[str] = "antithetic"
+    #: What it adds to the sampler inside, for ``favorbench list samplers``.
+    adds: ClassVar[dict[str, str]] = {
+        "coupling": "antithetic",
+        "needs": "an even R",
+        "reference": "antithetic variates, Hammersley & Morton 1956",
+    }
 
-    def __post_init__(self) -> None:
-        needs = f"{self.needs}, with R/2 as {self.inner.name} needs it ({self.inner.needs})"
-        claims = {
-            "name": f"{self.prefix}:{self.inner.name}",
-            "reference": f"{self.inner.reference}; {self.reference}",
-            "gaussian_rows": self.inner.gaussian_rows,
-            "nested": self.inner.nested,
-            "needs": needs if self.inner.needs else self.needs,
-        }
-        for claim, value in claims.items():
-            object.__setattr__(self, claim, value)
+    @property
+    def name(self) -> str:
+        return f"{self.prefix}:{self.inner.name}"
+
+    @property
+    def reference(self) -> str:
+        return f"{self.inner.reference}; {self.adds['reference']}"
+
+    @property
+    def gaussian_rows(self) -> bool:
+        return self.inner.gaussian_rows
+
+    @property
+    def nested(self) -> bool:
+        return self.inner.nested
+
+    @property
+    def needs(self) -> str:
+        own = self.adds["needs"]
+        return f"{own}, with R/2 as {self.inner.name} needs it ({self.inner.needs})" if self.inner.needs else own
+
+    @property
+    def coupling(self) -> Coupling:
+        return OppositePairs(self.inner.coupling)
 
     def sample(
         self, rng: np.random.Generator, num_projections: int, head_dim: int

@@ -1,12 +1,13 @@
 """What a sampler is: a law of omega, whose rows are the projections."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from favorbench.errors import ScenarioError
 from favorbench.numerics.shapes import Float
+from favorbench.samplers.coupling import INDEPENDENT, ORTHOGONAL, WORDS, Coupling, coupling_of
 from favorbench.samplers.laws import AtAngle, GaussianRows, PairLaw, RowLaw
 
 
@@ -22,11 +23,24 @@ class Sampler(ABC):
     gaussian_rows: ClassVar[bool]
     #: The first R rows do not depend on how many follow. If not, the engine draws every R anew.
     nested: ClassVar[bool] = True
-    #: How the rows of one draw depend on one another, e.g. "independent", or "orthogonal" inside blocks of head_dim
-    #: rows (independent between blocks). ``verify`` tests what each of these words says.
-    coupling: ClassVar[str]
+    #: How the rows of one draw depend on one another, which ``verify`` tests. A class may state it in words, e.g.
+    #: "independent", or "orthogonal" inside blocks of head_dim rows (independent between blocks).
+    coupling: ClassVar[Coupling]
     #: What num_projections must be, where not every number will do: "an even R".
     needs: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Raises ScenarioError for an unknown coupling when the class is made: later it would pass untested."""
+        super().__init_subclass__(**options)
+        stated = cls.__dict__.get("coupling")
+        if stated is not None and not isinstance(stated, property):
+            cls.coupling = coupling_of(stated, cls.__name__)
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        """Raises ScenarioError for a class that states no coupling."""
+        if not hasattr(cls, "coupling"):
+            raise ScenarioError(f"sampler {cls.__name__} states no coupling; allowed: {', '.join(map(repr, WORDS))}")
+        return super().__new__(cls)
 
     @abstractmethod
     def sample(
@@ -57,9 +71,9 @@ class Sampler(ABC):
         """The ordered pairs of different rows that are not independent: how many, and their law. None: not known."""
         if not self.gaussian_rows:
             return None
-        if self.coupling == "independent":
+        if self.coupling == INDEPENDENT:
             return ()
-        if self.coupling == "orthogonal":
+        if self.coupling == ORTHOGONAL:
             return ((same_block_pairs(num_projections, head_dim), AtAngle(head_dim)),)
         return None
 

@@ -7,7 +7,8 @@ import numpy as np
 
 from favorbench.numerics.shapes import Float
 from favorbench.samplers.base import Sampler, haar_blocks, same_block_pairs
-from favorbench.samplers.laws import FixedNormRows, OnSpheres, PairLaw, SecondMomentRows
+from favorbench.samplers.coupling import ORTHOGONAL, Blocks, Coupling
+from favorbench.samplers.laws import FixedNormRows, FourthMoments, OnSpheres, PairLaw, SecondMomentRows
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class OrthogonalSqrtD(Sampler):
     name: ClassVar[str] = "orthogonal-sqrt-d"
     reference: ClassVar[str] = "Choromanski et al. 2021, arXiv 2009.14794; Demni & Kadri 2023, arXiv 2310.07370"
     gaussian_rows: ClassVar[bool] = False
-    coupling: ClassVar[str] = "orthogonal"
+    coupling: ClassVar[Coupling] = ORTHOGONAL
 
     def sample(
         self, rng: np.random.Generator, num_projections: int, head_dim: int
@@ -45,14 +46,15 @@ class SORF(Sampler):
     Projecting costs O(p log p) a block with the fast transform (favorbench multiplies the matrices: it measures errors,
     not this speed). Where d is a power of two the rows are orthogonal and have norm sqrt(d), so the kernel is off as
     with ``orthogonal-sqrt-d``, and depends on the direction besides, visibly for small d. Elsewhere the p-dimensional
-    rows are cut to d coordinates, which costs them both properties.
+    rows are cut to d coordinates, which costs them both properties. The last signs make those of the coordinates of a
+    row fair and independent coins; given the other two, E w_i^4 = 3 - 6/p + 4/p^2 and E w_i^2 w_j^2 = 1 - 2/p + 4/p^2.
     Yu et al. 2016, "Orthogonal Random Features", arXiv 1610.09072.
     """
 
     name: ClassVar[str] = "sorf"
     reference: ClassVar[str] = "Yu et al. 2016, arXiv 1610.09072 (SORF)"
     gaussian_rows: ClassVar[bool] = False
-    coupling: ClassVar[str] = "orthogonal"
+    coupling: ClassVar[Coupling] = Blocks("orthogonal", powers_of_two=True)
 
     def sample(
         self, rng: np.random.Generator, num_projections: int, head_dim: int
@@ -66,7 +68,9 @@ class SORF(Sampler):
         return np.sqrt(size) * rows[..., :head_dim].reshape(-1, head_dim)[:num_projections]
 
     def row_law(self, num_projections: int, head_dim: int) -> SecondMomentRows:
-        return SecondMomentRows(float(np.sqrt(head_dim)) if _power_of_two(head_dim) == head_dim else None)
+        p = _power_of_two(head_dim)
+        fourth = FourthMoments(same=3.0 - 6.0 / p + 4.0 / p**2, mixed=1.0 - 2.0 / p + 4.0 / p**2)
+        return SecondMomentRows(float(np.sqrt(head_dim)) if p == head_dim else None, fourth)
 
 
 def _power_of_two(number: int) -> int:

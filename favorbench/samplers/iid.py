@@ -7,6 +7,7 @@ import numpy as np
 
 from favorbench.numerics.shapes import Float
 from favorbench.samplers.base import Sampler
+from favorbench.samplers.coupling import INDEPENDENT, Coupling
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class IID(Sampler):
     name: ClassVar[str] = "iid"
     reference: ClassVar[str] = "Rahimi & Recht 2007"
     gaussian_rows: ClassVar[bool] = True
-    coupling: ClassVar[str] = "independent"
+    coupling: ClassVar[Coupling] = INDEPENDENT
 
     def sample(
         self, rng: np.random.Generator, num_projections: int, head_dim: int

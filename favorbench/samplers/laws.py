@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import scipy
@@ -72,7 +72,7 @@ class RawQRRows(RowLaw):
     """Rows whose sign LAPACK has fixed: the even expectations are those of ``symmetric``, E exp(w.z) is not.
 
     The first row is confined to w_1 < 0. For Gaussian norms that gives E exp(w.z) = 2 Phi(-z_1) exp(|z|^2/2); later
-    rows are confined in a way that has no closed form.
+    rows are confined in a way that has no closed form. On a line there is nothing to reflect, Q = 1, and w_1 > 0.
     """
 
     symmetric: RowLaw
@@ -80,7 +80,8 @@ class RawQRRows(RowLaw):
 
     def laplace(self, z: np.ndarray) -> np.ndarray:
         if self.first_row and isinstance(self.symmetric, GaussianRows):
-            return 2.0 * scipy.special.ndtr(-z[..., 0]) * self.symmetric.laplace(z)
+            sign = 1.0 if z.shape[-1] == 1 else -1.0
+            return 2.0 * scipy.special.ndtr(sign * z[..., 0]) * self.symmetric.laplace(z)
         return np.full(z.shape[:-1], np.nan)
 
     def cosh(self, z: np.ndarray) -> np.ndarray:
@@ -106,11 +107,19 @@ class SymmetrisedRows(RowLaw):
         return self.rows.characteristic(z)
 
 
+class FourthMoments(NamedTuple):
+    """E w_i^4 and E w_i^2 w_j^2 of a row whose coordinates have fair and independent signs: all others vanish."""
+
+    same: float
+    mixed: float
+
+
 @dataclass(frozen=True)
 class SecondMomentRows(RowLaw):
-    """Rows of mean 0 and second moment I, and of this norm if one is given; nothing more is known of them."""
+    """Rows of mean 0 and second moment I, and of this norm and these moments if they are given; no more is known."""
 
     norm: float | None = None
+    fourth: FourthMoments | None = None
 
     def laplace(self, z: np.ndarray) -> np.ndarray:
         return np.full(z.shape[:-1], np.nan)
@@ -248,8 +257,9 @@ class SignFlipped(PairLaw):
 
     pair: PairLaw
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "free_norms", self.pair.free_norms)
+    @property
+    def free_norms(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]  (elsewhere a constant)
+        return self.pair.free_norms
 
     def sum(self, s: np.ndarray) -> np.ndarray:
         return self.pair.difference(s)

@@ -7,6 +7,7 @@ import numpy as np
 
 from favorbench.numerics.shapes import Float
 from favorbench.samplers.base import Sampler
+from favorbench.samplers.coupling import Coupling, MomentsMatched
 from favorbench.samplers.laws import FixedNormRows, OnSpheres, PairLaw
 
 
@@ -25,7 +26,7 @@ class MomentMatched(Sampler):
     reference: ClassVar[str] = "second-order moment matching, e.g. Glasserman 2003, Monte Carlo Methods, sec. 4.5"
     gaussian_rows: ClassVar[bool] = False
     nested: ClassVar[bool] = False
-    coupling: ClassVar[str] = "moment-matched"
+    coupling: ClassVar[Coupling] = MomentsMatched()
     needs: ClassVar[str] = "R > head_dim"
 
     def sample(

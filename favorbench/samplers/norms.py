@@ -7,6 +7,7 @@ import numpy as np
 
 from favorbench.numerics.shapes import Float
 from favorbench.samplers.base import Sampler, haar_blocks, same_block_pairs
+from favorbench.samplers.coupling import Blocks, Coupling
 from favorbench.samplers.laws import AtAngle, CoupledNorms, PairLaw, chi_quantile, chi_upper_quantile
 
 
@@ -22,7 +23,7 @@ class NormCoupled(Sampler):
     name: ClassVar[str] = "norm-coupled"
     reference: ClassVar[str] = "Reid et al. 2024, arXiv 2405.16541 (PNC)"
     gaussian_rows: ClassVar[bool] = True
-    coupling: ClassVar[str] = "orthogonal, norms in couples"
+    coupling: ClassVar[Coupling] = Blocks("orthogonal", norms="in couples")
 
     def sample(
         self, rng: np.random.Generator, num_projections: int, head_dim: int
@@ -52,7 +53,7 @@ class StratifiedNorms(Sampler):
     reference: ClassVar[str] = "stratified sampling of the norms of Yu et al. 2016, arXiv 1610.09072"
     gaussian_rows: ClassVar[bool] = True
     nested: ClassVar[bool] = False
-    coupling: ClassVar[str] = "orthogonal, norms stratified"
+    coupling: ClassVar[Coupling] = Blocks("orthogonal", norms="stratified")
 
     def sample(
         self, rng: np.random.Generator, num_projections: int, head_dim: int

@@ -7,6 +7,7 @@ import numpy as np
 
 from favorbench.numerics.shapes import Float
 from favorbench.samplers.base import Sampler, chi_norms, gaussian_blocks, haar_blocks
+from favorbench.samplers.coupling import ORTHOGONAL, Coupling
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Orthogonal(Sampler):
     name: ClassVar[str] = "orthogonal"
     reference: ClassVar[str] = "Yu et al. 2016, arXiv 1610.09072; Mezzadri 2007, math-ph/0609050"
     gaussian_rows: ClassVar[bool] = True
-    coupling: ClassVar[str] = "orthogonal"
+    coupling: ClassVar[Coupling] = ORTHOGONAL
 
     def sample(
         self, rng: np.random.Generator, num_projections: int, head_dim: int
@@ -40,7 +41,7 @@ class GramSchmidt(Sampler):
     name: ClassVar[str] = "gram-schmidt"
     reference: ClassVar[str] = "Choromanski et al. 2021, arXiv 2009.14794, sec. 2.4"
     gaussian_rows: ClassVar[bool] = True
-    coupling: ClassVar[str] = "orthogonal"
+    coupling: ClassVar[Coupling] = ORTHOGONAL
 
     def sample(
         self, rng: np.random.Generator, num_projections: int, head_dim: int
@@ -50,9 +51,8 @@ class GramSchmidt(Sampler):
         unit = np.zeros_like(blocks)
         for i in range(head_dim):
             row = blocks[:, i : i + 1]
-            for _ in range(
-                2
-            ):  # once loses orthogonality to rounding where a row nearly lies in the span; twice does not
+            # once loses orthogonality to rounding where a row nearly lies in the span of the others; twice does not
+            for _ in range(2):
                 row = row - (row @ np.matrix_transpose(unit)) @ unit
             unit[:, i : i + 1] = row / np.linalg.norm(row, axis=-1, keepdims=True)
         return (unit * norms).reshape(-1, head_dim)[:num_projections]

@@ -7,6 +7,7 @@ import numpy as np
 
 from favorbench.numerics.shapes import Float
 from favorbench.samplers.base import Sampler, chi_norms, gaussian_blocks
+from favorbench.samplers.coupling import ORTHOGONAL, Coupling
 from favorbench.samplers.laws import FixedNormRows, GaussianRows, RawQRRows
 
 
@@ -27,7 +28,7 @@ class OrthogonalQR(Sampler):
     name: ClassVar[str] = "orthogonal-qr"
     reference: ClassVar[str] = "google-research/performer; performer-pytorch (QR without the sign)"
     gaussian_rows: ClassVar[bool] = False
-    coupling: ClassVar[str] = "orthogonal"
+    coupling: ClassVar[Coupling] = ORTHOGONAL
 
     def sample(
         self, rng: np.random.Generator, num_projections: int, head_dim: int
@@ -37,7 +38,7 @@ class OrthogonalQR(Sampler):
         return (q * chi_norms(norms, len(q), head_dim)).reshape(-1, head_dim)[:num_projections]
 
     def row_law(self, num_projections: int, head_dim: int) -> RawQRRows:
-        return RawQRRows(GaussianRows(), first_row=num_projections == 1)
+        return RawQRRows(GaussianRows(), first_row=1 in (num_projections, head_dim))
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class OrthogonalBlog(Sampler):
     reference: ClassVar[str] = "teddykoker/performer, 2020"
     gaussian_rows: ClassVar[bool] = False
     nested: ClassVar[bool] = False
-    coupling: ClassVar[str] = "orthogonal"
+    coupling: ClassVar[Coupling] = ORTHOGONAL
 
     def sample(
         self, rng: np.random.Generator, num_projections: int, head_dim: int
@@ -60,4 +61,6 @@ class OrthogonalBlog(Sampler):
         return rows * np.sqrt(head_dim / num_projections)
 
     def row_law(self, num_projections: int, head_dim: int) -> RawQRRows:
-        return RawQRRows(FixedNormRows(float(np.sqrt(head_dim / num_projections))), first_row=num_projections == 1)
+        return RawQRRows(
+            FixedNormRows(float(np.sqrt(head_dim / num_projections))), first_row=1 in (num_projections, head_dim)
+        )

@@ -7,6 +7,7 @@ import numpy as np
 
 from favorbench.numerics.shapes import Float
 from favorbench.samplers.base import Sampler, chi_norms, haar_blocks, same_block_pairs
+from favorbench.samplers.coupling import SIMPLEX, Blocks, Coupling
 from favorbench.samplers.laws import AtAngle, PairLaw
 
 SWEEPS = 5  # of simplex-plus over the rows of a block, as in the authors' code
@@ -23,7 +24,7 @@ class Simplex(Sampler):
     name: ClassVar[str] = "simplex"
     reference: ClassVar[str] = "Reid et al. 2023, arXiv 2301.13856 (SimRF)"
     gaussian_rows: ClassVar[bool] = True
-    coupling: ClassVar[str] = "simplex"
+    coupling: ClassVar[Coupling] = SIMPLEX
 
     def sample(
         self, rng: np.random.Generator, num_projections: int, head_dim: int
@@ -48,7 +49,7 @@ class SimplexPlus(Sampler):
     name: ClassVar[str] = "simplex-plus"
     reference: ClassVar[str] = "Reid et al. 2023, arXiv 2301.13856 (SimRF+)"
     gaussian_rows: ClassVar[bool] = True
-    coupling: ClassVar[str] = "simplex, fitted to the norms"
+    coupling: ClassVar[Coupling] = Blocks("balanced")
 
     def sample(
         self, rng: np.random.Generator, num_projections: int, head_dim: int

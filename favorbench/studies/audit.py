@@ -14,13 +14,14 @@ import numpy as np
 from favorbench.attention.exact import exact_attention
 from favorbench.attention.linear import linear_attention
 from favorbench.errors import EstimatorError, ScenarioError
-from favorbench.formats import Progress
 from favorbench.inputs import Head, Inputs, get_input
 from favorbench.numerics.backend import from_torch, to_torch
 from favorbench.numerics.machine import one_core
 from favorbench.numerics.streams import stream
+from favorbench.progress import Progress
 from favorbench.registry import import_object
 from favorbench.samplers import Sampler, get_sampler
+from favorbench.samplers.coupling import ORTHOGONAL, Coupling
 from favorbench.statistics import median_interval
 from favorbench.studies.verify import laws
 from favorbench.studies.verify.checks import HOLDS, REFUTED, judged
@@ -125,7 +126,8 @@ def _sampler(subject: Subject, seed: int) -> Iterator[Finding]:
     for check in judged(laws.measure(subject.sampler, 4000, seed)):
         fault = check.verdict == REFUTED
         remark = f"{REFUTED if fault else HOLDS}: {check.detail}"
-        yield Finding(subject.name, "its sampler", check.claim, check.statistic, math.nan, math.nan, remark, fault)
+        statistic = math.nan if check.statistic is None else check.statistic
+        yield Finding(subject.name, "its sampler", check.claim, statistic, math.nan, math.nan, remark, fault)
 
 
 def _called(subject: Subject, attend: Implementation, *arrays: np.ndarray) -> np.ndarray:
@@ -203,7 +205,7 @@ class PerformerSampler(Sampler):
     reference: ClassVar[str] = "performer-pytorch"
     gaussian_rows: ClassVar[bool] = True
     nested: ClassVar[bool] = False
-    coupling: ClassVar[str] = "orthogonal"
+    coupling: ClassVar[Coupling] = ORTHOGONAL
 
     def sample(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:
         performer = importlib.import_module("performer_pytorch.performer_pytorch")

@@ -14,6 +14,7 @@ from favorbench.samplers.laws import IsotropicRows, SameRow
 DRAWS_IN_THE_TAIL = 30.0
 
 
+@np.errstate(all="ignore")  # far out second moments overflow: they are infinite
 def relative_variance(
     feature_map: FeatureMap, sampler: Sampler, x: np.ndarray, y: np.ndarray, num_projections: int
 ) -> np.ndarray | None:
@@ -33,6 +34,25 @@ def relative_variance(
             return None
         total = total + count / num_projections**2 * (moment - squared_mean)
     return total
+
+
+@np.errstate(all="ignore")
+def declared_variance(
+    feature_map: FeatureMap, sampler: Sampler, x: np.ndarray, y: np.ndarray, num_projections: int
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """The relative variance that a map declares, biased or not, and the kernel it is relative to; None if not known.
+
+    exp(x.y) for an unbiased map. For another one the kernel that it really estimates, and only for independent N(0, I)
+    rows (or none): how dependence acts on its variance is nowhere stated.
+    """
+    if feature_map.unbiased:
+        variance = relative_variance(feature_map, sampler, x, y, num_projections)
+        return None if variance is None else (variance, softmax_kernel(x, y))
+    if not (sampler.gaussian_rows and sampler.pair_laws(num_projections, x.shape[-1]) == ()):
+        return None
+    variance = feature_map.relative_variance(x, y, num_projections)
+    target = feature_map.target_kernel(x, y, sampler.row_law(num_projections, x.shape[-1]))
+    return None if variance is None else (variance, target)
 
 
 def _own_variance(
@@ -79,6 +99,7 @@ def projections_for(
     return sampler.round_up(high, x.shape[-1])
 
 
+@np.errstate(all="ignore")
 def draws_needed(feature_map: FeatureMap, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Projections needed before an empirical variance of the kernel estimate means anything, for every pair.
 
@@ -92,5 +113,4 @@ def draws_needed(feature_map: FeatureMap, x: np.ndarray, y: np.ndarray) -> np.nd
         if variance is None:
             return np.full((len(x), len(y)), math.inf)
         argument = np.log1p(variance)
-    with np.errstate(over="ignore"):
-        return DRAWS_IN_THE_TAIL * np.exp(-log_ndtr(-2.0 * np.sqrt(np.maximum(argument, 0.0))) * (argument > 0))
+    return DRAWS_IN_THE_TAIL * np.exp(-log_ndtr(-2.0 * np.sqrt(np.maximum(argument, 0.0))) * (argument > 0))

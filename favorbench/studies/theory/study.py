@@ -9,11 +9,11 @@ import numpy as np
 
 from favorbench.attention.linear import kernel_estimate, sample_omega
 from favorbench.errors import ScenarioError
-from favorbench.formats import Progress
 from favorbench.kernels import softmax_kernel
 from favorbench.maps import FeatureMap, Sample
 from favorbench.numerics.machine import one_core
 from favorbench.numerics.streams import stream
+from favorbench.progress import Progress
 from favorbench.registry import label
 from favorbench.samplers import Sampler
 from favorbench.studies.theory.closed_forms import draws_needed, projections_for, relative_variance

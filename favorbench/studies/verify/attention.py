@@ -1,158 +1,203 @@
-"""Claims on attention estimates: stabilisers cancel, exact features are exact, symmetries hold, the delta method."""
+"""Claims on attention estimates: the quotient of the features is met at any norm, causal or not; symmetries hold."""
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from favorbench.attention.causal import CHUNK
-from favorbench.attention.exact import exact_attention
-from favorbench.attention.linear import kernel_estimate, linear_attention, sample_omega
-from favorbench.baselines.base import Inputs
-from favorbench.baselines.trivial import taylor_attention
-from favorbench.kernels import softmax_kernel
+from favorbench.attention.estimator import Estimator
+from favorbench.attention.linear import attention_estimates, linear_attention
 from favorbench.maps import FeatureMap, Sample
 from favorbench.maps.base import WrappedMap
 from favorbench.numerics.arrays import Features
 from favorbench.numerics.streams import stream
 from favorbench.registry import label
 from favorbench.samplers import Sampler
-from favorbench.studies.verify.checks import Measurement
+from favorbench.studies.verify import dense
+from favorbench.studies.verify.checks import NOT_MEASURABLE, Measurement, largest, merged
 
-LENGTH, HEAD_DIM, NUM_PROJECTIONS = 48, 8, 40
+EPS = float(np.finfo(float).eps)
 
 
-def inputs(seed: int, norm: float = 1.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Standard normal q and k times ``norm``, and v."""
-    rng = stream(seed, "verify", "attention")
-    query, key, value = rng.standard_normal((3, LENGTH, HEAD_DIM))
-    return norm * query, norm * key, value
+class Case(NamedTuple):
+    """Scaled queries and keys of about these norms, their means away from 0, and values; causal: as many as keys."""
+
+    head_dim: int
+    num_queries: int
+    num_keys: int
+    query_norm: float
+    key_norm: float
+    num_projections: int
+    causal: bool = False
+
+    def __str__(self) -> str:
+        return f"d = {self.head_dim}, norms {self.query_norm:g} and {self.key_norm:g}"
+
+    def arrays(self, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Queries, keys and values, the first two as attention takes them."""
+        rng = stream(seed, "verify", "attention", *self)
+        unscaled = self.head_dim**0.25
+        shapes = ((self.num_queries, self.query_norm), (self.num_keys, self.key_norm))
+        means = rng.standard_normal((2, 1, self.head_dim))
+        x, y = (
+            norm * (rng.standard_normal((count, self.head_dim)) + mean) / np.sqrt(2 * self.head_dim)
+            for (count, norm), mean in zip(shapes, means, strict=True)
+        )
+        return unscaled * x, unscaled * y, rng.standard_normal((self.num_keys, 3))
+
+
+#: Norms of trained heads and far beyond, equal and not; every branch of the sums for small logs and for large ones.
+CASES = (
+    Case(8, 20, 48, 1.0, 1.0, 40),
+    Case(1, 9, 30, 4.0, 6.0, 8),
+    Case(3, 9, 30, 0.1, 20.0, 10),
+    Case(24, 9, 33, 20.0, 5.0, 30),
+)
+#: The same under a mask, the last chunk cut short: several chunks, or one position in the second.
+CAUSAL_CASES = (
+    Case(8, 2 * CHUNK + 3, 2 * CHUNK + 3, 1.0, 1.0, 12, causal=True),
+    Case(3, CHUNK + 1, CHUNK + 1, 4.0, 10.0, 6, causal=True),
+)
+
+
+class _Measured(NamedTuple):
+    """A map on one case: what it gave for each R (sizes, n, ...), and what the plain route says."""
+
+    outputs: np.ndarray
+    normalisers: np.ndarray
+    expected: list[dense.Dense]
+    blocks: tuple[Features, ...]
+    rounding: float
+    value: np.ndarray
 
 
 def measure(maps: Sequence[FeatureMap], sampler: Sampler, seed: int) -> list[Measurement]:
     """The deterministic claims of each map on one sample."""
     measured = []
     for feature_map in maps:
-        sample = sample_omega(sampler, NUM_PROJECTIONS, HEAD_DIM, stream(seed, "verify", "sample"), map=feature_map)
-        assert isinstance(sample, Sample)
-        if feature_map.unbiased:
-            measured.append(stabilised(label(feature_map), feature_map, sample, seed))
-        if feature_map.causal_safe:
-            measured.append(causal_is_masked(label(feature_map), feature_map, sample, seed))
-        measured.append(_symmetric(label(feature_map), feature_map, sample, seed))
+        subject = label(feature_map)
+        cases = [*CASES, *(CAUSAL_CASES if feature_map.causal_safe else ())]
+        parts = [(str(case), m) for case in cases for m in on_case(subject, feature_map, sampler, case, seed)]
+        measured += [*merged(parts), _symmetric(subject, feature_map, sampler, seed)]
     return measured
 
 
-def stabilised(subject: str, feature_map: FeatureMap, sample: Sample, seed: int) -> Measurement:
-    """Linear attention equals the quotient of its own kernel estimates: shifts cancel and no eps is left.
+def on_case(subject: str, feature_map: FeatureMap, sampler: Sampler, case: Case, seed: int) -> Iterator[Measurement]:
+    """Linear attention equals the quotient of its own features, for every R at once; these are finite.
 
-    The kernel estimates come from ``features``, unshifted, the other way round: an L x L matrix.
+    An unbiased map's are its plain features, those of its formula: so shifts cancel, and no eps is left. Another one's
+    are those that it gives to attention: shifts and eps are part of what it is.
     """
-    query, key, value = inputs(seed)
-    x, y = query * HEAD_DIM**-0.25, key * HEAD_DIM**-0.25
-    output = linear_attention(query, key, value, sample, feature_map)
-    kernel = kernel_estimate(x, y, sample, _Plain(feature_map.fit(x, y, sample.omega)))
-    error = _difference(output, kernel, value)
-    return Measurement(
-        subject, "stabilisers cancel", float(np.max(error)) / 1e-12, 0, f"largest error {np.max(error):.1e}"
+    found = _measured(feature_map, sampler, case, seed)
+    claim = "causal equals masked" if case.causal else "stabilisers cancel"
+    if not (feature_map.unbiased or case.causal):
+        claim = "quotient of its features"
+    yield _difference(subject, claim, found)
+    logs = [block.log_scale for block in found.blocks]
+    bad = sum(int(np.sum(np.isnan(log) | (log == np.inf))) for log in logs)  # log 0 = -inf is a feature of 0
+    bad += sum(int(np.sum(~np.isfinite(block.values))) for block in found.blocks if block.values is not None)
+    yield Measurement(subject, "features are finite", 2.0 * bad, 0, f"{bad} are not")
+    if feature_map.nonnegative:
+        negative = sum(int(np.sum(block.values < 0)) for block in found.blocks if block.values is not None)
+        positive = np.isfinite(found.normalisers) & (found.normalisers > 0)
+        wrong = negative + int(np.sum(~positive))
+        detail = f"{negative} negative features, {np.sum(~positive)} normalisers that are not positive"
+        yield Measurement(subject, "positive normalisers", 2.0 * wrong, 0, detail)
+
+
+def _sample(feature_map: FeatureMap, sampler: Sampler, case: Case, seed: int) -> Sample:
+    rng = stream(seed, "verify", "sample", *case)
+    omega = sampler.sample(rng, sampler.round_up(case.num_projections, case.head_dim), case.head_dim)
+    return Sample(omega, feature_map.draw_extra(rng.spawn(1)[0], len(omega), case.head_dim))
+
+
+def _measured(feature_map: FeatureMap, sampler: Sampler, case: Case, seed: int) -> _Measured:
+    query, key, value = case.arrays(seed)
+    sample = _sample(feature_map, sampler, case, seed)
+    omega, count = sample.omega, len(sample.omega)
+    sizes = tuple(sorted({1, -(-count // 2), count})) if feature_map.nested else (count,)
+    estimator = Estimator(feature_map, sample.extra, sizes)
+    tiles = list(attention_estimates(query, key, value, omega, [estimator], causal=case.causal))
+    x, y = query * case.head_dim**-0.25, key * case.head_dim**-0.25
+    fitted = feature_map.fit(x, y, omega)
+    plain = feature_map.unbiased and not fitted.asymmetric
+    queries = (fitted.features if plain else fitted.query_features)(x, x @ omega.T, sample)
+    keys = (fitted.features if plain else fitted.key_features)(y, y @ omega.T, sample)
+    return _Measured(
+        np.concatenate([tile.output for tile in tiles], axis=-2),
+        np.concatenate([tile.normaliser for tile in tiles], axis=-2),
+        [dense.quotient(queries, keys, value, size, case.causal) for size in sizes],
+        (*queries, *keys),
+        _rounding(x, y, omega, queries, keys),
+        value,
     )
 
 
-def _difference(output: np.ndarray, kernel: np.ndarray, value: np.ndarray) -> float:
-    """How far the output is from kernel @ value / kernel @ 1, where rounding grows as the normaliser cancels."""
-    normaliser = np.sum(kernel, axis=-1, keepdims=True)
-    condition = np.sum(np.abs(kernel), axis=-1, keepdims=True) / np.abs(normaliser)
-    expected = kernel @ value / normaliser
-    return float(np.max(np.abs(output - expected) / (condition * np.maximum(1.0, np.abs(expected)))))
+def _rounding(x: np.ndarray, y: np.ndarray, omega: np.ndarray, *sides: Sequence[Features]) -> float:
+    """The relative error of one term: eps times the logs it is made of, and times the number of terms in a sum."""
+    logs = sum(max(_finite(block.log_scale) for block in blocks) for blocks in sides)
+    norms = [_finite(np.linalg.norm(a, axis=-1)) for a in (omega, x, y)]
+    return EPS * (logs + norms[0] * (norms[1] + norms[2]) + len(y) + len(omega))
+
+
+def _finite(values: np.ndarray) -> float:
+    """The largest absolute value that is a finite number."""
+    values = np.abs(values)
+    return float(np.max(values, where=np.isfinite(values), initial=0.0))
+
+
+def _difference(subject: str, claim: str, found: _Measured) -> Measurement:
+    """The outputs against the plain route, in units of what rounding makes of the terms where normalisers cancel."""
+    ratios, seen = [], 0
+    for output, expected in zip(found.outputs, found.expected, strict=True):
+        growth = found.rounding * expected.condition
+        measurable = ~(growth >= 0.1)[:, 0]  # beyond, hardly a digit is left of the normaliser; nan is not beyond
+        bound = growth * (np.max(np.abs(found.value)) + np.abs(expected.output))
+        ratios.append(largest((np.abs(output - expected.output) / bound)[measurable]))
+        seen += int(np.sum(measurable))
+    if not seen:
+        return Measurement(subject, claim, None, 0, "no normaliser with a digit left", otherwise=NOT_MEASURABLE)
+    rows = found.outputs.shape[0] * found.outputs.shape[1]
+    return Measurement(
+        subject, claim, largest(ratios), 0, f"error over rounding {largest(ratios):.1e}, {seen} of {rows} rows"
+    )
+
+
+def _symmetric(subject: str, feature_map: FeatureMap, sampler: Sampler, seed: int) -> Measurement:
+    """Permuted keys, doubled keys, a repeated head and a constant on the keys' log scale change nothing."""
+    case = CASES[0]._replace(query_norm=0.6, key_norm=0.6)
+    (query, key, value), sample = case.arrays(seed), _sample(feature_map, sampler, case, seed)
+
+    def output(query: np.ndarray, key: np.ndarray, value: np.ndarray, changed: FeatureMap = feature_map) -> np.ndarray:
+        return linear_attention(query, key, value, sample, changed)
+
+    order = stream(seed, "verify", "order").permutation(len(key))
+    fitted = feature_map.fit(query * case.head_dim**-0.25, key * case.head_dim**-0.25, sample.omega)
+    twice = [np.stack([a, a]) for a in (query, key, value)]
+    plain, heads = output(query, key, value), output(twice[0], twice[1], twice[2])
+    others = [
+        output(query, key[order], value[order]),
+        output(query, np.concatenate([key, key]), np.concatenate([value, value])),
+        *heads,
+        output(query, key, value, Shifted(fitted, 40.0)),
+    ]
+    found = _measured(feature_map, sampler, case, seed)
+    bound = found.rounding * found.expected[-1].condition * (np.max(np.abs(value)) + np.abs(plain))
+    worst = largest([largest((other - plain) / bound) for other in others])
+    return Measurement(subject, "symmetries of attention", worst, 0, f"largest change over rounding {worst:.1e}")
 
 
 @dataclass(frozen=True)
-class _Plain(WrappedMap):
-    """A map's plain features, as its formula has them: for queries and keys alike, unless the map is asymmetric.
-
-    Those of keys times exp(key_shift).
-    """
+class Shifted(WrappedMap):
+    """A map whose keys' features are all times exp(key_shift)."""
 
     key_shift: float = 0.0
 
-    def query_features(self, x: np.ndarray, projection: np.ndarray, sample: Sample) -> tuple[Features, ...]:
-        plain = self.wrapped.query_features if self.asymmetric else self.wrapped.features
-        return plain(x, projection, sample)
-
     def key_features(self, x: np.ndarray, projection: np.ndarray, sample: Sample) -> tuple[Features, ...]:
-        plain = self.wrapped.key_features if self.asymmetric else self.wrapped.features
-        blocks = plain(x, projection, sample)
+        blocks = self.wrapped.key_features(x, projection, sample)
         return tuple(block._replace(log_scale=block.log_scale + self.key_shift) for block in blocks)
 
-    def fit(self, x: np.ndarray, y: np.ndarray, omega: np.ndarray) -> "_Plain":
+    def fit(self, x: np.ndarray, y: np.ndarray, omega: np.ndarray) -> "Shifted":
         return self
-
-
-def _symmetric(subject: str, feature_map: FeatureMap, sample: Sample, seed: int) -> Measurement:
-    """Permuted keys, doubled keys, a repeated head and a constant on the keys' log scale change nothing."""
-    query, key, value = inputs(seed, norm=0.5)
-    output = linear_attention(query, key, value, sample, feature_map)
-    order = stream(seed, "verify", "order").permutation(LENGTH)
-    permuted = linear_attention(query, key[order], value[order], sample, feature_map)
-    twice = linear_attention(query, np.concatenate([key, key]), np.concatenate([value, value]), sample, feature_map)
-    stacked = [np.stack([a, a]) for a in (query, key, value)]
-    heads = linear_attention(stacked[0], stacked[1], stacked[2], sample, feature_map)
-    scale = np.maximum(1.0, np.abs(output))
-    worst = max(float(np.max(np.abs(other - output) / scale)) for other in (permuted, twice, heads[0], heads[1]))
-    fitted = feature_map.fit(query * HEAD_DIM**-0.25, key * HEAD_DIM**-0.25, sample.omega)
-    plain, shifted = (linear_attention(query, key, value, sample, _Plain(fitted, shift)) for shift in (0.0, 40.0))
-    worst = max(worst, float(np.max(np.abs(shifted - plain) / np.maximum(1.0, np.abs(plain)))))
-    # signed normalisers may cancel to 1e-4 of their terms at these norms; then 1e-12 is what rounding leaves
-    return Measurement(subject, "symmetries of attention", worst / 1e-9, 0, f"largest change {worst:.1e}")
-
-
-def causal_is_masked(subject: str, feature_map: FeatureMap, sample: Sample, seed: int) -> Measurement:
-    """Causal linear attention equals the L x L kernel estimates under a mask, over several chunks."""
-    length = 2 * CHUNK + 44
-    rng = stream(seed, "verify", "causal")
-    query, key, value = 0.5 * rng.standard_normal((3, length, HEAD_DIM))
-    output = linear_attention(query, key, value, sample, feature_map, causal=True)
-    x, y = query * HEAD_DIM**-0.25, key * HEAD_DIM**-0.25
-    error = _difference(output, np.tril(kernel_estimate(x, y, sample, feature_map)), value)
-    return Measurement(subject, "causal equals masked", error / 1e-12, 0, f"largest error {error:.1e}")
-
-
-def exact_features(seed: int, order: int = 24) -> Measurement:
-    """Linear attention with enough Taylor features is exact attention: the remainder is below rounding."""
-    query, key, value = (a[:, :2] for a in inputs(seed, norm=0.5))
-    exact = exact_attention(query, key, value)
-    answer = taylor_attention(Inputs(query, key, value), order)
-    logit = float(np.max(np.abs(query @ key.T))) / 2**0.5
-    remainder = np.exp(logit) * logit ** (order + 1) / math.factorial(order + 1)
-    bound = 1e-12 + 2.0 * remainder * float(np.max(np.abs(value)))
-    error = float(np.max(np.abs(answer.output - exact)))
-    detail = f"{answer.num_features} features, error {error:.1e}"
-    return Measurement(f"taylor-{order}", "exact features, exact attention", error / bound, 0, detail)
-
-
-def delta_method(feature_map: FeatureMap, sampler: Sampler, draws: int, seed: int) -> Measurement:
-    """The predicted output error of first order in 1/R, against the measured one, where it is valid.
-
-    E |o^ - o|^2 = (1/R) sum_jl a_j a_l (v_j - o).(v_l - o) C_jl with C the relative covariance of the kernel estimates.
-    Its own error is of order max C / R: allowed as 1.5 max C / R, beside the standard error of the measurement.
-    """
-    subject, num_projections = f"{label(feature_map)}/{label(sampler)}", 800
-    query, key, value = (a[:12] for a in inputs(seed, norm=0.36))
-    x, y = query[:1] * HEAD_DIM**-0.25, key * HEAD_DIM**-0.25
-    weights = softmax_kernel(x, y)[0] / np.sum(softmax_kernel(x, y))
-    centred = value - weights @ value
-    covariance = feature_map.covariance(x, y)
-    assert covariance is not None
-    predicted = float(np.sum((weights[:, None] * weights) * (centred @ centred.T) * covariance)) / num_projections
-    errors = []
-    rng = stream(seed, "verify", "delta", subject)
-    for child in rng.spawn(draws):
-        sample = sample_omega(sampler, num_projections, HEAD_DIM, child, map=feature_map)
-        output = linear_attention(query[:1], key, value, sample, feature_map)
-        errors.append(float(np.sum((output - weights @ value) ** 2)))
-    measured, standard_error = np.mean(errors), np.std(errors) / np.sqrt(draws)
-    allowed = 1.5 * float(np.max(np.abs(covariance))) / num_projections * predicted
-    z = float(max(abs(measured - predicted) - allowed, 0.0) / standard_error)
-    detail = f"output error measured / predicted {measured / predicted:.3f}"
-    return Measurement(subject, "delta method", z, 1, detail, float(standard_error / predicted))

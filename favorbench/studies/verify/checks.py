@@ -5,43 +5,55 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import ndtri_exp
 
 #: Probability that a run in which every claim is true refutes any of them.
 FALSE_ALARM = 1e-6
 
-HOLDS, REFUTED, NO_CLAIM, NOT_MEASURABLE = "holds", "REFUTED", "no claim", "not measurable by sampling"
+HOLDS, REFUTED = "holds", "REFUTED"
+#: The verdicts without a statistic: nothing is declared, or what is declared cannot be seen in so many draws.
+NO_CLAIM, NOT_MEASURABLE = "no claim", "not measurable by sampling"
 
 
 class Measurement(NamedTuple):
     """One claim, measured. ``statistic`` is the largest |z| of ``tests`` standard normal ones, or, with tests = 0,
-    an error over its bound (1 is the bound)."""
+    an error over its bound (1 is the bound). None: there is none, and ``otherwise`` and ``detail`` say why.
+
+    A statistic that is not a number is no missing one: the measurement failed, which no true claim does.
+    """
 
     subject: str
     claim: str
-    statistic: float
+    statistic: float | None
     tests: int
     detail: str = ""
-    #: The smallest relative bias that this would have detected is detectable * threshold; nan where it has no meaning.
-    detectable: float = math.nan
-    #: The verdict where there is no statistic (nan).
+    #: The smallest relative bias that this would have detected is detectable * threshold; None where it has no meaning.
+    detectable: float | None = None
+    #: The verdict where there is no statistic.
     otherwise: str = NO_CLAIM
 
 
 class Check(NamedTuple):
-    """A measurement with its threshold and verdict."""
+    """A measurement with its threshold and verdict; statistic and threshold are both there or both None."""
 
     subject: str
     claim: str
-    statistic: float
-    threshold: float
+    statistic: float | None
+    threshold: float | None
     verdict: str
     detail: str
-    detectable: float
+    detectable: float | None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON; nan becomes None."""
+        """Plain data, for JSON, which has neither nan nor infinity: null, beside the verdict."""
         return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in self._asdict().items()}
+
+    def excess(self) -> float:
+        """The statistic over its threshold; infinite where it is not a number."""
+        if self.statistic is None or self.threshold is None:
+            return 0.0
+        return largest(self.statistic / self.threshold)
 
 
 def judged(measurements: Sequence[Measurement], false_alarm: float = FALSE_ALARM) -> list[Check]:
@@ -49,13 +61,29 @@ def judged(measurements: Sequence[Measurement], false_alarm: float = FALSE_ALARM
     threshold = z_threshold(false_alarm, sum(m.tests for m in measurements))
     checks = []
     for m in measurements:
-        limit = threshold if m.tests else 1.0
-        if math.isnan(m.statistic):
-            verdict, limit = m.otherwise, math.nan
-        else:
-            verdict = HOLDS if m.statistic <= limit else REFUTED
-        checks.append(Check(m.subject, m.claim, m.statistic, limit, verdict, m.detail, m.detectable * threshold))
+        limit, verdict = None, m.otherwise
+        if m.statistic is not None:
+            limit = threshold if m.tests else 1.0
+            verdict = HOLDS if m.statistic <= limit else REFUTED  # not the other way round: nan is below nothing
+        detectable = None if m.detectable is None else m.detectable * threshold
+        checks.append(Check(m.subject, m.claim, m.statistic, limit, verdict, m.detail, detectable))
     return checks
+
+
+def merged(parts: Sequence[tuple[str, Measurement]]) -> list[Measurement]:
+    """One measurement for each claim that was measured in several places, with the detail of the worst of them.
+
+    parts: where, and what was measured there. A claim is judged by z scores or by bounds, in all places alike.
+    """
+    by_claim: dict[tuple[str, str], list[tuple[str, Measurement]]] = {}
+    for where, m in parts:
+        by_claim.setdefault((m.subject, m.claim), []).append((where, m))
+    found = []
+    for same in by_claim.values():
+        where, worst = max(same, key=lambda part: largest([] if part[1].statistic is None else [part[1].statistic]))
+        detail = f"{where}: {worst.detail}" if len(same) > 1 else worst.detail
+        found.append(worst._replace(tests=sum(m.tests for _, m in same), detail=detail))
+    return found
 
 
 def z_threshold(false_alarm: float, tests: int) -> float:
@@ -68,6 +96,7 @@ def z_of_p(p_value: float) -> float:
     return math.inf if p_value <= 0 else float(-ndtri_exp(math.log(min(p_value, 1.0) / 2)))
 
 
-def largest(z: np.ndarray) -> float:
-    """The largest |z|; nan (no claim) only where all are; a z that failed to be a number counts as infinite."""
-    return float(np.max(np.abs(z)))
+def largest(z: ArrayLike) -> float:
+    """The largest |z|, 0 of none; one that failed to be a number counts as infinite (Python's max may lose it)."""
+    z = np.abs(np.asarray(z, dtype=float))
+    return float(np.max(np.where(np.isnan(z), np.inf, z), initial=0.0))

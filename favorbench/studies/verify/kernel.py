@@ -1,6 +1,5 @@
 """Claims on kernel estimates: their mean, their variance, their sign, from many independent draws of omega."""
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -12,147 +11,220 @@ from favorbench.maps import FeatureMap, Sample
 from favorbench.numerics.streams import stream
 from favorbench.registry import label
 from favorbench.samplers import Sampler
-from favorbench.samplers.laws import IsotropicRows
-from favorbench.studies.theory.closed_forms import draws_needed, relative_variance
+from favorbench.studies.theory.closed_forms import declared_variance, draws_needed
 from favorbench.studies.verify.checks import NOT_MEASURABLE, Measurement, largest
 
 HEAD_DIM = 8
 #: Many blocks and a last one cut short.
 NUM_PROJECTIONS = 250
+#: Measured beside it with fewer projections and a quarter of the draws: where there is a single coordinate, where d is
+#: odd, and where it is no power of two.
+OTHER_DIMS, OTHER_PROJECTIONS, FEWEST_DRAWS = (1, 3, 24), 60, 250
 CHUNK = 250  # draws evaluated together
 
 
-class Pairs(NamedTuple):
-    """Points whose pairs x_i, y_i are measured."""
+class Points(NamedTuple):
+    """Points x (n, d) and y (l, d), scaled: every pair of them is measured, so n + l features give n l pairs."""
 
     x: np.ndarray
     y: np.ndarray
 
 
-def standard_pairs(norms: Sequence[float] = (0.3, 0.5)) -> Pairs:
-    """Pairs along directions where known mistakes show: e1, -e1, the diagonal, random; equal, opposite and apart."""
-    random = stream(0, "verify", "directions").standard_normal((2, HEAD_DIM))
-    axis, diagonal = np.eye(HEAD_DIM)[0], np.ones(HEAD_DIM)
-    directions = [v / np.linalg.norm(v) for v in (axis, -axis, diagonal, random[0])]
-    other = random[1] / np.linalg.norm(random[1])
-    x, y = [], []
-    for norm in norms:
-        for u in directions:
-            x += [norm * u, norm * u]
-            y += [norm * u, norm * other]
-        x.append(norm * directions[3])
-        y.append(-norm * directions[3])
-    return Pairs(np.array(x), np.array(y))
+class Setting(NamedTuple):
+    """Points, and how many samples of how many projections their pairs are measured on."""
+
+    points: Points
+    num_projections: int
+    draws: int
+
+    @property
+    def head_dim(self) -> int:
+        return self.points.x.shape[-1]
+
+
+def standard_points(head_dim: int = HEAD_DIM, scale: float = 1.0) -> Points:
+    """Points along directions where known mistakes show: an axis, the diagonal, random ones.
+
+    Among the pairs are equal and opposite points, points 18 degrees apart (where the parts of a mixture weigh most
+    unequally), and unequal norms. The means of x and of y are not 0, nor is their product: what a map takes from them
+    must come out again.
+    """
+    random = stream(0, "verify", "directions").standard_normal((3, head_dim))
+    first, second, third = random / np.linalg.norm(random, axis=-1, keepdims=True)
+    axis, diagonal = np.eye(head_dim)[0], np.ones(head_dim) / np.sqrt(head_dim)
+    across = third - (third @ first) * first
+    length = float(np.linalg.norm(across))
+    near = np.cos(0.1 * np.pi) * first + np.sin(0.1 * np.pi) * across / length if head_dim > 1 else first
+    x = [0.5 * axis, -0.25 * axis, 0.3 * diagonal, 0.5 * diagonal, 0.5 * first, 0.3 * second]
+    y = [0.5 * axis, 0.5 * diagonal, -0.5 * first, 0.6 * near, 0.25 * second, 0.4 * axis]
+    return Points(scale * np.array(x), scale * np.array(y))
+
+
+def settings(sampler: Sampler, draws: int) -> list[Setting]:
+    """Where every map is measured under a sampler: many rows first, then one alone, then other dimensions."""
+
+    def setting(points: Points, size: int, draws: int) -> Setting:
+        return Setting(points, sampler.round_up(size, points.x.shape[-1]), draws)
+
+    first_row = standard_points(scale=0.7)  # one row's estimate has a heavier tail: smaller norms keep z normal
+    fewer = max(draws // 4, min(draws, FEWEST_DRAWS))
+    others = [setting(standard_points(dim), OTHER_PROJECTIONS, fewer) for dim in OTHER_DIMS]
+    return [setting(standard_points(), NUM_PROJECTIONS, draws), setting(first_row, 1, draws), *others]
 
 
 def samples(
-    sampler: Sampler, maps: Sequence[FeatureMap], num_projections: int, draws: int, seed: int
+    sampler: Sampler, maps: Sequence[FeatureMap], setting: Setting, seed: int
 ) -> Iterator[tuple[np.ndarray, list[np.ndarray | None]]]:
     """Independent samples, each drawn by a call of its own as a user draws it; in chunks (CHUNK, R, d)."""
-    rng = stream(seed, "verify", "omega", label(sampler), num_projections)
-    extra_rng = stream(seed, "verify", "extra", label(sampler), num_projections)
-    for start in range(0, draws, CHUNK):
-        count = min(CHUNK, draws - start)
-        omega = np.stack([sampler.sample(child, num_projections, HEAD_DIM) for child in rng.spawn(count)])
+    size, dim = setting.num_projections, setting.head_dim
+    rng = stream(seed, "verify", "omega", label(sampler), size, dim)
+    extra_rng = stream(seed, "verify", "extra", label(sampler), size, dim)
+    for start in range(0, setting.draws, CHUNK):
+        count = min(CHUNK, setting.draws - start)
+        omega = np.stack([sampler.sample(child, size, dim) for child in rng.spawn(count)])
         extras: list[np.ndarray | None] = []
         for feature_map in maps:
-            drawn = [feature_map.draw_extra(child, num_projections, HEAD_DIM) for child in extra_rng.spawn(count)]
+            drawn = [feature_map.draw_extra(child, size, dim) for child in extra_rng.spawn(count)]
             extras.append(None if drawn[0] is None else np.stack([np.asarray(d) for d in drawn]))
         yield omega, extras
 
 
-def estimates(
-    sampler: Sampler, maps: Sequence[FeatureMap], pairs: Pairs, num_projections: int, draws: int, seed: int
-) -> list[np.ndarray]:
-    """For each map the kernel estimates (draws, pairs); all maps on the same omega."""
-    found: list[list[np.ndarray]] = [[] for _ in maps]
-    for omega, extras in samples(sampler, maps, num_projections, draws, seed):
+def estimates(sampler: Sampler, maps: Sequence[FeatureMap], setting: Setting, seed: int) -> list[np.ndarray]:
+    """For each map the kernel estimates (draws, n, l); all maps on the same omega."""
+    points, found = setting.points, [[] for _ in maps]
+    for omega, extras in samples(sampler, maps, setting, seed):
         for parts, feature_map, extra in zip(found, maps, extras, strict=True):
-            estimate = kernel_estimate(pairs.x, pairs.y, Sample(omega, extra), feature_map)
-            diagonal = np.diagonal(estimate, axis1=-2, axis2=-1)
-            parts.append(np.broadcast_to(diagonal, (len(omega), len(pairs.x))))  # without randomness there is one only
+            estimate = kernel_estimate(points.x, points.y, Sample(omega, extra), feature_map)
+            # without randomness there is one estimate only
+            parts.append(np.broadcast_to(estimate, (len(omega), *estimate.shape[-2:])))
     return [np.concatenate(parts) for parts in found]
 
 
 def measure(sampler: Sampler, maps: Sequence[FeatureMap], draws: int, seed: int) -> list[Measurement]:
     """Target, unbiasedness, variance and sign of every map under one sampler."""
-    pairs = standard_pairs()
-    first_row = standard_pairs((0.2, 0.35))  # one row's estimate has a heavier tail: smaller norms keep z normal
-    size, fewest = (sampler.round_up(n, HEAD_DIM) for n in (NUM_PROJECTIONS, 1))
-    many = estimates(sampler, maps, pairs, size, draws, seed)
-    single = estimates(sampler, maps, first_row, fewest, draws, seed)
+    chosen = settings(sampler, draws)
+    by_setting = [estimates(sampler, maps, setting, seed) for setting in chosen]
     measured = []
-    for feature_map, values, values_of_one in zip(maps, many, single, strict=True):
+    for index, feature_map in enumerate(maps):
         subject = f"{label(feature_map)}/{label(sampler)}"
-        measured.append(
-            _target(subject, feature_map, sampler, [(pairs, values, size), (first_row, values_of_one, fewest)])
-        )
+        found = [(setting, values[index]) for setting, values in zip(chosen, by_setting, strict=True)]
+        of_means = [found[0], found[1], *(_gated(feature_map, setting, values) for setting, values in found[2:])]
+        measured.append(_target(subject, feature_map, sampler, of_means))
         if feature_map.unbiased and sampler.gaussian_rows:
-            z, resolution = z_of_mean(values, np.diagonal(softmax_kernel(pairs.x, pairs.y)))
-            detail = f"against exp(x.y), {values.shape[1]} pairs"
-            measured.append(Measurement(subject, "unbiased", largest(z), z.size, detail, resolution))
-        if feature_map.unbiased and isinstance(sampler.row_law(size, HEAD_DIM), IsotropicRows):
-            measured.append(variance(subject, feature_map, sampler, pairs, values, size))
+            measured.append(_unbiased(subject, [found[0], *of_means[2:]]))
+        measured.append(variance(subject, feature_map, sampler, [found[0], *found[2:]]))
         if feature_map.nonnegative:
-            smallest = float(min(values.min(), values_of_one.min()))
-            measured.append(
-                Measurement(subject, "nonnegative", 0.0 if smallest >= 0 else 2.0, 0, f"smallest {smallest:.2g}")
-            )
+            smallest = float(np.min([np.min(values) for _, values in found]))
+            sign = 0.0 if smallest >= 0 else 2.0  # nan is not
+            measured.append(Measurement(subject, "nonnegative", sign, 0, f"smallest {smallest:.2g}"))
     return measured
 
 
-def z_of_mean(values: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, float]:
-    """z of the mean of values (draws, pairs) against target (pairs,), and the largest relative standard error.
+def _gated(feature_map: FeatureMap, setting: Setting, values: np.ndarray) -> tuple[Setting, np.ndarray]:
+    """The values, with 0 draws where the map declares a variance that so many draws would not even show.
+
+    The standard error of their mean would then be too small by an unknown factor.
+    """
+    needed = draws_needed(feature_map, *setting.points)
+    hopeless = np.isfinite(needed) & (needed > setting.draws * setting.num_projections)
+    return (setting._replace(draws=0), values) if np.any(hopeless) else (setting, values)
+
+
+def z_of_mean(values: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """z of the mean of values (draws, ...) against target (...), and the relative standard errors.
 
     Where the values do not vary at all, the difference is compared with rounding.
     """
     error = np.mean(values, axis=0) - target
     standard_error = np.std(values, axis=0, ddof=1) / np.sqrt(len(values))
-    rounding = 1e-12 * np.abs(target)
-    return error / np.maximum(standard_error, rounding), float(np.max(standard_error / np.abs(target)))
+    rounding = np.maximum(1e-12 * np.abs(target), np.finfo(float).tiny)
+    return error / np.maximum(standard_error, rounding), standard_error / np.abs(target)
+
+
+def _unbiased(subject: str, measured: list[tuple[Setting, np.ndarray]]) -> Measurement:
+    """The mean against exp(x.y)."""
+    z, resolutions = [], []
+    for setting, values in measured:
+        if setting.draws:
+            scores, resolution = z_of_mean(values, softmax_kernel(*setting.points))
+            z.append(scores.ravel())
+            resolutions.append(largest(resolution))
+    scores = np.concatenate(z)
+    return Measurement(subject, "unbiased", largest(scores), scores.size, f"against exp(x.y), {_seen(measured)}",
+                       resolutions[0])  # fmt: skip
 
 
 def _target(
-    subject: str, feature_map: FeatureMap, sampler: Sampler, measured: list[tuple[Pairs, np.ndarray, int]]
+    subject: str, feature_map: FeatureMap, sampler: Sampler, measured: list[tuple[Setting, np.ndarray]]
 ) -> Measurement:
-    """The mean against the kernel that the map and the sampler together declare, wherever that is known."""
-    found, resolutions, ratios = [], [], []
-    for pairs, values, num_projections in measured:
-        target = np.diagonal(feature_map.target_kernel(pairs.x, pairs.y, sampler.row_law(num_projections, HEAD_DIM)))
-        known = np.isfinite(target)
-        if np.any(known):
-            z, resolution = z_of_mean(values[:, known], target[known])
-            found.append(z)
-            resolutions.append(resolution)
-            ratios.append(np.mean(values[:, known], axis=0) / target[known])
-    if not found:
-        return Measurement(subject, "target", float("nan"), 0, "no closed form for these rows")
-    z, ratio = np.concatenate(found), float(np.median(np.concatenate(ratios)))
-    detail = f"{z.size} pairs, {len(measured[0][1])} draws, mean/target {ratio:.3g} in the median"
-    return Measurement(subject, "target", largest(z), z.size, detail, resolutions[0])
+    """The mean against the kernel that the map and the sampler together declare, wherever that is known.
+
+    A law of rows whose expectations are not known makes a target of nan throughout: that is how maps say so, and it is
+    no declaration. A target that is nan for some pairs and a number for others is one, and wrong.
+    """
+    z, ratios, resolutions, seen = [], [], [], []
+    for setting, values in measured:
+        rows = sampler.row_law(setting.num_projections, setting.head_dim)
+        target = np.asarray(feature_map.target_kernel(*setting.points, rows))
+        if np.all(np.isnan(target)) or not setting.draws:
+            continue
+        scores, resolution = z_of_mean(values, target)
+        z.append(scores.ravel())
+        ratios.append((np.mean(values, axis=0) / target).ravel())
+        resolutions.append(largest(resolution))
+        seen.append((setting, values))
+    if not z:
+        return Measurement(subject, "target", None, 0, "nothing declared: no closed form for these rows")
+    scores, ratio = np.concatenate(z), float(np.median(np.concatenate(ratios)))
+    detail = f"{_seen(seen)}, {len(measured[0][1])} draws, mean/target {ratio:.3g} in the median"
+    return Measurement(subject, "target", largest(scores), scores.size, detail, resolutions[0])
+
+
+def _seen(measured: list[tuple[Setting, np.ndarray]]) -> str:
+    """How many pairs in which dimensions."""
+    settings = [setting for setting, _ in measured if setting.draws]
+    pairs = sum(len(setting.points.x) * len(setting.points.y) for setting in settings)
+    return f"{pairs} pairs, d = {', '.join(map(str, sorted({setting.head_dim for setting in settings})))}"
 
 
 def variance(
-    subject: str, feature_map: FeatureMap, sampler: Sampler, pairs: Pairs, values: np.ndarray, num_projections: int
+    subject: str, feature_map: FeatureMap, sampler: Sampler, measured: list[tuple[Setting, np.ndarray]]
 ) -> Measurement:
     """Empirical over closed-form relative variance: z from the fourth moment, on the pairs inside the gate."""
-    closed = relative_variance(feature_map, sampler, pairs.x, pairs.y, num_projections)
-    if closed is None:
-        return Measurement(subject, "variance", float("nan"), 0, "no closed form declared")
-    inside = np.diagonal(draws_needed(feature_map, pairs.x, pairs.y)) <= values.shape[0] * num_projections
-    if not np.any(inside):
-        return Measurement(subject, "variance", math.nan, 0, "no pair inside the gate", otherwise=NOT_MEASURABLE)
-    relative = values[:, inside] / np.diagonal(softmax_kernel(pairs.x, pairs.y))[inside]
-    expected = np.diagonal(closed)[inside]
+    found = []
+    for setting, values in measured:
+        declared = declared_variance(feature_map, sampler, *setting.points, setting.num_projections)
+        if declared is None:
+            return Measurement(subject, "variance", None, 0, "nothing declared: no closed form")
+        enough = draws_needed(feature_map, *setting.points) <= len(values) * setting.num_projections
+        found.append(_z_of_variance(values, *declared, enough))
+    z, ratios, resolution = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    if not z.size:
+        return Measurement(subject, "variance", None, 0, "no pair inside the gate", otherwise=NOT_MEASURABLE)
+    detail = f"empirical / closed form {ratios.min():.3f} to {ratios.max():.3f}" if ratios.size else "declared 0"
+    return Measurement(
+        subject, "variance", largest(z), z.size, detail, float(np.median(resolution)) if resolution.size else None
+    )
+
+
+def _z_of_variance(
+    values: np.ndarray, declared: np.ndarray, about: np.ndarray, enough: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """z, empirical over declared variance, and the relative standard error of the former, of the pairs inside the gate.
+
+    declared: relative to the square of ``about``. What is no variance, not a number or below 0, is wrong inside the
+    gate and outside. Where it is 0 (trig at x = y, positive at x = -y) only rounding may be left of the empirical one.
+    """
+    rounding = 16 * np.finfo(float).eps * (1.0 + np.abs(declared))  # of a difference of second moments
+    wrong = np.isnan(declared) | (declared < -rounding)
+    inside = (enough & np.isfinite(declared)) | wrong
+    relative, expected, wrong = values[:, inside] / about[inside], declared[inside], wrong[inside]
     deviation = relative - np.mean(relative, axis=0)
     found = np.mean(deviation**2, axis=0) * len(values) / (len(values) - 1)
     fourth = np.mean(deviation**4, axis=0)
     standard_error = np.sqrt(np.maximum(fourth - found**2, 0.0) / len(values))
-    # Where the closed form is 0 (trig at x = y, positive at x = -y) only rounding is left of the variance.
-    constant = expected < 1e-15
-    z = np.where(constant, np.where(found < 1e-15, 0.0, np.inf), (found - expected) / np.maximum(standard_error, 1e-30))
-    ratio = found[expected > 0] / expected[expected > 0]
-    detail = f"empirical / closed form {ratio.min():.3f} to {ratio.max():.3f}"
-    return Measurement(
-        subject, "variance", largest(z), z.size, detail, float(np.median((standard_error / found)[expected > 0]))
-    )
+    constant = expected <= rounding[inside]
+    z = (found - expected) / np.maximum(standard_error, 1e-30)
+    z = np.where(constant, np.where(found < 1e-15, 0.0, np.inf), z)
+    varies = ~constant & ~wrong
+    return np.where(wrong, np.inf, z), found[varies] / expected[varies], standard_error[varies] / found[varies]

@@ -1,6 +1,5 @@
 """What verify found, for a terminal."""
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -22,9 +21,8 @@ def show_verification(console: Console, result: "Verification", controls: "Seque
     if wide:
         rich_table.add_column("measured", no_wrap=True)
     for check in result.checks:
-        known = math.isfinite(check.threshold)
-        cells = [Text(check.subject), Text(check.claim), Text(_statistic(check.statistic) if known else "")]
-        cells += [Text(f"{check.threshold:.2f}" if known else ""), _verdict(check.verdict)]
+        cells = [Text(check.subject), Text(check.claim), Text(_statistic(check.statistic))]
+        cells += [Text("" if check.threshold is None else f"{check.threshold:.2f}"), _verdict(check.verdict)]
         rich_table.add_row(*cells, *([Text(check.detail, style="dim")] if wide else []))
     console.print(rich_table)
     if controls:
@@ -32,9 +30,9 @@ def show_verification(console: Console, result: "Verification", controls: "Seque
         for control in controls:
             by = control.caught_by
             mark = Text("MISSED ", style="bold red") if by is None else Text("caught ", style="green")
-            how = "" if by is None else f": {by.claim}, {_statistic(by.statistic)} over {by.threshold:.2f}"
+            how = "" if by is None else f": {by.claim}, {_statistic(by.statistic)} over {by.threshold or 0.0:.2f}"
             console.print(mark + Text(f"{control.control} ({control.mistake}){how}"), soft_wrap=not console.is_terminal)
-    claimed = sum(math.isfinite(check.threshold) for check in result.checks)
+    claimed = sum(check.threshold is not None for check in result.checks)
     missed = sum(control.caught_by is None for control in controls)
     text = f"\n{claimed - len(result.refuted)} of {claimed} claims hold"
     text += f", {len(controls) - missed} of {len(controls)} known mistakes are caught" if controls else ""
@@ -42,7 +40,10 @@ def show_verification(console: Console, result: "Verification", controls: "Seque
     console.print(Text(f"{text}. {result.power()}."), soft_wrap=not console.is_terminal)
 
 
-def _statistic(value: float) -> str:
+def _statistic(value: float | None) -> str:
+    """Nothing where there is no statistic; nan where it is not a number."""
+    if value is None:
+        return ""
     return f"{value:.2f}" if value < 1e4 else f"{value:.0e}"
 
 

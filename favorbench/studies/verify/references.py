@@ -1,0 +1,211 @@
+"""Claims on what estimators are compared with: exact attention, baselines and metrics, each by a plain second route."""
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from favorbench.attention.exact import exact_attention
+from favorbench.baselines import BASELINES, Answer, Baseline, Question
+from favorbench.baselines.trivial import taylor_attention
+from favorbench.metrics import METRICS, error_sums, metrics_of
+from favorbench.numerics.streams import stream
+from favorbench.studies.verify.attention import EPS
+from favorbench.studies.verify.checks import Measurement, largest
+from favorbench.studies.verify.dense import softmax
+
+#: Around every edge of a chunk of positions (128) and of a tile of keys (2048, and 1024 under a mask).
+LENGTHS = (1, 2, 127, 128, 129, 130, 257, 1023, 1024, 1025, 2047, 2048, 2049, 2050, 5000)
+QUERIES = 12
+#: Of queries and keys: weights spread over all keys, and logits up to some hundreds, of which one key has all.
+SCALES = (0.5, 8.0)
+
+DIM = 6
+
+
+def measure(seed: int) -> list[Measurement]:
+    """All references."""
+    baselines = [measurement for member in BASELINES for measurement in _baseline(member(), seed)]
+    return [_exact(seed), _causal(seed), exact_features(seed), *baselines, *_metrics(seed)]
+
+
+def _drawn(seed: int, name: str, queries: int, length: int, scale: float, dim: int = 3) -> Question:
+    rng = stream(seed, "verify", name, queries, length, scale)
+    query, key = (scale * rng.standard_normal((count, dim)) + 0.3 for count in (queries, length))
+    return Question(query, key, rng.standard_normal((length, 2)))
+
+
+def _logits(inputs: Question) -> np.ndarray:
+    return np.einsum("id,jd->ij", inputs.query, inputs.key) / math.sqrt(inputs.query.shape[-1])
+
+
+def _rounding(logits: np.ndarray, value: np.ndarray) -> float:
+    """Of an average of values: eps times the logits that are exponentiated and the terms that are summed."""
+    return EPS * (2.0 * largest(logits) + DIM + len(value)) * largest(value)
+
+
+def _exact(seed: int) -> Measurement:
+    """Exact attention against all weights at once."""
+    ratios = []
+    for length in LENGTHS:
+        for scale in SCALES:
+            inputs = _drawn(seed, "exact", QUERIES, length, scale)
+            logits = _logits(inputs)
+            error = exact_attention(*inputs[:3]) - softmax(logits, inputs.value)
+            ratios.append(largest(error) / _rounding(logits, inputs.value))
+    return _over_rounding("exact attention", "equals dense softmax", ratios)
+
+
+def _causal(seed: int) -> Measurement:
+    """The same under a mask: of every position of the shorter sequences, and around the edges of the longer ones."""
+    ratios = []
+    for length in LENGTHS:
+        for scale in SCALES:
+            inputs = _drawn(seed, "causal exact", length, length, scale)
+            edges = {i for i in (0, 1, *(n + step for n in LENGTHS for step in (-2, -1))) if 0 <= i < length}
+            positions = np.arange(length) if length < 300 else np.array(sorted(edges | {length - 1}))
+            some = inputs._replace(query=inputs.query[positions])
+            logits, seen = _logits(some), np.arange(length) <= positions[:, None]
+            expected = softmax(logits, inputs.value, seen)
+            outputs = [exact_attention(*some[:3], causal=True, positions=positions)]
+            if len(positions) == length:
+                outputs.append(exact_attention(*some[:3], causal=True))
+            errors = [largest(output - expected) for output in outputs]
+            ratios.append(largest(errors) / _rounding(logits, inputs.value))
+    return _over_rounding("exact attention", "causal equals masked", ratios)
+
+
+def _over_rounding(subject: str, claim: str, ratios: list[float]) -> Measurement:
+    """The worst of some errors over their bounds."""
+    return Measurement(subject, claim, largest(ratios), 0, f"error over rounding {largest(ratios):.1e}")
+
+
+def exact_features(seed: int, order: int = 24) -> Measurement:
+    """Linear attention with enough Taylor features is exact attention: the remainder is below rounding."""
+    inputs = _drawn(seed, "exact features", 48, 48, 0.5, dim=2)
+    answer, logits = taylor_attention(inputs, order), _logits(inputs)
+    logit = largest(logits)
+    remainder = np.exp(logit) * logit ** (order + 1) / math.factorial(order + 1)
+    condition = np.exp(2.0 * logit)  # of normalisers, which are at least exp(-logit) where terms are at most exp(logit)
+    bound = _rounding(logits, inputs.value) * condition + 2.0 * remainder * largest(inputs.value)
+    error = largest(answer.output - exact_attention(*inputs[:3]))
+    detail = f"{answer.num_features} features, error {error:.1e}"
+    return Measurement(f"taylor-{order}", "exact features, exact attention", error / bound, 0, detail)
+
+
+def _baseline(baseline: Baseline, seed: int) -> Iterator[Measurement]:
+    """A baseline's answers against its definition, causal too where it answers there."""
+    if baseline.name not in DEFINITIONS:
+        yield Measurement(baseline.name, "equals its definition", None, 0, "nothing declared: no definition here")
+        return
+    inputs = _drawn(seed, "baseline", 40, 50, 1.0, DIM)
+    yield from _against_definition(baseline, inputs, "equals its definition")
+    if baseline.causal_safe:
+        inputs = _drawn(seed, "causal baseline", 150, 150, 1.0, DIM)
+        positions = np.array([0, 1, 40, 126, 127, 128, 149])
+        inputs = inputs._replace(query=inputs.query[positions], positions=positions)
+        yield from _against_definition(baseline, inputs, "causal equals masked")
+
+
+def _against_definition(baseline: Baseline, inputs: Question, claim: str) -> Iterator[Measurement]:
+    seen = np.ones((len(inputs.query), len(inputs.key)), dtype=bool)
+    if inputs.positions is not None:
+        seen = np.arange(len(inputs.key)) <= inputs.positions[:, None]
+    exact = softmax(_logits(inputs), inputs.value, seen)
+    answers = list(baseline.answers(inputs, exact, (1, 3, len(inputs.key)), np.random.default_rng(0)))
+    define = DEFINITIONS[baseline.name]
+    ratios = [define(inputs, seen, exact, answer) for answer in answers]
+    yield _over_rounding(baseline.name, claim, ratios or [math.inf])
+
+
+def _polynomial(order: int) -> Callable[[Question, np.ndarray, np.ndarray, Answer], float]:
+    """sum_j p(s_ij) v_j / sum_j p(s_ij) for the Taylor polynomial p of exp: where p < 0, normalisers cancel."""
+
+    def ratio(inputs: Question, seen: np.ndarray, exact: np.ndarray, answer: Answer) -> float:
+        logits = _logits(inputs)
+        kernel = np.where(seen, sum(logits**n / math.factorial(n) for n in range(order + 1)), 0.0)
+        total = np.sum(kernel, axis=-1, keepdims=True)
+        # the features of x.y are products of coordinates, whose terms add up to those of |x||y|
+        norms = np.linalg.norm(inputs.query, axis=-1)[:, None] * np.linalg.norm(inputs.key, axis=-1)
+        terms = sum((norms / math.sqrt(inputs.query.shape[-1])) ** n / math.factorial(n) for n in range(order + 1))
+        condition = np.sum(np.where(seen, terms, 0.0), axis=-1, keepdims=True) / np.abs(total)
+        expected = kernel @ inputs.value / total
+        bound = _rounding(logits, inputs.value) * condition * (1.0 + np.abs(expected) / largest(inputs.value))
+        return largest((answer.output - expected) / bound)
+
+    return ratio
+
+
+def _uniform(inputs: Question, seen: np.ndarray, exact: np.ndarray, answer: Answer) -> float:
+    expected = np.array([[math.fsum(column[row]) / np.sum(row) for column in inputs.value.T] for row in seen])
+    return largest(answer.output - expected) / _rounding(np.zeros(1), inputs.value)
+
+
+def _best_rank(inputs: Question, seen: np.ndarray, exact: np.ndarray, answer: Answer) -> float:
+    """The truncated singular value decomposition; the code's route has half of its digits."""
+    matrix = softmax(_logits(inputs), np.eye(len(inputs.key)))
+    left, values, right = np.linalg.svd(matrix, full_matrices=False)
+    size = answer.num_projections
+    expected = (left[:, :size] * values[:size]) @ right[:size] @ inputs.value
+    return largest(answer.output - expected) / (math.sqrt(EPS) * values[0] * np.linalg.norm(inputs.value))
+
+
+def _all_landmarks(inputs: Question, seen: np.ndarray, exact: np.ndarray, answer: Answer) -> float:
+    """All keys as landmarks: exact attention, but for what a key that is left out lacks, the root of its residual."""
+    count = len(inputs.key)
+    if answer.num_projections < count:
+        return 0.0 if np.all(np.isfinite(answer.output)) else math.inf
+    left_out = (count - answer.num_features) * math.sqrt(4.0 * count * EPS)
+    bound = 10.0 * _rounding(_logits(inputs), inputs.value) + left_out * largest(inputs.value)
+    return largest(answer.output - exact) / bound
+
+
+#: What each baseline is, written down a second time: an error over its bound.
+DEFINITIONS: dict[str, Callable[[Question, np.ndarray, np.ndarray, Answer], float]] = {
+    "uniform": _uniform,
+    "taylor-1": _polynomial(1),
+    "taylor-2": _polynomial(2),
+    "best-rank": _best_rank,
+    "nystrom": _all_landmarks,
+    "wildcat": _all_landmarks,
+}
+
+#: Metrics from the entries one by one: of estimate, exact answer, uniform answer, float64 estimate and normalisers.
+FORMULAS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray], float]] = {
+    "mse": lambda e, o, u, d, n: _sum_squares(e - o) / e.size,
+    "relative_error": lambda e, o, u, d, n: math.sqrt(_sum_squares(e - o) / _sum_squares(o)),
+    "skill": lambda e, o, u, d, n: 1.0 - _sum_squares(e - o) / _sum_squares(u - o),
+    "rounding": lambda e, o, u, d, n: math.sqrt(_sum_squares(e - d) / _sum_squares(o)),
+    "max_abs_error": lambda e, o, u, d, n: max(abs(float(a)) for a in (e - o).ravel()),
+    "bad_normalisers": lambda e, o, u, d, n: sum(not (0.0 < float(a) < math.inf) for a in n.ravel()) / n.size,
+}
+
+
+def _sum_squares(a: np.ndarray) -> float:
+    return math.fsum(float(x) ** 2 for x in a.ravel())
+
+
+def _metrics(seed: int) -> Iterator[Measurement]:
+    """Every metric of several estimates at once, one of which has failed: its error is infinite, never small."""
+    rng = stream(seed, "verify", "metrics")
+    exact, uniform, normaliser = (
+        rng.standard_normal((7, 3)),
+        rng.standard_normal((7, 3)),
+        rng.standard_normal((4, 7, 1)),
+    )
+    estimates, double = exact + rng.standard_normal((2, 4, 7, 3))
+    estimates[3, 2, 1], normaliser[1, 0] = np.nan, np.nan
+    found = metrics_of(error_sums(estimates, exact, normaliser, double), error_sums(uniform, exact))
+    for name in METRICS:
+        if name not in FORMULAS:
+            yield Measurement(f"metric {name}", "equals its formula", None, 0, "nothing declared: no formula here")
+            continue
+        formula = FORMULAS[name]
+        every = zip(estimates, double, normaliser, strict=True)
+        expected = np.array([formula(e, exact, uniform, d, n) for e, d, n in every])
+        if name != "bad_normalisers":
+            expected[3] = -math.inf if METRICS[name].better == "higher" else math.inf
+        same = found[name] == expected
+        error = np.where(same, 0.0, np.abs(found[name] - np.where(same, 0.0, expected)))
+        bound = estimates[0].size * EPS * (1.0 + np.abs(np.where(np.isfinite(expected), expected, 0.0)))
+        yield _over_rounding(f"metric {name}", "equals its formula", [largest(error / bound)])
