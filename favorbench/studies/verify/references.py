@@ -153,7 +153,7 @@ def _best_rank(inputs: Question, seen: np.ndarray, exact: np.ndarray, answer: An
 def _all_landmarks(inputs: Question, seen: np.ndarray, exact: np.ndarray, answer: Answer) -> float:
     """All keys as landmarks: exact attention, but for what a key that is left out lacks, the root of its residual."""
     count = len(inputs.key)
-    if answer.num_projections < count:
+    if answer.num_projections is not None and answer.num_projections < count:
         return 0.0 if np.all(np.isfinite(answer.output)) else math.inf
     left_out = (count - answer.num_features) * math.sqrt(4.0 * count * EPS)
     bound = 10.0 * _rounding(_logits(inputs), inputs.value) + left_out * largest(inputs.value)
