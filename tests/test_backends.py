@@ -143,7 +143,7 @@ def test_what_is_not_to_be_had_is_one_clear_line(monkeypatch):
         rows_of(dtype="bfloat16")
     with pytest.raises(ScenarioError, match="`device` cuda: NumPy computes on cpu only; add `backend` torch"):
         rows_of(device="cuda")
-    with pytest.raises(ScenarioError, match="--device: 'gpu' given"):
+    with pytest.raises(ScenarioError, match="`device`: 'gpu' given"):
         rows_of(device="gpu", backend="torch")
     for name in ("gpu", "cuda:x", "mps", "cpu "):
         with pytest.raises(ScenarioError, match=f"`device` {name}: allowed: cpu, cuda or cuda:N"):

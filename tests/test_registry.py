@@ -133,7 +133,7 @@ def test_all_spellings_print_the_same_and_are_one_study(spelling, others):
 
 
 def test_other_parameters_are_another_study():
-    assert small_scenario(maps="oprf(rho=1)").digest() != small_scenario(maps="oprf(rho=2)").digest()
+    assert Study.of(small_scenario(maps="oprf(rho=1)")).digest != Study.of(small_scenario(maps="oprf(rho=2)")).digest
     assert Study.of(small_scenario(maps="centre:trig")).digest != Study.of(small_scenario(maps="trig")).digest
 
 

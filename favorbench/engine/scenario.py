@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from favorbench.baselines import BASELINES, get_baseline
 from favorbench.errors import ScenarioError
-from favorbench.formats import ALIASES
+from favorbench.formats import ALIASES, shown
 from favorbench.inputs import SHIPPED, File, data_directory, get_input
 from favorbench.maps import get_map
 from favorbench.numerics.backend import DTYPES
@@ -160,13 +160,19 @@ def load_scenario(source: str | None = None, flags: Mapping[str, Any] | None = N
     given = {key: _parsed(key, value) for key, value in (flags or {}).items() if value is not None}
     if _reads_files(given.get("inputs")):  # a file's own L and d win over those of a scenario for other inputs
         values = {key: value for key, value in values.items() if key not in ("seq_len", "head_dim")}
-    if any(_as_tuple(value) != _as_tuple(values.get(key)) for key, value in given.items()):
+    if not all(_same(value, values.get(key)) for key, value in given.items()):
         values["title"] = f"{path.stem}, changed by flags"
     scenario = validated(values | given, origin | {key: f"`{key}`" for key in given})
     if scenario.causal and "baselines" not in given:  # those that nobody asked for, and that cannot be causal
         names: Any = scenario.baselines
         scenario = scenario.model_copy(update={"baselines": names.where(lambda baseline: baseline.causal_safe)})
     return scenario
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values of a key mean the same; what no key takes, an array say, is the validation's to name."""
+    one, other = _as_tuple(one), _as_tuple(other)
+    return all(isinstance(value, str | int | float) for value in (*one, *other)) and one == other
 
 
 def _reads_files(inputs: Any) -> bool:
@@ -269,7 +275,8 @@ def _one_line(error: ValidationError, origin: Mapping[str, str]) -> str:
     dlogd = ", or 'dlogd'" if key == "num_projections" else ""
     if first["type"] == "too_short":
         return f"{where}: the list is empty; at least one value is needed"
-    return f"{where}: {first['input']!r} given, allowed: {message}{dlogd}"
+    given = " ".join(shown(first["input"]).split())
+    return f"{where}: {given} given, allowed: {message}{dlogd}"
 
 
 def override(scenario: Scenario, **changes: Any) -> Scenario:
