@@ -4,27 +4,28 @@ import math
 import sys
 from typing import TypeGuard
 
+from favorbench.errors import ScenarioError
 from favorbench.formats import shown
 
 
 def check_positive(name: str, value: object, most: float = math.inf, otherwise: str = "") -> None:
-    """Raise ValueError unless ``value`` is a number above 0 and up to ``most``. otherwise: what else would do."""
+    """Raise ScenarioError unless ``value`` is a number above 0 and up to ``most``. otherwise: what else would do."""
     if not (is_number(value) and 0 < value <= most):
         limit = f", at most {most:g}" if most < math.inf else ""
         also = f", or {otherwise}" if otherwise else ""
-        raise ValueError(f"{name} must be a positive number{limit}{also}, got {shown(value)}")
+        raise ScenarioError(f"{name} must be a positive number{limit}{also}, got {shown(value)}")
 
 
 def check_between(name: str, value: object, low: float, below: float) -> None:
-    """Raise ValueError unless ``value`` is a number from ``low`` up to, but not, ``below``."""
+    """Raise ScenarioError unless ``value`` is a number from ``low`` up to, but not, ``below``."""
     if not (is_number(value) and low <= value < below):
-        raise ValueError(f"{name} must be a number from {low:g} up to, but not, {below:g}, got {shown(value)}")
+        raise ScenarioError(f"{name} must be a number from {low:g} up to, but not, {below:g}, got {shown(value)}")
 
 
 def check_whole(name: str, value: object, low: int, high: int) -> None:
-    """Raise ValueError unless ``value`` is a whole number from ``low`` to ``high``."""
+    """Raise ScenarioError unless ``value`` is a whole number from ``low`` to ``high``."""
     if type(value) is not int or not low <= value <= high:
-        raise ValueError(f"{name} must be a whole number from {low} to {high}, got {shown(value)}")
+        raise ScenarioError(f"{name} must be a whole number from {low} to {high}, got {shown(value)}")
 
 
 def is_number(value: object) -> TypeGuard[int | float]:

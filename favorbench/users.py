@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from favorbench.errors import ScenarioError
+from favorbench.errors import EstimatorError, FavorbenchError, ScenarioError
 from favorbench.formats import shown
 
 
@@ -63,3 +63,16 @@ def check_methods(kind: str, spec: str, member: type, base: type) -> None:
         if moved:
             ask, found = (f"{name}({', '.join(signature.parameters)})" for signature in (wanted, given))
             raise ScenarioError(f"{kind} {shown(spec)}: write `def {ask}`, not `def {found}`")
+
+
+@contextlib.contextmanager
+def failures_named(who: str) -> Iterator[None]:
+    """A user's map, sampler or baseline may fail in any way: raise EstimatorError that says which, and how."""
+    try:
+        yield
+    except (MemoryError, FavorbenchError):
+        raise
+    except Exception as error:
+        if type(error).__name__ == "OutOfMemoryError":  # of torch, on a GPU
+            raise MemoryError(f"on the GPU: {error}") from None
+        raise EstimatorError(f"{who} failed: {type(error).__name__}: {error}") from error

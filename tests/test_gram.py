@@ -1,5 +1,6 @@
 """Gram matrices: against scikit-learn, the closed forms of their errors, and the command."""
 
+import contextlib
 import json
 import math
 from pathlib import Path
@@ -12,13 +13,13 @@ from sklearn.kernel_approximation import PolynomialCountSketch, RBFSampler
 from sklearn.metrics import pairwise
 
 import favorbench as fb
-from favorbench.errors import InputError
+from favorbench.errors import InputError, ScenarioError
 from favorbench.kernels import squared_distance
 from favorbench.maps import Sample
 from favorbench.studies.kernel.points import Points, gaussian_points, read_points
 from favorbench.studies.kernel.study import GramStudy, study
-from favorbench.studies.kernel.targets import Cosine, Gaussian, Linear, Polynomial, Softmax
-from tests.test_cli import refused, run
+from favorbench.studies.kernel.targets import KERNELS, Cosine, Gaussian, Linear, Polynomial, Softmax, get_kernel
+from tests.command_line import refused, run
 
 DRAWS = 400
 #: Two-sided false alarm 4e-8 for each of the two dozen comparisons here: below 1e-6 for all.
@@ -53,7 +54,6 @@ def squared_errors_of(transformer, exact) -> np.ndarray:
 def test_phase_is_the_rbf_sampler_of_scikit_learn(rng, sigma):
     sampler = RBFSampler(gamma=0.5 / sigma**2, n_components=64).fit(X)
     sample = fb.sample_omega("iid", 64, 4, rng, map="phase")
-    assert isinstance(sample, Sample)
     sampler.random_weights_, sampler.random_offset_ = sample.omega.T / sigma, sample.extra
     features = sampler.transform(X)
     kernel = Gaussian(sigma)
@@ -177,7 +177,7 @@ def test_bias_and_spread_are_those_of_the_draws():
 
     grams = np.stack(
         [
-            np.cos(squares := (x[:, None] - x[None]) @ omega.T).mean(-1) + 0.0 * squares.mean(-1)
+            np.cos((x[:, None] - x[None]) @ omega.T).mean(-1)
             for omega in (fb.sample_omega("iid", 8, 4, stream(0, "kernel", "omega", "iid", i)) for i in range(5))
         ]
     )
@@ -248,7 +248,7 @@ def test_objects_are_never_unpickled():
 SMALL = ["-R", "4,8", "--num-points", "12", "-d", "3", "--trials", "3"]
 
 MISTAKES = [
-    (["kernel", "gausian"], "is not one of"),
+    (["kernel", "gausian"], "unknown kernel 'gausian' (did you mean 'gaussian'?); allowed: gaussian, softmax, polyn"),
     (["kernel", "gaussian", "--maps", "trigg"], "did you mean 'trig'"),
     (["kernel", "gaussian", "--maps", "explicit"], "unknown map 'explicit'"),
     (
@@ -256,24 +256,31 @@ MISTAKES = [
         "'trig' given, allowed for the polynomial kernel: explicit, tensorsketch",
     ),
     (["kernel", "cosine", "--maps", "tensorsketch"], "allowed for the cosine kernel: explicit"),
-    (["kernel", "linear", "--sigma", "2"], "the linear kernel has no bandwidth"),
+    (
+        ["kernel", "linear", "--sigma", "2"],
+        "--sigma 2: the linear kernel has none, only gaussian and softmax do",
+    ),
     (["kernel", "gaussian", "--degree", "2"], "only polynomial does"),
     (["kernel", "softmax", "--constant", "1"], "only polynomial does"),
-    (["kernel", "polynomial", "--constant", "-1"], "--constant: -1 given, allowed: 0 to 1e6"),
+    (["kernel", "polynomial", "--constant", "-1"], "--constant must be from 0 to 1e6, got -1"),
     (["kernel", "polynomial", "--degree", "0"], "--degree"),
     (["kernel", "polynomial", "--degree", "12"], "30421755 features of 200 points"),
-    (["kernel", "gaussian", "--sigma", "0"], "--sigma: 0 given, allowed: a number above 0"),
-    (["kernel", "gaussian", "--scale", "nan"], "--scale: nan given"),
+    (["kernel", "gaussian", "--sigma", "0"], "--sigma must be a positive number"),
+    (["kernel", "gaussian", "--scale", "nan"], "--scale must be a positive number"),
     (["kernel", "gaussian", "--samplers", "idd"], "did you mean 'iid'"),
     (["kernel", "gaussian", "-R", "0"], "-R: '0' given"),
     (["kernel", "gaussian", "-R", "1", "--budget", "features"], "trig has 2 features a projection"),
     (["kernel", "gaussian", "-R", "100000000"], "use a smaller -R"),
+    (["kernel", "gaussian", "-R", "300000", "-d", "4096", "--num-points", "2"], "300000 projections of d = 4096"),
+    (["kernel", "gaussian", "--maps", "taylor(order=30)", "-d", "4096"], "features of 200 points, allowed: 335544"),
+    (["kernel", "gaussian", "--maps", 900 * "x"], "unknown map 'xxx"),
+    (["kernel", 900 * "x"], "unknown kernel 'xxx"),
     (["kernel", "gaussian", "--num-points", "5000"], "--num-points"),
     (["kernel", "softmax", "--scale", "30"], "overflows float64: use a smaller --scale"),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "said"), MISTAKES, ids=[" ".join(a) for a, _ in MISTAKES])
+@pytest.mark.parametrize(("arguments", "said"), MISTAKES, ids=[" ".join(a)[:80] for a, _ in MISTAKES])
 def test_a_mistake_is_one_clear_line_and_exit_2(arguments, said):
     assert said in refused(*arguments)
 
@@ -288,7 +295,34 @@ def test_points_of_a_file_are_taken_as_asked():
     assert "10 of 30 points of points.npy, d = 4" in out
 
 
-@pytest.mark.parametrize("name", ["gaussian", "softmax", "polynomial", "cosine", "linear"])
+def test_the_help_names_every_kernel():
+    out = run("kernel", "--help")[1]
+    assert all(kernel.name in out for kernel in KERNELS)
+
+
+def test_what_the_library_refuses_are_keys():
+    for name, given in (("gaussian", {"degree": 2}), ("gaussian", {"sigma": -1.0}), ("polynomial", {"degree": 31})):
+        with pytest.raises(ScenarioError, match=r"`(sigma|degree)`"):
+            get_kernel(name, 4, **given)
+    with pytest.raises(ScenarioError, match="trig has 2 features a projection; use `num_projections` 2 or more"):
+        study(Gaussian(1.0), ["trig"], ["iid"], [1], POINTS, budget="features")
+
+
+def test_the_study_computes_on_one_core(monkeypatch):
+    """Itself, not the command: so a script gets the digits that the command prints."""
+    seen = []
+
+    @contextlib.contextmanager
+    def one_core():
+        seen.append("inside")
+        yield
+
+    monkeypatch.setattr("favorbench.studies.kernel.study.one_core", one_core)
+    study(Gaussian(1.0), ["trig"], ["iid"], [4], POINTS, 2)
+    assert seen == ["inside"]
+
+
+@pytest.mark.parametrize("name", [kernel.name for kernel in KERNELS])
 def test_the_command_prints_a_table_and_json_and_draws(name):
     code, out, err = run("kernel", name, *SMALL, "--out", "figures")
     assert (code, err) == (0, "") and f"{name} kernel" in out and "mean of K" in out

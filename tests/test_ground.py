@@ -46,20 +46,20 @@ NO_NUMBERS = [True, math.nan, math.inf, "1", None, [1.0], 10**400, np.array(1.0)
 
 @pytest.mark.parametrize("value", [*NO_NUMBERS, 0, -1.0])
 def test_what_is_no_positive_number_is_refused(value):
-    with pytest.raises(ValueError, match=r"^eps must be a positive number, got ") as caught:
+    with pytest.raises(ScenarioError, match=r"^eps must be a positive number, got ") as caught:
         check_positive("eps", value)
     assert len(str(caught.value)) < 120
 
 
 @pytest.mark.parametrize("value", [*NO_NUMBERS, 1.0, 0.4])
 def test_what_lies_outside_is_refused(value):
-    with pytest.raises(ValueError, match=r"^p must be a number from 0.5 up to, but not, 1, got "):
+    with pytest.raises(ScenarioError, match=r"^p must be a number from 0.5 up to, but not, 1, got "):
         check_between("p", value, 0.5, 1.0)
 
 
 @pytest.mark.parametrize("value", [*NO_NUMBERS, 2.0, 0, 5])
 def test_what_is_no_whole_number_is_refused(value):
-    with pytest.raises(ValueError, match=r"^n must be a whole number from 1 to 4, got "):
+    with pytest.raises(ScenarioError, match=r"^n must be a whole number from 1 to 4, got "):
         check_whole("n", value, 1, 4)
 
 
@@ -68,7 +68,7 @@ def test_numbers_are_taken():
     check_positive("eps", 3, most=3)
     check_between("p", 0.5, 0.5, 1)
     check_whole("n", 4, 1, 4)
-    with pytest.raises(ValueError, match="at most 3, or left out, got 4"):
+    with pytest.raises(ScenarioError, match="at most 3, or left out, got 4"):
         check_positive("eps", 4, most=3, otherwise="left out")
 
 

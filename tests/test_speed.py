@@ -3,6 +3,8 @@
 import importlib.util
 import json
 import math
+import time
+import tracemalloc
 
 import pytest
 from typer.testing import CliRunner
@@ -11,6 +13,7 @@ from favorbench.cli import app
 from favorbench.errors import ScenarioError
 from favorbench.numerics.backend import Backend
 from favorbench.studies.speed import study as speed
+from tests.command_line import refused
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
@@ -62,6 +65,35 @@ def test_the_command_prints_a_table_and_draws_a_figure():
     assert "faster from L" in done.stdout and "positive, R = 8" in done.stdout and "here/speed.png" in done.stdout
     done = CliRunner().invoke(app, [*arguments, "--out", "here", "--json"], catch_exceptions=False)
     assert {"timings", "crossovers", "files"} <= set(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize(
+    ("maps", "size", "length", "dim"),
+    [(["positive"], 8, 1 << 24, 4096), (["positive"], 1 << 20, 256, 4096), (["taylor(order=12)"], 8, 16, 64)],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_allocated(monkeypatch, maps, size, length, dim):
+    monkeypatch.setattr("favorbench.numerics.machine.available_memory", lambda: 16 << 30)
+    start = time.perf_counter()
+    said = r"`seq_len` \d+ with `head_dim` \d+ and \d+ features needs .+[GTP]iB of memory, and 16 GiB are available: use a smaller"
+    with pytest.raises(ScenarioError, match=said):
+        speed.study(maps, [size], [length], dim, 3)
+    assert time.perf_counter() - start < 1.0
+    line = refused("speed", "-L", "16777216", "-d", "4096")
+    assert "-L 16777216 with -d 4096 and 512 features needs" in line and "use a smaller -L, -R or -d" in line
+
+
+def test_what_is_said_to_be_needed_is_what_is_taken(monkeypatch):
+    """The least of it: not more than what is allocated at the peak, nor less than half."""
+    said = []
+    monkeypatch.setattr(speed, "check_memory", lambda needed, *_: said.append(needed))
+    monkeypatch.setattr(speed, "_peak_memory", lambda call, arrays, *_: call(*arrays) is None)
+    monkeypatch.setattr(speed, "_seconds", lambda *_: 1.0)
+    tracemalloc.start()
+    try:
+        speed.study(["positive"], [2048], [32768, 2048], 64, 3)
+        assert said[0] <= tracemalloc.get_traced_memory()[1] < 2 * said[0]
+    finally:
+        tracemalloc.stop()
 
 
 def test_it_shares_the_machine_with_nobody():

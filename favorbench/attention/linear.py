@@ -37,9 +37,7 @@ def linear_attention(
     estimator = Estimator(feature_map, sample.extra, (sample.omega.shape[-2],))
     xp = array_namespace(query, key, value)
     omega, dtype = sample.omega, xp.result_type(query, key, value)
-    if xp.isdtype(
-        dtype, "real floating"
-    ):  # omega is drawn in float64, and would lift the features of some maps to that
+    if xp.isdtype(dtype, "real floating"):  # omega, drawn in float64, would lift the features of some maps to that
         query, key, value, omega = (xp.astype(a, dtype, copy=False) for a in (query, key, value, omega))
     tiles_of_output = attention_estimates(query, key, value, omega, [estimator], causal=causal)
     return xp.concat([estimate.output[0, ...] for estimate in tiles_of_output], axis=-2)

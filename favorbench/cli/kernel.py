@@ -6,18 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from favorbench.cli.app import Json, Quiet, app, print_json
+from favorbench.cli.flags import FLAGS
 from favorbench.errors import ScenarioError
 
 if TYPE_CHECKING:
     from favorbench.studies.kernel.points import Points
-    from favorbench.studies.kernel.targets import Kernel
+
+FLAGS.update({"sigma": "--sigma", "degree": "--degree", "constant": "--constant", "num_points": "--num-points"})
 
 
 @app.command()
 def kernel(
     name: Annotated[
-        Literal["gaussian", "softmax", "polynomial", "cosine", "linear"],
-        typer.Argument(help="Which kernel."),
+        str, typer.Argument(metavar="KERNEL", help="gaussian, softmax, polynomial, cosine or linear.")
     ] = "gaussian",
     maps: Annotated[
         str | None,
@@ -72,16 +73,16 @@ def kernel(
     """
     from favorbench import console
     from favorbench.engine.scenario import numbers
-    from favorbench.numerics.machine import one_core
     from favorbench.registry import split_list
     from favorbench.studies.kernel import figure as gram_figure
     from favorbench.studies.kernel.study import study
+    from favorbench.studies.kernel.targets import get_kernel
 
     sizes = numbers("-R", num_projections, int, low=1)
-    where = _points(points, num_points, head_dim, _number("--scale", scale), seed)
-    target = _kernel(name, where.values.shape[1], sigma, degree, constant)
+    where = _points(points, num_points, head_dim, scale, seed)
+    target = get_kernel(name, where.values.shape[1], sigma=sigma, degree=degree, constant=constant)
     chosen = split_list(maps) if maps is not None else target.default_maps
-    with one_core(), console.progress(f"kernel {name}", quiet) as report:
+    with console.progress(f"kernel {name}", quiet) as report:
         found = study(target, chosen, split_list(samplers), sizes, where, trials, seed, budget, report)
     files = gram_figure.draw(found, f"kernel-{name}", out) if out else []
     if as_json:
@@ -99,29 +100,3 @@ def _points(path: str | None, count: int | None, head_dim: int | None, scale: fl
     if head_dim is not None:
         raise ScenarioError(f"-d {head_dim}: the points of {path} have their own dimension: leave -d out")
     return points_of_file(path, count, scale, seed)
-
-
-def _kernel(name: str, dim: int, sigma: float | None, degree: int | None, constant: float | None) -> "Kernel":
-    """The kernel with its parameters. Raises ScenarioError for one that it does not have."""
-    from favorbench.studies.kernel.targets import Cosine, Gaussian, Linear, Polynomial, Softmax
-
-    if sigma is not None and name not in ("gaussian", "softmax"):
-        raise ScenarioError(f"--sigma {sigma:g}: the {name} kernel has no bandwidth: leave it out, or use --scale")
-    for flag, value in (("--degree", degree), ("--constant", constant)):
-        if value is not None and name != "polynomial":
-            raise ScenarioError(f"{flag} {value:g}: the {name} kernel has none, only polynomial does: leave it out")
-    if name == "gaussian":
-        return Gaussian(dim**0.5 if sigma is None else _number("--sigma", sigma))
-    if name == "softmax":
-        return Softmax(dim**0.25 if sigma is None else _number("--sigma", sigma))
-    if name == "polynomial":
-        if constant is not None and not 0 <= constant <= 1e6:
-            raise ScenarioError(f"--constant: {constant:g} given, allowed: 0 to 1e6; below 0 it is no kernel")
-        return Polynomial(degree or 2, 1.0 if constant is None else constant)
-    return Cosine() if name == "cosine" else Linear()
-
-
-def _number(flag: str, value: float) -> float:
-    if not 0 < value <= 1e6:
-        raise ScenarioError(f"{flag}: {value:g} given, allowed: a number above 0 and at most 1e6")
-    return value

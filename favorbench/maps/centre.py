@@ -56,12 +56,14 @@ class Centre(WrappedMap):
         means = self._fitted()
         moved = x - means.query
         blocks = self.wrapped.query_features(moved, _less(projection, means.query, sample), sample)
-        return _times(blocks, _dot(moved, means.key))
+        factor = _dot(moved, means.key)
+        return tuple(block.times(factor) for block in blocks)
 
     def key_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         means = self._fitted()
         blocks = self.wrapped.key_features(x - means.key, _less(projection, means.key, sample), sample)
-        return _times(blocks, _dot(x, means.query))
+        factor = _dot(x, means.query)
+        return tuple(block.times(factor) for block in blocks)
 
     def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
         wrapped, left, right, means = self._centred(x, y)
@@ -108,7 +110,3 @@ def _less(projection: Array, mean: Array, sample: Sample) -> Array:
 def _dot(x: Array, vector: Array) -> Array:
     """x.vector of each row, (..., n, 1), for a vector (..., 1, d)."""
     return x @ array_namespace(x).matrix_transpose(vector)
-
-
-def _times(blocks: tuple[Features, ...], log_factor: Array) -> tuple[Features, ...]:
-    return tuple(block._replace(log_scale=block.log_scale + log_factor) for block in blocks)

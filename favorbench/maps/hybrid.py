@@ -57,7 +57,7 @@ class Hybrid(FeatureMap):
         blocks = []
         for part, sign in ((Hyperbolic(), hyperbolic_sign), (Trig(), 1.0)):
             for block in part.features(x, projection, sample):
-                blocks.append(block._replace(log_scale=block.log_scale - 0.5 * math.log(2.0)))
+                blocks.append(block.times(-0.5 * math.log(2.0)))
                 scale = block.log_scale - 0.5 * math.log(2.0 * self.n)
                 for i in range(self.n):
                     column = sign * signs[..., i : i + 1]

@@ -50,15 +50,9 @@ class TensorSketch(FeatureMap):
         unit, log_norm = direction(x)
         blocks, first = list(exact_degrees(x, self.exact)), 0
         for n in self._sketched():
-            real, imaginary = _transformed(unit, extra[..., first, :], size)
-            for j in range(first + 1, first + n):
-                a, b = _transformed(unit, extra[..., j, :], size)
-                real, imaginary = real * a - imaginary * b, real * b + imaginary * a
+            block = sketched_power(unit, extra[..., first : first + n, :], size)
+            blocks.append(block.times(n * log_norm - 0.5 * math.lgamma(n + 1)))
             first += n
-            # the engine divides by R, and the sum over all R frequencies is R times that over buckets
-            values = xp.concat([real, imaginary[..., 1 : (size + 1) // 2]], axis=-1)
-            log_weights = as_like(0.5 * math.log(2.0) * _paired(size) - 0.5 * math.lgamma(n + 1), x)
-            blocks.append(Features(values, n * log_norm + log_weights[None, :]))
         return tuple(blocks)
 
     def num_features(self, num_projections: int, head_dim: int) -> int:
@@ -76,6 +70,21 @@ class TensorSketch(FeatureMap):
     def _sketched(self) -> range:
         """The degrees that are sketched."""
         return range(self.exact, self.degree + 1)
+
+
+def sketched_power(x: Array, hashes: Array, size: int) -> Features:
+    """The sketch of the tensor power x (x) ... (x) x, one factor for each of the ``hashes`` (..., factors, d).
+
+    As frequencies, not buckets; real and imaginary parts are features. The engine divides by R = size, and the sum over
+    all R frequencies is R times that over buckets.
+    """
+    xp = array_namespace(x)
+    real, imaginary = _transformed(x, hashes[..., 0, :], size)
+    for j in range(1, hashes.shape[-2]):
+        a, b = _transformed(x, hashes[..., j, :], size)
+        real, imaginary = real * a - imaginary * b, real * b + imaginary * a
+    values = xp.concat([real, imaginary[..., 1 : (size + 1) // 2]], axis=-1)
+    return Features(values, as_like(0.5 * math.log(2.0) * _paired(size), x)[None, :])
 
 
 def sketch_variance(x: np.ndarray, y: np.ndarray, degree: int, size: int) -> np.ndarray:

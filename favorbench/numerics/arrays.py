@@ -54,6 +54,10 @@ class Features(NamedTuple):
             log_scale=self.log_scale if shared else self.log_scale[..., start:stop],
         )
 
+    def times(self, log_factor: Array | float) -> "Features":
+        """The features times exp(log_factor), of every row (..., n, 1) or of all."""
+        return self._replace(log_scale=self.log_scale + log_factor)
+
     def transposed(self) -> "Features":
         """Features as rows: (..., R, n)."""
         xp = array_namespace(self.log_scale)

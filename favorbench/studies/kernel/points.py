@@ -9,6 +9,7 @@ import numpy as np
 from favorbench.errors import InputError, ScenarioError
 from favorbench.inputs.file import checked_array, read_bytes
 from favorbench.numerics.streams import stream
+from favorbench.parameters import check_positive
 
 DEFAULT_POINTS = 200
 
@@ -21,17 +22,19 @@ class Points(NamedTuple):
 
 
 def gaussian_points(count: int, head_dim: int, scale: float, seed: int) -> Points:
-    """Points ~ N(0, scale^2 I)."""
+    """Points ~ N(0, scale^2 I). Raises ScenarioError."""
+    check_positive("`scale`", scale, most=1e6)
     values = scale * stream(seed, "kernel", "points").standard_normal((count, head_dim))
     return Points(values, f"{count} points N(0, {'' if scale == 1 else f'{scale:g}^2 '}I), d = {head_dim}")
 
 
 def points_of_file(path: str, count: int | None, scale: float, seed: int) -> Points:
     """The points of a file, or so many of its rows at random. Raises InputError, ScenarioError."""
+    check_positive("`scale`", scale, most=1e6)
     values = read_points(path)
     wanted = min(len(values), DEFAULT_POINTS) if count is None else count
     if wanted > len(values):
-        raise ScenarioError(f"--num-points {wanted}: {path} has {len(values)}; ask for at most that, or leave it out")
+        raise ScenarioError(f"`num_points` {wanted}: {path} has {len(values)}; ask for at most that, or leave it out")
     rows = np.sort(stream(seed, "kernel", "rows").choice(len(values), wanted, replace=False))
     of = "" if wanted == len(values) else f" of {len(values)}"
     times = "" if scale == 1 else f" times {scale:g}"

@@ -12,7 +12,7 @@ import numpy as np
 
 from favorbench.kernels import polynomial_features, polynomial_kernel
 from favorbench.maps.base import FeatureMap, Sample
-from favorbench.maps.tensorsketch import sketch_variance
+from favorbench.maps.tensorsketch import sketch_variance, sketched_power
 from favorbench.numerics.arrays import Array, Features
 from favorbench.samplers.base import RowLaw
 
@@ -44,10 +44,9 @@ class Explicit(FeatureMap):
 
 @dataclass(frozen=True)
 class PolynomialSketch(FeatureMap):
-    """R features: ``degree`` count sketches of [x, sqrt(constant)] into R buckets, convolved (TensorSketch).
+    """R features: the sketch of one tensor power of [x, sqrt(constant)], as the map ``tensorsketch`` has of several.
 
-    A count sketch adds each coordinate, with a random sign, to a random bucket; the convolution of the sketches is the
-    count sketch of their tensor product. Each R needs hashes of its own.
+    Each R needs hashes of its own.
     Pham & Pagh 2013, "Fast and scalable polynomial kernels via explicit feature maps", KDD.
     """
 
@@ -67,12 +66,9 @@ class PolynomialSketch(FeatureMap):
         return np.stack([rng.integers(0, num_projections, shape), rng.choice((-1, 1), shape)])
 
     def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
-        size = sample.omega.shape[-2]
         buckets, signs = np.moveaxis(sample.extra, -3, 0)
-        hashes = signs[..., None] * (buckets[..., None] == np.arange(size)).astype(x.dtype)  # (..., degree, d, R)
-        sketches = self._extended(x)[..., None, :, :] @ hashes
-        values = np.fft.irfft(np.prod(np.fft.rfft(sketches), axis=-3), n=size)
-        return (Features(math.sqrt(size) * values, np.zeros_like(x[..., :1])),)  # the engine divides by R
+        block = sketched_power(self._extended(x), (signs * (buckets + 1)).astype(x.dtype), sample.omega.shape[-2])
+        return (block.times(np.zeros_like(x[..., :1])),)
 
     def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
         return polynomial_kernel(x, y, self.degree, self.constant)

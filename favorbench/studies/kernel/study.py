@@ -1,38 +1,32 @@
 """Kernels as such: the error of approximated Gram matrices against the exact one, without attention around them."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
 
 from favorbench.attention.linear import kernel_estimate
-from favorbench.errors import EstimatorError, FavorbenchError, ScenarioError
+from favorbench.errors import ScenarioError
+from favorbench.formats import plain
 from favorbench.maps import FeatureMap, Sample
+from favorbench.numerics.machine import one_core
 from favorbench.numerics.streams import stream
+from favorbench.progress import Progress
 from favorbench.registry import label
 from favorbench.samplers import Sampler, get_sampler
+from favorbench.statistics import MeanInterval, mean_interval
 from favorbench.studies.kernel.points import Points
 from favorbench.studies.kernel.targets import Kernel, shown_name
 from favorbench.studies.theory.closed_forms import draws_needed
+from favorbench.users import failures_named
 
 MAX_POINTS = 2048  # a Gram matrix of 32 MiB
 MAX_ELEMENTS = 1 << 26  # of a feature matrix: half a GiB
 
 #: Pairs that make up this share of the expected squared error must be within reach of sampling.
 SHARE = 0.99
-
-#: Called with (matrices done, matrices in all).
-Progress = Callable[[int, int], None]
-
-
-class Interval(NamedTuple):
-    """A value with a 95 % interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 class Cell(NamedTuple):
@@ -65,7 +59,7 @@ class Cell(NamedTuple):
         return float(np.median(self.max_abs_errors))
 
     @property
-    def squared(self) -> Interval:
+    def squared(self) -> MeanInterval:
         """The mean squared error."""
         return mean_interval(np.square(self.errors))
 
@@ -84,8 +78,7 @@ class Cell(NamedTuple):
     def as_dict(self) -> dict[str, Any]:
         """Plain data, with the statistics; None where a number is not finite."""
         facts = self._asdict() | {"median": self.median, "max_abs_error": self.max_abs_error, "biased": self.biased}
-        facts |= {"mean_squared_error": self.squared._asdict()}
-        return {key: _plain(value) for key, value in facts.items()}
+        return plain(facts | {"mean_squared_error": self.squared})
 
 
 class GramStudy(NamedTuple):
@@ -108,8 +101,7 @@ class GramStudy(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
-        gaps = [{key: _plain(value) for key, value in gap._asdict().items()} for gap in self.gaps()]
-        return self._asdict() | {"cells": [cell.as_dict() for cell in self.cells], "gaps": gaps}
+        return plain(self._asdict() | {"cells": [cell.as_dict() for cell in self.cells], "gaps": self.gaps()})
 
 
 class Gap(NamedTuple):
@@ -138,7 +130,7 @@ def study(
 
     Draws are paired: the omega of one draw is the same for all maps, and for all R as far as the sampler is nested.
     """
-    with np.errstate(all="ignore"):  # an estimate that overflows is a measurement
+    with one_core(), np.errstate(all="ignore"):  # an estimate that overflows is a measurement
         gram = _exact(kernel, points)
         jobs = list(_jobs(kernel, maps, samplers, sizes, points.values, budget))
         spectrum = np.sort(np.linalg.eigvalsh(gram) ** 2)[::-1]
@@ -169,38 +161,54 @@ def _jobs(
     laws = {label(law): law for law in (get_sampler(spec) for spec in samplers)}
     for spec in dict.fromkeys(maps):
         feature_map = kernel.map(spec)
-        name, per = shown_name(feature_map), feature_map.features_per_projection
-        under = laws if per and not feature_map.own_sample else {"own" if per else "none": get_sampler("iid")}
-        for law_name, law in under.items():
-            for size in sizes if per else (1,):
-                projections = size // per if per and budget == "features" else size
-                if projections < 1:
-                    raise ScenarioError(f"-R {size}: {name} has {per} features a projection; use -R {per} or more")
-                _check_size(name, feature_map.num_features(projections, points.shape[1]), len(points))
-                yield _Job(feature_map, name, law, law_name, projections)
+        name, kind = shown_name(feature_map), feature_map.randomness
+        for law_name, law in (laws if kind == "omega" else {kind: get_sampler("iid")}).items():
+            for size in _projections(name, feature_map, sizes, budget):
+                _check_size(name, feature_map, size, points)
+                yield _Job(feature_map, name, law, law_name, size)
 
 
-def _check_size(name: str, num_features: int, num_points: int) -> None:
+def _projections(name: str, feature_map: FeatureMap, sizes: Sequence[int], budget: str) -> Sequence[int]:
+    """R of each size that is asked for; a single 1 where R plays no part."""
+    if feature_map.randomness == "none":
+        return (1,)
+    per = feature_map.features_per_projection if budget == "features" else 1
+    for size in sizes:
+        if size < per:
+            few = f"{name} has {per} features a projection"
+            raise ScenarioError(f"`num_projections` {size}: {few}; use `num_projections` {per} or more")
+    return [size // per for size in sizes]
+
+
+def _check_size(name: str, feature_map: FeatureMap, size: int, points: np.ndarray) -> None:
+    """Raise ScenarioError for features, or projections, that are too many to be held."""
+    num_points, head_dim = points.shape
+    num_features = feature_map.num_features(size, head_dim)
     if num_features * num_points > MAX_ELEMENTS:
         raise ScenarioError(
             f"{name}: {num_features} features of {num_points} points, allowed: {MAX_ELEMENTS // num_points} features; "
-            "use a smaller -R, --degree or --num-points"
+            "use a smaller `num_projections`, `degree` or `num_points`"
+        )
+    if size * head_dim > MAX_ELEMENTS:
+        raise ScenarioError(
+            f"{name}: {size} projections of d = {head_dim}, allowed: {MAX_ELEMENTS // head_dim}; "
+            "use a smaller `num_projections`"
         )
 
 
 def _exact(kernel: Kernel, points: Points) -> np.ndarray:
     gram = kernel.exact(points.values)
     if len(gram) > MAX_POINTS:
-        raise ScenarioError(f"--num-points {len(gram)} given, allowed: 1 to {MAX_POINTS}")
+        raise ScenarioError(f"`num_points` {len(gram)} given, allowed: 1 to {MAX_POINTS}")
     if not np.isfinite(np.sum(gram**2)):
-        raise ScenarioError(f"the {kernel.name} kernel of these points overflows float64: use a smaller --scale")
+        raise ScenarioError(f"the {kernel.name} kernel of these points overflows float64: use a smaller `scale`")
     if not np.any(gram):
         raise ScenarioError(f"the {kernel.name} kernel of these points is 0 for every pair: nothing to approximate")
     return gram
 
 
 def _draws(feature_map: FeatureMap, draws: int) -> int:
-    return draws if feature_map.features_per_projection else 1
+    return draws if feature_map.randomness != "none" else 1
 
 
 def _measure(
@@ -222,7 +230,7 @@ def _measure(
     num_features = job.map.num_features(job.size, points.shape[1])
     expected, measurable = _expected(kernel, job, points, gram, draws)
     return Cell(
-        job.map_label, job.sampler_label, job.size if job.map.features_per_projection else 0, num_features,
+        job.map_label, job.sampler_label, 0 if job.map.randomness == "none" else job.size, num_features,
         tuple(errors), tuple(largest), expected / size, math.sqrt(float(np.sum(spectrum[num_features:]))) / size,
         bias, spread, measurable,
     )  # fmt: skip
@@ -232,13 +240,9 @@ def _estimate(job: _Job, x: np.ndarray, draw: int, seed: int) -> np.ndarray:
     """The Gram matrix that one draw gives."""
     omega = job.sampler.sample(stream(seed, "kernel", "omega", job.sampler_label, draw), job.size, x.shape[1])
     names = ("kernel", "extra", job.map_label, job.sampler_label, draw)
-    try:
+    with failures_named(job.map_label):
         extra = job.map.draw_extra(stream(seed, *names), job.size, x.shape[1])
         return kernel_estimate(x, x, Sample(omega, extra), job.map)
-    except (MemoryError, FavorbenchError):
-        raise
-    except Exception as error:  # a user's map may fail in any way
-        raise EstimatorError(f"{job.map_label} failed: {type(error).__name__}: {error}") from error
 
 
 def _expected(kernel: Kernel, job: _Job, points: np.ndarray, gram: np.ndarray, draws: int) -> tuple[float, bool]:
@@ -247,12 +251,12 @@ def _expected(kernel: Kernel, job: _Job, points: np.ndarray, gram: np.ndarray, d
     Bias and variance add. The closed form is of the pair, so this is exact for any points. nan where none is known.
     """
     x = kernel.scaled(points)
-    if not job.map.features_per_projection:
+    if job.map.randomness == "none":
         return float(np.linalg.norm(_targets(job, x) - gram)), True
     variance = kernel.variance(job.map, job.sampler, points, job.size)
     if variance is None:
         return math.nan, True
-    if not job.sampler.gaussian_rows and not job.map.own_sample:
+    if job.map.randomness == "omega" and not job.sampler.gaussian_rows:
         variance = variance + (_targets(job, x) - gram) ** 2
     total = max(float(np.sum(variance)), 0.0)  # where it is 0, rounding may leave less
     reach = draws_needed(job.map, x, x) <= draws * job.size
@@ -267,15 +271,6 @@ def _targets(job: _Job, x: np.ndarray) -> np.ndarray:
     return np.concatenate([job.map.target_kernel(x[i : i + step], x, law) for i in range(0, len(x), step)])
 
 
-def mean_interval(values: np.ndarray) -> Interval:
-    """The mean with its 95 % t-interval; without one where there is a single value."""
-    mean, count = float(np.mean(values)), len(values)
-    if count < 2:
-        return Interval(mean, math.nan, math.nan)
-    half = float(scipy.special.stdtrit(count - 1, 0.975) * np.std(values, ddof=1)) / math.sqrt(count)
-    return Interval(mean, mean - half, mean + half)
-
-
 def _gap(phase: Cell, trig: Cell) -> Gap:
     measured = mean_interval(np.square(phase.errors) - np.square(trig.errors))
     return Gap(phase.sampler, phase.num_features, phase.expected**2 - trig.expected**2, *measured)
@@ -288,11 +283,3 @@ def _rms(values: np.ndarray) -> float:
 def _nan_is_infinite(value: float) -> float:
     """A failure must never look small."""
     return math.inf if math.isnan(value) else value
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,5 +1,9 @@
-"""The kernels of ``favorbench kernel``: what each is exactly, and which maps give it features."""
+"""The kernels of ``favorbench kernel``: what each is exactly, and which maps give it features.
 
+A new one is one class and one line in KERNELS.
+"""
+
+import dataclasses
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
@@ -7,11 +11,13 @@ from typing import ClassVar
 import numpy as np
 
 from favorbench.errors import ScenarioError
+from favorbench.formats import shown
 from favorbench.kernels import gaussian_kernel, polynomial_kernel, softmax_kernel
 from favorbench.maps import FeatureMap, Sample, get_map
 from favorbench.maps.base import WrappedMap
 from favorbench.maps.positive import norm_factors
 from favorbench.numerics.arrays import Array, Features, half_squared_norm
+from favorbench.parameters import check_positive, check_whole, is_number
 from favorbench.registry import label, nearest
 from favorbench.samplers import Sampler
 from favorbench.samplers.base import RowLaw
@@ -21,11 +27,17 @@ from favorbench.studies.theory.closed_forms import relative_variance
 LARGEST_EXPONENT = 700.0  # exp of more overflows float64, and the hypergeometric functions of pair terms take for ever
 
 
+@dataclass(frozen=True)
 class Kernel(ABC):
-    """A kernel with its parameters; ``points`` are (n, d), as the user gives them."""
+    """A kernel: a frozen dataclass, whose fields are its parameters. ``points`` are (n, d), as the user gives them."""
 
     name: ClassVar[str]
     default_maps: ClassVar[tuple[str, ...]]
+
+    @classmethod
+    def defaults(cls, head_dim: int) -> dict[str, float]:
+        """Its parameters by name, as they are for points of so many coordinates unless something else is asked for."""
+        return {}
 
     @property
     @abstractmethod
@@ -57,6 +69,13 @@ class Softmax(Kernel):
     name: ClassVar[str] = "softmax"
     default_maps: ClassVar[tuple[str, ...]] = ("positive", "trig")
 
+    def __post_init__(self) -> None:
+        check_positive("`sigma`", self.sigma, most=1e6)
+
+    @classmethod
+    def defaults(cls, head_dim: int) -> dict[str, float]:
+        return {"sigma": head_dim**0.25}
+
     @property
     def formula(self) -> str:
         return f"exp(x.y / sigma^2), sigma = {self.sigma:g}"
@@ -81,6 +100,13 @@ class Gaussian(Kernel):
     sigma: float
     name: ClassVar[str] = "gaussian"
     default_maps: ClassVar[tuple[str, ...]] = ("trig", "phase")
+
+    def __post_init__(self) -> None:
+        check_positive("`sigma`", self.sigma, most=1e6)
+
+    @classmethod
+    def defaults(cls, head_dim: int) -> dict[str, float]:
+        return {"sigma": head_dim**0.5}
 
     @property
     def formula(self) -> str:
@@ -109,6 +135,15 @@ class Polynomial(Kernel):
     constant: float
     name: ClassVar[str] = "polynomial"
     default_maps: ClassVar[tuple[str, ...]] = ("explicit", "tensorsketch")
+
+    def __post_init__(self) -> None:
+        check_whole("`degree`", self.degree, 1, 30)
+        if not (is_number(self.constant) and 0 <= self.constant <= 1e6):
+            raise ScenarioError(f"`constant` must be from 0 to 1e6, got {self.constant!r}: below 0 it is no kernel")
+
+    @classmethod
+    def defaults(cls, head_dim: int) -> dict[str, float]:
+        return {"degree": 2, "constant": 1.0}
 
     @property
     def formula(self) -> str:
@@ -183,6 +218,20 @@ class Linear(Kernel):
 KERNELS: tuple[type[Kernel], ...] = (Gaussian, Softmax, Polynomial, Cosine, Linear)
 
 
+def get_kernel(name: str, head_dim: int, **parameters: float | None) -> Kernel:
+    """The kernel of that name for points of so many coordinates; None: the default. Raises ScenarioError."""
+    by_name = {kernel.name: kernel for kernel in KERNELS}
+    if name not in by_name:
+        raise ScenarioError(f"unknown kernel {shown(name)}{nearest(name, by_name)}; allowed: {', '.join(by_name)}")
+    kernel, given = by_name[name], {key: value for key, value in parameters.items() if value is not None}
+    for key, value in given.items():
+        having = [other.name for other in KERNELS if key in {field.name for field in dataclasses.fields(other)}]
+        if name not in having:
+            rest = f"{' and '.join(having)} {'does' if len(having) == 1 else 'do'}"
+            raise ScenarioError(f"`{key}` {value:g}: the {name} kernel has none, only {rest}: leave it out")
+    return kernel(**(kernel.defaults(head_dim) | given))
+
+
 @dataclass(frozen=True)
 class TimesNorm(WrappedMap):
     """A map of exp(x.y) times exp(-|x|^2/2): features of exp(-|x - y|^2/2), with the same relative variance.
@@ -191,10 +240,10 @@ class TimesNorm(WrappedMap):
     """
 
     def query_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
-        return _times_norm(self.wrapped.query_features(x, projection, sample), x)
+        return tuple(block.times(-half_squared_norm(x)) for block in self.wrapped.query_features(x, projection, sample))
 
     def key_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
-        return _times_norm(self.wrapped.key_features(x, projection, sample), x)
+        return tuple(block.times(-half_squared_norm(x)) for block in self.wrapped.key_features(x, projection, sample))
 
     def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
         return norm_factors(x, y) * self.wrapped.target_kernel(x, y, rows)
@@ -205,10 +254,6 @@ def shown_name(feature_map: FeatureMap) -> str:
     if isinstance(feature_map, Explicit | PolynomialSketch):
         return feature_map.name
     return label(feature_map.wrapped if isinstance(feature_map, TimesNorm) else feature_map)
-
-
-def _times_norm(blocks: tuple[Features, ...], x: Array) -> tuple[Features, ...]:
-    return tuple(block._replace(log_scale=block.log_scale - half_squared_norm(x)) for block in blocks)
 
 
 def _variance(
@@ -231,6 +276,6 @@ def _norms(points: np.ndarray) -> np.ndarray:
 def _check_map(kernel: Kernel, spec: str, allowed: list[str]) -> None:
     if spec not in allowed:
         raise ScenarioError(
-            f"--maps: {spec!r} given{nearest(spec, allowed)}, allowed for the {kernel.name} kernel: "
+            f"`maps`: {shown(spec)} given{nearest(spec, allowed)}, allowed for the {kernel.name} kernel: "
             f"{', '.join(allowed)}; maps of exp(x.y) serve the gaussian and softmax kernels"
         )

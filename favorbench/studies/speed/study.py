@@ -11,13 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from favorbench.attention.exact import tiled_attention
-from favorbench.attention.linear import Sample, linear_attention, sample_omega
+from favorbench.attention.linear import linear_attention, sample_omega
+from favorbench.formats import plain
 from favorbench.inputs import Head, get_input
-from favorbench.maps import get_map
+from favorbench.maps import FeatureMap, Sample, get_map
 from favorbench.numerics.arrays import Array
 from favorbench.numerics.backend import Backend
-from favorbench.numerics.machine import one_core
+from favorbench.numerics.machine import check_memory, one_core
 from favorbench.numerics.streams import stream
+from favorbench.progress import Progress
 from favorbench.registry import label
 from favorbench.statistics import median_interval
 
@@ -25,8 +27,7 @@ EXACT, FUSED = "exact", "exact, torch SDPA"
 
 SHORT = 0.05  # seconds below which a call is made twice
 
-#: Called with (timings done, timings in all).
-Progress = Callable[[int, int], None]
+ITEM_BYTES = {"float64": 8, "float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
 
 
 class Timing(NamedTuple):
@@ -76,11 +77,7 @@ class SpeedStudy(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON; a crossover or a slope that is not there is null."""
-        crossovers = [
-            {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in c._asdict().items()}
-            for c in self.crossovers
-        ]
-        return self._asdict() | {"timings": [t._asdict() for t in self.timings], "crossovers": crossovers}
+        return plain(self)
 
 
 def study(
@@ -99,7 +96,9 @@ def study(
     """
     backend = backend or Backend()
     backend.check([dtype])
-    methods = dict(_methods(maps, sizes, head_dim, backend, dtype))
+    measured = [(m, r) for m in map(get_map, maps) for r in (sizes[:1] if m.randomness == "none" else sizes)]
+    _check_memory(measured, lengths, head_dim, backend, dtype)
+    methods = dict(_methods(measured, head_dim, backend, dtype))
     seconds: dict[tuple[str, int], list[float]] = {key: [] for key in itertools.product(methods, lengths)}
     memory: dict[tuple[str, int], int | None] = {}
     total, done = len(seconds) * (repeats + 1), itertools.count()
@@ -123,23 +122,41 @@ def study(
     return found._replace(crossovers=tuple(_crossovers(found)))
 
 
+def _check_memory(
+    measured: Sequence[tuple[FeatureMap, int]], lengths: Sequence[int], head_dim: int, backend: Backend, dtype: str
+) -> None:
+    """Raise ScenarioError if the least that this takes is not to be had, in words, before anything is allocated.
+
+    Inputs of all lengths are kept, as they are timed in turns; at the longest there are three arrays more, in which
+    they are drawn, scaled, and answered. Every R has its projections, and one at a time its sums over keys.
+    """
+    if backend.device != "cpu":
+        return
+    tokens = ITEM_BYTES[dtype] * 3 * sum(lengths) + 8 * 3 * max(lengths)
+    projections = 8 * sum(size for _, size in measured)
+    features = max((feature_map.num_features(size, head_dim) for feature_map, size in measured), default=0)
+    check_memory(
+        (tokens + projections + 8 * features) * head_dim,
+        f"`seq_len` {max(lengths)} with `head_dim` {head_dim} and {features} features",
+        "use a smaller `seq_len`, `num_projections` or `head_dim`",
+    )
+
+
 def _methods(
-    maps: Sequence[str], sizes: Sequence[int], head_dim: int, backend: Backend, dtype: str
+    measured: Sequence[tuple[FeatureMap, int]], head_dim: int, backend: Backend, dtype: str
 ) -> Iterator[tuple[str, tuple[int, Callable[..., object]]]]:
     """Name, R, and the function of (query, key, value)."""
     yield EXACT, (0, tiled_attention)
     if backend.has_fused_attention():
         yield FUSED, (0, backend.fused_attention)
-    members = [get_map(spec) for spec in maps]
-    for feature_map, size in [(m, r) for m in members for r in (sizes if m.features_per_projection else sizes[:1])]:
+    for feature_map, size in measured:
         drawn = sample_omega("orthogonal", size, head_dim, stream(0, "speed"), map=feature_map)
-        assert isinstance(drawn, Sample)
         omega, extra = (
             None if part is None else backend.cast(backend.array([np.asarray(part)]), dtype) for part in drawn
         )
         omega, extra = (part[0] if backend.batched and part is not None else part for part in (omega, extra))
         sample = Sample(omega, extra)
-        shown = size if feature_map.features_per_projection else 0
+        shown = 0 if feature_map.randomness == "none" else size
         yield (
             f"{label(feature_map)}, R = {size}" if shown else label(feature_map),
             (shown, lambda q, k, v, m=feature_map, s=sample: linear_attention(q, k, v, s, m)),

@@ -1,0 +1,30 @@
+"""The command line, run in this process."""
+
+import io
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+
+import pytest
+
+from favorbench import cli
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout, stderr."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["favorbench", *arguments])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+    code = caught.value.code
+    assert isinstance(code, int)
+    return code, out.getvalue(), err.getvalue()
+
+
+def refused(*arguments: str) -> str:
+    """The one line on stderr of a command that must exit 2 and print nothing else."""
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("favorbench: ") and err.count("\n") == 1 and "Traceback" not in err
+    assert "unexpected" not in err
+    return err
