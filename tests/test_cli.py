@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from favorbench import cli
+from favorbench.results.summary import rows_of
 
 SMALL = ["--maps", "positive,trig", "-R", "3,8", "-L", "24", "-d", "4", "--trials", "2"]
 COMMAND = [sys.executable, "-m", "favorbench"]
