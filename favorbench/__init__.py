@@ -1,9 +1,10 @@
 """favorbench measures how well a random-feature estimator replaces softmax attention."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False  # as in typing, whose import would be the longest part of this one
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from favorbench.attention.exact import exact_attention
     from favorbench.attention.linear import kernel_estimate, linear_attention, sample_omega
     from favorbench.baselines import BASELINES, Baseline, get_baseline
@@ -30,14 +31,16 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
+    import importlib
+
     home = next((home for home, names in _HOMES.items() if name in names), None)
     if home is None:
         raise AttributeError(f"module 'favorbench' has no attribute {name!r}")
     return getattr(importlib.import_module(f"favorbench.{home}"), name)
 
 
-def __dir__() -> list[str]:
+def __dir__() -> "list[str]":
     return sorted(__all__)
 
 

@@ -1,25 +1,41 @@
 """python -m favorbench, and the console script. Nothing heavy is imported before an interruption is handled."""
 
+import os
+import signal
 import sys
 
 
 def main() -> None:
     """Run the command line; what goes wrong while it is still being loaded is one line too."""
+    before = [(number, signal.signal(number, _gone)) for number in (signal.SIGINT, signal.SIGTERM) if _ends(number)]
     try:
         from favorbench.cli import main as run
+    except (ImportError, MemoryError, OSError) as error:
+        if "--debug" in sys.argv:
+            raise
+        reason = " ".join(str(error).split()) or type(error).__name__
+        _say(f"cannot be loaded: {reason}; is there enough memory, and is the installation whole?")
+        sys.exit(2)
+    for number, handler in before:
+        signal.signal(number, handler)
+    run()
 
-        run()
-    except KeyboardInterrupt:
-        _end("interrupted", 130)
-    except (ImportError, MemoryError, OSError) as error:  # loading: run() has words of its own for all that follows
-        _end(f"cannot be loaded: {error or type(error).__name__}; is there enough memory, and is the install whole?", 2)
+
+def _ends(number: int) -> bool:
+    """Whether a signal would end this process: a background shell has it ignored, and a debugger handles it."""
+    return signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler)
 
 
-def _end(text: str, code: int) -> None:
-    if "--debug" in sys.argv:
-        raise
-    print("favorbench:", *text.split(), file=sys.stderr)  # noqa: T201
-    sys.exit(code)
+def _gone(number: int, frame: object) -> None:
+    """Nothing is there to be saved; and an exception could be swallowed by whatever is being imported."""
+    _say("interrupted" if number == signal.SIGINT else "terminated")
+    os._exit(128 + number)
+
+
+def _say(text: str) -> None:
+    if sys.stderr is not None:
+        sys.stderr.write(f"favorbench: {text}\n")
+        sys.stderr.flush()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -184,6 +185,10 @@ MISTAKES = [
     (["export", "."], "give one of --csv and --parquet"),
     (["export", ".", "--csv"], "no manifest.json"),
     (["list", "mapps"], "is not one of"),
+    (["sweep", "--batch", "4,8"], "--batch: '4,8' given, allowed: one whole number from 1"),
+    (["sweep", "--batch", "0"], "--batch: '0' given, allowed: one whole number from 1"),
+    (["speed", "--device", "gpu"], "--device: 'gpu' given, allowed: cpu, cuda or cuda:N"),
+    (["theory", "trig", "--seed", "-1"], "greater than or equal to 0"),
     (["reproduce", "figure-1"], "is not one of"),
 ]
 
@@ -225,12 +230,48 @@ def test_any_flags_are_a_plan_or_one_clear_line(pairs):
     assert (code == 0 and out) or err.startswith("favorbench: ")
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.text(max_size=40) | st.sampled_from(['R="dlogd"', "R=[1,2]", "maps=['trig']", "scale=[[1]]", "trials=1e9"]))
-def test_any_file_is_a_plan_or_one_clear_line(text):
-    Path("any.toml").write_text(text, encoding="utf-8", errors="ignore")
-    code, _, err = run("sweep", "any.toml", "--dry-run")
-    assert code == 2 and err.startswith("favorbench: ") and "Traceback" not in err and "unexpected" not in err
+#: Values that keys of a scenario file may have, and some that they may not.
+RIGHT = {
+    "R": [8, [1, 2], "dlogd", "dlogd"], "maps": ["trig", ["trig", "positive"]], "samplers": ["iid", ["iid", "sobol"]],
+    "scale": [1, 1.0, [0.5, 2]], "trials": [1, 3], "seq_len": [8, [8, 16]], "redraw": ["R"], "causal": [True, False],
+}  # fmt: skip
+WRONG = {
+    "R": [0, "many", []], "maps": [[], 3, "tring"], "samplers": ["iidd"], "scale": [[[1]], -1], "trials": [1e9, "2", 0],
+    "seq_len": ["8"], "redraw": ["never"], "causal": ["yes"], "mapz": ["trig"], "seed": [-1],
+}  # fmt: skip
+ALWAYS = {"R": 4, "maps": "trig", "samplers": "iid"}
+
+
+def entries(values: dict[str, list[object]]) -> st.SearchStrategy[tuple[str, object]]:
+    return st.sampled_from([(key, value) for key, several in values.items() for value in several])
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(entries(RIGHT), max_size=5), st.lists(entries(WRONG), max_size=1), st.just("") | st.text(max_size=40))
+def test_any_file_is_a_plan_or_one_clear_line(right, wrong, more):
+    """A plan exactly if every key is right, and it is the plan of those keys; otherwise exit 2 and one line."""
+    keys = ALWAYS | dict(right) | dict(wrong)
+    text = "\n".join([*(f"{key} = {json.dumps(value)}" for key, value in keys.items()), more])
+    Path("any.toml").write_text(text, encoding="utf-8", errors="ignore", newline="\n")
+    try:
+        read = tomllib.loads(Path("any.toml").read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError:
+        read = None
+    code, out, err = run("sweep", "any.toml", "--dry-run", "--json")
+    if wrong or read != keys:
+        assert (code, out) == (2, "") and err.startswith("favorbench: any.toml") and err.count("\n") == 1
+        assert "Traceback" not in err and "unexpected" not in err
+        return
+    plan = json.loads(out)
+    assert (code, err) == (0, "") and plan["scenario"]["maps"] == listed(keys["maps"])
+    assert plan["scenario"]["samplers"] == listed(keys["samplers"])
+    sizes = len(listed(keys["R"])) if keys.get("redraw") == "R" else 1
+    cells = len(listed(keys.get("scale", 1))) * len(listed(keys.get("seq_len", 1))) * sizes
+    assert plan["draws"] == cells * keys.get("trials", 15)
+
+
+def listed(value: object) -> list[object]:
+    return value if isinstance(value, list) else [value]
 
 
 def test_a_closed_pipe_is_no_error():
@@ -343,6 +384,56 @@ def test_no_command_shows_the_help():
 def test_reproduce_prints_json():
     code, out, _ = run("reproduce", "kernel-trick", "--out", "blog", "--json")
     assert code == 0 and len(json.loads(out)["reports"][0]["claims"]) == 3
+
+
+def test_json_knows_no_infinity():
+    """An error that float64 cannot hold is expected of some, and is null, not the end of the command."""
+    arguments = ["theory", "positive", "iid", "--norm", "30", "-R", "16", "--draws", "0"]
+    code, out, err = run(*arguments, "--json")
+    assert (code, err) == (0, "") and json.loads(out)["points"][0]["closed_form"] is None
+    assert " inf " in run(*arguments)[1]
+    Path("infinite.py").write_text("import numpy as np\n\ndef inf(q, k, v):\n    return np.full(v.shape, np.inf)\n")
+    code, out, err = run("audit", "infinite:inf", "--runs", "6", "--json")
+    found = json.loads(out)["findings"]
+    assert (code, err) == (0, "") and found[0]["median"] is None and found[0]["fault"] is True
+    assert run("audit", "infinite:inf", "--runs", "6")[0] == 0
+
+
+def test_no_warning_of_a_library_reaches_the_user():
+    done = subprocess.run(
+        [*COMMAND, "theory", "positive", "iid", "--norm", "30", "-R", "16", "--draws", "50", "--out", "."],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_seed_gives_the_same_numbers_again_and_another_seed_others():
+    first, again, other = (
+        json.loads(run("theory", "trig", "--norm", "1", "-R", "16", "--draws", "50", "--seed", seed, "--json", "-q")[1])
+        for seed in ("3", "3", "4")
+    )
+    assert first == again and first["points"][0]["measured"] != other["points"][0]["measured"]
+    assert first["points"][0]["closed_form"] == other["points"][0]["closed_form"]
+
+
+def test_every_key_of_a_scenario_has_its_flag():
+    """Messages of the library name keys; a user of the command line reads the flags that he has typed."""
+    from favorbench.cli.flags import flags, with_flags
+    from favorbench.engine.scenario import Scenario
+
+    assert set(Scenario.model_fields) - set(flags()) == {"name", "title"}
+    assert with_flags("`num_projections` 3, `seq_len`, `head_dim` and `value_scale`: `nonsense`") == (
+        "-R 3, -L, -d and --value-scale: nonsense"
+    )
+
+
+def test_families_are_those_of_the_catalogue():
+    from favorbench.catalogue import FAMILIES
+
+    assert set(FAMILIES) == {"maps", "samplers", "inputs", "scenarios", "metrics", "baselines"}
+    for what in FAMILIES:
+        assert json.loads(run("list", what, "--json")[1])[what]
 
 
 def test_theory_and_its_mistakes():

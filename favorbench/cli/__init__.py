@@ -13,7 +13,8 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from types import FrameType
+from typing import NoReturn
 
 import typer
 
@@ -53,35 +54,68 @@ def main() -> NoReturn:
     debug = len(arguments) < len(sys.argv) - 1
     if sys.stdout is None or sys.stderr is None:  # closed by the caller
         sys.exit(2)
-    # Figures go to files: a backend that matplotlib does not know, or that has no screen, must not end a command.
-    os.environ.pop("MPLBACKEND", None)
+    _settle()
+    received: list[KeyboardInterrupt] = []
     try:
-        with _orderly_termination():
+        with _interruptions(received):
             code = app(arguments or ["--help"], prog_name="favorbench", standalone_mode=False)
             sys.stdout.flush()
+        if received or code == 130:  # Typer makes an exit code of them, and says nothing
+            raise received[0] if received else KeyboardInterrupt
         sys.exit(code if isinstance(code, int) else 0)
     except BaseException as error:
         if debug and not isinstance(error, SystemExit):
             raise
-        _end(error, arguments)
+        # Whatever else is raised after a signal was raised because of it: a library may wrap it.
+        _end(received[0] if received and not isinstance(error, SystemExit) else error, arguments)
+
+
+def _settle() -> None:
+    """What libraries read when they are loaded: the command line has its process for itself."""
+    # Figures go to files: a backend that matplotlib does not know must not end a command.
+    os.environ.pop("MPLBACKEND", None)
+    # All studies use one core. OpenBLAS would take memory for more, and where that is short try for it without end.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 @contextlib.contextmanager
-def _orderly_termination() -> Iterator[None]:
-    """SIGTERM raises Terminated inside: workers are ended, and what is computed is saved, as after Ctrl-C."""
+def _interruptions(received: list[KeyboardInterrupt]) -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt inside, and SIGTERM Terminated: workers end, and what is computed is saved.
 
-    def terminate(number: int, frame: Any) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough: what follows is the orderly end
-        raise Terminated
+    Not while a module is being imported: the import machinery swallows an exception, or leaves half a module. The
+    signal is then sent again a little later.
+    """
 
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGTERM"):
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if _importing(frame):
+            again = threading.Timer(0.02, signal.raise_signal, [number])
+            again.daemon = True
+            again.start()
+            return
+        received.append(KeyboardInterrupt() if number == signal.SIGINT else Terminated())
+        if number == signal.SIGTERM:
+            signal.signal(number, signal.SIG_IGN)  # once is enough: what follows is the orderly end
+        raise received[-1]
+
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, terminate)
+    usual = (signal.SIG_DFL, signal.default_int_handler)  # a background shell has them ignored: so it stays
+    numbers = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) in usual]
+    before = [(number, signal.signal(number, interrupt)) for number in numbers]
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+def _importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _end(error: BaseException, arguments: list[str]) -> NoReturn:
@@ -96,10 +130,10 @@ def _end(error: BaseException, arguments: list[str]) -> NoReturn:
         _fail(*ending(error))
     if isinstance(error, FavorbenchError):
         _fail(with_flags(text), 2)
-    if (cause := _lack_of_memory(error)) is not None:
-        _fail(f"not enough memory: {cause}; use a smaller -L, -R or -d, or fewer --workers", 2)
+    if said := _lack_of_memory(error):
+        _fail(said, 2)
     if isinstance(error, ImportError):
-        _fail(f"a library cannot be loaded: {_first_cause(error)}; install favorbench again", 2)
+        _fail(f"a library cannot be loaded: {_causes(error)[-1]}; install favorbench again", 2)
     if isinstance(error, UnicodeError):
         _fail(f"a name is not valid UTF-8: {text}", 2)
     if isinstance(error, OSError):
@@ -111,24 +145,24 @@ def _end(error: BaseException, arguments: list[str]) -> NoReturn:
     _fail(f"unexpected {type(error).__name__}: {text} (a bug: --debug shows where)", 2)
 
 
-def _lack_of_memory(error: BaseException) -> str | None:
-    """What could not be had, if that is memory: for an array, a library or a thread."""
-    chain = [error]
-    while cause := chain[-1].__cause__ or chain[-1].__context__:
-        chain.append(cause)
-    for one in chain:
-        text = " ".join(str(one).split())
-        no_more = isinstance(one, OSError) and one.errno == errno.ENOMEM
-        if isinstance(one, MemoryError) or no_more or any(words in text.lower() for words in _NO_MEMORY):
-            return text or "allocation failed"
-    return None
+def _lack_of_memory(error: BaseException) -> str:
+    """What could not be had, if that is memory: for an array, or already for a library or a thread."""
+    for cause in reversed(_causes(error)):  # the first cause knows best: libraries put pages of advice around it
+        text = " ".join(str(cause).split())
+        if any(words in text.lower() for words in _NO_MEMORY):
+            return f"not enough memory to load the libraries: {text}; allow more (ulimit -v), or end other programs"
+        if isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno == errno.ENOMEM):
+            reason = text or "allocation failed"
+            return f"not enough memory: {reason}; use a smaller -L, -R or -d, or fewer --workers"
+    return ""
 
 
-def _first_cause(error: BaseException) -> str:
-    """Why a library was not loaded, without the pages of advice that are put around it."""
-    while error.__cause__ or error.__context__:
-        error = error.__cause__ or error.__context__ or error
-    return " ".join(str(error).split()) or type(error).__name__
+def _causes(error: BaseException) -> list[BaseException]:
+    """An error, what it was raised for, and so on down to the first."""
+    causes = [error]
+    while before := causes[-1].__cause__ or causes[-1].__context__:
+        causes.append(before)
+    return causes
 
 
 def _discard_stdout() -> None:

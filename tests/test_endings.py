@@ -1,0 +1,198 @@
+"""How a command ends: interrupted, terminated, out of memory, on a system without POSIX; and what is said meanwhile."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import redirect_stderr
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from favorbench.console import progress, terminal
+
+COMMAND = [sys.executable, "-m", "favorbench"]
+LONG = ["sweep", "-R", "512", "-L", "512", "--trials", "2000", "--baselines", "uniform", "--out", "run"]
+
+#: Runs the command line in a process in which something happens when a module is first asked for.
+WHEN_ASKED_FOR = """
+import importlib, os, runpy, signal, sys
+
+class Happens:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r} and not self.__dict__.setdefault("done", False):
+            self.done = True
+            {what}
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
+sys.meta_path.insert(0, Happens())
+sys.argv = ["favorbench", *{arguments!r}]
+runpy.run_module("favorbench", run_name="__main__", alter_sys=True)
+"""
+
+
+def when_asked_for(module: str, what: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    code = WHEN_ASKED_FOR.format(module=module, what=what, arguments=list(arguments))
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+@pytest.mark.parametrize("module", ["typer", "favorbench.cli.sweep", "pydantic", "pandas"])
+def test_an_interruption_while_libraries_are_loaded_is_one_line(module, name, code):
+    """typer: the command line itself is still being loaded; pydantic, pandas: a command is."""
+    done = when_asked_for(module, f"os.kill(os.getpid(), signal.{name})", *LONG)
+    word = {"SIGINT": "interrupted", "SIGTERM": "terminated"}[name]
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith(f"favorbench: {word}") or done.stderr == f"{word} before a draw was saved in run\n"
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_ignored_interruption_stays_ignored():
+    """A background job of a shell, and what nohup starts, are not ended by another's Ctrl-C."""
+    arguments = ["sweep", "--maps", "positive", "-R", "4", "-L", "8", "-d", "2", "--trials", "1", "--out", "run", "-q"]
+    ignored = "signal.signal(signal.SIGINT, signal.SIG_IGN); os.kill(os.getpid(), signal.SIGINT)"
+    code = (
+        f"import os, signal, sys; {ignored}; sys.argv = {['favorbench', *arguments]!r}; import favorbench.__main__ as m"
+    )
+    code += "; m.main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def started(*arguments: str, until: str) -> subprocess.Popen[str]:
+    """A command in a process group of its own, once it has saved something."""
+    process = subprocess.Popen(
+        [*COMMAND, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    deadline = time.monotonic() + 60
+    while not list(Path().glob(until)):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    return process
+
+
+@pytest.mark.parametrize("whole_group", [True, False])
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_sigterm_saves_what_is_computed(workers, whole_group):
+    """As schedulers and shutdowns send it, to the process or to its group; multiprocessing has nothing to add."""
+    process = started(*LONG, "--workers", workers, until="run/trials/part-*")
+    (os.killpg if whole_group else os.kill)(process.pid, signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (143, "")
+    assert "terminated: " in err and "of 2000 draws are saved in run; the same command again resumes" in err
+    assert err.count("\n") == 1
+    assert int(err.split("terminated: ")[1].split()[0]) == pd.read_parquet("run/trials")["draw"].nunique() > 0
+
+
+def test_an_interrupted_reproduction_says_what_is_saved():
+    process = started("reproduce", "iid-vs-ortho", "--out", "blog", "--workers", "1", until="blog/runs/*/trials/part-*")
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    (run,) = Path("blog/runs").iterdir()
+    saved = pd.read_parquet(run / "trials")["draw"].nunique()
+    assert process.returncode == 130 and saved > 0
+    assert err == f"interrupted: {saved} of 180 draws are saved in {run}; the same command again resumes\n"
+
+
+@pytest.mark.parametrize("module", ["typer", "pydantic", "pandas"])
+def test_a_library_that_does_not_fit_into_memory_is_one_line(module):
+    what = "raise ImportError('libx.so.1: failed to map segment from shared object')"
+    done = when_asked_for(module, what, *LONG)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("favorbench: ") and done.stderr.count("\n") == 1
+    assert "libx.so.1: failed to map segment" in done.stderr and "memory" in done.stderr
+    assert "unexpected" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ulimit -v")
+def test_a_limit_on_memory_is_said():
+    done = subprocess.run(
+        ["bash", "-c", f"ulimit -v 200000; exec {' '.join([*COMMAND, *LONG])}"], capture_output=True, text=True
+    )
+    assert done.returncode == 2 and "Traceback" not in done.stderr and "(a bug" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("favorbench: not enough memory")
+
+
+#: Parts of Python that Windows does not have, as far as anything of ours could use them.
+NOT_EVERYWHERE = """
+import os, select, signal, sys
+for module, names in [
+    (select, ["poll", "epoll"]), (signal, ["SIGHUP", "SIGALRM", "setitimer", "pthread_kill", "pthread_sigmask"]),
+    (os, ["fork", "killpg", "getuid", "sched_getaffinity", "O_NONBLOCK", "mkfifo", "nice", "getloadavg"]),
+]:
+    for name in names:
+        if hasattr(module, name):
+            delattr(module, name)
+for name in ("fcntl", "termios", "resource", "pwd", "grp", "tty", "pty"):
+    sys.modules[name] = None
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["list", "maps"], ["sweep", "-R", "4", "-L", "16", "--trials", "1", "--out", "run"],
+     ["sweep", "-R", "4", "-L", "16", "--trials", "2", "--out", "run", "--workers", "2"]],
+)  # fmt: skip
+def test_nothing_needs_posix(arguments):
+    code = NOT_EVERYWHERE + f"sys.argv = {['favorbench', *arguments]!r}\n"
+    code += "if __name__ == '__main__':\n    from favorbench.__main__ import main\n    main()\n"
+    Path("elsewhere.py").write_text(code)
+    done = subprocess.run([sys.executable, "elsewhere.py"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+@pytest.mark.parametrize("reader", ["| true", "> /dev/full"])
+def test_the_end_of_a_reader_without_poll(reader):
+    """Where a closed pipe cannot be asked for, the failing write says it."""
+    code = "import select; del select.poll; import sys; sys.argv = ['favorbench', 'list', 'maps']; "
+    code += "from favorbench.__main__ import main; main()"
+    line = f'{sys.executable} -c "{code}" {reader}; echo ${{PIPESTATUS[0]}} >&2'
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
+    assert "Traceback" not in done.stderr and "unexpected" not in done.stderr
+
+
+def said(quiet: bool, seconds: float, *calls: tuple[object, ...]) -> list[str]:
+    """The lines of progress where stderr is no terminal and a minute lasts 50 ms."""
+    with pytest.MonkeyPatch.context() as patch, redirect_stderr(io.StringIO()) as err:
+        patch.setattr(terminal, "SECONDS_BETWEEN_LINES", 0.05)
+        with progress("sweep quick", quiet, "draws") as report:
+            for call in calls:
+                if report is not None:
+                    report(*call)
+            time.sleep(seconds)
+    return err.getvalue().splitlines()
+
+
+def test_a_line_a_minute_without_a_terminal():
+    """Also while one step lasts; none below a minute, none when quiet, none before there is anything to say."""
+    lines = said(False, 0.5, (20, 400), (120, 400))
+    assert 2 <= len(lines) <= 10 and all(line.startswith("sweep quick: 120 of 400 draws, about ") for line in lines)
+    assert said(False, 0.2, (3, 9, "trig/iid"))[0] == "sweep quick: 3 of 9 draws, trig/iid"
+    assert said(False, 0.0, (20, 400), (120, 400)) == said(True, 0.2, (20, 400)) == said(False, 0.2) == []
+
+
+def test_the_time_left_is_that_of_what_is_left():
+    """Draws that were there at the start took no time now."""
+    now = time.monotonic()
+    text = terminal._how_far("sweep", "draws", (now - 90, 100, 430, ""), (now, 130, 430, ""))
+    assert text == "sweep: 130 of 430 draws, about 15 min left"
+    assert [terminal.duration(s) for s in (41.2, 200, 9000)] == ["41 s", "3 min", "2.5 h"]
+
+
+def test_a_sweep_under_nohup_says_how_far_it_is():
+    code = "import sys; from favorbench.console import terminal; terminal.SECONDS_BETWEEN_LINES = 0.3; "
+    code += f"sys.argv = {['favorbench', *LONG]!r}; sys.argv[sys.argv.index('2000')] = '120'; "
+    code += "from favorbench.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0
+    lines = done.stderr.splitlines()
+    assert lines and all(line.startswith("sweep quick: ") and " of 120 draws" in line for line in lines)
