@@ -1,7 +1,7 @@
 """What a sampler is: a law of omega, whose rows are the projections."""
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -36,7 +36,7 @@ class Sampler(ABC):
         if stated is not None and not isinstance(stated, property):
             cls.coupling = coupling_of(stated, cls.__name__)
 
-    def __new__(cls, *_: Any, **__: Any) -> Self:
+    def __new__(cls, *_: Any, **__: Any):
         """Raises ScenarioError for a class that states no coupling."""
         if not hasattr(cls, "coupling"):
             raise ScenarioError(f"sampler {cls.__name__} states no coupling; allowed: {', '.join(map(repr, WORDS))}")
