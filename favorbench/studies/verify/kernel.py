@@ -133,11 +133,12 @@ def _gated(feature_map: FeatureMap, setting: Setting, values: np.ndarray) -> tup
 def z_of_mean(values: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """z of the mean of values (draws, ...) against target (...), and the relative standard errors.
 
-    Where the values do not vary at all, the difference is compared with rounding.
+    Where the values do not vary at all, the difference is compared with rounding: of features, whose products add up to
+    as much at a pair whose kernel is about 0 as elsewhere.
     """
     error = np.mean(values, axis=0) - target
     standard_error = np.std(values, axis=0, ddof=1) / np.sqrt(len(values))
-    rounding = np.maximum(1e-12 * np.abs(target), np.finfo(float).tiny)
+    rounding = max(1e-12 * float(np.max(np.abs(target))), np.finfo(float).tiny)
     return error / np.maximum(standard_error, rounding), standard_error / np.abs(target)
 
 
