@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from favorbench.cli.app import Json, Quiet, app, print_json
-from favorbench.cli.flags import FLAGS
+from favorbench.cli.flags import numbers
 from favorbench.errors import ScenarioError
 
 if TYPE_CHECKING:
     from favorbench.studies.kernel.points import Points
-
-FLAGS.update({"sigma": "--sigma", "degree": "--degree", "constant": "--constant", "num_points": "--num-points"})
 
 
 @app.command()
@@ -72,7 +70,6 @@ def kernel(
     closed form of what is expected.
     """
     from favorbench import console
-    from favorbench.engine.scenario import numbers
     from favorbench.registry import split_list
     from favorbench.studies.kernel import figure as gram_figure
     from favorbench.studies.kernel.study import study
