@@ -117,3 +117,15 @@ def test_the_oracle_is_attention():
     output, condition = attention_of(kernel_of(asked), value, seen)
     np.testing.assert_allclose(np.asarray(output, float), np.asarray(expected, float), rtol=0, atol=1e-10)
     assert np.all(condition >= 1)
+
+
+@pytest.mark.parametrize("spec", ["trig", "hybrid", "positive", "hyperbolic", "maclaurin(exact=2)", "exp-tutorial"])
+@pytest.mark.parametrize("falling", [False, True])
+def test_a_key_that_dwarfs_what_came_before_it_in_its_chunk_hides_nothing(spec, falling, monkeypatch):
+    """Scales that grow by exp(1800) within a chunk (or fall): every row has its digits, where 0/0 was."""
+    case = Case(131, 1, 3.0, 60.0, 6, causal=True)
+    if falling:
+        arrays = Case.arrays
+        monkeypatch.setattr(Case, "arrays", lambda self: (arrays(self)[0], arrays(self)[1][::-1], arrays(self)[2]))
+    found = compared(spec, case)
+    assert found.worst <= 1 and found.share > 0.5

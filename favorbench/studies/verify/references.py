@@ -27,7 +27,7 @@ DIM = 6
 def measure(seed: int) -> list[Measurement]:
     """All references."""
     baselines = [measurement for member in BASELINES for measurement in _baseline(member(), seed)]
-    return [_exact(seed), _causal(seed), exact_features(seed), *baselines, *_metrics(seed)]
+    return [_exact(seed), _causal(seed), exact_features(seed), *baselines, *metrics(seed)]
 
 
 def _drawn(seed: int, name: str, queries: int, length: int, scale: float, dim: int = 3) -> Inputs:
@@ -199,7 +199,7 @@ def _sum_squares(a: np.ndarray) -> float:
     return math.fsum(float(x) ** 2 for x in a.ravel())
 
 
-def _metrics(seed: int) -> Iterator[Measurement]:
+def metrics(seed: int) -> Iterator[Measurement]:
     """Every metric of several estimates at once, one of which has failed: its error is infinite, never small."""
     rng = stream(seed, "verify", "metrics")
     exact, uniform, normaliser = (
