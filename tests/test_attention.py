@@ -10,6 +10,7 @@ from favorbench.attention.linear import attention_estimates
 from favorbench.errors import InputError, ScenarioError
 from favorbench.maps import MAPS, Sample
 from favorbench.numerics import arrays
+from favorbench.studies.verify.attention import Shifted
 
 
 def dense(query, key, value):
@@ -119,6 +120,10 @@ def test_permuting_keys_and_shifting_their_log_scale_change_nothing(rng, member)
     result = fb.linear_attention(q, k, v, sample, map=member.name)
     permuted = fb.linear_attention(q, k[order], v[order], sample, map=member.name)
     np.testing.assert_allclose(permuted, result, rtol=1e-9, atol=1e-11)
+    fitted = member().fit(q * 4**-0.25, k * 4**-0.25, sample.omega)
+    for shift in (-40.0, 3.0, 600.0):  # near and far branch of the sums
+        shifted = fb.linear_attention(q, k, v, sample, map=Shifted(fitted, shift))
+        np.testing.assert_allclose(shifted, result, rtol=1e-9, atol=1e-11)
 
 
 def test_float32_is_near_float64(rng):

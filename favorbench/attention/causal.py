@@ -1,11 +1,13 @@
 """Causal attention: every query sees the keys up to its own position. Exact, and linear as chunked prefix sums."""
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from array_api_compat import device
 
 from favorbench.attention.estimator import Estimate, Estimator
+from favorbench.maps import Sample
 from favorbench.numerics.arrays import Array, Features, array_namespace, projected
 from favorbench.numerics.logsum import Accumulator, accumulate, joined, merge, prefix_sums, quotient, with_ones
 
@@ -29,6 +31,31 @@ def causal_exact_attention(query: Array, key: Array, value: Array, positions: np
     return xp.concat(outputs, axis=-2)
 
 
+class _Chunk(NamedTuple):
+    """Positions treated together: their queries and keys, scaled, the projections of both, [value, 1], and where the
+    queries (rows of all of them) and keys are in the sequence."""
+
+    x: Array
+    y: Array
+    of_query: Array
+    of_key: Array
+    values: Array
+    rows: slice
+    positions: np.ndarray
+    keys: slice
+
+    def halves(self) -> Iterator["_Chunk"]:
+        """The same positions in two chunks."""
+        count = self.keys.stop - self.keys.start
+        cut = int(np.searchsorted(self.positions, self.keys.start + count // 2))
+        for keys, rows in ((slice(0, count // 2), slice(0, cut)), (slice(count // 2, count), slice(cut, None))):
+            x, of_query = self.x[..., rows, :], self.of_query[..., rows, :]
+            y, of_key, values = (a[..., keys, :] for a in (self.y, self.of_key, self.values))
+            positions, first = self.positions[rows], self.rows.start + (rows.start or 0)
+            where = slice(self.keys.start + keys.start, self.keys.start + keys.stop)
+            yield _Chunk(x, y, of_query, of_key, values, slice(first, first + len(positions)), positions, where)
+
+
 def causal_outputs(
     query: Array,
     key: Array,
@@ -44,34 +71,62 @@ def causal_outputs(
     features are taken relative to the largest key up to the end of its chunk. O(L) time, no L x R x d_v array.
     Katharopoulos et al. 2020, arXiv 2006.16236, eq. (9)-(12).
     """
-    xp, scale = array_namespace(query), query.shape[-1] ** -0.25
-    right = with_ones(value)
+    scale, right = query.shape[-1] ** -0.25, with_ones(value)
     positions = np.arange(query.shape[-2]) if positions is None else positions
     summaries: list[Sequence[Accumulator]] = [() for _ in estimators]
     for keys in chunks(key.shape[-2]):
         rows = slice(*(int(i) for i in np.searchsorted(positions, (keys.start, keys.stop))))
         x, y, values = query[..., rows, :] * scale, key[..., keys, :] * scale, right[..., keys, :]
-        of_query, of_key = projected(x, omega), projected(y, omega)
+        chunk = _Chunk(x, y, projected(x, omega), projected(y, omega), values, rows, positions[rows], keys)
         for index, estimator in enumerate(estimators):
-            feature_map, sample = estimator.map, estimator.sample(omega)
-            width = sample.omega.shape[-2]
-            blocks = [b.transposed() for b in feature_map.key_features(y, of_key[..., :width], sample)]
-            past = summaries[index]
-            summaries[index] = present = [
-                merge(past[i] if past else None, accumulate(None, block, values)) for i, block in enumerate(blocks)
-            ]
-            if rows.start == rows.stop:
-                continue
-            queries = feature_map.query_features(x, of_query[..., :width], sample)
-            factors = [
-                _past_and_own(past[i] if past else None, now.log_peak, block, values)
-                for i, (now, block) in enumerate(zip(present, blocks, strict=True))
-            ]
-            sums = prefix_sums(*joined(queries, [now.log_peak for now in present], factors), estimator.sizes)
-            before, kernel = sums.total[..., : values.shape[-1]], sums.total[..., values.shape[-1] :]
-            seen = visible(positions[rows], keys, kernel)
-            own = xp.where(seen, kernel, xp.zeros_like(kernel)) @ values
-            yield Estimate(index, rows, *quotient(sums._replace(total=before + own)))
+            summaries[index], found = _chunk_sums(estimator, estimator.sample(omega), summaries[index], chunk)
+            for where, sums in found:
+                yield Estimate(index, where, *quotient(sums))
+
+
+def _chunk_sums(
+    estimator: Estimator, sample: Sample, past: Sequence[Accumulator], chunk: _Chunk
+) -> tuple[Sequence[Accumulator], list[tuple[slice, Accumulator]]]:
+    """The summary of all keys up to the chunk's end, and the sums of its queries for every R, rows by rows.
+
+    A later key of the chunk may be so much larger than all that a query sees that these underflow beside it: then the
+    two halves of the chunk are taken one after the other, and their halves, as far as it needs.
+    """
+    xp, width = array_namespace(chunk.values), sample.omega.shape[-2]
+    blocks = [b.transposed() for b in estimator.map.key_features(chunk.y, chunk.of_key[..., :width], sample)]
+    present = [
+        merge(past[i] if past else None, accumulate(None, block, chunk.values)) for i, block in enumerate(blocks)
+    ]
+    if chunk.rows.start == chunk.rows.stop:
+        return present, []
+    queries = estimator.map.query_features(chunk.x, chunk.of_query[..., :width], sample)
+    factors = [
+        _past_and_own(past[i] if past else None, now.log_peak, block, chunk.values)
+        for i, (now, block) in enumerate(zip(present, blocks, strict=True))
+    ]
+    sums = prefix_sums(*joined(queries, [now.log_peak for now in present], factors), estimator.sizes)
+    columns = chunk.values.shape[-1]
+    before, kernel = sums.total[..., :columns], sums.total[..., columns:]
+    seen = visible(chunk.positions, chunk.keys, kernel)
+    own = xp.where(seen, kernel, xp.zeros_like(kernel)) @ chunk.values
+    sums = sums._replace(total=before + own)
+    if len(range(chunk.keys.start, chunk.keys.stop)) == 1 or not _underflows(sums.total[..., -1:]):
+        return present, [(chunk.rows, sums)]
+    found, summary = [], past
+    for half in chunk.halves():
+        summary, more = _chunk_sums(estimator, sample, summary, half)
+        found += more
+    return summary, found
+
+
+def _underflows(normaliser: Array) -> bool:
+    """Whether any is so small that terms of it may have been lost below the smallest number.
+
+    Not in float16, whose factors are divided by their largest: small normalisers are common there.
+    """
+    xp = array_namespace(normaliser)
+    limits = xp.finfo(normaliser.dtype)
+    return limits.max > 1e5 and bool(xp.any(xp.abs(normaliser) < limits.smallest_normal / limits.eps))
 
 
 def _past_and_own(past: Accumulator | None, log_peak: Array, keys: Features, values: Array) -> Array:

@@ -23,7 +23,7 @@ class Accumulator(NamedTuple):
     log_peak: Float[Array, "*batch n 1"]
     total: Float[Array, "*batch n columns"]
 
-    def times(self, factor: float) -> "Accumulator":
+    def times(self, factor: int | float) -> "Accumulator":
         """The sum times a positive factor."""
         return self._replace(log_peak=self.log_peak + math.log(factor))
 

@@ -17,12 +17,17 @@ from favorbench.registry import label
 from favorbench.samplers import Sampler
 from favorbench.studies.verify import dense
 from favorbench.studies.verify.checks import NOT_MEASURABLE, Measurement, largest, merged
+from favorbench.studies.verify.rows import unit
 
 EPS = float(np.finfo(float).eps)
 
 
 class Case(NamedTuple):
-    """Scaled queries and keys of about these norms, their means away from 0, and values; causal: as many as keys."""
+    """Scaled queries and keys of these norms, their means away from 0, and values; causal: as many queries as keys.
+
+    Keys of one norm: at large norms a shorter one would have all the weight, and hide what becomes of the others. Under
+    a mask they grow to that norm, so that running maxima move from chunk to chunk.
+    """
 
     head_dim: int
     num_queries: int
@@ -42,10 +47,11 @@ class Case(NamedTuple):
         shapes = ((self.num_queries, self.query_norm), (self.num_keys, self.key_norm))
         means = rng.standard_normal((2, 1, self.head_dim))
         x, y = (
-            norm * (rng.standard_normal((count, self.head_dim)) + mean) / np.sqrt(2 * self.head_dim)
+            norm * unit(rng.standard_normal((count, self.head_dim)) + mean)
             for (count, norm), mean in zip(shapes, means, strict=True)
         )
-        return unscaled * x, unscaled * y, rng.standard_normal((self.num_keys, 3))
+        growth = np.linspace(0.5, 1.0, self.num_keys)[:, None] if self.causal else 1.0
+        return unscaled * x, unscaled * growth * y, rng.standard_normal((self.num_keys, 3))
 
 
 #: Norms of trained heads and far beyond, equal and not; every branch of the sums for small logs and for large ones.
@@ -54,11 +60,13 @@ CASES = (
     Case(1, 9, 30, 4.0, 6.0, 8),
     Case(3, 9, 30, 0.1, 20.0, 10),
     Case(24, 9, 33, 20.0, 5.0, 30),
+    Case(24, 9, 33, 2.0, 20.0, 30),
 )
 #: The same under a mask, the last chunk cut short: several chunks, or one position in the second.
 CAUSAL_CASES = (
     Case(8, 2 * CHUNK + 3, 2 * CHUNK + 3, 1.0, 1.0, 12, causal=True),
-    Case(3, CHUNK + 1, CHUNK + 1, 4.0, 10.0, 6, causal=True),
+    Case(3, CHUNK + 1, CHUNK + 1, 1.0, 8.0, 6, causal=True),
+    Case(24, 2 * CHUNK, 2 * CHUNK, 1.0, 20.0, 6, causal=True),
 )
 
 
