@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import floor, loop, plain
+from benchmarks.tables import EXPERIMENTS, SIZES, TABLE, Study, studies
 from favorbench.attention.estimator import Estimator
 from favorbench.attention.linear import attention_estimates
 from favorbench.engine.plan import Draw, plan
@@ -22,17 +23,6 @@ from favorbench.engine.trial import run_draws
 from favorbench.maps import get_map
 from favorbench.numerics.machine import Rates, one_core
 from favorbench.run import sweep
-
-SIZES = ",".join(str(r) for r in range(16, 193, 16))
-#: The blog post's two experiments: trig with both samplers at scale 1, trig and positive with orthogonal rows at 1.5.
-EXPERIMENTS = (
-    {"maps": "trig", "samplers": "iid,orthogonal", "scale": "1.0", "value_scale": 1.0},
-    {"maps": "trig,positive", "samplers": "orthogonal", "scale": "1.5", "value_scale": 1.5},
-)
-#: The table that a user's own loop would make.
-TABLE = ({"maps": "positive,trig", "samplers": "iid,orthogonal"},)
-
-Study = tuple[Scenario, tuple[Draw, ...]]
 
 
 @dataclass(frozen=True)
@@ -56,12 +46,6 @@ class Ratio:
         word = "at most" if self.most else "at least"
         verdict = "met" if self.share() >= 1 else "NOT MET"
         return f"{self.name}: {spread(self.values)} (target {word} {self.target:g}: {verdict})"
-
-
-def studies(trials: int, experiments: tuple[dict, ...]) -> list[Study]:
-    common = {"num_projections": SIZES, "seq_len": "1024", "head_dim": "16", "trials": trials, "baselines": "uniform"}
-    scenarios = [load_scenario("quick", common | experiment) for experiment in experiments]
-    return [(scenario, plan(scenario)) for scenario in scenarios]
 
 
 def sweep_table(scenario: Scenario, draws: tuple[Draw, ...]) -> plain.Table:

@@ -5,6 +5,7 @@ import sys
 import numpy as np
 
 from benchmarks.plain import FEATURES, Table
+from benchmarks.tables import TABLE, studies
 from favorbench.engine.plan import Draw
 from favorbench.engine.scenario import Scenario
 from favorbench.inputs import get_input
@@ -44,8 +45,6 @@ def table(scenario: Scenario, draws: tuple[Draw, ...]) -> Table:
 
 def main() -> None:
     """A script of its own: makes the table of so many draws and prints the median of each cell."""
-    from benchmarks.__main__ import TABLE, studies
-
     ((scenario, draws),) = studies(int(sys.argv[1]), TABLE)
     cells: dict[tuple, list[float]] = {}
     for (_, *cell), mse in table(scenario, draws).items():

@@ -72,6 +72,8 @@ def build(
 
     Raises ScenarioError, naming what was given, what is allowed and the nearest name.
     """
+    if not isinstance(spec, str):
+        raise ScenarioError(f"{kind}: {shown(spec)} given; allowed: a name, or an object of favorbench.{base.__name__}")
     by_name = {member.name: member for member in members}
     by_prefix = {transform.prefix: transform for transform in transforms}
     parsed = _parsed(kind, spec, by_name, by_prefix)

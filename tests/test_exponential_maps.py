@@ -31,7 +31,7 @@ def points(seed=0, n=40, length=30, dim=6):
 
 
 def parameters(member, x, y) -> Dense:
-    found = member().fit(x, y, None).parameters
+    found = member().fit(x, y, x).parameters
     assert isinstance(found, Dense)
     return found
 
@@ -53,7 +53,7 @@ def estimates(feature_map, x, y, omega):
 def test_mean_variance_and_covariances_are_integrals(member):
     """E f(x) g(y) = exp(x.y), the second moment, E over w and -w, and E f(x)^2 g(y_j) g(y_l), by quadrature in 2 d."""
     x, y = (0.6 * a for a in points(1, n=5, length=4, dim=2))
-    feature_map, (omega, weights) = member().fit(x, y, None), quadrature(2, nodes=80)
+    feature_map, (omega, weights) = member().fit(x, y, x), quadrature(2, nodes=80)
     kernel = np.exp(x @ y.T)
     values = estimates(feature_map, x, y, omega) / kernel
     np.testing.assert_allclose(np.tensordot(weights, values, 1), 1.0, rtol=1e-10)
@@ -206,7 +206,7 @@ def test_measured_variances_are_the_declared_ones(member):
     """By sampling, on pairs inside the gate; a map with another rho is refuted on the same draws."""
     x, y = (0.35 * a for a in points(6, n=6, length=6))
     rng, draws, size = np.random.default_rng(0), 4000, 50
-    feature_map = member().fit(x, y, None)
+    feature_map = member().fit(x, y, x)
     omega = rng.normal(size=(draws, size, 6))
     relative = fb.kernel_estimate(x, y, Sample(omega), feature_map) / np.exp(x @ y.T)
     inside = draws_needed(feature_map, x, y) <= draws * size
@@ -229,7 +229,7 @@ def test_pair_terms_hold_for_orthogonal_rows():
     orthogonal = get_sampler("orthogonal")
     omega = np.stack([orthogonal.sample(child, 6, 6) for child in rng.spawn(draws)])
     for member in (OPRF, SADERF, ADERF):
-        feature_map = member().fit(x, y, None)
+        feature_map = member().fit(x, y, x)
         relative = fb.kernel_estimate(x, y, Sample(omega), feature_map) / np.exp(x @ y.T)
         inside = draws_needed(feature_map, x, y) <= 6 * draws
         deviation = (relative - 1.0)[:, inside]
@@ -248,7 +248,7 @@ def test_the_target_for_rows_of_one_norm_is_the_mean_over_the_sphere(member):
     x, y = (0.8 * a for a in points(7, n=4, length=3, dim=2))
     angle, norm = np.linspace(0, 2 * np.pi, 200, endpoint=False), 1.7
     omega = norm * np.stack([np.cos(angle), np.sin(angle)], axis=-1)
-    feature_map = member().fit(x, y, None)
+    feature_map = member().fit(x, y, x)
     mean = np.mean(estimates(feature_map, x, y, omega), axis=0)
     np.testing.assert_allclose(feature_map.target_kernel(x, y, FixedNormRows(norm)), mean, rtol=1e-10)
 

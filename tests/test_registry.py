@@ -290,6 +290,12 @@ def test_nothing_is_too_deep_or_too_long_for_one_short_line(spec, said):
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
 
 
+def test_what_is_no_text_is_refused():
+    for spec in (3, None, Positive, np.zeros(2)):
+        with pytest.raises(ScenarioError, match=r"given; allowed: a name, or an object of favorbench\.Sampler"):
+            build("sampler", spec, SAMPLERS, Sampler)  # pyright: ignore[reportArgumentType]
+
+
 def test_a_list_of_ten_million_characters_is_split_at_once():
     start = time.perf_counter()
     assert split_list("x" * 10_000_000) == ["x" * 10_000_000]

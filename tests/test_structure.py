@@ -1,6 +1,9 @@
 """The shape of the code: imports run one way, start-up is light, public names and registries are complete."""
 
 import ast
+import importlib
+import inspect
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +12,12 @@ import numpy as np
 import pytest
 
 import favorbench as fb
+from favorbench import maps, samplers
+from favorbench.inputs import INPUTS, InputLaw
 from favorbench.kernels import softmax_kernel
-from favorbench.maps import MAPS
-from favorbench.samplers import SAMPLERS
+from favorbench.maps import MAPS, FeatureMap
+from favorbench.samplers import SAMPLERS, Sampler
+from favorbench.studies.kernel.targets import KERNELS, Kernel
 from tests.conftest import REPOSITORY
 
 #: Top to bottom: a module imports only from those above it (and from its own package).
@@ -40,6 +46,12 @@ def test_imports_run_one_way():
         assert home in ORDER, f"{path} has no place in the order"
         for other in imports_of(path) - {home}:
             assert ORDER.index(other) < ORDER.index(home), f"{path.name} imports {other}, which stands below it"
+
+
+def test_no_benchmark_imports_the_program_that_runs_them():
+    for path in (REPOSITORY / "benchmarks").glob("*.py"):
+        modules = {n.module for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.ImportFrom)}
+        assert "benchmarks.__main__" not in modules
 
 
 @pytest.mark.parametrize(
@@ -80,6 +92,56 @@ def imported_by(code: str) -> set[str]:
 def test_shapes_in_signatures_are_checked_here():
     with pytest.raises(Exception, match=r"(?s)softmax_kernel.*x: Float"):
         softmax_kernel(np.zeros(3), np.zeros((2, 3)))
+    with pytest.raises(Exception, match=r"(?s)Positive.features.*projection: Float"):
+        MAPS[2]().features(np.zeros((4, 3)), np.zeros((5, 2)), fb.Sample(np.zeros((2, 3))))
+    with pytest.raises(Exception, match=r"(?s)relative_variance.*y: Float"):
+        MAPS[2]().relative_variance(np.zeros((4, 3)), np.zeros((4, 2)), 1)
+
+
+#: Concrete classes that are no members, and why.
+NO_MEMBERS = {
+    "WrappedMap": "what transforms and controls derive from",
+    "TimesNorm": "a map of exp(x.y) as one of the Gaussian kernel",
+    "Explicit": "of the polynomial kernel: in Polynomial.map",
+    "PolynomialSketch": "of the polynomial kernel: in Polynomial.map",
+    "_Plain": "a map's features without its stabilisers, for verify",
+    "PerformerSampler": "another's, for audit",
+    "ClaimedMap": "a control", "PerKeyRowMax": "a control", "MissingNormalisation": "a control",
+    "HyperbolicHalf": "a control", "ClaimedSampler": "a control", "ChiSquareNorms": "a control",
+    "RepeatedBlocks": "a control",
+}  # fmt: skip
+
+FAMILIES = [
+    (FeatureMap, {*MAPS, *maps.TRANSFORMS}), (Sampler, {*SAMPLERS, *samplers.TRANSFORMS}),
+    (fb.Baseline, set(fb.BASELINES)), (InputLaw, set(INPUTS)), (Kernel, set(KERNELS)),
+]  # fmt: skip
+
+
+def defined_classes() -> set[type]:
+    """Every class that a module of the package defines, whether anything imports that module or not."""
+    found = set()
+    for module in pkgutil.walk_packages(fb.__path__, "favorbench."):
+        if module.name != "favorbench.__main__":
+            members = inspect.getmembers(importlib.import_module(module.name), inspect.isclass)
+            found |= {cls for _, cls in members if cls.__module__ == module.name}
+    return found
+
+
+def forgotten(base: type, registered: set[type]) -> set[str]:
+    members = {cls for cls in defined_classes() if issubclass(cls, base) and not inspect.isabstract(cls)}
+    return {cls.__name__ for cls in members - registered}
+
+
+@pytest.mark.parametrize(("base", "registered"), FAMILIES, ids=[base.__name__ for base, _ in FAMILIES])
+def test_a_member_that_is_defined_is_registered(base, registered):
+    """And the control: one that is taken out of its tuple is missed."""
+    assert forgotten(base, registered) <= set(NO_MEMBERS)
+    for member in registered:
+        assert member.__name__ in forgotten(base, registered - {member})
+
+
+def test_what_is_said_to_be_no_member_is_there():
+    assert set(NO_MEMBERS) <= {cls.__name__ for cls in defined_classes()}
 
 
 def test_public_names_are_complete_and_importable():

@@ -10,9 +10,20 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from favorbench.numerics.arrays import Array, Features
+from favorbench.numerics.shapes import Float
 from favorbench.samplers.laws import PairLaw, RowLaw
 
 Randomness = Literal["omega", "own", "none"]
+
+#: Shapes of what maps are given, and answer: queries or keys, scaled; keys where they stand beside queries; omega; its
+#: products with the tokens; one number for each pair of a query and a key, and of two keys.
+Tokens = Float[Array, "*batch n d"]
+OneToken = Float[Array, "1 d"]
+Keys = Float[Array, "*batch l d"]
+Omega = Float[Array, "*draws R d"]
+Projection = Float[Array, "*draws n R"]
+Pairs = Float[Array, "*batch n l"]
+KeyPairs = Float[Array, "l l"]
 
 Value = TypeVar("Value")
 
@@ -93,18 +104,18 @@ class FeatureMap(ABC):
         return type(self).draw_extra is not FeatureMap.draw_extra
 
     @abstractmethod
-    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         """Blocks of features of the rows of x, each with one column per projection (or fixed).
 
         x: (..., n, d), scaled. projection: (..., n, R) = x @ omega.T. sample: omega, (..., R, d), and what
         ``draw_extra`` gave; leading axes are independent samples.
         """
 
-    def query_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def query_features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         """Features of queries; the same as those of keys unless the map is asymmetric."""
         return self.features(x, projection, sample)
 
-    def key_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def key_features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         """Features of keys."""
         return self.features(x, projection, sample)
 
@@ -119,11 +130,11 @@ class FeatureMap(ABC):
         """
         return None
 
-    def fit(self, x: Array, y: Array, omega: Array) -> "FeatureMap":
+    def fit(self, x: Tokens, y: Keys, omega: Omega) -> "FeatureMap":
         """The map with the parameters it takes from the data (scaled queries x and keys y); itself by default."""
         return self
 
-    def ready(self, x: Array, y: Array) -> "FeatureMap":
+    def ready(self, x: Tokens, y: Keys) -> "FeatureMap":
         """The map whose features ``kernel_estimate`` takes and the closed forms describe; itself by default.
 
         A map that has no features before ``fit`` takes its parameters from these x and y, if it has none yet.
@@ -131,24 +142,24 @@ class FeatureMap(ABC):
         return self
 
     @abstractmethod
-    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
         """What the kernel estimate really estimates, its mean over omega: (n, l) for x (n, d), y (l, d).
 
         For N(0, I) rows and an unbiased map it is exp(x.y).
         """
 
-    def relative_variance(self, x: Array, y: Array, num_projections: int) -> Array | None:
+    def relative_variance(self, x: Tokens, y: Keys, num_projections: int) -> Pairs | None:
         """Var(kernel estimate) / target^2 under independent N(0, I) rows, (n, l); None where none is known."""
         return None
 
-    def pair_argument(self, x: Array, y: Array) -> Array | None:
+    def pair_argument(self, x: Tokens, y: Keys) -> Pairs | None:
         """s = |x + y|^2 for maps of exp(w.(x + y)), -|x - y|^2 for maps of cos(w.(x - y)): (n, l); None for others.
 
         What the dependence between rows acts on, and what the second moment of an estimate depends on.
         """
         return None
 
-    def pair_moment(self, x: Array, y: Array, pair: PairLaw) -> Array | None:
+    def pair_moment(self, x: Tokens, y: Keys, pair: PairLaw) -> Pairs | None:
         """E k(w) k(w') / exp(x.y)^2, with k(w) the estimate of one row alone and (w, w') of the law ``pair``: (n, l).
 
         1 for independent N(0, I) rows. The default is right for maps of exp(w.(x + y)) and cos(w.(x - y)); a map that
@@ -159,7 +170,7 @@ class FeatureMap(ABC):
             return None
         return (pair.even(s) if self.even else pair.sum(s)) * np.exp(-s)
 
-    def covariance(self, x: Array, y: Array) -> Array | None:
+    def covariance(self, x: OneToken, y: Keys) -> KeyPairs | None:
         """Relative covariance of the estimates of a query x (1, d) with keys y (l, d), one projection, iid: (l, l)."""
         return None
 
@@ -208,13 +219,13 @@ class WrappedMap(FeatureMap):
     def draws_extra(self) -> bool:
         return self.wrapped.draws_extra
 
-    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         return self.wrapped.features(x, projection, sample)
 
-    def query_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def query_features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         return self.wrapped.query_features(x, projection, sample)
 
-    def key_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def key_features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         return self.wrapped.key_features(x, projection, sample)
 
     def num_features(self, num_projections: int, head_dim: int) -> int:
@@ -223,23 +234,23 @@ class WrappedMap(FeatureMap):
     def draw_extra(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray | None:
         return self.wrapped.draw_extra(rng, num_projections, head_dim)
 
-    def fit(self, x: Array, y: Array, omega: Array) -> "WrappedMap":
+    def fit(self, x: Tokens, y: Keys, omega: Omega) -> "WrappedMap":
         return dataclasses.replace(self, wrapped=self.wrapped.fit(x, y, omega))
 
-    def ready(self, x: Array, y: Array) -> "WrappedMap":
+    def ready(self, x: Tokens, y: Keys) -> "WrappedMap":
         return dataclasses.replace(self, wrapped=self.wrapped.ready(x, y))
 
-    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
         return self.wrapped.target_kernel(x, y, rows)
 
-    def relative_variance(self, x: Array, y: Array, num_projections: int) -> Array | None:
+    def relative_variance(self, x: Tokens, y: Keys, num_projections: int) -> Pairs | None:
         return self.wrapped.relative_variance(x, y, num_projections)
 
-    def pair_argument(self, x: Array, y: Array) -> Array | None:
+    def pair_argument(self, x: Tokens, y: Keys) -> Pairs | None:
         return self.wrapped.pair_argument(x, y)
 
-    def pair_moment(self, x: Array, y: Array, pair: PairLaw) -> Array | None:
+    def pair_moment(self, x: Tokens, y: Keys, pair: PairLaw) -> Pairs | None:
         return self.wrapped.pair_moment(x, y, pair)
 
-    def covariance(self, x: Array, y: Array) -> Array | None:
+    def covariance(self, x: OneToken, y: Keys) -> KeyPairs | None:
         return self.wrapped.covariance(x, y)

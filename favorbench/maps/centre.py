@@ -6,7 +6,19 @@ from typing import ClassVar
 import numpy as np
 
 from favorbench.errors import InputError
-from favorbench.maps.base import FeatureMap, Sample, WrappedMap, with_values
+from favorbench.maps.base import (
+    FeatureMap,
+    KeyPairs,
+    Keys,
+    Omega,
+    OneToken,
+    Pairs,
+    Projection,
+    Sample,
+    Tokens,
+    WrappedMap,
+    with_values,
+)
 from favorbench.numerics.arrays import Array, Features, array_namespace
 from favorbench.samplers.laws import PairLaw, RowLaw
 
@@ -41,47 +53,47 @@ class Centre(WrappedMap):
     def takes_data(self) -> bool:
         return True
 
-    def fit(self, x: Array, y: Array, omega: Array) -> "Centre":
+    def fit(self, x: Tokens, y: Keys, omega: Omega) -> "Centre":
         means = _means(x, y)
         return with_values(self, means=means, wrapped=self.wrapped.fit(x - means.query, y - means.key, omega))
 
-    def ready(self, x: Array, y: Array) -> "Centre":
+    def ready(self, x: Tokens, y: Keys) -> "Centre":
         means = _means(x, y) if self.means is None else self.means
         return with_values(self, means=means, wrapped=self.wrapped.ready(x - means.query, y - means.key))
 
-    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         return self.query_features(x, projection, sample)
 
-    def query_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def query_features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         means = self._fitted()
         moved = x - means.query
         blocks = self.wrapped.query_features(moved, _less(projection, means.query, sample), sample)
         factor = _dot(moved, means.key)
         return tuple(block.times(factor) for block in blocks)
 
-    def key_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def key_features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         means = self._fitted()
         blocks = self.wrapped.key_features(x - means.key, _less(projection, means.key, sample), sample)
         factor = _dot(x, means.query)
         return tuple(block.times(factor) for block in blocks)
 
-    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
         wrapped, left, right, means = self._centred(x, y)
         return wrapped.target_kernel(left, right, rows) * np.exp(_dot(left, means.key) + _dot(y, means.query).T)
 
-    def relative_variance(self, x: Array, y: Array, num_projections: int) -> Array | None:
+    def relative_variance(self, x: Tokens, y: Keys, num_projections: int) -> Pairs | None:
         wrapped, left, right, _ = self._centred(x, y)
         return wrapped.relative_variance(left, right, num_projections)
 
-    def pair_argument(self, x: Array, y: Array) -> Array | None:
+    def pair_argument(self, x: Tokens, y: Keys) -> Pairs | None:
         wrapped, left, right, _ = self._centred(x, y)
         return wrapped.pair_argument(left, right)
 
-    def pair_moment(self, x: Array, y: Array, pair: PairLaw) -> Array | None:
+    def pair_moment(self, x: Tokens, y: Keys, pair: PairLaw) -> Pairs | None:
         wrapped, left, right, _ = self._centred(x, y)
         return wrapped.pair_moment(left, right, pair)
 
-    def covariance(self, x: Array, y: Array) -> Array | None:
+    def covariance(self, x: OneToken, y: Keys) -> KeyPairs | None:
         wrapped, left, right, _ = self._centred(x, y)
         return wrapped.covariance(left, right)
 

@@ -7,7 +7,18 @@ from typing import ClassVar
 import numpy as np
 
 from favorbench.kernels import softmax_kernel, squared_sum
-from favorbench.maps.base import FeatureMap, Sample, with_values
+from favorbench.maps.base import (
+    FeatureMap,
+    KeyPairs,
+    Keys,
+    Omega,
+    OneToken,
+    Pairs,
+    Projection,
+    Sample,
+    Tokens,
+    with_values,
+)
 from favorbench.maps.positive import norm_factors
 from favorbench.numerics.arrays import Array, Features, array_namespace, half_squared_norm, projected
 from favorbench.samplers.laws import FixedNormRows, GaussianRows, OppositeRow, PairLaw, RowLaw
@@ -116,24 +127,24 @@ class DenseExponential(FeatureMap):
     def choice(self, x: Array, y: Array | None) -> Dense:
         """The best parameters for queries x and keys y, in float64; without y, those that need no data."""
 
-    def fit(self, x: Array, y: Array, omega: Array) -> "DenseExponential":
+    def fit(self, x: Tokens, y: Keys, omega: Omega) -> "DenseExponential":
         return with_values(self, parameters=self.choice(x, y).as_dtype_of(x))
 
-    def ready(self, x: Array, y: Array) -> "DenseExponential":
+    def ready(self, x: Tokens, y: Keys) -> "DenseExponential":
         return with_values(self, parameters=self._parameters(x, y))
 
-    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         return self.query_features(x, projection, sample)
 
-    def query_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def query_features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         dense = self._parameters(x)
         return (Features(None, dense.log_features(x, dense.query_matrix, projection, sample.omega)),)
 
-    def key_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def key_features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         dense = self._parameters(x)
         return (Features(None, dense.log_features(x, dense.key_matrix, projection, sample.omega)),)
 
-    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
         dense = self._parameters(x, y)
         if isinstance(rows, GaussianRows):
             return softmax_kernel(x, y)
@@ -141,23 +152,23 @@ class DenseExponential(FeatureMap):
             return dense.fixed_norm_target(x, y, rows)
         return np.full((len(x), len(y)), np.nan)
 
-    def relative_variance(self, x: Array, y: Array, num_projections: int) -> Array:
+    def relative_variance(self, x: Tokens, y: Keys, num_projections: int) -> Pairs:
         return np.expm1(self._parameters(x, y).log_second_moment(x, y)) / num_projections
 
-    def pair_argument(self, x: Array, y: Array) -> Array | None:
+    def pair_argument(self, x: Tokens, y: Keys) -> Pairs | None:
         """|x' + y'|^2 if all rho are equal: the feature is then a ratio of densities that depends on |w| alone, which
         turns independent norms into independent norms. Else the coupling is not isotropic in the tilted law."""
         dense = self._parameters(x, y)
         return dense.image_sum(x, y) if dense.axes is None else None
 
-    def pair_moment(self, x: Array, y: Array, pair: PairLaw) -> Array | None:
+    def pair_moment(self, x: Tokens, y: Keys, pair: PairLaw) -> Pairs | None:
         """As ``pair_argument`` has it, where norms are independent; w and -w have a closed form for any axes."""
         dense = self._parameters(x, y)
         if isinstance(pair, OppositeRow) and isinstance(pair.rows, GaussianRows):
             return dense.opposite(x, y)
         return super().pair_moment(x, y, pair) if pair.free_norms else None
 
-    def covariance(self, x: Array, y: Array) -> Array:
+    def covariance(self, x: OneToken, y: Keys) -> KeyPairs:
         return np.expm1(self._parameters(x, y).log_covariance(x, y))
 
     def _parameters(self, x: Array, y: Array | None = None) -> Dense:

@@ -7,10 +7,10 @@ from typing import ClassVar
 import numpy as np
 
 from favorbench.kernels import squared_distance, squared_sum
-from favorbench.maps.base import FeatureMap, Sample, claim
+from favorbench.maps.base import FeatureMap, Keys, Pairs, Projection, Sample, Tokens, claim
 from favorbench.maps.positive import Hyperbolic
 from favorbench.maps.trigonometric import Trig
-from favorbench.numerics.arrays import Array, Features, array_namespace
+from favorbench.numerics.arrays import Features, array_namespace
 from favorbench.parameters import check_whole
 from favorbench.samplers.laws import RowLaw
 
@@ -43,14 +43,16 @@ class Hybrid(FeatureMap):
         """The vectors t_i, (n, d), the same for any number of projections."""
         return rng.standard_normal((self.n, head_dim))
 
-    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         """Those of queries."""
         return self._features(x, projection, sample, hyperbolic_sign=1.0)
 
-    def key_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def key_features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         return self._features(x, projection, sample, hyperbolic_sign=-1.0)
 
-    def _features(self, x: Array, projection: Array, sample: Sample, hyperbolic_sign: float) -> tuple[Features, ...]:
+    def _features(
+        self, x: Tokens, projection: Projection, sample: Sample, hyperbolic_sign: float
+    ) -> tuple[Features, ...]:
         xp = array_namespace(x)
         side = x @ xp.matrix_transpose(xp.asarray(sample.extra, dtype=x.dtype))  # (..., n tokens, n vectors)
         signs = xp.where(side >= 0, xp.ones_like(side), -xp.ones_like(side))  # for x = 0 either will do
@@ -66,11 +68,11 @@ class Hybrid(FeatureMap):
                     blocks.append(Features(values, scale))
         return tuple(blocks)
 
-    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
         weight = angle(x, y) / math.pi
         return weight * Hyperbolic().target_kernel(x, y, rows) + (1.0 - weight) * Trig().target_kernel(x, y, rows)
 
-    def relative_variance(self, x: Array, y: Array, num_projections: int) -> Array:
+    def relative_variance(self, x: Tokens, y: Keys, num_projections: int) -> Pairs:
         """Projections and sign vectors are independent, and cosh(w.(x + y)) and cos(w.(x - y)) correlated."""
         weight = angle(x, y) / math.pi
         noise = weight * (1.0 - weight) / self.n

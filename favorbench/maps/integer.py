@@ -9,7 +9,7 @@ import numpy as np
 import scipy
 from array_api_compat import is_torch_array
 
-from favorbench.maps.base import FeatureMap, Fitted, Sample, claim, with_values
+from favorbench.maps.base import FeatureMap, Fitted, Keys, Omega, Pairs, Projection, Sample, Tokens, claim, with_values
 from favorbench.numerics.arrays import Array, Features, array_namespace, as_like, looked_up
 from favorbench.numerics.backend import from_torch
 from favorbench.parameters import check_between, check_positive
@@ -53,7 +53,7 @@ class _IntegerMap(FeatureMap):
         """Uniform numbers: the law of the exponents that are made of them may depend on the data."""
         return rng.random((num_projections, head_dim))
 
-    def fit(self, x: Array, y: Array, omega: Array) -> "_IntegerMap":
+    def fit(self, x: Tokens, y: Keys, omega: Omega) -> "_IntegerMap":
         if self._given() is not None:
             return self
         xp = array_namespace(x)
@@ -62,7 +62,7 @@ class _IntegerMap(FeatureMap):
         best = self._best(from_torch(moments) if is_torch_array(moments) else np.asarray(moments))
         return with_values(self, fitted=Fitted(as_like(best[..., None, None], moments)))
 
-    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         xp = array_namespace(x)
         uniform = xp.asarray(sample.extra, dtype=xp.float64)
         if self.fitted is None:
@@ -86,7 +86,7 @@ class _IntegerMap(FeatureMap):
         given = self._given()
         return float(self._best(np.full(head_dim, 1.0 / head_dim))) if given is None else given
 
-    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
         return np.exp(x @ y.T)
 
 
@@ -114,7 +114,7 @@ class Poisson(_IntegerMap):
         return self.rate
 
     def _best(self, moments: np.ndarray) -> np.ndarray:
-        return np.clip(np.sqrt(np.mean(moments, axis=-1)), np.finfo(float).tiny, MEAN_LIMIT)
+        return np.asarray(np.clip(np.sqrt(np.mean(moments, axis=-1)), np.finfo(float).tiny, MEAN_LIMIT))
 
     def _exponents(self, uniform: Array, parameter: Array) -> Array:
         xp = array_namespace(uniform)
@@ -133,7 +133,7 @@ class Poisson(_IntegerMap):
         xp = array_namespace(exponents)
         return xp.sum(exponents * xp.log(parameter) - parameter, axis=-1)
 
-    def relative_variance(self, x: Array, y: Array, num_projections: int) -> Array:
+    def relative_variance(self, x: Tokens, y: Keys, num_projections: int) -> Pairs:
         """Under the given rate, or the one without data."""
         rate = self.parameter(x.shape[-1])
         return np.expm1(rate * x.shape[-1] + (x * x) @ (y * y).T / rate - 2.0 * (x @ y.T)) / num_projections
@@ -175,7 +175,7 @@ class Geometric(_IntegerMap):
         factorials = looked_up(scipy.special.gammaln(np.arange(1.0, float(xp.max(exponents)) + 2.0)), exponents)
         return xp.sum(factorials + exponents * xp.log1p(-parameter) + xp.log(parameter), axis=-1)
 
-    def relative_variance(self, x: Array, y: Array, num_projections: int) -> Array:
+    def relative_variance(self, x: Tokens, y: Keys, num_projections: int) -> Pairs:
         """Under the given p, or the one without data."""
         products = x[:, None, :] ** 2 * y**2
         return np.expm1(_log_second_moment(self.parameter(x.shape[-1]), products) - 2.0 * (x @ y.T)) / num_projections

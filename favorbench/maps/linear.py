@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from favorbench.maps.base import FeatureMap, Sample
+from favorbench.maps.base import FeatureMap, Keys, Pairs, Projection, Sample, Tokens
 from favorbench.maps.hybrid import angle
-from favorbench.numerics.arrays import Array, Features, array_namespace
+from favorbench.numerics.arrays import Features, array_namespace
 from favorbench.parameters import check_positive
 from favorbench.samplers.laws import GaussianRows, RowLaw
 
@@ -32,18 +32,18 @@ class ReLU(FeatureMap):
     def __post_init__(self) -> None:
         check_positive("eps", self.eps)
 
-    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         xp = array_namespace(projection)
         return (Features(None, xp.log(xp.maximum(projection, xp.zeros_like(projection)) + self.eps)),)
 
-    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
         """Known for N(0, I) rows."""
         if not isinstance(rows, GaussianRows):
             return np.full((len(x), len(y)), np.nan)
         first_x, first_y, second = _relu_moments(x, y)[:3]
         return second + self.eps * (first_x + first_y) + self.eps**2
 
-    def relative_variance(self, x: Array, y: Array, num_projections: int) -> Array:
+    def relative_variance(self, x: Tokens, y: Keys, num_projections: int) -> Pairs:
         """(u + eps)^2 (v + eps)^2 for u = max(w.x, 0) and v = max(w.y, 0), term by term."""
         first_x, first_y, second, third_x, third_y, fourth = _relu_moments(x, y)
         eps, squares = self.eps, 0.5 * (np.sum(x * x, axis=-1)[:, None] + np.sum(y * y, axis=-1))
@@ -78,7 +78,7 @@ class ELU(FeatureMap):
     nonnegative: ClassVar[bool] = True
     unbiased: ClassVar[bool] = False
 
-    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         xp = array_namespace(x)
         positive = xp.maximum(x, xp.zeros_like(x))
         return (Features(None, xp.log1p(positive) + x - positive, fixed=True),)
@@ -86,6 +86,6 @@ class ELU(FeatureMap):
     def num_features(self, num_projections: int, head_dim: int) -> int:
         return head_dim
 
-    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
         x, y = (np.where(a > 0, 1.0 + a, np.exp(np.minimum(a, 0.0))) for a in (x, y))
         return x @ y.T

@@ -8,9 +8,9 @@ import numpy as np
 import scipy
 
 from favorbench.formats import shown
-from favorbench.maps.base import FeatureMap, Sample
+from favorbench.maps.base import FeatureMap, Keys, Pairs, Projection, Sample, Tokens
 from favorbench.maps.taylor import direction, exact_degrees, exponential_series
-from favorbench.numerics.arrays import Array, Features, array_namespace, looked_up
+from favorbench.numerics.arrays import Features, array_namespace, looked_up
 from favorbench.parameters import check_positive, check_whole
 from favorbench.samplers.laws import RowLaw
 
@@ -62,7 +62,7 @@ class Maclaurin(FeatureMap):
         used = (np.arange(self.degree) < drawn[:, None])[..., None]
         return np.concatenate([np.where(used, w, 0.0), np.where(used, 0.0, 1.0)], axis=-1)
 
-    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         xp = array_namespace(x)
         extra = xp.asarray(sample.extra, dtype=x.dtype)
         unit, log_norm = direction(x)
@@ -76,10 +76,10 @@ class Maclaurin(FeatureMap):
     def num_features(self, num_projections: int, head_dim: int) -> int:
         return num_projections + sum(math.comb(head_dim + n - 1, n) for n in range(self.exact))
 
-    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
         return exponential_series(x @ y.T, range(self.degree + 1))
 
-    def relative_variance(self, x: Array, y: Array, num_projections: int) -> Array:
+    def relative_variance(self, x: Tokens, y: Keys, num_projections: int) -> Pairs:
         """From E (w.x)^2 (w.y)^2 = |x|^2 |y|^2 + 2 (x.y)^2, less 2 sum_l (x_l y_l)^2 for signs."""
         fourth = np.sum(x * x, axis=-1)[:, None] * np.sum(y * y, axis=-1) + 2.0 * (x @ y.T) ** 2
         if self.vectors == "rademacher":

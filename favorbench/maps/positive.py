@@ -7,12 +7,12 @@ from typing import ClassVar
 import numpy as np
 
 from favorbench.kernels import squared_sum
-from favorbench.maps.base import FeatureMap, Sample
+from favorbench.maps.base import FeatureMap, KeyPairs, Keys, OneToken, Pairs, Projection, Sample, Tokens
 from favorbench.numerics.arrays import Array, Features, half_squared_norm
 from favorbench.samplers.laws import RowLaw
 
 
-def exponential_target(x: Array, y: Array, rows: RowLaw) -> Array:
+def exponential_target(x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
     """exp(-|x|^2/2) E exp(w.(x + y)) exp(-|y|^2/2)."""
     return norm_factors(x, y) * rows.laplace(x[..., :, None, :] + y[..., None, :, :])
 
@@ -36,19 +36,19 @@ class Positive(FeatureMap):
     nonnegative: ClassVar[bool] = True
     unbiased: ClassVar[bool] = True
 
-    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         return (Features(None, projection - half_squared_norm(x)),)
 
-    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
         return exponential_target(x, y, rows)
 
-    def relative_variance(self, x: Array, y: Array, num_projections: int) -> Array:
+    def relative_variance(self, x: Tokens, y: Keys, num_projections: int) -> Pairs:
         return np.expm1(squared_sum(x, y)) / num_projections
 
-    def pair_argument(self, x: Array, y: Array) -> Array:
+    def pair_argument(self, x: Tokens, y: Keys) -> Pairs:
         return squared_sum(x, y)
 
-    def covariance(self, x: Array, y: Array) -> Array:
+    def covariance(self, x: OneToken, y: Keys) -> KeyPairs:
         return np.expm1((x + y) @ (x + y).T)
 
 
@@ -67,18 +67,18 @@ class Hyperbolic(FeatureMap):
     unbiased: ClassVar[bool] = True
     even: ClassVar[bool] = True
 
-    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         scale = half_squared_norm(x) + 0.5 * math.log(2.0)
         return Features(None, projection - scale), Features(None, -projection - scale)
 
-    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
         return norm_factors(x, y) * rows.cosh(x[..., :, None, :] + y[..., None, :, :])
 
-    def relative_variance(self, x: Array, y: Array, num_projections: int) -> Array:
+    def relative_variance(self, x: Tokens, y: Keys, num_projections: int) -> Pairs:
         return (np.cosh(squared_sum(x, y)) - 1.0) / num_projections
 
-    def pair_argument(self, x: Array, y: Array) -> Array:
+    def pair_argument(self, x: Tokens, y: Keys) -> Pairs:
         return squared_sum(x, y)
 
-    def covariance(self, x: Array, y: Array) -> Array:
+    def covariance(self, x: OneToken, y: Keys) -> KeyPairs:
         return np.cosh((x + y) @ (x + y).T) - 1.0

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from favorbench.maps.base import FeatureMap, Fitted, Sample, with_values
+from favorbench.maps.base import FeatureMap, Fitted, Keys, Omega, Pairs, Projection, Sample, Tokens, with_values
 from favorbench.maps.positive import exponential_target, norm_factors
 from favorbench.maps.trigonometric import trigonometric_target
 from favorbench.numerics.arrays import Array, Features, array_namespace, cos_sin, half_squared_norm
@@ -27,12 +27,12 @@ class TrigBlog(FeatureMap):
     nonnegative: ClassVar[bool] = False
     unbiased: ClassVar[bool] = False
 
-    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         cos, sin = cos_sin((2.0 * math.pi) * projection)
         scale = half_squared_norm(x)
         return Features(cos, scale), Features(sin, scale)
 
-    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
         return trigonometric_target(x, y, rows, frequency=2.0 * math.pi)
 
 
@@ -49,12 +49,12 @@ class TrigTutorial(FeatureMap):
     nonnegative: ClassVar[bool] = False
     unbiased: ClassVar[bool] = False
 
-    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         cos, sin = cos_sin(projection)
         scale = -half_squared_norm(x)
         return Features(cos, scale), Features(sin, scale)
 
-    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
         return trigonometric_target(x, y, rows, norm_power=-1.0)
 
 
@@ -81,10 +81,10 @@ class ExpTutorial(FeatureMap):
     def __post_init__(self) -> None:
         check_positive("eps", self.eps)
 
-    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         return (_plus_eps(projection, self.eps),)
 
-    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
         return exponential_target(x, y, rows) / norm_factors(x, y) + _eps_terms(x, y, rows, self.eps, norm_power=0.0)
 
 
@@ -110,26 +110,26 @@ class PositiveEps(FeatureMap):
     def __post_init__(self) -> None:
         check_positive("eps", self.eps)
 
-    def fit(self, x: Array, y: Array, omega: Array) -> "PositiveEps":
+    def fit(self, x: Tokens, y: Keys, omega: Omega) -> "PositiveEps":
         xp = array_namespace(y)
         shift = xp.max(y @ xp.matrix_transpose(omega), axis=(-2, -1), keepdims=True)
         return with_values(self, key_shift=Fitted(shift))
 
-    def query_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def query_features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         if self.key_shift is None:
             return self.features(x, projection, sample)
         xp = array_namespace(projection)
         shift = xp.max(projection, axis=-1, keepdims=True)
         return (_plus_eps(projection - half_squared_norm(x) - shift, self.eps),)
 
-    def key_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def key_features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         shift = 0.0 if self.key_shift is None else self.key_shift.values
         return (_plus_eps(projection - half_squared_norm(x) - shift, self.eps),)
 
-    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         return (_plus_eps(projection - half_squared_norm(x), self.eps),)
 
-    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
         """The target of the unshifted features; with the shifts, which depend on omega and the data, there is none."""
         return exponential_target(x, y, rows) + _eps_terms(x, y, rows, self.eps, norm_power=-1.0)
 

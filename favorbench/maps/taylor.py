@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from favorbench.kernels import monomial_features
-from favorbench.maps.base import FeatureMap, Sample
+from favorbench.maps.base import FeatureMap, Keys, Pairs, Projection, Sample, Tokens
 from favorbench.numerics.arrays import Array, Features, array_namespace, half_squared_norm
 from favorbench.parameters import check_whole
 from favorbench.samplers.laws import RowLaw
@@ -59,12 +59,12 @@ class Taylor(FeatureMap):
     def __post_init__(self) -> None:
         check_whole("order", self.order, 0, 30)
 
-    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         return exact_degrees(x, self.order + 1)
 
     def num_features(self, num_projections: int, head_dim: int) -> int:
         return math.comb(head_dim + self.order, self.order)
 
-    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
         product = x @ array_namespace(x).matrix_transpose(y)
         return exponential_series(product, range(self.order + 1))

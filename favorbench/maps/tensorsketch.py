@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from favorbench.maps.base import FeatureMap, Sample, claim
+from favorbench.maps.base import FeatureMap, Keys, Pairs, Projection, Sample, Tokens, claim
 from favorbench.maps.taylor import direction, exact_degrees, exponential_series
 from favorbench.numerics.arrays import Array, Features, array_namespace, as_like, cos_sin
 from favorbench.parameters import check_whole
@@ -44,7 +44,7 @@ class TensorSketch(FeatureMap):
         shape = (sum(self._sketched()), head_dim)
         return rng.integers(1, num_projections + 1, shape) * rng.choice((-1.0, 1.0), shape)
 
-    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         xp = array_namespace(x)
         extra, size = xp.asarray(sample.extra, dtype=xp.float64), sample.omega.shape[-2]
         unit, log_norm = direction(x)
@@ -59,10 +59,10 @@ class TensorSketch(FeatureMap):
         exact = sum(math.comb(head_dim + n - 1, n) for n in range(self.exact))
         return exact + len(self._sketched()) * num_projections
 
-    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
         return exponential_series(x @ y.T, range(self.degree + 1))
 
-    def relative_variance(self, x: Array, y: Array, num_projections: int) -> Array:
+    def relative_variance(self, x: Tokens, y: Keys, num_projections: int) -> Pairs:
         """The sketches of different degrees are independent: their variances add."""
         variance = sum(sketch_variance(x, y, n, num_projections) / math.factorial(n) ** 2 for n in self._sketched())
         return variance / exponential_series(x @ y.T, range(self.degree + 1)) ** 2

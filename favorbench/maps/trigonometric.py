@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from favorbench.kernels import squared_distance
-from favorbench.maps.base import FeatureMap, Sample
+from favorbench.maps.base import FeatureMap, KeyPairs, Keys, OneToken, Pairs, Projection, Sample, Tokens
 from favorbench.numerics.arrays import Array, Features, array_namespace, cos_sin, half_squared_norm
 from favorbench.samplers.laws import PairLaw, RowLaw, SameRow
 
@@ -32,21 +32,21 @@ class Trig(FeatureMap):
     unbiased: ClassVar[bool] = True
     even: ClassVar[bool] = True
 
-    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         cos, sin = cos_sin(projection)
         scale = half_squared_norm(x)
         return Features(cos, scale), Features(sin, scale)
 
-    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
         return trigonometric_target(x, y, rows)
 
-    def relative_variance(self, x: Array, y: Array, num_projections: int) -> Array:
+    def relative_variance(self, x: Tokens, y: Keys, num_projections: int) -> Pairs:
         return (np.cosh(squared_distance(x, y)) - 1.0) / num_projections
 
-    def pair_argument(self, x: Array, y: Array) -> Array:
+    def pair_argument(self, x: Tokens, y: Keys) -> Pairs:
         return -squared_distance(x, y)
 
-    def covariance(self, x: Array, y: Array) -> Array:
+    def covariance(self, x: OneToken, y: Keys) -> KeyPairs:
         return np.cosh((x - y) @ (x - y).T) - 1.0
 
 
@@ -69,22 +69,22 @@ class Phase(FeatureMap):
     def draw_extra(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:
         return rng.uniform(0.0, 2.0 * np.pi, size=num_projections)
 
-    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         xp = array_namespace(x)
         cos, _ = cos_sin(projection + xp.asarray(sample.extra, dtype=x.dtype)[..., None, :])
         return (Features(2.0**0.5 * cos, half_squared_norm(x)),)
 
-    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
         return trigonometric_target(x, y, rows)
 
-    def relative_variance(self, x: Array, y: Array, num_projections: int) -> Array:
+    def relative_variance(self, x: Tokens, y: Keys, num_projections: int) -> Pairs:
         t2 = squared_distance(x, y)
         return (np.exp(t2) - 1.0 + 0.5 * np.exp(-t2)) / num_projections
 
-    def pair_argument(self, x: Array, y: Array) -> Array:
+    def pair_argument(self, x: Tokens, y: Keys) -> Pairs:
         return -squared_distance(x, y)
 
-    def pair_moment(self, x: Array, y: Array, pair: PairLaw) -> Array:
+    def pair_moment(self, x: Tokens, y: Keys, pair: PairLaw) -> Pairs:
         """That of ``trig``: two rows have independent phases, which leave the mean cos(w.(x - y)) of each.
 
         A row with itself shares the phase b, and so adds the mean 1/2 of cos^2(w.(x + y) + 2b).

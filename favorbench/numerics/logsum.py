@@ -50,6 +50,9 @@ def prefix_sums(blocks: Sequence[Features], rights: Sequence[Array], sizes: Sequ
     """
     xp = array_namespace(rights[0])
     peak, first = (_peak([block.columns(0, size) for block in blocks]) for size in (sizes[-1], sizes[0]))
+    # Relative to the peak of all features, those of the first size are at most exp(first - peak). Above the root of the
+    # smallest normal number they, and their products with values that small again, keep all their digits; below it a
+    # small R, whose features all lie far under a peak that comes later, needs a peak of its own.
     if not bool(xp.all(peak - first < -0.5 * math.log(xp.finfo(peak.dtype).smallest_normal))):
         each = [_prefix_sum(blocks, rights, size) for size in sizes]
         return Accumulator(xp.stack([state.log_peak for state in each]), xp.stack([state.total for state in each]))

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from favorbench.kernels import polynomial_features, polynomial_kernel
-from favorbench.maps.base import FeatureMap, Sample
+from favorbench.maps.base import FeatureMap, Keys, Pairs, Projection, Sample, Tokens
 from favorbench.maps.tensorsketch import sketch_variance, sketched_power
 from favorbench.numerics.arrays import Array, Features
 from favorbench.samplers.base import RowLaw
@@ -32,13 +32,13 @@ class Explicit(FeatureMap):
     nonnegative: ClassVar[bool] = False
     unbiased: ClassVar[bool] = True
 
-    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         return (Features(polynomial_features(x, self.degree, self.constant), np.zeros_like(x[..., :1]), fixed=True),)
 
     def num_features(self, num_projections: int, head_dim: int) -> int:
         return math.comb(head_dim + self.degree - (0 if self.constant else 1), self.degree)
 
-    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
         return polynomial_kernel(x, y, self.degree, self.constant)
 
 
@@ -65,12 +65,12 @@ class PolynomialSketch(FeatureMap):
         shape = (self.degree, head_dim + (self.constant > 0))
         return np.stack([rng.integers(0, num_projections, shape), rng.choice((-1, 1), shape)])
 
-    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         buckets, signs = np.moveaxis(sample.extra, -3, 0)
         block = sketched_power(self._extended(x), (signs * (buckets + 1)).astype(x.dtype), sample.omega.shape[-2])
         return (block.times(np.zeros_like(x[..., :1])),)
 
-    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
         return polynomial_kernel(x, y, self.degree, self.constant)
 
     def variance(self, x: np.ndarray, y: np.ndarray, num_projections: int) -> np.ndarray:

@@ -14,9 +14,9 @@ from favorbench.errors import ScenarioError
 from favorbench.formats import shown
 from favorbench.kernels import gaussian_kernel, polynomial_kernel, softmax_kernel
 from favorbench.maps import FeatureMap, Sample, get_map
-from favorbench.maps.base import WrappedMap
+from favorbench.maps.base import Keys, Pairs, Projection, Tokens, WrappedMap
 from favorbench.maps.positive import norm_factors
-from favorbench.numerics.arrays import Array, Features, half_squared_norm
+from favorbench.numerics.arrays import Features, half_squared_norm
 from favorbench.parameters import check_positive, check_whole, is_number
 from favorbench.registry import label, nearest
 from favorbench.samplers import Sampler
@@ -239,13 +239,13 @@ class TimesNorm(WrappedMap):
     In log space: the exp(|x|^2/2) of trigonometric maps cancels before anything is exponentiated, however long x is.
     """
 
-    def query_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def query_features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         return tuple(block.times(-half_squared_norm(x)) for block in self.wrapped.query_features(x, projection, sample))
 
-    def key_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
+    def key_features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         return tuple(block.times(-half_squared_norm(x)) for block in self.wrapped.key_features(x, projection, sample))
 
-    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
+    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
         return norm_factors(x, y) * self.wrapped.target_kernel(x, y, rows)
 
 
