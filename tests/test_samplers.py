@@ -16,7 +16,7 @@ from favorbench.maps import Sample, get_map
 from favorbench.samplers import SAMPLERS, Antithetic, FixedNormRows, get_sampler
 from favorbench.samplers.laws import AtAngle, CoupledNorms, GaussianRows
 from favorbench.studies.theory.closed_forms import projections_for, relative_variance
-from favorbench.studies.theory.study import _pair
+from favorbench.studies.theory.study import pair_at
 from tests.conftest import small_scenario
 
 COMMAND = [sys.executable, "-m", "favorbench"]
@@ -46,7 +46,7 @@ POINTS = [(16, 0.25), (16, 1.0), (16, 4.0), (16, 8.0), (64, 1.0), (64, 4.0), (64
 def test_relative_variances_are_the_tabulated_ones(name, sampler):
     feature_map = get_map(name)
     for (dim, v2), written in zip(POINTS, TABLE[name, sampler].split(), strict=True):
-        x, y = _pair(math.sqrt(v2 / 2), dim, 0.0)
+        x, y = pair_at(math.sqrt(v2 / 2), dim, 0.0)
         size = 2 * dim // feature_map.features_per_projection
         found = relative_variance(feature_map, get_sampler(sampler), x, y, size)
         digits, _, power = written.partition("e")
@@ -153,7 +153,7 @@ def test_low_discrepancy_points_have_the_variance_that_was_observed(name, noted)
 
 def test_moment_matching_has_its_variance_and_its_bias_in_closed_form():
     """3.8e-5, as observed; a bias of order 1/R: half the R, twice the bias."""
-    x, y = _pair(math.sqrt(0.125), 16, 0.0)
+    x, y = pair_at(math.sqrt(0.125), 16, 0.0)
     sampler, positive = get_sampler("moment-matched"), get_map("positive")
     assert abs(float(relative_variance(positive, sampler, x, y, 64)[0, 0]) - 3.8e-5) <= 0.05e-5
     kernel = np.exp(x @ y.T)
@@ -162,7 +162,7 @@ def test_moment_matching_has_its_variance_and_its_bias_in_closed_form():
     ]
     assert bias[0] < 0 and bias[0] / bias[1] == pytest.approx(2.0, rel=0.01)
     values = relative_estimates(sampler, 16, 4.0, 64, 6000)
-    x, y = _pair(math.sqrt(2.0), 16, 0.0)
+    x, y = pair_at(math.sqrt(2.0), 16, 0.0)
     mean = float((positive.target_kernel(x, y, sampler.row_law(64, 16)) / np.exp(x @ y.T))[0, 0])
     error = np.std(values) / math.sqrt(len(values))
     assert abs(np.mean(values) - mean) < 5 * error < abs(np.mean(values) - 1.0)  # and not exp(x.y)
@@ -187,7 +187,7 @@ def test_simplex_plus_is_better_than_simplex_for_positive():
 
     simplex, plus = variances("simplex", 0), variances("simplex-plus", 0)
     assert z(simplex - plus) > 10 and abs(z(simplex - variances("simplex", 1))) < 5
-    x, y = _pair(math.sqrt(0.45), 8, 0.0)
+    x, y = pair_at(math.sqrt(0.45), 8, 0.0)
     declared = float(relative_variance(get_map("positive"), get_sampler("simplex"), x, y, 8)[0, 0])
     assert abs(np.mean(simplex) - declared) < 5 * np.std(simplex) / math.sqrt(len(simplex))
     ratio = 1.0 - np.mean(simplex - plus) / declared
@@ -236,7 +236,7 @@ def test_what_no_map_asks_for_is_not_refused():
 
 @pytest.mark.parametrize("name", ["antithetic:orthogonal", "moment-matched", "norm-coupled", "simplex"])
 def test_the_needed_projections_can_be_drawn(name):
-    x, y = _pair(0.8, 8, 0.3)
+    x, y = pair_at(0.8, 8, 0.3)
     sampler = get_sampler(name)
     needed = projections_for(get_map("positive"), sampler, x, y, 0.2)
     assert needed is not None and sampler.round_up(needed, 8) == needed
@@ -250,7 +250,7 @@ def test_antithetic_takes_the_claims_of_what_is_inside():
         assert outer.name == f"antithetic:{name}" and outer.needs == "an even R"
     assert get_sampler("antithetic:iid").row_law(8, 4) == GaussianRows()
     # the pair w, -w mends what LAPACK's signs break: the mean of a pair is that of cosh
-    x, y = _pair(0.7, 4, 0.2)
+    x, y = pair_at(0.7, 4, 0.2)
     mended = get_map("positive").target_kernel(x, y, get_sampler("antithetic:orthogonal-qr").row_law(8, 4))
     np.testing.assert_allclose(mended, np.exp(x @ y.T), rtol=1e-12)
 
