@@ -1,13 +1,14 @@
 """The exceptions favorbench raises on purpose.
 
     FavorbenchError          one clear sentence: what was given, what is allowed, what to do
-    ├── ScenarioError        a flag or a scenario file is wrong
+    ├── ScenarioError        a key of a scenario, or another argument, is wrong
     ├── InputError           queries, keys and values cannot be used (a file, or arrays given to the Python API)
     ├── StoreError           a run directory cannot be read, written, or is not what was asked for
     ├── EstimatorError       a map, sampler or implementation of the user's failed
     └── WorkerError          a worker process died
 
-The command line prints the sentence and exits 2. A failed claim (``reproduce``, ``verify``) is a result, not an
+A sentence names keys in backquotes, as the Python API has them: `num_projections`. The command line puts the flags in
+their place, prints the sentence and exits 2. A failed claim (``reproduce``, ``verify``) is a result, not an
 exception: exit 1.
 """
 
@@ -17,7 +18,7 @@ class FavorbenchError(Exception):
 
 
 class ScenarioError(FavorbenchError, ValueError):
-    """A flag or a scenario file is wrong."""
+    """A key of a scenario, or another argument, is wrong."""
 
 
 class InputError(FavorbenchError, ValueError):

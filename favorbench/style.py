@@ -5,6 +5,7 @@ import io
 import itertools
 import math
 import textwrap
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from favorbench.files import write_text, write_whole
+from favorbench.formats import printable
 
 #: Okabe & Ito's colours, told apart with any colour vision; each also has its own marker and dash.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933")
@@ -88,12 +91,17 @@ def finish(figure: Figure, axes: Sequence[Axes], caption: str) -> None:
 
 def save(figure: Figure, directory: Path, name: str, data: pd.DataFrame) -> list[Path]:
     """Write name.png, name.svg, and name.csv with the plotted numbers, each whole or not at all. Raises StoreError."""
+    for text in figure.findobj(Text):
+        if text.get_text() != (shown := printable(text.get_text(), but="\n")):
+            text.set_text(shown)  # a name with control characters in it
     files = []
     for kind, metadata in (("png", {"Software": "favorbench"}), ("svg", {"Date": None, "Creator": "favorbench"})):
         image = io.BytesIO()
-        figure.savefig(
-            image, format=kind, dpi=150, bbox_inches="tight", pad_inches=0.12, facecolor="white", metadata=metadata
-        )
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph")  # a letter of a name that the font lacks is a box
+            figure.savefig(
+                image, format=kind, dpi=150, bbox_inches="tight", pad_inches=0.12, facecolor="white", metadata=metadata
+            )
         files.append(directory / f"{name}.{kind}")
         write_whole(files[-1], image.getvalue())
     write_text(directory / f"{name}.csv", data.to_csv(index=False))

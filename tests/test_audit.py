@@ -1,12 +1,16 @@
 """audit: what it says of implementations whose faults are known."""
 
 import importlib.util
+import io
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+import threadpoolctl
+from rich.console import Console
 
+from favorbench.console import show_audit
 from favorbench.errors import EstimatorError, ScenarioError
 from favorbench.studies.audit import audit
 
@@ -81,7 +85,32 @@ def test_failures_are_reported_in_one_line():
     with pytest.raises(ScenarioError, match="allowed: performer-pytorch, or module:function"):
         audit(["performer"])
     (first, *_) = audit(["implementations:not_a_number"], runs=6)
-    assert first.remark == "it fails here: the output is not finite"
+    assert first.remark == "it fails here: the output is not finite" and first.fault
+
+
+def test_what_is_wrong_is_marked_as_that():
+    """The flag says it, not the words of the remark; what is right, or only stated, has none."""
+    findings = audit(["implementations:mean", "implementations:favor", "implementations:not_a_number"], runs=6)
+    faults = {(f.subject.partition(":")[2], f.measure) for f in findings if f.fault}
+    assert faults == {("mean", "distance to uniform"), ("not_a_number", "error against exact")}
+    console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=100)
+    show_audit(console, findings, 6)
+    lines = console.file.getvalue().splitlines()
+    marked = [line for line in lines if "\x1b[1;31m" in line]
+    assert len(marked) == sum(f.fault for f in findings) == 8
+
+
+def test_progress_names_the_implementation_and_one_core_is_used():
+    calls = []
+
+    def progress(done, total, step):
+        calls.append((done, total, step, {pool["num_threads"] for pool in threadpoolctl.threadpool_info()}))
+
+    before = threadpoolctl.threadpool_info()
+    audit(["implementations:mean", "implementations:exact"], runs=6, progress=progress)
+    names = ["implementations:mean"] * 4 + ["implementations:exact"] * 4
+    assert calls == [(i, 8, name, {1}) for i, name in enumerate(names)]
+    assert threadpoolctl.threadpool_info() == before  # the caller's threads are the caller's
 
 
 @pytest.mark.skipif(importlib.util.find_spec("performer_pytorch") is None, reason="needs favorbench[audit]")

@@ -436,6 +436,12 @@ def test_families_are_those_of_the_catalogue():
         assert json.loads(run("list", what, "--json")[1])[what]
 
 
+@pytest.mark.parametrize("arguments", [["sweep", "--inputs", "pipe.npz"], ["kernel", "--points", "pipe.csv"]])
+def test_a_named_pipe_is_refused_and_not_waited_for(arguments):
+    os.mkfifo(arguments[-1])
+    assert f"'{arguments[-1]}': it is no regular file" in refused(*arguments)
+
+
 def test_theory_and_its_mistakes():
     code, out, _ = run(
         "theory", "positive", "orthogonal", "--norm", "0.5,2", "-R", "16", "--draws", "200", "--out", "figures"

@@ -96,3 +96,64 @@ def test_a_figure_does_not_depend_on_the_directory(tmp_path):
         assert done.returncode == 0, done.stderr
     for file in ("one.png", "one.svg"):
         assert (tmp_path / "plain/figures" / file).read_bytes() == (tmp_path / "latex/figures" / file).read_bytes()
+
+
+HOSTILE = "h\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202e"
+
+HOSTILE_MAP = """
+from dataclasses import dataclass
+from favorbench.maps.positive import Positive
+
+@dataclass(frozen=True)
+class Mine(Positive):
+    name = "mine\\x1b[31m\\u202e"
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["table run", "table run --format md", "table run --format latex", "table run --by input,map,R", "rank run",
+     "table run --json", "rank run --format md", "plot run", "sweep --out run", "sweep --dry-run"],
+)  # fmt: skip
+def test_names_from_files_do_not_command_the_terminal(command, tmp_path):
+    """A file, a map and a directory whose names hold escape sequences, in all that is printed about them."""
+    (tmp_path / HOSTILE).mkdir()
+    Path("hostile.py").write_text(HOSTILE_MAP, encoding="utf-8")
+    rng = np.random.default_rng(0)
+    np.savez(f"{HOSTILE}.npz", **{name: rng.normal(size=(2, 20, 4)).astype("f4") for name in "qkv"})
+    out = f"{HOSTILE}/run"
+    sweep = ["--inputs", f"{HOSTILE}.npz", "--maps", "positive,hostile:Mine", "-R", "4,8", "--trials", "6"]
+    first, *rest = (out if word == "run" else word for word in command.split())
+    if first != "sweep":
+        subprocess.run([*COMMAND, "sweep", *sweep, "--out", out, "-q"], check=True, capture_output=True)
+    done = subprocess.run([*COMMAND, first, *rest, *(sweep if first == "sweep" else [])], capture_output=True)
+    printed = done.stdout.decode() + done.stderr.decode()
+    assert done.returncode == 0 and printed.replace("\n", "").isprintable()
+    assert r"\x1b" in printed or r"\u001b" in printed
+
+
+@pytest.mark.parametrize("command", ["table", "plot", "sweep", "list", "audit", "verify", "theory"])
+def test_errors_do_not_command_the_terminal(command):
+    done = subprocess.run([*COMMAND, command, HOSTILE], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert done.stderr.rstrip("\n").isprintable() and "owned" in done.stderr
+
+
+def test_data_stay_as_they_are():
+    """What is written to a file or a pipe for another program keeps every character of a name."""
+    rng = np.random.default_rng(0)
+    np.savez(f"{HOSTILE}.npz", **{name: rng.normal(size=(20, 4)) for name in "qkv"})
+    arguments = ["--inputs", f"{HOSTILE}.npz", "--maps", "positive", "-R", "4", "--trials", "1", "--out", "run"]
+    subprocess.run([*COMMAND, "sweep", *arguments, "-q"], check=True, capture_output=True)
+    done = subprocess.run([*COMMAND, "export", "run", "--csv", "-o", "-"], check=True, capture_output=True)
+    assert f"{HOSTILE}.npz".encode() in done.stdout
+    listed = json.loads(subprocess.run([*COMMAND, "table", "run", "--json"], capture_output=True).stdout)
+    assert {row["input"] for row in listed if "input" in row} <= {f"{HOSTILE}.npz"}
+
+
+def test_figures_do_not_depend_on_a_backend(monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "nosuch")
+    sweep = ["sweep", "--maps", "positive", "-R", "4,8", "-L", "8", "-d", "2", "--trials", "2", "--out", "run", "-q"]
+    subprocess.run([*COMMAND, *sweep], check=True, capture_output=True)
+    done = subprocess.run([*COMMAND, "plot", "run"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "") and ".png" in done.stdout

@@ -66,8 +66,8 @@ def echo(text: str) -> None:
 
 
 def echo_data(text: str) -> None:
-    """Data on stdout, as they are; only a person, who would see them in a terminal, is spared control characters."""
-    typer.echo(printable(text, but="\n\t") if sys.stdout.isatty() else text, nl=False)
+    """Data on stdout, as they are (typer.echo drops escape sequences); only a terminal is spared control characters."""
+    sys.stdout.write(printable(text, but="\n\t") if sys.stdout.isatty() else text)
 
 
 def print_json(value: Any) -> None:
