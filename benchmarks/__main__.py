@@ -14,11 +14,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import floor, loop, plain
-from benchmarks.tables import EXPERIMENTS, SIZES, TABLE, Study, studies
+from benchmarks.tables import EXPERIMENTS, SIZES, TABLE, Made, studies
 from favorbench.attention.estimator import Estimator
 from favorbench.attention.linear import attention_estimates
 from favorbench.engine.plan import Draw, plan
-from favorbench.engine.scenario import Scenario, load_scenario
+from favorbench.engine.scenario import load_scenario
+from favorbench.engine.study import Study
 from favorbench.engine.trial import run_draws
 from favorbench.maps import get_map
 from favorbench.numerics.machine import Rates, one_core
@@ -48,22 +49,22 @@ class Ratio:
         return f"{self.name}: {spread(self.values)} (target {word} {self.target:g}: {verdict})"
 
 
-def sweep_table(scenario: Scenario, draws: tuple[Draw, ...]) -> plain.Table:
-    rows = [row for draw in draws for row in run_draws(scenario, [draw])[0] if row["kind"] == "map"]
+def sweep_table(study: Study, draws: list[Draw]) -> plain.Table:
+    rows = [row for draw in draws for row in run_draws(study, [draw])[0] if row["kind"] == "map"]
     return {(row["trial"], row["map"], row["sampler"], row["num_projections"]): row["mse"] for row in rows}
 
 
-def timed(table: Callable, made: list[Study]) -> tuple[float, dict]:
+def timed(table: Callable, made: list[Made]) -> tuple[float, dict]:
     start = time.perf_counter()
     found = {}
-    for i, (scenario, draws) in enumerate(made):
-        found |= {(i, *key): mse for key, mse in table(scenario, draws).items()}
+    for i, (study, draws) in enumerate(made):
+        found |= {(i, *key): mse for key, mse in table(study, draws).items()}
     return time.perf_counter() - start, found
 
 
-def side_by_side(name: str, slow: Callable, made: list[Study], runs: int, target: float) -> Iterator[Ratio]:
+def side_by_side(name: str, slow: Callable, made: list[Made], runs: int, target: float) -> Iterator[Ratio]:
     """A slow way and the sweep, in turns; and how far their tables differ."""
-    timed(sweep_table, [(scenario, draws[:1]) for scenario, draws in made])  # the first call pays for imports
+    timed(sweep_table, [(study, draws[:1]) for study, draws in made])  # the first call pays for imports
     pairs = [(timed(slow, made), timed(sweep_table, made)) for _ in range(runs)]
     (_, theirs), (_, ours) = pairs[0]
     assert ours.keys() == theirs.keys()
@@ -73,13 +74,13 @@ def side_by_side(name: str, slow: Callable, made: list[Study], runs: int, target
     yield Ratio(f"{name} / favorbench", [a / b for (a, _), (b, _) in pairs], target)
 
 
-def against_floor(made: list[Study], runs: int) -> Iterator[Ratio]:
+def against_floor(made: list[Made], runs: int) -> Iterator[Ratio]:
     """The sweep against its own matrix products and transcendental functions at the rates of this minute."""
     found: dict[str, list[float]] = {}
     for _ in range(2 * runs):
         seconds, _ = timed(sweep_table, made)
         for name, machine in floor.measured_rates().items():
-            least = sum(floor.Work(scenario, draws).seconds(machine) for scenario, draws in made)
+            least = sum(floor.Work(study, draws).seconds(machine) for study, draws in made)
             found.setdefault(name, []).append(seconds / least)
             print(f"  {name}: {described(machine)}; floor {least:.3f} s, favorbench {seconds:.3f} s")
     for name, ratios in found.items():
@@ -129,7 +130,7 @@ def growth(largest: int, runs: int) -> Iterator[Ratio]:
 
 def two_workers(seconds: float, runs: int) -> Iterator[Ratio]:
     """One worker against two on the same sweep, start-up of the processes included."""
-    one = load_scenario("quick", {"trials": 1, "seq_len": "2048", "baselines": "uniform"})
+    one = Study.of(load_scenario("quick", {"trials": 1, "seq_len": "2048", "baselines": "uniform"}))
     with one_core():
         run_draws(one, plan(one))
         start = time.perf_counter()

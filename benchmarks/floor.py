@@ -3,26 +3,25 @@
 import numpy as np
 
 from favorbench.engine.plan import Draw
-from favorbench.engine.scenario import Scenario
-from favorbench.maps import get_map
+from favorbench.engine.study import Study
 from favorbench.numerics.machine import Rates, rates
 
 
 class Work:
     """Counts of a table: flops of matrix products, exponentials, and pairs of cosine and sine."""
 
-    def __init__(self, scenario: Scenario, draws: tuple[Draw, ...]) -> None:
+    def __init__(self, study: Study, draws: list[Draw]) -> None:
         self.flops = self.exps = self.pairs = 0.0
         for draw in draws:
             length, dim, size = draw.head.seq_len, draw.head.head_dim, draw.sizes[-1]
             self.flops += 2.0 * length * length * (dim + dim + 1)  # exact: logits, then [value, 1]
             self.exps += float(length * length)
-            for _ in scenario.samplers:
+            for _ in study.samplers:
                 self.flops += 2.0 * (2 * length) * size * dim  # one projection of queries and of keys
-                for spec in scenario.maps:
-                    features = get_map(spec).num_features(size, dim)
+                for feature_map in study.maps:
+                    features = feature_map.num_features(size, dim)
                     self.flops += 2.0 * (2 * length) * features * (dim + 1)
-                    if spec == "trig":
+                    if feature_map.name == "trig":
                         self.pairs += 2.0 * length * size
                     else:
                         self.exps += 2.0 * length * features

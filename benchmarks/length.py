@@ -7,25 +7,26 @@ import time
 
 from favorbench.engine.plan import plan
 from favorbench.engine.scenario import load_scenario
+from favorbench.engine.study import Study
 from favorbench.engine.trial import run_draws
 from favorbench.numerics.machine import one_core
 
 
 def main() -> None:
     flags = {"maps": "positive,trig", "num_projections": "256", "head_dim": "64", "trials": 1, "query_rows": 1024}
-    scenario = load_scenario("quick", flags | {"seq_len": sys.argv[1]})
+    study = Study.of(load_scenario("quick", flags | {"seq_len": sys.argv[1]}))
     with one_core():
         run_draws(*small(flags))  # imports, and the first pages of every library
         start = time.perf_counter()
-        run_draws(scenario, plan(scenario))
+        run_draws(study, plan(study))
         seconds = time.perf_counter() - start
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(json.dumps({"seconds": seconds, "resident_gib": resident}))
 
 
 def small(flags: dict) -> tuple:
-    scenario = load_scenario("quick", flags | {"seq_len": "256"})
-    return scenario, plan(scenario)
+    study = Study.of(load_scenario("quick", flags | {"seq_len": "256"}))
+    return study, plan(study)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import numpy as np
 from benchmarks.plain import FEATURES, Table
 from benchmarks.tables import TABLE, studies
 from favorbench.engine.plan import Draw
-from favorbench.engine.scenario import Scenario
+from favorbench.engine.study import Study
 from favorbench.inputs import get_input
 from favorbench.numerics.streams import stream
 from favorbench.samplers import get_sampler
@@ -27,9 +27,9 @@ def estimate(query: np.ndarray, key: np.ndarray, value: np.ndarray, omega: np.nd
     return phi_query @ (phi_key.T @ value) / (phi_query @ phi_key.sum(axis=0))[:, None]
 
 
-def table(scenario: Scenario, draws: tuple[Draw, ...]) -> Table:
+def table(study: Study, draws: list[Draw]) -> Table:
     """The mse of every cell of every draw, from the same inputs and projections as favorbench's."""
-    found = {}
+    scenario, found = study.scenario, {}
     for draw in draws:
         inputs = get_input("gaussian").draw(stream(scenario.seed, "inputs", *draw.stream_names), draw.head)
         query, key, value = inputs.query * draw.scale, inputs.key * draw.scale, inputs.value * scenario.value_scale
@@ -45,9 +45,9 @@ def table(scenario: Scenario, draws: tuple[Draw, ...]) -> Table:
 
 def main() -> None:
     """A script of its own: makes the table of so many draws and prints the median of each cell."""
-    ((scenario, draws),) = studies(int(sys.argv[1]), TABLE)
+    ((study, draws),) = studies(int(sys.argv[1]), TABLE)
     cells: dict[tuple, list[float]] = {}
-    for (_, *cell), mse in table(scenario, draws).items():
+    for (_, *cell), mse in table(study, draws).items():
         cells.setdefault(tuple(cell), []).append(mse)
     for cell, errors in cells.items():
         print(*cell, f"{np.median(errors):.2e}")

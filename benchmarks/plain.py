@@ -6,7 +6,7 @@ The same inputs, projections and cells as favorbench's sweep (drawn from its str
 import numpy as np
 
 from favorbench.engine.plan import Draw
-from favorbench.engine.scenario import Scenario
+from favorbench.engine.study import Study
 from favorbench.inputs import get_input
 from favorbench.numerics.streams import stream
 from favorbench.samplers import get_sampler
@@ -43,9 +43,9 @@ def estimate(query: np.ndarray, key: np.ndarray, value: np.ndarray, omega: np.nd
     return np.diag(1.0 / normaliser) @ (phi_query @ (phi_key.T @ value))
 
 
-def table(scenario: Scenario, draws: tuple[Draw, ...]) -> Table:
+def table(study: Study, draws: list[Draw]) -> Table:
     """The mse of every cell of every draw; the exact answer is computed again for every R, as in the script."""
-    found = {}
+    scenario, found = study.scenario, {}
     for size in draws[0].sizes:
         for draw in draws:
             inputs = get_input("gaussian").draw(stream(scenario.seed, "inputs", *draw.stream_names), draw.head)

@@ -1,7 +1,8 @@
 """What is measured: the tables that a slow way and favorbench both make."""
 
 from favorbench.engine.plan import Draw, plan
-from favorbench.engine.scenario import Scenario, load_scenario
+from favorbench.engine.scenario import load_scenario
+from favorbench.engine.study import Study
 
 SIZES = ",".join(str(r) for r in range(16, 193, 16))
 #: The blog post's two experiments: trig with both samplers at scale 1, trig and positive with orthogonal rows at 1.5.
@@ -12,11 +13,11 @@ EXPERIMENTS = (
 #: The table that a user's own loop would make.
 TABLE = ({"maps": "positive,trig", "samplers": "iid,orthogonal"},)
 
-Study = tuple[Scenario, tuple[Draw, ...]]
+Made = tuple[Study, list[Draw]]
 
 
-def studies(trials: int, experiments: tuple[dict, ...]) -> list[Study]:
-    """Each experiment as a scenario and its draws."""
+def studies(trials: int, experiments: tuple[dict, ...]) -> list[Made]:
+    """Each experiment with its draws."""
     common = {"num_projections": SIZES, "seq_len": "1024", "head_dim": "16", "trials": trials, "baselines": "uniform"}
-    scenarios = [load_scenario("quick", common | experiment) for experiment in experiments]
-    return [(scenario, plan(scenario)) for scenario in scenarios]
+    found = [Study.of(load_scenario("quick", common | experiment)) for experiment in experiments]
+    return [(study, list(plan(study))) for study in found]

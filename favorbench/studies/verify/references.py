@@ -157,7 +157,7 @@ def _landmarks(inputs: Question, seen: np.ndarray, exact: np.ndarray, answer: An
 
     Through all keys it is exact attention, but for what a key that is left out lacks, the root of its residual.
     """
-    count, size = len(inputs.key), answer.num_projections
+    count, size = len(inputs.key), answer.num_projections or 0
     if size == count:
         left_out = (count - answer.num_features) * math.sqrt(4.0 * count * EPS)
         bound = 10.0 * _rounding(_logits(inputs), inputs.value) + left_out * largest(inputs.value)
