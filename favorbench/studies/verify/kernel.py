@@ -213,12 +213,12 @@ def _z_of_variance(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """z, empirical over declared variance, and the relative standard error of the former, of the pairs inside the gate.
 
-    declared: relative to the square of ``about``. What is no variance, not a number or below 0, is wrong inside the
-    gate and outside. Where it is 0 (trig at x = y, positive at x = -y) only rounding may be left of the empirical one.
+    declared: relative to the square of ``about``. What is no variance, not finite or below 0, is wrong inside the gate
+    and outside. Where it is 0 (trig at x = y, positive at x = -y) only rounding may be left of the empirical one.
     """
     rounding = 16 * np.finfo(float).eps * (1.0 + np.abs(declared))  # of a difference of second moments
-    wrong = np.isnan(declared) | (declared < -rounding)
-    inside = (enough & np.isfinite(declared)) | wrong
+    wrong = ~np.isfinite(declared) | (declared < -rounding)
+    inside = enough | wrong
     relative, expected, wrong = values[:, inside] / about[inside], declared[inside], wrong[inside]
     deviation = relative - np.mean(relative, axis=0)
     found = np.mean(deviation**2, axis=0) * len(values) / (len(values) - 1)
