@@ -77,7 +77,7 @@ class SpeedStudy(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON; a crossover or a slope that is not there is null."""
-        return plain(self)
+        return plain(self._asdict())
 
 
 def study(
