@@ -50,6 +50,27 @@ def test_an_interruption_while_libraries_are_loaded_is_one_line(module, name, co
     assert done.stderr.count("\n") == 1
 
 
+def test_an_interruption_of_what_is_run_by_an_import():
+    """A module that runs the command line when it is imported is never done with being imported."""
+    Path("runs.py").write_text(
+        f"import sys\nsys.argv = {['favorbench', *LONG]!r}\nfrom favorbench import cli\ncli.main()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import runs"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    deadline = time.monotonic() + 60
+    while not list(Path().glob("run/trials/part-*")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "the same command again resumes" in err
+
+
 def test_an_ignored_interruption_stays_ignored():
     """A background job of a shell, and what nohup starts, are not ended by another's Ctrl-C."""
     arguments = ["sweep", "--maps", "positive", "-R", "4", "-L", "8", "-d", "2", "--trials", "1", "--out", "run", "-q"]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from favorbench.cli.endings import ending
 from favorbench.errors import FavorbenchError, ScenarioError
 from favorbench.formats import json_text, printable
 
@@ -28,10 +29,6 @@ Metric = Annotated[str, typer.Option(help="A metric; see `favorbench list metric
 RunPath = Annotated[Path, typer.Argument(help="A run directory, e.g. results/quick.", show_default=False)]
 Workers = Annotated[int, typer.Option(min=1, max=1024, help="Processes; the rows are the same for any number.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of all random streams.")]
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM: the end of a job that a scheduler or a shutdown wants gone. Ends a command as Ctrl-C does."""
 
 
 def _version(value: bool) -> None:
@@ -87,11 +84,6 @@ def warn_partial(results: "Results") -> None:
     """Say that draws of a run are missing."""
     if not results.manifest["complete"]:
         say(f"{results.path} is PARTIAL: {results.manifest['draws_done']} of {results.manifest['draws']} draws")
-
-
-def ending(error: BaseException) -> tuple[str, int]:
-    """The word and the exit code for an interruption: 128 and the number of its signal."""
-    return ("terminated", 143) if isinstance(error, Terminated) else ("interrupted", 130)
 
 
 def interrupted(path: Path, error: KeyboardInterrupt) -> NoReturn:

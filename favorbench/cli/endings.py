@@ -1,0 +1,109 @@
+"""How a command ends early: signals, a lack of memory, a reader that is gone; and the one line that is said then."""
+
+import contextlib
+import errno
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from types import CodeType, FrameType
+from typing import NoReturn
+
+from favorbench.formats import printable
+
+# What the loader of libraries, and Python, say when there is no memory left.
+_NO_MEMORY = ("failed to map segment", "cannot allocate memory", "can't start new thread", "cannot enable executable")
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: the end of a job that a scheduler or a shutdown wants gone. Ends a command as Ctrl-C does."""
+
+
+def ending(error: BaseException) -> tuple[str, int]:
+    """The word and the exit code for an interruption: 128 and the number of its signal."""
+    return ("terminated", 143) if isinstance(error, Terminated) else ("interrupted", 130)
+
+
+@contextlib.contextmanager
+def interruptions(received: list[KeyboardInterrupt], caller: CodeType) -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt inside, and SIGTERM Terminated: workers end, and what is computed is saved.
+
+    Not while ``caller`` is importing a module: the import machinery swallows an exception, or leaves half a module. The
+    signal is then sent again a little later. received: what was raised, whatever has become of it since.
+    """
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if _importing(frame, caller):
+            again = threading.Timer(0.02, signal.raise_signal, [number])
+            again.daemon = True
+            again.start()
+            return
+        received.append(KeyboardInterrupt() if number == signal.SIGINT else Terminated())
+        if number == signal.SIGTERM:
+            signal.signal(number, signal.SIG_IGN)  # once is enough: what follows is the orderly end
+        raise received[-1]
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    usual = (signal.SIG_DFL, signal.default_int_handler)  # a background shell has them ignored: so it stays
+    numbers = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) in usual]
+    before = [(number, signal.signal(number, interrupt)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+def _importing(frame: FrameType | None, caller: CodeType) -> bool:
+    """Whether an import is under way that began inside ``caller``."""
+    while frame is not None and frame.f_code is not caller:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def lack_of_memory(error: BaseException) -> str:
+    """What could not be had, if that is memory: for an array, or already for a library or a thread."""
+    for cause in reversed(causes(error)):  # the first cause knows best: libraries put pages of advice around it
+        text = " ".join(str(cause).split())
+        if any(words in text.lower() for words in _NO_MEMORY):
+            return f"not enough memory to load the libraries: {text}; allow more (ulimit -v), or end other programs"
+        if isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno == errno.ENOMEM):
+            reason = text or "allocation failed"
+            return f"not enough memory: {reason}; use a smaller -L, -R or -d, or fewer --workers"
+    return ""
+
+
+def causes(error: BaseException) -> list[BaseException]:
+    """An error, what it was raised for, and so on down to the first."""
+    chain = [error]
+    while before := chain[-1].__cause__ or chain[-1].__context__:
+        chain.append(before)
+    return chain
+
+
+def discard_stdout() -> None:
+    """What is still buffered cannot be written, and must not fail once more when Python ends."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def fail(text: str, code: int) -> NoReturn:
+    """One line on stderr, and the end."""
+    with contextlib.suppress(OSError):  # nobody is listening; the code still says it
+        print(f"favorbench: {printable(text)}", file=sys.stderr, flush=True)  # noqa: T201
+    sys.exit(code)
+
+
+def pipe_is_closed() -> bool:
+    """Whether the reader of stdout is gone: libraries turn that into exit code 1, which means a failed check here."""
+    if not hasattr(select, "poll"):
+        return False  # Windows: there a write to such a pipe fails, and says so itself
+    poller = select.poll()
+    poller.register(sys.stdout.fileno(), select.POLLOUT)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poller.poll(0))
