@@ -37,6 +37,7 @@ class TheoryStudy(NamedTuple):
     draws: int
 
 
+@np.errstate(all="ignore")  # far out closed forms and estimates overflow: they are infinite, and shown as that
 def study(
     feature_map: FeatureMap,
     sampler: Sampler,
