@@ -1,13 +1,14 @@
 """Samplers: shapes and prefixes, pair laws against quadrature, the table of variances, what is measured where no closed
 form is known, and what an R cannot be."""
 
+import itertools
 import math
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from scipy import integrate, stats
+from scipy import integrate, linalg, stats
 
 import favorbench as fb
 from favorbench.engine.plan import plan
@@ -262,3 +263,37 @@ def test_samples_beside_omega_are_kept():
         size = sampler.round_up(10, 4)
         sample = fb.sample_omega(sampler, size, 4, np.random.default_rng(0), map="phase")
         assert isinstance(sample, Sample) and len(sample.extra) == len(sample.omega) == size
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_fourth_moments_of_sorf_are_those_of_all_signs(size):
+    """By enumeration of the 2^(3p) signs; without the third matrix, or with one alone, they are others."""
+    hadamard = linalg.hadamard(size) / math.sqrt(size)
+    signs = np.array(list(itertools.product((-1.0, 1.0), repeat=3 * size))).reshape(-1, 3, 1, size)
+
+    def moments(rows):
+        rows = math.sqrt(size) * rows[:, -1]
+        return np.mean(rows[:, 0] ** 4), np.mean(rows[:, 0] ** 2 * rows[:, -1] ** 2), np.mean(np.prod(rows, axis=-1))
+
+    law = get_sampler("sorf").row_law(size, size)
+    three = hadamard * signs[:, 0] @ hadamard * signs[:, 1] @ hadamard * signs[:, 2]
+    same, mixed, odd = moments(three)
+    assert (law.norm, law.fourth.same) == (math.sqrt(size), pytest.approx(same, rel=1e-12))
+    if size > 1:
+        assert law.fourth.mixed == pytest.approx(mixed, rel=1e-12)
+    if size == 4:
+        assert odd == pytest.approx(0.0, abs=1e-12)
+        assert abs(moments(hadamard * signs[:, 0] @ hadamard * signs[:, 1] @ hadamard)[2]) > 0.1
+        assert moments(np.broadcast_to(hadamard, three.shape) * signs[:, 0])[0] == pytest.approx(1.0) != same
+
+
+def test_raw_qr_on_a_line_reflects_nothing():
+    """Q = 1 there, so w > 0: E exp(w z) = 2 Phi(z) exp(z^2/2), where the plane and all beyond have w_1 < 0."""
+    sampler = get_sampler("orthogonal-qr")
+    for dim, sign in ((1, 1.0), (2, -1.0), (5, -1.0)):
+        first = np.array([sampler.sample(np.random.default_rng(i), 1, dim)[0, 0] for i in range(200)])
+        assert np.all(np.sign(first) == sign)
+        z = np.full((1, dim), 0.4)
+        expected = 2.0 * stats.norm.cdf(sign * 0.4) * math.exp(0.08 * dim)
+        assert sampler.row_law(1, dim).laplace(z)[0] == pytest.approx(expected, rel=1e-12)
+    assert np.all(sampler.sample(np.random.default_rng(0), 50, 1) > 0) and sampler.row_law(50, 1).first_row

@@ -15,6 +15,7 @@ from favorbench.maps.positive import Positive
 from favorbench.numerics.arrays import Features
 from favorbench.samplers import Sampler, get_sampler
 from favorbench.samplers.coupling import INDEPENDENT, WORDS, Blocks, Coupling, EvenlySpread, OppositePairs
+from favorbench.studies.theory.study import study
 from favorbench.studies.verify import REFUTED, couplings, verify
 from favorbench.studies.verify.checks import HOLDS, NO_CLAIM, NOT_MEASURABLE, Measurement, judged, largest, merged
 from favorbench.studies.verify.controls import checks
@@ -203,6 +204,13 @@ def test_words_are_those_of_the_catalogue():
     assert str(OppositePairs(INDEPENDENT)) == "antithetic" and str(EvenlySpread(lambda d: (2,))) == "low-discrepancy"
     assert get_sampler("orthogonal").coupling == Blocks("orthogonal") != get_sampler("sorf").coupling
     assert get_sampler("antithetic:simplex").coupling == OppositePairs(Blocks("simplex"))
+
+
+def test_no_warning_comes_from_where_nothing_can_be_computed():
+    """Warnings are errors here: exp(900) in closed form, and estimated."""
+    for map, sampler in (("positive", "iid"), ("trig", "orthogonal"), ("hyperbolic", "norm-coupled")):
+        found = study(get_map(map), get_sampler(sampler), 16, [30.0, 100.0], [16], draws=3)
+        assert len(found.points) == 2 and found.needed == {30.0: None, 100.0: None}
 
 
 def test_verify_leaves_the_callers_threads_as_they_were():

@@ -13,6 +13,7 @@ from favorbench.registry import label
 from favorbench.samplers import Sampler
 from favorbench.studies.theory.closed_forms import declared_variance, draws_needed
 from favorbench.studies.verify.checks import NOT_MEASURABLE, Measurement, largest
+from favorbench.studies.verify.rows import takes
 
 HEAD_DIM = 8
 #: Many blocks and a last one cut short.
@@ -68,7 +69,7 @@ def settings(sampler: Sampler, draws: int) -> list[Setting]:
 
     first_row = standard_points(scale=0.7)  # one row's estimate has a heavier tail: smaller norms keep z normal
     fewer = max(draws // 4, min(draws, FEWEST_DRAWS))
-    others = [setting(standard_points(dim), OTHER_PROJECTIONS, fewer) for dim in OTHER_DIMS]
+    others = [setting(standard_points(dim), OTHER_PROJECTIONS, fewer) for dim in OTHER_DIMS if takes(sampler, dim)]
     return [setting(standard_points(), NUM_PROJECTIONS, draws), setting(first_row, 1, draws), *others]
 
 

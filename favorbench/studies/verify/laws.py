@@ -11,7 +11,7 @@ from favorbench.samplers import FixedNormRows, GaussianRows, RowLaw, Sampler
 from favorbench.samplers.laws import SecondMomentRows
 from favorbench.studies.verify import couplings
 from favorbench.studies.verify.checks import Measurement, largest, merged, z_of_p
-from favorbench.studies.verify.rows import Rows, z_of_zero_mean
+from favorbench.studies.verify.rows import Rows, takes, z_of_zero_mean
 
 HEAD_DIM = 8
 #: Also measured with a twentieth of the draws, or so many: no power of two, odd, and a single coordinate.
@@ -22,7 +22,7 @@ def measure(sampler: Sampler, draws: int, seed: int) -> list[Measurement]:
     """Everything a sampler claims, from independent draws; each claim in the worst of several dimensions."""
     subject = label(sampler)
     parts = []
-    for dim in (HEAD_DIM, *OTHER_DIMS):
+    for dim in (HEAD_DIM, *(other for other in OTHER_DIMS if takes(sampler, other))):
         count = draws if dim == HEAD_DIM else max(draws // 20, min(draws, FEWEST_DRAWS))
         rows = _drawn(subject, sampler, dim, count, seed)
         law = sampler.row_law(rows.size, dim)

@@ -6,6 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
+from favorbench.errors import ScenarioError
+from favorbench.samplers import Sampler
 from favorbench.studies.verify.checks import Measurement, largest, z_of_p
 
 
@@ -42,6 +44,15 @@ class Rows(NamedTuple):
     def rounding(self) -> float:
         """The backward error of QR: a small multiple of d eps."""
         return 50 * self.head_dim * float(np.finfo(self.omega.dtype).eps)
+
+
+def takes(sampler: Sampler, dim: int) -> bool:
+    """Whether a sampler draws rows of so many coordinates: one that cannot raises ScenarioError."""
+    try:
+        sampler.sample(np.random.default_rng(0), sampler.round_up(1, dim), dim)
+    except ScenarioError:
+        return False
+    return True
 
 
 def z_of_zero_mean(values: np.ndarray) -> np.ndarray:
