@@ -25,7 +25,7 @@ from favorbench.engine.plan import plan
 from favorbench.engine.scenario import Scenario, as_scenario
 from favorbench.engine.study import Study, default_directory
 from favorbench.engine.trial import run_draws
-from favorbench.engine.worker import end_with_parent, packed, run_batch
+from favorbench.engine.worker import packed, run_batch, settle
 from favorbench.errors import ScenarioError, WorkerError
 from favorbench.numerics.machine import one_core
 
@@ -166,7 +166,7 @@ def _until_broken(
 ) -> Generator[list[list[Row]], None, list[Batch]]:
     """Do what waits, taking it off the queue; ends early when a worker dies, and returns what was under way then."""
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(workers, len(waiting)), mp_context=context, initializer=end_with_parent)
+    pool = ProcessPoolExecutor(min(workers, len(waiting)), mp_context=context, initializer=settle)
     under_way: dict[Future[list[list[Row]]], Batch] = {}
 
     def submit() -> None:

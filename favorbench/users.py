@@ -16,22 +16,21 @@ def import_object(kind: str, path: str) -> Any:
     """The object at "module:attribute", with the working directory importable meanwhile. Raises ScenarioError."""
     module_name, _, attribute = path.partition(":")
     try:
-        with _importable_here():
+        with importable_from(os.getcwd()):
             return getattr(importlib.import_module(module_name), attribute)
     except (Exception, SystemExit) as error:  # a user's module may fail in any way; the user is told which
         raise ScenarioError(f"{kind} {shown(path)} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 @contextlib.contextmanager
-def _importable_here() -> Iterator[None]:
-    """The working directory first among those of modules: a console script has its own folder there, not the user's."""
-    here = os.getcwd()
-    sys.path.insert(0, here)
+def importable_from(folder: str) -> Iterator[None]:
+    """A folder first among those of modules: a console script has its own there, and a worker not the user's."""
+    sys.path.insert(0, folder)
     try:
         yield
     finally:
         with contextlib.suppress(ValueError):  # the module has taken it out itself
-            sys.path.remove(here)
+            sys.path.remove(folder)
 
 
 def keep_importable_here() -> None:
@@ -74,5 +73,5 @@ def failures_named(who: str) -> Iterator[None]:
         raise
     except Exception as error:
         if type(error).__name__ == "OutOfMemoryError":  # of torch, on a GPU
-            raise MemoryError(f"on the GPU: {error}") from None
+            raise MemoryError("on the GPU: use a smaller `batch`") from None
         raise EstimatorError(f"{who} failed: {type(error).__name__}: {error}") from error

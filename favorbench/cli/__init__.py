@@ -31,6 +31,7 @@ from favorbench.cli.app import app
 from favorbench.cli.endings import causes, discard_stdout, ending, fail, interruptions, lack_of_memory, pipe_is_closed
 from favorbench.cli.flags import with_flags
 from favorbench.errors import FavorbenchError
+from favorbench.users import keep_importable_here
 
 __all__ = [
     "app", "audit", "export", "kernel", "list_", "main", "plot", "rank", "reproduce", "speed", "sweep", "table",
@@ -66,6 +67,7 @@ def _settle() -> None:
     os.environ.pop("MPLBACKEND", None)
     # All studies use one core. OpenBLAS would take memory for more, and where that is short try for it without end.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    keep_importable_here()
 
 
 def _end(error: BaseException, arguments: list[str]) -> NoReturn:

@@ -30,14 +30,12 @@ def verify(
 
     Target, bias, variance, sign, law, theorems, symmetries. Exit 1 if a claim fails.
     """
-    import threadpoolctl
-
     from favorbench import console
     from favorbench.studies.verify import DRAWS, THOROUGH_DRAWS
     from favorbench.studies.verify import controls as known_mistakes
     from favorbench.studies.verify import verify as run_verify
 
-    with threadpoolctl.threadpool_limits(1), console.progress("verify", quiet) as report:
+    with console.progress("verify", quiet) as report:
         result = run_verify(subjects or (), draws or (THOROUGH_DRAWS if thorough else DRAWS), seed, report)
         caught = list(known_mistakes.run(seed)) if controls else []
     if as_json:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from favorbench.baselines import BASELINES, get_baseline
 from favorbench.errors import ScenarioError
+from favorbench.files import read_regular
 from favorbench.formats import ALIASES, shown
 from favorbench.inputs import SHIPPED, File, data_directory, get_input
 from favorbench.maps import get_map
@@ -210,9 +211,9 @@ def _find(source: str) -> Path:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ScenarioError(f"cannot read scenario {str(path)!r}: {error.strerror}") from None
+        return tomllib.loads(read_regular(path, "scenario", ScenarioError).decode("utf-8"))
+    except ScenarioError:
+        raise
     except (ValueError, RecursionError) as error:  # of Unicode, of numbers with too many digits, of lists in lists
         raise ScenarioError(f"{path} is not valid TOML: {error}") from None
 
@@ -236,21 +237,6 @@ def _number(text: str) -> int | float | str:
         except ValueError:
             continue
     return text
-
-
-def numbers(flag: str, text: str, kind: type[int] | type[float], low: float, high: float = 1e9) -> list[Any]:
-    """The increasing numbers of a list with commas, all from ``low`` to ``high``. Raises ScenarioError."""
-    found = []
-    for part in split_list(text):
-        try:
-            value = kind(part)
-        except ValueError:
-            value = math.nan
-        if not low <= value <= high:
-            word = "whole numbers" if kind is int else "numbers"
-            raise ScenarioError(f"{flag}: {part!r} given, allowed: {word} from {low:g} to {high:.10g}, with commas")
-        found.append(value)
-    return sorted(set(found))
 
 
 def _one_line(error: ValidationError, origin: Mapping[str, str]) -> str:

@@ -1,6 +1,5 @@
 """Draws: their inputs, exact answers, and every sampler, map and R measured on them. The whole pipeline."""
 
-import contextlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -14,13 +13,13 @@ from favorbench.baselines import Question
 from favorbench.engine.columns import Row, of_draw
 from favorbench.engine.plan import Draw
 from favorbench.engine.study import Group, Study
-from favorbench.errors import EstimatorError, FavorbenchError
 from favorbench.metrics import ErrorSums, add, error_sums, metrics_of
 from favorbench.numerics.arrays import Array, columns_first
 from favorbench.numerics.backend import Backend
 from favorbench.numerics.streams import stream
 from favorbench.registry import label
 from favorbench.samplers import Sampler
+from favorbench.users import failures_named
 
 
 class Problem(NamedTuple):
@@ -56,7 +55,7 @@ def run_draws(study: Study, draws: Sequence[Draw]) -> list[list[Row]]:
             for found, trivial in zip(baselines, uniform, strict=True)
         ]
         for group in study.groups(draws[0].sizes):
-            with _failures_named(group), study.backend.precision(draws[0].dtype):
+            with failures_named(_who(group)), study.backend.precision(draws[0].dtype):
                 omega, estimators = _sample(study, draws, group)
                 measured = _measure(problem, exact, omega, estimators, draws[0].dtype, study.backend)
             for estimator, sums in zip(estimators, measured, strict=True):
@@ -101,10 +100,10 @@ def _baselines(study: Study, draw: Draw, inputs: Problem, exact: np.ndarray) -> 
         if baseline.needs_all_rows and sampled:
             continue
         rng = stream(study.scenario.seed, "baseline", label(baseline), *draw.stream_names)
-        answers = baseline.answers(given, exact, draw.sizes, rng)
-        for size, features, output, normaliser in answers:
-            names = _names("baseline", baseline.name, None, size, features)
-            found.append((names, error_sums(output, exact, normaliser)))
+        with failures_named(label(baseline)):
+            for size, features, output, normaliser in baseline.answers(given, exact, draw.sizes, rng):
+                names = _names("baseline", baseline.name, None, size, features)
+                found.append((names, error_sums(output, exact, normaliser)))
     return found
 
 
@@ -164,19 +163,10 @@ def _plain(metrics: Mapping[str, np.ndarray]) -> Row:
     return {name: float(value) for name, value in metrics.items()}
 
 
-@contextlib.contextmanager
-def _failures_named(group: Group) -> Iterator[None]:
-    """A user's map or sampler may fail in any way: say which it was."""
-    try:
-        yield
-    except (MemoryError, FavorbenchError):
-        raise
-    except Exception as error:
-        if type(error).__name__ == "OutOfMemoryError":  # of torch, on a GPU
-            raise MemoryError("on the GPU: use a smaller --batch") from None
-        names = ", ".join(label(feature_map) for feature_map, _ in group.maps)
-        under = f" under {label(group.sampler)}" if group.sampler else ""
-        raise EstimatorError(f"{names}{under} failed: {type(error).__name__}: {error}") from error
+def _who(group: Group) -> str:
+    """Whose failure it is, where a map or a sampler of the user's fails."""
+    names = ", ".join(label(feature_map) for feature_map, _ in group.maps)
+    return names + (f" under {label(group.sampler)}" if group.sampler else "")
 
 
 def _names(kind: str, name: str, sampler: str | None, num_projections: int | None, num_features: int) -> Row:

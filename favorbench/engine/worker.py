@@ -1,19 +1,18 @@
 """What a worker process runs: kept apart from the parent's libraries, so that it starts quickly."""
 
-import contextlib
 import functools
 import multiprocessing
 import os
 import pickle
-import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from favorbench.engine.columns import Row
 from favorbench.engine.plan import Draw
 from favorbench.engine.study import Study
 from favorbench.engine.trial import run_draws
 from favorbench.numerics.machine import one_core
+from favorbench.users import importable_from, keep_importable_here
 
 
 def packed(study: Study) -> tuple[bytes, str]:
@@ -27,16 +26,6 @@ def run_batch(study: tuple[bytes, str], draws: Sequence[Draw]) -> list[list[Row]
         return run_draws(_unpacked(*study), draws)
 
 
-@contextlib.contextmanager
-def importable_from(folder: str) -> Iterator[None]:
-    """Modules of a folder can be imported inside."""
-    sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        sys.path.remove(folder)
-
-
 @functools.lru_cache(maxsize=2)
 def _unpacked(data: bytes, folder: str) -> Study:
     """Once for each process, not for each task."""
@@ -44,8 +33,9 @@ def _unpacked(data: bytes, folder: str) -> Study:
         return pickle.loads(data)
 
 
-def end_with_parent() -> None:
-    """A worker must not outlive a parent that was killed."""
+def settle() -> None:
+    """For processes of our own: users' modules may import others later, and none outlives a parent that was killed."""
+    keep_importable_here()
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()

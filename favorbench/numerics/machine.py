@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import threading
 import timeit
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,12 +25,39 @@ class Rates(NamedTuple):
     cos_sin: float
 
 
+class _Limit:
+    """One BLAS thread from the first who asks to the last: threads of one process share it, and leave in any order."""
+
+    def __init__(self) -> None:
+        self._lock, self._holders = threading.Lock(), 0
+        self._limits: threadpoolctl.threadpool_limits | None = None
+
+    def take(self) -> None:
+        with self._lock:
+            self._holders += 1
+            if self._limits is None:
+                self._limits = threadpoolctl.threadpool_limits(1)
+
+    def give_back(self) -> None:
+        with self._lock:
+            self._holders -= 1
+            if self._limits is not None and not self._holders:
+                self._limits.restore_original_limits()
+                self._limits = None
+
+
+_LIMIT = _Limit()
+
+
 @contextlib.contextmanager
 def one_core() -> Iterator[None]:
     """One BLAS thread inside, so that sums have the same order everywhere, and an allocator that keeps freed tiles."""
     keep_freed_memory()
-    with threadpoolctl.threadpool_limits(1):
+    _LIMIT.take()
+    try:
         yield
+    finally:
+        _LIMIT.give_back()
 
 
 @functools.cache

@@ -6,7 +6,7 @@ import pandas as pd
 
 from favorbench.engine.columns import CELL, describe_cell
 from favorbench.files import write_text
-from favorbench.formats import HEADINGS
+from favorbench.formats import HEADINGS, printable
 from favorbench.metrics import METRICS
 from favorbench.results.ranking import legend as ranking_legend
 from favorbench.results.ranking import rankings, shown
@@ -42,7 +42,7 @@ def markdown_report(results: Results) -> str:
 def write_summary(results: Results) -> None:
     """Write summary.csv and summary.md beside the trials. Raises StoreError."""
     write_text(results.path / "summary.csv", _csv(results))
-    write_text(results.path / "summary.md", markdown_report(results))
+    write_text(results.path / "summary.md", printable(markdown_report(results), but="\n"))
 
 
 def _csv(results: Results) -> str:

@@ -1,7 +1,6 @@
 """Error of Gram matrices against features: closed forms as lines, measured points on top; and phase less trig."""
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -48,7 +47,7 @@ def _errors(ax: Axes, study: GramStudy) -> pd.DataFrame:
         series.setdefault(label, []).append(cell)
     shown, rows = [study.mean_error], []
     for i, (label, cells) in enumerate(series.items()):
-        look = _look(i)
+        look = style.look(i)
         features, expected = [cell.num_features for cell in cells], [cell.expected for cell in cells]
         ax.plot(features, expected, color=look["color"], linestyle=look["linestyle"], zorder=1.8)
         for cell in cells:
@@ -78,7 +77,7 @@ def _gaps(ax: Axes, study: GramStudy) -> pd.DataFrame:
     for column in ("expected", "measured", "low", "high"):
         data[column] *= data["num_features"]
     for i, (sampler, found) in enumerate(data.groupby("sampler", sort=False)):
-        look, features = _look(i + 4), found["num_features"]
+        look, features = style.look(i + 4), found["num_features"]
         ax.plot(features, found["expected"], color=look["color"], linestyle=look["linestyle"])
         reach = [found["measured"] - found["low"], found["high"] - found["measured"]]
         ax.errorbar(
@@ -92,11 +91,3 @@ def _gaps(ax: Axes, study: GramStudy) -> pd.DataFrame:
     ax.set_ylabel("difference of squares × features")
     data = data.rename(columns={"sampler": "series", "expected": "closed_form"})
     return data.assign(shown="phase less trig, times features")[COLUMNS]
-
-
-def _look(i: int) -> dict[str, Any]:
-    return {
-        "color": style.COLOURS[i % len(style.COLOURS)],
-        "marker": style.MARKERS[i % len(style.MARKERS)],
-        "linestyle": style.DASHES[i % len(style.DASHES)],
-    }

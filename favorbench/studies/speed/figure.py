@@ -50,8 +50,4 @@ def _look(method: str, estimators: list[str]) -> dict[str, Any]:
     if method not in estimators:
         return {"color": "black", "linestyle": "-" if method == EXACT else "--", "marker": "x"}
     i = estimators.index(method)
-    return {
-        "color": style.COLOURS[i % len(style.COLOURS)],
-        "marker": style.MARKERS[i % len(style.MARKERS)],
-        "linestyle": style.DASHES[i % len(style.DASHES)],
-    }
+    return style.look(i)

@@ -10,7 +10,7 @@ import numpy as np
 from favorbench.attention.linear import kernel_estimate, sample_omega
 from favorbench.errors import ScenarioError
 from favorbench.kernels import softmax_kernel
-from favorbench.maps import FeatureMap, Sample
+from favorbench.maps import FeatureMap
 from favorbench.numerics.machine import one_core
 from favorbench.numerics.streams import stream
 from favorbench.progress import Progress
@@ -117,7 +117,6 @@ def measured_deviation(
         if progress is not None:
             progress(done, draws)
         sample = sample_omega(sampler, num_projections, x.shape[-1], child, map=feature_map)
-        assert isinstance(sample, Sample)
         values.append(float(kernel_estimate(x, y, sample, feature_map)[0, 0]) / kernel)
     deviation = np.array(values) - np.mean(values)
     variance, fourth = np.mean(deviation**2), np.mean(deviation**4)
