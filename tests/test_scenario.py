@@ -102,7 +102,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
         load_scenario("quik")
     with pytest.raises(ScenarioError, match="No such file"):
         load_scenario("absent.toml")
-    with pytest.raises(ScenarioError, match="Is a directory"):
+    with pytest.raises(ScenarioError, match="it is a directory"):
         load_scenario(str(tmp_path))
     (tmp_path / "latin.toml").write_bytes(b'title = "\xe9"')
     with pytest.raises(ScenarioError, match="not valid TOML"):

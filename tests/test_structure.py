@@ -104,7 +104,7 @@ NO_MEMBERS = {
     "TimesNorm": "a map of exp(x.y) as one of the Gaussian kernel",
     "Explicit": "of the polynomial kernel: in Polynomial.map",
     "PolynomialSketch": "of the polynomial kernel: in Polynomial.map",
-    "_Plain": "a map's features without its stabilisers, for verify",
+    "Shifted": "a map's features without its stabilisers, for verify",
     "PerformerSampler": "another's, for audit",
     "ClaimedMap": "a control", "PerKeyRowMax": "a control", "MissingNormalisation": "a control",
     "HyperbolicHalf": "a control", "ClaimedSampler": "a control", "ChiSquareNorms": "a control",
