@@ -199,6 +199,11 @@ def test_a_kind_of_coupling_without_a_test_is_an_error():
         couplings.measure(rows, Other(), get_sampler("iid").row_law(4, 1))
 
 
+def test_rows_of_opposite_pairs_of_opposite_pairs_are_enough():
+    """A quarter of the rows is left to the innermost coupling, which looks at two blocks of them."""
+    assert verify(["antithetic:antithetic:orthogonal"], draws=100).refuted == ()
+
+
 def test_words_are_those_of_the_catalogue():
     assert {str(coupling) for coupling in WORDS.values()} == set(WORDS)
     assert str(OppositePairs(INDEPENDENT)) == "antithetic" and str(EvenlySpread(lambda d: (2,))) == "low-discrepancy"

@@ -22,8 +22,8 @@ class Coupling(ABC):
     def __str__(self) -> str: ...
 
     def fewest_rows(self, head_dim: int) -> int:
-        """The rows in which all of it shows."""
-        return 1
+        """The rows in which all of it shows: a block and one more."""
+        return head_dim + 1
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,9 @@ class MomentsMatched(Coupling):
 
     def __str__(self) -> str:
         return "moment-matched"
+
+    def fewest_rows(self, head_dim: int) -> int:
+        return 4 * (head_dim + 1)  # hardly more rows than coordinates may be nearly singular: rounding hides the match
 
 
 @dataclass(frozen=True)

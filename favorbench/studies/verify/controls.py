@@ -11,6 +11,7 @@ from favorbench.maps import FeatureMap, Sample, get_map
 from favorbench.maps.base import WrappedMap
 from favorbench.maps.positive import Hyperbolic, Positive
 from favorbench.numerics.arrays import Array, Features, array_namespace, half_squared_norm
+from favorbench.numerics.machine import one_core
 from favorbench.samplers import RowLaw, Sampler, get_sampler
 from favorbench.samplers.base import gaussian_blocks
 from favorbench.samplers.coupling import INDEPENDENT, ORTHOGONAL, Coupling
@@ -158,11 +159,13 @@ def run(seed: int = 0, draws: int = DRAWS) -> Iterator[Caught]:
         yield Caught(name, mistake, max(refuted, key=Check.excess) if refuted else None)
 
 
-@np.errstate(all="ignore")  # what fails to be a number is a measurement here
 def checks(member: FeatureMap | Sampler, draws: int, seed: int, false_alarm: float = FALSE_ALARM) -> list[Check]:
     """Everything that ``verify`` would ask of one map (under iid rows) or one sampler (with positive and trig)."""
-    if isinstance(member, Sampler):
-        maps = [get_map("positive"), get_map("trig")]
-        return judged(laws.measure(member, 5 * draws, seed) + kernel.measure(member, maps, draws, seed), false_alarm)
-    iid = get_sampler("iid")
-    return judged(kernel.measure(iid, [member], draws, seed) + attention.measure([member], iid, seed), false_alarm)
+    with one_core(), np.errstate(all="ignore"):  # what fails to be a number is a measurement here
+        if isinstance(member, Sampler):
+            maps = [get_map("positive"), get_map("trig")]
+            measured = laws.measure(member, 5 * draws, seed) + kernel.measure(member, maps, draws, seed)
+        else:
+            iid = get_sampler("iid")
+            measured = kernel.measure(iid, [member], draws, seed) + attention.measure([member], iid, seed)
+    return judged(measured, false_alarm)
