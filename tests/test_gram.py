@@ -350,7 +350,9 @@ def test_the_figure_holds_what_it_shows():
     data = pd.read_csv("figures/kernel.csv").set_index(["series", "num_features"])
     cell = next(cell for cell in found.cells if (cell.map, cell.num_features) == ("phase", 32))
     row = data.loc[("phase, iid", 32)]
-    assert row["measured"] == pytest.approx(math.sqrt(cell.squared.value)) and row["closed_form"] == pytest.approx(cell.expected)
+    assert row["measured"] == pytest.approx(math.sqrt(cell.squared.value)) and row["closed_form"] == pytest.approx(
+        cell.expected
+    )
     gap = found.gaps()[0]
     assert data.loc[("iid", gap.num_features), "closed_form"] == pytest.approx(gap.expected * gap.num_features)
 
