@@ -97,3 +97,10 @@ def test_circles_are_the_documented_ones():
     np.testing.assert_allclose(data["x1^2"], plane["x1"] ** 2, rtol=1e-12)
     radius = np.hypot(plane["x1"], plane["x2"]).groupby(plane["class"]).mean()
     np.testing.assert_allclose(sorted(radius), [0.3, 1.0], atol=0.03)  # noise .05 / sqrt(128) = .004, and its square
+
+
+def test_a_figure_that_is_written_is_drawn():
+    """Every file of the folder that can draw is in FIGURES: forgetting it fails here, and does not hide a figure."""
+    folder = Path(figures.__file__).parent
+    able = {path.stem for path in folder.glob("*.py") if "\ndef draw(" in path.read_text(encoding="utf-8")}
+    assert able == {figure.__name__.rpartition(".")[2] for figure in figures.FIGURES} and len(able) == 5

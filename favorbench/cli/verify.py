@@ -28,7 +28,8 @@ def verify(
 ) -> None:
     """Hold maps and samplers to what they declare.
 
-    Target, bias, variance, sign, law, theorems, symmetries. Exit 1 if a claim fails.
+    Target, bias, variance, sign, law, theorems, symmetries; and without subjects exact attention, baselines and
+    metrics to their definitions. Exit 1 if a claim fails.
     """
     from favorbench import console
     from favorbench.studies.verify import DRAWS, THOROUGH_DRAWS
