@@ -17,7 +17,7 @@ from favorbench.studies.verify import attention, delta, kernel, laws, references
 from favorbench.studies.verify.checks import FALSE_ALARM, HOLDS, REFUTED, Check, Measurement, judged
 
 DRAWS, THOROUGH_DRAWS = 8000, 100_000
-LAW_DRAWS = 20_000
+LAW_DRAWS = 12_000
 
 #: Without subjects all maps are tested under these samplers, and the other samplers with these maps; all but iid with
 #: half the draws. A full grid would take many times as long.
