@@ -80,7 +80,7 @@ def _dense(asked: Asked) -> Kernel:
     axes = np.eye(dim) if parameters.axes is None else parameters.axes
     a = (1 - 1 / parameters.rho[0].astype(Exact)) / 8
     turned, sides = asked.omega @ axes.astype(Exact), []
-    for points, matrix in ((asked.x, parameters.query), (asked.y, parameters.key)):
+    for points, matrix in ((asked.x, parameters.query_matrix), (asked.y, parameters.key_matrix)):
         image = points if matrix is None else points @ matrix.T.astype(Exact)
         log = np.sum(np.log(1 - 4 * a) / 4 + a * turned**2, axis=-1)
         log = log + (image @ axes) @ (np.sqrt(1 - 4 * a) * turned).T - _half(image)
@@ -117,14 +117,14 @@ def _counts(limits: Callable[[int], Exact], uniform: np.ndarray, most: int) -> n
 
 
 def _poisson(asked: Asked) -> Kernel:
-    rate = float(asked.map.rate or np.asarray(asked.map.fitted).item())
+    rate = float(asked.map.rate or np.asarray(asked.map.fitted.values).item())
     mass = lambda k: np.exp(Exact(k) * np.log(Exact(rate)) - Exact(rate) - math.lgamma(k + 1))  # noqa: E731
     w = _counts(mass, asked.extra, int(rate + 12.0 * math.sqrt(rate) + 20))
     return _integers(asked, w, np.sum(w * np.log(Exact(rate)) - rate, axis=-1))
 
 
 def _geometric(asked: Asked) -> Kernel:
-    p = float(asked.map.p or np.asarray(asked.map.fitted).item())
+    p = float(asked.map.p or np.asarray(asked.map.fitted.values).item())
     w = np.floor(np.log1p(-asked.extra) / np.log1p(-p))
     factorials = np.vectorize(math.lgamma)(w + 1.0)
     return _integers(asked, w, np.sum(factorials + w * np.log1p(Exact(-p)) + np.log(Exact(p)), axis=-1))
