@@ -2,25 +2,19 @@
 
 import contextlib
 import multiprocessing
+import queue
 import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
-from concurrent.futures import (
-    FIRST_COMPLETED,
-    BrokenExecutor,
-    Executor,
-    Future,
-    ProcessPoolExecutor,
-    as_completed,
-    wait,
-)
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from favorbench.engine.batches import Batch, batches
 from favorbench.engine.columns import Row
 from favorbench.engine.cost import check_fits
+from favorbench.engine.interrupts import Deferred
 from favorbench.engine.plan import plan
 from favorbench.engine.scenario import Scenario, as_scenario
 from favorbench.engine.study import Study, default_directory
@@ -126,11 +120,15 @@ def _here(study: Study, work: Iterator[Batch]) -> Iterator[list[list[Row]]]:
 
 
 def _in_executor(study: Study, work: Iterator[Batch], executor: Executor) -> Iterator[list[list[Row]]]:
-    task = packed(study)
-    futures = [executor.submit(run_batch, task, batch) for batch in work]
+    task, done = packed(study), queue.SimpleQueue[Future[list[list[Row]]]]()
+    futures: list[Future[list[list[Row]]]] = []
     try:
-        for future in as_completed(futures):
-            yield future.result()
+        with Deferred() as interrupts:
+            for batch in work:
+                futures.append(executor.submit(run_batch, task, batch))
+                futures[-1].add_done_callback(done.put)
+            for _ in range(len(futures)):
+                yield interrupts.wait_for(done).result()
     except BrokenExecutor:
         raise WorkerError(f"a worker died (killed, or out of memory); {_SAVED}") from None
     finally:
@@ -168,21 +166,24 @@ def _until_broken(
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(min(workers, len(waiting)), mp_context=context, initializer=settle)
     under_way: dict[Future[list[list[Row]]], Batch] = {}
+    done = queue.SimpleQueue[Future[list[list[Row]]]]()
 
     def submit() -> None:
         while waiting and len(under_way) < 2 * workers:
-            batch = waiting.popleft()
-            under_way[pool.submit(run_batch, task, batch)] = batch
+            future = pool.submit(run_batch, task, waiting[0])
+            under_way[future] = waiting.popleft()
+            future.add_done_callback(done.put)
 
     try:
-        with _interrupts_ignored():  # workers are started here and inherit it: Ctrl-C is the parent's to handle
-            submit()
-        while under_way:
-            for future in wait(under_way, return_when=FIRST_COMPLETED).done:
+        with Deferred() as interrupts:
+            with _interrupts_ignored():  # workers are started here and inherit it: Ctrl-C is the parent's to handle
+                submit()
+            while under_way:
+                future = interrupts.wait_for(done)
                 rows = future.result()
                 del under_way[future]
                 yield rows
-            submit()
+                submit()
     except BrokenExecutor:
         return list(under_way.values())
     finally:

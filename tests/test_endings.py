@@ -2,6 +2,7 @@
 
 import io
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pandas as pd
 import pytest
 
 from favorbench.console import progress, terminal
+from favorbench.engine.interrupts import Deferred
 
 COMMAND = [sys.executable, "-m", "favorbench"]
 LONG = ["sweep", "-R", "512", "-L", "512", "--trials", "2000", "--baselines", "uniform", "--out", "run"]
@@ -217,3 +219,30 @@ def test_a_sweep_under_nohup_says_how_far_it_is():
     assert done.returncode == 0
     lines = done.stderr.splitlines()
     assert lines and all(line.startswith("sweep quick: ") and " of 120 draws" in line for line in lines)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_waits_until_no_lock_can_be_held(number):
+    """At any other moment it may leave a lock of an executor taken: the end of the program then waits for ever."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(number, interrupted)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)  # the control: at once
+        steps, items = [], queue.SimpleQueue()
+        items.put("result")
+        with pytest.raises(KeyboardInterrupt), Deferred() as interrupts:
+            steps.append(interrupts.wait_for(items))
+            signal.raise_signal(number)
+            steps.append("lock taken and given back")
+            interrupts.wait_for(items)
+            steps.append("never")
+        assert steps == ["result", "lock taken and given back"]
+        with pytest.raises(KeyboardInterrupt), Deferred():
+            signal.raise_signal(number)  # nothing is waited for any more: it is not lost
+        assert signal.getsignal(number) is interrupted
+    finally:
+        signal.signal(number, before)

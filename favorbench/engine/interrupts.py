@@ -1,0 +1,62 @@
+"""Interruptions that wait for a safe moment."""
+
+import queue
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+
+
+class Deferred:
+    """Ctrl-C and SIGTERM are held back inside, and raised where something is waited for.
+
+    Elsewhere an exception may fall between the taking of a lock of an executor and the line that remembers it: the lock
+    is then taken for ever, and so the end of the program waits for ever. Use as a context manager; only the main thread
+    is interrupted, so in others nothing changes.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[int, Callable[[int, FrameType | None], Any]] = {}
+        self._held: int | None = None
+        self._waiting = False
+
+    def __enter__(self) -> "Deferred":
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                handler = signal.getsignal(number)
+                if callable(handler):  # neither ignored nor the end of the process
+                    self._before[number] = handler
+                    signal.signal(number, self._received)
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if error is None:
+            self._raise_held(None)
+
+    def _received(self, number: int, frame: FrameType | None) -> None:
+        self._held = number
+        if self._waiting:
+            self._raise_held(frame)
+
+    def _raise_held(self, frame: FrameType | None) -> None:
+        if self._held is not None:
+            number, self._held = self._held, None
+            self._before[number](number, frame)
+
+    def wait_for(self, items: "queue.SimpleQueue[Item]") -> Item:
+        """The next item of a queue; what was held back, or comes meanwhile, is raised here."""
+        self._waiting = True
+        try:
+            self._raise_held(None)
+            while True:
+                try:
+                    return items.get(timeout=1.0)  # Windows interrupts no wait without an end
+                except queue.Empty:
+                    continue
+        finally:
+            self._waiting = False
