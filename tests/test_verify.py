@@ -256,7 +256,7 @@ RIGHT_SAMPLERS = [m() for m in SAMPLERS if m.__module__ != "favorbench.samplers.
 
 
 def is_harmless(sampler: Sampler, change: str) -> bool:
-    """Norms that are sqrt(d) already, in every d; an order of the rows that nothing is claimed of, not even by blocks."""
+    """Norms that are sqrt(d) already, in every d; an order of rows that nothing is claimed of, not even by blocks."""
     return (
         (change == "norms sqrt(d)" and sampler.row_law(22, 8) == FixedNormRows(8**0.5))
         or (change == "not nested" and not sampler.nested and not str(sampler.coupling).startswith("orthogonal"))
