@@ -28,8 +28,8 @@ def verify(
 ) -> None:
     """Hold maps and samplers to what they declare.
 
-    Target, bias, variance, sign, law, theorems, symmetries; and without subjects exact attention, baselines and
-    metrics to their definitions. Exit 1 if a claim fails.
+    Target, bias, variance, sign, law, coupling, theorems, symmetries, large norms; attention, baselines and metrics
+    against a plain second route. Exit 1 if a claim fails; a result that is not a number fails.
     """
     from favorbench import console
     from favorbench.studies.verify import DRAWS, THOROUGH_DRAWS
