@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 import tomllib
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pandas as pd
@@ -16,32 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from favorbench import cli
 from favorbench.results.summary import rows_of
+from tests.command_line import refused, run
 
 SMALL = ["--maps", "positive,trig", "-R", "3,8", "-L", "24", "-d", "4", "--trials", "2"]
 COMMAND = [sys.executable, "-m", "favorbench"]
-
-
-def run(*arguments: str) -> tuple[int, str, str]:
-    """Exit code, stdout, stderr of the command line, run in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.setattr(sys, "argv", ["favorbench", *arguments])
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-    code = caught.value.code
-    assert isinstance(code, int)
-    return code, out.getvalue(), err.getvalue()
-
-
-def refused(*arguments: str) -> str:
-    """The one line on stderr of a command that must exit 2 and print nothing else."""
-    code, out, err = run(*arguments)
-    assert (code, out) == (2, "")
-    assert err.startswith("favorbench: ") and err.count("\n") == 1 and "Traceback" not in err
-    assert "unexpected" not in err
-    return err
 
 
 def test_sweep_prints_the_table_a_sentence_and_where_it_is():
