@@ -1,11 +1,13 @@
 """favorbench speed: what is timed, where the curves cross, and that nothing else shares the machine."""
 
 import importlib.util
+import itertools
 import json
 import math
 import time
 import tracemalloc
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -37,6 +39,19 @@ def test_slopes_are_exponents():
     assert speed._slope(lengths, [1e-9 * n**2 for n in lengths]) == pytest.approx(2.0)
     assert speed._slope(lengths, [1.0, 1.0, 4.0, 8.0]) == pytest.approx(1.0)  # overhead at small L is left out
     assert math.isnan(speed._slope([100], [1.0]))
+
+
+def test_a_slope_of_a_busy_machine_is_not_taken_for_one():
+    """Times that may be off by a factor of 2 leave room for one more in the exponent; bounds by trying every corner."""
+    lengths = [256, 512, 1024, 2048]
+    seconds = np.array([1e-6 * n for n in lengths])
+    low, high = speed._slope_bounds(lengths, seconds / 2, seconds * 2)
+    corners = [speed._slope(lengths, seconds * np.array(factors)) for factors in itertools.product((0.5, 2), repeat=4)]
+    assert (low, high) == pytest.approx((min(corners), max(corners)))
+    assert speed.Crossover("busy", 1.0, 1.0, low, high).uncertain
+    quiet = speed._slope_bounds(lengths, seconds * 0.98, seconds * 1.02)
+    assert not speed.Crossover("quiet", 1.0, 1.0, *quiet).uncertain
+    assert not speed.Crossover("one length", 1.0, math.nan, math.nan, math.nan).uncertain
 
 
 def test_exact_attention_is_quadratic_and_linear_attention_linear():

@@ -25,7 +25,8 @@ def show_speed(console: Console, study: "SpeedStudy") -> None:
         timings = study.of(crossover.method)
         times = [format_value(t.seconds, "seconds") for t in timings if t.seq_len in shown]
         memory = timings[-1].memory_bytes
-        slope = "-" if math.isnan(crossover.slope) else f"{crossover.slope:.2f}"
+        mark = "?" if crossover.uncertain else ""
+        slope = "-" if math.isnan(crossover.slope) else f"{crossover.slope:.2f}{mark}"
         rich_table.add_row(
             crossover.method, *times, slope, _crossing(crossover.seq_len, study.lengths),
             "-" if memory is None else f"{memory / 2**20:.3g}",
@@ -35,6 +36,12 @@ def show_speed(console: Console, study: "SpeedStudy") -> None:
         f"Medians of {study.repeats} runs taken in turns. Slope: of log time on log L, upper half of the lengths. "
         f"MiB: allocated at the peak for L = {study.lengths[-1]}, beside the inputs. Faster: than the faster exact one."
     )
+    for crossover in study.crossovers:
+        if crossover.uncertain:
+            within = f"{crossover.low:.1f} to {crossover.high:.1f}"
+            text += (
+                f" ? {crossover.method}: its times differ so much that the slope may be {within}; was the machine busy?"
+            )
     print_line(console, text, "dim")
 
 

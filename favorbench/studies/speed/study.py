@@ -49,11 +49,19 @@ class Crossover(NamedTuple):
     """Where a method overtakes exact attention. seq_len: where the curves of the medians cross, log-log interpolated.
 
     0: faster at every length measured; inf: at none. slope: of log time on log L, over the upper half of the lengths.
+    low, high: the slopes that times within their intervals can make; far apart where the machine was busy.
     """
 
     method: str
     seq_len: float
     slope: float
+    low: float
+    high: float
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether the times of one length differ too much for a slope: by more than tells L from L^1.5."""
+        return self.high - self.low > 0.5
 
 
 class SpeedStudy(NamedTuple):
@@ -203,9 +211,11 @@ def _crossovers(found: SpeedStudy) -> Iterator[Crossover]:
         min(t.seconds for t in found.timings if t.seq_len == n and t.method in (EXACT, FUSED)) for n in found.lengths
     ]
     for name in names:
-        seconds = [timing.seconds for timing in found.of(name)]
+        timings = found.of(name)
+        seconds = [timing.seconds for timing in timings]
         crossing = math.nan if name in (EXACT, FUSED) else _crossing(found.lengths, seconds, exact)
-        yield Crossover(name, crossing, _slope(found.lengths, seconds))
+        bounds = _slope_bounds(found.lengths, [t.low for t in timings], [t.high for t in timings])
+        yield Crossover(name, crossing, _slope(found.lengths, seconds), *bounds)
 
 
 def _crossing(lengths: Sequence[int], linear: Sequence[float], exact: Sequence[float]) -> float:
@@ -223,7 +233,20 @@ def _crossing(lengths: Sequence[int], linear: Sequence[float], exact: Sequence[f
 
 def _slope(lengths: Sequence[int], seconds: Sequence[float]) -> float:
     """Least-squares slope of log time on log L over the upper half of the lengths, where overheads are small."""
+    return _slope_bounds(lengths, seconds, seconds)[0]
+
+
+def _slope_bounds(lengths: Sequence[int], low: Sequence[float], high: Sequence[float]) -> tuple[float, float]:
+    """The least and the largest slope of times that lie within these bounds.
+
+    The slope is sum_i c_i log t_i with c_i in proportion to the centred log L_i: each time at the end that lowers it.
+    """
     if len(lengths) < 2:
-        return math.nan
+        return math.nan, math.nan
     upper = slice(min(len(lengths) // 2, len(lengths) - 2), None)
-    return float(np.polyfit(np.log(lengths[upper]), np.log(seconds[upper]), 1)[0])
+    centred = np.log(lengths[upper]) - np.mean(np.log(lengths[upper]))
+    weights = centred / np.sum(centred**2)
+    ends = np.log([low[upper], high[upper]])
+    least = np.where(weights > 0, ends[0], ends[1])
+    most = np.where(weights > 0, ends[1], ends[0])
+    return float(weights @ least), float(weights @ most)
