@@ -174,8 +174,8 @@ def _until_broken(
             under_way[future] = waiting.popleft()
             future.add_done_callback(done.put)
 
-    try:
-        with Deferred() as interrupts:
+    with Deferred() as interrupts:
+        try:
             with _interrupts_ignored():  # workers are started here and inherit it: Ctrl-C is the parent's to handle
                 submit()
             while under_way:
@@ -184,11 +184,23 @@ def _until_broken(
                 del under_way[future]
                 yield rows
                 submit()
-    except BrokenExecutor:
-        return list(under_way.values())
-    finally:
-        pool.shutdown(wait=bool(under_way), cancel_futures=True)  # idle workers end while the summary is made
+        except BrokenExecutor:
+            return list(under_way.values())
+        except BaseException:
+            _kill_workers(pool)
+            raise
+        finally:
+            pool.shutdown(wait=bool(under_way), cancel_futures=True)  # idle workers end while the summary is made
     return []
+
+
+def _kill_workers(pool: ProcessPoolExecutor) -> None:
+    """What they were computing is not waited for; and no worker is left to wait for when the program ends."""
+    if hasattr(pool, "kill_workers"):  # from Python 3.14 on
+        pool.kill_workers()  # pyright: ignore[reportAttributeAccessIssue]
+        return
+    for process in list((pool._processes or {}).values()):
+        process.kill()
 
 
 @contextlib.contextmanager

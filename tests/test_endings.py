@@ -1,5 +1,6 @@
 """How a command ends: interrupted, terminated, out of memory, on a system without POSIX; and what is said meanwhile."""
 
+import contextlib
 import io
 import os
 import queue
@@ -113,6 +114,18 @@ def test_sigterm_saves_what_is_computed(workers, whole_group):
     assert "terminated: " in err and "of 2000 draws are saved in run; the same command again resumes" in err
     assert err.count("\n") == 1
     assert int(err.split("terminated: ")[1].split()[0]) == pd.read_parquet("run/trials")["draw"].nunique() > 0
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.005, 0.02, 0.08, 0.3])
+def test_a_second_interruption_leaves_nobody_to_wait_for(pause):
+    """As people press Ctrl-C, and as ``timeout`` sends it: to the process, and to its group."""
+    process = started(*LONG, "--workers", "2", until="run/trials/part-*")
+    os.kill(process.pid, signal.SIGINT)
+    time.sleep(pause)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode in (130, -signal.SIGINT) and len(pd.read_parquet("run/trials"))
 
 
 def test_an_interrupted_reproduction_says_what_is_saved():
