@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from favorbench import style
+from favorbench.results import figures
 from favorbench.results.figures import curves, draw_all
 from favorbench.run import sweep
 from favorbench.studies.blog import kernel_trick
