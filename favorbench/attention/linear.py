@@ -1,4 +1,4 @@
-"""Exact attention, and linear attention from features, both in log space and in tiles."""
+"""Linear attention from features: the engine that evaluates every map at every R, in log space and in tiles."""
 
 from collections.abc import Iterator, Sequence
 from typing import overload

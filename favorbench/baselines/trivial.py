@@ -1,4 +1,4 @@
-"""The answers every estimator must beat: trivial ones, and the best that any map of R features can do."""
+"""The trivial answers: the mean of V, and Taylor polynomials."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -84,7 +84,7 @@ def sweep(
     from favorbench.engine.study import Study, default_directory
 
     together = None if batch == "auto" else number("--batch", batch, int, low=1)
-    # The keys of a scenario go on as they were typed: a new one is a field there and an option above, no third list.
+    # The keys of a scenario go on as they were typed: options are named after them.
     study = Study.of(load_scenario(scenario, {key: context.params.get(key) for key in Scenario.model_fields}))
     path = out or default_directory(study)
     if dry_run:

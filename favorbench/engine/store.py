@@ -243,7 +243,9 @@ def _read_part(part: Path) -> pa.Table | None:
     if part.name != _part_name(data):
         return None
     table = pq.read_table(io.BytesIO(data))
-    return table if table.schema.equals(SCHEMA) else None
+    if not table.schema.equals(SCHEMA):
+        raise StoreError(f"{part} has other columns than this version of favorbench writes; use another `out`")
+    return table
 
 
 def find_runs(path: Path) -> list[Path]:

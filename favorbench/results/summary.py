@@ -1,8 +1,4 @@
-"""Rows to statistics: medians with exact intervals, paired comparisons, verdicts.
-
-Intervals of a median and the sign test are two faces of one binomial fact and need no assumption on the tails: the
-errors of random features are heavy-tailed, and a mean of 15 of them is a lottery.
-"""
+"""Rows to statistics: one row for each cell and estimator, with intervals and the verdict against uniform attention."""
 
 import itertools
 from typing import Any

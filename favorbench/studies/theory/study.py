@@ -1,4 +1,4 @@
-"""Closed forms: the relative variance of a map under a sampler, the R it asks for, and what sampling can measure."""
+"""What the closed forms say for pairs of given norms, beside what sampling measures."""
 
 import functools
 import math
