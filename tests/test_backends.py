@@ -92,11 +92,9 @@ def rows_of(**changes) -> pd.DataFrame:
     scenario = load_scenario(
         "quick", {"seq_len": "50", "head_dim": "8", "num_projections": "4,20", "trials": 4} | changes
     )
-    found = [
-        rows
-        for batch in batches(scenario, plan(Study.of(scenario)), 3)
-        for rows in run_draws(Study.of(scenario), batch)
-    ]
+    study = Study.of(scenario)
+    draws = plan(study)
+    found = [rows for batch in batches(draws, range(len(draws)), 3) for rows in run_draws(study, batch)]
     frame = pd.DataFrame([row for rows in found for row in rows])
     return frame.sort_values("draw", kind="stable").set_index(["draw", "map", "sampler", "num_projections", "dtype"])
 

@@ -32,7 +32,11 @@ def errors(tmp_path_factory):
     }
     scenario = load_scenario(None, flags | {"baselines": "uniform", "num_projections": "16,64,256,1024"})
     trials = sweep(scenario, tmp_path_factory.mktemp("heads") / "run", workers=2).trials
-    return trials.fillna({"num_projections": 0}).set_index(["head", "map", "num_projections"]).sort_index()["relative_error"]
+    return (
+        trials.fillna({"num_projections": 0})
+        .set_index(["head", "map", "num_projections"])
+        .sort_index()["relative_error"]
+    )
 
 
 @pytest.mark.slow

@@ -67,10 +67,10 @@ def audit(names: Sequence[str], runs: int = 20, seed: int = 0, progress: Progres
     cannot be had, EstimatorError if the implementation fails. progress is called after each input of each of them.
     """
     findings: list[Finding] = []
-    subjects, inputs = [_subject(name) for name in names], list(_inputs(seed))
     report = progress or (lambda done, total, step: None)
     with one_core(), warnings.catch_warnings():  # threads would only wait for each other
         warnings.simplefilter("ignore")  # another's warnings are not about what is measured here
+        subjects, inputs = [_subject(name) for name in names], list(_inputs(seed))
         for done, (subject, (name, arrays)) in enumerate(itertools.product(subjects, inputs)):
             report(done, len(subjects) * len(inputs), subject.name)
             findings += _measured(subject, name, arrays, runs, seed)
