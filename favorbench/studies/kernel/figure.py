@@ -77,11 +77,11 @@ def _gaps(ax: Axes, study: GramStudy) -> pd.DataFrame:
     for column in ("expected", "measured", "low", "high"):
         data[column] *= data["num_features"]
     for i, (sampler, found) in enumerate(data.groupby("sampler", sort=False)):
-        look, features = style.look(i + 4), found["num_features"]
+        look, features, measured = style.look(i + 4), found["num_features"].to_numpy(), found["measured"].to_numpy()
         ax.plot(features, found["expected"], color=look["color"], linestyle=look["linestyle"])
-        reach = [found["measured"] - found["low"], found["high"] - found["measured"]]
+        reach = [measured - found["low"].to_numpy(), found["high"].to_numpy() - measured]
         ax.errorbar(
-            features, found["measured"], yerr=reach if study.draws > 1 else None, color=look["color"],
+            features, measured, yerr=reach if study.draws > 1 else None, color=look["color"],
             marker=look["marker"], linestyle="none", capsize=2, markersize=6,
         )  # fmt: skip
         ax.plot([], [], label=f"phase less trig, {sampler}", markersize=6, **look)
