@@ -79,7 +79,7 @@ def _gaps(ax: Axes, study: GramStudy) -> pd.DataFrame:
     for i, (sampler, found) in enumerate(data.groupby("sampler", sort=False)):
         look, features, measured = style.look(i + 4), found["num_features"].to_numpy(), found["measured"].to_numpy()
         ax.plot(features, found["expected"], color=look["color"], linestyle=look["linestyle"])
-        reach = [measured - found["low"].to_numpy(), found["high"].to_numpy() - measured]
+        reach = [(measured - found["low"]).tolist(), (found["high"] - measured).tolist()]
         ax.errorbar(
             features, measured, yerr=reach if study.draws > 1 else None, color=look["color"],
             marker=look["marker"], linestyle="none", capsize=2, markersize=6,
