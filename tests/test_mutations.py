@@ -139,7 +139,7 @@ MUTANTS: dict[str, Mutant] = {
         hybrid.Hybrid._features, "signs[..., i : i + 1]", "signs[..., max(i - 1, 0) : max(i, 1)]",
         lambda: linear_attention_is_wrong(("hybrid", Case(60, 8, 1.0, 1.0, 12)))),
     "centring without its factor exp(a.b)": Mutant(
-        centre.Centre.query_features, "_times(blocks, _dot(moved, means.key))", "_times(blocks, _dot(x, means.key))",
+        centre.Centre.query_features, "factor = _dot(moved, means.key)", "factor = _dot(x, means.key)",
         lambda: map_is_refuted("centre:positive")),
     "relu: a declared variance of 1.3 times": Mutant(
         linear.ReLU.relative_variance, "/ num_projections", "/ num_projections * 1.3", lambda: map_is_refuted("relu")),
@@ -161,7 +161,7 @@ MUTANTS: dict[str, Mutant] = {
     "haar blocks without the signs": Mutant(
         base.haar_blocks, "np.copysign(1.0, ", "np.abs(1.0 + 0.0 * ", lambda: sampler_is_refuted("orthogonal")),
     "uniform attention of all but the first": Mutant(
-        trivial.Uniform.answers, "np.mean(inputs.value, axis=0)", "np.mean(inputs.value[1:], axis=0)",
+        trivial.Uniform.answers, "np.mean(question.value, axis=0)", "np.mean(question.value[1:], axis=0)",
         references_are_refuted),
     "landmarks seen by shorter queries": Mutant(
         landmarks.landmark_attention, "query[rows] @ points[:r].T", "0.99 * query[rows] @ points[:r].T",
