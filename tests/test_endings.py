@@ -125,7 +125,7 @@ def test_a_second_interruption_leaves_nobody_to_wait_for(pause):
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGINT)
     process.communicate(timeout=30)
-    assert process.returncode != 0 and len(pd.read_parquet("run/trials"))  # libraries may abort: it ended
+    assert process.returncode in (130, -signal.SIGINT) and len(pd.read_parquet("run/trials"))
 
 
 def test_an_interrupted_reproduction_says_what_is_saved():

@@ -35,14 +35,14 @@ def interruptions(received: list[KeyboardInterrupt], caller: CodeType) -> Iterat
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        if received:
+            return  # once is enough: what follows is the orderly end, and libraries abort where it is broken off
         if _importing(frame, caller):
             again = threading.Timer(0.02, signal.raise_signal, [number])
             again.daemon = True
             again.start()
             return
         received.append(KeyboardInterrupt() if number == signal.SIGINT else Terminated())
-        if number == signal.SIGTERM:
-            signal.signal(number, signal.SIG_IGN)  # once is enough: what follows is the orderly end
         raise received[-1]
 
     if threading.current_thread() is not threading.main_thread():
@@ -54,7 +54,7 @@ def interruptions(received: list[KeyboardInterrupt], caller: CodeType) -> Iterat
     try:
         yield
     finally:
-        for number, handler in before:
+        for number, handler in [] if received else before:
             signal.signal(number, handler)
 
 
