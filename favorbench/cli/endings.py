@@ -31,18 +31,27 @@ def interruptions(received: list[KeyboardInterrupt], caller: CodeType) -> Iterat
     """Ctrl-C raises KeyboardInterrupt inside, and SIGTERM Terminated: workers end, and what is computed is saved.
 
     Not while ``caller`` is importing a module: the import machinery swallows an exception, or leaves half a module. The
-    signal is then sent again a little later. received: what was raised, whatever has become of it since.
+    signal is then sent again a little later, and so it is until the end: a callback may swallow what is raised in it.
+    received: what was raised first, whatever has become of it since.
     """
+    over = threading.Event()
+
+    def again(number: int, seconds: float) -> None:
+        timer = threading.Timer(seconds, lambda: over.is_set() or signal.raise_signal(number))
+        timer.daemon = True
+        timer.start()
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        if received:
-            return  # once is enough: what follows is the orderly end, and libraries abort where it is broken off
-        if _importing(frame, caller):
-            again = threading.Timer(0.02, signal.raise_signal, [number])
-            again.daemon = True
-            again.start()
+        if over.is_set():
             return
-        received.append(KeyboardInterrupt() if number == signal.SIGINT else Terminated())
+        if _importing(frame, caller):
+            again(number, 0.02)
+            return
+        again(number, 0.2)
+        if received and sys.exception() is not None:
+            return  # this is the orderly end, and libraries abort where it is broken off
+        if not received:
+            received.append(KeyboardInterrupt() if number == signal.SIGINT else Terminated())
         raise received[-1]
 
     if threading.current_thread() is not threading.main_thread():
@@ -54,6 +63,7 @@ def interruptions(received: list[KeyboardInterrupt], caller: CodeType) -> Iterat
     try:
         yield
     finally:
+        over.set()
         for number, handler in [] if received else before:
             signal.signal(number, handler)
 
