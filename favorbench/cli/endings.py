@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from types import CodeType, FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from favorbench.formats import printable
 
@@ -54,9 +54,14 @@ def interruptions(received: list[KeyboardInterrupt], caller: CodeType) -> Iterat
             received.append(KeyboardInterrupt() if number == signal.SIGINT else Terminated())
         raise received[-1]
 
+    def swallowed(unraisable: Any) -> None:
+        if unraisable.exc_value not in received:  # it comes again: nothing to report
+            told(unraisable)
+
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    told, sys.unraisablehook = sys.unraisablehook, swallowed
     usual = (signal.SIG_DFL, signal.default_int_handler)  # a background shell has them ignored: so it stays
     numbers = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) in usual]
     before = [(number, signal.signal(number, interrupt)) for number in numbers]
@@ -64,6 +69,7 @@ def interruptions(received: list[KeyboardInterrupt], caller: CodeType) -> Iterat
         yield
     finally:
         over.set()
+        sys.unraisablehook = told
         for number, handler in [] if received else before:
             signal.signal(number, handler)
 
