@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from favorbench.engine.scenario import Scenario, load_scenario
     from favorbench.maps import MAPS, FeatureMap, Sample, get_map
     from favorbench.maps.positive import exponential_target
+    from favorbench.methods import METHODS, Answer, Method, Question, get_method
+    from favorbench.methods.attention import method_attention
     from favorbench.numerics.arrays import Features, half_squared_norm
     from favorbench.results.results import Results, load
     from favorbench.run import sweep
@@ -24,6 +26,8 @@ _HOMES = {
     "engine.scenario": ("Scenario", "load_scenario"),
     "maps": ("MAPS", "FeatureMap", "Sample", "get_map"),
     "maps.positive": ("exponential_target",),
+    "methods": ("METHODS", "Answer", "Method", "Question", "get_method"),
+    "methods.attention": ("method_attention",),
     "numerics.arrays": ("Features", "half_squared_norm"),
     "results.results": ("Results", "load"),
     "run": ("sweep",),
@@ -45,7 +49,8 @@ def __dir__() -> "list[str]":
 
 
 __all__ = [
-    "BASELINES", "MAPS", "SAMPLERS", "Baseline", "FeatureMap", "Features", "Results", "Sample", "Sampler", "Scenario",
-    "exact_attention", "exponential_target", "get_baseline", "get_map", "get_sampler", "half_squared_norm",
-    "kernel_estimate", "linear_attention", "load", "load_scenario", "sample_omega", "sweep",
+    "BASELINES", "MAPS", "METHODS", "SAMPLERS", "Answer", "Baseline", "FeatureMap", "Features", "Method", "Question",
+    "Results", "Sample", "Sampler", "Scenario", "exact_attention", "exponential_target", "get_baseline", "get_map",
+    "get_method", "get_sampler", "half_squared_norm", "kernel_estimate", "linear_attention", "load", "load_scenario",
+    "method_attention", "sample_omega", "sweep",
 ]  # fmt: skip

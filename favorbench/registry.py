@@ -13,7 +13,7 @@ import difflib
 import hashlib
 import importlib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from favorbench.errors import ScenarioError
@@ -66,26 +66,35 @@ def split_list(text: str, separator: str = ",") -> list[str]:
 
 
 def build(
-    kind: str, spec: str, members: Iterable[type[Any]], base: type[Member], transforms: Iterable[type[Any]] = ()
+    kind: str,
+    spec: str,
+    members: Iterable[type[Any]],
+    base: type[Member] | tuple[type[Member], ...],
+    transforms: Iterable[type[Any]] = (),
+    adapt: Callable[[Any], Any] = lambda found: found,
 ) -> Member:
     """The object that ``spec`` names: a member of the registry or any importable object, inside transforms.
 
+    base: what it is, or one of several. adapt: what to make of a user's object that is none of it, a function say.
     Raises ScenarioError, naming what was given, what is allowed and the nearest name.
     """
+    bases = base if isinstance(base, tuple) else (base,)
     if not isinstance(spec, str):
-        raise ScenarioError(f"{kind}: {shown(spec)} given; allowed: a name, or an object of favorbench.{base.__name__}")
+        raise ScenarioError(
+            f"{kind}: {shown(spec)} given; allowed: a name, or an object of favorbench.{bases[0].__name__}"
+        )
     by_name = {member.name: member for member in members}
     by_prefix = {transform.prefix: transform for transform in transforms}
     parsed = _parsed(kind, spec, by_name, by_prefix)
-    found = _member(kind, spec, parsed, by_name, by_prefix)
+    found = adapt(_member(kind, spec, parsed, by_name, by_prefix))
     named = isinstance(getattr(found, "name", None), str) and found.name
-    if not (isinstance(found, base) and dataclasses.is_dataclass(found) and named):
+    if not (isinstance(found, bases) and dataclasses.is_dataclass(found) and named):
         raise ScenarioError(
             f"{kind} {shown(spec)} is a {type(found).__name__}; it must be a frozen dataclass derived from "
-            f"favorbench.{base.__name__}, with a name"
+            f"favorbench.{bases[0].__name__}, with a name"
         )
     if parsed.module is not None:
-        check_methods(kind, spec, type(found), base)
+        check_methods(kind, spec, type(found), next(base for base in bases if isinstance(found, base)))
     built: Any = found
     for call in reversed(parsed.transforms):
         built = _constructed(kind, spec, by_prefix[call.name], call.arguments, built)

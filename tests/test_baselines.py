@@ -7,8 +7,9 @@ from scipy.special import softmax
 
 import favorbench as fb
 from favorbench.baselines import BASELINES, get_baseline
-from favorbench.baselines.base import Question
-from favorbench.baselines.landmarks import landmark_attention, pivoted_cholesky
+from favorbench.methods import METHODS, Question
+from favorbench.methods.landmarks import landmark_attention, pivoted_cholesky
+from favorbench.numerics.streams import Streams
 
 
 @pytest.fixture
@@ -18,8 +19,10 @@ def problem(rng):
 
 
 def answers(name, problem, sizes=(4,), positions=None, seed=0):
-    question = Question(*problem[:3], positions)
-    return list(get_baseline(name).answers(question, problem[3], sizes, np.random.default_rng(seed)))
+    query, key = (a * a.shape[-1] ** -0.25 for a in problem[:2])
+    question = Question(query, key, problem[2], positions, positions is not None)
+    method = next((member() for member in METHODS if member.name == name), None) or get_baseline(name)
+    return list(method.answers(question, sizes, Streams.of(np.random.default_rng(seed))))
 
 
 def test_uniform_is_the_mean_of_v(problem):
@@ -178,7 +181,7 @@ def test_pivots_follow_the_residual_of_the_kernel():
         return landmarks
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("favorbench.baselines.nystrom.pivoted_cholesky", recorded)
+        patch.setattr("favorbench.methods.nystrom.pivoted_cholesky", recorded)
         for _ in range(1500):
             answers("wildcat", (key, key, key, key), (2,), seed=rng)
             uniform[tuple(rng.permutation(6)[:2])] += 1

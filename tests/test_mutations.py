@@ -13,8 +13,9 @@ import pytest
 
 import favorbench as fb
 from favorbench.attention import causal, exact
-from favorbench.baselines import landmarks, nystrom, trivial
+from favorbench.baselines import trivial
 from favorbench.maps import centre, hybrid, integer, linear, maclaurin, published, tensorsketch
+from favorbench.methods import landmarks, nystrom
 from favorbench.metrics import METRICS
 from favorbench.numerics import logsum
 from favorbench.samplers import base, fixed_norm, get_sampler

@@ -348,7 +348,7 @@ class Mean(fb.Baseline):
     reference = "-"
     description = "-"
 
-    def answers(self, inputs, exact, sizes, rng):
+    def answers(self, inputs, sizes, streams):
         yield from ()
 
 class Bare:

@@ -10,10 +10,11 @@ import pandas as pd
 import pytest
 
 import favorbench as fb
-from favorbench.baselines import Answer, Baseline
+from favorbench.baselines import Baseline
 from favorbench.engine.columns import CELL, COLUMNS, ESTIMATOR, LABELS
 from favorbench.engine.store import SCHEMA
 from favorbench.errors import StoreError
+from favorbench.methods import Answer
 from favorbench.results import report, tables
 from favorbench.results.figures import draw_all
 from favorbench.results.figures.curves import file_name
@@ -164,9 +165,10 @@ class Zero(Baseline):
     name = "zero"
     reference = "-"
     description = "all zeros"
+    every_size = False
 
-    def answers(self, question, exact, sizes, rng):
-        yield Answer(None, 0, np.zeros_like(exact), None)
+    def answers(self, question, sizes, streams):
+        yield Answer(None, 0, np.zeros((len(question.query), question.value.shape[-1])), None)
 
 
 def test_a_users_baseline_is_drawn():

@@ -16,6 +16,9 @@ from favorbench import maps, samplers
 from favorbench.inputs import INPUTS, InputLaw
 from favorbench.kernels import softmax_kernel
 from favorbench.maps import MAPS, FeatureMap
+from favorbench.methods import METHODS, PREFIXES, Method
+from favorbench.methods.features import FromMap
+from favorbench.methods.function import Function
 from favorbench.samplers import SAMPLERS, Sampler
 from favorbench.studies.kernel.targets import KERNELS, Kernel
 from tests.conftest import REPOSITORY
@@ -24,8 +27,8 @@ from tests.conftest import REPOSITORY
 ORDER = [
     "errors", "formats", "parameters", "progress", "papers", "files", "statistics", "style", "numerics", "users",
     "registry", "kernels", "samplers",
-    "maps", "attention", "inputs", "metrics", "baselines", "engine", "results", "run", "studies", "catalogue",
-    "console", "cli", "__init__", "__main__",
+    "maps", "attention", "inputs", "metrics", "methods", "baselines", "engine", "results", "run", "studies",
+    "catalogue", "console", "cli", "__init__", "__main__",
 ]  # fmt: skip
 
 
@@ -113,7 +116,7 @@ NO_MEMBERS = {
 
 FAMILIES = [
     (FeatureMap, {*MAPS, *maps.TRANSFORMS}), (Sampler, {*SAMPLERS, *samplers.TRANSFORMS}),
-    (fb.Baseline, set(fb.BASELINES)), (InputLaw, set(INPUTS)), (Kernel, set(KERNELS)),
+    (Method, {*METHODS, *PREFIXES, *fb.BASELINES, FromMap, Function}), (InputLaw, set(INPUTS)), (Kernel, set(KERNELS)),
 ]  # fmt: skip
 
 

@@ -6,8 +6,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from favorbench.baselines.base import Answer, Baseline, Question
-from favorbench.numerics.shapes import Float
+from favorbench.baselines.base import Baseline
+from favorbench.methods import Answer, Question, Shape
+from favorbench.numerics.logsum import with_ones
+from favorbench.numerics.streams import Streams
 
 MATRIX_LIMIT = 1 << 22  # entries of the largest attention matrix that best-rank decomposes: 2048 x 2048
 
@@ -26,7 +28,10 @@ class BestRank(Baseline):
     description: ClassVar[str] = "truncated SVD of the attention matrix at rank R; up to 2048 x 2048"
     needs_all_rows: ClassVar[bool] = True
     causal_safe: ClassVar[bool] = False  # a mask takes linear attention out of the matrices of rank R
-    every_size: ClassVar[bool] = True
+    random: ClassVar[bool] = False
+    oracle: ClassVar[bool] = True
+    exact_at_full_size: ClassVar[bool] = True
+    arrays: ClassVar = "host"
     look: ClassVar[Mapping[str, object]] = {
         "color": "0.45",
         "linestyle": "-",
@@ -35,27 +40,30 @@ class BestRank(Baseline):
         "markersize": 5,
     }
 
-    def answers(
-        self, question: Question, exact: Float[np.ndarray, "n d_v"], sizes: tuple[int, ...], rng: np.random.Generator
-    ) -> Iterator[Answer]:
+    def answers(self, question: Question, sizes: tuple[int, ...], streams: Streams) -> Iterator[Answer]:
         query, key = question.query, question.key
         if len(query) * len(key) > MATRIX_LIMIT:
             return
-        logits = (query * query.shape[-1] ** -0.5) @ key.T
+        logits = query @ key.T
         matrix = np.exp(logits - np.max(logits, axis=-1, keepdims=True))
         matrix /= np.sum(matrix, axis=-1, keepdims=True)
         left = np.linalg.eigh(matrix @ matrix.T)[1][:, ::-1]  # columns by falling singular value
+        exact = matrix @ with_ones(question.value)
         coefficients = left.T @ exact
         output, start = np.zeros_like(exact), 0
         for size in sizes:
             output = output + left[:, start:size] @ coefficients[start:size]
             start = size
-            yield Answer(size, size, output, None)
+            yield Answer(size, size, output[:, :-1], None, output[:, -1:])
 
-    def flops(self, query_len: int, seq_len: int, head_dim: int, width: int) -> float:
-        """About 9 n^3 for an eigendecomposition with its vectors, and 2 n^2 l, here l = n or so, for A A^T."""
-        return 12.0 * query_len**3
+    def check(self, sizes: tuple[int, ...], shape: Shape) -> None:
+        """Every size: above the rank of the matrix it is the matrix."""
 
-    def matrix_entries(self, query_len: int, seq_len: int, width: int) -> int:
+    def multiplications(self, shape: Shape, size: int) -> float:
+        """About 4.5 n^3 for an eigendecomposition with its vectors, n^2 l for A A^T, and the matrix with its output."""
+        n, length, d, d_v, _ = shape
+        return float(4.5 * n**3 + n * n * (length + d_v) + n * length * (d + d_v))
+
+    def matrix_entries(self, shape: Shape, size: int) -> int:
         """The logits, their exponentials, and A A^T with its eigenvectors, which are no larger where n <= l."""
-        return 4 * query_len * seq_len
+        return 4 * shape.n * shape.l

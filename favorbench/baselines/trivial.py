@@ -8,66 +8,85 @@ import numpy as np
 
 from favorbench.attention.estimator import Estimator
 from favorbench.attention.linear import attention_estimates
-from favorbench.baselines.base import Answer, Baseline, Question
+from favorbench.baselines.base import Baseline
 from favorbench.maps import Taylor
-from favorbench.numerics.shapes import Float
+from favorbench.methods import Answer, Question, Shape
+from favorbench.numerics.streams import Streams
+
+
+class Unsized(Baseline):
+    """One answer, whatever the size, and nothing random about it."""
+
+    random: ClassVar[bool] = False
+    every_size: ClassVar[bool] = False
+    causal_safe: ClassVar[bool] = True
+    arrays: ClassVar = "host"
 
 
 @dataclass(frozen=True)
-class Uniform(Baseline):
+class Uniform(Unsized):
     """Uniform attention: the mean of V for every query; where attention is causal, of V up to the query."""
 
     name: ClassVar[str] = "uniform"
+    convex: ClassVar[bool] = True
     reference: ClassVar[str] = "-"
     description: ClassVar[str] = "uniform attention: the mean of V for every query"
     look: ClassVar[Mapping[str, object]] = {"color": "black", "linestyle": "--", "label": "uniform (mean of V)"}
 
-    def answers(
-        self, question: Question, exact: Float[np.ndarray, "n d_v"], sizes: tuple[int, ...], rng: np.random.Generator
-    ) -> Iterator[Answer]:
-        if question.positions is None:
-            yield Answer(None, 1, np.broadcast_to(np.mean(question.value, axis=0), exact.shape), None)
+    def answers(self, question: Question, sizes: tuple[int, ...], streams: Streams) -> Iterator[Answer]:
+        value = question.value
+        if not question.causal:
+            mean = np.mean(value, axis=0)
+            yield Answer(None, 1, np.broadcast_to(mean, (len(question.query), value.shape[-1])), None)
             return
-        means = np.cumsum(question.value, axis=0) / np.arange(1, len(question.value) + 1)[:, None]
+        means = np.cumsum(value, axis=0) / np.arange(1, len(value) + 1)[:, None]
         yield Answer(None, 1, means[question.positions], None)
+
+    def multiplications(self, shape: Shape, size: int) -> float:
+        """None: sums."""
+        return 0.0
 
 
 def taylor_attention(question: Question, order: int) -> Answer:
     """Linear attention with the explicit features of the Taylor polynomial of exp(x.y), in tiles."""
-    query, key, value, positions = question
+    factor = question.query.shape[-1] ** 0.25
+    query, key, value = question.query * factor, question.key * factor, question.value
     estimator, no_omega = Estimator(Taylor(order), None, (1,)), query[:1] * 0.0
-    found = list(
-        attention_estimates(query, key, value, no_omega, [estimator], causal=positions is not None, positions=positions)
-    )
+    causal, positions = question.causal, question.positions if question.causal else None
+    found = list(attention_estimates(query, key, value, no_omega, [estimator], causal=causal, positions=positions))
     output, normaliser = (np.concatenate([getattr(e, part)[0] for e in found]) for part in ("output", "normaliser"))
     return Answer(None, Taylor(order).num_features(0, query.shape[-1]), output, normaliser)
 
 
+class Polynomial(Unsized):
+    """Linear attention with the Taylor polynomial of exp(x.y) up to some order."""
+
+    order: ClassVar[int]
+
+    def answers(self, question: Question, sizes: tuple[int, ...], streams: Streams) -> Iterator[Answer]:
+        yield taylor_attention(question, self.order)
+
+    def multiplications(self, shape: Shape, size: int) -> float | None:
+        return Taylor(self.order).multiplications(shape.n, shape.l, shape.d, shape.d_v, 0)
+
+
 @dataclass(frozen=True)
-class Taylor1(Baseline):
+class Taylor1(Polynomial):
     """Attention with the kernel 1 + x.y, d + 1 features; the normaliser may be negative."""
 
     name: ClassVar[str] = "taylor-1"
+    order: ClassVar[int] = 1
     reference: ClassVar[str] = "first order of exp(x.y)"
     description: ClassVar[str] = "linear attention with the kernel 1 + x.y: d + 1 features, no randomness"
     look: ClassVar[Mapping[str, object]] = {"color": "0.45", "linestyle": "-.", "label": "taylor-1"}
 
-    def answers(
-        self, question: Question, exact: Float[np.ndarray, "n d_v"], sizes: tuple[int, ...], rng: np.random.Generator
-    ) -> Iterator[Answer]:
-        yield taylor_attention(question, order=1)
-
 
 @dataclass(frozen=True)
-class Taylor2(Baseline):
+class Taylor2(Polynomial):
     """Attention with the kernel 1 + x.y + (x.y)^2/2 >= 1/2, (d + 1)(d + 2)/2 features."""
 
     name: ClassVar[str] = "taylor-2"
+    order: ClassVar[int] = 2
     reference: ClassVar[str] = "Arora et al. 2024 (Based), arXiv 2402.18668"
     description: ClassVar[str] = "linear attention with the kernel 1 + x.y + (x.y)^2/2: (d + 1)(d + 2)/2 features"
     look: ClassVar[Mapping[str, object]] = {"color": "0.45", "linestyle": ":", "label": "taylor-2"}
-
-    def answers(
-        self, question: Question, exact: Float[np.ndarray, "n d_v"], sizes: tuple[int, ...], rng: np.random.Generator
-    ) -> Iterator[Answer]:
-        yield taylor_attention(question, order=2)

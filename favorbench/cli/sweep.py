@@ -25,6 +25,10 @@ def sweep(
         typer.Argument(help="A scenario file or the name of a shipped one.  [default: quick]", show_default=False),
     ] = None,
     maps: Annotated[str | None, typer.Option(help="Feature maps, e.g. positive,trig or my_module:MyMap.")] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(help="Other estimators, e.g. clusters,multipole or sinks(4):clusters or my_module:my_attention."),
+    ] = None,
     samplers: Annotated[str | None, typer.Option(help="Samplers, e.g. iid,orthogonal.")] = None,
     num_projections: Annotated[
         str | None, typer.Option("-R", "--num-projections", help="R, e.g. 16,64,256; dlogd is int(d ln d).")
@@ -53,9 +57,12 @@ def sweep(
     backend: Annotated[str | None, typer.Option(help="Array library: numpy or torch.")] = None,
     device: Annotated[str | None, typer.Option(help="Device of torch: cpu, cuda or cuda:N.")] = None,
     baselines: Annotated[
-        str | None, typer.Option(help="uniform (always), taylor-1, taylor-2, best-rank, nystrom, wildcat.")
+        str | None, typer.Option(help="uniform (always), taylor-1, taylor-2, sampled-keys, best-rank, top-keys.")
     ] = None,
-    budget: Annotated[str | None, typer.Option(help="What -R counts: projections or features.")] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(help="What -R counts: projections, features, or cost, of a map of R features."),
+    ] = None,
     redraw: Annotated[str | None, typer.Option(help="New inputs for each trial, or for each R.")] = None,
     trials: Annotated[str | None, typer.Option(help="Draws of every cell.", metavar="<int>")] = None,
     seed: Annotated[str | None, typer.Option(help="Seed of all random streams.", metavar="<int>")] = None,

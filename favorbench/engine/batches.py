@@ -26,7 +26,8 @@ def batches(plan: Plan, missing: Iterable[int], batch: int | None) -> Iterator[B
         groups.setdefault((draw.head._replace(label=""), draw.dtype, draw.sizes), []).append(index)
     for (head, _, sizes), members in groups.items():
         size = batch or _automatic_batch(backend, head, sizes[-1])
-        if scenario.causal and scenario.rows(head.query_len) < head.query_len:
+        placed = scenario.causal or any(method.needs_positions for method in plan.study.methods)
+        if placed and scenario.rows(head.query_len) < head.query_len:
             size = 1  # each draw has query rows of its own, and with them a mask of its own
         for start in range(0, len(members), size):
             yield [plan[index] for index in members[start : start + size]]

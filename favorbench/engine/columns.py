@@ -42,7 +42,7 @@ def _length(row: Labels) -> str:
 
 
 #: An axis of the sweep is a key of ``Scenario`` and a line here. The sampler is missing where a map leaves none to vary
-#: and for baselines; R where it plays no part.
+#: and for baselines; R where it plays no part. budget: what was asked for of R, of features, or of cost.
 COLUMNS: tuple[Column, ...] = (
     Column("draw", int, "draw", of=lambda scenario, draw: draw.index),
     Column("trial", int, "draw", of=lambda scenario, draw: draw.trial),
@@ -66,6 +66,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("sampler", str, "estimator", optional=True),
     Column("num_projections", int, "estimator", optional=True),
     Column("num_features", int, "estimator"),
+    Column("budget", int, "estimator", optional=True),
+    Column("multiplications", float, "estimator", optional=True),
     *(Column(name, float, "metric") for name in METRICS),
 )  # fmt: skip
 

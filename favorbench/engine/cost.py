@@ -1,13 +1,12 @@
 """What a plan will cost, before anything is computed."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from favorbench.baselines import Baseline
 from favorbench.baselines.best_rank import MATRIX_LIMIT
 from favorbench.engine.plan import Plan, Shape
+from favorbench.engine.sizes import own_sizes
 from favorbench.engine.study import Study
 from favorbench.numerics.machine import Rates, check_memory, one_core, rates
 
@@ -56,25 +55,22 @@ def _work(study: Study, shape: Shape) -> _Work:
     head, rows_measured = shape.head, study.scenario.rows(shape.head.query_len)
     dim, tokens, entries = head.head_dim, rows_measured + head.seq_len, rows_measured * head.seq_len
     flops, exps = 4.0 * entries * dim, float(entries)  # exact attention: two products, one exp for each entry
-    groups, widest = list(study.groups(shape.sizes)), 0
+    groups, widest = list(study.groups(shape.sizes, head)), 0
     for group in groups:
-        columns = sum(feature_map.num_features(sizes[-1], dim) for feature_map, sizes in group.maps)
+        columns = sum(feature_map.num_features(sized[-1].size, dim) for feature_map, sized in group.maps)
         flops += 2.0 * tokens * columns * (2 * dim + 1)  # projection, and product with [v, 1]
         exps += EXPS_OF_A_FEATURE * tokens * columns
         # omega, a summary of [v, 1] for each feature, and the features of at least one token
         widest = max(widest, group.width * dim + columns * (dim + 2))
-    answering = _answering(study, rows_measured == head.query_len and entries <= MATRIX_LIMIT)
-    width = max(shape.sizes)
-    flops += sum(baseline.flops(rows_measured, head.seq_len, dim, width) for baseline in answering)
-    matrices = max(baseline.matrix_entries(rows_measured, head.seq_len, width) for baseline in answering)
-    rows = sum(len(sizes) for group in groups for _, sizes in group.maps)
-    rows += sum(len(shape.sizes) if baseline.every_size else 1 for baseline in answering)
-    return _Work(flops, exps, ARRAYS_OF_INPUTS * tokens * dim + max(widest, matrices), rows)
-
-
-def _answering(study: Study, whole_matrix: bool) -> Sequence[Baseline]:
-    """Baselines that will have an answer: some need the whole attention matrix, and one that is not too large."""
-    return [baseline for baseline in study.baselines if whole_matrix or not baseline.needs_all_rows]
+    measured = study.shape(head)._replace(n=rows_measured)
+    whole = rows_measured == head.query_len and entries <= MATRIX_LIMIT
+    asked, held, rows = [*study.methods, *(one for one in study.baselines if whole or not one.needs_all_rows)], 0, 0
+    for method in asked:
+        sizes = own_sizes(study.sized(method, shape.sizes, head))
+        flops += 2.0 * sum(method.multiplications(measured, size) or 0.0 for size in sizes)
+        held, rows = max(held, method.matrix_entries(measured, sizes[-1])), rows + len(sizes)
+    rows += sum(len(sized) for group in groups for _, sized in group.maps)
+    return _Work(flops, exps, ARRAYS_OF_INPUTS * tokens * dim + max(widest, held), rows)
 
 
 def _rates() -> Rates:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, overload
 
+from favorbench.engine.sizes import own_sizes
 from favorbench.engine.study import Study
 from favorbench.errors import ScenarioError
 from favorbench.inputs import Head
@@ -88,7 +89,7 @@ def plan(study: Study) -> Plan:
             )
         for head, scale, dtype in itertools.product(heads, scenario.scale, scenario.dtype):
             sizes = scenario.sizes(head.head_dim)
-            _check_sizes(study, head.head_dim, sizes)
+            _check_sizes(study, head, sizes)
             for group in [(size,) for size in sizes] if scenario.redraw == "R" else [sizes]:
                 shapes.append(Shape(name, head, scale, dtype, group))
     found = Plan(study, shapes)
@@ -100,8 +101,9 @@ def plan(study: Study) -> Plan:
     return found
 
 
-def _check_sizes(study: Study, head_dim: int, sizes: tuple[int, ...]) -> None:
-    """Raise ScenarioError if a map does not divide the budget, or a sampler cannot draw what a map will ask of it."""
+def _check_sizes(study: Study, head: Head, sizes: tuple[int, ...]) -> None:
+    """Raise ScenarioError if a map does not divide the budget, a sampler cannot draw what a map will ask of it, or a
+    method has no answer of this size."""
     if study.scenario.budget == "features":
         for feature_map, size in itertools.product(study.maps, sizes):
             per = feature_map.features_per_projection or 1
@@ -110,15 +112,22 @@ def _check_sizes(study: Study, head_dim: int, sizes: tuple[int, ...]) -> None:
                     f"`num_projections` {size} with `budget` features: map {label(feature_map)!r} has {per} features "
                     f"for each projection; use a multiple of {per}, e.g. {size + per - size % per}"
                 )
-    for group in study.groups(sizes):
-        for size in {size for _, of_map in group.maps for size in of_map}:
+    for group in study.groups(sizes, head):
+        for size in {one.size for _, of_map in group.maps for one in of_map}:
             if group.sampler:
-                group.sampler.check(size, head_dim)
+                group.sampler.check(size, head.head_dim)
+    for method in study.methods:
+        if method.needs_positions and head.query_len != head.seq_len:
+            raise ScenarioError(
+                f"`methods` {label(method)}: there is no window where {head.query_len} queries look at "
+                f"{head.seq_len} keys; it needs as many"
+            )
+        method.check(own_sizes(study.sized(method, sizes, head)), study.shape(head))
 
 
 def _check_causal(study: Study) -> None:
     """What takes its parameters from the whole sequence would see the future."""
-    for key, members in (("maps", study.maps), ("baselines", study.baselines)):
+    for key, members in (("maps", study.maps), ("methods", study.methods), ("baselines", study.baselines)):
         for member in members:
             if not member.causal_safe:
                 raise ScenarioError(

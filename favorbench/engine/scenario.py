@@ -3,7 +3,7 @@
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,19 +15,23 @@ from favorbench.files import read_regular
 from favorbench.formats import ALIASES, shown
 from favorbench.inputs import SHIPPED, File, data_directory, get_input
 from favorbench.maps import get_map
+from favorbench.methods import METHODS, get_method
 from favorbench.numerics.backend import DTYPES
 from favorbench.registry import canonical, label, nearest, split_list
 from favorbench.samplers import get_sampler
 
 #: Keys that name members, and what builds them.
 MEMBERS: Mapping[str, Callable[[str], Any]] = {
-    "maps": get_map, "samplers": get_sampler, "baselines": get_baseline, "inputs": get_input,
+    "maps": get_map, "samplers": get_sampler, "methods": get_method, "baselines": get_baseline, "inputs": get_input,
 }  # fmt: skip
 
 #: Keys whose flags are lists with commas: of names, of numbers.
-_NAMES = ("maps", "samplers", "baselines", "inputs", "heads", "dtype")
+_NAMES = ("maps", "samplers", "methods", "baselines", "inputs", "heads", "dtype")
 _NUMBERS = ("num_projections", "seq_len", "head_dim", "scale")
 _SINGLE_NUMBERS = ("value_scale", "query_rows", "trials", "seed")
+
+#: What stands beside maps, by what it is: names that no map may have.
+_NO_MAPS = {"method": {member.name for member in METHODS}, "baseline": {member.name for member in BASELINES}}
 
 DEFAULT_SCENARIO = "quick"
 
@@ -87,6 +91,7 @@ class Scenario(BaseModel):
     title: str = ""
     maps: Annotated[tuple[str, ...], _Several, _Nonempty]
     samplers: Annotated[tuple[str, ...], _Several, _Nonempty]
+    methods: Annotated[tuple[str, ...], _Several, Field(validate_default=True)] = ()
     baselines: Annotated[tuple[str, ...], _Several, Field(validate_default=True)] = (
         "uniform", "taylor-1", "taylor-2", "best-rank"
     )  # fmt: skip
@@ -102,7 +107,7 @@ class Scenario(BaseModel):
     causal: bool = False
     backend: Literal["numpy", "torch"] = "numpy"
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d{1,3})?)$")] = "cpu"
-    budget: Literal["projections", "features"] = "projections"
+    budget: Literal["projections", "features", "cost"] = "projections"
     redraw: Literal["trial", "R"] = "trial"
     trials: Annotated[int, Field(ge=1, le=1_000_000)] = 15
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
@@ -114,14 +119,14 @@ class Scenario(BaseModel):
         key = info.field_name
         if info.context == NAMES_ONLY:
             return specs
-        if key == "maps" and (baseline := next((b.name for b in BASELINES if b.name in specs), None)):
-            raise ScenarioError(f"{baseline!r} is a baseline, not a map: write `baselines` {baseline}")
+        for kind, names in _NO_MAPS.items() if key == "maps" else ():
+            if found := next((spec for spec in specs if spec in names), None):
+                raise ScenarioError(f"{found!r} is a {kind}, not a map: write `{kind}s` {found}")
         if key == "baselines":
             specs = specs if "uniform" in specs else ("uniform", *specs)
         members = [MEMBERS[key](spec) for spec in specs]
         labels = [spec if isinstance(m, File) else label(m) for spec, m in zip(specs, members, strict=True)]
-        if key == "maps" and (taken := {b.name for b in BASELINES} & {m.name for m in members}):
-            raise ScenarioError(f"a map may not be called {taken.pop()!r}: that is the name of a baseline")
+        _check_names(key, labels, info.data.get("maps") or ())
         for i, name in enumerate(labels):
             if name in labels[:i]:
                 raise ScenarioError(f"{specs[i]!r} and {specs[labels.index(name)]!r} are both called {name!r}")
@@ -138,6 +143,15 @@ class Scenario(BaseModel):
         """On how many query rows the error is measured: all up to ALL_ROWS, then SOME_ROWS, unless query_rows says."""
         default = query_len if query_len <= ALL_ROWS else SOME_ROWS
         return min(query_len, default if self.query_rows is None else self.query_rows)
+
+
+def _check_names(key: str, labels: Sequence[str], maps: Iterable[str]) -> None:
+    """Raise ScenarioError where a map, or a user's method, has the name of something else: rows would be mixed."""
+    taken = {name: kind for kind, names in _NO_MAPS.items() for name in names if key == "maps" or kind == "baseline"}
+    taken |= {name: "map" for name in maps if key == "methods"}
+    for name in labels if key in ("maps", "methods") else ():
+        if name in taken:
+            raise ScenarioError(f"a {key[:-1]} may not be called {name!r}: that is the name of a {taken[name]}")
 
 
 def shipped_scenarios() -> dict[str, Path]:

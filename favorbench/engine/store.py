@@ -30,7 +30,7 @@ from favorbench.engine.scenario import NAMES_ONLY, Scenario
 from favorbench.errors import StoreError
 from favorbench.files import clear_errors, write_text, write_whole
 
-FORMAT = 4  # of the manifest and of the parts
+FORMAT = 5  # of the manifest and of the parts
 
 FLUSH_SECONDS = 1.0  # what a kill may cost
 

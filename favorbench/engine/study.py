@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from favorbench.baselines import Baseline
 from favorbench.engine.scenario import MEMBERS, Names, Scenario, override, shipped_title
-from favorbench.inputs import SHIPPED, File, InputLaw
+from favorbench.engine.sizes import Sized, shape_of, sizes_of_map, sizes_of_method
+from favorbench.inputs import SHIPPED, File, Head, InputLaw
 from favorbench.maps import FeatureMap
+from favorbench.methods import Method, Shape
 from favorbench.numerics.backend import Backend
 from favorbench.registry import label, source_digest
 from favorbench.samplers import Sampler
@@ -20,7 +21,7 @@ class Group(NamedTuple):
     """Maps that are measured on one sample, each at its R (increasing). Without a sampler no omega is drawn."""
 
     sampler: Sampler | None
-    maps: tuple[tuple[FeatureMap, tuple[int, ...]], ...]
+    maps: tuple[tuple[FeatureMap, tuple[Sized, ...]], ...]
 
     @property
     def name(self) -> str:
@@ -30,7 +31,7 @@ class Group(NamedTuple):
     @property
     def width(self) -> int:
         """The largest R."""
-        return max(sizes[-1] for _, sizes in self.maps)
+        return max(one.size for _, sized in self.maps for one in sized)
 
 
 class Source(NamedTuple):
@@ -47,7 +48,8 @@ class Study:
     scenario: Scenario
     maps: tuple[FeatureMap, ...]
     samplers: tuple[Sampler, ...]
-    baselines: tuple[Baseline, ...]
+    methods: tuple[Method, ...]
+    baselines: tuple[Method, ...]
     inputs: Mapping[str, Source]
     digest: str
 
@@ -67,33 +69,39 @@ class Study:
             for name, key, law in zip(_labels(scenario.inputs, built["inputs"]), keys, built["inputs"], strict=True)
         }
         identity = _digest(scenario, keys, built)
-        return Study(scenario, built["maps"], built["samplers"], built["baselines"], inputs, identity)
+        families = (built[kind] for kind in ("maps", "samplers", "methods", "baselines"))
+        return Study(scenario, *families, inputs, identity)
 
     @property
     def backend(self) -> Backend:
         """Where estimators compute."""
         return Backend(self.scenario.backend, self.scenario.device)
 
-    def sizes_of(self, feature_map: FeatureMap, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        """The R at which a map is measured, for R, or numbers of features where these are the budget."""
-        if feature_map.randomness == "none":
-            return (1,)
-        per = feature_map.features_per_projection if self.scenario.budget == "features" else 1
-        return tuple(size // per for size in sizes)
+    def shape(self, head: Head) -> Shape:
+        """What costs on a head follow from."""
+        return shape_of(head, self.scenario.causal)
 
-    def groups(self, sizes: tuple[int, ...]) -> Iterator[Group]:
+    def sized(self, method: Method, sizes: tuple[int, ...], head: Head) -> tuple[Sized, ...]:
+        """The sizes at which a method or a baseline is measured."""
+        return sizes_of_method(method, self.scenario.budget, sizes, self.shape(head))
+
+    def groups(self, sizes: tuple[int, ...], head: Head) -> Iterator[Group]:
         """What is measured together: nested maps at all R on one sample of a nested sampler, others one R at a time."""
+
+        def sized(feature_map: FeatureMap, sampler: Sampler | None) -> tuple[Sized, ...]:
+            return sizes_of_map(feature_map, sampler, self.scenario.budget, sizes, self.shape(head))
+
         of_omega = [m for m in self.maps if m.randomness == "omega"]
-        alone = [(m, None) for m in self.maps if m.randomness != "omega"]
+        alone: list[tuple[FeatureMap, Sampler | None]] = [(m, None) for m in self.maps if m.randomness != "omega"]
         for sampler in self.samplers:
             together = [m for m in of_omega if m.nested and sampler.nested]
             if together:
-                yield Group(sampler, tuple((m, self.sizes_of(m, sizes)) for m in together))
+                yield Group(sampler, tuple((m, sized(m, sampler)) for m in together))
             alone += [(m, sampler) for m in of_omega if m not in together]
         for feature_map, sampler in alone:
-            every = self.sizes_of(feature_map, sizes)
+            every = sized(feature_map, sampler)
             at_once = sampler is None and feature_map.nested
-            for part in [every] if at_once else [(size,) for size in every]:
+            for part in [every] if at_once else [(one,) for one in every]:
                 yield Group(sampler, ((feature_map, part),))
 
 
@@ -124,7 +132,7 @@ def _digest(scenario: Scenario, keys: Sequence[str], members: Mapping[str, Seque
     content["input_digests"] = [law.digest() for law in members["inputs"]]
     content["source_digests"] = [
         source_digest(spec, member)
-        for kind in ("maps", "samplers", "baselines")
+        for kind in ("maps", "samplers", "methods", "baselines")
         for spec, member in zip(getattr(scenario, kind), members[kind], strict=True)
     ]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

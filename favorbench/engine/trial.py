@@ -9,16 +9,16 @@ import numpy as np
 from favorbench.attention.estimator import Estimate, Estimator
 from favorbench.attention.exact import exact_attention
 from favorbench.attention.linear import attention_estimates
-from favorbench.baselines import Question
 from favorbench.engine.columns import Row, of_draw
 from favorbench.engine.plan import Draw
+from favorbench.engine.sizes import Sized, own_sizes
 from favorbench.engine.study import Group, Study
+from favorbench.methods import Answer, Method, Question
 from favorbench.metrics import ErrorSums, add, error_sums, metrics_of
-from favorbench.numerics.arrays import Array, columns_first
+from favorbench.numerics.arrays import Array, beside, columns_first, on_host
 from favorbench.numerics.backend import Backend
-from favorbench.numerics.streams import stream
+from favorbench.numerics.streams import Streams, stream
 from favorbench.registry import label
-from favorbench.samplers import Sampler
 from favorbench.users import failures_named
 
 
@@ -26,7 +26,7 @@ class Problem(NamedTuple):
     """Inputs as estimators get them, in one precision: draws along a leading axis where the backend has one.
 
     fit_query: all queries, where some map takes parameters from them and ``query`` is a sample of rows.
-    positions: of the queries among the keys, where attention is causal.
+    positions: of the queries among the keys, where they are the same tokens.
     """
 
     query: Array
@@ -36,33 +36,39 @@ class Problem(NamedTuple):
     positions: np.ndarray | None
 
 
+Measured = tuple[Row, ErrorSums]  # labels of an estimator, and sums of its error on one draw
+
+
 def run_draws(study: Study, draws: Sequence[Draw]) -> list[list[Row]]:
-    """All rows of each draw: baselines first, then samplers x maps x R. Depends on its arguments alone.
+    """All rows of each draw: baselines first, then methods, then samplers x maps x R. Depends on its arguments alone.
 
     draws: of one shape; a single one for the NumPy backend.
     """
-    scenario = study.scenario
+    scenario, found = study.scenario, []
     with np.errstate(all="ignore"):  # an estimator that overflows is a measurement
         hosts = [_inputs(study, draw) for draw in draws]
         problem = _problem(hosts, study.backend)
         query, key, value, _, positions = problem
-        exact = exact_attention(query, key, value, scenario.causal, positions)
+        exact = exact_attention(query, key, value, scenario.causal, positions if scenario.causal else None)
         answers = study.backend.host(exact) if study.backend.batched else [exact]
-        baselines = [_baselines(study, *each) for each in zip(draws, hosts, answers, strict=True)]
-        uniform = [next(sums for names, sums in found if names["map"] == "uniform") for found in baselines]
-        rows = [
-            [names | _plain(metrics_of(sums, trivial)) for names, sums in found]
-            for found, trivial in zip(baselines, uniform, strict=True)
-        ]
-        for group in study.groups(draws[0].sizes):
+        found = [_baselines(study, *each) for each in zip(draws, hosts, answers, strict=True)]
+        uniform = [next(sums for names, sums in each if names["map"] == "uniform") for each in found]
+        for method in study.methods:
+            with failures_named(label(method)), study.backend.precision(draws[0].dtype):
+                for each, measured in zip(found, _method(study, method, draws, problem, exact), strict=True):
+                    each += measured
+        for group in study.groups(draws[0].sizes, draws[0].head):
             with failures_named(_who(group)), study.backend.precision(draws[0].dtype):
                 omega, estimators = _sample(study, draws, group)
-                measured = _measure(problem, exact, omega, estimators, draws[0].dtype, study.backend)
-            for estimator, sums in zip(estimators, measured, strict=True):
-                for i, trivial in enumerate(uniform):
+                measured = _measure(problem, exact, omega, estimators, draws[0].dtype, study)
+            for (_, sized), estimator, sums in zip(group.maps, estimators, measured, strict=True):
+                for i, each in enumerate(found):
                     own = sums.each(lambda a, i=i: a[..., i]) if study.backend.batched else sums
-                    rows[i] += _rows(estimator, group.sampler, omega.shape[-1], metrics_of(own, trivial))
-    return [[of_draw(scenario, draw) | row for row in found] for draw, found in zip(draws, rows, strict=True)]
+                    each += _of_map(study, draws[0], group, sized, estimator, own)
+    return [
+        [of_draw(scenario, draw) | names | _plain(metrics_of(sums, trivial)) for names, sums in each]
+        for draw, each, trivial in zip(draws, found, uniform, strict=True)
+    ]
 
 
 def _inputs(study: Study, draw: Draw) -> Problem:
@@ -78,7 +84,9 @@ def _inputs(study: Study, draw: Draw) -> Problem:
     for array, factor in zip(inputs, (draw.scale, draw.scale, scenario.value_scale), strict=True):
         array *= factor  # in place: at L = 2^20 a copy is half a GiB
     query, key, value = inputs
-    positions = (np.arange(head.query_len) if sampled is None else sampled) if scenario.causal else None
+    positions = None
+    if head.query_len == head.seq_len:
+        positions = np.arange(head.query_len) if sampled is None else sampled
     if whole and sampled is not None:
         return Problem(query[sampled], key, value, query, positions)
     return Problem(query, key, value, None, positions)
@@ -91,19 +99,85 @@ def _problem(hosts: Sequence[Problem], backend: Backend) -> Problem:
     return Problem(query, key, value, fit_query, positions[0])  # engine.batches sees to it that they are equal
 
 
-def _baselines(study: Study, draw: Draw, inputs: Problem, exact: np.ndarray) -> list[tuple[Row, ErrorSums]]:
-    """What the baselines of one draw answer, on the host."""
-    found = []
-    given = Question(inputs.query, inputs.key, inputs.value, inputs.positions)
-    sampled = len(inputs.query) < draw.head.query_len
+def _baselines(study: Study, draw: Draw, inputs: Problem, exact: np.ndarray) -> list[Measured]:
+    """What the baselines of one draw answer, on the host and in float64."""
+    found, whole = [], len(inputs.query) == draw.head.query_len
+    question = _question(study, inputs)
     for baseline in study.baselines:
-        if baseline.needs_all_rows and sampled:
-            continue
-        rng = stream(study.scenario.seed, "baseline", label(baseline), *draw.stream_names)
-        with failures_named(label(baseline)):
-            for size, features, output, normaliser in baseline.answers(given, exact, draw.sizes, rng):
-                names = _names("baseline", baseline.name, None, size, features)
-                found.append((names, error_sums(output, exact, normaliser)))
+        if whole or not baseline.needs_all_rows:
+            with failures_named(label(baseline)):
+                sums = _sums(study, baseline, [draw], question, exact)
+            found += _of_method(study, "baseline", baseline, draw, sums)
+    return found
+
+
+def _method(
+    study: Study, method: Method, draws: Sequence[Draw], problem: Problem, exact: Array
+) -> list[list[Measured]]:
+    """What a method answers, for each draw, in arrays such as it takes."""
+    backend, dtype = study.backend, draws[0].dtype
+    if method.arrays == "batched" or not backend.batched:
+        question = _question(study, problem)
+        if method.arrays == "host":
+            dtype = "float64"
+        sums = _sums(study, method, draws, question, exact, dtype)
+        return [
+            _of_method(study, "method", method, draw, sums, i if backend.batched else None)
+            for i, draw in enumerate(draws)
+        ]
+    host, found = method.arrays == "host", []
+    for i, draw in enumerate(draws):
+        alone, answer = [None if a is None else a[i, ...] for a in problem[:4]], exact[i, ...]
+        if host:
+            alone, answer = [None if a is None else backend.host(a) for a in alone], backend.host(answer)
+        question = _question(study, Problem(*alone, problem.positions))
+        sums = _sums(study, method, [draw], question, answer, "float64" if host else dtype)
+        found.append(_of_method(study, "method", method, draw, sums))
+    return found
+
+
+def _question(study: Study, problem: Problem) -> Question:
+    factor = problem.query.shape[-1] ** -0.25
+    query, key = problem.query * factor, problem.key * factor
+    return Question(query, key, problem.value, problem.positions, study.scenario.causal)
+
+
+Sums = dict[int, tuple[int, ErrorSums]]  # by size, or 0 where the size plays no part: num_features, and the errors
+
+
+def _sums(
+    study: Study, method: Method, draws: Sequence[Draw], question: Question, exact: Array, dtype: str = "float64"
+) -> Sums:
+    """The errors of a method at each of its sizes, and its rounding: its distance from the same in float64."""
+    sizes = own_sizes(study.sized(method, draws[0].sizes, draws[0].head))
+
+    def answers(dtype: str) -> Iterator[Answer]:
+        streams = [stream(study.scenario.seed, "method", label(method), *draw.stream_names) for draw in draws]
+        alone = question.query.ndim == 2
+        put = (lambda hosts: beside(hosts[0], question.query)) if alone else study.backend.array
+        cast = [study.backend.cast(a, dtype) if dtype != "float64" else a for a in question[:3]]
+        return method.answers(Question(*cast, *question[3:]), sizes, Streams(streams, put))
+
+    found: Sums = {}
+    doubles = itertools.repeat(None) if dtype == "float64" else answers("float64")
+    for answer, double in zip(answers(dtype), doubles, strict=False):
+        sums = error_sums(answer.output, exact, answer.normaliser, None if double is None else double.output)
+        found[answer.num_projections or 0] = (answer.num_features, sums.each(on_host))
+    return found
+
+
+def _of_method(
+    study: Study, kind: str, method: Method, draw: Draw, sums: Sums, index: int | None = None
+) -> list[Measured]:
+    """Labels and errors for all that was asked of a method or baseline; index: of the draw, where there are several."""
+    found = []
+    for asked, size in study.sized(method, draw.sizes, draw.head):
+        if (key := size if method.every_size else 0) not in sums:
+            continue  # it has no answer
+        features, errors = sums[key]
+        names = _names(kind, label(method), None, size if method.every_size else None, features)
+        names |= {"budget": asked, "multiplications": method.multiplications(study.shape(draw.head), size)}
+        found.append((names, errors if index is None else errors.each(lambda a: a[..., index])))
     return found
 
 
@@ -116,7 +190,8 @@ def _sample(study: Study, draws: Sequence[Draw], group: Group) -> tuple[Array, l
         streams = [stream(seed, "omega", group.name, *draw.stream_names) for draw in draws]
         omega = backend.array([group.sampler.sample(rng, width, head_dim) for rng in streams])
     estimators = []
-    for feature_map, sizes in group.maps:
+    for feature_map, sized in group.maps:
+        sizes = own_sizes(sized)
         names = (seed, "extra", label(feature_map), group.name)
         own = [stream(*names, *draw.stream_names) for draw in draws] if feature_map.draws_extra else []
         drawn = [feature_map.draw_extra(rng, sizes[-1], head_dim) for rng in own]
@@ -126,9 +201,11 @@ def _sample(study: Study, draws: Sequence[Draw], group: Group) -> tuple[Array, l
 
 
 def _measure(
-    problem: Problem, exact: Array, omega: Array, estimators: Sequence[Estimator], dtype: str, backend: Backend
+    problem: Problem, exact: Array, omega: Array, estimators: Sequence[Estimator], dtype: str, study: Study
 ) -> list[ErrorSums]:
     """Errors of every estimator for every R (leading axis), and its rounding: its distance from the same in float64."""
+
+    backend, causal = study.backend, study.scenario.causal
 
     def estimates(dtype: str) -> Iterator[Estimate]:
         *arrays, positions = problem
@@ -136,7 +213,7 @@ def _measure(
             None if array is None else backend.cast(array, dtype) for array in (*arrays, omega)
         )
         return attention_estimates(
-            query, key, value, rows, estimators, fit_query, causal=positions is not None, positions=positions
+            query, key, value, rows, estimators, fit_query, causal=causal, positions=positions if causal else None
         )
 
     sums: dict[int, ErrorSums] = {}
@@ -148,15 +225,20 @@ def _measure(
     return [sums[index].each(backend.host) for index in range(len(estimators))]
 
 
-def _rows(estimator: Estimator, sampler: Sampler | None, head_dim: int, metrics: Mapping[str, np.ndarray]) -> list[Row]:
-    """One row for every R of an estimator."""
-    feature_map, name, rows = estimator.map, label(estimator.map), []
-    under = None if sampler is None else label(sampler)
-    for i, size in enumerate(estimator.sizes):
-        shown = None if feature_map.randomness == "none" else size
-        names = _names("map", name, under, shown, feature_map.num_features(size, head_dim))
-        rows.append(names | _plain({name: values[i] for name, values in metrics.items()}))
-    return rows
+def _of_map(
+    study: Study, draw: Draw, group: Group, sized: Sequence[Sized], estimator: Estimator, sums: ErrorSums
+) -> list[Measured]:
+    """Labels and errors for all that was asked of a map."""
+    feature_map, found = estimator.map, []
+    under = None if group.sampler is None else label(group.sampler)
+    n, length, d, d_v, _ = study.shape(draw.head)
+    for asked, size in sized:
+        shown, features = None if feature_map.randomness == "none" else size, feature_map.num_features(size, d)
+        names = _names("map", label(feature_map), under, shown, features)
+        names |= {"budget": asked, "multiplications": feature_map.multiplications(n, length, d, d_v, size)}
+        index = estimator.sizes.index(size)
+        found.append((names, sums.each(lambda a, index=index: a[index] if np.ndim(a) else a)))
+    return found
 
 
 def _plain(metrics: Mapping[str, np.ndarray]) -> Row:

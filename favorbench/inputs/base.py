@@ -17,12 +17,18 @@ class Inputs(NamedTuple):
 
 
 class Head(NamedTuple):
-    """One input that a law offers: its label and its shape."""
+    """One input that a law offers: its label and its shape. value_dim: of the values, None as the head_dim."""
 
     label: str
     query_len: int
     seq_len: int
     head_dim: int
+    value_dim: int | None = None
+
+    @property
+    def d_v(self) -> int:
+        """The dimension of the values."""
+        return self.head_dim if self.value_dim is None else self.value_dim
 
 
 class InputLaw(ABC):

@@ -68,7 +68,10 @@ class File(InputLaw):
                     f"ask for at most that, or leave `seq_len` out"
                 )
         lengths = [(n, n) for n in seq_lens] if seq_lens else [(query_len, seq_len)]
-        return tuple(Head(label, n, m, dim) for n, m in lengths for label in contents.labels)
+        d_v = contents.value.shape[-1]
+        return tuple(
+            Head(label, n, m, dim, None if d_v == dim else d_v) for n, m in lengths for label in contents.labels
+        )
 
     def draw(self, rng: np.random.Generator, head: Head, rows: np.ndarray | None = None) -> Inputs:
         contents = _contents(self.path)

@@ -123,6 +123,12 @@ class FeatureMap(ABC):
         """Columns of the feature matrix, all blocks together."""
         return self.features_per_projection * num_projections
 
+    def multiplications(self, n: int, l: int, d: int, d_v: int, num_projections: int) -> float | None:  # noqa: E741
+        """Multiplications of the matrix products for n queries and l keys; None where they are not known."""
+        features = self.num_features(num_projections, d)
+        projections = 0 if self.own_sample or not self.features_per_projection else num_projections
+        return float((n + l) * (projections * d + features * d_v))
+
     def draw_extra(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray | None:
         """What the map draws beside omega, an array; nothing by default.
 

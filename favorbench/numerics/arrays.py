@@ -124,8 +124,37 @@ def as_like(host: np.ndarray, other: Array) -> Array:
     return array_namespace(other).asarray(host, dtype=other.dtype, device=device(other))
 
 
+def beside(host: np.ndarray, other: Array) -> Array:
+    """A host array with the library and the device of another one, and its own dtype."""
+    return array_namespace(other).asarray(host, device=device(other))
+
+
 def looked_up(table: np.ndarray, index: Array) -> Array:
     """table[index] for an array of whole numbers in floating point, which also gives the result its dtype."""
     xp = array_namespace(index)
     flat = xp.reshape(xp.astype(index, xp.int64), (-1,))
     return xp.reshape(xp.take(as_like(table, index), flat), index.shape)
+
+
+def largest(a: Array, count: int) -> Array:
+    """Indices of the largest entries along the last axis, falling: (..., count)."""
+    if not isinstance(a, np.ndarray):
+        return a.topk(count, dim=-1).indices
+    found = np.argpartition(a, a.shape[-1] - count, axis=-1)[..., a.shape[-1] - count :]
+    order = np.argsort(-np.take_along_axis(a, found, axis=-1), axis=-1, kind="stable")
+    return np.take_along_axis(found, order, axis=-1)
+
+
+def scattered(flags: Array, index: Array, length: int) -> Array:
+    """An array (..., length) of flags at these indices along the last axis, (..., k), and False elsewhere."""
+    xp = array_namespace(flags)
+    found = xp.zeros((*index.shape[:-1], length), dtype=xp.bool, device=device(flags))
+    if isinstance(found, np.ndarray):
+        np.put_along_axis(found, index, flags, axis=-1)
+        return found
+    return found.scatter(-1, index, flags)
+
+
+def on_host(array: Array) -> np.ndarray:
+    """An array of any library as one of NumPy."""
+    return array.detach().cpu().numpy() if hasattr(array, "detach") else np.asarray(array)

@@ -2,8 +2,11 @@
 
 import hashlib
 import json
+from collections.abc import Callable, Sequence
 
 import numpy as np
+
+from favorbench.numerics.arrays import Array
 
 
 def stream(seed: int, *names: str | int | float) -> np.random.Generator:
@@ -14,3 +17,19 @@ def stream(seed: int, *names: str | int | float) -> np.random.Generator:
     """
     digest = hashlib.sha256(json.dumps([seed, *names]).encode()).digest()
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(int.from_bytes(digest, "big"))))
+
+
+class Streams:
+    """The generators of draws that are computed together, and where what they give belongs."""
+
+    def __init__(self, generators: Sequence[np.random.Generator], array: Callable[[Sequence[np.ndarray]], Array]):
+        self.generators, self._array = tuple(generators), array
+
+    @staticmethod
+    def of(generator: np.random.Generator) -> "Streams":
+        """One generator, whose numbers stay on the host without a leading axis."""
+        return Streams((generator,), lambda hosts: hosts[0])
+
+    def draw(self, sample: Callable[[np.random.Generator], np.ndarray]) -> Array:
+        """A sample of each draw, (...) or (draws, ...), on the device."""
+        return self._array([sample(generator) for generator in self.generators])

@@ -13,7 +13,6 @@ from favorbench.results.ranking import rankings, shown
 from favorbench.results.results import Results
 from favorbench.results.summary import estimator_name, rows_of
 from favorbench.results.tables import (
-    asked_for,
     cell_tables,
     legend,
     markdown,
@@ -30,7 +29,7 @@ def markdown_report(results: Results) -> str:
     scenario = results.scenario
     lines = [f"# {scenario.name}", ""] + ([scenario.title, ""] if scenario.title else [])
     lines += [f"* {sentence}" for sentence in sentences(results)] + [""]
-    if scenario.budget == "features":
+    if scenario.budget != "projections":
         for one in rankings(results):
             text = rows_as_markdown(shown(one, "mse"))
             lines += [f"## Ranking: {one.title}", "", text, ranking_legend(one), ""]
@@ -67,17 +66,8 @@ def sentences(results: Results) -> list[str]:
     found += shortened_inputs(results)
     for _, cell in results.summary.groupby(list(CELL), sort=False, dropna=False):
         trials = results.trials.merge(cell[list(CELL)].drop_duplicates(), on=list(CELL))
-        found.append(_cell_sentence(trials, _at_their_budget(results, cell), size_axis(results)))
+        found.append(_cell_sentence(trials, cell, size_axis(results)))
     return found
-
-
-def _at_their_budget(results: Results, cell: pd.DataFrame) -> pd.DataFrame:
-    """Where features are the budget: maps at what was asked for, and those whose number is fixed at the largest."""
-    if results.scenario.budget != "features":
-        return cell
-    asked, is_map = asked_for(results.scenario, cell), cell["kind"] == "map"
-    asked = asked.where(cell["num_projections"].notna(), asked[is_map].max())
-    return cell.assign(num_features=cell["num_features"].where(~is_map, asked))
 
 
 def _cell_sentence(trials: pd.DataFrame, cell: pd.DataFrame, axis: str) -> str:
@@ -151,7 +141,7 @@ def _sampler_sentence(trials: pd.DataFrame, axis: str) -> str:
         errors = {sampler: rows.set_index("draw")["mse"] for sampler, rows in rows.groupby("sampler")}
         if len(errors) == 2:
             a, b = errors["orthogonal"], errors["iid"]
-            shown = rows[axis].iloc[0] if axis == "num_features" else size
+            shown = size if axis == "num_projections" else rows[axis].iloc[0]
             result = compare(a.to_numpy(), b[a.index].to_numpy())
             compared.append((f"{name} at {HEADINGS.get(axis, axis)} = {shown}", result))
     if not compared:

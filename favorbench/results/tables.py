@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from favorbench.engine.columns import CELL, ESTIMATOR, LABELS, describe_cell
-from favorbench.engine.scenario import Scenario
 from favorbench.errors import ScenarioError
 from favorbench.formats import ALIASES, HEADINGS, format_value
 from favorbench.metrics import METRICS
@@ -16,7 +15,7 @@ from favorbench.registry import nearest
 from favorbench.results.results import Results
 from favorbench.results.summary import STATS
 
-SIZES = ("num_projections", "num_features")
+SIZES = ("num_projections", "num_features", "budget")
 
 #: Relative to |exact|, what errors below it are: rounding, and another number on every machine.
 ROUNDING = 1e-13
@@ -130,8 +129,7 @@ def pivoted(results: Results, by: Sequence[str], metric: str = "mse", stat: str 
 def _sized(results: Results, axis: str) -> pd.DataFrame:
     """The trials with an axis of sizes that is missing wherever R is: these stand in no column of their own."""
     trials = results.trials
-    sizes = asked_for(results.scenario, trials) if axis == "num_features" else trials[axis]
-    return trials.assign(**{axis: sizes.astype("Int64").where(trials["num_projections"].notna())})
+    return trials.assign(**{axis: trials[axis].astype("Int64").where(trials["num_projections"].notna())})
 
 
 def rounding_level(trials: pd.DataFrame, metric: str) -> float:
@@ -146,18 +144,6 @@ def rounding_level(trials: pd.DataFrame, metric: str) -> float:
     return float(ROUNDING * exact) ** max(power, 1)
 
 
-def asked_for(scenario: Scenario, rows_of_run: pd.DataFrame) -> pd.Series:
-    """The num_features that a budget of features asked for: some maps have one or two more, exact ones."""
-    features = rows_of_run["num_features"]
-    if scenario.budget != "features":
-        return features
-    found = features.copy()
-    for head_dim, rows in features.groupby(rows_of_run["head_dim"]):
-        sizes = np.array(scenario.sizes(int(str(head_dim))))
-        found[rows.index] = sizes[np.argmin(np.abs(rows.to_numpy()[:, None] - sizes), axis=1)]
-    return found
-
-
 def cell_tables(results: Results, metric: str = "mse", stat: str = "median") -> list[Table]:
     """One table for each cell: map x sampler in rows, R in columns."""
     axis, tables = size_axis(results), []
@@ -168,8 +154,8 @@ def cell_tables(results: Results, metric: str = "mse", stat: str = "median") -> 
 
 
 def size_axis(results: Results) -> str:
-    """What tables and figures count by: R, or features where that is the budget."""
-    return "num_features" if results.scenario.budget == "features" else "num_projections"
+    """What tables and figures count by: R, or the budget where that is features or cost."""
+    return "num_projections" if results.scenario.budget == "projections" else "budget"
 
 
 def draws_in_words(n: pd.Series) -> str:
@@ -246,10 +232,15 @@ def what_r_means(results: Results) -> str:
     """How many features each map has for R projections, where that is not R; those measured only."""
     if results.scenario.budget == "features":
         return "Compared at equal num_features, but for maps and baselines with a number of their own."
+    if results.scenario.budget == "cost":
+        return "Compared at equal cost: as many multiplications as a map of so many features."
     measured = dict.fromkeys(results.trials.loc[results.trials["kind"] == "map", "map"])
     counts: Any = results.manifest["num_features"]
     by_count: dict[str, list[str]] = {}
     for name in measured:
         by_count.setdefault(counts[name], []).append(str(name))
     others = [f"{', '.join(names)}: {count}" for count, names in by_count.items() if count != "R"]
-    return "R counts projections" + (f"; num_features of {'; '.join(others)}." if others else " and features.")
+    sized = (results.trials["kind"] == "method").any()
+    methods = "; of methods it counts centroids, keys or landmarks" if sized else ""
+    features = f"; num_features of {'; '.join(others)}" if others else " and features"
+    return f"R counts projections{features}{methods}."

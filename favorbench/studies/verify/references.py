@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from favorbench.attention.exact import exact_attention
-from favorbench.baselines import BASELINES, Answer, Baseline, Question
+from favorbench.baselines import BASELINES
 from favorbench.baselines.trivial import taylor_attention
+from favorbench.methods import METHODS, Answer, Method, Question
 from favorbench.metrics import METRICS, error_sums, metrics_of
-from favorbench.numerics.streams import stream
+from favorbench.numerics.streams import Streams, stream
 from favorbench.studies.verify.attention import EPS
 from favorbench.studies.verify.checks import Measurement, largest
 from favorbench.studies.verify.dense import softmax
@@ -26,7 +27,7 @@ DIM = 6
 
 def measure(seed: int) -> list[Measurement]:
     """All references."""
-    baselines = [measurement for member in BASELINES for measurement in _baseline(member(), seed)]
+    baselines = [measurement for member in (*BASELINES, *METHODS) for measurement in _baseline(member(), seed)]
     return [_exact(seed), _causal(seed), exact_features(seed), *baselines, *metrics(seed)]
 
 
@@ -35,6 +36,12 @@ def _drawn(seed: int, name: str, queries: int, length: int, scale: float, dim: i
     query, key = (scale * rng.standard_normal((count, dim)) + 0.3 for count in (queries, length))
     key *= np.linspace(0.5, 1.0, length)[:, None]  # so that running maxima move from tile to tile
     return Question(query, key, rng.standard_normal((length, 2)))
+
+
+def _scaled(inputs: Question) -> Question:
+    """As methods take them."""
+    factor = inputs.query.shape[-1] ** -0.25
+    return inputs._replace(query=inputs.query * factor, key=inputs.key * factor)
 
 
 def _logits(inputs: Question) -> np.ndarray:
@@ -85,7 +92,7 @@ def _over_rounding(subject: str, claim: str, ratios: list[float]) -> Measurement
 def exact_features(seed: int, order: int = 24) -> Measurement:
     """Linear attention with enough Taylor features is exact attention: the remainder is below rounding."""
     inputs = _drawn(seed, "exact features", 48, 48, 0.5, dim=2)
-    answer, logits = taylor_attention(inputs, order), _logits(inputs)
+    answer, logits = taylor_attention(_scaled(inputs), order), _logits(inputs)
     logit = largest(logits)
     remainder = np.exp(logit) * logit ** (order + 1) / math.factorial(order + 1)
     condition = np.exp(2.0 * logit)  # of normalisers, which are at least exp(-logit) where terms are at most exp(logit)
@@ -95,7 +102,7 @@ def exact_features(seed: int, order: int = 24) -> Measurement:
     return Measurement(f"taylor-{order}", "exact features, exact attention", error / bound, 0, detail)
 
 
-def _baseline(baseline: Baseline, seed: int) -> Iterator[Measurement]:
+def _baseline(baseline: Method, seed: int) -> Iterator[Measurement]:
     """A baseline's answers against its definition, causal too where it answers there."""
     if baseline.name not in DEFINITIONS:
         yield Measurement(baseline.name, "equals its definition", None, 0, "nothing declared: no definition here")
@@ -105,16 +112,17 @@ def _baseline(baseline: Baseline, seed: int) -> Iterator[Measurement]:
     if baseline.causal_safe:
         inputs = _drawn(seed, "causal baseline", 150, 150, 1.0, DIM)
         positions = np.array([0, 1, 40, 126, 127, 128, 149])
-        inputs = inputs._replace(query=inputs.query[positions], positions=positions)
+        inputs = inputs._replace(query=inputs.query[positions], positions=positions, causal=True)
         yield from _against_definition(baseline, inputs, "causal equals masked")
 
 
-def _against_definition(baseline: Baseline, inputs: Question, claim: str) -> Iterator[Measurement]:
+def _against_definition(baseline: Method, inputs: Question, claim: str) -> Iterator[Measurement]:
     seen = np.ones((len(inputs.query), len(inputs.key)), dtype=bool)
-    if inputs.positions is not None:
+    if inputs.causal:
         seen = np.arange(len(inputs.key)) <= inputs.positions[:, None]
     exact = softmax(_logits(inputs), inputs.value, seen)
-    answers = list(baseline.answers(inputs, exact, (1, 2, len(inputs.key)), np.random.default_rng(0)))
+    streams = Streams.of(np.random.default_rng(0))
+    answers = list(baseline.answers(_scaled(inputs), (1, 2, len(inputs.key)), streams))
     define = DEFINITIONS[baseline.name]
     ratios = [define(inputs, seen, exact, answer) for answer in answers]
     yield _over_rounding(baseline.name, claim, ratios or [math.inf])

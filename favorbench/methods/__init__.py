@@ -1,0 +1,54 @@
+"""Methods: estimators of attention that are no feature map. A new one is one file and one line in METHODS."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from favorbench.errors import ScenarioError
+from favorbench.maps import MAPS, FeatureMap
+from favorbench.maps import TRANSFORMS as MAP_TRANSFORMS
+from favorbench.methods.base import Answer, Method, Question, Shape
+from favorbench.methods.clusters import Clusters
+from favorbench.methods.function import Function
+from favorbench.methods.multipole import Multipole
+from favorbench.methods.nystrom import Nystrom, WildCat
+from favorbench.methods.prefixes import Prefix, Sinks, Top, Window
+from favorbench.methods.sampled import SampledKeys
+from favorbench.registry import build
+
+METHODS: tuple[type[Method], ...] = (Clusters, Multipole, Nystrom, WildCat)
+
+#: ``prefix(number):method`` and ``prefix(number):map``, a user's too; they nest.
+PREFIXES: tuple[type[Prefix], ...] = (Sinks, Window, Top)
+
+#: What prefixes take beside methods: baselines that keep a sum over keys, and maps.
+INSIDE = (SampledKeys, *MAPS)
+
+
+def get_method(spec: str | Method | Callable[..., Any]) -> Method:
+    """The method that ``spec`` names, or that asks a function f(query, key, value, size, rng) -> output.
+
+    "clusters", "multipole(exact=0.25)", "sinks(4):window(128):multipole", "window(64):positive",
+    "my_module:my_attention". Raises ScenarioError, with the nearest name, if there is none.
+    """
+    if isinstance(spec, Method):
+        return spec
+    if inspect.isfunction(spec):
+        return Function.of(spec)
+    name = spec.split(":")[0].partition("(")[0].strip() if isinstance(spec, str) else ""
+    if name in {feature_map.name for feature_map in MAPS}:
+        raise ScenarioError(f"{spec!r} is a map, not a method: write `maps` {spec}")
+    inside = name in {prefix.prefix for prefix in PREFIXES}
+    members, transforms = (METHODS, PREFIXES) if not inside else ((*METHODS, *INSIDE), (*PREFIXES, *MAP_TRANSFORMS))
+    found = build("method", spec, members, (Method, FeatureMap), transforms, adapt=_asked)
+    if isinstance(found, FeatureMap):
+        raise ScenarioError(f"method {spec!r} is a map: write `maps` {spec}")
+    return found
+
+
+def _asked(found: Any) -> Any:
+    """A user's function as a method."""
+    return Function.of(found) if inspect.isfunction(found) else found
+
+
+__all__ = ["METHODS", "PREFIXES", "Answer", "Method", "Question", "SampledKeys", "Shape", "get_method"]

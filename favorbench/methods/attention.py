@@ -1,0 +1,48 @@
+"""A method asked by itself, outside a sweep."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from favorbench.attention.estimator import check_shapes
+from favorbench.errors import InputError
+from favorbench.methods import Method, get_method
+from favorbench.methods.base import Question, Shape
+from favorbench.numerics.arrays import Array, beside, on_host
+from favorbench.numerics.shapes import Float
+from favorbench.numerics.streams import Streams
+
+
+def method_attention(
+    query: Float[Array, "n d"],
+    key: Float[Array, "l d"],
+    value: Float[Array, "l d_v"],
+    method: str | Method | Callable[..., Any] = "clusters",
+    size: int = 64,
+    rng: np.random.Generator | int = 0,
+    causal: bool = False,
+) -> Float[Array, "n d_v"]:
+    """The attention estimate of a method at one size; queries and keys as attention takes them, of one head.
+
+    rng: a generator, or the seed of one. causal: a query sees the keys up to its own position only. Raises InputError
+    if the shapes do not fit or the method cannot be causal, ScenarioError for an unknown method or an impossible size.
+    """
+    check_shapes(query, key, value, causal)
+    asked = get_method(method)
+    if query.ndim != 2:
+        raise InputError(f"query has shape {tuple(query.shape)}; methods are asked for one head, (n, d)")
+    if causal and not asked.causal_safe:
+        raise InputError(f"method {asked.name!r} uses the whole sequence and cannot be causal")
+    same = query.shape[-2] == key.shape[-2]
+    if asked.needs_positions and not same:
+        raise InputError(f"method {asked.name!r} needs as many queries as keys")
+    asked.check((size,), Shape(query.shape[-2], key.shape[-2], query.shape[-1], value.shape[-1], causal))
+    factor = query.shape[-1] ** -0.25
+    positions = np.arange(query.shape[-2]) if same else None
+    given = [query * factor, key * factor, value]
+    if asked.arrays == "host":
+        given = [on_host(array) for array in given]
+    streams = Streams((np.random.default_rng(rng),), lambda hosts: beside(hosts[0], given[0]))
+    (answer,) = asked.answers(Question(given[0], given[1], given[2], positions, causal), (size,), streams)
+    return beside(on_host(answer.output), query) if asked.arrays == "host" else answer.output

@@ -1,0 +1,131 @@
+"""Near keys exactly, far keys as centroids."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from array_api_compat import device
+
+from favorbench.methods.base import Shape
+from favorbench.methods.cells import Cells
+from favorbench.methods.clusters import CellSummary, Centred, Points
+from favorbench.methods.summaries import Queries, Summary, Tokens
+from favorbench.numerics.arrays import Array, Features, array_namespace, largest, on_host, scattered
+from favorbench.numerics.logsum import Accumulator, with_ones
+from favorbench.parameters import check_between
+
+FIXED_PEAK = 300.0  # logits above the peak of the far field up to here need no peak of their own: exp has room for 700
+
+
+@dataclass(frozen=True)
+class Multipole(Centred):
+    """Of m, a share ``exact`` are keys attended exactly, in the cells nearest to the query; the rest are centroids.
+
+    For each query the cells of which the centroid says least, with the largest exp(x.c) |y - c|^2 (mean over the cell),
+    as long as their keys are about exact m, and at most twice as many cells as hold so many keys on average; one
+    softmax over their keys and the centroids of all other cells. Hooper et al. 2025 ("Multipole Attention"), arXiv
+    2506.13059, who take the cells with the largest x.c: single keys too, of which the centroid says all.
+    """
+
+    name: ClassVar[str] = "multipole"
+    reference: ClassVar[str] = "Hooper et al. 2025, arXiv 2506.13059"
+    description: ClassVar[str] = "the nearest clusters' keys exactly, the centroids of all others"
+    arrays: ClassVar = "single"
+    exact_at_full_size: ClassVar[bool] = False
+    with_variance: ClassVar[bool] = True
+    look: ClassVar[Mapping[str, object]] = {"color": "C3", "linestyle": "-", "marker": "o", "markersize": 4}
+    exact: float = 0.5
+    points: Points = "random"
+    lloyd: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_between("exact", self.exact, 0, 1)
+
+    def exact_keys(self, size: int) -> int:
+        """Keys attended exactly, at most; the rest of the size are centroids, at least one."""
+        return min(round(self.exact * size), size - 1)
+
+    def centres(self, size: int) -> int:
+        return size - self.exact_keys(size)
+
+    def summary(self, tokens: Tokens, cells: Cells, labels: Array, size: int) -> Summary:
+        return MultipoleSummary.of(tokens, cells, labels, self.exact_keys(size))
+
+    def multiplications(self, shape: Shape, size: int) -> float:
+        """As clusters, and d + d_v for each exact key, of which there are about as many as the size says."""
+        return super().multiplications(shape, size) + float(shape.n * self.exact_keys(size) * (shape.d + shape.d_v))
+
+
+@dataclass(frozen=True)
+class MultipoleSummary:
+    """K(x, y_j) = exp(x.y_j) for the keys of the cells that are near to x, exp(x.c) for others, with c their mean.
+
+    sorted: the keys cell by cell; starts: where each cell begins among them, and their number at the end.
+    """
+
+    tokens: Tokens
+    sorted: Tokens
+    far: CellSummary
+    exact: int
+    starts: np.ndarray
+
+    @staticmethod
+    def of(tokens: Tokens, cells: Cells, labels: Array, exact: int) -> "MultipoleSummary":
+        """From the cells and the cell of each key."""
+        member_of = on_host(labels)
+        order = np.argsort(member_of, kind="stable")
+        starts = np.searchsorted(member_of[order], np.arange(cells.key.shape[-2] + 1))
+        xp = array_namespace(tokens.key)
+        index = xp.asarray(order, device=device(tokens.key))
+        sorted_tokens = Tokens(*(xp.take(a, index, axis=-2) for a in tokens))
+        return MultipoleSummary(tokens, sorted_tokens, CellSummary(cells, labels), exact, starts)
+
+    def sums(self, queries: Queries) -> Accumulator:
+        xp = array_namespace(queries.query)
+        logits = self.far.log_kernel(queries.query)
+        near = self._near(logits)
+        weights = logits + self.far.cells.log_count
+        weights = xp.where(near, xp.full_like(weights, -xp.inf), weights)
+        peak = xp.max(xp.where(near, logits, weights), axis=-1, keepdims=True)
+        total = xp.exp(weights - peak) @ with_ones(self.far.cells.value)
+        return self._with_near(queries.query, near, peak, total)
+
+    def kernel(self, queries: Queries, keys: slice) -> Features:
+        xp = array_namespace(queries.query)
+        logits, labels = self.far.log_kernel(queries.query), self.far.labels[keys]
+        exact = queries.query @ xp.matrix_transpose(self.tokens.key[keys, :])
+        near = xp.take(self._near(logits), labels, axis=-1)
+        return Features(None, xp.where(near, exact, xp.take(logits, labels, axis=-1)))
+
+    def _near(self, logits: Array) -> Array:
+        """Which cells are near to each query, (n, m), from x.c."""
+        xp = array_namespace(logits)
+        counts, keys = np.diff(self.starts), int(self.starts[-1])
+        most = min(len(counts), 2 * -(-self.exact * len(counts) // keys) + 1)
+        assert self.far.cells.variance is not None
+        spread = xp.sum(self.far.cells.variance, axis=-1)
+        spread = xp.where(spread > 0, spread, xp.full_like(spread, xp.finfo(spread.dtype).smallest_normal))
+        cells = largest(logits + xp.log(spread), most)
+        sizes = xp.asarray(counts, device=device(logits))
+        sizes = xp.reshape(xp.take(sizes, xp.reshape(cells, (-1,))), cells.shape)
+        keys_up_to = xp.cumulative_sum(sizes, axis=-1)
+        return scattered(2 * keys_up_to - sizes < 2 * self.exact, cells, len(counts))
+
+    def _with_near(self, query: Array, near: Array, peak: Array, total: Array) -> Accumulator:
+        """The sums with the keys of the near cells, cell by cell: a product of those queries with those keys."""
+        xp = array_namespace(query)
+        cells, rows = xp.nonzero(xp.matrix_transpose(near))
+        ends = np.searchsorted(on_host(cells), np.arange(near.shape[-1] + 1))
+        for cell in np.flatnonzero(np.diff(ends) * np.diff(self.starts)):
+            asked = rows[int(ends[cell]) : int(ends[cell + 1])]
+            part = self.sorted.part(slice(int(self.starts[cell]), int(self.starts[cell + 1])))
+            logits = query[asked, :] @ xp.matrix_transpose(part.key)
+            above = xp.max(logits, axis=-1, keepdims=True)
+            if bool(xp.any(above - peak[asked, :] > FIXED_PEAK)):
+                higher = xp.maximum(peak[asked, :], above)
+                total[asked, :] = total[asked, :] * xp.exp(peak[asked, :] - higher)
+                peak[asked, :] = higher
+            total[asked, :] = total[asked, :] + xp.exp(logits - peak[asked, :]) @ with_ones(part.value)
+        return Accumulator(peak, total)
