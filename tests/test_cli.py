@@ -35,7 +35,7 @@ def test_mistakes_in_specs_name_what_there_is():
     assert "no parameter 'roh' (did you mean 'rho'?); it has rho" in refused("sweep", "--maps", "oprf(roh=0.5)")
     assert "no parameter 'x'; it has none" in refused("sweep", "--maps", "positive(x=1)")
     assert "texts in quotes" in refused("sweep", "--maps", "maclaurin(law=poisson)")
-    assert "write --baselines wildcat" in refused("sweep", "--maps", "wildcat")
+    assert "write --methods wildcat" in refused("sweep", "--maps", "wildcat")
 
 
 def test_captions_say_how_many_features_a_map_has():

@@ -33,7 +33,8 @@ def names(files: list[Path]) -> set[str]:
 def test_a_column_is_said_once():
     assert [field.name for field in SCHEMA] == [column.name for column in COLUMNS]
     assert ("draw", "trial", *CELL, *ESTIMATOR) == LABELS
-    assert {column.name for column in COLUMNS if column.optional} == {"sampler", "num_projections"}
+    optional = {"sampler", "num_projections", "budget", "multiplications"}
+    assert {column.name for column in COLUMNS if column.optional} == optional
     assert all(column.of for column in COLUMNS if column.role in ("draw", "cell"))
 
 

@@ -63,7 +63,7 @@ def test_dlogd_is_the_papers_rule_of_thumb():
         ({"scale": "0"}, "`scale`: 0 given"),
         ({"dtype": "float65"}, "`dtype`: 'float65' given, allowed: 'float64', 'float32', 'tf32', 'bfloat16' or"),
         ({"inputs": "minlm"}, "did you mean 'minilm'"),
-        ({"budget": "feature"}, "`budget`: 'feature' given, allowed: 'projections' or 'features'"),
+        ({"budget": "feature"}, "`budget`: 'feature' given, allowed: 'projections', 'features' or 'cost'"),
         ({"seed": -1}, "`seed`: -1 given"),
     ],
 )  # fmt: skip
@@ -132,8 +132,9 @@ def test_redraw_for_every_size_makes_a_draw_of_each():
 def test_the_estimate_counts_rows_exactly():
     from favorbench.engine.trial import run_draws
 
-    maps, baselines = "positive,trig,taylor,poisson,tensorsketch", "uniform,taylor-1,best-rank,nystrom,wildcat"
-    scenario = small_scenario(maps=maps, baselines=baselines)
+    maps, methods = "positive,trig,taylor,poisson,tensorsketch", "clusters,nystrom,wildcat"
+    baselines = "uniform,taylor-1,sampled-keys,best-rank,top-keys"
+    scenario = small_scenario(maps=maps, methods=methods, baselines=baselines)
     draws = plan(Study.of(scenario))
     found = cost(draws)
     assert found.rows == sum(len(rows) for rows in run_draws(Study.of(scenario), draws[:1]) * len(draws))

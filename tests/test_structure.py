@@ -103,6 +103,8 @@ def test_shapes_in_signatures_are_checked_here():
 
 #: Concrete classes that are no members, and why.
 NO_MEMBERS = {
+    "Centred": "what clusters and multipole share", "Polynomial": "what taylor-1 and taylor-2 share",
+    "Unsized": "what baselines without a size share",
     "WrappedMap": "what transforms and controls derive from",
     "TimesNorm": "a map of exp(x.y) as one of the Gaussian kernel",
     "Explicit": "of the polynomial kernel: in Polynomial.map",

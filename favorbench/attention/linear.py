@@ -136,7 +136,7 @@ def attention_estimates(
 
 def _projection(x: Array, omega: Array, maps: Sequence[FeatureMap]) -> Array:
     """The projection of a tile; zeros where no map looks at it."""
-    if all(feature_map.own_sample for feature_map in maps):
+    if all(feature_map.randomness != "omega" for feature_map in maps):
         return array_namespace(x).zeros((*x.shape[:-1], omega.shape[-2]), dtype=x.dtype, device=device(x))
     return projected(x, omega)
 

@@ -44,12 +44,12 @@ class TopKeys(Baseline):
                 assert question.positions is not None
                 seen = np.arange(len(question.key)) <= question.positions[rows][:, None]
                 logits = xp.where(xp.asarray(seen, device=device(logits)), logits, xp.full_like(logits, -xp.inf))
-            index = largest(logits, sizes[-1])
+            index = largest(logits, min(sizes[-1], logits.shape[-1]))
             weights = xp.take_along_axis(logits, index, axis=-1)
             weights = xp.exp(weights - weights[..., :1])
             for i, size in enumerate(sizes):
                 chosen = xp.take(question.value, xp.reshape(index[:, :size], (-1,)), axis=0)
-                chosen = xp.reshape(chosen, (index.shape[0], size, -1))
+                chosen = xp.reshape(chosen, (index.shape[0], -1, question.value.shape[-1]))
                 normaliser = xp.sum(weights[:, :size], axis=-1, keepdims=True)
                 outputs[i].append(xp.sum(weights[:, :size, None] * chosen, axis=-2) / normaliser)
                 normalisers[i].append(normaliser)

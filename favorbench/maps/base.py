@@ -125,9 +125,16 @@ class FeatureMap(ABC):
 
     def multiplications(self, n: int, l: int, d: int, d_v: int, num_projections: int) -> float | None:  # noqa: E741
         """Multiplications of the matrix products for n queries and l keys; None where they are not known."""
-        features = self.num_features(num_projections, d)
-        projections = 0 if self.own_sample or not self.features_per_projection else num_projections
-        return float((n + l) * (projections * d + features * d_v))
+        projected = num_projections * d if self.randomness == "omega" else 0
+        products = float((n + l) * (projected + self.num_features(num_projections, d) * d_v))
+        return products + self.own_products(n, l, d, num_projections)
+
+    def own_products(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
+        """Those of them beside the projections of tokens and the products of features with values.
+
+        Terms that do not grow with the tokens, for a matrix that is fitted say, are left out.
+        """
+        return 0.0
 
     def draw_extra(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray | None:
         """What the map draws beside omega, an array; nothing by default.
@@ -236,6 +243,9 @@ class WrappedMap(FeatureMap):
 
     def num_features(self, num_projections: int, head_dim: int) -> int:
         return self.wrapped.num_features(num_projections, head_dim)
+
+    def own_products(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
+        return self.wrapped.own_products(n, l, d, num_projections)
 
     def draw_extra(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray | None:
         return self.wrapped.draw_extra(rng, num_projections, head_dim)

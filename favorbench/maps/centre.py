@@ -61,6 +61,10 @@ class Centre(WrappedMap):
         means = _means(x, y) if self.means is None else self.means
         return with_values(self, means=means, wrapped=self.wrapped.ready(x - means.query, y - means.key))
 
+    def own_products(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
+        """The product of each token with the mean of the others."""
+        return self.wrapped.own_products(n, l, d, num_projections) + float((n + l) * d)
+
     def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         return self.query_features(x, projection, sample)
 

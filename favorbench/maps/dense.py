@@ -123,9 +123,16 @@ class DenseExponential(FeatureMap):
     causal_safe: ClassVar[bool] = False
     asymmetric: ClassVar[bool] = True
 
+    #: d x d products with each token: those of the second moments, and with a matrix of its own.
+    squares: ClassVar[int] = 0
+
     @abstractmethod
     def choice(self, x: Array, y: Array | None) -> Dense:
         """The best parameters for queries x and keys y, in float64; without y, those that need no data."""
+
+    def own_products(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
+        """Where the data have been looked at tokens are projected once more, on rows that fit them."""
+        return float((n + l) * (num_projections * d + self.squares * d * d)) if self.squares else 0.0
 
     def fit(self, x: Tokens, y: Keys, omega: Omega) -> "DenseExponential":
         return with_values(self, parameters=self.choice(x, y).as_dtype_of(x))

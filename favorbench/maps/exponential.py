@@ -59,6 +59,7 @@ class SADERF(DenseExponential):
     Likhosherstov et al. 2023, arXiv 2302.00787, "SADERF".
     """
 
+    squares: ClassVar[int] = 1
     name: ClassVar[str] = "saderf"
     reference: ClassVar[str] = "Likhosherstov et al. 2023, arXiv 2302.00787"
 
@@ -79,6 +80,7 @@ class SDERF(DenseExponential):
     Good where queries and keys lie near a subspace. Likhosherstov et al. 2023, arXiv 2302.00787, "SDERF".
     """
 
+    squares: ClassVar[int] = 1
     name: ClassVar[str] = "sderf"
     reference: ClassVar[str] = "Likhosherstov et al. 2023, arXiv 2302.00787"
     asymmetric: ClassVar[bool] = False
@@ -96,6 +98,7 @@ class ADERF(DenseExponential):
     Good where queries and keys have different shapes. Likhosherstov et al. 2023, arXiv 2302.00787, "ADERF".
     """
 
+    squares: ClassVar[int] = 2
     name: ClassVar[str] = "aderf"
     reference: ClassVar[str] = "Likhosherstov et al. 2023, arXiv 2302.00787"
 
@@ -115,6 +118,7 @@ class ADERFThenSDERF(DenseExponential):
     Both parts: Likhosherstov et al. 2023, arXiv 2302.00787; one after the other: here.
     """
 
+    squares: ClassVar[int] = 2
     name: ClassVar[str] = "aderf-sderf"
     reference: ClassVar[str] = "Likhosherstov et al. 2023, arXiv 2302.00787 (ADERF, then SDERF)"
 

@@ -62,6 +62,10 @@ class _IntegerMap(FeatureMap):
         best = self._best(from_torch(moments) if is_torch_array(moments) else np.asarray(moments))
         return with_values(self, fitted=Fitted(as_like(best[..., None, None], moments)))
 
+    def own_products(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
+        """Logs and signs of the factors, each times the exponents."""
+        return 2.0 * (n + l) * num_projections * d
+
     def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         xp = array_namespace(x)
         uniform = xp.asarray(sample.extra, dtype=xp.float64)

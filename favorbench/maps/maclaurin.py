@@ -73,6 +73,11 @@ class Maclaurin(FeatureMap):
         log_scale = drawn[..., None, :] * log_norm + looked_up(-0.5 * self._log_weights(), drawn)[..., None, :]
         return (*exact_degrees(x, self.exact), Features(values, log_scale))
 
+    def own_products(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
+        """d + 1 for each feature and factor; the largest degree drawn, in the mean, is how many factors there are."""
+        below = np.minimum(np.cumsum(self._probabilities()), 1.0) ** num_projections
+        return float((n + l) * num_projections * (d + 1) * (self.exact + np.sum(1.0 - below)))
+
     def num_features(self, num_projections: int, head_dim: int) -> int:
         return num_projections + sum(math.comb(head_dim + n - 1, n) for n in range(self.exact))
 

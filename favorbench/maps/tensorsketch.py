@@ -55,6 +55,10 @@ class TensorSketch(FeatureMap):
             first += n
         return tuple(blocks)
 
+    def own_products(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
+        """The transforms of n count sketches for each degree n, real and imaginary parts of R / 2 + 1 frequencies."""
+        return float((n + l) * sum(self._sketched()) * 2 * (num_projections // 2 + 1) * d)
+
     def num_features(self, num_projections: int, head_dim: int) -> int:
         exact = sum(math.comb(head_dim + n - 1, n) for n in range(self.exact))
         return exact + len(self._sketched()) * num_projections

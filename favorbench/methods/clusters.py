@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from array_api_compat import device
 
+from favorbench.attention.causal import CHUNK
 from favorbench.errors import ScenarioError
 from favorbench.maps.base import claim
 from favorbench.methods.base import Shape
@@ -107,15 +108,25 @@ class Centred(Summarising):
         return GrowingCells(self, tokens, size, streams)
 
     def multiplications(self, shape: Shape, size: int) -> float:
-        """l m d for each pass over the keys, and m (d + d_v) for each query."""
+        """l m d for each pass over the keys, and m (d + d_v) for each query; causal cells are made more than once."""
         passes, size = 1 + self.lloyd, self.centres(size)
-        assign = float(shape.l * size * shape.d * passes)
+        made, joined = growth(shape.l, size) if shape.causal else (shape.l, 0)
+        assign = float((made * passes + joined) * size * shape.d)
         if self.points == "pivots":
-            assign += shape.l * size * (shape.d + size / 2)
-        if shape.causal:  # cells are made anew at doubled lengths: together twice the last time, beside one pass
-            assign = float(shape.l * size * shape.d) + 2.0 * assign
+            assign += made * size * (shape.d + size / 2)
         far = float(shape.n * size * (shape.d + shape.d_v + (shape.d if self.second_order else 0)))
         return assign + far + (causal_work(shape) if shape.causal else 0.0)
+
+
+def growth(length: int, size: int) -> tuple[int, int]:
+    """Keys of all cells that are made while a sequence grows to this length, and keys that join those there are."""
+    made, joined, last = 0, 0, 0
+    for stop in range(CHUNK, length, CHUNK):
+        if stop > size and stop >= 2 * last:
+            made, last = made + stop, stop
+        elif stop > size:
+            joined += CHUNK
+    return made, joined
 
 
 def _pivots(key: Array, size: int, streams: Streams) -> Array:
