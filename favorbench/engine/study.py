@@ -2,11 +2,12 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from favorbench.engine.fixed import Kept
 from favorbench.engine.scenario import MEMBERS, Names, Scenario, override, shipped_title
 from favorbench.engine.sizes import Sized, shape_of, sizes_of_map, sizes_of_method
 from favorbench.inputs import SHIPPED, File, Head, InputLaw
@@ -15,6 +16,11 @@ from favorbench.methods import Method, Shape
 from favorbench.numerics.backend import Backend
 from favorbench.registry import label, source_digest
 from favorbench.samplers import Sampler
+
+if TYPE_CHECKING:
+    from favorbench.engine.plan import Draw
+
+Value = TypeVar("Value")
 
 
 class Group(NamedTuple):
@@ -52,6 +58,7 @@ class Study:
     baselines: tuple[Method, ...]
     inputs: Mapping[str, Source]
     digest: str
+    kept: Kept = field(default_factory=Kept, compare=False, repr=False)
 
     @staticmethod
     def of(scenario: Scenario) -> "Study":
@@ -76,6 +83,13 @@ class Study:
     def backend(self) -> Backend:
         """Where estimators compute."""
         return Backend(self.scenario.backend, self.scenario.device)
+
+    def once(self, draw: "Draw", what: tuple[Hashable, ...], compute: Callable[[], Value]) -> Value:
+        """What is not random, kept where the inputs of all draws of a head are the same; else computed."""
+        fixed = self.inputs[draw.input].law.fixed and self.scenario.rows(draw.head.query_len) == draw.head.query_len
+        if not fixed or self.backend.batched:
+            return compute()
+        return self.kept.once((draw.input, draw.head, draw.scale, *what), compute)
 
     def shape(self, head: Head) -> Shape:
         """What costs on a head follow from."""

@@ -49,7 +49,8 @@ def run_draws(study: Study, draws: Sequence[Draw]) -> list[list[Row]]:
         hosts = [_inputs(study, draw) for draw in draws]
         problem = _problem(hosts, study.backend)
         query, key, value, _, positions = problem
-        exact = exact_attention(query, key, value, scenario.causal, positions if scenario.causal else None)
+        where = positions if scenario.causal else None
+        exact = study.once(draws[0], ("exact",), lambda: exact_attention(query, key, value, scenario.causal, where))
         answers = study.backend.host(exact) if study.backend.batched else [exact]
         found = [_baselines(study, *each) for each in zip(draws, hosts, answers, strict=True)]
         uniform = [next(sums for names, sums in each if names["map"] == "uniform") for each in found]
@@ -148,7 +149,18 @@ Sums = dict[int, tuple[int, ErrorSums]]  # by size, or 0 where the size plays no
 def _sums(
     study: Study, method: Method, draws: Sequence[Draw], question: Question, exact: Array, dtype: str = "float64"
 ) -> Sums:
-    """The errors of a method at each of its sizes, and its rounding: its distance from the same in float64."""
+    """The errors of a method at each of its sizes; computed once where nothing about them is random."""
+
+    def compute() -> Sums:
+        return _fresh_sums(study, method, draws, question, exact, dtype)
+
+    return compute() if method.random else study.once(draws[0], (label(method), draws[0].sizes, dtype), compute)
+
+
+def _fresh_sums(
+    study: Study, method: Method, draws: Sequence[Draw], question: Question, exact: Array, dtype: str
+) -> Sums:
+    """The errors, and the rounding: the distance from the same in float64."""
     sizes = own_sizes(study.sized(method, draws[0].sizes, draws[0].head))
 
     def answers(dtype: str) -> Iterator[Answer]:

@@ -41,6 +41,8 @@ class InputLaw(ABC):
     name: ClassVar[str]
     description: ClassVar[str]
     suffixes: ClassVar[tuple[str, ...]] = ()
+    #: Every draw of a head is the same.
+    fixed: ClassVar[bool] = False
 
     @abstractmethod
     def heads(self, seq_lens: tuple[int, ...] | None, head_dims: tuple[int, ...] | None) -> tuple[Head, ...]:

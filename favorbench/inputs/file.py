@@ -50,6 +50,7 @@ class File(InputLaw):
     description: ClassVar[str] = (
         "PATH.npz or PATH.safetensors with arrays q, k, v: (heads, L, d), (batch, heads, L, d), (L, d)"
     )
+    fixed: ClassVar[bool] = True
     suffixes: ClassVar[tuple[str, ...]] = (".npz", ".safetensors")
 
     def heads(self, seq_lens: tuple[int, ...] | None, head_dims: tuple[int, ...] | None) -> tuple[Head, ...]:
