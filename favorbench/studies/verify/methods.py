@@ -1,0 +1,189 @@
+"""What methods and baselines declare, each held to it on queries and keys of two scales, causal too."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from favorbench.baselines import BASELINES
+from favorbench.methods import METHODS, Method, Question, get_method
+from favorbench.methods.clusters import Clusters
+from favorbench.methods.summaries import Queries, Summarising, Tokens
+from favorbench.numerics.streams import Streams, stream
+from favorbench.studies.verify.checks import Measurement, largest
+from favorbench.studies.verify.dense import softmax
+
+EPS = float(np.finfo(float).eps)
+DIM, VALUES, LENGTH, LONG = 6, 3, 48, 300
+SIZES = (1, 5, 16)
+#: Of queries and keys: weights spread over all keys, and on few of them.
+SCALES = (0.5, 4.0)
+#: Draws of what can only be seen in the mean.
+DRAWS = 2000
+#: Prefixes, which stand in no list of members: each around a method and around a map.
+PREFIXED = ("sinks(2):clusters", "window(5):multipole", "top(1):sampled-keys", "sinks(2):window(5):positive")
+
+
+def measure(seed: int) -> list[Measurement]:
+    """All that is declared by all."""
+    members = [member() for member in (*METHODS, *BASELINES)] + [get_method(spec) for spec in PREFIXED]
+    return [measurement for method in members for measurement in of_method(method, seed)]
+
+
+def of_method(method: Method, seed: int) -> Iterator[Measurement]:
+    """What one method declares."""
+    if method.convex:
+        yield _worst(method, "weighted means of values", [_outside(method, q, seed) for q in _questions(method, seed)])
+    if method.exact_at_full_size and method.convex:
+        ratios = [_from_exact(method, question, seed) for question in _questions(method, seed)]
+        yield _worst(method, "exact at m = l", ratios)
+    if method.causal_safe:
+        yield _worst(method, "the future plays no part", [_seen_of_future(method, scale, seed) for scale in SCALES])
+    if isinstance(method, Summarising):
+        ratios = [_sums_apart(method, question, seed) for question in _questions(method, seed, causal=False)]
+        yield _worst(method, "sums are those of its kernel", ratios)
+        if method.unbiased:
+            yield _unbiased(method, seed)
+    if isinstance(method, Clusters) and method.order == 1:
+        ratios = [_above_exact(method, question, seed) for question in _questions(method, seed, causal=False)]
+        yield _worst(method, "normaliser below the exact one", ratios)
+    if method.permutation_invariant:
+        yield _permuted(method, seed)
+
+
+def _worst(method: Method, claim: str, ratios: list[float]) -> Measurement:
+    return Measurement(method.name, claim, largest(ratios), 0, f"error over rounding {largest(ratios):.1e}")
+
+
+def _question(seed: int, scale: float, length: int = LENGTH, causal: bool = False) -> Question:
+    """Scaled queries and keys with a mean, keys in falling order of one axis, so that an order can be seen."""
+    rng = stream(seed, "verify", "methods", scale, length)
+    query, key = (scale * rng.standard_normal((length, DIM)) + 0.2 for _ in range(2))
+    key = key[np.argsort(-key[:, 0])]
+    value = rng.standard_normal((length, VALUES)) + key[:, :VALUES] / scale
+    factor = DIM**-0.25
+    return Question(query * factor, key * factor, value, np.arange(length), causal)
+
+
+def _questions(method: Method, seed: int, causal: bool = True) -> Iterator[Question]:
+    for scale in SCALES:
+        yield _question(seed, scale)
+        if causal and method.causal_safe:
+            yield _question(seed, scale, LONG, causal=True)
+
+
+def _answers(method: Method, question: Question, sizes: tuple[int, ...], seed: int) -> list[np.ndarray]:
+    streams = Streams.of(stream(seed, "verify", "methods", method.name))
+    return [answer.output for answer in method.answers(question, sizes, streams)]
+
+
+def _exact(question: Question) -> np.ndarray:
+    logits = np.einsum("id,jd->ij", question.query, question.key)
+    seen = np.tri(*logits.shape, dtype=bool) if question.causal else None
+    return softmax(logits, question.value, seen)
+
+
+def _rounding(question: Question) -> float:
+    """Of a weighted mean of values: eps times the largest logit that is exponentiated, and the terms of its sums."""
+    norms = [np.max(np.linalg.norm(part, axis=-1)) for part in question[:2]]
+    return 8.0 * EPS * (norms[0] * norms[1] + DIM + len(question.key)) * largest(question.value)
+
+
+def _outside(method: Method, question: Question, seed: int) -> float:
+    """How far outputs lie outside the values, along axes and random directions."""
+    directions = stream(seed, "verify", "directions").standard_normal((VALUES, 50))
+    directions = np.concatenate([np.eye(VALUES), directions / np.linalg.norm(directions, axis=0)], axis=1)
+    values, found = question.value @ directions, 0.0
+    for output in _answers(method, question, SIZES, seed):
+        along = output @ directions
+        above = np.max(along - np.max(values, axis=0)), np.max(np.min(values, axis=0) - along)
+        found = max(found, *(largest(max(x, 0.0) if x == x else math.nan) for x in above))
+    return found / _rounding(question)
+
+
+def _from_exact(method: Method, question: Question, seed: int) -> float:
+    (output,) = _answers(method, question, (len(question.key),), seed)
+    return largest(output - _exact(question)) / _rounding(question)
+
+
+def _seen_of_future(method: Method, scale: float, seed: int) -> float:
+    """The change in all rows up to a position when every key and value after it changes."""
+    question, found = _question(seed, scale, LONG, causal=True), 0.0
+    before = _answers(method, question, SIZES, seed)
+    for last in (0, 1, 126, 127, 128, 200, 255):
+        later = slice(last + 1, None)
+        key, value = question.key.copy(), question.value.copy()
+        key[later], value[later] = -2.0 * key[later] + 1.0, 3.0 - value[later]
+        after = _answers(method, question._replace(key=key, value=value), SIZES, seed)
+        errors = [largest((a - b)[: last + 1]) for a, b in zip(after, before, strict=True)]
+        found = max(found, largest(errors) / _rounding(question))
+    return found
+
+
+def _sums_apart(method: Summarising, question: Question, seed: int) -> float:
+    """Its sums against those of its kernel estimates, key by key: the quotient, and the normaliser."""
+    tokens, queries = Tokens(question.key, question.value), Queries(question.query, question.positions)
+    streams, found = Streams.of(stream(seed, "verify", "methods", method.name)), 0.0
+    for summary in method.summaries(tokens, queries, SIZES, streams):
+        sums, parts = summary.sums(queries), []
+        for keys in (slice(0, 7), slice(7, len(question.key))):
+            kernel = summary.kernel(queries, keys)
+            logs = kernel.log_scale - sums.log_peak
+            parts.append(np.exp(logs) * (1.0 if kernel.values is None else kernel.values))
+        weights = np.concatenate(parts, axis=-1)
+        total = weights @ np.concatenate([question.value, np.ones((len(question.key), 1))], axis=-1)
+        condition = np.sum(np.abs(weights), axis=-1, keepdims=True) * largest(question.value)
+        found = max(found, largest((sums.total - total) / condition))
+    return found * largest(question.value) / _rounding(question)
+
+
+def _above_exact(method: Clusters, question: Question, seed: int) -> float:
+    """How far the log of its normaliser is above the exact one's: never, by Jensen's inequality."""
+    tokens, queries = Tokens(question.key, question.value), Queries(question.query, question.positions)
+    logits = question.query @ question.key.T
+    peak = np.max(logits, axis=-1, keepdims=True)
+    exact = peak + np.log(np.sum(np.exp(logits - peak), axis=-1, keepdims=True))
+    streams, found = Streams.of(stream(seed, "verify", "methods", method.name)), 0.0
+    for summary in method.summaries(tokens, queries, SIZES, streams):
+        sums = summary.sums(queries)
+        above = sums.log_peak + np.log(sums.total[:, -1:]) - exact
+        found = max(found, largest(np.maximum(above, 0.0)))
+    return found * largest(question.value) / _rounding(question)
+
+
+def _unbiased(method: Summarising, seed: int) -> Measurement:
+    """The mean of the kernel estimate's sums with [value, 1], relative to the exact normaliser, over many draws."""
+    question = _question(seed, SCALES[0])
+    tokens, queries = Tokens(question.key, question.value), Queries(question.query, question.positions)
+    logits = question.query @ question.key.T
+    right = np.concatenate([question.value, np.ones((LENGTH, 1))], axis=-1)
+    scale = np.sum(np.exp(logits), axis=-1, keepdims=True)
+    expected, streams, drawn = np.exp(logits) @ right / scale, Streams.of(stream(seed, "verify", method.name)), []
+    for _ in range(DRAWS):
+        (summary,) = method.summaries(tokens, queries, (SIZES[-1],), streams)
+        sums = summary.sums(queries)
+        drawn.append(sums.total * np.exp(sums.log_peak) / scale)
+    errors = np.array(drawn) - expected
+    spread = np.std(errors, axis=0, ddof=1) / math.sqrt(DRAWS)
+    certain = spread <= 4.0 * EPS * len(question.key)  # what does not vary must be right to rounding
+    z = np.where(certain, np.abs(np.mean(errors, axis=0)) / (EPS * 1e3), np.mean(errors, axis=0) / spread)
+    return Measurement(method.name, "unbiased sums", largest(z), z.size, f"{DRAWS} draws")
+
+
+def _permuted(method: Method, seed: int) -> Measurement:
+    """The error with the keys in another order: the same where nothing is random, else the same in the mean."""
+    claim, question = "the order of keys plays no part", _question(seed, SCALES[1])
+    order = stream(seed, "verify", "order").permutation(LENGTH)
+    other = question._replace(key=question.key[order], value=question.value[order])
+    if not method.random:
+        pairs = zip(_answers(method, question, SIZES, seed), _answers(method, other, SIZES, seed), strict=True)
+        conditioned = 1.0 if method.convex else 1e6
+        return _worst(method, claim, [largest(a - b) / _rounding(question) / conditioned for a, b in pairs])
+    exact, logs = _exact(question), []
+    for asked in (question, other):
+        streams = Streams.of(stream(seed, "verify", "order", method.name, len(logs)))
+        errors = [next(method.answers(asked, (SIZES[-1],), streams)).output - exact for _ in range(DRAWS // 4)]
+        logs.append([math.log(np.mean(error**2)) for error in errors])
+    spread = math.sqrt(sum(np.var(each, ddof=1) / len(each) for each in logs))
+    z = (np.mean(logs[0]) - np.mean(logs[1])) / spread
+    return Measurement(method.name, claim, largest(z), 1, f"{DRAWS // 4} draws of each order")
