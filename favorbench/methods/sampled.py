@@ -1,10 +1,9 @@
 """Softmax attention over a sample of the keys."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
-
-import numpy as np
 
 from favorbench.errors import ScenarioError
 from favorbench.maps.base import claim
@@ -99,7 +98,7 @@ class SampleSummary:
     def uniform(tokens: Tokens, index: Array) -> "SampleSummary":
         """Of a uniform sample without replacement."""
         some = tokens.key[..., : index.shape[-1], 0]
-        return SampleSummary.of(tokens, index, some * 0.0 + np.log(tokens.length / index.shape[-1]))
+        return SampleSummary.of(tokens, index, some * 0.0 + math.log(tokens.length / index.shape[-1]))
 
     def sums(self, queries: Queries) -> Accumulator:
         xp = array_namespace(queries.query)
