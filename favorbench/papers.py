@@ -116,6 +116,13 @@ PAPERS: tuple[Paper, ...] = (
         "Rethinking Attention with Performers", "ICLR 2021", "2009.14794",
     ),
     Paper(
+        "xiong2021", "Xiong et al. 2021",
+        "Xiong, Yunyang and Zeng, Zhanpeng and Chakraborty, Rudrasis and Tan, Mingxing and Fung, Glenn and Li, Yin and "
+        "Singh, Vikas",
+        "Nystr{\\\"o}mformer: A Nystr{\\\"o}m-based Algorithm for Approximating Self-Attention", "AAAI 2021",
+        "2102.03902",
+    ),
+    Paper(
         "choromanski2022", "Choromanski et al. 2022",
         "Choromanski, Krzysztof and Chen, Haoxian and Lin, Han and Ma, Yuanzhe and Sehanobish, Arijit and Jain, "
         "Deepali and Ryoo, Michael S. and Varley, Jake and Zeng, Andy and Likhosherstov, Valerii and "

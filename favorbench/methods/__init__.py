@@ -12,11 +12,12 @@ from favorbench.methods.clusters import Clusters
 from favorbench.methods.function import Function
 from favorbench.methods.multipole import Multipole
 from favorbench.methods.nystrom import Nystrom, WildCat
+from favorbench.methods.nystromformer import Nystromformer
 from favorbench.methods.prefixes import Prefix, Sinks, Top, Window
 from favorbench.methods.sampled import SampledKeys
 from favorbench.registry import build
 
-METHODS: tuple[type[Method], ...] = (Clusters, Multipole, Nystrom, WildCat)
+METHODS: tuple[type[Method], ...] = (Clusters, Multipole, Nystrom, WildCat, Nystromformer)
 
 #: ``prefix(number):method`` and ``prefix(number):map``, a user's too; they nest.
 PREFIXES: tuple[type[Prefix], ...] = (Sinks, Window, Top)
