@@ -168,6 +168,12 @@ PAPERS: tuple[Paper, ...] = (
         "SageAttention: Accurate 8-Bit Attention for Plug-and-play Inference Acceleration", "ICLR 2025", "2410.02367",
     ),
     Paper(
+        "yaras2025", "Yaras et al. 2025",
+        "Yaras, Can and Xu, Alec S. and Abillama, Pierre and Lee, Changwoo and Balzano, Laura",
+        "MonarchAttention: Zero-Shot Conversion to Fast, Hardware-Aware Structured Attention", "NeurIPS 2025",
+        "2505.18698",
+    ),
+    Paper(
         "heinsen2026", "Heinsen & Kozachkov 2026", "Heinsen, Franz A. and Kozachkov, Leo",
         "Self-Attention at Constant Cost per Token via Symmetry-Aware Taylor Approximation", "arXiv", "2602.00294",
     ),
