@@ -136,6 +136,10 @@ PAPERS: tuple[Paper, ...] = (
         "Chefs' Random Tables: Non-Trigonometric Random Features", "NeurIPS 35", "2205.15317",
     ),
     Paper(
+        "zheng2022", "Zheng et al. 2022", "Zheng, Lin and Wang, Chong and Kong, Lingpeng",
+        "Linear Complexity Randomized Self-attention Mechanism", "ICML 2022", "2204.04667",
+    ),
+    Paper(
         "likhosherstov2023", "Likhosherstov et al. 2023",
         "Likhosherstov, Valerii and Choromanski, Krzysztof and Dubey, Avinava and Liu, Frederick and Sarlos, Tamas and "
         "Weller, Adrian",

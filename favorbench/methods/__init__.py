@@ -10,6 +10,7 @@ from favorbench.maps import TRANSFORMS as MAP_TRANSFORMS
 from favorbench.methods.base import Answer, Method, Question, Shape
 from favorbench.methods.clusters import Clusters
 from favorbench.methods.function import Function
+from favorbench.methods.lara import Lara
 from favorbench.methods.monarch import Monarch
 from favorbench.methods.multipole import Multipole
 from favorbench.methods.nystrom import Nystrom, WildCat
@@ -18,7 +19,7 @@ from favorbench.methods.prefixes import Prefix, Sinks, Top, Window
 from favorbench.methods.sampled import SampledKeys
 from favorbench.registry import build
 
-METHODS: tuple[type[Method], ...] = (Clusters, Multipole, Nystrom, WildCat, Nystromformer, Monarch)
+METHODS: tuple[type[Method], ...] = (Clusters, Multipole, Nystrom, WildCat, Nystromformer, Monarch, Lara)
 
 #: ``prefix(number):method`` and ``prefix(number):map``, a user's too; they nest.
 PREFIXES: tuple[type[Prefix], ...] = (Sinks, Window, Top)
