@@ -172,6 +172,11 @@ PAPERS: tuple[Paper, ...] = (
         "SageAttention: Accurate 8-Bit Attention for Plug-and-play Inference Acceleration", "ICLR 2025", "2410.02367",
     ),
     Paper(
+        "carrell2025", "Carrell et al. 2025",
+        "Carrell, Annabelle Michael and Gong, Albert and Shetty, Abhishek and Dwivedi, Raaz and Mackey, Lester",
+        "Low-Rank Thinning", "ICML 2025", "2502.12063",
+    ),
+    Paper(
         "yaras2025", "Yaras et al. 2025",
         "Yaras, Can and Xu, Alec S. and Abillama, Pierre and Lee, Changwoo and Balzano, Laura",
         "MonarchAttention: Zero-Shot Conversion to Fast, Hardware-Aware Structured Attention", "NeurIPS 2025",

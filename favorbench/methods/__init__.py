@@ -17,9 +17,10 @@ from favorbench.methods.nystrom import Nystrom, WildCat
 from favorbench.methods.nystromformer import Nystromformer
 from favorbench.methods.prefixes import Prefix, Sinks, Top, Window
 from favorbench.methods.sampled import SampledKeys
+from favorbench.methods.thinformer import Thinformer
 from favorbench.registry import build
 
-METHODS: tuple[type[Method], ...] = (Clusters, Multipole, Nystrom, WildCat, Nystromformer, Monarch, Lara)
+METHODS: tuple[type[Method], ...] = (Clusters, Multipole, Nystrom, WildCat, Nystromformer, Monarch, Lara, Thinformer)
 
 #: ``prefix(number):method`` and ``prefix(number):map``, a user's too; they nest.
 PREFIXES: tuple[type[Prefix], ...] = (Sinks, Window, Top)
