@@ -13,7 +13,7 @@ ALIASES = {"R": "num_projections", "L": "seq_len", "d": "head_dim"}
 HEADINGS = {full: short for short, full in ALIASES.items()}
 
 #: Metrics that are near 1 and read best as plain decimals.
-_PLAIN = ("relative_error", "rounding", "skill", "bad_normalisers")
+_PLAIN = ("relative_error", "relative_l1", "cosine", "rounding", "skill", "bad_normalisers", "unnormalised_rows")
 
 # What a terminal obeys instead of showing (C0, DEL, C1: escape sequences, bells, line breaks), what reorders the text
 # around it (marks, embeddings and overrides of direction), and halves of characters, which no file can hold.

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from array_api_compat import device
 
 from favorbench.numerics.arrays import Array, array_namespace
 
@@ -18,9 +19,13 @@ class ErrorSums(NamedTuple):
     squared_error: Array
     squared_exact: Array
     squared_rounding: Array
+    abs_error: Array
+    abs_exact: Array
     max_abs_error: Array
     rows: int
+    cosines: Array
     bad_rows: Array
+    unnormalised_rows: Array
 
     def each(self, function: Callable[[Array], Array]) -> "ErrorSums":
         """A function of each array; the counts stay."""
@@ -28,6 +33,9 @@ class ErrorSums(NamedTuple):
 
 
 _COUNTS = ("entries", "rows")
+
+#: How far from 1 the weights of a row may add up.
+UNNORMALISED = 0.01
 
 
 class Metric(NamedTuple):
@@ -47,26 +55,42 @@ class Metric(NamedTuple):
     power: int = 0
 
 
-def error_sums(output: Array, exact: Array, normaliser: Array | None = None, double: Array | None = None) -> ErrorSums:
+def error_sums(
+    output: Array,
+    exact: Array,
+    normaliser: Array | None = None,
+    double: Array | None = None,
+    row_sums: Array | None = None,
+) -> ErrorSums:
     """Sums of the error of ``output`` (..., n, d_v) against ``exact`` (n, d_v), or with some of the leading axes.
 
     An entry that is not a number (0/0) counts as an infinite error: a failure must never look small.
     normaliser: (..., n, 1), None for an answer that has none. double: the output in float64, None if it is that.
+    row_sums: (..., n, 1), what the weights of each row add up to; None where they add up to 1 by construction, as those
+    of a quotient do unless its normaliser is 0 or not finite: then the output is no mean of values at all.
     """
     xp = array_namespace(exact)
-    with np.errstate(over="ignore", invalid="ignore"):
-        error = xp.astype(output, exact.dtype, copy=False) - exact
-        rounding = None if double is None else xp.astype(output, exact.dtype, copy=False) - double
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        estimate = xp.astype(output, exact.dtype, copy=False)
+        error = estimate - exact
+        rounding = None if double is None else estimate - double
         exact_squared = _dot(exact, exact)
+        distance = xp.abs(error)
         divisor: Array = xp.ones_like(error[..., :1]) if normaliser is None else normaliser
+        finite = xp.isfinite(divisor)
+        sums_to_one = finite & (divisor != 0) if row_sums is None else xp.abs(row_sums - 1.0) <= UNNORMALISED
         return ErrorSums(
             entries=error.shape[-2] * error.shape[-1],
             squared_error=_nan_is_infinite(_dot(error, error)),
             squared_exact=exact_squared,
             squared_rounding=exact_squared * 0.0 if rounding is None else _nan_is_infinite(_dot(rounding, rounding)),
-            max_abs_error=_nan_is_infinite(xp.maximum(xp.max(error, axis=(-2, -1)), -xp.min(error, axis=(-2, -1)))),
+            abs_error=_nan_is_infinite(xp.sum(distance, axis=(-2, -1))),
+            abs_exact=xp.sum(xp.abs(exact), axis=(-2, -1)),
+            max_abs_error=_nan_is_infinite(xp.max(distance, axis=(-2, -1))),
             rows=error.shape[-2],
-            bad_rows=_count(~(xp.isfinite(divisor) & (divisor > 0))),
+            cosines=xp.sum(_cosines(estimate, exact), axis=-1),
+            bad_rows=_count(~(finite & (divisor > 0))),
+            unnormalised_rows=_count(~sums_to_one),
         )
 
 
@@ -76,6 +100,17 @@ def _dot(a: Array, b: Array) -> Array:
     return xp.sum(xp.vecdot(a, b, axis=-2), axis=-1)
 
 
+def _cosines(a: Array, b: Array) -> Array:
+    """The cosine of each row of a with that of b; 0, that of unrelated rows, where either has no direction.
+
+    That is a row of zeros, and one with an entry, or a squared length, that is not finite.
+    """
+    xp = array_namespace(a)
+    ones = xp.ones(b.shape[-1:], dtype=b.dtype, device=device(b))  # a product with them is a sum along rows, and faster
+    cosines = ((a * b) @ ones) / (xp.sqrt((a * a) @ ones) * xp.sqrt((b * b) @ ones))
+    return xp.where(xp.isfinite(cosines), cosines, 0.0)
+
+
 def _count(flags: Array) -> Array:
     xp = array_namespace(flags)
     return xp.sum(xp.astype(flags, xp.int64), axis=(-2, -1))
@@ -83,7 +118,7 @@ def _count(flags: Array) -> Array:
 
 def _nan_is_infinite(a: Array) -> Array:
     xp = array_namespace(a)
-    return xp.where(xp.isnan(a), xp.full_like(a, xp.inf), a)
+    return xp.where(xp.isnan(a), xp.inf, a)
 
 
 def add(a: ErrorSums, b: ErrorSums) -> ErrorSums:
@@ -93,9 +128,13 @@ def add(a: ErrorSums, b: ErrorSums) -> ErrorSums:
         squared_error=a.squared_error + b.squared_error,
         squared_exact=a.squared_exact + b.squared_exact,
         squared_rounding=a.squared_rounding + b.squared_rounding,
+        abs_error=a.abs_error + b.abs_error,
+        abs_exact=a.abs_exact + b.abs_exact,
         max_abs_error=array_namespace(a.max_abs_error).maximum(a.max_abs_error, b.max_abs_error),
         rows=a.rows + b.rows,
+        cosines=a.cosines + b.cosines,
         bad_rows=a.bad_rows + b.bad_rows,
+        unnormalised_rows=a.unnormalised_rows + b.unnormalised_rows,
     )
 
 
@@ -116,6 +155,21 @@ METRICS: dict[str, Metric] = {
         "lower",
         lambda sums, uniform: np.sqrt(np.divide(sums.squared_error, sums.squared_exact)),
         log=True,
+        error=True,
+    ),
+    "relative_l1": Metric(
+        "sum over entries of |estimate - exact| / sum of |exact|",
+        "none",
+        "lower",
+        lambda sums, uniform: np.divide(sums.abs_error, sums.abs_exact),
+        log=True,
+        error=True,
+    ),
+    "cosine": Metric(
+        "mean over query rows of the cosine of estimate and exact row; a row that is 0 or not finite counts as 0",
+        "none",
+        "higher",
+        lambda sums, uniform: np.clip(sums.cosines / sums.rows, -1.0, 1.0),
         error=True,
     ),
     "skill": Metric(
@@ -145,6 +199,13 @@ METRICS: dict[str, Metric] = {
         "none",
         "lower",
         lambda sums, uniform: sums.bad_rows / sums.rows,
+    ),
+    "unnormalised_rows": Metric(
+        "share of query rows whose weights do not add up to 1 within 1 %; of a quotient, whose normaliser is 0 or not "
+        "finite",
+        "none",
+        "lower",
+        lambda sums, uniform: sums.unnormalised_rows / sums.rows,
     ),
 }
 

@@ -55,6 +55,8 @@ def test_best_rank_is_the_truncated_svd(problem):
         expected = (u[:, :r] * s[:r]) @ vt[:r] @ v
         # eigenvectors of A A^T lose half the digits of small singular values: see the docstring
         np.testing.assert_allclose(answer.output, expected, rtol=0, atol=1e-7 * s[0] * np.abs(v).max())
+        sums = np.sum((u[:, :r] * s[:r]) @ vt[:r], axis=-1, keepdims=True)
+        np.testing.assert_allclose(answer.row_sums, sums, rtol=0, atol=1e-7 * s[0])
 
 
 def test_best_rank_says_nothing_about_a_matrix_that_does_not_fit(problem, monkeypatch):

@@ -64,7 +64,9 @@ def test_many_maps_at_equal_features_are_ranked_in_one_figure():
     assert row.ratio == pytest.approx(trig / uniform, rel=1e-12)
 
 
-@pytest.mark.parametrize("metric", ["relative_error", "skill", "bad_normalisers", "max_abs_error"])
+@pytest.mark.parametrize(
+    "metric", ["relative_error", "relative_l1", "skill", "cosine", "max_abs_error", "bad_normalisers"]
+)
 def test_any_metric_can_be_drawn(metric):
     assert draw_all(sweep(small_scenario(), "run"), metric)
 

@@ -1,11 +1,15 @@
-"""Every metric on a case small enough to do by hand."""
+"""Every metric on a case small enough to do by hand, and against plain formulas over tiles and leading axes."""
 
 import math
 
 import numpy as np
 import pytest
 
-from favorbench.metrics import METRICS, add, error_sums
+from favorbench.metrics import METRICS, ErrorSums, add, error_sums, metrics_of
+from favorbench.numerics.arrays import columns_first
+from favorbench.run import sweep
+from tests.conftest import small_scenario
+from tests.test_backends import BACKENDS
 
 EXACT = np.array([[1.0, 2.0], [3.0, 4.0]])
 # errors: 1, 0, -2, 2; squares 1, 0, 4, 4, sum 9, mean 9/4
@@ -18,10 +22,13 @@ NORMALISER = np.array([[0.5], [-0.1]])
 BY_HAND = {
     "mse": 9 / 4,
     "relative_error": math.sqrt(9 / 30),  # |exact|^2 = 1 + 4 + 9 + 16 = 30
+    "relative_l1": 5 / 10,  # 1 + 0 + 2 + 2 over 1 + 2 + 3 + 4
+    "cosine": (6 / math.sqrt(8 * 5) + 27 / math.sqrt(37 * 25)) / 2,
     "skill": 1 - 9 / 5,  # (9/4) / (5/4)
     "rounding": math.sqrt(0.5 / 30),  # DOUBLE: half of it in one entry, half in another
     "max_abs_error": 2.0,
     "bad_normalisers": 1 / 2,  # the second of two rows
+    "unnormalised_rows": 0.0,  # both normalisers divide
 }
 
 
@@ -43,6 +50,81 @@ def test_sums_over_rows_add_up():
     assert add(*parts) == whole
 
 
+def plain_cosines(output, exact):
+    """The definition, row by row: 0 where a row has no direction."""
+    found = []
+    for a, b in zip(output.reshape(-1, output.shape[-1]), exact.reshape(-1, exact.shape[-1]), strict=True):
+        lengths = np.linalg.norm(a) * np.linalg.norm(b)
+        found.append(float(a @ b) / lengths if np.isfinite(lengths) and lengths > 0 else 0.0)
+    return np.array(found).reshape(output.shape[:-1])
+
+
+def tiled(whole: list, starts: list[int], to=lambda a: a) -> ErrorSums:
+    """The sums over tiles of rows, added up."""
+    ends = [*starts[1:], whole[0].shape[-2]]
+    parts = [
+        error_sums(*(None if a is None else to(columns_first(a[..., i:j, :])) for a in whole))
+        for i, j in zip(starts, ends, strict=True)
+    ]
+    total = parts[0]
+    for part in parts[1:]:
+        total = add(total, part)
+    return total
+
+
+@pytest.mark.parametrize(("to", "back"), [pytest.param(np.asarray, np.asarray, id="numpy"), *BACKENDS])
+def test_sizes_and_draws_in_tiles_agree_with_plain_formulas(rng, to, back):
+    """Leading axes of sizes and draws, of which the exact answer has the latter only; a failure and a row of zeros."""
+    exact = rng.normal(size=(2, 30, 5))
+    output = exact + rng.normal(size=(3, 2, 30, 5)) * np.array([0.01, 1.0, 100.0])[:, None, None, None]
+    output[0, 1, 7, 2], output[1, 0, 3], output[2, 1, 4, 0], exact[1, 9] = np.nan, 0.0, np.inf, 0.0
+    normaliser, row_sums = rng.normal(size=(3, 2, 30, 1)), 1.0 + 0.01 * rng.normal(size=(3, 2, 30, 1))
+    normaliser[0, 0, 2], normaliser[1, 1, 3], normaliser[2, 0, :2] = 0.0, np.inf, np.nan
+    row_sums[2, 0, 5] = np.nan
+    exact_everywhere = np.broadcast_to(exact, output.shape)
+    with np.errstate(invalid="ignore"):
+        error = np.abs(output - exact)
+        unnormalised = 1.0 - np.mean((row_sums > 0.99) & (row_sums < 1.01), axis=(-2, -1))
+    expected = {
+        "relative_l1": np.where(np.isnan(error.sum((-2, -1))), np.inf, error.sum((-2, -1)))
+        / np.abs(exact).sum((-2, -1)),
+        "cosine": plain_cosines(output, exact_everywhere).mean(axis=-1),
+        "max_abs_error": np.where(np.isnan(error.max((-2, -1))), np.inf, error.max((-2, -1))),
+        "unnormalised_rows": unnormalised,
+    }
+    for starts in ([0], [0, 1, 12, 29]):
+        sums = tiled([output, exact, normaliser, None, row_sums], starts, to).each(back)
+        quotient = tiled([output, exact, normaliser, None, None], starts, to).each(back)
+        found = metrics_of(sums, sums)
+        for name, values in expected.items():
+            np.testing.assert_allclose(found[name], values, rtol=1e-13, atol=1e-15, err_msg=name)
+        lost = np.array([[1, 0], [0, 1], [2, 0]]) / 30
+        np.testing.assert_allclose(metrics_of(quotient, quotient)["unnormalised_rows"], lost, rtol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("row", "cosine"),
+    [
+        ([2.0, 4.0], 1.0), ([-1.0, -2.0], -1.0), ([2.0, -1.0], 0.0), ([1e-150, 2e-150], 1.0), ([1e150, 2e150], 1.0),
+        ([0.0, 0.0], 0.0), ([np.nan, 2.0], 0.0), ([np.inf, 2.0], 0.0), ([-np.inf, np.inf], 0.0), ([1e200, 2e200], 0.0),
+    ],
+)  # fmt: skip
+def test_a_row_without_a_direction_has_a_cosine_of_nought(row, cosine):
+    """Beside one that is right: of the mean it is a half."""
+    exact = np.array([[1.0, 2.0], [3.0, 4.0]])
+    sums = error_sums(np.array([row, [3.0, 4.0]]), exact)
+    assert METRICS["cosine"].compute(sums, sums) == pytest.approx((1.0 + cosine) / 2, rel=1e-15)
+    zeros = error_sums(exact, np.array([[0.0, 0.0], [3.0, 4.0]]))
+    assert METRICS["cosine"].compute(zeros, zeros) == 0.5
+
+
+def test_a_mean_cosine_is_never_above_one(rng):
+    exact = rng.normal(size=(50, 40, 3))
+    sums = error_sums(exact * rng.uniform(0.1, 9.0, size=(50, 40, 1)), exact)
+    cosine = METRICS["cosine"].compute(sums, sums)
+    assert np.all(cosine <= 1.0) and np.all(cosine > 1.0 - 1e-15)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_failure_never_looks_small(bad):
     output = OUTPUT.copy()
@@ -51,8 +133,36 @@ def test_a_failure_never_looks_small(bad):
     assert METRICS["mse"].compute(sums, uniform) == np.inf
     assert METRICS["skill"].compute(sums, uniform) == -np.inf
     assert METRICS["max_abs_error"].compute(sums, uniform) == np.inf
+    assert METRICS["relative_l1"].compute(sums, uniform) == np.inf
 
 
 @pytest.mark.parametrize(("value", "bad"), [(0.0, 1), (-1.0, 1), (np.nan, 1), (np.inf, 1), (1e-300, 0), (1.0, 0)])
 def test_which_normalisers_are_bad(value, bad):
     assert error_sums(EXACT[:1], EXACT[:1], np.array([[value]])).bad_rows == bad
+
+
+@pytest.mark.parametrize(
+    ("value", "lost"), [(0.0, 1), (-0.0, 1), (np.nan, 1), (-np.inf, 1), (-1.0, 0), (1e-300, 0), (2.0, 0)]
+)
+def test_a_quotient_is_no_mean_only_where_nothing_divides(value, lost):
+    """Whatever the scale of the normaliser is, and its sign."""
+    assert error_sums(EXACT[:1], EXACT[:1], np.array([[value]])).unnormalised_rows == lost
+    assert error_sums(EXACT[:1], EXACT[:1]).unnormalised_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("total", "bad"), [(1.0, 0), (1.009, 0), (0.991, 0), (1.011, 1), (0.989, 1), (0.0, 1), (-1.0, 1), (np.nan, 1),
+                       (np.inf, 1)],
+)  # fmt: skip
+def test_which_rows_are_not_normalised(total, bad):
+    """By what their weights add up to alone, where nothing divides by that."""
+    sums = error_sums(EXACT[:1], EXACT[:1], row_sums=np.array([[total]]))
+    assert sums.unnormalised_rows == bad and sums.bad_rows == 0
+
+
+def test_the_weights_of_best_rank_do_not_add_up_to_one():
+    """Those of every quotient do."""
+    trials = sweep(small_scenario(num_projections="1,3,24", scale="2"), "run").trials
+    lost = trials.set_index(["map", "num_projections"])["unnormalised_rows"]
+    assert (lost["best-rank"].loc[1] > 0.5).all() and (lost["best-rank"].loc[24] == 0).all()
+    assert (lost.drop("best-rank") == 0).all()

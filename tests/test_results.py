@@ -77,15 +77,16 @@ def test_a_map_without_r_wins_without_r():
 
 def test_a_star_says_that_the_printed_value_is_worse_than_the_printed_one_of_uniform():
     results = sweep(small_scenario(maps=MIXED, trials=9, scale="0.3,1,2", head_dim="4,8"), "run")
-    for metric in ("mse", "relative_error", "max_abs_error", "skill"):
+    for metric in ("mse", "relative_error", "relative_l1", "max_abs_error", "skill", "cosine"):
         for by in (["input", "map", "sampler", "num_projections"], ["scale", "map", "num_projections"]):
             long = tables.long_table(results, by, metric, "median")
             cells = [axis for axis in by if axis in CELL]
             uniform = long[long["map"] == "uniform"].set_index(cells)[f"{metric}_median"]
             for _, row in long.iterrows():
                 ours, theirs = row[f"{metric}_median"], uniform[tuple(row[cells]) if len(cells) > 1 else row[cells[0]]]
-                assert row["worse"] == (ours < theirs if metric == "skill" else ours > theirs)
-    assert not tables.long_table(results, ["map"], "bad_normalisers", "median")["worse"].any()
+                assert row["worse"] == (ours < theirs if metric in ("skill", "cosine") else ours > theirs)
+    for metric in ("bad_normalisers", "unnormalised_rows"):
+        assert not tables.long_table(results, ["map"], metric, "median")["worse"].any()
 
 
 def test_a_part_of_a_file_is_said_everywhere():

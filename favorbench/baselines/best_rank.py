@@ -49,7 +49,7 @@ class BestRank(Baseline):
         matrix /= np.sum(matrix, axis=-1, keepdims=True)
         left = np.linalg.eigh(matrix @ matrix.T)[1][:, ::-1]  # columns by falling singular value
         exact = matrix @ with_ones(question.value)
-        coefficients = left.T @ exact
+        coefficients = left.T @ exact  # rows of A add up to 1, those of U_R U_R^T A no longer
         output, start = np.zeros_like(exact), 0
         for size in sizes:
             output = output + left[:, start:size] @ coefficients[start:size]

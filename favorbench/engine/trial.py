@@ -173,7 +173,8 @@ def _fresh_sums(
     found: Sums = {}
     doubles = itertools.repeat(None) if dtype == "float64" else answers("float64")
     for answer, double in zip(answers(dtype), doubles, strict=False):
-        sums = error_sums(answer.output, exact, answer.normaliser, None if double is None else double.output)
+        in_double = None if double is None else double.output
+        sums = error_sums(answer.output, exact, answer.normaliser, in_double, answer.row_sums)
         found[answer.num_projections or 0] = (answer.num_features, sums.each(on_host))
     return found
 
