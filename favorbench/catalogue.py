@@ -44,6 +44,7 @@ def _with_references(what: str) -> list[dict[str, Any]]:
 
 def _maps() -> list[dict[str, Any]]:
     from favorbench.maps import MAPS, TRANSFORMS
+    from favorbench.registry import form
 
     members = [
         {
@@ -58,7 +59,7 @@ def _maps() -> list[dict[str, Any]]:
     ]
     transforms = [
         dict.fromkeys(members[0], "as MAP")
-        | {"name": f"{transform.prefix}:MAP", "reference": transform.reference}
+        | {"name": f"{form(transform)}:MAP", "reference": transform.reference}
         | ({} if transform.causal_safe else {"causal_safe": "no"})
         for transform in TRANSFORMS
     ]
@@ -66,6 +67,7 @@ def _maps() -> list[dict[str, Any]]:
 
 
 def _samplers() -> list[dict[str, Any]]:
+    from favorbench.registry import form
     from favorbench.samplers import SAMPLERS, TRANSFORMS
 
     members = [
@@ -80,7 +82,7 @@ def _samplers() -> list[dict[str, Any]]:
         for member in SAMPLERS
     ]
     transforms = [
-        dict.fromkeys(members[0], "as SAMPLER") | {"name": f"{transform.prefix}:SAMPLER"} | transform.adds
+        dict.fromkeys(members[0], "as SAMPLER") | {"name": f"{form(transform)}:SAMPLER"} | transform.adds
         for transform in TRANSFORMS
     ]
     return members + transforms

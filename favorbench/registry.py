@@ -1,10 +1,12 @@
 """Names to objects, and back. The grammar, everywhere the same:
 
-    spec = [prefix[(parameter=value, ...)]:]... member        a transform around a member; they nest
-    member = name[(parameter=value, ...)] | module:object[(parameter=value, ...)]
+    spec = [prefix[(arguments)]:]... member        a transform around a member; they nest
+    member = name[(arguments)] | module:object[(arguments)]
+    arguments = value, ..., parameter=value, ...
 
 ``positive``, ``positive-eps(eps=1e-6)``, ``centre:oprf(rho=0.5)``, ``my_module:MyMap``, ``centre:my_module:Map(n=2)``.
-A transform is a dataclass with a class attribute ``prefix`` whose first field is the member inside.
+A transform is a dataclass with a class attribute ``prefix`` whose first field is the member inside. Parameters without
+a default go by position, in the order of the fields, and are printed so; those with one go by name.
 """
 
 import ast
@@ -97,7 +99,7 @@ def build(
         check_methods(kind, spec, type(found), next(base for base in bases if isinstance(found, base)))
     built: Any = found
     for call in reversed(parsed.transforms):
-        built = _constructed(kind, spec, by_prefix[call.name], call.arguments, built)
+        built = _constructed(kind, spec, by_prefix[call.name], call, built)
     return built
 
 
@@ -109,17 +111,17 @@ def _member(kind: str, spec: str, parsed: _Spec, by_name: dict[str, type], by_pr
     elif name in by_name:
         found = by_name[name]
     else:
-        choices = ", ".join([*by_name, *(f"{prefix}:{kind.upper()}" for prefix in by_prefix)])
+        choices = ", ".join([*by_name, *(f"{form(transform)}:{kind.upper()}" for transform in by_prefix.values())])
         unknown = f"unknown {kind} {shown(name)}{nearest(name, by_name)}"
         raise ScenarioError(f"{unknown}; allowed: {choices}, or module:object")
     if isinstance(found, type):
-        return _constructed(kind, spec, found, arguments)
+        return _constructed(kind, spec, found, parsed.member)
     if arguments is not None:
         raise ScenarioError(f"{kind} {shown(spec)}: {shown(name)} is already built and takes no parameters")
     return found
 
 
-def _parsed(kind: str, spec: str, members: Iterable[str], prefixes: Iterable[str]) -> _Spec:
+def _parsed(kind: str, spec: str, members: Iterable[str], prefixes: dict[str, type]) -> _Spec:
     """The parts of a spec. Raises ScenarioError for what the grammar does not have, and for an unknown transform."""
     if len(spec) > MAX_LENGTH:
         raise ScenarioError(f"{kind} {shown(spec)} has {len(spec)} characters; allowed: at most {MAX_LENGTH}")
@@ -127,7 +129,7 @@ def _parsed(kind: str, spec: str, members: Iterable[str], prefixes: Iterable[str
     for part in split_list(spec, ":"):
         match = _CALL.fullmatch(part)
         if match is None:
-            forms = ["name", "name(parameter=value)", *(f"{prefix}:{kind}" for prefix in prefixes)]
+            forms = ["name", "name(parameter=value)", *(f"{form(transform)}:{kind}" for transform in prefixes.values())]
             raise ScenarioError(f"{shown(spec)} is not a valid {kind}: write {', '.join(forms)} or module:object")
         calls.append(_Call(match[1], match[2]))
     inside = next((i for i, call in enumerate(calls[:-1]) if call.name not in prefixes), len(calls) - 1)
@@ -144,12 +146,15 @@ def _parsed(kind: str, spec: str, members: Iterable[str], prefixes: Iterable[str
     return _Spec(transforms, rest[0].name if len(rest) == 2 else None, rest[-1])
 
 
-def _constructed(kind: str, spec: str, member: type, arguments: str | None, *inner: Any) -> Any:
+def _constructed(kind: str, spec: str, member: type, call: _Call, *inner: Any) -> Any:
     """member(*inner, parameter=value, ...) from the text between the parentheses."""
-    texts = _keywords(arguments or "")
-    if texts is None:
+    required = _required(member)
+    values, texts = _arguments(call.arguments or "") or ([], None)
+    if texts is None or (values and not required):
         raise ScenarioError(f"{kind} {shown(spec)}: write parameters as name(parameter=value, ...)")
+    _check_positions(kind, spec, member, call.name, len(values), texts)
     _check_names(kind, spec, member, texts)
+    texts |= zip(required, values, strict=False)
     try:
         parameters = {name: ast.literal_eval(value) for name, value in texts.items()}
     except (ValueError, TypeError, RecursionError, MemoryError):
@@ -157,27 +162,74 @@ def _constructed(kind: str, spec: str, member: type, arguments: str | None, *inn
     try:
         return member(*inner, **parameters)
     except Exception as error:  # a user's class may fail in any way
+        if isinstance(error, TypeError) and (missing := [name for name in required if name not in parameters]):
+            needs = f"{call.name} needs {', '.join(missing)}, e.g. {call.name}({_example(member)})"
+            raise ScenarioError(f"{kind} {shown(spec)}: {needs}") from error
         raise ScenarioError(f"{kind} {shown(spec)}: {error}") from error
 
 
-def _keywords(arguments: str) -> dict[str, ast.expr] | None:
-    """The expression of each keyword of a call; None where there is anything else, or one of them twice."""
+def _arguments(text: str) -> tuple[list[ast.expr], dict[str, ast.expr]] | None:
+    """The expressions of a call, by position and by keyword; None where there is anything else, or a keyword twice."""
     try:
-        call = ast.parse(f"f({arguments})", mode="eval").body
+        call = ast.parse(f"f({text})", mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
         return None
     found = {word.arg: word.value for word in call.keywords if word.arg is not None}
-    return found if len(found) == len(call.keywords) else None
+    unpacked = any(isinstance(value, ast.Starred) for value in call.args)
+    return None if unpacked or len(found) < len(call.keywords) else (call.args, found)
+
+
+def _own_fields(member: Any) -> list[dataclasses.Field]:
+    """The parameters of a dataclass or of an object of one: what its constructor takes but for a transform's inside."""
+    if not dataclasses.is_dataclass(member):
+        return []
+    own = dataclasses.fields(member)[1 if getattr(member, "prefix", "") else 0 :]
+    return [field for field in own if field.init]
+
+
+def _is_required(field: dataclasses.Field) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _required(member: Any) -> list[str]:
+    """The parameters without a default, which are given by position."""
+    return [field.name for field in _own_fields(member) if _is_required(field)]
+
+
+def form(transform: type[Any]) -> str:
+    """How a transform is written: its prefix, and the names of what it needs."""
+    required = _required(transform)
+    return transform.prefix + (f"({', '.join(required)})" if required else "")
+
+
+def _example(member: type) -> str:
+    """Values for the parameters without a default, by their types; the name of one whose type says nothing."""
+    values = {"int": "64", "float": "0.5", "str": "'text'"}
+    required = [field for field in _own_fields(member) if _is_required(field)]
+    types = [field.type if isinstance(field.type, str) else getattr(field.type, "__name__", "") for field in required]
+    return ", ".join(values.get(name, field.name) for name, field in zip(types, required, strict=True))
+
+
+def _check_positions(kind: str, spec: str, member: type, name: str, count: int, keywords: Iterable[str]) -> None:
+    """Raise ScenarioError for more values without a name than there are parameters without a default, or one twice."""
+    required = _required(member)
+    if count > len(required):
+        others = [field.name for field in _own_fields(member) if field.name not in required]
+        rest = f"write other parameters as name=value: {', '.join(others)}" if others else "it has no other parameter"
+        raise ScenarioError(
+            f"{kind} {shown(spec)}: {name} takes {', '.join(required)} by position, not {count} values; {rest}"
+        )
+    for twice in [one for one in required[:count] if one in keywords]:
+        raise ScenarioError(f"{kind} {shown(spec)}: {name} has {twice} twice, by position and by name")
 
 
 def _check_names(kind: str, spec: str, member: type, given: Iterable[str]) -> None:
     """Raise ScenarioError for a parameter that a dataclass does not have; other classes check their own."""
     if not dataclasses.is_dataclass(member):
         return
-    own = dataclasses.fields(member)[1 if getattr(member, "prefix", "") else 0 :]
-    allowed = [field.name for field in own if field.init]
+    allowed = [field.name for field in _own_fields(member)]
     for name in given:
         if name not in allowed:
             known = f"it has {', '.join(allowed)}" if allowed else "it has none"
@@ -224,15 +276,17 @@ def _opened(member: Any, spec: str | None = None) -> tuple[str, Any, list[str]]:
 
 
 def _parameters(member: Any) -> str:
-    """(parameter=value, ...) for those not at their default, in the order of the fields; a transform's first is inside.
+    """(value, ..., parameter=value, ...): those without a default, then those that are not at theirs, as fields stand.
 
     A whole number for a float parameter is printed as a float: the values are equal, so must be the names.
     """
-    changed = []
-    own = dataclasses.fields(member)[1 if getattr(member, "prefix", "") else 0 :]
-    for field in own:
+    positional, named = [], []
+    for field in _own_fields(member):
         value: Any = getattr(member, field.name, None)
-        if field.init and value != field.default:
-            whole = type(value) is int and "float" in str(field.type)
-            changed.append(f"{field.name}={float(value) if whole else value!r}")
-    return f"({', '.join(changed)})" if changed else ""
+        whole = type(value) is int and "float" in str(field.type)
+        text = repr(float(value) if whole else value)
+        if _is_required(field):
+            positional.append(text)
+        elif value != field.default:
+            named.append(f"{field.name}={text}")
+    return f"({', '.join([*positional, *named])})" if positional or named else ""

@@ -22,6 +22,7 @@ from favorbench.baselines import get_baseline
 from favorbench.engine.study import Study, default_directory
 from favorbench.errors import ScenarioError
 from favorbench.maps import MAPS, get_map
+from favorbench.maps.base import FeatureMap, WrappedMap
 from favorbench.maps.centre import Centre
 from favorbench.maps.positive import Positive
 from favorbench.registry import build, canonical, label, split_list
@@ -50,21 +51,46 @@ def shifted_sampler(spec: str) -> Sampler:
     return build("sampler", spec, SAMPLERS, Sampler, (*samplers.TRANSFORMS, Shifted))
 
 
+@dataclass(frozen=True)
+class Window(WrappedMap):
+    """A transform that needs a parameter and has another."""
+
+    w: int
+    by: float = 1.0
+    prefix: ClassVar[str] = "window"
+
+
+@dataclass(frozen=True)
+class Top(WrappedMap):
+    """A transform that needs two parameters, of which one is a text."""
+
+    share: float
+    law: str
+    prefix: ClassVar[str] = "top"
+
+
+def windowed_map(spec: str) -> FeatureMap:
+    return build("map", spec, MAPS, FeatureMap, (*maps.TRANSFORMS, Window, Top))
+
+
 def parameters_of(member: type) -> st.SearchStrategy:
-    """Values for the parameters of a registered member, from those that its constructor takes."""
-    values = {}
+    """Values for the parameters of a member, from those that its constructor takes: those it needs, and any others."""
+    needed, others = {}, {}
     for field in dataclasses.fields(member):
+        required = field.default is dataclasses.MISSING
+        values = needed if required else others
         if field.init and "float" in str(field.type):
-            values[field.name] = (
-                st.floats(0.01, 0.99) | st.floats(1e-9, 1e9) | st.integers(1, 256) | st.just(field.default)
-            )
+            numbers = st.floats(0.01, 0.99) | st.floats(1e-9, 1e9) | st.integers(1, 256)
+            values[field.name] = numbers if required else numbers | st.just(field.default)
         elif field.init and field.type is int:
             values[field.name] = st.integers(1, 12)
-    return st.fixed_dictionaries({}, optional=values)
+        elif field.init and field.type is str and required:
+            values[field.name] = st.text("a,:()'\\=é \n", max_size=5)
+    return st.fixed_dictionaries(needed, optional=others)
 
 
 def built(kind, transforms):
-    """Any registered member with any parameters inside up to three transforms."""
+    """Any registered member with any parameters inside up to three transforms, with any parameters too."""
 
     def allowed(member, parameters):
         try:
@@ -74,12 +100,13 @@ def built(kind, transforms):
 
     def make(member):
         made = parameters_of(member).map(lambda parameters: allowed(member, parameters)).filter(lambda m: m is not None)
-        return st.tuples(made, st.lists(st.sampled_from(transforms), max_size=3)).map(wrap) if transforms else made
+        outer = st.sampled_from(transforms).flatmap(lambda t: st.tuples(st.just(t), parameters_of(t)))
+        return st.tuples(made, st.lists(outer, max_size=3)).map(wrap) if transforms else made
 
     def wrap(pair):
         inside, outer = pair
-        for transform in outer:
-            inside = transform(inside)
+        for transform, parameters in outer:
+            inside = transform(inside, **parameters)
         return inside
 
     return st.sampled_from(kind).flatmap(make)
@@ -89,6 +116,13 @@ def built(kind, transforms):
 def test_a_printed_map_is_the_map(member):
     assert get_map(label(member)) == member
     assert label(get_map(label(member))) == label(member) == canonical(label(member), member)
+
+
+@given(built(MAPS, (*maps.TRANSFORMS, Window, Top)))
+def test_a_printed_map_with_what_it_needs_is_the_map(member):
+    name = label(member)
+    assert windowed_map(name) == member
+    assert label(windowed_map(name)) == name == canonical(name, member)
 
 
 @given(built(SAMPLERS, (*samplers.TRANSFORMS, Shifted)))
@@ -147,6 +181,62 @@ def test_parameters_of_a_transform_are_its_own():
 @pytest.mark.parametrize(
     ("spelling", "others"),
     [
+        ("window(128):positive", ["window( 128 ) : positive", "window(w=128):positive", "window(128, by=1):positive"]),
+        ("window(64, by=2.0):oprf(rho=0.5)", ["window(64,by=2):oprf(rho=.5)", "window(by=2.0, w=64):oprf(rho=0.5)"]),
+        ("top(30.0, 'a,:)'):trig", ['top(30, law="a,:)"):trig', "top(law='a,:)', share=3e1):trig"]),
+        ("window(4):centre:window(4, by=3.0):elu", ["window(4) :centre(): window(4, by=3) : elu"]),
+    ],
+)  # fmt: skip
+def test_what_has_no_default_is_printed_by_position(spelling, others):
+    member = windowed_map(spelling)
+    for other in (spelling, *others):
+        assert windowed_map(other) == member
+        assert label(windowed_map(other)) == canonical(other, member) == spelling
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("window:positive", "map 'window:positive': window needs w, e.g. window(64)"),
+        ("window():positive", "map 'window():positive': window needs w, e.g. window(64)"),
+        ("window(by=2):positive", "map 'window(by=2):positive': window needs w, e.g. window(64)"),
+        ("centre:top(0.5):trig", "map 'centre:top(0.5):trig': top needs law, e.g. top(0.5, 'text')"),
+        ("top:window(3):trig", "map 'top:window(3):trig': top needs share, law, e.g. top(0.5, 'text')"),
+        ("window(1, 2):positive",
+         "map 'window(1, 2):positive': window takes w by position, not 2 values; "
+         "write other parameters as name=value: by"),
+        ("top(1, 'a', 2):trig",
+         "map \"top(1, 'a', 2):trig\": top takes share, law by position, not 3 values; it has no other parameter"),
+        ("window(1, w=2):positive", "map 'window(1, w=2):positive': window has w twice, by position and by name"),
+        ("window(1, wide=2):trig", "map 'window(1, wide=2):trig': no parameter 'wide'; it has w, by"),
+        ("window(1, wrapped=2):trig", "map 'window(1, wrapped=2):trig': no parameter 'wrapped'; it has w, by"),
+        ("window(w):trig", "map 'window(w):trig': values are numbers, or texts in quotes: law='poisson'"),
+        ("window(by=2, 1):trig", "map 'window(by=2, 1):trig': write parameters as name(parameter=value, ...)"),
+        ("window(*[1]):trig", "map 'window(*[1]):trig': write parameters as name(parameter=value, ...)"),
+        ("centre(1):trig", "map 'centre(1):trig': write parameters as name(parameter=value, ...)"),
+        ("window(3):oprf(0.5)", "map 'window(3):oprf(0.5)': write parameters as name(parameter=value, ...)"),
+        ("windw(1):trig",
+         "map 'windw(1):trig': unknown transform 'windw' (did you mean 'window'?); allowed: centre, window, top"),
+        ("window(1)::trig", "'window(1)::trig' is not a valid map: write name, name(parameter=value), centre:map, "
+         "window(w):map, top(share, law):map or module:object"),
+    ],
+)  # fmt: skip
+def test_what_a_transform_needs_is_named(spec, said):
+    with pytest.raises(ScenarioError) as caught:
+        windowed_map(spec)
+    assert str(caught.value) == said
+
+
+def test_what_is_allowed_says_what_is_needed():
+    with pytest.raises(
+        ScenarioError, match=re.escape("positive-eps, centre:MAP, window(w):MAP, top(share, law):MAP, or")
+    ):
+        windowed_map("window(3):nothing")
+
+
+@pytest.mark.parametrize(
+    ("spelling", "others"),
+    [
         ("antithetic:orthogonal", ["antithetic: orthogonal", "antithetic():orthogonal()"]),
         ("antithetic:antithetic:simplex", ["antithetic:antithetic : simplex"]),
     ],
@@ -177,6 +267,20 @@ class Wide(Positive):
 
 there = Wide(width=3)
 
+@dataclasses.dataclass(frozen=True)
+class Deep(Positive):
+    width: float
+    depth: "int | None"
+    name = "deep"
+
+@dataclasses.dataclass(frozen=True, init=False)
+class Own(Positive):
+    width: int
+    name = "own"
+
+    def __init__(self, width=3):
+        object.__setattr__(self, "width", width)
+
 from favorbench.samplers.orthogonal import Orthogonal
 
 @dataclasses.dataclass(frozen=True)
@@ -205,6 +309,8 @@ def test_a_users_map_composes(tmp_path):
     for spec, spelling, named in (
         ("users_maps:Wide", "users_maps:Wide", "wide"),
         ("centre:users_maps:Wide(depth=2, width=1)", "centre:users_maps:Wide(depth=2.0)", "centre:wide(depth=2.0)"),
+        ("users_maps:Deep(2, depth=None)", "users_maps:Deep(2.0, None)", "deep(2.0, None)"),
+        ("users_maps:Own()", "users_maps:Own(3)", "own(3)"),
         ("centre: users_maps : there", "centre:users_maps:there", "centre:wide(width=3)"),
     ):
         member = get_map(spec)
@@ -216,6 +322,10 @@ def test_a_users_map_composes(tmp_path):
         assert Study.of(scenario).digest != before
         Path("users_maps.py").write_text(USER)
     assert isinstance(get_map("centre:users_maps:Wide"), Centre)
+    assert get_map("users_maps:Own") == get_map("users_maps:Own(3)")
+    said = "map 'users_maps:Deep(1)': Deep needs depth, e.g. Deep(0.5, depth)"
+    with pytest.raises(ScenarioError, match=re.escape(said)):
+        get_map("users_maps:Deep(1)")
 
 
 @pytest.mark.parametrize(
