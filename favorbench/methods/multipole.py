@@ -58,6 +58,10 @@ class Multipole(Centred):
         return super().multiplications(shape, size) + float(shape.n * self.exact_keys(size) * (shape.d + shape.d_v))
 
 
+    def pair_work(self, shape: Shape, size: int) -> float:
+        return super().pair_work(shape, self.centres(size)) + float(shape.n * shape.l * shape.d)
+
+
 @dataclass(frozen=True)
 class MultipoleSummary:
     """K(x, y_j) = exp(x.y_j) for the keys of the cells that are near to x, exp(x.c) for others, with c their mean.
