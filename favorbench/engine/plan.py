@@ -122,6 +122,12 @@ def _check_sizes(study: Study, head: Head, sizes: tuple[int, ...]) -> None:
                 f"`methods` {label(method)}: there is no window where {head.query_len} queries look at "
                 f"{head.seq_len} keys; it needs as many"
             )
+        rows = study.scenario.rows(head.query_len)
+        if method.needs_all_rows and rows < head.query_len:
+            raise ScenarioError(
+                f"`methods` {label(method)}: it answers from all queries together, and the error is measured on {rows} "
+                f"of {head.query_len}: use `query_rows` {head.query_len}"
+            )
         method.check(own_sizes(study.sized(method, sizes, head)), study.shape(head))
 
 

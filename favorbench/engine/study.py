@@ -76,8 +76,7 @@ class Study:
             for name, key, law in zip(_labels(scenario.inputs, built["inputs"]), keys, built["inputs"], strict=True)
         }
         identity = _digest(scenario, keys, built)
-        families = (built[kind] for kind in ("maps", "samplers", "methods", "baselines"))
-        return Study(scenario, *families, inputs, identity)
+        return Study(scenario, built["maps"], built["samplers"], built["methods"], built["baselines"], inputs, identity)
 
     @property
     def backend(self) -> Backend:

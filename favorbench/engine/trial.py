@@ -128,10 +128,10 @@ def _method(
         ]
     host, found = method.arrays == "host", []
     for i, draw in enumerate(draws):
-        alone, answer = [None if a is None else a[i, ...] for a in problem[:4]], exact[i, ...]
+        query, key, value, answer = (a[i, ...] for a in (problem.query, problem.key, problem.value, exact))
         if host:
-            alone, answer = [None if a is None else backend.host(a) for a in alone], backend.host(answer)
-        question = _question(study, Problem(*alone, problem.positions))
+            query, key, value, answer = (backend.host(a) for a in (query, key, value, answer))
+        question = _question(study, Problem(query, key, value, None, problem.positions))
         sums = _sums(study, method, [draw], question, answer, "float64" if host else dtype)
         found.append(_of_method(study, "method", method, draw, sums))
     return found
@@ -167,8 +167,8 @@ def _fresh_sums(
         streams = [stream(study.scenario.seed, "method", label(method), *draw.stream_names) for draw in draws]
         alone = question.query.ndim == 2
         put = (lambda hosts: beside(hosts[0], question.query)) if alone else study.backend.array
-        cast = [study.backend.cast(a, dtype) if dtype != "float64" else a for a in question[:3]]
-        return method.answers(Question(*cast, *question[3:]), sizes, Streams(streams, put))
+        query, key, value = (a if dtype == "float64" else study.backend.cast(a, dtype) for a in question[:3])
+        return method.answers(question._replace(query=query, key=key, value=value), sizes, Streams(streams, put))
 
     found: Sums = {}
     doubles = itertools.repeat(None) if dtype == "float64" else answers("float64")

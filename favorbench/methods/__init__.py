@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from favorbench.errors import ScenarioError
 from favorbench.maps import MAPS, FeatureMap
@@ -37,14 +37,14 @@ def get_method(spec: str | Method | Callable[..., Any]) -> Method:
     """
     if isinstance(spec, Method):
         return spec
-    if inspect.isfunction(spec):
+    if not isinstance(spec, str) and inspect.isfunction(spec):
         return Function.of(spec)
     name = spec.split(":")[0].partition("(")[0].strip() if isinstance(spec, str) else ""
     if name in {feature_map.name for feature_map in MAPS}:
         raise ScenarioError(f"{spec!r} is a map, not a method: write `maps` {spec}")
     inside = name in {prefix.prefix for prefix in PREFIXES}
     members, transforms = (METHODS, PREFIXES) if not inside else ((*METHODS, *INSIDE), (*PREFIXES, *MAP_TRANSFORMS))
-    found = build("method", spec, members, (Method, FeatureMap), transforms, adapt=_asked)
+    found = build("method", cast(str, spec), members, (Method, FeatureMap), transforms, adapt=_asked)
     if isinstance(found, FeatureMap):
         raise ScenarioError(f"method {spec!r} is a map: write `maps` {spec}")
     return found

@@ -57,7 +57,6 @@ class Multipole(Centred):
         """As clusters, and d + d_v for each exact key, of which there are about as many as the size says."""
         return super().multiplications(shape, size) + float(shape.n * self.exact_keys(size) * (shape.d + shape.d_v))
 
-
     def pair_work(self, shape: Shape, size: int) -> float:
         return super().pair_work(shape, self.centres(size)) + float(shape.n * shape.l * shape.d)
 

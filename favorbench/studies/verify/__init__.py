@@ -9,11 +9,12 @@ import numpy as np
 from favorbench.errors import ScenarioError
 from favorbench.maps import MAPS, FeatureMap, get_map
 from favorbench.maps import TRANSFORMS as MAP_TRANSFORMS
+from favorbench.methods import METHODS, PREFIXES, get_method
 from favorbench.numerics.machine import one_core
 from favorbench.registry import nearest
 from favorbench.samplers import SAMPLERS, Sampler, get_sampler
 from favorbench.samplers import TRANSFORMS as SAMPLER_TRANSFORMS
-from favorbench.studies.verify import attention, delta, kernel, laws, references, theorems
+from favorbench.studies.verify import attention, delta, kernel, laws, methods, references, theorems
 from favorbench.studies.verify.checks import FALSE_ALARM, HOLDS, REFUTED, Check, Measurement, judged
 
 DRAWS, THOROUGH_DRAWS = 8000, 100_000
@@ -69,9 +70,10 @@ def verify(
 ) -> Verification:
     """Test what the subjects claim.
 
-    subjects: "MAP" (under every sampler), "SAMPLER" (with every map) or "MAP/SAMPLER", each also as module:object.
+    subjects: "MAP" (under every sampler), "SAMPLER" (with every map), "MAP/SAMPLER" or "METHOD", each also as
+    module:object.
     Without any: all maps under iid and orthogonal, and the other samplers with trig, phase, positive and hyperbolic,
-    all but iid with half the draws; and exact attention, the baselines and the metrics. On one BLAS thread, so that
+    all but iid with half the draws; and exact attention, methods, baselines and metrics. On one BLAS thread, so that
     sums have one order. Raises ScenarioError for anything else.
     """
     other_draws = draws if subjects else draws // 2
@@ -89,7 +91,8 @@ def verify(
 def _steps(
     subjects: Sequence[str], draws: int, other_draws: int, seed: int
 ) -> Iterator[tuple[str, Callable[[], list[Measurement]]]]:
-    pairs, samplers = _resolved(subjects)
+    asked = [get_method(subject) for subject in subjects if _is_method(subject)]
+    pairs, samplers = _resolved([subject for subject in subjects if not _is_method(subject)], bool(asked))
     share = {s: draws if s.name == "iid" else other_draws for s in (*samplers, *(s for _, s in pairs))}
     for sampler in samplers:
         n = min(LAW_DRAWS * share[sampler] // draws, 5 * share[sampler])
@@ -110,14 +113,32 @@ def _steps(
                 f"delta method of {feature_map.name}",
                 lambda m=feature_map: [delta.measure(m, iid, draws // 4, seed)],
             )
+    for method in asked:
+        yield method.name, lambda m=method: list(methods.of_method(m, seed))
     if not subjects:
         yield "theorems", lambda: theorems.measure(seed)
+        yield "methods", lambda: methods.measure(seed)
         yield "references", lambda: references.measure(seed)
 
 
-def _resolved(subjects: Sequence[str]) -> tuple[list[tuple[FeatureMap, Sampler]], list[Sampler]]:
-    """The map x sampler pairs and the samplers that the subjects name."""
+def _is_method(spec: str) -> bool:
+    """Whether a spec names a method, or something with a prefix of methods."""
+    name = spec.split(":")[0].partition("(")[0].strip()
+    if name in {member.name for member in METHODS} | {prefix.prefix for prefix in PREFIXES}:
+        return True
+    if ":" not in spec or name in {transform.prefix for transform in (*MAP_TRANSFORMS, *SAMPLER_TRANSFORMS)}:
+        return False
+    try:
+        return not isinstance(get_method(spec), FeatureMap)
+    except ScenarioError:
+        return False
+
+
+def _resolved(subjects: Sequence[str], others: bool = False) -> tuple[list[tuple[FeatureMap, Sampler]], list[Sampler]]:
+    """The map x sampler pairs and the samplers that the subjects name; others: something else is asked for."""
     all_samplers = [m() for m in SAMPLERS] + [transform(get_sampler("orthogonal")) for transform in SAMPLER_TRANSFORMS]
+    if not subjects and others:
+        return [], []
     if not subjects:
         few = [get_map(name) for name in REFERENCE_MAPS]
         chosen = [(s, _maps_for(s) if s.name in REFERENCE_SAMPLERS else few) for s in all_samplers]
