@@ -57,6 +57,10 @@ class Multipole(Centred):
         """As clusters, and d + d_v for each exact key, of which there are about as many as the size says."""
         return super().multiplications(shape, size) + float(shape.n * self.exact_keys(size) * (shape.d + shape.d_v))
 
+    def width(self, size: int, length: int) -> int:
+        """Large tiles: what a cell costs beside its products is paid once for each tile."""
+        return max(1, size // 8)
+
     def pair_work(self, shape: Shape, size: int) -> float:
         return super().pair_work(shape, self.centres(size)) + float(shape.n * shape.l * shape.d)
 
@@ -65,7 +69,7 @@ class Multipole(Centred):
 class MultipoleSummary:
     """K(x, y_j) = exp(x.y_j) for the keys of the cells that are near to x, exp(x.c) for others, with c their mean.
 
-    sorted: the keys cell by cell; starts: where each cell begins among them, and their number at the end.
+    sorted: the keys cell by cell, and [value, 1] of each; starts: where each cell begins among them, and their number at the end.
     """
 
     tokens: Tokens
@@ -82,7 +86,7 @@ class MultipoleSummary:
         starts = np.searchsorted(member_of[order], np.arange(cells.key.shape[-2] + 1))
         xp = array_namespace(tokens.key)
         index = xp.asarray(order, device=device(tokens.key))
-        sorted_tokens = Tokens(*(xp.take(a, index, axis=-2) for a in tokens))
+        sorted_tokens = Tokens(xp.take(tokens.key, index, axis=-2), with_ones(xp.take(tokens.value, index, axis=-2)))
         return MultipoleSummary(tokens, sorted_tokens, CellSummary(cells, labels), exact, starts)
 
     def sums(self, queries: Queries) -> Accumulator:
@@ -124,11 +128,11 @@ class MultipoleSummary:
         for cell in np.flatnonzero(np.diff(ends) * np.diff(self.starts)):
             asked = rows[int(ends[cell]) : int(ends[cell + 1])]
             part = self.sorted.part(slice(int(self.starts[cell]), int(self.starts[cell + 1])))
-            logits = query[asked, :] @ xp.matrix_transpose(part.key)
-            above = xp.max(logits, axis=-1, keepdims=True)
-            if bool(xp.any(above - peak[asked, :] > FIXED_PEAK)):
-                higher = xp.maximum(peak[asked, :], above)
-                total[asked, :] = total[asked, :] * xp.exp(peak[asked, :] - higher)
-                peak[asked, :] = higher
-            total[asked, :] = total[asked, :] + xp.exp(logits - peak[asked, :]) @ with_ones(part.value)
+            logits = query[asked, :] @ xp.matrix_transpose(part.key) - peak[asked, :]
+            if float(xp.max(logits)) > FIXED_PEAK:
+                above = xp.clip(xp.max(logits, axis=-1, keepdims=True), 0.0, None)
+                total[asked, :] = total[asked, :] * xp.exp(-above)
+                peak[asked, :] = peak[asked, :] + above
+                logits = logits - above
+            total[asked, :] = total[asked, :] + xp.exp(logits) @ part.value
         return Accumulator(peak, total)
