@@ -8,7 +8,9 @@ from scipy.special import softmax
 import favorbench as fb
 from favorbench.baselines import BASELINES, get_baseline
 from favorbench.methods import METHODS, Question, Shape
-from favorbench.methods.landmarks import landmark_attention, pivoted_cholesky
+from favorbench.methods.landmarks import landmark_summaries, pivoted_cholesky
+from favorbench.methods.summaries import Queries, Tokens
+from favorbench.numerics.logsum import quotient
 from favorbench.numerics.streams import Streams
 
 
@@ -116,7 +118,8 @@ def test_landmarks_give_the_dense_nystrom_formula(problem, size):
     x, y = q * 6**-0.25, k * 6**-0.25
     landmarks = pivoted_cholesky(y, 10, lambda residual, step: 2 * step)
     np.testing.assert_array_equal(landmarks.chosen, np.arange(0, 20, 2))
-    ((output, normaliser),) = landmark_attention(x, y, v, landmarks, (size,))
+    (summary,) = landmark_summaries(Tokens(y, v), landmarks, (size,))
+    output, normaliser = quotient(summary.sums(Queries(x, None)))
     points = y[: 2 * size : 2]
     expected = nystrom_through(points, q, k, v)
     condition = np.linalg.cond(np.exp(points @ points.T))

@@ -165,10 +165,10 @@ MUTANTS: dict[str, Mutant] = {
         trivial.Uniform.answers, "np.mean(question.value, axis=0)", "np.mean(question.value[1:], axis=0)",
         references_are_refuted),
     "landmarks seen by shorter queries": Mutant(
-        landmarks.landmark_attention, "query[rows] @ points[:r].T", "0.99 * query[rows] @ points[:r].T",
+        landmarks.LandmarkSummary.sums, "queries.query @ self.points.T", "0.99 * queries.query @ self.points.T",
         references_are_refuted),
     "landmarks of other keys": Mutant(
-        nystrom.Nystrom.answers, "chosen=order[landmarks.chosen]", "chosen=landmarks.chosen", references_are_refuted),
+        nystrom.Nystrom.landmarks, "chosen=order[landmarks.chosen]", "chosen=landmarks.chosen", references_are_refuted),
 }  # fmt: skip
 
 

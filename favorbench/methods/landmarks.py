@@ -1,14 +1,16 @@
 """Attention through a few landmarks among the keys: Nystrom approximations of the softmax kernel."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import scipy
 
 from favorbench.kernels import gaussian_kernel
+from favorbench.methods.summaries import Queries, Tokens
 from favorbench.numerics.arrays import Features, half_squared_norm
-from favorbench.numerics.logsum import accumulate, quotient, tiles, with_ones
+from favorbench.numerics.logsum import Accumulator, accumulate, tiles, with_ones
 from favorbench.numerics.shapes import Float
 
 #: Which point comes next, for the residual of each point (0 where nothing is left) and the step.
@@ -55,20 +57,48 @@ def pivoted_cholesky(points: Float[np.ndarray, "n d"], steps: int, choose: Choic
     return Landmarks(np.array(chosen), rows[: len(chosen), chosen].T, np.array(at))
 
 
-def landmark_attention(
-    query: Float[np.ndarray, "n d"],
-    key: Float[np.ndarray, "l d"],
-    value: Float[np.ndarray, "l d_v"],
-    landmarks: Landmarks,
-    sizes: tuple[int, ...],
-) -> Iterator[tuple[Float[np.ndarray, "n d_v"], Float[np.ndarray, "n 1"]]]:
-    """Output and normaliser for each R: h(x, S) W [V, 1], W = h(S, S)^-1 h(S, Y), h = exp(x.y) for scaled x and y.
+@dataclass(frozen=True)
+class LandmarkSummary:
+    """K(x, y_j) = h(x, S) h(S, S)^-1 h(S, y_j), h = exp(x.y) for scaled x and y, through the landmarks S (r, d).
 
-    With g(y, y') = exp(-|y - y'|^2/2) = F F^T on the landmarks, W = exp(-|S|^2/2) F^-T F^-1 g(S, Y) exp(|Y|^2/2), and
-    F^-1 g(S, Y) of every smaller R is in its first rows. For y in S the column of W is known, a unit vector: left out
-    of the products it loses no digits, so with all keys as landmarks the attention is exact.
+    With g(y, y') = exp(-|y - y'|^2/2) = F F^T on the landmarks, the row of weights of y_j is W_j = exp(-|S|^2/2) F^-T
+    F^-1 g(S, y_j) exp(|y_j|^2/2); for y_j in S it is a unit vector. coefficients: sum_j W_j [v_j, 1], (r, d_v + 1).
     """
-    chosen, factor, _ = landmarks
+
+    tokens: Tokens
+    chosen: np.ndarray
+    factor: Float[np.ndarray, "r r"]
+    coefficients: Float[np.ndarray, "r columns"]
+
+    @property
+    def points(self) -> Float[np.ndarray, "r d"]:
+        """The landmarks."""
+        return self.tokens.key[self.chosen]
+
+    def sums(self, queries: Queries) -> Accumulator:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return accumulate(None, Features(None, queries.query @ self.points.T), self.coefficients)
+
+    def kernel(self, queries: Queries, keys: slice) -> Features:
+        key, points = self.tokens.key[keys], self.points
+        columns = scipy.linalg.solve_triangular(self.factor, gaussian_kernel(points, key), lower=True)
+        columns = scipy.linalg.solve_triangular(self.factor.T, columns)
+        logits = queries.query @ points.T - half_squared_norm(points)[:, 0]
+        peak = np.max(logits, axis=-1, keepdims=True)
+        values = np.exp(logits - peak) @ columns
+        log_scale = peak + half_squared_norm(key)[:, 0]
+        own = np.isin(np.arange(self.tokens.length)[keys], self.chosen)
+        exact = queries.query @ key.T
+        return Features(np.where(own, 1.0, values), np.where(own, exact, log_scale))
+
+
+def landmark_summaries(tokens: Tokens, landmarks: Landmarks, sizes: tuple[int, ...]) -> Iterator[LandmarkSummary]:
+    """One summary of keys (l, d) and values (l, d_v) for each R.
+
+    F^-1 g(S, Y) of every smaller R is in its first rows. The columns of W of landmarks are known: left out of the
+    products they lose no digits, so with all keys as landmarks the attention is exact.
+    """
+    (key, value), (chosen, factor, _) = tokens, landmarks
     points, right, half_norms = key[chosen], with_ones(value), half_squared_norm(key)
     weighted = np.exp(half_norms - np.max(half_norms)) * right
     own, weighted[chosen] = weighted[chosen], 0.0
@@ -84,8 +114,4 @@ def landmark_attention(
             # where the |y|^2/2 of keys differ by more than 700, the smallest have been lost in the products above
             coefficients *= np.exp(np.minimum(np.max(half_norms) - half_norms[chosen[:r]], 700.0))
             coefficients += right[chosen[:r]]
-            found = [
-                quotient(accumulate(None, Features(None, query[rows] @ points[:r].T), coefficients))
-                for rows in tiles(len(query), r, query)
-            ]
-        yield np.concatenate([output for output, _ in found]), np.concatenate([normaliser for _, normaliser in found])
+        yield LandmarkSummary(tokens, chosen[:r], factor[:r, :r], coefficients)

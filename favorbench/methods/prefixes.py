@@ -49,7 +49,7 @@ class Prefix(Summarising):
         if not isinstance(self.wrapped, FeatureMap | Summarising):
             raise ScenarioError(
                 f"{label(self.wrapped)} has no sums over keys that exact ones could be added to; allowed inside "
-                f"{self.prefix}: maps, clusters, multipole, nystrom, sampled-keys"
+                f"{self.prefix}: maps, clusters, multipole, nystrom, wildcat, sampled-keys, eva"
             )
         get_sampler(self.law)
 
@@ -75,6 +75,9 @@ class Prefix(Summarising):
 
     def num_features(self, size: int, head_dim: int) -> int:
         return self.inner.num_features(size, head_dim)
+
+    def recent(self, size: int) -> int:
+        return max(self.last, self.inner.recent(size))
 
     def width(self, size: int, length: int) -> int:
         return self.inner.width(size, length)

@@ -82,9 +82,17 @@ class Summarising(Method):
         """Numbers that stand for a key in the kernel estimate, or keys and centres that stand for all."""
         return size
 
+    def features_kept(self, summary: Summary, size: int, head_dim: int) -> int:
+        """``num_features`` of one summary, where it follows from the keys how many there are."""
+        return self.num_features(size, head_dim)
+
     #: Of the keys, the first so many and the last so many before a query are exact where attention is causal.
     first: int = 0
     last: int = 0
+
+    def recent(self, size: int) -> int:
+        """``last`` at this size."""
+        return self.last
 
     def pair_work(self, shape: Shape, size: int) -> float:
         """Multiplications of the kernel estimate itself for n queries and l keys in a row."""
@@ -96,15 +104,17 @@ class Summarising(Method):
 
     def answers(self, question: Question, sizes: tuple[int, ...], streams: Streams) -> Iterator[Answer]:
         tokens, queries = Tokens(question.key, question.value), Queries(question.query, question.positions)
+        xp, d = array_namespace(question.query), question.query.shape[-1]
         if question.causal:
-            found = (self._causal(tokens, queries, size, streams) for size in sizes)
+            found = ((self._causal(tokens, queries, size, streams), self.num_features(size, d)) for size in sizes)
         else:
             each = zip(self.summaries(tokens, queries, sizes, streams), sizes, strict=True)
-            found = (self._whole(summary, tokens, queries, size) for summary, size in each)
-        xp = array_namespace(question.query)
-        for size, parts in zip(sizes, found, strict=True):
+            found = (
+                (self._whole(summary, tokens, queries, size), self.features_kept(summary, size, d))
+                for summary, size in each
+            )
+        for size, (parts, features) in zip(sizes, found, strict=True):
             outputs, normalisers = zip(*map(quotient, parts), strict=True)
-            features = self.num_features(size, question.query.shape[-1])
             yield Answer(size, features, xp.concat(outputs, axis=-2), xp.concat(normalisers, axis=-2))
 
     def _whole(self, summary: Summary, tokens: Tokens, queries: Queries, size: int) -> Iterator[Accumulator]:
@@ -119,7 +129,7 @@ class Summarising(Method):
         state, summary, known = self.growing(rest, size, streams), None, self.first
         for chunk in chunks(tokens.length):
             rows = slice(*(int(i) for i in np.searchsorted(positions, (chunk.start, chunk.stop))))
-            past = chunk.start - max(0, self.last - 1)  # before every window of the chunk
+            past = chunk.start - max(0, self.recent(size) - 1)  # before every window of the chunk
             if past > known:
                 summary, known = state.extend(past - self.first), past
             if rows.start == rows.stop:
