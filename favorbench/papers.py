@@ -156,6 +156,10 @@ PAPERS: tuple[Paper, ...] = (
         "Orthogonal Random Features: Explicit Forms and Sharp Inequalities", "TMLR", "2310.07370",
     ),
     Paper(
+        "zheng2023", "Zheng et al. 2023", "Zheng, Lin and Yuan, Jianbo and Wang, Chong and Kong, Lingpeng",
+        "Efficient Attention via Control Variates", "ICLR 2023", "2302.04542",
+    ),
+    Paper(
         "reid2024", "Reid et al. 2024",
         "Reid, Isaac and Markou, Stratis and Choromanski, Krzysztof and Turner, Richard E. and Weller, Adrian",
         "Variance-Reducing Couplings for Random Features", "ICLR 2025", "2405.16541",

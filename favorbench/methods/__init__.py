@@ -9,6 +9,7 @@ from favorbench.maps import MAPS, FeatureMap
 from favorbench.maps import TRANSFORMS as MAP_TRANSFORMS
 from favorbench.methods.base import Answer, Method, Question, Shape
 from favorbench.methods.clusters import Clusters
+from favorbench.methods.eva import Eva
 from favorbench.methods.function import Function
 from favorbench.methods.lara import Lara
 from favorbench.methods.monarch import Monarch
@@ -20,7 +21,9 @@ from favorbench.methods.sampled import SampledKeys
 from favorbench.methods.thinformer import Thinformer
 from favorbench.registry import build
 
-METHODS: tuple[type[Method], ...] = (Clusters, Multipole, Nystrom, WildCat, Nystromformer, Monarch, Lara, Thinformer)
+METHODS: tuple[type[Method], ...] = (
+    Clusters, Multipole, Nystrom, WildCat, Nystromformer, Monarch, Lara, Thinformer, Eva,
+)  # fmt: skip
 
 #: ``prefix(number):method`` and ``prefix(number):map``, a user's too; they nest.
 PREFIXES: tuple[type[Prefix], ...] = (Sinks, Window, Top)
