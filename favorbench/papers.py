@@ -156,8 +156,18 @@ PAPERS: tuple[Paper, ...] = (
         "Orthogonal Random Features: Explicit Forms and Sharp Inequalities", "TMLR", "2310.07370",
     ),
     Paper(
+        "zandieh2023", "Zandieh et al. 2023",
+        "Zandieh, Amir and Han, Insu and Daliri, Majid and Karbasi, Amin",
+        "KDEformer: Accelerating Transformers via Kernel Density Estimation", "ICML 2023", "2302.02451",
+    ),
+    Paper(
         "zheng2023", "Zheng et al. 2023", "Zheng, Lin and Yuan, Jianbo and Wang, Chong and Kong, Lingpeng",
         "Efficient Attention via Control Variates", "ICLR 2023", "2302.04542",
+    ),
+    Paper(
+        "han2024", "Han et al. 2024",
+        "Han, Insu and Jayaram, Rajesh and Karbasi, Amin and Mirrokni, Vahab and Woodruff, David P. and Zandieh, Amir",
+        "HyperAttention: Long-context Attention in Near-Linear Time", "ICLR 2024", "2310.05869",
     ),
     Paper(
         "reid2024", "Reid et al. 2024",

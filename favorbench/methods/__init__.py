@@ -11,6 +11,8 @@ from favorbench.methods.base import Answer, Method, Question, Shape
 from favorbench.methods.clusters import Clusters
 from favorbench.methods.eva import Eva
 from favorbench.methods.function import Function
+from favorbench.methods.hyperattention import HyperAttention
+from favorbench.methods.kdeformer import KDEformer
 from favorbench.methods.lara import Lara
 from favorbench.methods.monarch import Monarch
 from favorbench.methods.multipole import Multipole
@@ -22,7 +24,8 @@ from favorbench.methods.thinformer import Thinformer
 from favorbench.registry import build
 
 METHODS: tuple[type[Method], ...] = (
-    Clusters, Multipole, Nystrom, WildCat, Nystromformer, Monarch, Lara, Thinformer, Eva,
+    Clusters, Multipole, Nystrom, WildCat, Nystromformer, Monarch, Lara, Thinformer, Eva, HyperAttention,
+    KDEformer,
 )  # fmt: skip
 
 #: ``prefix(number):method`` and ``prefix(number):map``, a user's too; they nest.

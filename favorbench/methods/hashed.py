@@ -1,0 +1,119 @@
+"""Methods that sort queries and keys by a hash: a block of like keys exactly, and a sample of all others."""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from favorbench.methods.base import Answer, Method, Question, Shape
+from favorbench.methods.segments import Segments
+from favorbench.methods.summaries import Tokens
+from favorbench.numerics.arrays import Array, Features, array_namespace, beside
+from favorbench.numerics.logsum import Accumulator, quotient, tiles, with_ones
+from favorbench.numerics.streams import Streams
+from favorbench.parameters import check_between, check_whole
+
+
+class Sampled(NamedTuple):
+    """Which keys, (..., s), and the log of what each stands for, (..., s)."""
+
+    index: Array
+    log_weight: Array
+
+
+def angular_hash(x: Array, directions: Array) -> Array:
+    """The bucket (..., n) of each row (..., n, d), from the signs of its products with directions (..., d, p).
+
+    The signs are bits of a Gray code, of which the bucket is the rank: neighbours differ in one sign.
+    """
+    xp = array_namespace(x)
+    bits = xp.astype(x @ directions > 0, xp.int64)
+    from_gray = xp.cumulative_sum(bits, axis=-1) % 2
+    places = beside(2 ** np.arange(bits.shape[-1] - 1, -1, -1), bits)
+    return xp.sum(from_gray * places, axis=-1)
+
+
+@dataclass(frozen=True)
+class Hashed(Method):
+    """Of m, a share ``block`` are the keys of the query's block, attended exactly; the rest are sampled among all keys.
+
+    Queries and keys are sorted by their buckets under one angular hash of ``projections`` signs, and cut into as many
+    blocks each. One softmax over x.y_j for the block, and x.y_s + log(weight_s) for samples s outside of it.
+    """
+
+    block: float = 0.25
+    projections: int = 7
+    convex: ClassVar[bool] = True
+    unbiased: ClassVar[bool] = True
+    permutation_invariant: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_between("block", self.block, 0, 1)
+        check_whole("projections", self.projections, 1, 30)
+
+    @abstractmethod
+    def sampled(self, tokens: Tokens, counts: tuple[int, ...], streams: Streams) -> Iterator[Sampled]:
+        """So many keys for each count (increasing)."""
+
+    def exact_keys(self, size: int) -> int:
+        """Keys in a block, at most; the rest of the size are samples."""
+        return max(1, min(round(self.block * size), size - 1))
+
+    def multiplications(self, shape: Shape, size: int) -> float:
+        """The hash of all tokens, blocks of nearly equal length, and the samples."""
+        exact = self.exact_keys(size)
+        blocks = -(-shape.l // exact)
+        queries = blocks * -(-shape.n // blocks)
+        pairs = float(queries * (-(-shape.l // blocks) + size - exact))
+        return float((shape.n + shape.l) * shape.d * self.projections) + pairs * (shape.d + shape.d_v)
+
+    def answers(self, question: Question, sizes: tuple[int, ...], streams: Streams) -> Iterator[Answer]:
+        query, tokens = question.query, Tokens(question.key, question.value)
+        xp, d = array_namespace(query), query.shape[-1]
+        directions = streams.draw(lambda rng: rng.standard_normal((d, self.projections)))
+        directions = xp.astype(directions, query.dtype, copy=False)
+        orders = [xp.argsort(angular_hash(x, directions), axis=-1, stable=True) for x in (query, tokens.key)]
+        counts = tuple(size - self.exact_keys(size) for size in sizes)
+        for size, sample in zip(sizes, self.sampled(tokens, counts, streams), strict=True):
+            blocks = min(-(-tokens.length // self.exact_keys(size)), query.shape[-2])
+            yield Answer(size, size, *_answered(query, tokens, orders, blocks, sample))
+
+
+def _answered(query: Array, tokens: Tokens, orders: list[Array], blocks: int, sample: Sampled) -> tuple[Array, Array]:
+    """Output and normaliser, block by block in the order of the hash and back in their own."""
+    xp, (of_query, of_key) = array_namespace(query), orders
+    rows, columns = Segments.of(query.shape[-2], blocks), Segments.of(tokens.length, blocks)
+    asked = rows.rows(xp.take_along_axis(query, of_query[..., None], axis=-2))
+    key, value = (columns.rows(xp.take_along_axis(a, of_key[..., None], axis=-2)) for a in tokens)
+    drawn = Tokens(*(xp.take_along_axis(a, sample.index[..., None], axis=-2) for a in tokens))
+    block_at = beside(np.repeat(np.arange(blocks), np.sum(~columns.padding, axis=-1)), of_key)
+    block_of = xp.take(block_at, xp.reshape(xp.argsort(of_key, axis=-1), (-1,)))
+    block_of = xp.take_along_axis(xp.reshape(block_of, of_key.shape), sample.index, axis=-1)
+    found = []
+    for some in tiles(blocks, rows.places.shape[-1] * (columns.places.shape[-1] + drawn.length), query):
+        near = asked[..., some, :, :] @ xp.matrix_transpose(key[..., some, :, :])
+        near = xp.where(beside(columns.padding[some, None, :], near), xp.full_like(near, -xp.inf), near)
+        far = asked[..., some, :, :] @ xp.matrix_transpose(drawn.key)[..., None, :, :]
+        far = far + sample.log_weight[..., None, None, :]
+        inside = block_of[..., None, None, :] == beside(np.arange(blocks)[some, None, None], block_of)
+        far = xp.where(inside, xp.full_like(far, -xp.inf), far)
+        peak = xp.max(near, axis=-1, keepdims=True)
+        if drawn.length:
+            peak = xp.maximum(peak, xp.max(far, axis=-1, keepdims=True))
+        total = Features(None, near).relative_to(peak) @ with_ones(value[..., some, :, :])
+        total = total + Features(None, far).relative_to(peak) @ with_ones(drawn.value)[..., None, :, :]
+        found.append(Accumulator(peak, total))
+    return tuple(
+        _in_order(xp.concat(parts, axis=-3), rows, of_query)
+        for parts in zip(*map(quotient, found), strict=True)
+    )  # fmt: skip
+
+
+def _in_order(parts: Array, rows: Segments, order: Array) -> Array:
+    """Rows (..., n, c) in their own order, from those in parts."""
+    xp = array_namespace(parts)
+    flat = xp.reshape(parts, (*parts.shape[:-3], -1, parts.shape[-1]))
+    flat = xp.take(flat, beside(np.flatnonzero(~rows.padding), parts), axis=-2)
+    return xp.take_along_axis(flat, xp.argsort(order, axis=-1)[..., None], axis=-2)
