@@ -38,8 +38,14 @@ def bibtex(what: str) -> str:
 def _with_references(what: str) -> list[dict[str, Any]]:
     found = records(what)
     if "reference" not in found[0]:
-        raise ScenarioError(f"there are no papers behind {what}; behind maps, samplers and baselines there are")
+        raise ScenarioError(
+            f"there are no papers behind {what}; behind maps, samplers, methods and baselines there are"
+        )
     return found
+
+
+#: What methods claim: no answer depends on later keys; weights >= 0 that sum to 1; exact at size L; without bias.
+_METHOD_CLAIMS = ("causal_safe", "convex", "exact_at_full_size", "unbiased")
 
 
 def _maps() -> list[dict[str, Any]]:
@@ -86,6 +92,28 @@ def _samplers() -> list[dict[str, Any]]:
         for transform in TRANSFORMS
     ]
     return members + transforms
+
+
+def _methods() -> list[dict[str, Any]]:
+    from dataclasses import fields
+
+    from favorbench.methods import METHODS, PREFIXES
+
+    def claims(member: Any) -> dict[str, str]:
+        return {name: _yes(getattr(member, name)) for name in _METHOD_CLAIMS}
+
+    members = [
+        {"name": member.name, "description": member.description, **claims(member), "reference": member.reference}
+        for member in (cls() for cls in METHODS)
+    ]
+    prefixes = [
+        dict.fromkeys(members[0], "as METHOD")
+        | {"name": f"{prefix.prefix}({fields(prefix)[1].name}):METHOD", "description": prefix.description}
+        | {name: _yes(own) for name in _METHOD_CLAIMS if isinstance(own := vars(prefix).get(name), bool)}
+        | {"reference": prefix.reference}
+        for prefix in PREFIXES
+    ]
+    return members + prefixes
 
 
 def _inputs() -> list[dict[str, Any]]:
@@ -135,6 +163,7 @@ def _yes(value: bool) -> str:
 FAMILIES: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "maps": _maps,
     "samplers": _samplers,
+    "methods": _methods,
     "inputs": _inputs,
     "scenarios": _scenarios,
     "metrics": _metrics,

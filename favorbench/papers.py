@@ -1,4 +1,4 @@
-"""The papers behind the maps, samplers and baselines: for ``favorbench list maps --papers`` and BibTeX."""
+"""The papers behind the maps, samplers, methods and baselines: for ``favorbench list maps --papers`` and BibTeX."""
 
 from typing import NamedTuple
 
@@ -123,6 +123,11 @@ PAPERS: tuple[Paper, ...] = (
         "2102.03902",
     ),
     Paper(
+        "chen2021", "Chen et al. 2021",
+        "Chen, Beidi and Dao, Tri and Winsor, Eric and Song, Zhao and Rudra, Atri and R{\\'e}, Christopher",
+        "Scatterbrain: Unifying Sparse and Low-rank Attention Approximation", "NeurIPS 34", "2110.15343",
+    ),
+    Paper(
         "choromanski2022", "Choromanski et al. 2022",
         "Choromanski, Krzysztof and Chen, Haoxian and Lin, Han and Ma, Yuanzhe and Sehanobish, Arijit and Jain, "
         "Deepali and Ryoo, Michael S. and Varley, Jake and Zeng, Andy and Likhosherstov, Valerii and "
@@ -150,6 +155,11 @@ PAPERS: tuple[Paper, ...] = (
         "reid2023", "Reid et al. 2023",
         "Reid, Isaac and Choromanski, Krzysztof and Likhosherstov, Valerii and Weller, Adrian",
         "Simplex Random Features", "ICML 2023", "2301.13856",
+    ),
+    Paper(
+        "xiao2023", "Xiao et al. 2023",
+        "Xiao, Guangxuan and Tian, Yuandong and Chen, Beidi and Han, Song and Lewis, Mike",
+        "Efficient Streaming Language Models with Attention Sinks", "ICLR 2024", "2309.17453",
     ),
     Paper(
         "demni2023", "Demni & Kadri 2023", "Demni, Nizar and Kadri, Hachem",
@@ -195,6 +205,12 @@ PAPERS: tuple[Paper, ...] = (
         "Yaras, Can and Xu, Alec S. and Abillama, Pierre and Lee, Changwoo and Balzano, Laura",
         "MonarchAttention: Zero-Shot Conversion to Fast, Hardware-Aware Structured Attention", "NeurIPS 2025",
         "2505.18698",
+    ),
+    Paper(
+        "hooper2025", "Hooper et al. 2025",
+        "Hooper, Coleman and Zhao, Sebastian and Manolache, Luca and Kim, Sehoon and Mahoney, Michael W. and Shao, "
+        "Yakun Sophia and Keutzer, Kurt and Gholami, Amir",
+        "Multipole Attention for Efficient Long Context Reasoning", "NeurIPS 2025", "2506.13059",
     ),
     Paper(
         "heinsen2026", "Heinsen & Kozachkov 2026", "Heinsen, Franz A. and Kozachkov, Leo",

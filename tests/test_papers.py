@@ -7,7 +7,7 @@ import pytest
 from favorbench.catalogue import bibtex, papers, records
 from favorbench.papers import PAPERS
 
-FAMILIES = ("maps", "samplers", "baselines")
+FAMILIES = ("maps", "samplers", "methods", "baselines")
 #: Where a reference is no paper: code, a tutorial, an identity.
 NO_PAPER = re.compile(r"-|first order|performer|tutorial|an identity")
 

@@ -10,7 +10,7 @@ from favorbench.cli.app import Json, app, echo, print_json
 @app.command("list")
 def list_(
     what: Annotated[
-        Literal["maps", "samplers", "inputs", "scenarios", "metrics", "baselines"],
+        Literal["maps", "samplers", "methods", "inputs", "scenarios", "metrics", "baselines"],
         typer.Argument(help="What to list.", show_default=False),
     ],
     with_papers: Annotated[bool, typer.Option("--papers", help="The papers behind each.")] = False,

@@ -69,7 +69,8 @@ class Multipole(Centred):
 class MultipoleSummary:
     """K(x, y_j) = exp(x.y_j) for the keys of the cells that are near to x, exp(x.c) for others, with c their mean.
 
-    sorted: the keys cell by cell, and [value, 1] of each; starts: where each cell begins among them, and their number at the end.
+    sorted: the keys cell by cell, and [value, 1] of each; starts: where each cell begins among them, and their number
+    at the end.
     """
 
     tokens: Tokens
