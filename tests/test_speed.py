@@ -66,10 +66,37 @@ def test_exact_attention_is_quadratic_and_linear_attention_linear():
     assert json.loads(json.dumps(found.as_dict()))["where"] == "NumPy, one core"
 
 
+def first_keys(query, key, value, size, rng):
+    return np.tile(np.mean(value[:size], axis=0), (len(query), 1))
+
+
+def test_methods_are_timed_beside_maps():
+    methods = ["clusters", "sinks(4):positive", "nystrom", f"{__name__}:first_keys"]
+    found = speed.study(["phase"], [8, 16], [64, 128], 8, 3, methods=methods)
+    names = [c.method for c in found.crossovers if not c.method.startswith("exact")]
+    labels = ["phase", "clusters", "sinks(n=4):positive", "nystrom", "first_keys"]
+    assert names == [f"{name}, R = {size}" for name in labels for size in (8, 16)]
+    assert all(0 < timing.low <= timing.seconds for timing in found.timings)
+    with pytest.raises(ScenarioError, match="size 256 given, allowed: at most the 64 keys"):
+        speed.study(["phase"], [256], [64, 512], 8, 3, methods=["clusters"])
+    assert "unknown method 'clustres' (did you mean 'clusters'?)" in refused("speed", "--methods", "clustres")
+
+
+def test_a_users_function_is_asked_once_for_each_time(monkeypatch):
+    """A sweep asks it a second time, for its weights."""
+    asked = []
+    monkeypatch.setattr(f"{__name__}.first_keys", lambda q, k, v, size, rng: asked.append(size))
+    name, (size, call) = speed._call_of_method((speed.get_method(f"{__name__}:first_keys"), 4))
+    call(*np.zeros((3, 8, 2)))
+    assert asked == [4] and size == 4 and name.endswith("R = 4")
+
+
 @pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
 def test_torch_is_timed_against_its_own_fused_attention():
     found = speed.study(["phase"], [8], [64, 128], 8, 3, Backend("torch", "cpu"), "float32")
     assert [c.method for c in found.crossovers] == ["exact", "exact, torch SDPA", "phase, R = 8"]
+    timed = speed.study(["phase"], [8], [64, 128], 8, 3, Backend("torch", "cpu"), "float32", methods=["clusters"])
+    assert timed.crossovers[-1].method == "clusters, R = 8"
     assert found.dtype == "float32" and found.of("phase, R = 8")[0].memory_bytes is None
 
 

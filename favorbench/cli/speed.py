@@ -13,6 +13,7 @@ from favorbench.errors import ScenarioError
 @app.command()
 def speed(
     maps: Annotated[str, typer.Option(help="Feature maps.")] = "positive,trig",
+    methods: Annotated[str | None, typer.Option(help="Other estimators, e.g. clusters,multipole.")] = None,
     num_projections: Annotated[str, typer.Option("-R", "--num-projections", help="R.")] = "64,256",
     seq_len: Annotated[str, typer.Option("-L", "--seq-len", help="Lengths.")] = "256,512,1024,2048,4096,8192,16384",
     head_dim: Annotated[int, typer.Option("-d", "--head-dim", min=1, max=4096, help="Head dimension.")] = 64,
@@ -25,7 +26,7 @@ def speed(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """From which L on is linear attention faster?
+    """From which L on is linear attention, or a method, faster?
 
     Exact attention (in tiles; torch's fused one too where torch is installed) against linear attention for each map
     and R, on one core or one GPU: times, memory, fitted slopes and the crossover, as a table and a figure.
@@ -41,7 +42,8 @@ def speed(
     check_device(device)
     sizes, lengths = numbers("-R", num_projections, int, 1, 1 << 20), numbers("-L", seq_len, int, 1, 1 << 24)
     with console.progress("speed", quiet) as report:
-        found = study(split_list(maps), sizes, lengths, head_dim, repeats, Backend(backend, device), dtype, report)
+        where, others = Backend(backend, device), split_list(methods) if methods else []
+        found = study(split_list(maps), sizes, lengths, head_dim, repeats, where, dtype, report, others)
     files = speed_figure.draw(found, "speed", out)
     if as_json:
         print_json(found.as_dict() | {"files": files})

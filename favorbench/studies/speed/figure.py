@@ -1,4 +1,4 @@
-"""Time against L, log-log: exact attention, linear attention for each map and R, and where they cross."""
+"""Time against L, log-log: exact attention, each map and method at each R, and where they cross."""
 
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,8 @@ def draw(study: SpeedStudy, name: str, directory: Path) -> list[Path]:
         ax.set_ylabel("seconds")
         caption = (
             f"{study.where}, {study.dtype}, d = {study.head_dim}, one head: median of {study.repeats} runs taken in "
-            f"turns, band: {interval_name(study.repeats)}. Dotted: the length from which linear attention is faster "
-            "than the faster exact one."
+            f"turns, band: {interval_name(study.repeats)}. Dotted: the length from which what is not exact is "
+            "faster than the faster exact one."
         )
         style.finish(figure, [ax], caption)
         return style.save(figure, directory, name, data)

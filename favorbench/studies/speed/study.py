@@ -1,4 +1,5 @@
-"""From which length on linear attention is faster: it and exact attention timed side by side, on one core or GPU."""
+"""From which length on linear attention is faster: it, methods and exact attention timed side by side, on one core or
+GPU."""
 
 import itertools
 import math
@@ -15,6 +16,9 @@ from favorbench.attention.linear import linear_attention, sample_omega
 from favorbench.formats import plain
 from favorbench.inputs import Head, get_input
 from favorbench.maps import FeatureMap, Sample, get_map
+from favorbench.methods import Method, Shape, get_method
+from favorbench.methods.attention import method_attention
+from favorbench.methods.function import Function
 from favorbench.numerics.arrays import Array
 from favorbench.numerics.backend import Backend
 from favorbench.numerics.machine import check_memory, one_core
@@ -97,17 +101,23 @@ def study(
     backend: Backend | None = None,
     dtype: str = "float64",
     progress: Progress | None = None,
+    methods: Sequence[str] = (),
 ) -> SpeedStudy:
-    """Time exact attention and linear attention of every map and R at every length, in turns, ``repeats`` times each.
+    """Time exact attention, and every map and method at every R and length, in turns, ``repeats`` times each.
 
-    One head, N(0, I) inputs, orthogonal projections. Raises ScenarioError for what is unknown or not to be had.
+    One head, N(0, I) inputs. Projections are orthogonal, and drawn before; what methods choose they choose for each
+    sequence, so it is timed. Raises ScenarioError for what is unknown or not to be had.
     """
     backend = backend or Backend()
     backend.check([dtype])
     measured = [(m, r) for m in map(get_map, maps) for r in (sizes[:1] if m.randomness == "none" else sizes)]
+    asked = [(m, r) for m in map(get_method, methods) for r in (sizes if m.every_size else sizes[-1:])]
+    for method, size in asked:
+        method.check((size,), Shape(min(lengths), min(lengths), head_dim, head_dim))
     _check_memory(measured, lengths, head_dim, backend, dtype)
-    methods = dict(_methods(measured, head_dim, backend, dtype))
-    seconds: dict[tuple[str, int], list[float]] = {key: [] for key in itertools.product(methods, lengths)}
+    _check_methods_memory(asked, max(lengths), head_dim)
+    calls = dict([*_calls(measured, head_dim, backend, dtype), *map(_call_of_method, asked)])
+    seconds: dict[tuple[str, int], list[float]] = {key: [] for key in itertools.product(calls, lengths)}
     memory: dict[tuple[str, int], int | None] = {}
     total, done = len(seconds) * (repeats + 1), itertools.count()
     with one_core(), backend.precision(dtype), np.errstate(all="ignore"):
@@ -116,7 +126,7 @@ def study(
             for (name, length), times in seconds.items():
                 if progress:
                     progress(next(done), total)
-                call, arrays = methods[name][1], inputs[length]
+                call, arrays = calls[name][1], inputs[length]
                 if repeat == 0:  # warms up, too
                     memory[name, length] = _peak_memory(call, arrays, backend, name)
                 else:
@@ -125,7 +135,7 @@ def study(
     for (name, length), times in seconds.items():
         low, high, _ = median_interval(np.array(times))
         median = statistics.median(times)
-        timings.append(Timing(name, methods[name][0], length, median, low, high, memory[name, length]))
+        timings.append(Timing(name, calls[name][0], length, median, low, high, memory[name, length]))
     found = SpeedStudy(tuple(timings), (), head_dim, dtype, repeats, backend.describe())
     return found._replace(crossovers=tuple(_crossovers(found)))
 
@@ -150,7 +160,25 @@ def _check_memory(
     )
 
 
-def _methods(
+def _check_methods_memory(asked: Sequence[tuple[Method, int]], length: int, head_dim: int) -> None:
+    """Raise ScenarioError where what a method keeps is not to be had."""
+    shape = Shape(length, length, head_dim, head_dim)
+    for method, size in asked:
+        advice = "use a smaller `seq_len` or `num_projections`"
+        check_memory(8 * method.matrix_entries(shape, size), f"{label(method)} at `seq_len` {length}", advice)
+
+
+def _call_of_method(asked: tuple[Method, int]) -> tuple[str, tuple[int, Callable[..., object]]]:
+    """Name, R, and the function of (query, key, value): a user's own function itself, as sweeps ask it twice."""
+    method, size = asked
+    shown = size if method.every_size else 0
+    name = f"{label(method)}, R = {size}" if shown else label(method)
+    if isinstance(method, Function):
+        return name, (shown, lambda q, k, v: method.function(q, k, v, size, np.random.default_rng(0)))
+    return name, (shown, lambda q, k, v: method_attention(q, k, v, method, size))
+
+
+def _calls(
     measured: Sequence[tuple[FeatureMap, int]], head_dim: int, backend: Backend, dtype: str
 ) -> Iterator[tuple[str, tuple[int, Callable[..., object]]]]:
     """Name, R, and the function of (query, key, value)."""
