@@ -54,6 +54,21 @@ def test_rank_prints_groups():
     assert "--metric" in refused("rank", "run", "--metric", "mze")
 
 
+def test_a_budget_of_cost_is_said_so_that_a_newcomer_understands_it():
+    arguments = [*SMALL[:2], "--methods", "clusters,sinks(2):clusters", "-R", "4,8", *SMALL[4:], "--trials", "12"]
+    code, out, _ = run("sweep", *arguments, "--budget", "cost", "--baselines", "sampled-keys,best-rank", "--out", "run")
+    assert code == 0 and "budget=4" in out and "budget=8" in out
+    assert "a budget of 8 are the multiplications of linear attention with 8 features" in out
+    assert "exact attention would need a budget of 12" in out  # 24 x 24 / (24 + 24)
+    assert "best-rank looks at every pair of a query and a key: a bound" in out
+    assert "At the cost of 8 features" in out and "has the least error" in out and "of uniform's" in out
+    assert "softmax over random keys at this cost (sampled-keys)" in out
+    ranked = run("rank", "run")[1]
+    assert "sinks(n=2):clusters" in ranked and "each estimator at its largest size" in ranked
+    code, out, _ = run("plot", "run")
+    assert {"run/figures/error-vs-cost.png", "run/figures/maps.png"} <= set(out.split())
+
+
 def test_the_papers_behind_a_family():
     assert "Rethinking Attention with Performers" in run("list", "maps", "--papers", "--json")[1]
     assert "@misc{choromanski2021," in run("list", "maps", "--format", "bibtex")[1]
@@ -117,13 +132,13 @@ def test_plot_draws_every_run_below():
     assert all(Path(line).exists() for line in out.split())
 
 
-@pytest.mark.parametrize("what", ["maps", "samplers", "inputs", "scenarios", "metrics", "baselines"])
+@pytest.mark.parametrize("what", ["maps", "samplers", "methods", "inputs", "scenarios", "metrics", "baselines"])
 def test_list(what):
     code, out, _ = run("list", what)
     assert code == 0 and len(out.splitlines()) >= 4
 
 
-@pytest.mark.parametrize("what", ["maps", "samplers", "inputs", "scenarios", "metrics", "baselines"])
+@pytest.mark.parametrize("what", ["maps", "samplers", "methods", "inputs", "scenarios", "metrics", "baselines"])
 def test_a_list_fits_a_narrow_terminal(what):
     """Every column is there, and every name stands whole at the beginning of a line of each part."""
     from rich.console import Console
@@ -195,7 +210,7 @@ def test_debug_shows_the_traceback():
         st.tuples(
             st.sampled_from(
                 ["--maps", "--samplers", "-R", "-L", "-d", "--scale", "--value-scale", "--inputs", "--heads", "--dtype",
-                 "--baselines", "--budget", "--redraw", "--trials", "--seed"]
+                 "--baselines", "--methods", "--budget", "--redraw", "--trials", "--seed"]
             ),
             st.text(max_size=6)
             | st.sampled_from(["positive", "16", "0", "-1", "1e999", "nan", "a:b", ".npz", "(", "x(", "iid"]),
@@ -411,7 +426,7 @@ def test_every_key_of_a_scenario_has_its_flag():
 def test_families_are_those_of_the_catalogue():
     from favorbench.catalogue import FAMILIES
 
-    assert set(FAMILIES) == {"maps", "samplers", "inputs", "scenarios", "metrics", "baselines"}
+    assert set(FAMILIES) == {"maps", "samplers", "methods", "inputs", "scenarios", "metrics", "baselines"}
     for what in FAMILIES:
         assert json.loads(run("list", what, "--json")[1])[what]
 
@@ -444,8 +459,8 @@ def test_one_bad_run_does_not_stop_the_others():
 def test_a_budget_of_features_has_only_its_own_columns():
     arguments = [*SMALL[:2], "-R", "8,16", *SMALL[4:], "--budget", "features", "--out", "run"]
     out = run("sweep", *arguments)[1]
-    assert out.count("num_features=") == 2 and "num_features=8" in out and "num_features=16" in out
-    assert "num_features=1 " not in out and "Compared at equal num_features" in out
+    assert out.count("budget=") == 2 and "budget=8" in out and "budget=16" in out
+    assert "budget=1 " not in out and "Compared at equal num_features" in out
     assert run("plot", "run")[0] == 0
     data = pd.read_csv("run/figures/iid-vs-ortho.csv")
-    assert set(data[data["series"] == "uniform"]["num_features"]) == {8, 16}
+    assert set(data[data["series"] == "uniform"]["budget"]) == {8, 16}

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from favorbench.engine.study import Study
     from favorbench.results.results import Results
 
-MAX_TABLES = 12  # cells printed at the end of a sweep
+MAX_TABLES = 12  # cells printed at the end of a sweep; of more than heads.MANY heads none
 A_WHILE = 60.0  # seconds after which a user wants to know how many more
 
 
@@ -61,7 +61,7 @@ def sweep(
     ] = None,
     budget: Annotated[
         str | None,
-        typer.Option(help="What -R counts: projections, features, or cost, of a map of R features."),
+        typer.Option(help="What -R counts: projections, features, or cost: all may multiply as often as R features."),
     ] = None,
     redraw: Annotated[str | None, typer.Option(help="New inputs for each trial, or for each R.")] = None,
     trials: Annotated[str | None, typer.Option(help="Draws of every cell.", metavar="<int>")] = None,
@@ -82,10 +82,10 @@ def sweep(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure maps x samplers x R x L x d against exact attention.
+    """Measure maps x samplers x R x L x d, and methods, against exact attention.
 
-    Prints the MSE table. What is computed is saved at once: the same command again resumes. Lists with commas
-    multiply. Flags win over the scenario file.
+    Prints the MSE table; of several heads, a table over heads. What is computed is saved at once: the same command
+    again resumes. Lists with commas multiply. Flags win over the scenario file.
     """
     from favorbench.engine.scenario import Scenario, load_scenario
     from favorbench.engine.study import Study, default_directory
@@ -134,16 +134,22 @@ def _say_what_happened(results: "Results") -> None:
 
 def _print_tables(results: "Results") -> None:
     from favorbench import console
-    from favorbench.results import report, tables
+    from favorbench.results import heads, report, tables
 
     to = console.stdout()
-    shown = tables.cell_tables(results)
+    few = heads.without_many(results)
+    shown = tables.cell_tables(few)
     for one in shown[:MAX_TABLES]:
         console.show_table(to, one, "mse", tables.legend(results))
     if len(shown) > MAX_TABLES:
         to.print(f"{len(shown) - MAX_TABLES} more tables in {results.path}/summary.md\n", soft_wrap=not to.is_terminal)
-    for sentence in report.sentences(results):
+    for population in heads.populations(results):
+        rows, note = heads.shown(population, tables.size_axis(results)), heads.legend(results)
+        console.show_records(to, rows, heads.title(population), note)
+    for sentence in [*report.run_sentences(results), *report.cell_sentences(few)]:
         to.print(with_flags(sentence), soft_wrap=not to.is_terminal)
+    if len(few.summary) < len(results.summary):
+        to.print(f"Each head by itself: {results.path}/summary.md", soft_wrap=not to.is_terminal)
     to.print(f"Saved in {results.path}. Figures: favorbench plot {results.path}", soft_wrap=not to.is_terminal)
 
 
@@ -167,11 +173,13 @@ def _print_plan(study: "Study", path: Path, as_json: bool) -> None:
 
 
 def _as_json(results: "Results") -> dict[str, Any]:
+    from favorbench.results.heads import over_heads
     from favorbench.results.report import sentences
     from favorbench.results.tables import records
 
     return {
         "complete": results.manifest["complete"],
         "sentences": sentences(results),
+        "heads": records(over_heads(results)),
         "summary": records(results.summary),
     }

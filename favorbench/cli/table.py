@@ -1,10 +1,14 @@
 """favorbench table."""
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from favorbench.cli.app import Json, Metric, RunPath, app, check, echo, echo_data, print_json, say, warn_partial
+from favorbench.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from favorbench.results.results import Results
 
 
 @app.command()
@@ -12,6 +16,10 @@ def table(
     run: RunPath,
     by: Annotated[
         str | None, typer.Option(help="Axes, the last as columns, e.g. map,sampler,R.", show_default=False)
+    ] = None,
+    over: Annotated[
+        Literal["heads"] | None,
+        typer.Option(help="One table for all heads of an input: errors over those of uniform attention."),
     ] = None,
     metric: Metric = "mse",
     stat: Annotated[str, typer.Option(help="median, mean, std, q10, q90, min, max or n.")] = "median",
@@ -29,6 +37,11 @@ def table(
     check("--stat", stat, STATS)
     results = load(run)
     warn_partial(results)
+    if over:
+        if by or stat != "median":
+            raise ScenarioError("--over heads shows medians and quartiles of its own: leave --by and --stat out")
+        _over_heads(results, metric, "json" if as_json else format)
+        return
     if as_json or format in ("csv", "json"):
         axes = tables.parse_by(by) if by else [*tables.varying(results.trials), "map", "sampler", "num_projections"]
         long = tables.long_table(results, axes, metric, stat)
@@ -52,3 +65,27 @@ def table(
             echo(f"{title}{tables.markdown(one, metric)}\n{one.caption}. {tables.legend(results)}\n")
         else:
             echo(tables.latex(one, metric))
+
+
+def _over_heads(results: "Results", metric: str, format: str) -> None:
+    from favorbench import console
+    from favorbench.results import heads, tables
+
+    populations = heads.populations(results, metric)
+    if not populations:
+        raise ScenarioError(f"--over heads: {results.path} has no input with two heads or more")
+    if format == "csv":
+        echo_data(heads.over_heads(results, metric).to_csv(index=False))
+        return
+    if format == "json":
+        print_json(tables.records(heads.over_heads(results, metric)))
+        return
+    note = heads.legend(results)
+    for one in populations:
+        title, rows = heads.title(one, metric), heads.shown(one, tables.size_axis(results))
+        if format == "rich":
+            console.show_records(console.stdout(), rows, title, note)
+        elif format == "md":
+            echo(f"**{title}**\n\n{tables.rows_as_markdown(rows)}\n{note}\n")
+        else:
+            echo(tables.rows_as_latex(rows, title))

@@ -2,7 +2,7 @@
 
     results/<name>/manifest.json    what was asked, with what, when, complete or not
     results/<name>/trials/          part files, each written whole and renamed into place
-    results/<name>/summary.csv .md  the tables
+    results/<name>/summary.csv .md  the tables; summary-heads.csv where there are several heads
     results/<name>/figures/
 
 A killed run leaves whole parts only. One writer at a time, held by a lock the operating system frees.
@@ -263,7 +263,8 @@ def _refuse_foreign(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise StoreError(f"{path} is a file, not a directory; use another `out`")
     if path.is_dir() and not (path / "manifest.json").exists():
-        ours = {"trials", ".lock", "summary.csv", "summary.md", "figures"}  # a run whose raw trials were not kept
+        # Of a run whose raw trials were not kept:
+        ours = {"trials", ".lock", "summary.csv", "summary-heads.csv", "summary.md", "figures"}
         others = sorted(entry.name for entry in os.scandir(path) if entry.name not in ours)
         if _parts(path):
             raise StoreError(

@@ -40,7 +40,7 @@ class Ranked(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """The estimators of one cell from best to worst, each at its largest R."""
+    """The estimators of one cell from best to worst, each at its largest size."""
 
     title: str
     cell: pd.Series
@@ -88,7 +88,8 @@ def _by_draw(trials: pd.DataFrame, estimators: pd.DataFrame, metric: str) -> lis
     """The metric of each estimator, draw by draw."""
     keys = ["map", "sampler", "num_projections"]
     numbered = estimators[keys].reset_index(drop=True).reset_index(names="estimator")
-    errors = trials.merge(numbered, on=keys).pivot(index="draw", columns="estimator", values=metric)
+    once = trials.drop_duplicates(["draw", *keys])  # two budgets that come to one size
+    errors = once.merge(numbered, on=keys).pivot(index="draw", columns="estimator", values=metric)
     return [errors[i].to_numpy() for i in range(len(estimators))]
 
 
@@ -139,7 +140,7 @@ def shown(ranking: Ranking, metric: str) -> list[dict[str, str]]:
 
 def legend(ranking: Ranking) -> str:
     """What the letters mean, and whether so few draws can tell anything apart."""
-    text = f"{ranking.draws} draws, each at its largest R. "
+    text = f"{ranking.draws} draws, each estimator at its largest size. "
     if ranking.draws < ranking.draws_needed:
         return text + f"So few can tell no two estimators apart: use {ranking.draws_needed} trials or more."
     return text + (

@@ -1,4 +1,4 @@
-"""What a run says in words: a sentence for each cell, and summary.csv and summary.md."""
+"""What a run says in words: a sentence for many heads and for each cell, and summary.csv and summary.md."""
 
 import math
 
@@ -6,13 +6,15 @@ import pandas as pd
 
 from favorbench.engine.columns import CELL, describe_cell
 from favorbench.files import write_text
-from favorbench.formats import HEADINGS, printable
+from favorbench.formats import printable
 from favorbench.metrics import METRICS
+from favorbench.results import heads
 from favorbench.results.ranking import legend as ranking_legend
 from favorbench.results.ranking import rankings, shown
 from favorbench.results.results import Results
-from favorbench.results.summary import estimator_name, rows_of
+from favorbench.results.summary import compared, estimator_name, is_oracle, rows_of
 from favorbench.results.tables import (
+    at_size,
     cell_tables,
     legend,
     markdown,
@@ -25,10 +27,13 @@ from favorbench.statistics import compare, fewest_draws, holm, verdict
 
 
 def markdown_report(results: Results) -> str:
-    """summary.md: sentences, a ranking of every cell where features are equal, then the table of every cell."""
+    """summary.md: sentences, tables over heads, rankings where features or cost are equal, the table of every cell."""
     scenario = results.scenario
     lines = [f"# {scenario.name}", ""] + ([scenario.title, ""] if scenario.title else [])
     lines += [f"* {sentence}" for sentence in sentences(results)] + [""]
+    for population in heads.populations(results):
+        text = rows_as_markdown(heads.shown(population, size_axis(results)))
+        lines += [f"## {heads.title(population)}", "", text, heads.legend(results), ""]
     if scenario.budget != "projections":
         for one in rankings(results):
             text = rows_as_markdown(shown(one, "mse"))
@@ -39,8 +44,11 @@ def markdown_report(results: Results) -> str:
 
 
 def write_summary(results: Results) -> None:
-    """Write summary.csv and summary.md beside the trials. Raises StoreError."""
+    """Write summary.csv and summary.md beside the trials, and of several heads summary-heads.csv. Raises StoreError."""
     write_text(results.path / "summary.csv", _csv(results))
+    over_heads = heads.over_heads(results)
+    if len(over_heads):
+        write_text(results.path / "summary-heads.csv", over_heads.to_csv(index=False, float_format="%.6g"))
     write_text(results.path / "summary.md", printable(markdown_report(results), but="\n"))
 
 
@@ -58,63 +66,137 @@ def _csv(results: Results) -> str:
 
 
 def sentences(results: Results) -> list[str]:
-    """For each cell, in plain words: from which R a map beats uniform attention, and whether the sampler matters."""
+    """What a run says in plain words: over many heads, then of each cell."""
+    return [*run_sentences(results), *cell_sentences(results)]
+
+
+def run_sentences(results: Results) -> list[str]:
+    """Whether the run is complete, what was left of its inputs, and what holds over many heads."""
     found = []
     if not results.manifest["complete"]:
         done, draws = results.manifest["draws_done"], results.manifest["draws"]
         found.append(f"PARTIAL: {done} of {draws} draws; run the same sweep again to complete it.")
-    found += shortened_inputs(results)
+    return [*found, *shortened_inputs(results), *heads.sentences(results)]
+
+
+def cell_sentences(results: Results) -> list[str]:
+    """For each cell: the first to beat uniform attention, the least error, what random keys and samplers are worth."""
+    found = []
     for _, cell in results.summary.groupby(list(CELL), sort=False, dropna=False):
         trials = results.trials.merge(cell[list(CELL)].drop_duplicates(), on=list(CELL))
-        found.append(_cell_sentence(trials, cell, size_axis(results)))
+        found.append(_cell_sentence(trials, cell, results.scenario.budget, size_axis(results)))
     return found
 
 
-def _cell_sentence(trials: pd.DataFrame, cell: pd.DataFrame, axis: str) -> str:
-    maps = cell[cell["kind"] == "map"]
-    where, n = f"{describe_cell(cell.iloc[0])}:", int(maps["n"].min())
+def _cell_sentence(trials: pd.DataFrame, cell: pd.DataFrame, budget: str, axis: str) -> str:
+    estimators = compared(cell)
+    where, n = f"{describe_cell(cell.iloc[0])}:", int(estimators["n"].min())
+    least = _least(cell, budget, axis)
     needed = fewest_draws(int((cell["map"] != "uniform").sum()))
     if n < needed:
         few = "1 draw is" if n == 1 else f"{n} draws are"
-        return f"{where} {few} too few to compare with uniform attention; use {needed} trials or more."
-    return f"{where} {_first_to_win(maps, axis)}{_taylor_sentence(trials, cell, maps)}{_sampler_sentence(trials, axis)}"
+        return f"{where} {few} too few to compare with uniform attention; use {needed} trials or more.{least}"
+    parts = (
+        _first_to_win(estimators, budget, axis),
+        least,
+        _taylor_sentence(trials, cell, estimators),
+        _random_keys_sentence(trials, cell, budget, axis),
+        _sampler_sentence(trials, budget, axis),
+    )
+    return f"{where} {''.join(parts)}"
 
 
-def _first_to_win(maps: pd.DataFrame, axis: str) -> str:
-    """From which size on which map beats uniform attention; those without one are named by themselves."""
-    winning = maps[maps["versus_uniform"] == "better"]
-    unit, sizes = HEADINGS.get(axis, axis), maps[axis].dropna()
-    up_to = "" if sizes.empty else f" up to {sizes.max()}"
+def _first_to_win(estimators: pd.DataFrame, budget: str, axis: str) -> str:
+    """From which size on which estimator beats uniform attention; those without one are named by themselves."""
+    winning, sizes = estimators[estimators["versus_uniform"] == "better"], estimators[axis].dropna()
     if winning.empty:
-        text = f"no map detectably beats uniform attention (the mean of V) at any {unit}{up_to}"
-        return text + ("; all are detectably worse." if (maps["versus_uniform"] == "worse").all() else ".")
+        what = "map" if (estimators["kind"] == "map").all() else "estimator"
+        text = f"no {what} detectably beats uniform attention (the mean of V){_at_any(budget, sizes)}"
+        return text + ("; all are detectably worse." if (estimators["versus_uniform"] == "worse").all() else ".")
     sized, fixed = winning[winning[axis].notna()], winning[winning[axis].isna()]
     parts = []
     if len(sized):
-        first = sized[sized[axis] == sized[axis].min()]
-        parts.append(f"the first to beat uniform attention: {_named(first, maps)}, at {unit} = {sized[axis].min()}.")
+        least = sized[axis].min()
+        named = _named(sized[sized[axis] == least], estimators)
+        parts.append(f"the first to beat uniform attention: {named}, at {at_size(budget, least)}.")
     if len(fixed):
         features = {str(row["map"]): row["num_features"] for _, row in fixed.iterrows()}
         names = ", ".join(f"{name} ({count} features)" for name, count in features.items())
         parts.append(f"{'Also' if len(sized) else 'Beating uniform attention'}, without an R: {names}.")
-    never = sorted(set(maps["map"]) - set(winning["map"]))
-    parts += [f"Never,{up_to.replace(' up to ', f' up to {unit} = ')}: {', '.join(never)}."] if never else []
+    never = sorted(set(estimators["map"]) - set(winning["map"]))
+    up_to = "" if sizes.empty else f" up to {at_size(budget, sizes.max())}"
+    parts += [f"Never,{up_to}: {', '.join(never)}."] if never else []
     return " ".join(parts)
 
 
-def _named(chosen: pd.DataFrame, maps: pd.DataFrame) -> str:
+def _at_any(budget: str, sizes: pd.Series) -> str:
+    """ " at any R up to 64", or what the budget is."""
+    if budget == "projections":
+        return " at any R" + ("" if sizes.empty else f" up to {sizes.max()}")
+    return "" if sizes.empty else f" up to {at_size(budget, sizes.max())}"
+
+
+def _named(chosen: pd.DataFrame, estimators: pd.DataFrame) -> str:
     """The estimators chosen, or how many they are and which is the best of them."""
-    names = [estimator_name(row).replace(" / ", "/") for _, row in chosen.sort_values("mse_median").iterrows()]
+    names = [_short(row) for _, row in chosen.sort_values("mse_median").iterrows()]
     if len(names) <= 4:
         return ", ".join(names)
-    return f"{len(names)} of {len(maps[['map', 'sampler']].drop_duplicates())} estimators, {names[0]} best of them"
+    every = len(estimators[["map", "sampler"]].drop_duplicates())
+    return f"{len(names)} of {every} estimators, {names[0]} best of them"
 
 
-def _taylor_sentence(trials: pd.DataFrame, cell: pd.DataFrame, maps: pd.DataFrame) -> str:
+def _short(row: pd.Series) -> str:
+    return estimator_name(row).replace(" / ", "/")
+
+
+def _least(cell: pd.DataFrame, budget: str, axis: str) -> str:
+    """The estimator with the least error at the largest size, and the best map where it is none; no bounds."""
+    usable = compared(cell)
+    usable = usable[[not is_oracle(name) for name in usable["map"]]].sort_values("mse_median")
+    last = usable[(usable[axis] == usable[axis].max()) | usable[axis].isna()]
+    uniform = float(cell.loc[cell["map"] == "uniform", "mse_median"].iloc[0])
+    if last.empty or not uniform > 0:
+        return ""
+    best, maps = last.iloc[0], last[last["kind"] == "map"]
+    where = "Of all," if pd.isna(largest := usable[axis].max()) else f"At {at_size(budget, largest)}"
+    text = f" {where} {_short(best)} has the least error, {heads.number(best['mse_median'] / uniform)} of uniform's"
+    if best["kind"] != "map" and len(maps):
+        text += f"; the best map, {_short(maps.iloc[0])}, {heads.number(maps.iloc[0]['mse_median'] / uniform)}"
+    return text + "."
+
+
+def _random_keys_sentence(trials: pd.DataFrame, cell: pd.DataFrame, budget: str, axis: str) -> str:
+    """At the largest size, what is no better than softmax over a random sample of the keys: the fair trivial answer."""
+    if not (trials["map"] == "sampled-keys").any():
+        return ""
+    estimators = compared(cell)
+    largest = estimators[axis].max()
+    last = trials[(trials[axis] == largest) | trials[axis].isna()]
+    sampled = rows_of(last, "sampled-keys", None).set_index("draw")["mse"]
+    if pd.isna(largest) or sampled.empty:
+        return ""
+    chosen, found = estimators[(estimators[axis] == largest) | estimators[axis].isna()], []
+    for _, row in chosen.iterrows():
+        ours = rows_of(last, row["map"], row["sampler"]).set_index("draw")["mse"]
+        shared = ours.index.intersection(sampled.index)
+        found.append(compare(ours[shared].to_numpy(), sampled[shared].to_numpy()))
+    adjusted = holm([result.p_value for result in found])
+    beaten = [verdict(p, math.log(r.ratio or 1e-300)) == "better" for r, p in zip(found, adjusted, strict=True)]
+    keys = "random keys at this cost" if budget == "cost" else "as many random keys"
+    losing = [_short(row) for (_, row), better in zip(chosen.iterrows(), beaten, strict=True) if not better]
+    if not losing:
+        return f" All are better than softmax over {keys} (sampled-keys)."
+    if len(losing) == len(chosen):
+        return f" None is better than softmax over {keys} (sampled-keys)."
+    names = ", ".join(losing) if len(losing) <= 4 else f"{len(losing)} of {len(chosen)} estimators"
+    return f" No better than softmax over {keys} (sampled-keys): {names}."
+
+
+def _taylor_sentence(trials: pd.DataFrame, cell: pd.DataFrame, estimators: pd.DataFrame) -> str:
     """Where the linear Taylor map does better than the best of all estimators, that belongs beside it."""
     if "taylor-1" not in set(cell["map"]):
         return ""
-    best = maps.sort_values("mse_median").iloc[0]
+    best = estimators.sort_values("mse_median").iloc[0]
     ours = _errors(trials, best["map"], best["sampler"], best["num_projections"])
     taylor = _errors(trials, "taylor-1", None, None)
     shared = ours.index.intersection(taylor.index)
@@ -132,32 +214,31 @@ def _less(ratio: float) -> str:
     return f"{1 / ratio:.1f} times less" if ratio < 1 / 1.05 else "slightly less"
 
 
-def _sampler_sentence(trials: pd.DataFrame, axis: str) -> str:
-    """orthogonal against iid, paired by draw: a sign test for every map and R that has both, Holm over all."""
+def _sampler_sentence(trials: pd.DataFrame, budget: str, axis: str) -> str:
+    """orthogonal against iid, paired by draw: a sign test for every map and size that has both, Holm over all."""
     maps = trials[trials["kind"] == "map"]
     chosen = maps[maps["sampler"].isin(["iid", "orthogonal"])]
-    compared = []
-    for (name, size), rows in chosen.groupby(["map", "num_projections"], sort=False):
+    pairs = []
+    for (name, size), rows in chosen.groupby(["map", axis], sort=False):
         errors = {sampler: rows.set_index("draw")["mse"] for sampler, rows in rows.groupby("sampler")}
         if len(errors) == 2:
             a, b = errors["orthogonal"], errors["iid"]
-            shown = size if axis == "num_projections" else rows[axis].iloc[0]
             result = compare(a.to_numpy(), b[a.index].to_numpy())
-            compared.append((f"{name} at {HEADINGS.get(axis, axis)} = {shown}", result))
-    if not compared:
+            pairs.append((f"{name} at {at_size(budget, size)}", result))
+    if not pairs:
         return ""
-    adjusted = holm([result.p_value for _, result in compared])
-    judged = [verdict(p, math.log(r.ratio or 1e-300)) for (_, r), p in zip(compared, adjusted, strict=True)]
-    parts = []
+    adjusted = holm([result.p_value for _, result in pairs])
+    judged = [verdict(p, math.log(r.ratio or 1e-300)) for (_, r), p in zip(pairs, adjusted, strict=True)]
+    parts, at_any = [], " at any R" if budget == "projections" else ""
     for word in ("better", "worse"):
-        found = [text for (text, _), judgement in zip(compared, judged, strict=True) if judgement == word]
+        found = [text for (text, _), judgement in zip(pairs, judged, strict=True) if judgement == word]
         if found:
             parts.append(
-                f"{word} for {', '.join(found)}" if len(found) <= 3 else f"{word} in {len(found)} of {len(compared)}"
+                f"{word} for {', '.join(found)}" if len(found) <= 3 else f"{word} in {len(found)} of {len(pairs)}"
             )
-    return f" orthogonal against iid: {'; '.join(parts) or 'no detectable difference at any R'}."
+    return f" orthogonal against iid: {'; '.join(parts) or f'no detectable difference{at_any}'}."
 
 
 def _errors(trials: pd.DataFrame, name: str, sampler: object, size: object) -> pd.Series:
-    """The mse of one estimator at one R, by draw."""
-    return rows_of(trials, name, sampler, size).set_index("draw")["mse"]
+    """The mse of one estimator at one size, by draw."""
+    return rows_of(trials, name, sampler, size).drop_duplicates("draw").set_index("draw")["mse"]

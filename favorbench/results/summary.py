@@ -6,9 +6,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from favorbench.baselines import BASELINES
 from favorbench.engine.columns import CELL, ESTIMATOR, Labels
+from favorbench.methods import PREFIXES
 from favorbench.metrics import METRICS
+from favorbench.registry import split_list
 from favorbench.statistics import holm, median_interval, sign_test, verdict
+
+#: Kinds of rows that are compared with one another: baselines are what they are compared with.
+COMPARED = ("map", "method")
+
+#: Names of baselines and prefixes that look at every pair of a query and a key: bounds, not what one could use.
+ORACLES = {b.name for b in BASELINES if b.oracle is True} | {p.prefix for p in PREFIXES if p.oracle is True}
 
 STATS = {
     "median": lambda x: x.median(),
@@ -67,10 +76,23 @@ def _equal(column: pd.Series, value: Any) -> pd.Series:
 
 
 def at_largest(summary: pd.DataFrame) -> pd.DataFrame:
-    """Each map and baseline under each sampler at its largest R; what has none as it is."""
+    """Each estimator under each sampler at its largest size, once in each cell; what has none as it is.
+
+    Two budgets may come to one size, which is measured once and stands in two rows.
+    """
     sizes = summary["num_projections"].fillna(0)
     largest = sizes.groupby([summary["map"], summary["sampler"]], dropna=False).transform("max")
-    return summary[sizes == largest]
+    return summary[sizes == largest].drop_duplicates([*CELL, "map", "sampler"], keep="last")
+
+
+def compared(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of maps and methods."""
+    return frame[frame["kind"].isin(COMPARED)]
+
+
+def is_oracle(name: str) -> bool:
+    """Whether what has this name looks at every pair of a query and a key."""
+    return any(part.partition("(")[0].strip() in ORACLES for part in split_list(name, ":"))
 
 
 def estimator_name(row: Labels) -> str:

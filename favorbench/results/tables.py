@@ -13,7 +13,7 @@ from favorbench.formats import ALIASES, HEADINGS, format_value
 from favorbench.metrics import METRICS
 from favorbench.registry import nearest
 from favorbench.results.results import Results
-from favorbench.results.summary import STATS
+from favorbench.results.summary import STATS, is_oracle
 
 SIZES = ("num_projections", "num_features", "budget")
 
@@ -158,6 +158,19 @@ def size_axis(results: Results) -> str:
     return "num_projections" if results.scenario.budget == "projections" else "budget"
 
 
+def at_size(budget: str, size: object) -> str:
+    """ "R = 64", "64 features" or "the cost of 64 features": what a budget of so much is, in a sentence."""
+    words = {"projections": "R = {}", "features": "{} features", "cost": "the cost of {} features"}
+    return words[budget].format(size)
+
+
+def size_label(results: Results) -> str:
+    """What an axis of sizes shows."""
+    return {"projections": "R", "features": "budget: number of features", "cost": "budget: cost of so many features"}[
+        results.scenario.budget
+    ]
+
+
 def draws_in_words(n: pd.Series) -> str:
     """ "15 draws", "1 draw" or "14 to 15 draws"."""
     low, high = int(n.min()), int(n.max())
@@ -206,6 +219,21 @@ def latex(table: Table, metric: str) -> str:
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
 
 
+def rows_as_latex(rows: Sequence[dict[str, str]], title: str) -> str:
+    """A booktabs table of texts, one row for each record."""
+    lines = [
+        "% needs \\usepackage{booktabs}",
+        "\\begin{tabular}{" + "l" * len(rows[0]) + "}",
+        "\\toprule",
+        f"\\multicolumn{{{len(rows[0])}}}{{l}}{{{_escaped(title)}}} \\\\",
+        "\\midrule",
+        " & ".join(map(_escaped, rows[0])) + " \\\\",
+        "\\midrule",
+        *(" & ".join(map(_escaped, row.values())) + " \\\\" for row in rows),
+    ]
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
+
+
 def _escaped(text: object) -> str:
     """Text as LaTeX takes it."""
     special = {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
@@ -219,7 +247,25 @@ def legend(results: Results) -> str:
     text = f"{what_r_means(results)} * worse than uniform attention ({mean})."
     if "best-rank" in scenario.baselines and "best-rank" not in set(trials["map"]):
         text += " best-rank: not computed, it needs every query row and an attention matrix of at most 2048 x 2048."
-    return " ".join([text, *shortened_inputs(results)])
+    return " ".join(filter(None, [text, what_oracles_are(results), *shortened_inputs(results)]))
+
+
+def _exact_costs(results: Results) -> str:
+    """n l (d + d_v) multiplications, of a map of R features (n + l) R (d + d_v); causal, it depends on the program."""
+    shapes = set(results.trials[["query_len", "seq_len"]].itertuples(index=False, name=None))
+    if len(shapes) > 1 or results.scenario.causal:
+        return ""
+    ((n, length),) = shapes
+    return f"; exact attention would need a budget of {n * length / (n + length):.0f}"
+
+
+def what_oracles_are(results: Results) -> str:
+    """Which of the estimators are bounds, where those beside them pay for what they do."""
+    names = [name for name in dict.fromkeys(results.trials["map"]) if is_oracle(name)]
+    if results.scenario.budget != "cost" or not names:
+        return ""
+    subject = f"{names[0]} looks" if len(names) == 1 else f"{', '.join(names)} look"
+    return f"{subject} at every pair of a query and a key: a bound, at any cost."
 
 
 def shortened_inputs(results: Results) -> list[str]:
@@ -231,9 +277,13 @@ def shortened_inputs(results: Results) -> list[str]:
 def what_r_means(results: Results) -> str:
     """How many features each map has for R projections, where that is not R; those measured only."""
     if results.scenario.budget == "features":
-        return "Compared at equal num_features, but for maps and baselines with a number of their own."
+        return "Compared at equal num_features: the budget, but for maps and baselines with a number of their own."
     if results.scenario.budget == "cost":
-        return "Compared at equal cost: as many multiplications as a map of so many features."
+        largest = results.trials["budget"].max()
+        return (
+            f"Compared at equal cost: a budget of {largest} are the multiplications of linear attention with {largest} "
+            f"features, and each estimator is as large as they allow{_exact_costs(results)}."
+        )
     measured = dict.fromkeys(results.trials.loc[results.trials["kind"] == "map", "map"])
     counts: Any = results.manifest["num_features"]
     by_count: dict[str, list[str]] = {}

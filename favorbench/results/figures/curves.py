@@ -15,7 +15,8 @@ from favorbench.engine.columns import CELL, describe_cell
 from favorbench.formats import HEADINGS
 from favorbench.metrics import METRICS
 from favorbench.results.results import Results
-from favorbench.results.tables import SIZES, draws_in_words, size_axis, what_r_means
+from favorbench.results.summary import compared as compared_rows
+from favorbench.results.tables import SIZES, draws_in_words, size_axis, size_label, what_r_means
 
 PANELS = 12  # in one figure; more go to name-2, name-3, ...
 CURVES = 12  # in one panel, at most: more cannot be told apart
@@ -23,7 +24,7 @@ CURVES = 12  # in one panel, at most: more cannot be told apart
 
 @dataclass(frozen=True)
 class Panel:
-    """What one panel shows: rows of the summary, and a title. others: baselines, and maps that have no R."""
+    """What one panel shows: rows of the summary, and a title. others: baselines, and what has no size."""
 
     title: str
     maps: pd.DataFrame
@@ -37,7 +38,7 @@ def draw_comparison(
 
     usual: the two values that give the figure its name; others give it theirs, and more than two that of the axis.
     """
-    x, maps = size_axis(results), results.summary[results.summary["kind"] == "map"]
+    x, maps = size_axis(results), compared_rows(results.summary)
     curves = maps[maps[compared].notna() & maps[x].notna() & maps["num_projections"].notna()]
     names = list(dict.fromkeys(curves[compared]))
     if len(names) < 2 or curves.groupby(["map", "sampler"], dropna=False)[x].nunique().max() < 2:
@@ -93,6 +94,7 @@ def draw_panels(
             data = []
             for ax, panel in zip(axes, page, strict=True):
                 data.append(_draw(ax, panel, x, series, names, metric).assign(panel=panel.title))
+                ax.set_xlabel(size_label(results) if x in SIZES else HEADINGS.get(x, x))
             suffix = f"-{number}" if len(pages) > 1 else ""
             style.finish(figure, axes, style.plain(caption(results, metric, x)))
             written += style.save(figure, directory, f"{name}{suffix}", pd.concat(data, ignore_index=True))
@@ -165,7 +167,6 @@ def _axes(ax: Axes, panel: Panel, drawn: pd.DataFrame, x: str, metric: str) -> N
         style.log_limits(ax, [*quantiles, *firm], [*best])
     style.number_axis(ax, list(drawn[x]))
     ax.set_title(style.plain(panel.title))
-    ax.set_xlabel(HEADINGS.get(x, x))
     ax.set_ylabel(metric)
 
 

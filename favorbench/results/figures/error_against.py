@@ -4,7 +4,8 @@ from pathlib import Path
 
 from favorbench.results.figures.curves import Panel, cells, draw_panels
 from favorbench.results.results import Results
-from favorbench.results.summary import estimator_name
+from favorbench.results.summary import compared, estimator_name
+from favorbench.results.tables import at_size, size_axis
 
 #: File name and axis of each figure; axes that move together with it share its panels.
 AXES = {
@@ -26,19 +27,19 @@ def draw(results: Results, metric: str, directory: Path) -> list[Path]:
 def _draw(
     results: Results, name: str, axis: str, together: tuple[str, ...], metric: str, directory: Path
 ) -> list[Path]:
-    maps = results.summary[results.summary["kind"] == "map"]
-    common = sorted(set.intersection(*(set(rows["num_projections"].dropna()) for _, rows in maps.groupby(axis))))
+    estimators, size = compared(results.summary), size_axis(results)
+    common = sorted(set.intersection(*(set(rows[size].dropna()) for _, rows in estimators.groupby(axis))))
     if not common:  # R follows d (dlogd): all there is, in one panel
         common = [None]
     chosen = [common[i] for i in sorted({0, (len(common) - 1) // 2, len(common) - 1})]
     panels = []
     for title, cell in cells(results, drop=together):
-        for size in chosen:
-            wanted = cell if size is None else cell[cell["num_projections"].isna() | (cell["num_projections"] == size)]
-            label = "R = int(d ln d)" if size is None else f"R = {size}"
-            rows, baselines = wanted[wanted["kind"] == "map"], wanted[wanted["kind"] == "baseline"]
-            panels.append(Panel(", ".join(filter(None, (title, label))), rows, baselines))
-    several = maps["sampler"].nunique() > 1
+        for one in chosen:
+            wanted = cell if one is None else cell[cell["num_projections"].isna() | (cell[size] == one)]
+            label = "R = int(d ln d)" if one is None else at_size(results.scenario.budget, one)
+            baselines = wanted[wanted["kind"] == "baseline"]
+            panels.append(Panel(", ".join(filter(None, (title, label))), compared(wanted), baselines))
+    several = estimators["sampler"].nunique() > 1
     return draw_panels(
         results,
         name,

@@ -10,7 +10,7 @@ from favorbench import style
 from favorbench.numerics.backend import DTYPES
 from favorbench.results.figures.curves import baseline_look, cells
 from favorbench.results.results import Results
-from favorbench.results.summary import at_largest
+from favorbench.results.summary import at_largest, compared
 
 COLUMNS = ["map", "sampler", "num_projections", "dtype", "n", "relative_error_median", "rounding_median"]
 
@@ -24,15 +24,14 @@ def draw(results: Results, metric: str, directory: Path) -> list[Path]:
         figure, axes = style.panels(len(panels), min(2, len(panels)))
         data = []
         for ax, (title, cell) in zip(axes, panels, strict=True):
-            maps = cell[cell["kind"] == "map"]
-            largest = at_largest(maps)
+            largest = at_largest(compared(cell))
             _panel(ax, largest, cell[cell["map"] == "uniform"])
             ax.set_title(style.plain(title))
             data.append(largest[COLUMNS].assign(panel=title))
         shown = pd.concat(data, ignore_index=True)
         text = (
             f"{'' if results.manifest['complete'] else 'PARTIAL RUN. '}{results.scenario.name}: median of "
-            f"{shown['n'].min()} draws at the largest R ({shown['num_projections'].max()}), worst sampler of each map. "
+            f"{shown['n'].min()} draws at the largest size ({shown['num_projections'].max()}), worst sampler of each. "
             "Full: distance to exact attention. Hollow: rounding, the distance to the same estimate in float64. "
             "Both relative to |exact|. Arrows: infinite, or not a number."
         )

@@ -13,18 +13,20 @@ from favorbench.metrics import METRICS
 from favorbench.results.figures.curves import cells
 from favorbench.results.ranking import Ranking, combined, rankings
 from favorbench.results.results import Results
+from favorbench.results.summary import compared
 from favorbench.results.tables import what_r_means
 from favorbench.statistics import fewest_draws, interval_name
 
-FEWEST = 8  # pairs of map and sampler, below which curves say more
+FEWEST = 8  # estimators (pairs of map and sampler, methods), below which curves say more
 LEAST, MOST = 1e-3, 1e2  # of the error over that of uniform attention; what lies beyond stands at the edge, an arrow
 
 
 def draw(results: Results, metric: str, directory: Path) -> list[Path]:
-    """Write the figure if the run compares FEWEST estimators or more at equal features."""
-    maps = results.summary[results.summary["kind"] == "map"]
+    """Write the figure if the run compares FEWEST estimators or more at equal features or cost."""
+    estimators = compared(results.summary)
     lower = METRICS[metric].better == "lower"
-    if results.scenario.budget != "features" or len(maps[["map", "sampler"]].drop_duplicates()) < FEWEST or not lower:
+    few = len(estimators[["map", "sampler"]].drop_duplicates()) < FEWEST
+    if results.scenario.budget == "projections" or few or not lower:
         return []
     found = rankings(results, metric)
     short = [title for title, _ in cells(results)]  # empty where there is one cell only
@@ -56,7 +58,7 @@ def _caption(results: Results, found: Sequence[Ranking], metric: str) -> str:
     partial = "" if results.manifest["complete"] else "PARTIAL RUN. "
     return (
         f"{partial}{results.scenario.name}: median {metric} over that of uniform attention (dashed), bar: "
-        f"{interval_name(draws)}, {draws} draws; each at its largest R. {what_r_means(results)} {colours} "
+        f"{interval_name(draws)}, {draws} draws; each at its largest size. {what_r_means(results)} {colours} "
         "Hollow: baselines. Arrows: beyond the axis. In the order of the median over the panels."
     )
 

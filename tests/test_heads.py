@@ -1,0 +1,180 @@
+"""Many heads are a population: what is said over heads follows from the rows of each, and replaces dozens of tables."""
+
+import json
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from favorbench.results import heads, report
+from favorbench.results.figures import draw_all
+from favorbench.results.figures.error_vs_cost import front
+from favorbench.run import sweep
+from tests.command_line import refused, run
+from tests.conftest import small_scenario
+
+
+def head_file(count: int, name: str = "heads.npz") -> str:
+    """Heads of growing scale: the later, the harder."""
+    rng = np.random.default_rng(1)
+    query, key, value = rng.normal(size=(3, count, 24, 4))
+    np.savez(name, q=query * np.linspace(0.2, 2.0, count)[:, None, None], k=key, v=value)
+    return name
+
+
+def of_heads(count: int, out: str = "run", **changes: object):
+    flags = {"inputs": head_file(count), "seq_len": None, "head_dim": None, "methods": "clusters", "samplers": "iid"}
+    return sweep(small_scenario(**flags | changes), out)
+
+
+def test_the_table_over_heads_by_hand():
+    results = of_heads(7)
+    table = heads.over_heads(results)
+    sizes = results.trials["num_projections"].fillna(0).astype(int)
+    medians = results.trials.assign(size=sizes).groupby(["map", "size", "head"], sort=False)["mse"].median()
+    for _, row in table.iterrows():
+        size = row["num_projections"]
+        ratio = medians[row["map"]][0 if pd.isna(size) else size] / medians["uniform"][0]
+        assert (row["heads"], row["worse"]) == (7, (ratio > 1).sum())
+        found = [row["ratio_q25"], row["ratio_median"], row["ratio_q75"], row["worst_ratio"]]
+        np.testing.assert_allclose(found, [*np.quantile(ratio, [0.25, 0.5, 0.75]), ratio.max()], rtol=1e-12)
+        assert row["worst_head"] == ratio.idxmax()
+    assert set(table["map"]) == set(results.trials["map"]) - {"uniform"}
+    assert 0 < table["worse"].sum() < table["heads"].sum()  # the control: neither all nor none
+    assert heads.over_heads(results, "relative_error")["ratio_median"].ne(table["ratio_median"]).any()
+
+
+@given(st.lists(st.floats(1e-9, 1e9), min_size=1, max_size=9))
+def test_quartiles_are_numpys_and_know_infinity(values):
+    expected = np.quantile(values, [0.25, 0.5, 0.75])
+    np.testing.assert_allclose(heads.quartiles(np.array(values)), expected, rtol=1e-12)
+    with_failures = heads.quartiles(np.array([*values, np.inf, *[np.inf] * len(values)]))
+    assert with_failures[0] < np.inf if len(values) > 1 else True
+    assert with_failures[1:] == (np.inf, np.inf)
+
+
+def test_heads_of_two_scales_are_two_populations_and_one_head_is_none():
+    assert [one.heads for one in heads.populations(of_heads(3, scale="0.5,1"))] == [3, 3]
+    alone = of_heads(3, "alone", heads="h1")
+    assert heads.populations(alone) == [] and not Path("alone/summary-heads.csv").exists()
+    assert heads.over_heads(alone).empty and heads.sentences(alone) == []
+    assert heads.populations(sweep(small_scenario(scale="0.5,1"), "drawn")) == []
+
+
+def test_what_is_exact_on_both_sides_is_no_difference():
+    """Keys of zeros: attention is uniform attention, both errors are rounding, and neither is worse."""
+    query, value = np.random.default_rng(0).normal(size=(2, 2, 16, 4))
+    np.savez("zero.npz", q=query, k=np.zeros((2, 16, 4)), v=value)
+    results = sweep(small_scenario(inputs="zero.npz", seq_len=None, head_dim=None, num_projections="3,8"), "run")
+    table = heads.over_heads(results)
+    exact = table[table["map"].isin(["taylor-1", "taylor-2"])]
+    assert len(exact) == 2 and (exact["worse"] == 0).all() and (exact["worst_ratio"] == 1).all()
+
+
+def test_an_estimator_that_fails_on_a_head_is_worst_there():
+    results = of_heads(3)
+    broken = (results.summary["map"] == "clusters") & (results.summary["head"] == "h0")
+    summary = results.summary.assign(mse_median=results.summary["mse_median"].mask(broken, np.nan))
+    table = heads.over_heads(results._replace(summary=summary)).query("map == 'clusters'")
+    assert (table["worst_head"] == "h0").all() and np.isinf(table["worst_ratio"]).all() and (table["worse"] > 0).all()
+
+
+def test_many_heads_are_shown_together_and_each_is_in_the_summary():
+    head_file(7)
+    arguments = ["sweep", "--inputs", "heads.npz", "--maps", "positive", "--methods", "clusters", "-R", "3,8"]
+    code, out, _ = run(*arguments, "--trials", "2", "-q", "--out", "run")
+    assert code == 0 and out.count("over 7 heads of heads.npz") == 1
+    assert "mse, heads.npz h0" not in out and "heads.npz h0, scale" not in out
+    assert "Each head by itself: run/summary.md" in out and "worse on " in out
+    written = Path("run/summary.md").read_text()
+    assert all(f"## mse, heads.npz h{i}, scale 1" in written for i in range(7))
+    assert written.index("over 7 heads") < written.index("## mse, heads.npz h0")
+    few = run(*arguments, "--heads", "h0,h1", "--trials", "2", "-q", "--out", "few")[1]
+    assert "mse, heads.npz h0" in few and "over 2 heads of heads.npz" in few and "Each head by itself" not in few
+
+
+def test_table_over_heads_in_every_format():
+    results = of_heads(3)
+    frame = heads.over_heads(results)
+    read = pd.read_csv(StringIO(run("table", "run", "--over", "heads", "--format", "csv")[1]))
+    np.testing.assert_allclose(read["ratio_median"], frame["ratio_median"], rtol=1e-14)
+    assert (
+        len(json.loads(run("table", "run", "--over", "heads", "--json")[1]))
+        == len(frame)
+        == len(pd.read_csv("run/summary-heads.csv"))
+    )
+    for format in ("rich", "md", "latex"):
+        out = run("table", "run", "--over", "heads", "--format", format)[1]
+        assert "over 3 heads of heads.npz" in out and "clusters" in out and "worst head" in out
+    assert "leave --by and --stat out" in refused("table", "run", "--over", "heads", "--by", "map,R")
+    assert "skill given, allowed: mse" in refused("table", "run", "--over", "heads", "--metric", "skill")
+    sweep(small_scenario(), "drawn")
+    assert "no input with two heads" in refused("table", "drawn", "--over", "heads")
+
+
+def test_a_table_over_heads_fits_a_narrow_terminal():
+    from rich.console import Console
+
+    from favorbench.console import show_records
+
+    results = of_heads(3, samplers="iid,orthogonal", budget="cost", num_projections="8,16", baselines="uniform")
+    (population,) = heads.populations(results)
+    narrow = Console(width=80, file=StringIO())
+    show_records(narrow, heads.shown(population, "budget"))
+    lines = narrow.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80 and sum(line.startswith("estimator") for line in lines) == 1
+
+
+def test_the_sentence_over_heads_names_the_best():
+    results = of_heads(5)
+    (sentence,) = heads.sentences(results)
+    last = heads.over_heads(results).query("num_projections == 20 and kind != 'baseline'").sort_values("ratio_median")
+    assert f"at R = 20 {last.iloc[0]['map']}" in sentence and f"worse on {last.iloc[0]['worse']} of 5" in sentence
+    assert report.sentences(results)[0] == sentence
+
+
+def test_error_against_cost_over_heads_and_of_one():
+    results = of_heads(7, baselines="uniform,sampled-keys,best-rank")
+    assert {file.stem for file in draw_all(results)} == {"error-vs-cost"}  # no panels of 7 heads
+    data = pd.read_csv("run/figures/error-vs-cost.csv")
+    table = heads.over_heads(results)
+    clusters = data[data["estimator"] == "clusters"].sort_values("multiplications")
+    expected = table[table["map"] == "clusters"].sort_values("multiplications")
+    np.testing.assert_allclose(clusters["ratio"], expected["ratio_median"], rtol=1e-12)
+    np.testing.assert_allclose(clusters["high"], expected["ratio_q75"], rtol=1e-12)
+    assert set(data["heads"]) == {7} and "best-rank" not in set(data["estimator"])  # a bound, at any cost
+    one = of_heads(7, "one", heads="h3")
+    assert {"error-vs-cost", "maps"} <= {file.stem for file in draw_all(one)}
+    own = pd.read_csv("one/figures/error-vs-cost.csv").query("estimator == 'clusters'")
+    median, uniform = (one.summary[one.summary["map"] == name]["mse_median"] for name in ("clusters", "uniform"))
+    np.testing.assert_allclose(own["ratio"], median / uniform.iloc[0], rtol=1e-12)
+    assert draw_all(one, "skill") and "error-vs-cost" not in {file.stem for file in draw_all(one, "skill")}
+
+
+def test_the_front_is_what_nothing_cheaper_beats():
+    points = pd.DataFrame(
+        {
+            "estimator": list("abcdef"),
+            "multiplications": [1.0, 2.0, 3.0, 3.0, 4.0, 5.0],
+            "ratio": [1.5, 0.5, 0.6, 0.2, 0.01, 0.1],
+            "bound": [False, False, False, False, True, False],
+        }
+    )
+    assert front(points)["estimator"].tolist() == ["b", "d", "f"]
+
+
+@pytest.mark.parametrize("count", [13, 3])
+def test_of_too_many_estimators_those_nearest_the_front_keep_their_colours(count, monkeypatch):
+    from favorbench.results.figures import error_vs_cost
+
+    monkeypatch.setattr(error_vs_cost, "CURVES", 4)
+    maps = ",".join(f"positive-eps(eps={i + 1}e-3)" for i in range(count))
+    results = of_heads(2, maps=maps)
+    panels = error_vs_cost._panels(results, "mse")
+    named = error_vs_cost._named(panels)
+    assert len(named) == min(count + 1, 4) and "clusters" in named
+    assert len(draw_all(results)) > 0
