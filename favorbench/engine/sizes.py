@@ -49,7 +49,7 @@ def sizes_of_method(method: Method, budget: str, asked: tuple[int, ...], shape: 
     def work(size: int) -> float | None:
         return method.multiplications(shape, size)
 
-    return tuple(Sized(one, min(_affordable(method, work, one, shape), shape.l)) for one in asked)
+    return tuple(Sized(one, min(_affordable(method, work, one, shape), method.most(shape))) for one in asked)
 
 
 def own_sizes(sized: Iterable[Sized]) -> tuple[int, ...]:

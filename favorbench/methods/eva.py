@@ -88,7 +88,7 @@ class Eva(Summarising):
     convex: ClassVar[bool] = True
     permutation_invariant: ClassVar[bool] = False
     needs_positions: ClassVar[bool] = True
-    look: ClassVar[Mapping[str, object]] = {"color": "C8", "linestyle": "-", "marker": "s", "markersize": 4}
+    look: ClassVar[Mapping[str, object]] = {"color": "C1", "linestyle": "--", "marker": "X", "markersize": 5}
     window: float = 0.5
     form: Form = "drawn"
 

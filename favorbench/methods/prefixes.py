@@ -73,6 +73,9 @@ class Prefix(Summarising):
     def check(self, sizes: tuple[int, ...], shape: Shape) -> None:
         self.inner.check(sizes, shape)
 
+    def most(self, shape: Shape) -> int:
+        return self.inner.most(shape)
+
     def num_features(self, size: int, head_dim: int) -> int:
         return self.inner.num_features(size, head_dim)
 
@@ -112,6 +115,9 @@ class Sinks(Prefix):
         if self.n >= shape.l:
             raise ScenarioError(f"{self.name}: n must be below the {shape.l} keys there are, got {self.n}")
         self.inner.check(sizes, shape._replace(l=shape.l - self.n))
+
+    def most(self, shape: Shape) -> int:
+        return self.inner.most(shape._replace(l=max(1, shape.l - self.n)))
 
     def summaries(
         self, tokens: Tokens, queries: Queries, sizes: tuple[int, ...], streams: Streams
