@@ -64,7 +64,7 @@ def test_a_budget_of_cost_is_said_so_that_a_newcomer_understands_it():
     assert "At the cost of 8 features" in out and "has the least error" in out and "of uniform's" in out
     assert "softmax over random keys at this cost (sampled-keys)" in out
     ranked = run("rank", "run")[1]
-    assert "sinks(n=2):clusters" in ranked and "each estimator at its largest size" in ranked
+    assert "sinks(2):clusters" in ranked and "each estimator at its largest size" in ranked
     code, out, _ = run("plot", "run")
     assert {"run/figures/error-vs-cost.png", "run/figures/maps.png"} <= set(out.split())
 

@@ -74,7 +74,7 @@ def test_methods_are_timed_beside_maps():
     methods = ["clusters", "sinks(4):positive", "nystrom", f"{__name__}:first_keys"]
     found = speed.study(["phase"], [8, 16], [64, 128], 8, 3, methods=methods)
     names = [c.method for c in found.crossovers if not c.method.startswith("exact")]
-    labels = ["phase", "clusters", "sinks(n=4):positive", "nystrom", "first_keys"]
+    labels = ["phase", "clusters", "sinks(4):positive", "nystrom", "first_keys"]
     assert names == [f"{name}, R = {size}" for name in labels for size in (8, 16)]
     assert all(0 < timing.low <= timing.seconds for timing in found.timings)
     with pytest.raises(ScenarioError, match="size 256 given, allowed: at most the 64 keys"):

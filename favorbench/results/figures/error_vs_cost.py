@@ -115,12 +115,15 @@ def front(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def _named(panels: Sequence[Panel]) -> list[str]:
-    """The estimators that have a look of their own: all, or those that come nearest to the front."""
+    """The estimators that have a look of their own: all, or the best map and those that come nearest to the front."""
     names = list(dict.fromkeys(name for panel in panels for name in _lines(panel.points)))
     if len(names) <= CURVES:
         return names
-    best = pd.concat([panel.points for panel in panels]).groupby("estimator")["ratio"].min().sort_values()
+    points = pd.concat([panel.points for panel in panels])
+    best = points.groupby("estimator")["ratio"].min().sort_values()
     on_front = {name for panel in panels for name in front(panel.points)["estimator"]}
+    maps = set(points[points["kind"] == "map"]["estimator"])
+    on_front |= {next(name for name in best.index if name in maps)} if maps else set()
     chosen = sorted(names, key=lambda name: (name not in on_front, best[name]))[:CURVES]
     return [name for name in names if name in chosen]
 
@@ -134,10 +137,9 @@ def _draw(ax: Axes, panel: Panel, names: Sequence[str], metric: str) -> None:
     points = panel.points
     best = front(points)
     if len(best):
-        costs, ratios = (
-            [*best["multiplications"], points["multiplications"].max()],
-            [*best["ratio"], best["ratio"].min()],
-        )
+        last = min(points["multiplications"].max(), panel.exact or np.inf)  # from there on exact attention is cheaper
+        costs = [*best["multiplications"], max(last, best["multiplications"].max())]
+        ratios = [*best["ratio"], best["ratio"].min()]
         ax.step(costs, ratios, where="post", color="0.85", linewidth=6, zorder=0.5, label="Pareto front")
     ax.axhline(1.0, color="black", linestyle="--", linewidth=1.4, label="uniform (mean of V)")
     if panel.exact:
