@@ -1,12 +1,13 @@
 """Any function as a method, and any map as what is kept of the keys."""
 
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
-from favorbench.errors import EstimatorError
+from favorbench.errors import EstimatorError, ScenarioError
 from favorbench.methods.base import Answer, Method, Question
 from favorbench.numerics.arrays import Array, array_namespace
 from favorbench.numerics.streams import Streams
@@ -17,7 +18,7 @@ class Function(Method):
     """A function f(query, key, value, size, rng) -> output, of arrays of NumPy or torch: (n, d), (l, d), (l, d_v).
 
     It is asked as attention is, with queries and keys as they come, and claims nothing. Raises EstimatorError for an
-    output that is no (n, d_v) array.
+    output that is no (n, d_v) array. Numbers in it that are not finite are a measurement: an infinite error.
     """
 
     reference: ClassVar[str] = "a function of the user's"
@@ -28,7 +29,13 @@ class Function(Method):
 
     @staticmethod
     def of(function: Callable[..., Any]) -> "Function":
-        """The method that asks this function."""
+        """The method that asks this function. Raises ScenarioError for one that cannot be asked so."""
+        parameters = inspect.signature(function)
+        try:
+            parameters.bind(*range(5))
+        except TypeError:
+            wanted = f"def {function.__name__}(query, key, value, size, rng)"
+            raise ScenarioError(f"write `{wanted}`, not `def {function.__name__}{parameters}`") from None
         made = Function()
         object.__setattr__(made, "name", function.__name__)
         object.__setattr__(made, "function", function)
@@ -46,9 +53,13 @@ class Function(Method):
             yield Answer(size, size, output, None, ones[..., :1])
 
     def _output(self, query: Array, key: Array, value: Array, size: int, rng: np.random.Generator) -> Array:
-        output = self.function(query, key, value, size, rng)
-        if type(output) is not type(value) or tuple(output.shape) != (query.shape[-2], value.shape[-1]):
-            given = f"shape {tuple(output.shape)}" if hasattr(output, "shape") else type(output).__name__
-            wanted = f"{type(value).__name__} of shape {(query.shape[-2], value.shape[-1])}"
-            raise EstimatorError(f"{self.name} returned {given}; it must return a {wanted}")
+        xp, shape = array_namespace(value), (query.shape[-2], value.shape[-1])
+        own = [xp.asarray(a, copy=True) for a in (query, key, value)]  # a function that works in place works on these
+        output = self.function(*own, size, rng)
+        is_array = type(output) is type(value)
+        if not (is_array and tuple(output.shape) == shape and xp.isdtype(output.dtype, ("real floating", "integral"))):
+            kind = type(output).__name__
+            given = f"{kind} of shape {tuple(output.shape)} and {output.dtype}" if is_array else kind
+            wanted = f"{type(value).__name__} of shape {shape} and {value.dtype}"
+            raise EstimatorError(f"{self.name} returned {given}; it must return {wanted}")
         return output
