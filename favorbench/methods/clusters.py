@@ -14,7 +14,7 @@ from favorbench.methods.base import Shape
 from favorbench.methods.cells import Cells, cells_of, columns_of, means_of, nearest_centres, segment_sums
 from favorbench.methods.landmarks import pivoted_cholesky
 from favorbench.methods.summaries import Queries, Summarising, Summary, Tokens, causal_work
-from favorbench.numerics.arrays import Array, Features, array_namespace
+from favorbench.numerics.arrays import Array, Features, array_namespace, as_like, on_host
 from favorbench.numerics.logsum import Accumulator, accumulate, with_ones
 from favorbench.numerics.streams import Streams
 from favorbench.parameters import check_whole
@@ -131,7 +131,7 @@ def growth(length: int, size: int) -> tuple[int, int]:
 
 def _pivots(key: Array, size: int, streams: Streams) -> Array:
     """Keys by randomly pivoted Cholesky of exp(-|y - y'|^2 / 2), chosen on the host."""
-    flat = np.asarray(key, dtype=np.float64).reshape(-1, *key.shape[-2:])
+    flat = on_host(key).astype(np.float64).reshape(-1, *key.shape[-2:])
     chosen = []
     for generator, points in zip(streams.generators, flat, strict=True):
 
@@ -141,8 +141,7 @@ def _pivots(key: Array, size: int, streams: Streams) -> Array:
         found = pivoted_cholesky(points, size, choose).chosen
         rest = np.setdiff1d(np.arange(len(points)), found)[: size - len(found)]  # nothing is left of these: any do
         chosen.append(points[np.concatenate([found, rest])])
-    xp = array_namespace(key)
-    return xp.asarray(np.stack(chosen).reshape(*key.shape[:-2], size, -1), dtype=key.dtype)
+    return as_like(np.stack(chosen).reshape(*key.shape[:-2], size, -1), key)
 
 
 class GrowingCells:

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from array_api_compat import device
+
 from favorbench.errors import ScenarioError
 from favorbench.maps.base import claim
 from favorbench.methods.base import Shape
@@ -108,7 +110,7 @@ class SampleSummary:
     def kernel(self, queries: Queries, keys: slice) -> Features:
         xp = array_namespace(queries.query)
         logits = queries.query @ xp.matrix_transpose(self.tokens.key[..., keys, :])
-        places = xp.arange(keys.start, keys.stop)
+        places = xp.arange(keys.start, keys.stop, device=device(logits))
         drawn = xp.astype(self.index[..., :, None] == places, logits.dtype)
         weight = xp.sum(drawn * xp.exp(self.log_weight)[..., None], axis=-2)[..., None, :]
         return Features(None, logits + xp.where(weight > 0, xp.log(xp.where(weight > 0, weight, 1.0)), -xp.inf))
