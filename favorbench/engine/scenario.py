@@ -122,6 +122,9 @@ class Scenario(BaseModel):
         for kind, names in _NO_MAPS.items() if key == "maps" else ():
             if found := next((spec for spec in specs if spec in names), None):
                 raise ScenarioError(f"{found!r} is a {kind}, not a map: write `{kind}s` {found}")
+        known = _NO_MAPS["baseline"] if key == "methods" else ()
+        if found := next((spec for spec in specs if spec in known), None):
+            raise ScenarioError(f"{found!r} is a baseline, not a method: write `baselines` {found}")
         if key == "baselines":
             specs = specs if "uniform" in specs else ("uniform", *specs)
         members = [MEMBERS[key](spec) for spec in specs]

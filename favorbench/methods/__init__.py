@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from favorbench.errors import ScenarioError
+from favorbench.formats import shown
 from favorbench.maps import MAPS, FeatureMap
 from favorbench.maps import TRANSFORMS as MAP_TRANSFORMS
 from favorbench.methods.base import Answer, Method, Question, Shape
@@ -50,15 +51,27 @@ def get_method(spec: str | Method | Callable[..., Any]) -> Method:
         raise ScenarioError(f"{spec!r} is a map, not a method: write `maps` {spec}")
     inside = name in {prefix.prefix for prefix in PREFIXES}
     members, transforms = (METHODS, PREFIXES) if not inside else ((*METHODS, *INSIDE), (*PREFIXES, *MAP_TRANSFORMS))
-    found = build("method", cast(str, spec), members, (Method, FeatureMap), transforms, adapt=_asked)
+    if inside and ":" not in spec:
+        raise ScenarioError(f"{spec!r} is a prefix: write what it stands before, e.g. {spec}:clusters")
+    found = build("method", cast(str, spec), members, (Method, FeatureMap), transforms, lambda a: _asked(spec, a))
     if isinstance(found, FeatureMap):
         raise ScenarioError(f"method {spec!r} is a map: write `maps` {spec}")
     return found
 
 
-def _asked(found: Any) -> Any:
+def _asked(spec: str | Method | Callable[..., Any], found: Any) -> Any:
     """A user's function as a method."""
-    return Function.of(found) if inspect.isfunction(found) else found
+    if inspect.isfunction(found):
+        try:
+            return Function.of(found)
+        except ScenarioError as error:
+            raise ScenarioError(f"method {shown(spec)}: {error}") from None
+    if not isinstance(found, Method | FeatureMap):
+        raise ScenarioError(
+            f"method {shown(spec)} is of type {type(found).__name__}; it must be a function f(query, key, value, size, "
+            "rng) -> output, or a frozen dataclass derived from favorbench.Method, with a name"
+        )
+    return found
 
 
 __all__ = ["METHODS", "PREFIXES", "Answer", "Method", "Question", "SampledKeys", "Shape", "get_method"]

@@ -49,7 +49,7 @@ class Prefix(Summarising):
         if not isinstance(self.wrapped, FeatureMap | Summarising):
             raise ScenarioError(
                 f"{label(self.wrapped)} has no sums over keys that exact ones could be added to; allowed inside "
-                f"{self.prefix}: maps, clusters, multipole, nystrom, wildcat, sampled-keys, eva"
+                f"{self.prefix}: maps, {', '.join(_with_sums(Summarising))}"
             )
         get_sampler(self.law)
 
@@ -89,6 +89,12 @@ class Prefix(Summarising):
         return self.inner.growing(tokens, size, streams)
 
 
+def _with_sums(base: type) -> list[str]:
+    """The names of all methods that keep sums over keys."""
+    own = [name] if isinstance(name := vars(base).get("name"), str) else []
+    return own + [name for derived in base.__subclasses__() for name in _with_sums(derived)]
+
+
 @dataclass(frozen=True)
 class Sinks(Prefix):
     """The first n keys exactly, the method on those after them: the tokens that language models attend to from afar.
@@ -114,6 +120,11 @@ class Sinks(Prefix):
     def check(self, sizes: tuple[int, ...], shape: Shape) -> None:
         if self.n >= shape.l:
             raise ScenarioError(f"{self.name}: n must be below the {shape.l} keys there are, got {self.n}")
+        if self.inner.every_size and sizes[-1] > shape.l - self.n:
+            raise ScenarioError(
+                f"{self.name}: size {sizes[-1]} given, allowed: at most the {shape.l - self.n} keys after the first "
+                f"{self.n}"
+            )
         self.inner.check(sizes, shape._replace(l=shape.l - self.n))
 
     def most(self, shape: Shape) -> int:
