@@ -49,7 +49,8 @@ def sizes_of_method(method: Method, budget: str, asked: tuple[int, ...], shape: 
     def work(size: int) -> float | None:
         return method.multiplications(shape, size)
 
-    return tuple(Sized(one, min(_affordable(method, work, one, shape), method.most(shape))) for one in asked)
+    most = max(1, method.largest_size(shape))  # where there is none, the check of sizes says so
+    return tuple(Sized(one, min(_affordable(method, work, one, shape), most)) for one in asked)
 
 
 def own_sizes(sized: Iterable[Sized]) -> tuple[int, ...]:

@@ -93,16 +93,16 @@ class Method(ABC):
         """Multiplications of its matrix products at this size; None where they are not known."""
         return None
 
+    def largest_size(self, shape: Shape) -> int:
+        """The largest size that there is an answer for."""
+        return shape.l
+
     def check(self, sizes: tuple[int, ...], shape: Shape) -> None:
         """Raise ScenarioError for a size that there is no answer for."""
-        if self.every_size and sizes[-1] > self.most(shape):
+        if self.every_size and sizes[-1] > self.largest_size(shape):
             raise ScenarioError(
-                f"method {self.name!r}: size {sizes[-1]} given, allowed: at most the {self.most(shape)} keys there are"
+                f"method {self.name!r}: size {sizes[-1]} given, allowed: at most the {self.largest_size(shape)} keys there are"
             )
-
-    def most(self, shape: Shape) -> int:
-        """The largest size there is an answer for."""
-        return shape.l
 
     def matrix_entries(self, shape: Shape, size: int) -> int:
         """Numbers that are kept at a time beside inputs and outputs, where that is more than tiles."""

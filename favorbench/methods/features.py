@@ -15,6 +15,8 @@ from favorbench.numerics.logsum import Accumulator, accumulate, joined, prefix_s
 from favorbench.numerics.streams import Streams
 from favorbench.samplers import get_sampler
 
+MAX_PROJECTIONS = 1 << 20  # as a scenario has it
+
 
 @dataclass(frozen=True)
 class FromMap(Summarising):
@@ -30,6 +32,9 @@ class FromMap(Summarising):
     random = claim(lambda self: self.map.randomness != "none")
     every_size = claim(lambda self: self.map.randomness != "none")
     name = claim(lambda self: self.map.name)
+
+    def largest_size(self, shape: Shape) -> int:
+        return MAX_PROJECTIONS
 
     def check(self, sizes: tuple[int, ...], shape: Shape) -> None:
         if self.map.randomness == "omega":

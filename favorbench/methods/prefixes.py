@@ -70,11 +70,11 @@ class Prefix(Summarising):
         assert isinstance(self.wrapped, Summarising)
         return self.wrapped
 
+    def largest_size(self, shape: Shape) -> int:
+        return self.inner.largest_size(shape)
+
     def check(self, sizes: tuple[int, ...], shape: Shape) -> None:
         self.inner.check(sizes, shape)
-
-    def most(self, shape: Shape) -> int:
-        return self.inner.most(shape)
 
     def num_features(self, size: int, head_dim: int) -> int:
         return self.inner.num_features(size, head_dim)
@@ -117,18 +117,18 @@ class Sinks(Prefix):
     def law(self) -> str:
         return self.sampler
 
+    def largest_size(self, shape: Shape) -> int:
+        return self.inner.largest_size(shape._replace(l=shape.l - self.n))
+
     def check(self, sizes: tuple[int, ...], shape: Shape) -> None:
         if self.n >= shape.l:
             raise ScenarioError(f"{self.name}: n must be below the {shape.l} keys there are, got {self.n}")
-        if self.inner.every_size and sizes[-1] > shape.l - self.n:
+        if self.inner.every_size and sizes[-1] > self.largest_size(shape):
             raise ScenarioError(
                 f"{self.name}: size {sizes[-1]} given, allowed: at most the {shape.l - self.n} keys after the first "
                 f"{self.n}"
             )
         self.inner.check(sizes, shape._replace(l=shape.l - self.n))
-
-    def most(self, shape: Shape) -> int:
-        return self.inner.most(shape._replace(l=max(1, shape.l - self.n)))
 
     def summaries(
         self, tokens: Tokens, queries: Queries, sizes: tuple[int, ...], streams: Streams
