@@ -12,7 +12,8 @@ from favorbench.numerics.logsum import tiles
 
 class Cells(NamedTuple):
     """Means over the members of each cell: of keys (..., m, d), of values (..., m, d_v), and of the squared deviations
-    of keys (..., m, d) where they are asked for; log of the number of members (..., m), -inf for none."""
+    of keys (..., m, d) where they are asked for; log of the number of members (..., m), -inf for none. All means of a
+    cell without members are 0: a key joins it where the origin is nearer than all other cells."""
 
     key: Array
     value: Array

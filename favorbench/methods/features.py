@@ -58,8 +58,8 @@ class FromMap(Summarising):
     def summaries(
         self, tokens: Tokens, queries: Queries, sizes: tuple[int, ...], streams: Streams
     ) -> Iterator[Summary]:
-        for size in sizes:
-            state = self._state(tokens, size, streams)
+        for size, own in zip(sizes, streams.for_sizes(len(sizes)), strict=True):
+            state = self._state(tokens, size, own)
             state.map = self.map.fit(queries.query, tokens.key, state.sample.omega)
             yield state.extend(tokens.length)
 

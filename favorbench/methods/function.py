@@ -45,8 +45,9 @@ class Function(Method):
         (rng,), d = streams.generators, question.query.shape[-1]
         query, key = question.query * d**0.25, question.key * d**0.25
         xp = array_namespace(query)
+        before = rng.bit_generator.state
         for size in sizes:
-            before = rng.bit_generator.state
+            rng.bit_generator.state = before  # what is drawn for one size depends on no other
             output = self._output(query, key, question.value, size, rng)
             rng.bit_generator.state = before  # the weights of the same draw: what comes out where every value is 1
             ones = self._output(query, key, xp.ones_like(question.value), size, rng)

@@ -106,7 +106,8 @@ class Summarising(Method):
         tokens, queries = Tokens(question.key, question.value), Queries(question.query, question.positions)
         xp, d = array_namespace(question.query), question.query.shape[-1]
         if question.causal:
-            found = ((self._causal(tokens, queries, size, streams), self.num_features(size, d)) for size in sizes)
+            each = zip(sizes, streams.for_sizes(len(sizes)), strict=True)
+            found = ((self._causal(tokens, queries, size, own), self.num_features(size, d)) for size, own in each)
         else:
             each = zip(self.summaries(tokens, queries, sizes, streams), sizes, strict=True)
             found = (

@@ -1,5 +1,6 @@
 """Named random streams: the same names give the same numbers, in any order, in any process."""
 
+import copy
 import hashlib
 import json
 from collections.abc import Callable, Sequence
@@ -29,6 +30,11 @@ class Streams:
     def of(generator: np.random.Generator) -> "Streams":
         """One generator, whose numbers stay on the host without a leading axis."""
         return Streams((generator,), lambda hosts: hosts[0])
+
+    def for_sizes(self, count: int) -> "list[Streams]":
+        """One for each of so many sizes, all with the same numbers: what is drawn for one size depends on no other."""
+        copies = [Streams(copy.deepcopy(self.generators), self._array) for _ in range(count - 1)]
+        return [*copies, self]
 
     def draw(self, sample: Callable[[np.random.Generator], np.ndarray]) -> Array:
         """A sample of each draw, (...) or (draws, ...), on the device."""
