@@ -121,12 +121,12 @@ class Sinks(Prefix):
         return self.inner.largest_size(shape._replace(l=shape.l - self.n))
 
     def check(self, sizes: tuple[int, ...], shape: Shape) -> None:
-        if self.n >= shape.l:
-            raise ScenarioError(f"{self.name}: n must be below the {shape.l} keys there are, got {self.n}")
+        if self.first >= shape.l:
+            raise ScenarioError(f"{self.name}: n must be below the {shape.l} keys there are, got {self.first}")
         if self.inner.every_size and sizes[-1] > self.largest_size(shape):
             raise ScenarioError(
-                f"{self.name}: size {sizes[-1]} given, allowed: at most the {shape.l - self.n} keys after the first "
-                f"{self.n}"
+                f"{self.name}: size {sizes[-1]} given, allowed: at most the {self.largest_size(shape)} keys after the "
+                f"first {self.first}"
             )
         self.inner.check(sizes, shape._replace(l=shape.l - self.n))
 
