@@ -1,0 +1,158 @@
+"""Methods with other array libraries: the strictest, and torch where it is installed, agree with NumPy."""
+
+import importlib.util
+
+import array_api_strict
+import numpy as np
+import pandas as pd
+import pytest
+
+from favorbench.baselines import get_baseline
+from favorbench.engine.batches import batches
+from favorbench.engine.plan import plan
+from favorbench.engine.scenario import load_scenario
+from favorbench.engine.study import Study
+from favorbench.engine.trial import run_draws
+from favorbench.methods import METHODS, PREFIXES, Question, get_method
+from favorbench.numerics.backend import from_torch, to_torch
+from favorbench.numerics.streams import Streams
+
+TORCH = importlib.util.find_spec("torch") is not None
+needs_torch = pytest.mark.skipif(not TORCH, reason="torch is not installed")
+
+#: Every member, every prefix around a method, a sample and a map, and parameters that take another path.
+SPECS = [
+    *(member.name for member in METHODS if member.arrays != "host"), "sampled-keys", "sampled-keys(weights='values')",
+    *(f"{prefix.prefix}(5):{inside}" for prefix in PREFIXES
+      for inside in ("clusters", "multipole", "sampled-keys", "trig", "lara", "thinformer")),
+    "clusters(order=2)", "clusters(lloyd=2)", "clusters(points='pivots')", "multipole(exact=0.2)", "top(2):positive",
+    "sinks(3):window(6):clusters", "window(4):centre:positive", "nystromformer(inverse='pinv')", "monarch(steps=2)",
+]  # fmt: skip
+#: What needs no more than the standard has: no scatter, no topk.
+STANDARD = ["sampled-keys", "sampled-keys(weights='values')", "sinks(5):trig", "window(6):trig",
+            "sinks(2):sampled-keys", "window(5):sampled-keys", "sinks(3):window(4):positive"]  # fmt: skip
+#: Matrices whose condition is in the thousands are inverted.
+LOOSE = {"nystromformer": 1e-8, "nystromformer(inverse='pinv')": 1e-7}
+
+
+def method_of(spec):
+    return get_baseline(spec) if spec.startswith("sampled") else get_method(spec)
+
+
+def problem(rng, spec="", length=150, d=6, d_v=4):
+    query, key = (0.3 if "trig" in spec else 0.7) * rng.normal(size=(2, length, d))
+    return query, key, rng.normal(size=(length, d_v))
+
+
+def answers(spec, arrays, causal=False, to=np.asarray, seed=0, sizes=(6, 20)):
+    streams = Streams((np.random.default_rng(seed),), lambda hosts: to(hosts[0]))
+    question = Question(*map(to, arrays), np.arange(arrays[0].shape[-2]), causal)
+    return list(method_of(spec).answers(question, sizes, streams))
+
+
+def agree(found, expected, spec, back):
+    for there, here in zip(found, expected, strict=True):
+        assert there[:2] == here[:2] and type(there.output) is not np.ndarray
+        tolerance = LOOSE.get(spec, 1e-12) * np.abs(here.output).max()
+        np.testing.assert_allclose(back(there.output), here.output, rtol=1e-12, atol=tolerance)
+
+
+CASES = [(spec, causal) for spec in SPECS for causal in (False, True) if not causal or method_of(spec).causal_safe]
+
+
+@needs_torch
+@pytest.mark.parametrize(("spec", "causal"), CASES)
+def test_torch_agrees_with_numpy(rng, spec, causal):
+    arrays = problem(rng, spec)
+    agree(answers(spec, arrays, causal, to_torch), answers(spec, arrays, causal), spec, from_torch)
+
+
+@pytest.mark.parametrize("spec", STANDARD)
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_strictest_library_agrees_with_numpy(rng, spec, causal):
+    arrays = problem(rng, spec)
+    if causal and not method_of(spec).causal_safe:
+        return
+    agree(answers(spec, arrays, causal, array_api_strict.asarray), answers(spec, arrays, causal), spec, np.asarray)
+
+
+def together(spec, problems, causal, to, stack):
+    """The answers to several draws at once, each with a generator of its own."""
+    streams = Streams([np.random.default_rng(i) for i in range(len(problems))], stack)
+    stacked = [to(np.stack(arrays)) for arrays in zip(*problems, strict=True)]
+    question = Question(*stacked, np.arange(problems[0][0].shape[-2]), causal)
+    return list(method_of(spec).answers(question, (6, 20), streams))
+
+
+BATCHED = [case for case in CASES if method_of(case[0]).arrays == "batched"]
+
+
+@pytest.mark.parametrize(("spec", "causal"), BATCHED)
+def test_each_draw_of_a_batch_is_the_draw_alone(rng, spec, causal):
+    problems = [problem(rng, spec) for _ in range(3)]
+    found = together(spec, problems, causal, np.asarray, np.stack)
+    for i, arrays in enumerate(problems):
+        for every, alone in zip(found, answers(spec, arrays, causal, seed=i), strict=True):
+            tolerance = LOOSE.get(spec, 1e-12) * np.abs(alone.output).max()
+            np.testing.assert_allclose(every.output[i], alone.output, rtol=1e-12, atol=tolerance)
+
+
+@needs_torch
+@pytest.mark.parametrize(("spec", "causal"), BATCHED)
+def test_each_draw_of_a_batch_in_torch_is_the_draw_alone_in_numpy(rng, spec, causal):
+    problems = [problem(rng, spec) for _ in range(3)]
+    found = together(spec, problems, causal, to_torch, lambda hosts: to_torch(np.stack(hosts)))
+    for i, arrays in enumerate(problems):
+        for every, alone in zip(found, answers(spec, arrays, causal, seed=i), strict=True):
+            tolerance = LOOSE.get(spec, 1e-12) * np.abs(alone.output).max()
+            np.testing.assert_allclose(from_torch(every.output)[i], alone.output, rtol=1e-12, atol=tolerance)
+
+
+def rows_of(**changes) -> pd.DataFrame:
+    flags = {"maps": "positive", "samplers": "iid", "seq_len": "140", "head_dim": "6", "num_projections": "6,20"}
+    study = Study.of(load_scenario("quick", flags | {"trials": 3} | changes))
+    draws = plan(study)
+    found = [rows for batch in batches(draws, range(len(draws)), 2) for rows in run_draws(study, batch)]
+    frame = pd.DataFrame([row for rows in found for row in rows])
+    frame["num_projections"] = frame["num_projections"].fillna(0)
+    return frame.sort_values("draw", kind="stable").set_index(["draw", "map", "num_projections"])
+
+
+@needs_torch
+@pytest.mark.parametrize("changes", [{}, {"causal": True}, {"budget": "cost", "scale": "0.5"}, {"query_rows": 50}])
+def test_a_sweep_of_methods_on_torch_gives_the_rows_of_numpy(changes):
+    """Batches of two draws and a rest."""
+    names = [spec for spec in (*SPECS, "nystrom", "wildcat") if not spec.startswith("sampled") and "top" not in spec]
+    if changes.get("causal"):
+        names = [name for name in names if get_method(name).causal_safe]
+    if "query_rows" in changes:
+        names = [name for name in names if not get_method(name).needs_all_rows]
+    asked = changes | {"methods": ",".join(names), "baselines": "sampled-keys"}
+    if "budget" in changes:
+        asked["num_projections"] = "80,100"
+    ours, theirs = rows_of(**asked), rows_of(**asked, backend="torch")
+    assert list(ours.index) == list(theirs.index)
+    for column in ("kind", "num_features", "budget", "multiplications"):
+        pd.testing.assert_series_equal(ours[column], theirs[column])
+    loose = ours.index.get_level_values("map").isin([*LOOSE, "nystrom", "wildcat"])
+    np.testing.assert_allclose(theirs["mse"][~loose], ours["mse"][~loose], rtol=1e-10, atol=1e-25)
+    np.testing.assert_allclose(theirs["mse"][loose], ours["mse"][loose], rtol=1e-5)
+
+
+@needs_torch
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("spec", ["clusters", "multipole", "sinks(3):window(9):clusters", "sampled-keys", "thinformer"])
+def test_less_precision_keeps_its_type_and_rounds(rng, spec, dtype):
+    import torch
+
+    arrays = problem(rng, spec)
+    kept = [getattr(torch, dtype), torch.float64]
+    streams = [Streams((np.random.default_rng(0),), lambda hosts: to_torch(hosts[0])) for _ in kept]
+    questions = [Question(*(to_torch(a).to(kept[0]).to(one) for a in arrays), np.arange(150)) for one in kept]
+    (low,), (high,) = (
+        list(method_of(spec).answers(question, (20,), stream))
+        for question, stream in zip(questions, streams, strict=True)
+    )
+    assert low.output.dtype == kept[0]
+    error = (low.output.to(torch.float64) - high.output).abs().median()
+    assert error <= 64 * torch.finfo(kept[0]).eps * high.output.abs().max()
