@@ -1,0 +1,416 @@
+"""Methods in sweeps: sizes at equal cost, the same rows in any order, users' functions, what is computed once, and one
+clear line for every mistake."""
+
+import importlib.util
+import pickle
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import favorbench as fb
+from favorbench.engine import trial
+from favorbench.engine.plan import plan
+from favorbench.engine.sizes import budget_of, sizes_of_method
+from favorbench.engine.study import Study
+from favorbench.engine.trial import run_draws
+from favorbench.errors import StoreError
+from favorbench.methods import METHODS, Shape, get_method
+from favorbench.methods.function import Function
+from favorbench.methods.monarch import Monarch
+from favorbench.registry import label
+from tests.command_line import refused, run
+from tests.conftest import small_scenario
+
+SPECS = [
+    *(member.name for member in METHODS), "clusters(lloyd=2)", "clusters(order=2)", "clusters(points='pivots')",
+    "multipole(exact=0.2)", "sinks(4):clusters", "window(8):trig", "sinks(4):window(8):multipole", "sinks(4):positive",
+]  # fmt: skip
+SHAPES = [Shape(512, 512, 32, 32), Shape(40, 300, 8, 5), Shape(2048, 2048, 64, 64, True), Shape(600, 600, 4, 16, True)]
+
+
+# equal cost
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_equal_cost_is_the_largest_size_that_pays(spec, shape):
+    """At most (n + l) R (d + d_v) multiplications; one size more would be above it, or above what there is."""
+    method = get_method(spec)
+    refuses = (method.needs_positions and shape.n != shape.l) or (shape.causal and not method.causal_safe)
+    if refuses:
+        return
+    asked = (200, 260, 500)
+    for one, size in sizes_of_method(method, "cost", asked, shape):
+        budget, most = budget_of(one, shape), method.largest_size(shape)
+        assert budget == (shape.n + shape.l) * one * (shape.d + shape.d_v)
+        assert method.multiplications(shape, size) <= budget
+        assert size == most or method.multiplications(shape, size + 1) > budget
+        method.check((size,), shape)
+
+
+def test_no_size_below_pays_more_than_one_above():
+    """Otherwise a search may stop too early: costs rise with the size. Not that of thinformer, which jumps at powers of
+    two, nor causal ones, which begin later with more cells: there, too, one size more is above the budget."""
+    for spec in [spec for spec in SPECS if spec != "thinformer"]:
+        method, shape = get_method(spec), Shape(256, 256, 16, 16)
+        sizes = [m for m in range(1, 240) if not isinstance(method, Monarch) or 256 % m == 0]
+        work = [method.multiplications(shape, size) for size in sizes]
+        assert work == sorted(work), spec
+
+
+def rows_of(scenario) -> pd.DataFrame:
+    study = Study.of(scenario)
+    return pd.DataFrame([row for draw in plan(study) for row in run_draws(study, [draw])[0]])
+
+
+def test_two_budgets_that_come_to_one_size_are_two_rows_of_the_same_answer():
+    """The caps: more than all keys cannot be had."""
+    rows = rows_of(
+        small_scenario(methods="clusters,sinks(4):clusters", budget="cost", num_projections="30,60,90", trials=2)
+    )
+    found = rows[rows["kind"] == "method"].set_index(["map", "draw"]).sort_index()
+    assert set(found.loc["clusters", "num_projections"]) == {24}
+    assert set(found.loc["sinks(4):clusters", "num_projections"]) == {20}
+    assert set(found["budget"]) == {30, 60, 90} and found.groupby(level=[0, 1])["mse"].nunique().max() == 1
+    affordable = found["multiplications"] <= found["budget"] * 48 * 8
+    assert affordable.all()
+
+
+def test_every_row_says_what_it_costs_and_stays_in_its_budget():
+    names = "clusters,multipole,lara,thinformer,monarch,nystromformer,nystrom,wildcat,sinks(2):positive"
+    rows = rows_of(small_scenario(methods=names, budget="cost", num_projections="25,40", trials=1, samplers="iid"))
+    asked = rows[rows["budget"].notna() & (rows["kind"] != "baseline")]
+    assert set(asked["map"]) == {*names.split(","), "positive", "trig"}
+    assert (asked["multiplications"] <= asked["budget"] * (24 + 24) * (4 + 4)).all()
+
+
+# the same rows
+
+
+METHODS_OF_ALL_KINDS = "clusters,multipole,lara,nystrom,monarch,sinks(2):window(3):sampled-keys,top(2):positive"
+KEY = ["draw", "map", "sampler", "num_projections"]
+
+
+def same(one, other):
+    one, other = (frame.sort_values(KEY).reset_index(drop=True) for frame in (one, other))
+    pd.testing.assert_frame_equal(one, other, check_exact=True)
+
+
+@pytest.mark.parametrize("changes", [{"redraw": "R"}, {"scale": "0.5,1", "dtype": "float64,float32"}])
+def test_rows_do_not_depend_on_workers(changes):
+    scenario = small_scenario(methods=METHODS_OF_ALL_KINDS, baselines="sampled-keys", **changes)
+    one = fb.sweep(scenario, "one").trials
+    assert {*METHODS_OF_ALL_KINDS.split(",")} <= set(one["map"])
+    same(one, fb.sweep(scenario, "two", workers=2).trials)
+
+
+def test_a_sweep_that_was_cut_short_ends_with_the_same_rows(monkeypatch):
+    scenario = small_scenario(methods=METHODS_OF_ALL_KINDS, trials=6)
+    whole, original, calls = fb.sweep(scenario, "whole").trials, trial.run_draws, []
+
+    def interrupted(study, draws):
+        calls.append(draws)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return original(study, draws)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("favorbench.run.run_draws", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            fb.sweep(scenario, "cut")
+    assert len(calls) == 4
+    same(whole, fb.sweep(scenario, "cut").trials)
+
+
+def test_adding_methods_and_sizes_changes_rows_by_rounding_at_most():
+    few = rows_of(small_scenario(methods=METHODS_OF_ALL_KINDS)).set_index(KEY)["mse"]
+    more = f"thinformer,{METHODS_OF_ALL_KINDS},clusters(lloyd=1)"
+    many = rows_of(small_scenario(methods=more, num_projections="3,5,8,12,20,22")).set_index(KEY)["mse"]
+    np.testing.assert_allclose(many[few.index], few, rtol=1e-9)
+
+
+# what is computed once
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_what_is_not_random_is_computed_once_for_fixed_inputs(monkeypatch, rng, fixed):
+    """For each head; and with or without the cache the rows are the same."""
+    heads = {f"{name}{i}": rng.normal(size=(24, 4)) for name in "qkv" for i in range(2)}
+    np.savez("heads.npz", **{name: np.stack([heads[f"{name}0"], heads[f"{name}1"]]) for name in "qkv"})
+    calls = {"exact": 0, "monarch": 0, "clusters": 0, "uniform": 0}
+    exact_attention, fresh_sums = trial.exact_attention, trial._fresh_sums
+
+    def counting_exact(*given):
+        calls["exact"] += 1
+        return exact_attention(*given)
+
+    def counting_sums(study, method, *given):
+        calls[label(method)] = calls.get(label(method), 0) + 1
+        return fresh_sums(study, method, *given)
+
+    monkeypatch.setattr(trial, "exact_attention", counting_exact)
+    monkeypatch.setattr(trial, "_fresh_sums", counting_sums)
+    inputs = {"inputs": "heads.npz", "seq_len": None, "head_dim": None} if fixed else {}
+    scenario = small_scenario(methods="monarch,clusters", baselines="uniform", trials=5, **inputs)
+    rows = rows_of_one(Study.of(scenario))
+    cells = 2 if fixed else 1
+    once = cells if fixed else 5
+    assert calls == {"exact": once, "monarch": once, "uniform": once, "clusters": 5 * cells}
+    monkeypatch.setattr(Study, "once", lambda study, draw, what, compute: compute())
+    same(rows, rows_of_one(Study.of(scenario)))
+
+
+def rows_of_one(study) -> pd.DataFrame:
+    return pd.DataFrame([row for draw in plan(study) for row in run_draws(study, [draw])[0]])
+
+
+def test_scales_and_precisions_of_fixed_inputs_are_kept_apart(rng, monkeypatch):
+    np.savez("head.npz", **{name: rng.normal(size=(24, 4)) for name in "qkv"})
+    asked = {"inputs": "head.npz", "seq_len": None, "head_dim": None, "scale": "0.5,2", "dtype": "float64,float32"}
+    scenario = small_scenario(methods="monarch,nystromformer", trials=2, **asked)
+    rows = rows_of(scenario)
+    assert rows[rows["map"] == "monarch"].groupby(["num_projections"])["mse"].nunique().eq(4).all()
+    monkeypatch.setattr(Study, "once", lambda study, draw, what, compute: compute())
+    same(rows, rows_of(scenario))
+
+
+# functions of users
+
+
+MINE = """
+import functools
+import numpy as np
+
+def softmax(logits):
+    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+def sampled(query, key, value, size, rng):
+    some = rng.choice(len(key), size, replace=False)
+    return softmax(query @ key[some].T / query.shape[-1] ** 0.5) @ value[some]
+
+def exact(q, k, v, m, generator):
+    return softmax(q @ k.T / q.shape[-1] ** 0.5) @ v
+
+def in_place(query, key, value, size, rng):
+    query *= 0.0
+    key *= 0.0
+    value[:] = 7.0
+    return value[: len(query)]
+
+def torches(query, key, value, size, rng):
+    import torch
+    assert isinstance(query, torch.Tensor)
+    return torch.softmax(query @ key.T / query.shape[-1] ** 0.5, -1) @ value
+
+def wrong_shape(query, key, value, size, rng):
+    return value[:3]
+
+def a_list(query, key, value, size, rng):
+    return value.tolist()
+
+def nothing(query, key, value, size, rng):
+    pass
+
+def imaginary(query, key, value, size, rng):
+    return value * 1j
+
+def not_a_number(query, key, value, size, rng):
+    return np.where(np.arange(len(value))[:, None] < 6, np.nan, value)
+
+def fails(query, key, value, size, rng):
+    raise RuntimeError("several\\nlines")
+
+def two(query, key):
+    return query
+
+number = 3
+partial = functools.partial(exact)
+
+class Called:
+    def __call__(self, query, key, value, size, rng):
+        return value
+"""
+
+
+@pytest.fixture
+def mine(monkeypatch):
+    Path("my_methods.py").write_text(MINE)
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    yield
+    sys.modules.pop("my_methods", None)
+
+
+def test_a_users_function_is_a_method(mine):
+    rows = rows_of(small_scenario(methods="my_methods:sampled,my_methods:exact", baselines="sampled-keys"))
+    found = rows[rows["kind"] == "method"]
+    assert set(found["map"]) == {"sampled", "exact"} and set(found["num_projections"]) == {3, 8, 20}
+    assert found.query("map == 'exact'")["mse"].max() < 1e-28
+    means = rows.groupby(["map", "num_projections"])["mse"].mean()
+    assert 0.1 < means["sampled", 8] / means["sampled-keys", 8] < 10
+    assert (found["unnormalised_rows"] == 0).all()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_a_users_function_of_torch(mine):
+    rows = rows_of(small_scenario(methods="my_methods:torches", backend="torch", trials=2))
+    assert rows.query("map == 'torches'")["mse"].max() < 1e-28
+
+
+def test_a_users_function_travels_to_workers(mine):
+    scenario = small_scenario(methods="my_methods:sampled", trials=4)
+    same(fb.sweep(scenario, "one").trials, fb.sweep(scenario, "two", workers=2).trials)
+    method = get_method("my_methods:sampled")
+    assert pickle.loads(pickle.dumps(method)) == method and label(method) == "sampled"
+
+
+def test_an_edited_function_is_another_study(mine):
+    scenario = small_scenario(methods="my_methods:sampled")
+    before = Study.of(scenario).digest
+    fb.sweep(scenario, "run")
+    Path("my_methods.py").write_text(MINE + "# another version\n")
+    assert Study.of(scenario).digest != before
+    with pytest.raises(StoreError, match="a module of yours that it uses, has changed since"):
+        fb.sweep(scenario, "run")
+
+
+def test_a_function_that_works_in_place_changes_nothing_else(mine):
+    """Neither what methods and maps after it are given, nor its own weights."""
+    alone = rows_of(small_scenario(methods="clusters"))
+    beside = rows_of(small_scenario(methods="my_methods:in_place,clusters"))
+    same(alone, beside[beside["map"] != "in_place"])
+
+
+def test_functions_are_asked_for_each_size_with_the_same_numbers(mine):
+    question = fb.methods.Question(*np.random.default_rng(0).normal(size=(3, 12, 4)))
+    method = get_method("my_methods:sampled")
+    several = list(method.answers(question, (2, 5), fb.numerics.streams.Streams.of(np.random.default_rng(1))))
+    (alone,) = method.answers(question, (5,), fb.numerics.streams.Streams.of(np.random.default_rng(1)))
+    np.testing.assert_array_equal(several[1].output, alone.output)
+
+
+def test_what_is_not_a_number_is_an_infinite_error_of_the_function(mine):
+    """A measurement, as of any estimator: its row has its name, and says how many rows have failed."""
+    rows = rows_of(small_scenario(methods="my_methods:not_a_number"))
+    found = rows[rows["map"] == "not_a_number"]
+    assert np.isinf(found["mse"]).all() and (found["unnormalised_rows"] >= 0.25).all()
+    assert np.isfinite(rows[rows["map"] == "positive"]["mse"]).all()
+
+
+def test_two_functions_of_one_name_are_refused(mine):
+    Path("others.py").write_text(MINE)
+    said = refused("sweep", "--methods", "my_methods:exact,others:exact")
+    assert "'others:exact' and 'my_methods:exact' are both called 'exact'" in said
+
+
+def test_a_function_from_python_is_a_method():
+    def mean(query, key, value, size, rng):
+        return np.broadcast_to(np.mean(value, axis=0), (len(query), value.shape[1])).copy()
+
+    assert isinstance(get_method(mean), Function)
+    with pytest.raises(fb.errors.ScenarioError, match=r"write `def two\(query, key, value, size, rng\)`"):
+
+        def two(a, b):
+            return a
+
+        get_method(two)
+
+
+# mistakes
+
+
+SMALL = ["sweep", "--maps", "positive", "-R", "4,8", "-L", "24", "-d", "4", "--trials", "2"]
+MISTAKES = [
+    ("clusters -R 30", "method 'clusters': size 30 given, allowed: at most the 24 keys there are"),
+    ("nystromformer -R 30", "method 'nystromformer': size 30 given, allowed: at most the 24 keys there are"),
+    ("sinks(20):clusters", "sinks(20):clusters: size 8 given, allowed: at most the 4 keys after the first 20"),
+    ("sinks(24):clusters", "sinks(24):clusters: n must be below the 24 keys there are, got 24"),
+    ("sinks(30):sinks(2):clusters", "n must be below the 24 keys there are, got 32"),
+    ("sinks(20):sinks(5):clusters", "sinks(20):sinks(5):clusters: n must be below the 24 keys there are, got 25"),
+    ("sinks(0):clusters", "'sinks(0):clusters': n must be a whole number from 1 to 1048576, got 0"),
+    ("window(0):clusters", "'window(0):clusters': w must be a whole number from 1 to 1048576, got 0"),
+    ("window(2.5):clusters", "w must be a whole number from 1 to 1048576, got 2.5"),
+    ("top(5):clusters", "top(5):clusters: k must be at most the size, 4, got 5"),
+    ("clustres", "unknown method 'clustres' (did you mean 'clusters'?)"),
+    ("sinks(2):clustres", "unknown method 'clustres' (did you mean 'clusters'?)"),
+    ("snks(2):clusters", "unknown transform 'snks' (did you mean 'sinks'?)"),
+    ("positive", "'positive' is a map, not a method: write --maps positive"),
+    ("sampled-keys", "'sampled-keys' is a baseline, not a method: write --baselines sampled-keys"),
+    ("uniform", "'uniform' is a baseline, not a method: write --baselines uniform"),
+    ("centre:clusters", "unknown transform 'centre'"),
+    ("sinks(2)", "'sinks(2)' is a prefix: write what it stands before, e.g. sinks(2):clusters"),
+    ("sinks:clusters", "sinks needs n, e.g. sinks(64)"),
+    ("clusters,clusters(lloyd=0)", "'clusters(lloyd=0)' and 'clusters' are both called 'clusters'"),
+    ("clusters(points='x')", "points must be 'random' or 'pivots', got 'x'"),
+    ("clusters(lloyd=-1)", "lloyd must be a whole number from 0 to 100, got -1"),
+    ("clusters(order=3)", "order must be a whole number from 1 to 2, got 3"),
+    ("multipole(exact=1)", "exact must be a number from 0 up to, but not, 1, got 1"),
+    ("multipole(exact=-0.5)", "exact must be a number from 0 up to, but not, 1, got -0.5"),
+    ("sinks(2):monarch", "monarch has no sums over keys that exact ones could be added to; allowed inside sinks: "),
+    ("sinks(2):my_methods:exact", "exact has no sums over keys that exact ones could be added to"),
+    ("sinks(2, sampler='x'):positive", "unknown sampler 'x'"),
+    ("nystromformer --query-rows 4", "--methods nystromformer: it answers from all queries together"),
+    ("nystromformer --causal", "--methods nystromformer: it uses the whole sequence and cannot be causal"),
+    ("top(2):clusters --causal", "--methods top(2):clusters: it uses the whole sequence and cannot be causal"),
+    ("window(2):centre:positive --causal", "window(2):centre:positive: it uses the whole sequence"),
+    ("my_methods:exact --causal", "--methods exact: it uses the whole sequence and cannot be causal"),
+    ("my_methods:wrong_shape", "wrong_shape returned ndarray of shape (3, 4) and float64; it must return ndarray of"),
+    ("my_methods:a_list", "a_list returned list; it must return ndarray of shape (24, 4) and float64"),
+    ("my_methods:nothing", "nothing returned NoneType; it must return ndarray of shape (24, 4) and float64"),
+    ("my_methods:imaginary", "imaginary returned ndarray of shape (24, 4) and complex128"),
+    ("my_methods:fails", "fails failed: RuntimeError: several lines"),
+    ("my_methods:two", "'my_methods:two': write `def two(query, key, value, size, rng)`, not `def two(query, key)`"),
+    ("my_methods:number", "'my_methods:number' is of type int; it must be a function f(query, key, value, size, rng)"),
+    ("my_methods:partial", "is of type partial; it must be a function f(query, key, value, size, rng)"),
+    ("my_methods:Called", "is of type Called; it must be a function f(query, key, value, size, rng)"),
+    ("my_methods:absent", "method 'my_methods:absent' cannot be imported: AttributeError"),
+    ("absent:absent", "method 'absent:absent' cannot be imported: ModuleNotFoundError"),
+    ("my_methods:exact(x=1)", "'exact' is already built and takes no parameters"),
+    ("my_methods:exact --budget cost", "--budget cost: exact does not say what it costs; use --budget projections"),
+    ("monarch --budget cost -R 1", "--budget cost: monarch costs more than a map of 1 features here; use -R 7 or more"),
+    ("clusters(lloyd=99) --budget cost -R 1", "clusters(lloyd=99) costs more than a map of 1 features here; use -R"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "said"), MISTAKES, ids=[given for given, _ in MISTAKES])
+def test_a_mistake_is_one_clear_line_that_names_the_method(mine, given, said):
+    spec, dash, flags = given.partition(" -")
+    assert said in refused(*SMALL, "--methods", spec, *(dash.strip() + flags).split())
+
+
+@pytest.mark.parametrize("spec", ["nystrom", "clusters", "wildcat"])
+def test_a_method_among_maps_or_baselines_is_told_where_it_belongs(spec):
+    assert f"{spec!r} is a method, not a map: write --methods {spec}" in refused("sweep", "--maps", spec)
+    assert f"{spec!r} is a method, not a baseline: write --methods {spec}" in refused("sweep", "--baselines", spec)
+
+
+def test_a_method_twice_is_once():
+    code, _, err = run(*SMALL, "--methods", "clusters, clusters", "--out", "run", "--json")
+    assert (code, err) == (0, "")
+    rows = fb.load("run").trials
+    assert len(rows[rows["map"] == "clusters"]) == 2 * 2
+
+
+def test_there_is_no_window_where_queries_are_not_the_keys(rng):
+    np.savez("cross.npz", q=rng.normal(size=(6, 4)), k=rng.normal(size=(24, 4)), v=rng.normal(size=(24, 3)))
+    said = refused("sweep", "--inputs", "cross.npz", "-R", "4", "--methods", "window(3):clusters")
+    assert "--methods window(3):clusters: there is no window where 6 queries look at 24 keys; it needs as many" in said
+    assert run("sweep", "--inputs", "cross.npz", "-R", "4", "--methods", "sinks(3):clusters,multipole")[0] == 0
+
+
+def test_a_method_asked_by_itself_refuses_the_same(rng):
+    from favorbench.errors import InputError, ScenarioError
+    from favorbench.methods.attention import method_attention
+
+    q, k, v = rng.normal(size=(3, 24, 4))
+    with pytest.raises(ScenarioError, match="at most the 24 keys there are"):
+        method_attention(q, k, v, "clusters", 25)
+    with pytest.raises(InputError, match="'nystrom' uses the whole sequence and cannot be causal"):
+        method_attention(q, k, v, "nystrom", 4, causal=True)
+    with pytest.raises(InputError, match=r"'window\(3\):clusters' needs as many queries as keys"):
+        method_attention(q[:5], k, v, "window(3):clusters", 4)
+    with pytest.raises(InputError, match=r"has shape \(1, 24, 4\); methods are asked for one head"):
+        method_attention(q[None], k[None], v[None], "clusters", 4)
