@@ -61,6 +61,20 @@ def test_best_rank_is_the_truncated_svd(problem):
         np.testing.assert_allclose(answer.row_sums, sums, rtol=0, atol=1e-7 * s[0])
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (1, 9), (9, 1), (2, 2), (30, 12), (12, 30)])
+def test_best_rank_projects_on_the_leading_singular_vectors_whatever_the_shape(rng, shape):
+    """Repeated queries and keys too, whose matrix has a rank below both of its sides."""
+    n, length = shape
+    q, k, v = rng.normal(size=(n, 4)), rng.normal(size=(length, 4)), rng.normal(size=(length, 3))
+    for query, key in ((q, k), (q[np.arange(n) // 2], k), (q, k[np.arange(length) // 3]), (0.0 * q, k)):
+        matrix = softmax(query @ key.T / 2.0, axis=-1)
+        u, s, vt = np.linalg.svd(matrix, full_matrices=False)
+        for answer in answers("best-rank", (query, key, v, matrix @ v), (1, 2, 3, 8, 11, 12, 40)):
+            r = answer.num_projections
+            expected = (u[:, :r] * s[:r]) @ vt[:r] @ v
+            np.testing.assert_allclose(answer.output, expected, rtol=0, atol=1e-7 * s[0] * np.abs(v).max())
+
+
 def test_best_rank_says_nothing_about_a_matrix_that_does_not_fit(problem, monkeypatch):
     monkeypatch.setattr("favorbench.baselines.best_rank.MATRIX_LIMIT", 40 * 50 - 1)
     assert answers("best-rank", problem) == []

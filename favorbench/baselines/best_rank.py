@@ -1,5 +1,6 @@
 """The best that any map of R features can do."""
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,6 +10,7 @@ import numpy as np
 from favorbench.baselines.base import Baseline
 from favorbench.methods import Answer, Question, Shape
 from favorbench.numerics.logsum import with_ones
+from favorbench.numerics.machine import scipy_linalg
 from favorbench.numerics.streams import Streams
 
 MATRIX_LIMIT = 1 << 22  # entries of the largest attention matrix that best-rank decomposes: 2048 x 2048
@@ -44,26 +46,48 @@ class BestRank(Baseline):
         query, key = question.query, question.key
         if len(query) * len(key) > MATRIX_LIMIT:
             return
-        logits = query @ key.T
-        matrix = np.exp(logits - np.max(logits, axis=-1, keepdims=True))
+        matrix = query @ key.T
+        matrix -= np.max(matrix, axis=-1, keepdims=True)
+        np.exp(matrix, out=matrix)
         matrix /= np.sum(matrix, axis=-1, keepdims=True)
-        left = np.linalg.eigh(matrix @ matrix.T)[1][:, ::-1]  # columns by falling singular value
         exact = matrix @ with_ones(question.value)
-        coefficients = left.T @ exact  # rows of A add up to 1, those of U_R U_R^T A no longer
-        output, start = np.zeros_like(exact), 0
-        for size in sizes:
-            output = output + left[:, start:size] @ coefficients[start:size]
-            start = size
+        below = tuple(size for size in sizes if size < min(matrix.shape))  # from there on nothing is cut off
+        outputs = leading_projections(matrix, exact, below) if below else []
+        for size, output in itertools.zip_longest(sizes, outputs, fillvalue=exact):
+            # rows of A add up to 1, those of U_R U_R^T A no longer
             yield Answer(size, size, output[:, :-1], None, output[:, -1:])
 
     def check(self, sizes: tuple[int, ...], shape: Shape) -> None:
         """Every size: above the rank of the matrix it is the matrix."""
 
     def multiplications(self, shape: Shape, size: int) -> float:
-        """About 4.5 n^3 for an eigendecomposition with its vectors, n^2 l for A A^T, and the matrix with its output."""
+        """About 2 n^3 for the tridiagonal form with its eigenvectors, n^2 l for A A^T, the matrix and its output."""
         n, length, d, d_v, _ = shape
-        return float(4.5 * n**3 + n * n * (length + d_v) + n * length * (d + d_v))
+        return float(2 * n**3 + n * n * (length + d_v) + n * length * (d + d_v))
 
     def matrix_entries(self, shape: Shape, size: int) -> int:
-        """The logits, their exponentials, and A A^T with its eigenvectors, which are no larger where n <= l."""
+        """The matrix, A A^T and its copy, and the eigenvectors, which are no larger where n <= l."""
         return 4 * shape.n * shape.l
+
+
+def leading_projections(matrix: np.ndarray, right: np.ndarray, sizes: tuple[int, ...]) -> list[np.ndarray]:
+    """U_R U_R^T right for each size R (rising, below the number of rows): U_R the first R left singular vectors.
+
+    A A^T = Q T Q^T with T tridiagonal and U = Q W. Q, n - 1 reflections, meets a few columns for each size and never W,
+    of which nothing is wanted but W_R W_R^T Q^T right: that saves half of what a decomposition with U takes.
+    """
+    linalg, count = scipy_linalg(), len(matrix)
+    symmetric = (matrix @ matrix.T).T  # its columns side by side, as LAPACK has them
+    packed, diagonal, beside, factors, _ = linalg.lapack.dsytrd(symmetric, lower=1, lwork=64 * count, overwrite_a=1)
+
+    def reflected(columns: np.ndarray, order: str) -> np.ndarray:
+        """Q columns, or Q^T columns for the order "T"; the reflections leave the first row as it is."""
+        work = 64 * (columns.shape[-1] + 65)  # in blocks of 64, and one block with its triangle
+        rest = linalg.lapack.dormqr("L", order, packed[1:, :-1], factors, columns[1:], work)[0]
+        return np.concatenate([columns[:1], rest])
+
+    vectors = linalg.eigh_tridiagonal(diagonal, beside)[1][:, ::-1]  # columns by falling singular value
+    turned = reflected(right, "T")
+    coefficients = vectors.T @ turned
+    steps = [vectors[:, a:b] @ coefficients[a:b] for a, b in itertools.pairwise((0, *sizes))]
+    return np.split(reflected(np.concatenate(list(itertools.accumulate(steps)), axis=-1), "N"), len(sizes), axis=-1)

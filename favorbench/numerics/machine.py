@@ -2,12 +2,13 @@
 
 import contextlib
 import functools
+import importlib
 import os
 import threading
 import timeit
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import threadpoolctl
@@ -30,20 +31,25 @@ class _Limit:
 
     def __init__(self) -> None:
         self._lock, self._holders = threading.Lock(), 0
-        self._limits: threadpoolctl.threadpool_limits | None = None
+        self._limits: list[threadpoolctl.threadpool_limits] = []
 
     def take(self) -> None:
         with self._lock:
             self._holders += 1
-            if self._limits is None:
-                self._limits = threadpoolctl.threadpool_limits(1)
+            if not self._limits:
+                self._limits.append(threadpoolctl.threadpool_limits(1))
+
+    def take_new_libraries(self) -> None:
+        """One thread also in libraries that were loaded since it began, if it is held."""
+        with self._lock:
+            if self._limits:
+                self._limits.append(threadpoolctl.threadpool_limits(1))
 
     def give_back(self) -> None:
         with self._lock:
             self._holders -= 1
-            if self._limits is not None and not self._holders:
-                self._limits.restore_original_limits()
-                self._limits = None
+            while self._limits and not self._holders:
+                self._limits.pop().restore_original_limits()
 
 
 _LIMIT = _Limit()
@@ -58,6 +64,14 @@ def one_core() -> Iterator[None]:
         yield
     finally:
         _LIMIT.give_back()
+
+
+@functools.cache
+def scipy_linalg() -> Any:
+    """scipy.linalg, imported when it is needed: with a BLAS library of its own, on one thread where the others are."""
+    found = importlib.import_module("scipy.linalg")
+    _LIMIT.take_new_libraries()
+    return found
 
 
 @functools.cache
