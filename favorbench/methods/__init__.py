@@ -46,20 +46,21 @@ def get_method(spec: str | Method | Callable[..., Any]) -> Method:
         return spec
     if not isinstance(spec, str) and inspect.isfunction(spec):
         return Function.of(spec)
-    name = spec.split(":")[0].partition("(")[0].strip() if isinstance(spec, str) else ""
+    text = cast(str, spec)  # ``build`` refuses anything else
+    name = text.split(":")[0].partition("(")[0].strip() if isinstance(spec, str) else ""
     if name in {feature_map.name for feature_map in MAPS}:
         raise ScenarioError(f"{spec!r} is a map, not a method: write `maps` {spec}")
     inside = name in {prefix.prefix for prefix in PREFIXES}
     members, transforms = (METHODS, PREFIXES) if not inside else ((*METHODS, *INSIDE), (*PREFIXES, *MAP_TRANSFORMS))
-    if inside and ":" not in spec:
-        raise ScenarioError(f"{spec!r} is a prefix: write what it stands before, e.g. {spec}:clusters")
-    found = build("method", cast(str, spec), members, (Method, FeatureMap), transforms, lambda a: _asked(spec, a))
+    if inside and ":" not in text:
+        raise ScenarioError(f"{text!r} is a prefix: write what it stands before, e.g. {text}:clusters")
+    found = build("method", text, members, (Method, FeatureMap), transforms, lambda a: _asked(text, a))
     if isinstance(found, FeatureMap):
         raise ScenarioError(f"method {spec!r} is a map: write `maps` {spec}")
     return found
 
 
-def _asked(spec: str | Method | Callable[..., Any], found: Any) -> Any:
+def _asked(spec: str, found: Any) -> Any:
     """A user's function as a method."""
     if inspect.isfunction(found):
         try:

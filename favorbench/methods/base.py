@@ -99,9 +99,10 @@ class Method(ABC):
 
     def check(self, sizes: tuple[int, ...], shape: Shape) -> None:
         """Raise ScenarioError for a size that there is no answer for."""
-        if self.every_size and sizes[-1] > self.largest_size(shape):
+        most = self.largest_size(shape)
+        if self.every_size and sizes[-1] > most:
             raise ScenarioError(
-                f"method {self.name!r}: size {sizes[-1]} given, allowed: at most the {self.largest_size(shape)} keys there are"
+                f"method {self.name!r}: size {sizes[-1]} given, allowed: at most the {most} keys there are"
             )
 
     def matrix_entries(self, shape: Shape, size: int) -> int:
