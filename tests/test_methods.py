@@ -449,3 +449,16 @@ def test_an_answer_does_not_depend_on_the_other_sizes(spec, is_causal):
     for answer, size in zip(several, (4, 9, 20), strict=True):
         (alone,) = method.answers(question, (size,), Streams.of(np.random.default_rng(0)))
         np.testing.assert_allclose(answer.output, alone.output, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("spec", ["window(5):sampled-keys", "sinks(9):window(4):clusters", "top(2):sampled-keys"])
+def test_logits_that_are_all_far_below_zero(spec):
+    """exp of them underflows, and most windows hold no sampled key: nothing may be lost beside a peak of 0."""
+    for dtype, shift in ((np.float64, 60.0), (np.float32, 12.0)):
+        question = problem(13)
+        query, key = (question.query + shift / math.sqrt(5), question.key - shift / math.sqrt(5))
+        assert np.max(query @ key.T) < (-2000 if shift > 20 else -80)
+        cast = question._replace(
+            **{k: a.astype(dtype) for k, a in zip(question._fields, (query, key, question.value), strict=False)}
+        )
+        assert ratio(spec, cast, 6, eps=np.finfo(dtype).eps) <= 1

@@ -335,10 +335,13 @@ def exact_instead(inner: Summary, queries: Queries, tokens: Tokens, keys: slice,
     xp, right = array_namespace(queries.query), with_ones(tokens.value[..., keys, :])
     exact, estimate = _logits(queries, tokens, keys), inner.kernel(queries, keys)
     nothing = xp.full_like(exact, -xp.inf)
-    values = -xp.ones_like(exact) if estimate.values is None else -estimate.values
-    less = Features(values, xp.where(where, estimate.log_scale + xp.zeros_like(exact), nothing))
-    more = Features(None, xp.where(where, exact, nothing))
-    return merge(accumulate(None, less, right), accumulate(None, more, right))
+    less = -xp.ones_like(exact) if estimate.values is None else -estimate.values
+    values = xp.concat([less, xp.ones_like(exact)], axis=-1)
+    logs = [xp.where(where, log + xp.zeros_like(exact), nothing) for log in (estimate.log_scale, exact)]
+    both = accumulate(None, Features(values, xp.concat(logs, axis=-1)), xp.concat([right, right], axis=-2))
+    # nothing for a query: no peak either, or all else would be lost beside a peak of 0 where logits are far below
+    some = xp.any(where, axis=-1, keepdims=True)
+    return both._replace(log_peak=xp.where(some, both.log_peak, xp.full_like(both.log_peak, xp.finfo(exact.dtype).min)))
 
 
 def chosen(where: Array, exact: Array, estimate: Features) -> Features:
