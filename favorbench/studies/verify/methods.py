@@ -6,27 +6,37 @@ from collections.abc import Iterator
 import numpy as np
 
 from favorbench.baselines import BASELINES
-from favorbench.methods import METHODS, Method, Question, get_method
+from favorbench.methods import METHODS, Method, Question, SampledKeys, get_method
 from favorbench.methods.clusters import Clusters
-from favorbench.methods.summaries import Queries, Summarising, Tokens
+from favorbench.methods.summaries import Queries, Summarising, Summary, Tokens
 from favorbench.numerics.streams import Streams, stream
+from favorbench.registry import label
 from favorbench.studies.verify.checks import Measurement, largest
 from favorbench.studies.verify.dense import softmax
+from favorbench.studies.verify.references import DEFINITIONS
+from favorbench.studies.verify.weights import is_defined, weights_of
 
 EPS = float(np.finfo(float).eps)
 DIM, VALUES, LENGTH, LONG = 6, 3, 48, 300
 SIZES = (1, 5, 16)
 #: Of queries and keys: weights spread over all keys, and on few of them.
 SCALES = (0.5, 4.0)
+#: Logits of thousands, of which some are hundreds above those of the centroid of their cell.
+FAR = 40.0
 #: Draws of what can only be seen in the mean.
 DRAWS = 2000
-#: Prefixes, which stand in no list of members: each around a method and around a map.
-PREFIXED = ("sinks(2):clusters", "window(5):multipole", "top(1):sampled-keys", "sinks(2):window(5):positive")
+#: Prefixes, which stand in no list of members: each around a method and around a map. And parameters that change more
+#: than a number.
+PREFIXED = (
+    "sinks(2):clusters", "window(5):multipole", "top(1):sampled-keys", "sinks(2):window(5):positive",
+    "window(6):clusters(order=2)", "top(2):clusters(lloyd=1)",
+)  # fmt: skip
 
 
 def measure(seed: int) -> list[Measurement]:
     """All that is declared by all."""
     members = [member() for member in (*METHODS, *BASELINES)] + [get_method(spec) for spec in PREFIXED]
+    members.append(SampledKeys(weights="values"))
     return [measurement for method in members for measurement in of_method(method, seed)]
 
 
@@ -34,7 +44,9 @@ def of_method(method: Method, seed: int) -> Iterator[Measurement]:
     """What one method declares."""
     if method.convex:
         yield _worst(method, "weighted means of values", [_outside(method, q, seed) for q in _questions(method, seed)])
-    if method.exact_at_full_size and method.convex:
+    if not method.oracle and method.name != "best-rank":
+        yield _worst(method, "row sums", [_from_row_sums(method, q, seed) for q in _questions(method, seed)])
+    if method.exact_at_full_size and (method.convex or method.name not in DEFINITIONS):
         ratios = [_from_exact(method, question, seed) for question in _questions(method, seed)]
         yield _worst(method, "exact at m = l", ratios)
     if method.causal_safe:
@@ -44,6 +56,9 @@ def of_method(method: Method, seed: int) -> Iterator[Measurement]:
         yield _worst(method, "sums are those of its kernel", ratios)
         if method.unbiased:
             yield _unbiased(method, seed)
+    if is_defined(method):
+        questions = [*_questions(method, seed), *([] if "order=2" in label(method) else [_question(seed, FAR)])]
+        yield _worst(method, "the weights that it defines", [_apart(method, q, seed) for q in questions])
     if isinstance(method, Clusters) and method.order == 1:
         ratios = [_above_exact(method, question, seed) for question in _questions(method, seed, causal=False)]
         yield _worst(method, "normaliser below the exact one", ratios)
@@ -52,7 +67,7 @@ def of_method(method: Method, seed: int) -> Iterator[Measurement]:
 
 
 def _worst(method: Method, claim: str, ratios: list[float]) -> Measurement:
-    return Measurement(method.name, claim, largest(ratios), 0, f"error over rounding {largest(ratios):.1e}")
+    return Measurement(label(method), claim, largest(ratios), 0, f"error over rounding {largest(ratios):.1e}")
 
 
 def _question(seed: int, scale: float, length: int = LENGTH, causal: bool = False) -> Question:
@@ -83,6 +98,16 @@ def _exact(question: Question) -> np.ndarray:
     return softmax(logits, question.value, seen)
 
 
+def _apart(method: Method, question: Question, seed: int) -> float:
+    """Answers against those from all weights, with the same draws."""
+    found = 0.0
+    for size, output in zip(SIZES, _answers(method, question, SIZES, seed), strict=True):
+        weights = weights_of(method, question, size, stream(seed, "verify", "methods", method.name))
+        expected, condition = weights.output(question.value)
+        found = max(found, largest((output - expected) / condition) / _rounding(question))
+    return found
+
+
 def _rounding(question: Question) -> float:
     """Of a weighted mean of values: eps times the largest logit that is exponentiated, and the terms of its sums."""
     norms = [np.max(np.linalg.norm(part, axis=-1)) for part in question[:2]]
@@ -106,6 +131,15 @@ def _from_exact(method: Method, question: Question, seed: int) -> float:
     return largest(output - _exact(question)) / _rounding(question)
 
 
+def _from_row_sums(method: Method, question: Question, seed: int) -> float:
+    """The answer where every value is 1 against the row sums that it gives, or 1."""
+    ones, found = question._replace(value=np.ones_like(question.value)), 0.0
+    for answer in method.answers(ones, SIZES, Streams.of(stream(seed, "verify", "methods", method.name))):
+        error = answer.output - (1.0 if answer.row_sums is None else answer.row_sums)
+        found = max(found, largest(error / np.maximum(1.0, np.abs(answer.output))))
+    return found / _rounding(ones)
+
+
 def _seen_of_future(method: Method, scale: float, seed: int) -> float:
     """The change in all rows up to a position when every key and value after it changes."""
     question, found = _question(seed, scale, LONG, causal=True), 0.0
@@ -124,7 +158,7 @@ def _sums_apart(method: Summarising, question: Question, seed: int) -> float:
     """Its sums against those of its kernel estimates, key by key: the quotient, and the normaliser."""
     tokens, queries = Tokens(question.key, question.value), Queries(question.query, question.positions)
     streams, found = Streams.of(stream(seed, "verify", "methods", method.name)), 0.0
-    for summary in method.summaries(tokens, queries, SIZES, streams):
+    for size, summary in zip(SIZES, method.summaries(tokens, queries, SIZES, streams), strict=True):
         sums, parts = summary.sums(queries), []
         for keys in (slice(0, 7), slice(7, len(question.key))):
             kernel = summary.kernel(queries, keys)
@@ -132,9 +166,21 @@ def _sums_apart(method: Summarising, question: Question, seed: int) -> float:
             parts.append(np.exp(logs) * (1.0 if kernel.values is None else kernel.values))
         weights = np.concatenate(parts, axis=-1)
         total = weights @ np.concatenate([question.value, np.ones((len(question.key), 1))], axis=-1)
-        condition = np.sum(np.abs(weights), axis=-1, keepdims=True) * largest(question.value)
+        condition = _mass(summary, queries, len(question.key), size, sums.log_peak) * largest(question.value)
         found = max(found, largest((sums.total - total) / condition))
     return found * largest(question.value) / _rounding(question)
+
+
+def _mass(summary: Summary, queries: Queries, length: int, size: int, log_peak: np.ndarray) -> np.ndarray:
+    """The sizes of all terms that are added up for each query: of features, and of what prefixes take out again."""
+    kernel = summary.kernel(queries, slice(0, length))
+    terms = 1.0 if kernel.values is None else np.maximum(np.abs(kernel.values), float(size))
+    own = np.sum(np.exp(kernel.log_scale - log_peak) * terms * np.ones((1, length)), axis=-1, keepdims=True)
+    inner, first = getattr(summary, "inner", None), getattr(summary, "n", 0)
+    if inner is None:
+        return own
+    positions = None if queries.positions is None else queries.positions - first
+    return own + _mass(inner, queries._replace(positions=positions), length - first, size, log_peak)
 
 
 def _above_exact(method: Clusters, question: Question, seed: int) -> float:
@@ -167,7 +213,7 @@ def _unbiased(method: Summarising, seed: int) -> Measurement:
     spread = np.std(errors, axis=0, ddof=1) / math.sqrt(DRAWS)
     certain = spread <= 4.0 * EPS * len(question.key)  # what does not vary must be right to rounding
     z = np.where(certain, np.abs(np.mean(errors, axis=0)) / (EPS * 1e3), np.mean(errors, axis=0) / spread)
-    return Measurement(method.name, "unbiased sums", largest(z), z.size, f"{DRAWS} draws")
+    return Measurement(label(method), "unbiased sums", largest(z), z.size, f"{DRAWS} draws")
 
 
 def _permuted(method: Method, seed: int) -> Measurement:
@@ -186,4 +232,4 @@ def _permuted(method: Method, seed: int) -> Measurement:
         logs.append([math.log(np.mean(error**2)) for error in errors])
     spread = math.sqrt(sum(np.var(each, ddof=1) / len(each) for each in logs))
     z = (np.mean(logs[0]) - np.mean(logs[1])) / spread
-    return Measurement(method.name, claim, largest(z), 1, f"{DRAWS // 4} draws of each order")
+    return Measurement(label(method), claim, largest(z), 1, f"{DRAWS // 4} draws of each order")

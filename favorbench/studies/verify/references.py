@@ -220,6 +220,55 @@ def _centroids(inputs: Question, seen: np.ndarray, exact: np.ndarray, answer: An
     return min(errors) / _rounding(_logits(inputs), inputs.value)
 
 
+def _segments(rows: np.ndarray, count: int) -> list[np.ndarray]:
+    """Segments in a row, as equal as can be, the longer ones last."""
+    return [part[::-1] for part in np.array_split(rows[::-1], count)][::-1]
+
+
+def _weights(logits: np.ndarray) -> np.ndarray:
+    return softmax(logits, np.eye(logits.shape[-1]))
+
+
+def _nystromformer(inputs: Question, seen: np.ndarray, exact: np.ndarray, answer: Answer) -> float:
+    """softmax(x Y'^T) Z softmax(X' y^T) v with six steps to Z = softmax(X' Y'^T)^-1, and its row sums."""
+    count, size = len(inputs.key), answer.num_projections or 0
+    if size == count:
+        return largest(answer.output - exact) / _rounding(_logits(inputs), inputs.value)
+    x, y = (a * a.shape[-1] ** -0.25 for a in (inputs.query, inputs.key))
+    means = [np.array([np.mean(part, axis=0) for part in _segments(a, size)]) for a in (x, y)]
+    middle, identity = _weights(means[0] @ means[1].T), np.eye(size)
+    inverse = middle.T / np.max(np.sum(middle, axis=0))
+    for _ in range(6):
+        product = middle @ inverse
+        inverse = inverse @ (13 * identity - product @ (15 * identity - product @ (7 * identity - product))) / 4
+    weights = _weights(x @ means[1].T) @ inverse @ _weights(means[0] @ y.T)
+    row_sums = np.sum(weights, axis=-1, keepdims=True)
+    given = np.full_like(row_sums, np.nan) if answer.row_sums is None else answer.row_sums
+    condition = np.linalg.cond(middle) ** 2 * max(1.0, largest(inverse))
+    errors = [largest(answer.output - weights @ inputs.value), largest(given - row_sums) * largest(inputs.value)]
+    return largest(errors) / (condition * _rounding(_logits(inputs), inputs.value))
+
+
+def _monarch(inputs: Question, seen: np.ndarray, exact: np.ndarray, answer: Answer) -> float:
+    """Of queries in blocks all as long: the softmax over the keys of each block of the query at the same place
+    in the same block, and the softmax over blocks of the mean logit under these weights plus their entropy."""
+    count = max(answer.num_projections or 0, math.isqrt(len(inputs.key) - 1) + 1)
+    rounding = _rounding(_logits(inputs), inputs.value)
+    if count == len(inputs.key):
+        return largest(answer.output - exact) / rounding
+    x, y = (a * a.shape[-1] ** -0.25 for a in (inputs.query, inputs.key))
+    queries, keys, values = (_segments(a, count) for a in (x, y, inputs.value))
+    output, errors = np.concatenate(_segments(answer.output, count)), []
+    for r, j in itertools.product(range(count), range(len(queries[0]))):
+        logits, means = [], []
+        for c in range(count):
+            weights = _weights((queries[c][j] @ keys[c].T)[None])[0]
+            logits.append(queries[r][j] @ (weights @ keys[c]) - np.sum(weights * np.log(weights)))
+            means.append(weights @ values[c])
+        errors.append(output[r * len(queries[0]) + j] - _weights(np.array(logits)[None])[0] @ np.array(means))
+    return largest(errors) / rounding
+
+
 #: What each baseline is, written down a second time: an error over its bound.
 DEFINITIONS: dict[str, Callable[[Question, np.ndarray, np.ndarray, Answer], float]] = {
     "uniform": _uniform,
@@ -231,6 +280,9 @@ DEFINITIONS: dict[str, Callable[[Question, np.ndarray, np.ndarray, Answer], floa
     "clusters": _centroids,
     "nystrom": _landmarks,
     "wildcat": _landmarks,
+    "nystromformer": _nystromformer,
+    "monarch": _monarch,
+    "thinformer": _some_keys,
 }
 
 
