@@ -17,7 +17,8 @@ from favorbench.studies.verify.references import DEFINITIONS
 from favorbench.studies.verify.weights import is_defined, weights_of
 
 EPS = float(np.finfo(float).eps)
-DIM, VALUES, LENGTH, LONG = 6, 3, 48, 300
+#: LONG: four chunks, of which the third joins cells that there are and the last is no whole one.
+DIM, VALUES, LENGTH, LONG = 6, 3, 48, 400
 SIZES = (1, 5, 16)
 #: Of queries and keys: weights spread over all keys, and on few of them.
 SCALES = (0.5, 4.0)

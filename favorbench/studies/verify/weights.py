@@ -98,7 +98,8 @@ def _grown(
             yield stop, Weights(log, log)
         return
     assert isinstance(method, Centred)
-    count = method.centres(size)
+    share = min(round(method.exact * size), size - 1) if isinstance(method, Multipole) else 0
+    count = size - share
     for stop, cell in _cells(method, key, count, rng, stops):
         near, one_hot = key[:stop], np.eye(count)[cell]
         members = np.maximum(np.sum(one_hot, axis=0), 1.0)[:, None]
@@ -106,7 +107,7 @@ def _grown(
         variance = one_hot.T @ (near - centres[cell]) ** 2 / members
         log = query @ centres[cell].T
         if isinstance(method, Multipole):
-            exact = _near_cells(query @ centres.T, np.sum(variance, axis=-1), cell, size - count)
+            exact = _near_cells(query @ centres.T, np.sum(variance, axis=-1), cell, share)
             log = np.where(exact[:, cell], query @ near.T, log)
         elif method.second_order:
             log = log + 0.5 * query**2 @ variance[cell].T
