@@ -1,6 +1,8 @@
 """python -m benchmarks [--quick]: ratios measured side by side, each with its target. Exit 1 below half of one."""
 
 import argparse
+import functools
+import itertools
 import json
 import statistics
 import subprocess
@@ -16,13 +18,17 @@ import numpy as np
 from benchmarks import floor, loop, plain
 from benchmarks.tables import EXPERIMENTS, SIZES, TABLE, Made, studies
 from favorbench.attention.estimator import Estimator
-from favorbench.attention.linear import attention_estimates
+from favorbench.attention.linear import attention_estimates, linear_attention, sample_omega
 from favorbench.engine.plan import Draw, plan
 from favorbench.engine.scenario import load_scenario
+from favorbench.engine.sizes import sizes_of_method
 from favorbench.engine.study import Study
 from favorbench.engine.trial import run_draws
 from favorbench.maps import get_map
+from favorbench.methods import METHODS, Method, Question, Shape, get_method
 from favorbench.numerics.machine import Rates, one_core
+from favorbench.numerics.streams import Streams
+from favorbench.registry import label
 from favorbench.run import sweep
 
 
@@ -172,6 +178,40 @@ def data_dependent(runs: int) -> Iterator[Ratio]:
         yield Ratio(f"{name} / positive", ratios, 2.0, most=True)
 
 
+def methods_at_equal_cost(length: int, runs: int) -> Iterator[Ratio]:
+    """Every method against a map of as many multiplications, in turns: d = 64, R = 256, and causal where it can be."""
+    rng = np.random.default_rng(0)
+    query, key, value = rng.standard_normal((3, length, 64))
+    omega, factor = sample_omega("orthogonal", 256, 64, rng), 64**-0.25
+    for causal, method in itertools.product((False, True), map(get_method, METHOD_SPECS)):
+        if causal and not method.causal_safe:
+            continue
+        (sized,) = sizes_of_method(method, "cost", (256,), Shape(length, length, 64, 64, causal))
+        question = Question(query * factor, key * factor, value, np.arange(length), causal)
+        ours = functools.partial(answered, method, question, sized.size)
+        theirs = functools.partial(linear_attention, query, key, value, omega, causal=causal)
+        for call in (ours, theirs):  # warm up
+            call()
+        ratios = []
+        for _ in range(runs):
+            turns = [(seconds_of_call(ours), seconds_of_call(theirs)) for _ in range(3)]
+            ratios.append(min(own for own, _ in turns) / min(other for _, other in turns))
+        word = ", causal" if causal else ""
+        yield Ratio(f"{label(method)}, m = {sized.size}{word} / positive, R = 256", ratios, 3.0, most=True)
+
+
+def answered(method: Method, question: Question, size: int) -> None:
+    """One answer of a method."""
+    list(method.answers(question, (size,), Streams.of(np.random.default_rng(0))))
+
+
+def seconds_of_call(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+METHOD_SPECS = [member.name for member in METHODS] + ["clusters(lloyd=3)", "sinks(4):window(64):multipole"]
 FITTED = ("oprf", "saderf", "sderf", "aderf", "aderf-sderf", "centre:positive", "poisson", "geometric")
 
 
@@ -191,6 +231,7 @@ def main() -> None:
         ratios += side_by_side("vectorised loop", loop.table, studies(trials, TABLE), runs, 20.0)
         ratios += against_floor(studies(trials, TABLE), runs)
         ratios += data_dependent(runs)
+        ratios += methods_at_equal_cost(1024 if quick else 4096, runs)
     ratios += whole_process(15, 1 if quick else runs)
     ratios += growth(16 if quick else 20, 1 if quick else runs)
     ratios += two_workers(6.0 if quick else 22.0, 1 if quick else runs)
