@@ -20,6 +20,8 @@ EPS = float(np.finfo(float).eps)
 #: LONG: four chunks, of which the third joins cells that there are and the last is no whole one.
 DIM, VALUES, LENGTH, LONG = 6, 3, 48, 400
 SIZES = (1, 5, 16)
+#: Of which half are as many keys as a cell has, of all that precede the last chunk.
+LARGER = 40
 #: Of queries and keys: weights spread over all keys, and on few of them.
 SCALES = (0.5, 4.0)
 #: Logits of thousands, of which some are hundreds above those of the centroid of their cell.
@@ -101,8 +103,8 @@ def _exact(question: Question) -> np.ndarray:
 
 def _apart(method: Method, question: Question, seed: int) -> float:
     """Answers against those from all weights, with the same draws."""
-    found = 0.0
-    for size, output in zip(SIZES, _answers(method, question, SIZES, seed), strict=True):
+    found, sizes = 0.0, (*SIZES, LARGER)
+    for size, output in zip(sizes, _answers(method, question, sizes, seed), strict=True):
         weights = weights_of(method, question, size, stream(seed, "verify", "methods", method.name))
         expected, condition = weights.output(question.value)
         found = max(found, largest((output - expected) / condition) / _rounding(question))
