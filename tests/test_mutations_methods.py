@@ -413,12 +413,6 @@ MUTANTS: dict[str, Mutant] = {
         "else estimate.values",
         PF,
     ),
-    "prefixes: window peak 0": Mutant(
-        prefixes.exact_instead,
-        "xp.full_like(both.log_peak, xp.finfo(exact.dtype).min)",
-        "0.0 * both.log_peak",
-        PF,
-    ),
     "prefixes: top k-1": Mutant(
         prefixes.TopSummary._top,
         "largest(logits, self.k)",

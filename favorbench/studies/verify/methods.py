@@ -22,6 +22,8 @@ DIM, VALUES, LENGTH, LONG = 6, 3, 48, 400
 SIZES = (1, 5, 16)
 #: Of which half are as many keys as a cell has, of all that precede the last chunk.
 LARGER = 40
+#: Three blocks of queries whose windows are taken together.
+BLOCKS = 150
 #: Of queries and keys: weights spread over all keys, and on few of them.
 SCALES = (0.5, 4.0)
 #: Logits of thousands, of which some are hundreds above those of the centroid of their cell.
@@ -60,7 +62,8 @@ def of_method(method: Method, seed: int) -> Iterator[Measurement]:
         if method.unbiased:
             yield _unbiased(method, seed)
     if is_defined(method):
-        questions = [*_questions(method, seed), *([] if "order=2" in label(method) else [_question(seed, FAR)])]
+        questions = [*_questions(method, seed), _question(seed, SCALES[0], BLOCKS)]
+        questions += [] if "order=2" in label(method) else [_question(seed, FAR)]
         yield _worst(method, "the weights that it defines", [_apart(method, q, seed) for q in questions])
     if isinstance(method, Clusters) and method.order == 1:
         ratios = [_above_exact(method, question, seed) for question in _questions(method, seed, causal=False)]
