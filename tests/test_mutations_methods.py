@@ -18,7 +18,10 @@ from tests.test_mutations import mutate, refuted
 CL = ("clusters", "clusters(order=2)", "clusters(lloyd=2)", "window(5):clusters")
 MP = ("multipole", "window(5):multipole")
 SK = ("sampled-keys", "sampled-keys(weights='values')", "window(5):sampled-keys")
-PF = ("sinks(2):clusters", "window(5):sampled-keys", "top(1):sampled-keys", "sinks(2):window(5):clusters")
+PF = (
+    "sinks(2):clusters", "window(5):sampled-keys", "top(2):sampled-keys", "sinks(2):window(5):clusters",
+    "sinks(2):window(5):positive",
+)  # fmt: skip
 
 
 class Mutant(NamedTuple):
