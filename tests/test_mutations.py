@@ -113,7 +113,7 @@ MUTANTS: dict[str, Mutant] = {
         lambda: first_size_underflows_wrongly()),
     "a merge that does not rescale the old sum, by the oracle": Mutant(
         logsum.merge, "state.total * xp.exp(state.log_peak - peak)", "state.total",
-        lambda: exact_attention_is_wrong(Case(5000, 8, 14.0, 14.0, 1, num_queries=20))),
+        lambda: exact_attention_is_wrong(Case(5000, 8, 14.0, 14.0, 1, num_queries=100))),
     "a merge that does not rescale the old sum, by verify": Mutant(
         logsum.merge, "state.total * xp.exp(state.log_peak - peak)", "state.total", references_are_refuted),
     "a causal past that is not rescaled, by the oracle": Mutant(
@@ -123,8 +123,8 @@ MUTANTS: dict[str, Mutant] = {
         causal._past_and_own, "past.total * xp.exp(past.log_peak - log_peak)", "past.total",
         lambda: attention_is_refuted("trig")),
     "a tile of keys that loses its last": Mutant(
-        exact.tiled_attention, "min(start + KEY_TILE, length)", "min(start + KEY_TILE, length) - (start > 0)",
-        lambda: exact_attention_is_wrong(Case(2050, 3, 1.0, 1.0, 1))),
+        exact.tiled_attention, "min(start + width, length)", "min(start + width, length) - (start > 0)",
+        lambda: exact_attention_is_wrong(Case(2050, 3, 1.0, 1.0, 1, num_queries=300))),
     "positive-eps: the queries' shift includes the norm": Mutant(
         published.PositiveEps.query_features, "xp.max(projection, axis=-1, keepdims=True)",
         "xp.max(projection - half_squared_norm(x), axis=-1, keepdims=True)",

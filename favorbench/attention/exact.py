@@ -1,14 +1,15 @@
 """Softmax attention itself, the reference of everything: in float64, in log space and in tiles."""
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 
 from favorbench.attention.causal import causal_exact_attention
 from favorbench.attention.estimator import check_shapes
-from favorbench.numerics.arrays import Array, Features, array_namespace
-from favorbench.numerics.logsum import Accumulator, accumulate, quotient, tiles, with_ones
+from favorbench.numerics.arrays import Array, Features, array_namespace, half_squared_norm, tile_elements
+from favorbench.numerics.logsum import Accumulator, accumulate, near_zero, quotient, tiles, with_ones
 from favorbench.numerics.shapes import Float
-
-KEY_TILE = 2048  # keys in one tile of exact attention
 
 
 def exact_attention(
@@ -30,13 +31,38 @@ def exact_attention(
 
 
 def tiled_attention(query: Array, key: Array, value: Array) -> Array:
-    """Softmax attention in the precision of its arguments, keys in tiles with a running maximum: no n x l array."""
-    xp = array_namespace(query)
-    scaled, length = query * query.shape[-1] ** -0.5, key.shape[-2]
-    states: dict[int, Accumulator] = {}
-    for start in range(0, length, KEY_TILE):
-        keys = slice(start, min(start + KEY_TILE, length))
-        columns, right = xp.matrix_transpose(key[..., keys, :]), with_ones(value[..., keys, :])
-        for i, rows in enumerate(tiles(query.shape[-2], min(length, KEY_TILE), query)):
-            states[i] = accumulate(states.get(i), Features(None, scaled[..., rows, :] @ columns), right)
-    return xp.concat([quotient(state)[0] for state in states.values()], axis=-2)
+    """Softmax attention in the precision of its arguments, in tiles with a running maximum: no n x l array.
+
+    No maximum is taken where the norms bound all logits (Cauchy-Schwarz) by what exp can take.
+    """
+    xp, (n, length) = array_namespace(query), (query.shape[-2], key.shape[-2])
+    scaled, columns = query * query.shape[-1] ** -0.5, xp.matrix_transpose(key)
+    with np.errstate(over="ignore", invalid="ignore"):  # then they bound nothing
+        squares = [xp.max(half_squared_norm(array)) for array in (scaled, key)]
+        bounded = near_zero(2.0 * xp.sqrt(squares[0]) * xp.sqrt(squares[1]))
+    # Square tiles, as far as the queries go: products of narrow ones spend their time on rearranging the other factor.
+    most = tile_elements(query) // max(1, min(n, math.isqrt(tile_elements(query))))
+    width = -(-length // -(-length // most))
+    keys = [slice(start, min(start + width, length)) for start in range(0, length, width)]
+    attend = _no_maximum if bounded else _running_maximum
+    states = (attend(scaled[..., rows, :], columns, value, keys) for rows in tiles(n, width, query))
+    return xp.concat([quotient(state)[0] for state in states], axis=-2)
+
+
+def _running_maximum(query: Array, columns: Array, value: Array, tiles_of_keys: Sequence[slice]) -> Accumulator:
+    """exp(query columns) [value, 1] for a tile of queries, whatever the logits."""
+    state = None
+    for keys in tiles_of_keys:
+        state = accumulate(state, Features(None, query @ columns[..., keys]), with_ones(value[..., keys, :]))
+    assert state is not None
+    return state
+
+
+def _no_maximum(query: Array, columns: Array, value: Array, tiles_of_keys: Sequence[slice]) -> Accumulator:
+    """The same for logits that exp takes as they are; 1 apart from value, as 65 columns cost more than 64 and 1."""
+    xp, total, normaliser = array_namespace(query), 0.0, 0.0
+    for keys in tiles_of_keys:
+        weights, values = xp.exp(query @ columns[..., keys]), value[..., keys, :]
+        total = total + weights @ values
+        normaliser = normaliser + weights @ xp.ones_like(values[..., :1])
+    return Accumulator(xp.zeros_like(normaliser), xp.concat([total, normaliser], axis=-1))

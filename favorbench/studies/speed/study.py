@@ -146,15 +146,15 @@ def _check_memory(
     """Raise ScenarioError if the least that this takes is not to be had, in words, before anything is allocated.
 
     Inputs of all lengths are kept, as they are timed in turns; at the longest there are three arrays more, in which
-    they are drawn, scaled, and answered. Every R has its projections, and one at a time its sums over keys.
+    they are drawn, scaled, and answered, or two and sums over keys. Every R has its projections.
     """
     if backend.device != "cpu":
         return
-    tokens = ITEM_BYTES[dtype] * 3 * sum(lengths) + 8 * 3 * max(lengths)
     projections = 8 * sum(size for _, size in measured)
     features = max((feature_map.num_features(size, head_dim) for feature_map, size in measured), default=0)
+    tokens = ITEM_BYTES[dtype] * 3 * sum(lengths) + 8 * (2 * max(lengths) + max(*lengths, features))
     check_memory(
-        (tokens + projections + 8 * features) * head_dim,
+        (tokens + projections) * head_dim,
         f"`seq_len` {max(lengths)} with `head_dim` {head_dim} and {features} features",
         "use a smaller `seq_len`, `num_projections` or `head_dim`",
     )
