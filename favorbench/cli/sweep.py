@@ -109,6 +109,7 @@ def sweep(
         interrupted(path, error)
     if not quiet:
         _say_what_happened(results)
+        _say_what_failed(results)
     if as_json:
         print_json({"run": str(path), **_as_json(results)})
     else:
@@ -130,6 +131,16 @@ def _say_what_happened(results: "Results") -> None:
     for file in results.manifest.get("input_files", []):  # pyright: ignore[reportGeneralTypeIssues, reportAttributeAccessIssue]
         if file["notes"]:
             say(f"{file['input']}: {'; '.join(file['notes'])}")
+
+
+def _say_what_failed(results: "Results") -> None:
+    """The estimators of which an answer was no number: it counts as an infinite error."""
+    import numpy as np
+
+    failed = results.trials[~np.isfinite(results.trials["mse"])]
+    for name, rows in failed.groupby("map", sort=False):
+        of = (results.trials["map"] == name).sum()
+        say(f"{name}: the answer is not a number in {len(rows)} of {of} measurements; the error counts as infinite")
 
 
 def _print_tables(results: "Results") -> None:

@@ -175,7 +175,8 @@ def _fresh_sums(
     for answer, double in zip(answers(dtype), doubles, strict=False):
         in_double = None if double is None else double.output
         sums = error_sums(answer.output, exact, answer.normaliser, in_double, answer.row_sums)
-        found[answer.num_projections or 0] = (answer.num_features, sums.each(on_host))
+        key = answer.num_projections if method.every_size else None
+        found[key or 0] = (answer.num_features, sums.each(on_host))
     return found
 
 

@@ -12,6 +12,8 @@ from favorbench.methods.base import Question, Shape
 from favorbench.numerics.arrays import Array, beside, on_host
 from favorbench.numerics.shapes import Float
 from favorbench.numerics.streams import Streams
+from favorbench.parameters import check_whole
+from favorbench.users import failures_named
 
 
 def method_attention(
@@ -26,7 +28,8 @@ def method_attention(
     """The attention estimate of a method at one size; queries and keys as attention takes them, of one head.
 
     rng: a generator, or the seed of one. causal: a query sees the keys up to its own position only. Raises InputError
-    if the shapes do not fit or the method cannot be causal, ScenarioError for an unknown method or an impossible size.
+    if the shapes do not fit or the method cannot be causal, ScenarioError for an unknown method or an impossible size,
+    EstimatorError where a user's method fails.
     """
     check_shapes(query, key, value, causal)
     asked = get_method(method)
@@ -37,6 +40,7 @@ def method_attention(
     same = query.shape[-2] == key.shape[-2]
     if asked.needs_positions and not same:
         raise InputError(f"method {asked.name!r} needs as many queries as keys")
+    check_whole("size", size, 1, 1 << 24)
     asked.check((size,), Shape(query.shape[-2], key.shape[-2], query.shape[-1], value.shape[-1], causal))
     factor = query.shape[-1] ** -0.25
     positions = np.arange(query.shape[-2]) if same else None
@@ -44,5 +48,6 @@ def method_attention(
     if asked.arrays == "host":
         given = [on_host(array) for array in given]
     streams = Streams((np.random.default_rng(rng),), lambda hosts: beside(hosts[0], given[0]))
-    (answer,) = asked.answers(Question(given[0], given[1], given[2], positions, causal), (size,), streams)
+    with failures_named(asked.name):
+        (answer,) = asked.answers(Question(given[0], given[1], given[2], positions, causal), (size,), streams)
     return beside(on_host(answer.output), query) if asked.arrays == "host" else answer.output

@@ -24,6 +24,7 @@ class Function(Method):
     reference: ClassVar[str] = "a function of the user's"
     description: ClassVar[str] = "f(query, key, value, size, rng) -> output"
     arrays: ClassVar = "single"
+    permutation_invariant: ClassVar[bool] = False  # it may be, and claims nothing
     name: str = field(init=False, default="")  # pyright: ignore[reportIncompatibleVariableOverride]
     function: Callable[..., Any] = field(init=False, default=len, repr=False)
 

@@ -159,7 +159,8 @@ def _sentence(population: Population, budget: str, axis: str) -> str:
     best, maps = last.iloc[0], last[last["kind"] == "map"]
     where = "" if pd.isna(largest) else f"at {at_size(budget, largest)} "
     said = "of uniform attention's in the median "
-    text = f"{population.title}: {where}{estimator_name(best)} has the least error, {_in_words(best, said)}"
+    least = "has the least error of maps and methods"
+    text = f"{population.title}: {where}{estimator_name(best)} {least}, {_in_words(best, said)}"
     if best["kind"] != "map" and len(maps):
         text += f"; the best map, {estimator_name(maps.iloc[0])}, {_in_words(maps.iloc[0])}"
     return text + "."

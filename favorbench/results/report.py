@@ -159,7 +159,8 @@ def _least(cell: pd.DataFrame, budget: str, axis: str) -> str:
         return ""
     best, maps = last.iloc[0], last[last["kind"] == "map"]
     where = "Of all," if pd.isna(largest := usable[axis].max()) else f"At {at_size(budget, largest)}"
-    text = f" {where} {_short(best)} has the least error, {heads.number(best['mse_median'] / uniform)} of uniform's"
+    ratio = heads.number(best["mse_median"] / uniform)
+    text = f" {where} {_short(best)} has the least error of maps and methods, {ratio} of uniform's"
     if best["kind"] != "map" and len(maps):
         text += f"; the best map, {_short(maps.iloc[0])}, {heads.number(maps.iloc[0]['mse_median'] / uniform)}"
     return text + "."

@@ -6,16 +6,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from favorbench.baselines import BASELINES, get_baseline
 from favorbench.errors import ScenarioError
 from favorbench.maps import MAPS, FeatureMap, get_map
 from favorbench.maps import TRANSFORMS as MAP_TRANSFORMS
-from favorbench.methods import METHODS, PREFIXES, get_method
+from favorbench.methods import METHODS, PREFIXES, Method, get_method
 from favorbench.numerics.machine import one_core
 from favorbench.registry import nearest
 from favorbench.samplers import SAMPLERS, Sampler, get_sampler
 from favorbench.samplers import TRANSFORMS as SAMPLER_TRANSFORMS
 from favorbench.studies.verify import attention, delta, kernel, laws, methods, references, theorems
 from favorbench.studies.verify.checks import FALSE_ALARM, HOLDS, REFUTED, Check, Measurement, judged
+from favorbench.users import failures_named
 
 DRAWS, THOROUGH_DRAWS = 8000, 100_000
 LAW_DRAWS = 12_000
@@ -91,7 +93,7 @@ def verify(
 def _steps(
     subjects: Sequence[str], draws: int, other_draws: int, seed: int
 ) -> Iterator[tuple[str, Callable[[], list[Measurement]]]]:
-    asked = [get_method(subject) for subject in subjects if _is_method(subject)]
+    asked = [_method(subject) for subject in subjects if _is_method(subject)]
     pairs, samplers = _resolved([subject for subject in subjects if not _is_method(subject)], bool(asked))
     share = {s: draws if s.name == "iid" else other_draws for s in (*samplers, *(s for _, s in pairs))}
     for sampler in samplers:
@@ -114,17 +116,32 @@ def _steps(
                 lambda m=feature_map: [delta.measure(m, iid, draws // 4, seed)],
             )
     for method in asked:
-        yield method.name, lambda m=method: list(methods.of_method(m, seed))
+        yield method.name, lambda m=method: _claims_of(m, seed)
     if not subjects:
         yield "theorems", lambda: theorems.measure(seed)
         yield "methods", lambda: methods.measure(seed)
         yield "references", lambda: references.measure(seed)
 
 
+def _claims_of(method: Method, seed: int) -> list[Measurement]:
+    """What a method claims, measured; it may be the user's, and fail."""
+    with failures_named(method.name):
+        return list(methods.of_method(method, seed))
+
+
+def _method(spec: str) -> Method:
+    """A method, or a baseline."""
+    return get_baseline(spec) if _first_name(spec) in {member.name for member in BASELINES} else get_method(spec)
+
+
+def _first_name(spec: str) -> str:
+    return spec.split(":")[0].partition("(")[0].strip()
+
+
 def _is_method(spec: str) -> bool:
-    """Whether a spec names a method, or something with a prefix of methods."""
-    name = spec.split(":")[0].partition("(")[0].strip()
-    if name in {member.name for member in METHODS} | {prefix.prefix for prefix in PREFIXES}:
+    """Whether a spec names a method or a baseline, or something with a prefix of methods."""
+    name = _first_name(spec)
+    if name in {member.name for member in (*METHODS, *BASELINES)} | {prefix.prefix for prefix in PREFIXES}:
         return True
     if ":" not in spec or name in {transform.prefix for transform in (*MAP_TRANSFORMS, *SAMPLER_TRANSFORMS)}:
         return False
