@@ -13,7 +13,8 @@ def verify(
         list[str] | None,
         typer.Argument(
             help="MAP (under all samplers), SAMPLER (with all maps), MAP/SAMPLER or METHOD, also module:object.  "
-            "[default: all methods, all maps under iid and orthogonal, all samplers with trig, phase, positive and hyperbolic]",
+            "[default: all methods, all maps under iid and orthogonal, all samplers with trig, phase, positive and "
+            "hyperbolic]",
             show_default=False,
         ),
     ] = None,
