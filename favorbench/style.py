@@ -45,12 +45,13 @@ def plain(text: str) -> str:
 
 
 def look(i: int) -> dict[str, Any]:
-    """Colour, marker and dash of the i-th series."""
-    return {
+    """Colour, marker and dash of the i-th series; the markers of a second round are hollow."""
+    found = {
         "color": COLOURS[i % len(COLOURS)],
         "marker": MARKERS[i % len(MARKERS)],
         "linestyle": DASHES[i % len(DASHES)],
     }
+    return found | {"markerfacecolor": "white"} if i // len(COLOURS) % 2 else found
 
 
 def panels(count: int, columns: int, height: float = 3.3, width: float = 4.2) -> tuple[Figure, list[Axes]]:

@@ -82,7 +82,7 @@ def test_failures_are_reported_in_one_line():
         audit(["implementations:broken"], runs=6)
     with pytest.raises(EstimatorError, match=re.escape("returned shape (3, 64); (L, d_v) = (256, 64) was expected")):
         audit(["implementations:wrong_shape"], runs=6)
-    with pytest.raises(ScenarioError, match="allowed: performer-pytorch, or module:function"):
+    with pytest.raises(ScenarioError, match="allowed: performer-pytorch, a method, or module:function"):
         audit(["performer"])
     (first, *_) = audit(["implementations:not_a_number"], runs=6)
     assert first.remark == "it fails here: the output is not finite" and first.fault
@@ -126,3 +126,16 @@ def test_performer_pytorch():
     )
     assert findings["its sampler", "rows have mean 0"].remark.startswith("REFUTED: d = 8: E w_11 = -0.8")
     assert findings["its sampler", "orthogonal inside blocks"].remark.startswith("holds")
+
+
+def test_methods_and_functions_like_them_are_audited():
+    Path("audited_method.py").write_text(
+        "def first(query, key, value, size, rng):\n    return value * 0 + value[:size].mean(0)\n"
+    )
+    findings = audit(["clusters", "sinks(4):multipole", "audited_method:first"], runs=6)
+    errors = {(f.subject, f.input): f.median for f in findings if f.measure == "error against exact"}
+    heads = [name for _, name in errors if "L5H0" in name][:1]
+    assert errors["clusters", heads[0]] < 0.5 < errors["audited_method:first", heads[0]]
+    assert errors["sinks(4):multipole", heads[0]] < errors["clusters", heads[0]]
+    again = audit(["clusters"], runs=6)
+    assert [f.median for f in again] == [f.median for f in findings if f.subject == "clusters"]

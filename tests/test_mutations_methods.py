@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from favorbench.baselines import get_baseline
-from favorbench.methods import cells, clusters, get_method, multipole, prefixes, sampled, summaries
+from favorbench.methods import cells, clusters, get_method, multipole, partly_exact, prefixes, sampled, summaries
 from favorbench.studies.verify import methods
 from tests.test_mutations import mutate, refuted
 
@@ -339,13 +339,13 @@ MUTANTS: dict[str, Mutant] = {
         SK,
     ),
     "prefixes: sinks also inside": Mutant(
-        prefixes.SinksSummary.sums,
+        partly_exact.SinksSummary.sums,
         "slice(0, self.n))",
         "slice(0, self.n + 1))",
         PF,
     ),
     "prefixes: sinks one less": Mutant(
-        prefixes.SinksSummary.sums,
+        partly_exact.SinksSummary.sums,
         "slice(0, self.n))",
         "slice(0, self.n - 1))",
         PF,
@@ -357,85 +357,85 @@ MUTANTS: dict[str, Mutant] = {
         PF,
     ),
     "prefixes: sinks positions not moved": Mutant(
-        prefixes._moved,
+        partly_exact.moved,
         "queries.positions - by",
         "queries.positions",
         PF,
     ),
     "prefixes: sinks positions moved twice": Mutant(
-        prefixes._moved,
+        partly_exact.moved,
         "queries.positions - by",
         "queries.positions - 2 * by",
         PF,
     ),
     "prefixes: sinks kernel off": Mutant(
-        prefixes.SinksSummary.kernel,
+        partly_exact.SinksSummary.kernel,
         "slice(max(start, self.n) - self.n, stop - self.n)",
         "slice(max(start, self.n) - self.n + 1, stop - self.n + 1)",
         PF,
     ),
     "prefixes: window edge left": Mutant(
-        prefixes.WindowSummary._near,
+        partly_exact.WindowSummary._near,
         ">= -(self.w // 2)",
         "> -(self.w // 2)",
         PF,
     ),
     "prefixes: window edge right": Mutant(
-        prefixes.WindowSummary._near,
+        partly_exact.WindowSummary._near,
         "distance < (self.w + 1) // 2",
         "distance <= (self.w + 1) // 2",
         PF,
     ),
     "prefixes: window block one short": Mutant(
-        prefixes.WindowSummary.sums,
+        partly_exact.WindowSummary.sums,
         "int(at[-1]) + (self.w + 1) // 2)",
         "int(at[-1]) + (self.w + 1) // 2 - 1)",
         PF,
     ),
     "prefixes: window block starts late": Mutant(
-        prefixes.WindowSummary.sums,
+        partly_exact.WindowSummary.sums,
         "max(0, int(at[0]) - self.w // 2)",
         "max(0, int(at[0]) - self.w // 2 + 1)",
         PF,
     ),
     "prefixes: not corrected": Mutant(
-        prefixes.exact_instead,
+        partly_exact.exact_instead,
         "-xp.ones_like(exact) if estimate.values is None else -estimate.values",
         "0 * exact",
         PF,
     ),
     "prefixes: corrected everywhere": Mutant(
-        prefixes.exact_instead,
+        partly_exact.exact_instead,
         "xp.where(where, log + xp.zeros_like(exact), nothing)",
         "log + xp.zeros_like(exact)",
         PF,
     ),
     "prefixes: corrected plus": Mutant(
-        prefixes.exact_instead,
+        partly_exact.exact_instead,
         "else -estimate.values",
         "else estimate.values",
         PF,
     ),
     "prefixes: top k-1": Mutant(
-        prefixes.TopSummary._top,
+        partly_exact.TopSummary._top,
         "largest(logits, self.k)",
         "largest(logits, max(1, self.k - 1))",
         PF,
     ),
     "prefixes: top smallest": Mutant(
-        prefixes.TopSummary._top,
+        partly_exact.TopSummary._top,
         "largest(logits, self.k)",
         "largest(-logits, self.k)",
         PF,
     ),
     "prefixes: top kernel shifted": Mutant(
-        prefixes.TopSummary.kernel,
+        partly_exact.TopSummary.kernel,
         "[..., keys]",
         "[..., : keys.stop - keys.start]",
         PF,
     ),
     "prefixes: chosen estimate": Mutant(
-        prefixes.chosen,
+        partly_exact.chosen,
         "xp.where(where, exact, estimate.log_scale + xp.zeros_like(exact))",
         "estimate.log_scale + xp.zeros_like(exact)",
         PF,

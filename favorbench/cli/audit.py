@@ -12,7 +12,9 @@ def audit(
     implementations: Annotated[
         list[str],
         typer.Argument(
-            help="performer-pytorch, or module:function of (q, k, v) or (q, k, v, omega).", show_default=False
+            help="performer-pytorch, a method, or module:function of (q, k, v[, omega]) or of (query, key, value, "
+            "size, rng).",
+            show_default=False,
         ),
     ],
     runs: Annotated[int, typer.Option(min=6, max=10_000, help="Runs on each input.")] = 20,

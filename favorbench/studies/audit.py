@@ -15,6 +15,8 @@ from favorbench.attention.exact import exact_attention
 from favorbench.attention.linear import linear_attention
 from favorbench.errors import EstimatorError, ScenarioError
 from favorbench.inputs import Head, Inputs, get_input
+from favorbench.methods import METHODS, PREFIXES, get_method
+from favorbench.methods.attention import method_attention
 from favorbench.numerics.backend import from_torch, to_torch
 from favorbench.numerics.machine import one_core
 from favorbench.numerics.streams import stream
@@ -27,6 +29,7 @@ from favorbench.studies.verify import laws
 from favorbench.studies.verify.checks import HOLDS, REFUTED, judged
 
 NUM_PROJECTIONS = 256
+METHOD_SIZE = 64  # of methods, on 256 and 512 keys
 #: Below this share of exact attention's own distance from uniform attention, an output is called uniform.
 UNIFORM_SHARE = 0.2
 
@@ -61,7 +64,9 @@ class Subject(NamedTuple):
 
 
 def audit(names: Sequence[str], runs: int = 20, seed: int = 0, progress: Progress | None = None) -> list[Finding]:
-    """Measure each implementation: "performer-pytorch", or module:function of (q, k, v) or (q, k, v, omega).
+    """Measure each implementation: "performer-pytorch", module:function of (q, k, v) or (q, k, v, omega), or a method.
+
+    A method, or a function of (query, key, value, size, rng), is asked at size METHOD_SIZE.
 
     q, k, v are float64 arrays (L, d) as attention takes them, omega (256, d). Raises ScenarioError for a name that
     cannot be had, EstimatorError if the implementation fails. progress is called after each input of each of them.
@@ -150,11 +155,17 @@ def _norm(a: np.ndarray) -> float:
 def _subject(name: str) -> Subject:
     if name == "performer-pytorch":
         return _performer_pytorch()
+    first = name.split(":")[0].partition("(")[0].strip()
+    if first in {member.name for member in METHODS} | {prefix.prefix for prefix in PREFIXES}:
+        return _of_method(name)
     if ":" not in name:
         raise ScenarioError(
-            f"audit: unknown {name!r}; allowed: performer-pytorch, or module:function of (q, k, v[, omega])"
+            f"audit: unknown {name!r}; allowed: performer-pytorch, a method, or module:function of (q, k, v[, omega]) "
+            "or (query, key, value, size, rng)"
         )
     function = import_object("implementation", name)
+    if inspect.isfunction(function) and len(inspect.signature(function).parameters) == 5:
+        return _of_method(name)
     if not callable(function):
         raise ScenarioError(f"audit: {name!r} is a {type(function).__name__}, not a function of (q, k, v[, omega])")
     positional = [
@@ -168,6 +179,17 @@ def _subject(name: str) -> Subject:
     if takes_omega:
         return Subject(name, function, takes_omega=True)
     return Subject(name, lambda q, k, v, omega: function(q, k, v), takes_omega=False)
+
+
+def _of_method(name: str) -> Subject:
+    """A method at one size; its generator is seeded by the projections, which are drawn anew for each run."""
+    method = get_method(name)
+
+    def attend(query: np.ndarray, key: np.ndarray, value: np.ndarray, omega: np.ndarray) -> np.ndarray:
+        rng = np.random.default_rng(np.frombuffer(omega[0].tobytes(), np.uint32))
+        return method_attention(query, key, value, method, METHOD_SIZE, rng)
+
+    return Subject(name, attend, takes_omega=False)
 
 
 def _performer_pytorch() -> Subject:

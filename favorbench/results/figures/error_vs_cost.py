@@ -46,7 +46,7 @@ def draw(results: Results, metric: str, directory: Path) -> list[Path]:
     for number, page in enumerate(pages, start=1):
         columns = min(len(page), 2)
         with style.context():
-            figure, axes = style.panels(len(page), columns, *((4.6, 7.0) if len(page) == 1 else ()))
+            figure, axes = style.panels(len(page), columns, *((4.6, 8.4) if len(page) == 1 else ()))
             for ax, panel in zip(axes, page, strict=True):
                 _draw(ax, panel, names, metric)
             style.finish(figure, axes, style.plain(_caption(results, page, metric)))
@@ -144,7 +144,8 @@ def _draw(ax: Axes, panel: Panel, names: Sequence[str], metric: str) -> None:
     ax.axhline(1.0, color="black", linestyle="--", linewidth=1.4, label="uniform (mean of V)")
     if panel.exact:
         ax.axvline(panel.exact, color="0.4", linestyle=":", linewidth=1.4, label="exact (d_v = d)")
-    for number, (name, rows) in enumerate(points.groupby("estimator", sort=False)):
+    groups = sorted(points.groupby("estimator", sort=False), key=lambda group: _is_thin(group[1], names))
+    for number, (name, rows) in enumerate(groups):
         rows, look = rows.sort_values("multiplications"), _look(str(name), str(rows["kind"].iloc[0]), number, names)
         if name in names:
             low, high = np.minimum(rows["low"], MOST), np.minimum(rows["high"], MOST)
@@ -157,6 +158,11 @@ def _draw(ax: Axes, panel: Panel, names: Sequence[str], metric: str) -> None:
     ax.set_title(style.plain(panel.title))
     ax.set_xlabel("multiplications")
     ax.set_ylabel(f"{metric} / that of uniform")
+
+
+def _is_thin(rows: pd.DataFrame, names: Sequence[str]) -> bool:
+    """Whether an estimator is one of the others, which come last in the legend."""
+    return rows["kind"].iloc[0] in COMPARED and rows["estimator"].iloc[0] not in names
 
 
 def _look(name: str, kind: str, number: int, names: Sequence[str]) -> dict[str, Any]:
