@@ -162,7 +162,7 @@ MUTANTS: dict[str, Mutant] = {
     "haar blocks without the signs": Mutant(
         base.haar_blocks, "np.copysign(1.0, ", "np.abs(1.0 + 0.0 * ", lambda: sampler_is_refuted("orthogonal")),
     "uniform attention of all but the first": Mutant(
-        trivial.Uniform.answers, "np.mean(question.value, axis=0)", "np.mean(question.value[1:], axis=0)",
+        trivial.Uniform.answers, "np.mean(value, axis=0)", "np.mean(value[1:], axis=0)",
         references_are_refuted),
     "landmarks seen by shorter queries": Mutant(
         landmarks.LandmarkSummary.sums, "queries.query @ self.points.T", "0.99 * queries.query @ self.points.T",
