@@ -123,7 +123,7 @@ def halved(kernel: Array, uniform: Array, log_factor: float) -> Array:
     xp = array_namespace(kernel)
     inner = kernel[..., ::2] - kernel[..., 1::2]
     inner = inner[..., ::2, :] - inner[..., 1::2, :]
-    norms = xp.sqrt(xp.clip(xp.linalg.diagonal(inner), 0, None))
+    norms = xp.sqrt(xp.clip(xp.linalg.diagonal(inner), 0.0, None))
     largest, products, kept = norms[..., 0], xp.zeros_like(inner[..., 0]), []
     for i in range(norms.shape[-1]):
         largest = xp.maximum(largest, norms[..., i])
