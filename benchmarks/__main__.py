@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import floor, loop, plain
+from benchmarks import floor, loop, peer, plain
 from benchmarks.tables import EXPERIMENTS, SIZES, TABLE, Made, studies
 from favorbench.attention.estimator import Estimator
 from favorbench.attention.linear import attention_estimates, linear_attention, sample_omega
@@ -78,6 +78,16 @@ def side_by_side(name: str, slow: Callable, made: list[Made], runs: int, target:
     print(f"{name}, s: {spread([a for (a, _), _ in pairs])}; favorbench, s: {spread([b for _, (b, _) in pairs])}")
     print(f"  same table: median difference {np.median(difference):.1e}, largest {difference.max():.1e} (of log mse)")
     yield Ratio(f"{name} / favorbench", [a / b for (a, _), (b, _) in pairs], target)
+
+
+def against_peer(trials: int, runs: int) -> Iterator[Ratio]:
+    """The library a user would pick, in two precisions; its eps makes other numbers, so tables are close, not equal."""
+    if not peer.installed():
+        print("performer-pytorch is not installed (pip install 'favorbench[audit]'): not measured beside it")
+        return
+    for dtype, target in (("float64", 12.0), ("float32", 6.0)):
+        made = studies(trials, ({**peer.TABLE, "dtype": dtype},))
+        yield from side_by_side(f"performer-pytorch, {dtype}", peer.table, made, runs, target)
 
 
 def against_floor(made: list[Made], runs: int) -> Iterator[Ratio]:
@@ -229,6 +239,7 @@ def main() -> None:
     with one_core():
         ratios += side_by_side("the blog's protocol", plain.table, studies(trials, EXPERIMENTS), runs, 60.0)
         ratios += side_by_side("vectorised loop", loop.table, studies(trials, TABLE), runs, 20.0)
+        ratios += against_peer(trials, runs)
         ratios += against_floor(studies(trials, TABLE), runs)
         ratios += data_dependent(runs)
         ratios += methods_at_equal_cost(1024 if quick else 4096, runs)

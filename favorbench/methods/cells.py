@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import numpy as np
-import scipy.sparse
 from array_api_compat import device
 
 from favorbench.numerics.arrays import Array, array_namespace, half_squared_norm
@@ -36,11 +35,13 @@ def nearest_centres(key: Array, centres: Array, sizes: tuple[int, ...]) -> list[
 def segment_sums(values: Array, labels: Array, count: int) -> Array:
     """Sums of the rows (..., l, c) with the same label (..., l): (..., count, c)."""
     if isinstance(values, np.ndarray):
+        from scipy.sparse import csc_matrix  # 0.1 s at start-up
+
         flat, every = values.reshape(-1, *values.shape[-2:]), labels.reshape(-1, labels.shape[-1])
         ones = np.ones(values.shape[-2], dtype=values.dtype)
         starts = np.arange(len(ones) + 1)
         sums = [
-            scipy.sparse.csc_matrix((ones, one, starts), shape=(count, len(ones))) @ rows
+            csc_matrix((ones, one, starts), shape=(count, len(ones))) @ rows
             for rows, one in zip(flat, every, strict=True)
         ]
         return np.stack(sums).reshape(*values.shape[:-2], count, values.shape[-1])
