@@ -5,7 +5,7 @@ import re
 import pytest
 
 from favorbench.catalogue import bibtex, papers, records
-from favorbench.papers import PAPERS
+from favorbench.papers import PAPERS, Paper, latex
 
 FAMILIES = ("maps", "samplers", "methods", "baselines")
 #: Where a reference is no paper: code, a tutorial, an identity.
@@ -37,3 +37,18 @@ def test_bibtex_is_balanced_and_has_each_paper_once(family):
     for entry in entries:
         assert re.match(r"@misc\{\w+,\n", entry) and entry.count("{") == entry.count("}")
         assert {"author", "title", "year"} <= set(re.findall(r"^  (\w+) = ", entry, re.MULTILINE))
+
+
+def test_text_is_plain_and_bibtex_is_latex():
+    """No markup in what is read by people; nothing but ASCII in what is read by BibTeX."""
+    for paper in PAPERS:
+        assert not set("{}\\") & set("".join(paper)), paper
+        assert paper.bibtex().isascii(), paper
+    assert latex("Schröder, Matoušek, Ré, François") == r"Schr{\"o}der, Matou{\v{s}}ek, R{\'e}, Fran{\c{c}}ois"
+    (entry,) = (paper.bibtex() for paper in PAPERS if paper.key == "likhosherstov2023")
+    assert r"{{FAVOR\#: Sharp" in entry  # a bare # ends what LaTeX can set
+
+
+def test_a_letter_that_latex_is_not_told_of_is_no_entry():
+    with pytest.raises(KeyError):
+        Paper("a1900", "A 1900", "Bråten", "", "arXiv").bibtex()
