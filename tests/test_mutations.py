@@ -15,11 +15,11 @@ import favorbench as fb
 from favorbench.attention import causal, exact
 from favorbench.baselines import trivial
 from favorbench.maps import centre, hybrid, integer, linear, maclaurin, published, tensorsketch
-from favorbench.methods import landmarks, nystrom
+from favorbench.methods import Method, landmarks, nystrom
 from favorbench.metrics import METRICS
 from favorbench.numerics import logsum
 from favorbench.samplers import base, fixed_norm, get_sampler
-from favorbench.studies.verify import attention, kernel, laws, references
+from favorbench.studies.verify import attention, definitions, kernel, laws, metrics, references
 from favorbench.studies.verify.checks import REFUTED, judged
 from tests import oracle
 from tests.oracle import Case
@@ -65,6 +65,10 @@ def sampler_is_refuted(name: str) -> bool:
 
 def references_are_refuted() -> bool:
     return refuted(references.measure(0))
+
+
+def is_not_its_definition(method: Method) -> bool:
+    return refuted(list(definitions.measure(method, 0)))
 
 
 class Mutant(NamedTuple):
@@ -163,12 +167,13 @@ MUTANTS: dict[str, Mutant] = {
         base.haar_blocks, "np.copysign(1.0, ", "np.abs(1.0 + 0.0 * ", lambda: sampler_is_refuted("orthogonal")),
     "uniform attention of all but the first": Mutant(
         trivial.Uniform.answers, "np.mean(value, axis=0)", "np.mean(value[1:], axis=0)",
-        references_are_refuted),
+        lambda: is_not_its_definition(trivial.Uniform())),
     "landmarks seen by shorter queries": Mutant(
         landmarks.LandmarkSummary.sums, "queries.query @ self.points.T", "0.99 * queries.query @ self.points.T",
-        references_are_refuted),
+        lambda: is_not_its_definition(nystrom.Nystrom())),
     "landmarks of other keys": Mutant(
-        nystrom.Nystrom.landmarks, "chosen=order[landmarks.chosen]", "chosen=landmarks.chosen", references_are_refuted),
+        nystrom.Nystrom.landmarks, "chosen=order[landmarks.chosen]", "chosen=landmarks.chosen",
+        lambda: is_not_its_definition(nystrom.Nystrom())),
 }  # fmt: skip
 
 
@@ -203,11 +208,11 @@ WRONG_METRICS: dict[str, Callable] = {
 }
 #: A mean over rows is always finite.
 METRIC_MUTANTS = [(name, wrong) for name in METRICS for wrong in WRONG_METRICS
-                  if not (name in references.OVER_ROWS and wrong == "a failure looks small")]  # fmt: skip
+                  if not (name in metrics.OVER_ROWS and wrong == "a failure looks small")]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "wrong"), METRIC_MUTANTS)
 def test_every_mutant_of_a_metric_is_caught(name, wrong, monkeypatch):
-    assert not refuted(list(references.metrics(0)))
+    assert not refuted(list(metrics.measure(0)))
     monkeypatch.setitem(METRICS, name, METRICS[name]._replace(compute=WRONG_METRICS[wrong](METRICS[name].compute)))
-    assert refuted(list(references.metrics(0)))
+    assert refuted(list(metrics.measure(0)))

@@ -15,7 +15,7 @@ from favorbench.numerics.machine import one_core
 from favorbench.registry import nearest
 from favorbench.samplers import SAMPLERS, Sampler, get_sampler
 from favorbench.samplers import TRANSFORMS as SAMPLER_TRANSFORMS
-from favorbench.studies.verify import attention, delta, kernel, laws, methods, references, theorems
+from favorbench.studies.verify import attention, delta, kernel, laws, methods, metrics, references, theorems
 from favorbench.studies.verify.checks import FALSE_ALARM, HOLDS, REFUTED, Check, Measurement, judged
 from favorbench.users import failures_named
 
@@ -120,7 +120,8 @@ def _steps(
     if not subjects:
         yield "theorems", lambda: theorems.measure(seed)
         yield "methods", lambda: methods.measure(seed)
-        yield "references", lambda: references.measure(seed)
+        yield "exact attention", lambda: references.measure(seed)
+        yield "metrics", lambda: list(metrics.measure(seed))
 
 
 def _claims_of(method: Method, seed: int) -> list[Measurement]:

@@ -56,6 +56,11 @@ class Check(NamedTuple):
         return largest(self.statistic / self.threshold)
 
 
+def over_rounding(subject: str, claim: str, ratios: Sequence[float]) -> Measurement:
+    """The worst of some errors over their bounds."""
+    return Measurement(subject, claim, largest(ratios), 0, f"error over rounding {largest(ratios):.1e}")
+
+
 def judged(measurements: Sequence[Measurement], false_alarm: float = FALSE_ALARM) -> list[Check]:
     """Verdicts: every one of the N tests of the run has the level false_alarm / N (Bonferroni)."""
     threshold = z_threshold(false_alarm, sum(m.tests for m in measurements))

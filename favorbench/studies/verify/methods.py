@@ -11,9 +11,9 @@ from favorbench.methods.clusters import Clusters
 from favorbench.methods.summaries import Queries, Summarising, Summary, Tokens
 from favorbench.numerics.streams import Streams, stream
 from favorbench.registry import label
-from favorbench.studies.verify.checks import Measurement, largest
+from favorbench.studies.verify import definitions
+from favorbench.studies.verify.checks import Measurement, largest, over_rounding
 from favorbench.studies.verify.dense import softmax
-from favorbench.studies.verify.references import DEFINITIONS
 from favorbench.studies.verify.weights import is_defined, weights_of
 
 EPS = float(np.finfo(float).eps)
@@ -51,7 +51,9 @@ def of_method(method: Method, seed: int) -> Iterator[Measurement]:
         yield _worst(method, "weighted means of values", [_outside(method, q, seed) for q in _questions(method, seed)])
     if not method.oracle and method.name != "best-rank":
         yield _worst(method, "row sums", [_from_row_sums(method, q, seed) for q in _questions(method, seed)])
-    if method.exact_at_full_size and (method.convex or method.name not in DEFINITIONS):
+    if definitions.definition_of(method):
+        yield from definitions.measure(method, seed)
+    if method.exact_at_full_size and (method.convex or not definitions.definition_of(method)):
         ratios = [_from_exact(method, question, seed) for question in _questions(method, seed)]
         yield _worst(method, "exact at m = l", ratios)
     if method.causal_safe:
@@ -73,7 +75,7 @@ def of_method(method: Method, seed: int) -> Iterator[Measurement]:
 
 
 def _worst(method: Method, claim: str, ratios: list[float]) -> Measurement:
-    return Measurement(label(method), claim, largest(ratios), 0, f"error over rounding {largest(ratios):.1e}")
+    return over_rounding(label(method), claim, ratios)
 
 
 def _question(seed: int, scale: float, length: int = LENGTH, causal: bool = False) -> Question:
