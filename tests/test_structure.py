@@ -27,8 +27,8 @@ from tests.conftest import REPOSITORY
 ORDER = [
     "errors", "formats", "parameters", "progress", "papers", "files", "statistics", "style", "numerics", "users",
     "registry", "kernels", "samplers",
-    "maps", "attention", "inputs", "metrics", "methods", "baselines", "engine", "results", "run", "studies",
-    "catalogue", "console", "cli", "__init__", "__main__",
+    "maps", "attention", "inputs", "metrics", "methods", "baselines", "engine", "results", "run", "models",
+    "studies", "catalogue", "console", "cli", "__init__", "__main__",
 ]  # fmt: skip
 
 

