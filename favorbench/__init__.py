@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from favorbench.maps.positive import exponential_target
     from favorbench.methods import METHODS, Answer, Method, Question, get_method
     from favorbench.methods.attention import method_attention
+    from favorbench.models.capture import capture
     from favorbench.numerics.arrays import Features, half_squared_norm
     from favorbench.results.results import Results, load
     from favorbench.run import sweep
@@ -28,6 +29,7 @@ _HOMES = {
     "maps.positive": ("exponential_target",),
     "methods": ("METHODS", "Answer", "Method", "Question", "get_method"),
     "methods.attention": ("method_attention",),
+    "models.capture": ("capture",),
     "numerics.arrays": ("Features", "half_squared_norm"),
     "results.results": ("Results", "load"),
     "run": ("sweep",),
@@ -49,8 +51,8 @@ def __dir__() -> "list[str]":
 
 
 __all__ = [
-    "BASELINES", "MAPS", "METHODS", "SAMPLERS", "Answer", "Baseline", "FeatureMap", "Features", "Method", "Question",
-    "Results", "Sample", "Sampler", "Scenario", "exact_attention", "exponential_target", "get_baseline", "get_map",
-    "get_method", "get_sampler", "half_squared_norm", "kernel_estimate", "linear_attention", "load", "load_scenario",
-    "method_attention", "sample_omega", "sweep",
+    "BASELINES", "MAPS", "METHODS", "SAMPLERS", "Answer", "Baseline", "FeatureMap", "Features", "Method",
+    "Question", "Results", "Sample", "Sampler", "Scenario", "capture", "exact_attention", "exponential_target",
+    "get_baseline", "get_map", "get_method", "get_sampler", "half_squared_norm", "kernel_estimate",
+    "linear_attention", "load", "load_scenario", "method_attention", "sample_omega", "sweep",
 ]  # fmt: skip

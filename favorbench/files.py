@@ -51,11 +51,19 @@ def write_text(path: Path, text: str) -> None:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file whole or not at all. Raises StoreError."""
+    with written_whole(path) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def written_whole(path: Path) -> Iterator[io.BufferedWriter]:
+    """A file to be written in pieces, which is there when all of them are, or not at all. Raises StoreError."""
     temporary = path.with_name(f".{path.name}.tmp")
     with clear_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            temporary.write_bytes(data)
+            with temporary.open("wb") as file:
+                yield file
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)

@@ -25,6 +25,7 @@ from favorbench.cli import theory
 from favorbench.cli import speed
 from favorbench.cli import audit
 from favorbench.cli import kernel
+from favorbench.cli import capture
 
 # isort: on
 from favorbench.cli.app import app
@@ -34,8 +35,8 @@ from favorbench.errors import FavorbenchError
 from favorbench.users import keep_importable_here
 
 __all__ = [
-    "app", "audit", "export", "kernel", "list_", "main", "plot", "rank", "reproduce", "speed", "sweep", "table",
-    "theory", "verify",
+    "app", "audit", "capture", "export", "kernel", "list_", "main", "plot", "rank", "reproduce", "speed", "sweep",
+    "table", "theory", "verify",
 ]  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """What a person sees: tables and sentences on stdout, progress and messages on stderr. One file for each study."""
 
 from favorbench.console.audit import show_audit
+from favorbench.console.capture import show_capture
 from favorbench.console.kernel import show_gram
 from favorbench.console.reproduce import show_report
 from favorbench.console.speed import show_speed
@@ -14,6 +15,7 @@ __all__ = [
     "print_line",
     "progress",
     "show_audit",
+    "show_capture",
     "show_gram",
     "show_records",
     "show_report",

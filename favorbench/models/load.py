@@ -1,11 +1,12 @@
 """A model by its name, and the tokens it reads. Every failure is one line that says what to do."""
 
+import contextlib
 import hashlib
 import importlib.util
+import io
 import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.metadata import version
@@ -83,7 +84,7 @@ def load(name: str, *, trust_remote_code: bool = False) -> Loaded:
     or a dict of keywords. Raises ModelError, or ScenarioError where memory does not suffice.
     """
     check_installed()
-    with _failures_in_one_line(name):
+    with _failures_in_one_line(name), memory_errors():
         if name in PACKAGED:
             return _packaged(name)
         if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", name):
@@ -91,12 +92,12 @@ def load(name: str, *, trust_remote_code: bool = False) -> Loaded:
         return _pretrained(name, trust_remote_code)
 
 
-def check_installed() -> None:
-    """Raise ModelError where the extra is missing, or of before transformers 5."""
-    for package in ("torch", "transformers"):
+def check_installed(*packages: str) -> None:
+    """Raise ModelError where torch or transformers (or what is named) is missing, or of before transformers 5."""
+    for package in packages or ("torch", "transformers"):
         if importlib.util.find_spec(package) is None:
             raise ModelError(f"models need {package}, which is not installed: {INSTALL}")
-    if int(version("transformers").split(".")[0]) < 5:
+    if "torch" not in packages and int(version("transformers").split(".")[0]) < 5:
         raise ModelError(f"models need transformers 5 or later; {version('transformers')} is installed: {INSTALL}")
 
 
@@ -167,7 +168,7 @@ def _from_folder(name: str, home: Path | str, gguf: Path | None, remote_code: bo
     source: dict[str, Any] = {"trust_remote_code": remote_code, "local_files_only": isinstance(home, Path)}
     source |= {"gguf_file": gguf.name} if gguf else {}
     config = transformers.AutoConfig.from_pretrained(home, **source)
-    causal = any(re.search("ForCausalLM|LMHeadModel", kind) for kind in config.architectures or [])
+    causal = _is_causal(transformers, config, gguf is not None)
     if getattr(config, "quantization_config", None) is not None:
         raise ModelError(f"{name}: its weights are quantised (quantization_config): give the model unquantised")
     kind = transformers.AutoModelForCausalLM if causal else transformers.AutoModel
@@ -184,7 +185,14 @@ def _from_folder(name: str, home: Path | str, gguf: Path | None, remote_code: bo
         hub = import_module("huggingface_hub")
         digest = _digest_of(_weight_files(Path(hub.snapshot_download(str(home), local_files_only=True))))
     tokenizer = _tokenizer(transformers, home, source)
-    return Loaded(model.eval(), tokenizer, name, digest, causal, versions=_versions())
+    return Loaded(model.eval(), tokenizer, name, digest, causal, versions=versions())
+
+
+def _is_causal(transformers: Any, config: Any, gguf: bool) -> bool:
+    """Whether there is the head of a language model. A .gguf file does not say; it is what all but encoders are."""
+    if gguf and not config.architectures:
+        return type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING and "bert" not in config.model_type
+    return any(re.search("ForCausalLM|LMHeadModel", kind) for kind in config.architectures or [])
 
 
 def _tokenizer(transformers: Any, home: Path | str, source: dict[str, Any]) -> Any:
@@ -207,7 +215,7 @@ def _from_function(name: str) -> Loaded:
         )
     model, inputs = given
     check_plain(model)
-    return Loaded(model.float().eval(), None, name, module_digest(model), False, inputs, _versions())
+    return Loaded(model.float().eval(), None, name, module_digest(model), False, inputs, versions())
 
 
 def module_digest(model: Any) -> str:
@@ -245,11 +253,24 @@ def _file_digest(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def _versions() -> dict[str, str]:
-    return {package: version(package) for package in ("favorbench", "torch", "transformers")}
+def versions() -> dict[str, str]:
+    """Of what computes."""
+    there = (package for package in ("favorbench", "torch", "transformers") if importlib.util.find_spec(package))
+    return {package: version(package) for package in there}
 
 
-@contextmanager
+@contextlib.contextmanager
+def memory_errors() -> Iterator[None]:
+    """torch raises RuntimeError where memory is short, on a CPU as on a GPU: MemoryError, as everybody else."""
+    try:
+        yield
+    except RuntimeError as error:
+        if re.search("allocate memory|out of memory", str(error)):
+            raise MemoryError(" ".join(str(error).split())[:200]) from None
+        raise
+
+
+@contextlib.contextmanager
 def _failures_in_one_line(name: str) -> Iterator[None]:
     """transformers fails in many ways and many lines; its warnings are about what is not measured here."""
     logger = import_module("transformers.utils.logging")
@@ -257,7 +278,8 @@ def _failures_in_one_line(name: str) -> Iterator[None]:
     logger.set_verbosity_error()
     logger.disable_progress_bar()
     try:
-        yield
+        with contextlib.redirect_stderr(io.StringIO()):  # the bar of .gguf files knows no switch
+            yield
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, TypeError, AttributeError) as error:
         _raise_clearly(name, error)
     finally:
@@ -275,8 +297,6 @@ def _raise_clearly(name: str, error: Exception) -> None:
         raise ModelError(
             f"{name} brings Python code of its own, which is never run unasked: read it, then add `trust_remote_code`"
         ) from None
-    if re.search("allocate memory|out of memory", text):
-        raise MemoryError(text[:200]) from None
     if isinstance(error, OSError) and not Path(name).exists():
         hint = nearest(name, PACKAGED)
         raise ModelError(

@@ -20,5 +20,7 @@ def check_plain(model: Any) -> None:
             )
         if home.startswith(("torch.ao.nn.", "bitsandbytes", "torchao", "auto_gptq", "awq")):
             raise ModelError(f"{type(model).__name__} is quantised ({type(module).__name__}): give it unquantised")
-    if getattr(model, "hf_quantizer", None) is not None:
-        raise ModelError(f"{type(model).__name__} is quantised: give it unquantised")
+    for name, parameter in model.named_parameters():  # a quantiser may be named and have restored all: see the weights
+        home = type(parameter.data).__module__
+        if not parameter.is_floating_point() or parameter.dtype.itemsize < 2 or home.startswith("torchao"):
+            raise ModelError(f"{type(model).__name__} is quantised ({name} is {parameter.dtype}): give it unquantised")

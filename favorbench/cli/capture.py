@@ -1,0 +1,74 @@
+"""favorbench capture."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from favorbench.cli.app import Json, Quiet, app, print_json, say
+from favorbench.cli.flags import numbers
+
+
+@app.command()
+def capture(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="minilm, smollm2, a model's folder, a .gguf file, an id of the hub, or module:function that returns "
+            "(model, inputs).",
+            show_default=False,
+        ),
+    ],
+    more: Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", hidden=True, show_default=False)] = None,
+    text: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE...", help="Texts that the model reads, one input each.", show_default=False),
+    ] = None,
+    length: Annotated[
+        int | None, typer.Option("-L", "--length", help="Tokens of each text, at most.  [default: 512]")
+    ] = None,
+    layers: Annotated[str | None, typer.Option(help="Only these layers, e.g. 0,5.")] = None,
+    heads: Annotated[str | None, typer.Option("--heads", help="Only these heads of each layer, e.g. 0,3.")] = None,
+    last: Annotated[
+        int | None,
+        typer.Option(min=1, help="Causal layers: only so many queries, the last, on all the keys before them."),
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="Stored as float32, float16 or bfloat16.")] = "float32",
+    out: Annotated[Path, typer.Option("--out", "-o", help="The .npz or .safetensors file to write.")] = Path(
+        "heads.npz"
+    ),
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run Python code that the model's folder or page brings along.")
+    ] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write queries, keys and values of a model's attention to a file for --inputs.
+
+    Each layer is checked: exact attention of what is written gives what the model's own attention gave.
+    """
+    from favorbench import console
+    from favorbench.models.capture import LENGTH, capture_file
+    from favorbench.models.records import Choice
+
+    choice = Choice(_numbers("--layers", layers), _numbers("--heads", heads), last, dtype)
+    texts = [*(text or []), *(more or [])]
+    with console.progress("capture", quiet, "texts") as report:
+        captured = capture_file(
+            model, texts, out, choice, length,
+            trust_remote_code=trust_remote_code, progress=report,
+        )  # fmt: skip
+    next_command = f"favorbench sweep --inputs {shlex.quote(str(out))}{' --causal' if captured.causal else ''}"
+    if as_json:
+        layers_found = [layer._asdict() for layer in captured.layers]
+        print_json({"file": out, "next": next_command, **captured.meta, "layers": layers_found})
+        return
+    console.show_capture(console.stdout(), captured, out, next_command)
+    shortest = captured.meta["texts"][0]["tokens"]
+    if texts and not quiet and shortest < (length or LENGTH) and len(texts) > 1:
+        say(f"all texts are cut to {shortest} tokens, as many as the shortest has")
+
+
+def _numbers(flag: str, given: str | None) -> "tuple[int, ...] | None":
+    return None if given is None else tuple(numbers(flag, given, int, 0, 100_000))

@@ -1,0 +1,167 @@
+"""Queries, keys and values of a model's attention, as it makes them of real inputs, for ``--inputs FILE``."""
+
+import contextlib
+import hashlib
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from favorbench.errors import ScenarioError
+from favorbench.files import clear_errors, read_regular
+from favorbench.models.interface import attending
+from favorbench.models.load import Loaded, check_installed, load, memory_errors, module_digest, read_tokens, versions
+from favorbench.models.plain import check_plain
+from favorbench.models.recorder import Recorder
+from favorbench.models.records import Captured, Choice, Run, check_path
+from favorbench.models.spool import Spool
+from favorbench.numerics.machine import check_memory
+from favorbench.progress import Progress
+
+LENGTH = 512  # tokens
+
+
+def capture(
+    model: Any, inputs: Any, *, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None,
+    last: int | None = None, dtype: str = "float32",
+) -> Captured:  # fmt: skip
+    """The heads of a torch module on its inputs; it is called without gradients, in eval mode, and left as it was.
+
+    inputs: what it is called with: a tensor, a tuple, or a mapping of keywords; a list of these for several texts. Each
+    item of a batch is a text of its own. layers, heads: numbers, in the order of calls. last: of causal layers, only so
+    many queries, on all the keys before them. Raises ModelError where nothing can be captured, and ScenarioError.
+    """
+    check_installed("torch")
+    check_plain(model)
+    choice = Choice(None if layers is None else tuple(layers), None if heads is None else tuple(heads), last, dtype)
+    about = {"model": type(model).__name__, "weights_sha256": module_digest(model), "versions": versions()}
+    return record(model, runs_of(model, inputs), choice, about)
+
+
+def capture_file(
+    name: str, texts: Sequence[str | Path], out: Path, choice: Choice, length: int | None = None, *,
+    trust_remote_code: bool = False, progress: Progress | None = None,
+) -> Captured:  # fmt: skip
+    """Load a model, capture its heads on texts (or on the inputs that ``module:function`` brings), and write them.
+
+    length: tokens of each text at most, LENGTH by default or the model's limit. What can be wrong is looked at first.
+    """
+    check_path(out, choice.dtype)
+    for path in texts:
+        read_regular(path, "text")
+    check_installed()
+    with clear_errors(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+    spool = Spool(out.parent)
+    loaded = load(name, trust_remote_code=trust_remote_code)
+    if loaded.inputs is None and not texts:
+        raise ScenarioError(f"{name} reads texts: give `text` FILE")
+    if loaded.inputs is not None and (texts or length is not None):
+        raise ScenarioError(f"{name} brings its inputs along: leave `text` and `length` out")
+    if loaded.inputs is None:
+        length = length or min(LENGTH, loaded.limit or LENGTH)
+        runs = text_runs(loaded, texts, length)
+        _check_memory(loaded.model, runs[0].tokens)
+    else:
+        runs = runs_of(loaded.model, loaded.inputs)
+    captured = record(loaded.model, runs, choice, of_loaded(loaded), spool, progress)
+    captured.save(out)
+    return captured
+
+
+def _check_memory(model: Any, length: int) -> None:
+    """Raise ScenarioError where masks (16 bytes for each pair of tokens) or eager attention's weights do not fit."""
+    config = model.config
+    heads = getattr(config, "num_attention_heads", 1) if config._attn_implementation == "eager" else 0
+    check_memory((16.0 + 12.0 * heads) * length**2, f"attention of {length} tokens", "use a smaller `length`")
+
+
+def runs_of(model: Any, inputs: Any) -> list[Run]:
+    """One forward pass for each input: a tensor, a tuple, a mapping of keywords, or a list of these."""
+    return [
+        Run(f"input{i}", _digest(given), 0, lambda given=given: _called(model, given))
+        for i, given in enumerate(inputs if isinstance(inputs, list) else [inputs])
+    ]
+
+
+def text_runs(loaded: Loaded, paths: Sequence[str | Path], length: int) -> list[Run]:
+    """One forward pass for each text, all of the length of the shortest, at most ``length`` tokens."""
+    tokens = [read_tokens(loaded, path, length) for path in paths]
+    shortest = min(one.shape[1] for one in tokens)
+    names: list[str] = []
+    for path in paths:
+        stem = re.sub(r"\.[A-Za-z]+$", "", Path(path).name)  # of CC0-1.0 all
+        same = sum(name.rpartition("-")[0] == stem or name == stem for name in names)
+        names.append(f"{stem}-{same + 1}" if same else stem)
+    return [
+        Run(
+            name,
+            hashlib.sha256(Path(path).read_bytes()).hexdigest(),
+            shortest,
+            _reading(loaded.model, one[:, :shortest]),
+        )
+        for name, path, one in zip(names, paths, tokens, strict=True)
+    ]
+
+
+def of_loaded(loaded: Loaded) -> dict[str, Any]:
+    """What a file says of the model that its heads are of."""
+    return {"model": loaded.name, "weights_sha256": loaded.weights, "versions": loaded.versions}
+
+
+def record(
+    model: Any, runs: Sequence[Run], choice: Choice, about: Mapping[str, Any], spool: Spool | None = None,
+    progress: Progress | None = None,
+) -> Captured:  # fmt: skip
+    """The heads of all runs; spool: where they are kept. Raises ModelError if there is none to keep."""
+    torch, recorder = import_module("torch"), Recorder(choice, spool or Spool())
+    with _eval_mode(model), torch.no_grad(), memory_errors():
+        for done, run in enumerate(runs):
+            if progress:
+                progress(done, len(runs), run.name)
+            recorder.begin(run)
+            with attending(model, recorder.attend):
+                run.forward()
+            recorder.check_layers()
+    return recorder.captured(type(model).__name__, about)
+
+
+def _called(model: Any, given: Any) -> Any:
+    """The model called with a mapping of keywords, a tuple of arguments, or one argument."""
+    if isinstance(given, Mapping):
+        return model(**given)
+    return model(*given) if isinstance(given, tuple) else model(given)
+
+
+def _reading(model: Any, tokens: Any) -> Callable[[], Any]:
+    """The model reading tokens: without its head, whose output of (L, vocabulary) nobody needs, and without a cache."""
+    base = model.base_model
+    parameters = inspect.signature(base.forward).parameters
+    rest = {"use_cache": False} if "use_cache" in parameters else {}
+    if getattr(base.config, "is_encoder_decoder", False) and "decoder_input_ids" in parameters:
+        rest["decoder_input_ids"] = tokens
+    return lambda: base(input_ids=tokens, **rest)
+
+
+def _digest(given: Any) -> str:
+    """The sha256 of the numbers of an input."""
+    digest = hashlib.sha256()
+    for name, item in sorted(given.items()) if isinstance(given, Mapping) else [("", given)]:
+        for tensor in item if isinstance(item, tuple) else [item]:
+            digest.update(name.encode())
+            digest.update(tensor.cpu().numpy().tobytes() if hasattr(tensor, "cpu") else repr(tensor).encode())
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def _eval_mode(model: Any) -> Iterator[None]:
+    """Without dropout; afterwards each module is in the mode that it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
