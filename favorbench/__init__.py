@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from favorbench.attention.linear import kernel_estimate, linear_attention, sample_omega
     from favorbench.baselines import BASELINES, Baseline, get_baseline
     from favorbench.engine.scenario import Scenario, load_scenario
-    from favorbench.maps import MAPS, FeatureMap, Sample, get_map
+    from favorbench.maps import MAPS, FeatureMap, Sample, calibrate, get_map
     from favorbench.maps.positive import exponential_target
     from favorbench.methods import METHODS, Answer, Method, Question, get_method
     from favorbench.methods.attention import method_attention
@@ -25,7 +25,7 @@ _HOMES = {
     "attention.linear": ("kernel_estimate", "linear_attention", "sample_omega"),
     "baselines": ("BASELINES", "Baseline", "get_baseline"),
     "engine.scenario": ("Scenario", "load_scenario"),
-    "maps": ("MAPS", "FeatureMap", "Sample", "get_map"),
+    "maps": ("MAPS", "FeatureMap", "Sample", "calibrate", "get_map"),
     "maps.positive": ("exponential_target",),
     "methods": ("METHODS", "Answer", "Method", "Question", "get_method"),
     "methods.attention": ("method_attention",),
@@ -52,7 +52,7 @@ def __dir__() -> "list[str]":
 
 __all__ = [
     "BASELINES", "MAPS", "METHODS", "SAMPLERS", "Answer", "Baseline", "FeatureMap", "Features", "Method",
-    "Question", "Results", "Sample", "Sampler", "Scenario", "capture", "exact_attention", "exponential_target",
-    "get_baseline", "get_map", "get_method", "get_sampler", "half_squared_norm", "kernel_estimate",
-    "linear_attention", "load", "load_scenario", "method_attention", "sample_omega", "sweep",
+    "Question", "Results", "Sample", "Sampler", "Scenario", "calibrate", "capture", "exact_attention",
+    "exponential_target", "get_baseline", "get_map", "get_method", "get_sampler", "half_squared_norm",
+    "kernel_estimate", "linear_attention", "load", "load_scenario", "method_attention", "sample_omega", "sweep",
 ]  # fmt: skip

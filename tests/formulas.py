@@ -213,4 +213,7 @@ KERNELS: dict[str, Callable[[Asked], Kernel]] = {
 
 def kernel_of(asked: Asked) -> Kernel:
     """The kernel estimates of a map, by its formula."""
-    return _centre(asked) if getattr(asked.map, "prefix", "") == "centre" else KERNELS[asked.map.name](asked)
+    prefix = getattr(asked.map, "prefix", "")
+    if prefix == "calibrated":  # before it is calibrated, so of a map that takes nothing from data
+        return kernel_of(asked._replace(map=asked.map.wrapped))
+    return _centre(asked) if prefix == "centre" else KERNELS[asked.map.name](asked)

@@ -41,6 +41,10 @@ def sweep(
         str | None,
         typer.Option(help="gaussian, gaussian(std=0.5), sphere, minilm, or PATH.npz / PATH.safetensors with q, k, v."),
     ] = None,
+    calibrate: Annotated[
+        str | None,
+        typer.Option(help="Another text, as --inputs: what maps written calibrated:MAP are fitted to, head by head."),
+    ] = None,
     heads: Annotated[str | None, typer.Option(help="Only these heads of a file, e.g. L0H1,L5H0.")] = None,
     dtype: Annotated[
         str | None, typer.Option(help="Precision of the estimator: float64, float32; torch: tf32, bfloat16, float16.")
@@ -131,6 +135,8 @@ def _say_what_happened(results: "Results") -> None:
     for file in results.manifest.get("input_files", []):  # pyright: ignore[reportGeneralTypeIssues, reportAttributeAccessIssue]
         if file["notes"]:
             say(f"{file['input']}: {'; '.join(file['notes'])}")
+    if (calibration := results.scenario.calibrate) is not None:
+        say(f"calibrated maps have the parameters of another text, frozen: {calibration}")
 
 
 def _say_what_failed(results: "Results") -> None:

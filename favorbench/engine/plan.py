@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, overload
 
+from favorbench.engine.calibration import check_calibration
 from favorbench.engine.sizes import own_sizes
 from favorbench.engine.study import Study
 from favorbench.errors import ScenarioError
@@ -76,7 +77,8 @@ def plan(study: Study) -> Plan:
     """The draws of a study.
 
     Raises ScenarioError where an input does not have the length, the head_dim or the heads asked for, a sampler cannot
-    draw so many projections, something cannot be causal, or there are too many draws for one run.
+    draw so many projections, something cannot be causal, maps cannot be calibrated, or there are too many draws for one
+    run.
     """
     scenario, shapes = study.scenario, []
     if scenario.causal:
@@ -92,6 +94,7 @@ def plan(study: Study) -> Plan:
             _check_sizes(study, head, sizes)
             for group in [(size,) for size in sizes] if scenario.redraw == "R" else [sizes]:
                 shapes.append(Shape(name, head, scale, dtype, group))
+    check_calibration(study, shapes)
     found = Plan(study, shapes)
     if len(found) > MAX_DRAWS:
         raise ScenarioError(
@@ -136,9 +139,12 @@ def _check_causal(study: Study) -> None:
     for key, members in (("maps", study.maps), ("methods", study.methods), ("baselines", study.baselines)):
         for member in members:
             if not member.causal_safe:
+                frozen = (
+                    f", or calibrate it: calibrated:{label(member)}" if getattr(member, "takes_data", False) else ""
+                )
                 raise ScenarioError(
                     f"`{key}` {label(member)}: it uses the whole sequence and cannot be causal; leave out one or the "
-                    "other"
+                    f"other{frozen}"
                 )
 
 

@@ -40,6 +40,7 @@ def provenance(plan: Plan) -> dict[str, Any]:
             for name, (_, law) in study.inputs.items()
             if isinstance(law, File)
         ],
+        "calibration_sha256": study.calibration and study.calibration.law.digest(),
     }
 
 

@@ -97,6 +97,7 @@ class Scenario(BaseModel):
     )  # fmt: skip
     num_projections: Annotated[tuple[_Size, ...], _Several, _Nonempty]
     inputs: Annotated[tuple[str, ...], _Several, _Nonempty, Field(validate_default=True)] = ("gaussian",)
+    calibrate: str | None = None
     heads: Annotated[tuple[str, ...], _Several, _Nonempty] | None = None
     seq_len: Annotated[tuple[_Length, ...], _Several, _Nonempty] | None = None
     head_dim: Annotated[tuple[_Dim, ...], _Several, _Nonempty] | None = None
@@ -136,6 +137,14 @@ class Scenario(BaseModel):
         if key == "inputs":
             return Names.of(labels, members)
         return Names.of((canonical(spec, m) for spec, m in zip(specs, members, strict=True)), members)
+
+    @field_validator("calibrate")
+    @classmethod
+    def _an_input(cls, spec: str | None, info: Any) -> str | None:
+        """What maps are calibrated on is what inputs may be."""
+        if spec is not None and info.context != NAMES_ONLY:
+            get_input(spec)
+        return spec
 
     def sizes(self, head_dim: int) -> tuple[int, ...]:
         """The values of R for a head_dim, increasing; "dlogd" is int(d ln d), at least 1."""

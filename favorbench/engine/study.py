@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from favorbench.engine.fixed import Kept
 from favorbench.engine.scenario import MEMBERS, Names, Scenario, override, shipped_title
 from favorbench.engine.sizes import Sized, shape_of, sizes_of_map, sizes_of_method
-from favorbench.inputs import SHIPPED, File, Head, InputLaw
+from favorbench.inputs import SHIPPED, File, Head, InputLaw, get_input
 from favorbench.maps import FeatureMap
 from favorbench.methods import Method, Shape
 from favorbench.numerics.backend import Backend
@@ -49,7 +49,10 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True)
 class Study:
-    """A scenario's members. inputs: by the names that rows have. digest: of all that is measured, one for each run."""
+    """A scenario's members. inputs: by the names that rows have. digest: of all that is measured, one for each run.
+
+    calibration: what calibrated maps are fitted to.
+    """
 
     scenario: Scenario
     maps: tuple[FeatureMap, ...]
@@ -57,6 +60,7 @@ class Study:
     methods: tuple[Method, ...]
     baselines: tuple[Method, ...]
     inputs: Mapping[str, Source]
+    calibration: Source | None
     digest: str
     kept: Kept = field(default_factory=Kept, compare=False, repr=False)
 
@@ -75,8 +79,13 @@ class Study:
             name: Source(key, law)
             for name, key, law in zip(_labels(scenario.inputs, built["inputs"]), keys, built["inputs"], strict=True)
         }
-        identity = _digest(scenario, keys, built)
-        return Study(scenario, built["maps"], built["samplers"], built["methods"], built["baselines"], inputs, identity)
+        calibration = None
+        if scenario.calibrate is not None:
+            law = get_input(scenario.calibrate)
+            calibration = Source(_keys([scenario.calibrate], [law])[0], law)
+        identity = _digest(scenario, keys, built, calibration)
+        estimators = {kind: members for kind, members in built.items() if kind != "inputs"}
+        return Study(scenario, **estimators, inputs=inputs, calibration=calibration, digest=identity)
 
     @property
     def backend(self) -> Backend:
@@ -139,9 +148,13 @@ def _labels(specs: Sequence[str], laws: Sequence[InputLaw]) -> list[str]:
     return [name if short.count(name) == 1 else spec for name, spec in zip(short, specs, strict=True)]
 
 
-def _digest(scenario: Scenario, keys: Sequence[str], members: Mapping[str, Sequence[Any]]) -> str:
+def _digest(
+    scenario: Scenario, keys: Sequence[str], members: Mapping[str, Sequence[Any]], calibration: Source | None
+) -> str:
     """SHA-256 of what is measured: everything but name and title, and the sources of a user's modules."""
-    content = scenario.model_dump(mode="json", exclude={"name", "title"}) | {"inputs": list(keys)}
+    content = scenario.model_dump(mode="json", exclude={"name", "title", "calibrate"}) | {"inputs": list(keys)}
+    if calibration is not None:
+        content["calibrate"] = [calibration.key, calibration.law.digest()]
     content["input_digests"] = [law.digest() for law in members["inputs"]]
     content["source_digests"] = [
         source_digest(spec, member)

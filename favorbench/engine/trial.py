@@ -9,6 +9,7 @@ import numpy as np
 from favorbench.attention.estimator import Estimate, Estimator
 from favorbench.attention.exact import exact_attention
 from favorbench.attention.linear import attention_estimates
+from favorbench.engine.calibration import calibrated
 from favorbench.engine.columns import Row, of_draw
 from favorbench.engine.plan import Draw
 from favorbench.engine.sizes import Sized, own_sizes
@@ -118,6 +119,7 @@ def _method(
     """What a method answers, for each draw, in arrays such as it takes."""
     backend, dtype = study.backend, draws[0].dtype
     if method.arrays == "batched" or not backend.batched:
+        method = calibrated(study, method, draws, backend.array)
         question = _question(study, problem)
         if method.arrays == "host":
             dtype = "float64"
@@ -132,7 +134,8 @@ def _method(
         if host:
             query, key, value, answer = (backend.host(a) for a in (query, key, value, answer))
         question = _question(study, Problem(query, key, value, None, problem.positions))
-        sums = _sums(study, method, [draw], question, answer, "float64" if host else dtype)
+        own = calibrated(study, method, [draw], lambda hosts: hosts[0])
+        sums = _sums(study, own, [draw], question, answer, "float64" if host else dtype)
         found.append(_of_method(study, "method", method, draw, sums))
     return found
 
@@ -210,7 +213,8 @@ def _sample(study: Study, draws: Sequence[Draw], group: Group) -> tuple[Array, l
         own = [stream(*names, *draw.stream_names) for draw in draws] if feature_map.draws_extra else []
         drawn = [feature_map.draw_extra(rng, sizes[-1], head_dim) for rng in own]
         extras = [extra for extra in drawn if extra is not None]
-        estimators.append(Estimator(feature_map, backend.array(extras) if extras else None, sizes))
+        frozen = calibrated(study, feature_map, draws, backend.array)
+        estimators.append(Estimator(frozen, backend.array(extras) if extras else None, sizes))
     return omega, estimators
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from favorbench.errors import ScenarioError
-from favorbench.inputs.base import Head, InputLaw, Inputs
+from favorbench.inputs.base import Head, InputLaw, Inputs, same_place
 from favorbench.inputs.file import File
 from favorbench.inputs.shipped import SHIPPED, data_directory
 from favorbench.inputs.synthetic import Gaussian, Sphere
@@ -37,4 +37,4 @@ def _allowed(named: list[type[InputLaw]]) -> str:
     return ", ".join([*(law.name for law in named), *SHIPPED, f"or a path ending in {suffixes}"])
 
 
-__all__ = ["INPUTS", "SHIPPED", "File", "Head", "InputLaw", "Inputs", "data_directory", "get_input"]
+__all__ = ["INPUTS", "SHIPPED", "File", "Head", "InputLaw", "Inputs", "data_directory", "get_input", "same_place"]

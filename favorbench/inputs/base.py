@@ -31,6 +31,11 @@ class Head(NamedTuple):
         return self.head_dim if self.value_dim is None else self.value_dim
 
 
+def same_place(label: str, other: str) -> bool:
+    """Whether two labels name the same layer and head, on whatever text: "L0H5" and "L0H5@cc0"."""
+    return label.partition("@")[0] == other.partition("@")[0]
+
+
 class InputLaw(ABC):
     """Where queries, keys and values come from. A member is one file and one line in INPUTS.
 

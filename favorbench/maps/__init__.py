@@ -1,6 +1,10 @@
 """Feature maps. A new one is one file and one line in MAPS."""
 
+from typing import Any
+
+from favorbench.errors import InputError
 from favorbench.maps.base import FeatureMap, Sample, WrappedMap
+from favorbench.maps.calibrated import Calibrated, calibrations, scaled, with_calibrated
 from favorbench.maps.centre import Centre
 from favorbench.maps.exponential import ADERF, OPRF, SADERF, SDERF, ADERFThenSDERF
 from favorbench.maps.hybrid import Hybrid
@@ -12,7 +16,8 @@ from favorbench.maps.published import ExpTutorial, PositiveEps, TrigBlog, TrigTu
 from favorbench.maps.taylor import Taylor
 from favorbench.maps.tensorsketch import TensorSketch
 from favorbench.maps.trigonometric import Phase, Trig
-from favorbench.registry import build
+from favorbench.numerics.arrays import Array
+from favorbench.registry import build, label
 
 MAPS: tuple[type[FeatureMap], ...] = (
     Trig,
@@ -39,7 +44,7 @@ MAPS: tuple[type[FeatureMap], ...] = (
 )
 
 #: ``prefix:map`` for any map, a user's too; they nest.
-TRANSFORMS: tuple[type[WrappedMap], ...] = (Centre,)
+TRANSFORMS: tuple[type[WrappedMap], ...] = (Centre, Calibrated)
 
 
 def get_map(spec: str | FeatureMap) -> FeatureMap:
@@ -50,4 +55,26 @@ def get_map(spec: str | FeatureMap) -> FeatureMap:
     return spec if isinstance(spec, FeatureMap) else build("map", spec, MAPS, FeatureMap, TRANSFORMS)
 
 
-__all__ = ["MAPS", "TRANSFORMS", "FeatureMap", "Sample", "Taylor", "get_map"]
+def calibrate(query: Array, key: Array, map: Any = "centre:aderf-sderf") -> Any:
+    """A map whose parameters are those for these queries (..., n, d) and keys (..., l, d), frozen: for other texts.
+
+    query and key are as attention takes them. map: a map, by its name or itself, with or without ``calibrated:``; or a
+    method of ``get_method`` around a calibrated map, "sinks(4):calibrated:centre:aderf-sderf". The result is what
+    ``linear_attention``, or ``method_attention``, takes, causal too. Leading axes, of heads, are those of what it will
+    be asked for. Raises InputError where there is nothing to calibrate or the shapes do not fit, ScenarioError for an
+    unknown map.
+
+        frozen = fb.calibrate(query, key, map="centre:aderf-sderf")
+        fb.linear_attention(other_query, other_key, other_value, omega, map=frozen, causal=True)
+    """
+    member = get_map(map) if isinstance(map, str) else map
+    if isinstance(member, FeatureMap) and not isinstance(member, Calibrated):
+        member = Calibrated(member)
+    if not calibrations(member):
+        raise InputError(f"{label(member)!r} takes nothing from data, or was calibrated before: nothing to calibrate")
+    if min(query.ndim, key.ndim) < 2 or query.shape[-1] != key.shape[-1]:
+        raise InputError(f"query {tuple(query.shape)}, key {tuple(key.shape)}: allowed: (..., n, d) and (..., l, d)")
+    return with_calibrated(member, lambda one: one.calibrate(*scaled(query, key)))
+
+
+__all__ = ["MAPS", "TRANSFORMS", "Calibrated", "FeatureMap", "Sample", "Taylor", "calibrate", "get_map"]

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
+from favorbench.errors import ScenarioError
 from favorbench.numerics.arrays import Array, Features
 from favorbench.numerics.shapes import Float
 from favorbench.samplers.laws import PairLaw, RowLaw
@@ -82,6 +83,10 @@ class FeatureMap(ABC):
     even: ClassVar[bool] = False
     #: The formula gives queries and keys different features; elsewhere, where they differ, it must not matter.
     asymmetric: ClassVar[bool] = False
+    #: What ``fit`` takes from the data depends on omega too.
+    fit_needs_omega: ClassVar[bool] = False
+    #: A transform that no other may stand before.
+    outermost: ClassVar[bool] = False
 
     @property
     def randomness(self) -> Randomness:
@@ -136,6 +141,10 @@ class FeatureMap(ABC):
         """
         return 0.0
 
+    def fit_products(self, n: int, l: int, d: int) -> float:  # noqa: E741
+        """Those of ``own_products`` that ``fit`` does: what is fitted once, and frozen, is spared them."""
+        return 0.0
+
     def draw_extra(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray | None:
         """What the map draws beside omega, an array; nothing by default.
 
@@ -143,8 +152,11 @@ class FeatureMap(ABC):
         """
         return None
 
-    def fit(self, x: Tokens, y: Keys, omega: Omega) -> "FeatureMap":
-        """The map with the parameters it takes from the data (scaled queries x and keys y); itself by default."""
+    def fit(self, x: Tokens, y: Keys, omega: Omega | None) -> "FeatureMap":
+        """The map with the parameters it takes from the data (scaled queries x and keys y); itself by default.
+
+        omega: None where these are not the data that it will meet, unless ``fit_needs_omega``.
+        """
         return self
 
     def ready(self, x: Tokens, y: Keys) -> "FeatureMap":
@@ -188,7 +200,7 @@ class FeatureMap(ABC):
         return None
 
 
-Map = TypeVar("Map", bound=FeatureMap)
+Built = TypeVar("Built")
 
 
 @dataclass(frozen=True, eq=False)  # it holds an array: equal only to itself
@@ -198,9 +210,9 @@ class Fitted:
     values: Array
 
 
-def with_values(feature_map: Map, **values: Any) -> Map:
+def with_values(built: Built, **values: Any) -> Built:
     """A copy with fields set that its constructor does not take: what ``fit`` finds."""
-    copied = copy.copy(feature_map)
+    copied = copy.copy(built)
     for name, value in values.items():
         object.__setattr__(copied, name, value)
     return copied
@@ -223,6 +235,12 @@ class WrappedMap(FeatureMap):
     own_sample: ClassVar[bool] = claim(lambda self: self.wrapped.own_sample)
     even: ClassVar[bool] = claim(lambda self: self.wrapped.even)
     asymmetric: ClassVar[bool] = claim(lambda self: self.wrapped.asymmetric)
+    fit_needs_omega: ClassVar[bool] = claim(lambda self: self.wrapped.fit_needs_omega)
+
+    def __post_init__(self) -> None:
+        if self.prefix and self.wrapped.outermost:
+            first = getattr(self.wrapped, "prefix", "")
+            raise ScenarioError(f"{first}: stands before all other transforms of a map: {first}:{self.prefix}:...")
 
     @property
     def takes_data(self) -> bool:
@@ -247,10 +265,13 @@ class WrappedMap(FeatureMap):
     def own_products(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
         return self.wrapped.own_products(n, l, d, num_projections)
 
+    def fit_products(self, n: int, l: int, d: int) -> float:  # noqa: E741
+        return self.wrapped.fit_products(n, l, d)
+
     def draw_extra(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray | None:
         return self.wrapped.draw_extra(rng, num_projections, head_dim)
 
-    def fit(self, x: Tokens, y: Keys, omega: Omega) -> "WrappedMap":
+    def fit(self, x: Tokens, y: Keys, omega: Omega | None) -> "WrappedMap":
         return dataclasses.replace(self, wrapped=self.wrapped.fit(x, y, omega))
 
     def ready(self, x: Tokens, y: Keys) -> "WrappedMap":

@@ -53,7 +53,7 @@ class Centre(WrappedMap):
     def takes_data(self) -> bool:
         return True
 
-    def fit(self, x: Tokens, y: Keys, omega: Omega) -> "Centre":
+    def fit(self, x: Tokens, y: Keys, omega: Omega | None) -> "Centre":
         means = _means(x, y)
         return with_values(self, means=means, wrapped=self.wrapped.fit(x - means.query, y - means.key, omega))
 

@@ -125,6 +125,8 @@ class DenseExponential(FeatureMap):
 
     #: d x d products with each token: those of the second moments, and with a matrix of its own.
     squares: ClassVar[int] = 0
+    #: Those of them for the moments.
+    moment_squares: ClassVar[int] = 0
 
     @abstractmethod
     def choice(self, x: Array, y: Array | None) -> Dense:
@@ -134,7 +136,10 @@ class DenseExponential(FeatureMap):
         """Where the data have been looked at tokens are projected once more, on rows that fit them."""
         return float((n + l) * (num_projections * d + self.squares * d * d)) if self.squares else 0.0
 
-    def fit(self, x: Tokens, y: Keys, omega: Omega) -> "DenseExponential":
+    def fit_products(self, n: int, l: int, d: int) -> float:  # noqa: E741
+        return float((n + l) * self.moment_squares * d * d)
+
+    def fit(self, x: Tokens, y: Keys, omega: Omega | None) -> "DenseExponential":
         return with_values(self, parameters=self.choice(x, y).as_dtype_of(x))
 
     def ready(self, x: Tokens, y: Keys) -> "DenseExponential":

@@ -81,6 +81,7 @@ class SDERF(DenseExponential):
     """
 
     squares: ClassVar[int] = 1
+    moment_squares: ClassVar[int] = 1
     name: ClassVar[str] = "sderf"
     reference: ClassVar[str] = "Likhosherstov et al. 2023, arXiv 2302.00787"
     asymmetric: ClassVar[bool] = False
@@ -99,6 +100,7 @@ class ADERF(DenseExponential):
     """
 
     squares: ClassVar[int] = 2
+    moment_squares: ClassVar[int] = 1
     name: ClassVar[str] = "aderf"
     reference: ClassVar[str] = "Likhosherstov et al. 2023, arXiv 2302.00787"
 
@@ -119,6 +121,7 @@ class ADERFThenSDERF(DenseExponential):
     """
 
     squares: ClassVar[int] = 2
+    moment_squares: ClassVar[int] = 1
     name: ClassVar[str] = "aderf-sderf"
     reference: ClassVar[str] = "Likhosherstov et al. 2023, arXiv 2302.00787 (ADERF, then SDERF)"
 

@@ -10,7 +10,7 @@ import scipy
 from array_api_compat import is_torch_array
 
 from favorbench.maps.base import FeatureMap, Fitted, Keys, Omega, Pairs, Projection, Sample, Tokens, claim, with_values
-from favorbench.numerics.arrays import Array, Features, array_namespace, as_like, looked_up
+from favorbench.numerics.arrays import Array, Features, array_namespace, as_like, looked_up, on_host
 from favorbench.numerics.backend import from_torch
 from favorbench.parameters import check_between, check_positive
 from favorbench.samplers.laws import RowLaw
@@ -53,7 +53,7 @@ class _IntegerMap(FeatureMap):
         """Uniform numbers: the law of the exponents that are made of them may depend on the data."""
         return rng.random((num_projections, head_dim))
 
-    def fit(self, x: Tokens, y: Keys, omega: Omega) -> "_IntegerMap":
+    def fit(self, x: Tokens, y: Keys, omega: Omega | None) -> "_IntegerMap":
         if self._given() is not None:
             return self
         xp = array_namespace(x)
@@ -86,7 +86,9 @@ class _IntegerMap(FeatureMap):
         return (Features(values, logs @ powers - 0.5 * log_weights),)
 
     def parameter(self, head_dim: int) -> float:
-        """What is used where nothing was fitted: the given one, or the best for standard normal queries and keys."""
+        """What was fitted to one head; else the given one, or the best for standard normal queries and keys."""
+        if self.fitted is not None:
+            return float(on_host(self.fitted.values).item())
         given = self._given()
         return float(self._best(np.full(head_dim, 1.0 / head_dim))) if given is None else given
 
@@ -138,7 +140,7 @@ class Poisson(_IntegerMap):
         return xp.sum(exponents * xp.log(parameter) - parameter, axis=-1)
 
     def relative_variance(self, x: Tokens, y: Keys, num_projections: int) -> Pairs:
-        """Under the given rate, or the one without data."""
+        """Under the rate of ``parameter``."""
         rate = self.parameter(x.shape[-1])
         return np.expm1(rate * x.shape[-1] + (x * x) @ (y * y).T / rate - 2.0 * (x @ y.T)) / num_projections
 
@@ -180,7 +182,7 @@ class Geometric(_IntegerMap):
         return xp.sum(factorials + exponents * xp.log1p(-parameter) + xp.log(parameter), axis=-1)
 
     def relative_variance(self, x: Tokens, y: Keys, num_projections: int) -> Pairs:
-        """Under the given p, or the one without data."""
+        """Under the p of ``parameter``."""
         products = x[:, None, :] ** 2 * y**2
         return np.expm1(_log_second_moment(self.parameter(x.shape[-1]), products) - 2.0 * (x @ y.T)) / num_projections
 

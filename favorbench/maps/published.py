@@ -106,11 +106,13 @@ class PositiveEps(FeatureMap):
     unbiased: ClassVar[bool] = False
     causal_safe: ClassVar[bool] = False
     nested: ClassVar[bool] = False  # the shifts are maxima over the R projections
+    fit_needs_omega: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_positive("eps", self.eps)
 
-    def fit(self, x: Tokens, y: Keys, omega: Omega) -> "PositiveEps":
+    def fit(self, x: Tokens, y: Keys, omega: Omega | None) -> "PositiveEps":
+        assert omega is not None
         xp = array_namespace(y)
         shift = xp.max(y @ xp.matrix_transpose(omega), axis=(-2, -1), keepdims=True)
         return with_values(self, key_shift=Fitted(shift))

@@ -8,7 +8,7 @@ import numpy as np
 
 from favorbench.baselines import BASELINES, get_baseline
 from favorbench.errors import ScenarioError
-from favorbench.maps import MAPS, FeatureMap, get_map
+from favorbench.maps import MAPS, FeatureMap
 from favorbench.maps import TRANSFORMS as MAP_TRANSFORMS
 from favorbench.methods import METHODS, PREFIXES, Method, get_method
 from favorbench.numerics.machine import one_core
@@ -16,6 +16,7 @@ from favorbench.registry import nearest
 from favorbench.samplers import SAMPLERS, Sampler, get_sampler
 from favorbench.samplers import TRANSFORMS as SAMPLER_TRANSFORMS
 from favorbench.studies.verify import attention, delta, kernel, laws, methods, metrics, references, theorems
+from favorbench.studies.verify.calibrated import calibrated_elsewhere, get_map
 from favorbench.studies.verify.checks import FALSE_ALARM, HOLDS, REFUTED, Check, Measurement, judged
 from favorbench.users import failures_named
 
@@ -26,6 +27,9 @@ LAW_DRAWS = 12_000
 #: half the draws. A full grid would take many times as long.
 REFERENCE_SAMPLERS = ("iid", "orthogonal")
 REFERENCE_MAPS = ("trig", "phase", "positive", "hyperbolic")
+
+#: What a transform of maps is tested around: "positive", but for these.
+INSIDE = {"calibrated": "centre:aderf-sderf"}
 
 #: Called with how many steps are done, how many there are, and what is measured now.
 Progress = Callable[[int, int, str], None]
@@ -132,7 +136,9 @@ def _claims_of(method: Method, seed: int) -> list[Measurement]:
 
 def _method(spec: str) -> Method:
     """A method, or a baseline."""
-    return get_baseline(spec) if _first_name(spec) in {member.name for member in BASELINES} else get_method(spec)
+    if _first_name(spec) in {member.name for member in BASELINES}:
+        return get_baseline(spec)
+    return calibrated_elsewhere(get_method(spec))
 
 
 def _first_name(spec: str) -> str:
@@ -178,7 +184,8 @@ def _resolved(subjects: Sequence[str], others: bool = False) -> tuple[list[tuple
 
 def _maps_for(sampler: Sampler) -> list[FeatureMap]:
     """All maps, but those that make no use of omega only beside iid, once."""
-    every = [member() for member in MAPS] + [transform(get_map("positive")) for transform in MAP_TRANSFORMS]
+    around = [get_map(f"{one.prefix}:{INSIDE.get(one.prefix, 'positive')}") for one in MAP_TRANSFORMS]
+    every = [*(member() for member in MAPS), *around]
     return [feature_map for feature_map in every if sampler.name == "iid" or _uses_omega(feature_map)]
 
 

@@ -207,5 +207,5 @@ class Shifted(WrappedMap):
         blocks = self.wrapped.key_features(x, projection, sample)
         return tuple(block._replace(log_scale=block.log_scale + self.key_shift) for block in blocks)
 
-    def fit(self, x: np.ndarray, y: np.ndarray, omega: np.ndarray) -> "Shifted":
+    def fit(self, x: np.ndarray, y: np.ndarray, omega: np.ndarray | None) -> "Shifted":
         return self
