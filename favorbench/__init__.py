@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from favorbench.results.results import Results, load
     from favorbench.run import sweep
     from favorbench.samplers import SAMPLERS, Sampler, get_sampler
+    from favorbench.studies.recommend.answer import Recommendation
+    from favorbench.studies.recommend.study import recommend
 
 # Public names are imported on first use: `favorbench --help` must not pay for NumPy and pandas.
 _HOMES = {
@@ -34,6 +36,8 @@ _HOMES = {
     "results.results": ("Results", "load"),
     "run": ("sweep",),
     "samplers": ("SAMPLERS", "Sampler", "get_sampler"),
+    "studies.recommend.answer": ("Recommendation",),
+    "studies.recommend.study": ("recommend",),
 }
 
 
@@ -52,7 +56,8 @@ def __dir__() -> "list[str]":
 
 __all__ = [
     "BASELINES", "MAPS", "METHODS", "SAMPLERS", "Answer", "Baseline", "FeatureMap", "Features", "Method",
-    "Question", "Results", "Sample", "Sampler", "Scenario", "calibrate", "capture", "exact_attention",
-    "exponential_target", "get_baseline", "get_map", "get_method", "get_sampler", "half_squared_norm",
-    "kernel_estimate", "linear_attention", "load", "load_scenario", "method_attention", "sample_omega", "sweep",
+    "Question", "Recommendation", "Results", "Sample", "Sampler", "Scenario", "calibrate", "capture",
+    "exact_attention", "exponential_target", "get_baseline", "get_map", "get_method", "get_sampler",
+    "half_squared_norm", "kernel_estimate", "linear_attention", "load", "load_scenario", "method_attention",
+    "recommend", "sample_omega", "sweep",
 ]  # fmt: skip

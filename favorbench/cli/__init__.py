@@ -14,6 +14,7 @@ import typer
 # In the order of --help:
 # isort: off
 from favorbench.cli import sweep
+from favorbench.cli import recommend
 from favorbench.cli import table
 from favorbench.cli import rank
 from favorbench.cli import plot
@@ -35,7 +36,8 @@ from favorbench.errors import FavorbenchError
 from favorbench.users import keep_importable_here
 
 __all__ = [
-    "app", "audit", "capture", "export", "kernel", "list_", "main", "plot", "rank", "reproduce", "speed", "sweep",
+    "app", "audit", "capture", "export", "kernel", "list_", "main", "plot", "rank", "recommend", "reproduce",
+    "speed", "sweep",
     "table", "theory", "verify",
 ]  # fmt: skip
 

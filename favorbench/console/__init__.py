@@ -3,6 +3,7 @@
 from favorbench.console.audit import show_audit
 from favorbench.console.capture import show_capture
 from favorbench.console.kernel import show_gram
+from favorbench.console.recommend import show_python, show_recommendation
 from favorbench.console.reproduce import show_report
 from favorbench.console.speed import show_speed
 from favorbench.console.tables import show_records, show_table
@@ -17,6 +18,8 @@ __all__ = [
     "show_audit",
     "show_capture",
     "show_gram",
+    "show_python",
+    "show_recommendation",
     "show_records",
     "show_report",
     "show_speed",

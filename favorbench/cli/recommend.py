@@ -1,0 +1,91 @@
+"""favorbench recommend."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+
+import typer
+
+from favorbench.cli.app import Json, Metric, Quiet, Seed, app, echo, print_json, say
+from favorbench.cli.endings import ending
+
+if TYPE_CHECKING:
+    from favorbench.studies.recommend.answer import Recommendation
+    from favorbench.studies.recommend.study import Interrupted
+
+
+@app.command()
+def recommend(
+    inputs: Annotated[
+        str, typer.Argument(help="PATH.npz or PATH.safetensors with q, k, v; minilm, gaussian.", show_default=False)
+    ],
+    target: Annotated[float, typer.Option(help="The error to keep below; of cosine and skill, to reach.")] = 0.1,
+    metric: Metric = "relative_error",
+    probability: Annotated[float, typer.Option(help="Share of the draws that must do so.")] = 0.9,
+    confidence: Annotated[float, typer.Option(help="That all verdicts, on all heads, are right.")] = 0.95,
+    max_size: Annotated[int, typer.Option(help="Largest size: projections, centroids, landmarks or keys.")] = 1024,
+    max_cost: Annotated[float, typer.Option(help="Dearest candidate, in multiplications of exact attention.")] = 1.0,
+    maps: Annotated[str | None, typer.Option(help="These maps, instead of the default candidates.")] = None,
+    methods: Annotated[str | None, typer.Option(help="These methods, instead of the default candidates.")] = None,
+    samplers: Annotated[str | None, typer.Option(help="Samplers for maps.  [default: orthogonal]")] = None,
+    causal: Annotated[
+        bool, typer.Option("--causal", help="A query sees the keys up to its own position only.")
+    ] = False,
+    heads: Annotated[str | None, typer.Option(help="Only these heads of a file, e.g. L0H1,L5H0.")] = None,
+    over: Annotated[
+        Literal["heads", "texts"], typer.Option(help="One answer for each head, or for each head over all its texts.")
+    ] = "heads",
+    scale: Annotated[float, typer.Option(help="Factor on q and k.")] = 1.0,
+    seq_len: Annotated[int | None, typer.Option("-L", "--seq-len", help="Length.", show_default=False)] = None,
+    head_dim: Annotated[
+        int | None, typer.Option("-d", "--head-dim", help="Head dimension.", show_default=False)
+    ] = None,
+    seed: Seed = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Run directory.  [default: results/recommend-NAME]", show_default=False)
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """The cheapest estimator below a target error, certified.
+
+    For every head the cheapest setting of which P(error <= target) >= probability is certified, or that there is none.
+    Trivial answers are always among the candidates. What is computed is saved: the same command again resumes, also
+    with another target.
+    """
+    from favorbench import console
+    from favorbench.studies.recommend.study import Interrupted
+    from favorbench.studies.recommend.study import recommend as run_recommend
+
+    keys = {"scale": scale, "seq_len": seq_len, "head_dim": head_dim, "seed": seed}
+    try:
+        with console.progress(f"recommend {inputs}", quiet, "heads") as report:
+            found = run_recommend(
+                inputs, target, metric, probability, confidence, max_size, max_cost, maps, methods, samplers, causal,
+                heads, over, out, report, **keys,
+            )  # fmt: skip
+    except Interrupted as error:
+        _interrupted(error, as_json)
+    _print(found, as_json)
+
+
+def _print(found: "Recommendation", as_json: bool) -> None:
+    from favorbench import console
+    from favorbench.studies.recommend.figure import draw
+
+    files = draw(found, found.path / "figures") if found.path else []
+    if as_json:
+        print_json(found.as_dict() | {"files": files})
+        return
+    console.show_recommendation(console.stdout(), found)
+    console.show_python(console.stdout(), found)
+    echo(f"\nSaved in {found.path}: recommendation.json has the choice for each head.")
+    for file in files[:1]:
+        echo(str(file))
+
+
+def _interrupted(error: "Interrupted", as_json: bool) -> NoReturn:
+    """The best answer so far, then how to go on."""
+    word, code = ending(error.__cause__ or error)
+    _print(error.found, as_json)
+    say(f"{word}: nothing above is certified where it says so far; the same command again resumes")
+    raise SystemExit(code)

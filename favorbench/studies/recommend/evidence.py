@@ -1,0 +1,95 @@
+"""How sure draws make that an error is below a target often enough: tests that may be read after every draw.
+
+Each draw is a hit (error <= target) or a miss, so heavy tails, infinities and what is no number are misses and nothing
+more. Against H: P(hit) <= p stands the evidence E = mean of (t / p)^S ((1 - t) / (1 - p))^(n - S) over t uniform on
+(p, 1), S hits of n: under H it is a nonnegative supermartingale that starts at 1, so P(E >= 1 / alpha at any n) <=
+alpha (Ville 1939). The mirror image, t uniform on (0, p), stands against P(hit) >= p.
+Howard, Ramdas, McAuliffe & Sekhon 2021, arXiv 1810.08240 (mixtures); Zecchin, Park & Simeone 2025, arXiv 2409.15844
+(for the choice of settings); Howard & Ramdas 2022, arXiv 1906.09712 (quantiles).
+"""
+
+import math
+from typing import Literal, NamedTuple
+
+import numpy as np
+from scipy.special import betainc, betaincc, betaln
+
+Verdict = Literal["open", "certified", "dropped"]
+
+MOST_DRAWS = 1 << 24
+
+
+def log_evidence_often(hits: np.ndarray | int, draws: np.ndarray | int, p: float) -> np.ndarray:
+    """log E against P(hit) <= p: B(S + 1, n - S + 1) I / ((1 - p) p^S (1 - p)^(n - S)), I the beta law above p."""
+    a, b = np.asarray(hits) + 1.0, np.asarray(draws) - np.asarray(hits) + 1.0
+    with np.errstate(divide="ignore"):
+        return betaln(a, b) + np.log(betaincc(a, b, p)) - (a - 1) * math.log(p) - b * math.log1p(-p)
+
+
+def log_evidence_rarely(hits: np.ndarray | int, draws: np.ndarray | int, p: float) -> np.ndarray:
+    """log E against P(hit) >= p: B(S + 1, n - S + 1) I / (p p^S (1 - p)^(n - S)), I the beta law below p."""
+    a, b = np.asarray(hits) + 1.0, np.asarray(draws) - np.asarray(hits) + 1.0
+    with np.errstate(divide="ignore"):
+        return betaln(a, b) + np.log(betainc(a, b, p)) - a * math.log(p) - (b - 1) * math.log1p(-p)
+
+
+class Rule(NamedTuple):
+    """What is to be shown: P(error <= target) >= probability. alpha: the chance to be wrong about one candidate, ever.
+
+    Only one verdict about a candidate can be wrong: "certified" where P < probability, "dropped" where it is not. So
+    the chance that any verdict is wrong is at most the sum of the alphas.
+    """
+
+    target: float
+    probability: float
+    alpha: float
+
+    def verdict(self, hits: int, draws: int) -> Verdict:
+        """Of one candidate, to be asked after every draw: the first answer that is not "open" stands."""
+        if log_evidence_often(hits, draws, self.probability) >= -math.log(self.alpha):
+            return "certified"
+        if log_evidence_rarely(hits, draws, self.probability) >= -math.log(self.alpha):
+            return "dropped"
+        return "open"
+
+    @property
+    def fewest_draws(self) -> int:
+        """How many draws certify if all hit; MOST_DRAWS where so many do not."""
+        return fewest_draws(self.probability, self.alpha)
+
+
+def fewest_draws(p: float, alpha: float) -> int:
+    """How many draws certify P(hit) >= p if all of them hit: (1 - p^(n+1)) / ((n+1) (1-p) p^n) >= 1 / alpha."""
+
+    def enough(draws: int) -> bool:
+        return bool(log_evidence_often(draws, draws, p) >= -math.log(alpha))
+
+    high = 1
+    while not enough(high):
+        high *= 2
+        if high >= MOST_DRAWS:
+            return MOST_DRAWS
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def certified_bound(errors: np.ndarray, p: float, alpha: float) -> float:
+    """The smallest b for which "P(error <= b) >= p" is certified at alpha, for all targets at once; inf where none is.
+
+    An order statistic. For no target below the true quantile does the evidence ever reach 1 / alpha but with
+    probability alpha, and it grows with the target, so b is below the true quantile no more often than that, at any
+    number of draws (Howard & Ramdas 2022, sec. 3).
+    """
+    ordered = np.sort(np.where(np.isnan(errors), np.inf, errors))
+    counts = np.arange(1, len(ordered) + 1)
+    enough = np.flatnonzero(log_evidence_often(counts, len(ordered), p) >= -math.log(alpha))
+    return float(ordered[enough[0]]) if len(enough) else math.inf
+
+
+def quantile(errors: np.ndarray, p: float) -> float:
+    """The smallest error with a share p of all at or below it; what is no number counts as infinite."""
+    ordered = np.sort(np.where(np.isnan(errors), np.inf, errors))
+    return float(ordered[max(0, math.ceil(p * len(ordered) - 1e-9) - 1)])

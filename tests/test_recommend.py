@@ -1,0 +1,335 @@
+"""`recommend`: the search, its numbers, what it says, and how it ends."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+import favorbench as fb
+from favorbench.engine.store import read_trials
+from favorbench.inputs import SHIPPED
+from favorbench.studies.recommend import study as study_module
+from favorbench.studies.recommend.answer import certified_in_words, records, sentence, spent
+from favorbench.studies.recommend.candidates import cheaper_from, exact_cost, families, least_errors, study_of
+from favorbench.studies.recommend.evidence import Rule
+from favorbench.studies.recommend.search import Candidate, Setting, chosen, search
+from tests.command_line import refused, run
+
+FALSE_ALARM = 1e-6
+
+
+def candidate(cost: float, random: bool = True) -> Candidate:
+    return Candidate(Setting("method", f"of cost {cost:g}", None, 1, "clusters"), cost, random)
+
+
+def simulated(rates: dict[float, float], seed: int, deterministic: float | None = None) -> list[Candidate]:
+    """A search among candidates with these hit rates by cost; misses are infinite or no number."""
+    rng = np.random.default_rng(seed)
+    found = [candidate(cost) for cost in rates]
+    if deterministic is not None:
+        found.append(candidate(deterministic, random=False))
+
+    def measure(one: Candidate) -> bool:
+        hit = not one.random or rng.random() < rates[one.cost]
+        one.values.append(0.05 if hit else float(rng.choice([0.2, np.inf, np.nan])))
+        return True
+
+    search(found, Rule(0.1, 0.9, 0.05), measure)
+    return found
+
+
+@pytest.fixture(scope="module")
+def heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two heads of 48 tokens: one whose keys are four points, where four centroids say all, and one of noise."""
+    rng = np.random.default_rng(1)
+    points = rng.normal(size=(4, 6))
+    query, key, value = rng.normal(size=(3, 2, 48, 6))
+    key[0] = points[rng.integers(0, 4, 48)] + 1e-3 * key[0]
+    query[1], key[1] = 2.5 * query[1], 2.5 * key[1]
+    path = tmp_path_factory.mktemp("heads") / "mine.npz"
+    np.savez(path, q=query, k=key, v=value)
+    return path
+
+
+FEW = ["--maps", "positive", "--methods", "sampled-keys,clusters,nystromformer"]
+
+
+def test_the_search_is_wrong_no_more_often_than_it_says():
+    """60 candidates that all hit a little too rarely, and a dear one that always does: the cheap ones are not taken."""
+    searches = 100
+    rates = {float(cost): 0.88 for cost in range(1, 61)} | {100.0: 1.0}
+    taken = [chosen(simulated(rates, seed)) for seed in range(searches)]
+    wrong = sum(one is None or one.cost < 100 for one in taken)
+    assert wrong <= stats.binom.isf(FALSE_ALARM, searches, 0.05)
+
+
+def test_the_search_finds_the_cheapest_and_stops_there():
+    found = simulated({1.0: 0.2, 2.0: 0.5, 3.0: 0.999, 4.0: 1.0}, 0)
+    assert [one.verdict for one in found] == ["dropped", "dropped", "certified", "open"]
+    assert not found[-1].values and len(found[0].values) < 20 and len(found[1].values) < 60
+
+
+def test_what_is_not_random_is_decided_by_one_evaluation_and_bounds_the_rest():
+    found = simulated({1.0: 0.1, 3.0: 1.0}, 0, deterministic=2.0)
+    assert [(one.verdict, len(one.values) > 0) for one in found] == [("dropped", True), ("open", False), ("certified", True)]
+    assert len(found[-1].values) == 1
+
+
+def test_where_nothing_is_certified_the_best_has_a_bound():
+    found = simulated({1.0: 0.0, 2.0: 0.0}, 0)
+    assert chosen(found) is None and max(len(one.values) for one in found) >= 43
+
+
+def test_the_numbers_are_those_of_a_sweep_bit_for_bit(heads):
+    """Of every draw that was made: default candidates, of which a sweep measures all sizes of all at once."""
+    found = fb.recommend(str(heads), 0.05, out="run")
+    assert found.complete and {d.outcome for d in found.decisions} <= {"certified", "nothing"}
+    scenario = study_of({"inputs": str(heads)}, None, None, None, 1024).scenario
+    most = int(read_trials(Path("run"))["trial"].max()) + 1
+    whole = fb.sweep(scenario.model_copy(update={"trials": most}), "whole").trials
+    keys = ["draw", "kind", "map", "sampler", "num_projections"]
+    ours = read_trials(Path("run"))
+    both = ours.merge(whole, on=keys, how="left", suffixes=("", "_sweep"), indicator=True)
+    assert len(ours) > 300 and set(both["_merge"]) == {"both"}
+    for metric in ("relative_error", "mse", "max_abs_error", "cosine", "multiplications"):
+        np.testing.assert_array_equal(both[metric], both[f"{metric}_sweep"])
+
+
+def test_every_head_gets_its_own_answer(heads):
+    found = fb.recommend(str(heads), 0.05, maps="positive", methods="sampled-keys,clusters,nystromformer", out="run")
+    few, noise = found.decisions
+    assert few.outcome == "certified" and few.setting is not None and few.setting.name == "clusters"
+    assert few.bound <= 0.05 and few.share < 1 and few.hits / few.draws >= 0.9
+    assert noise.outcome == "nothing" and noise.bound > 0.05 and not math.isinf(noise.bound)
+    assert sentence(found).startswith("1 of 2 heads below 5 %, at ") and "on 1 nothing up to size 32 does" in sentence(found)
+    assert "for these q, k and v, over the random draws" in certified_in_words(found)
+    measured, full = spent(found.decisions)
+    assert measured < full
+
+
+def test_the_lines_of_python_have_the_error_that_is_stated(heads):
+    """Deterministic: the same error. Random: new draws are within the bound as often as is certified."""
+    with np.load(heads) as file:
+        arrays = [file[name] for name in "qkv"]
+    checked = set()
+    for methods, maps, target in (
+        ("clusters", None, 0.05), ("sampled-keys", None, 0.9), (None, "positive", 0.9), ("nystromformer", None, 0.9),
+        ("sinks(4):multipole", None, 0.9), (None, "taylor(order=1)", 5.0), (None, "trig,phase", 3.0),
+    ):  # fmt: skip
+        found = fb.recommend(str(heads), target, methods=methods, maps=maps, scale=0.5, heads="h0", max_cost=9.0)
+        for decision in found.decisions:
+            space: dict = {}
+            exec(decision.python, space)
+            query, key, value = (array[0] for array in arrays)
+            exact = fb.exact_attention(0.5 * query, 0.5 * key, value)
+            errors = [
+                np.linalg.norm(space["attention"](query, key, value, np.random.default_rng(i)) - exact)
+                / np.linalg.norm(exact)
+                for i in range(60)
+            ]
+            if decision.draws == 1:
+                np.testing.assert_allclose(errors, decision.median, rtol=1e-9)
+            inside = int(np.sum(np.array(errors) <= decision.bound))
+            assert inside >= stats.binom.ppf(FALSE_ALARM, 60, 0.9), decision.setting
+            assert decision.setting is not None
+            checked.add(decision.setting.kind)
+    assert checked == {"method", "baseline", "map"} or checked == {"method", "baseline"}
+
+
+def test_arrays_in_memory_are_inputs_too(heads):
+    with np.load(heads) as file:
+        arrays = [file[name] for name in "qkv"]
+    of_file = fb.recommend(str(heads), 0.05, methods="clusters,nystromformer", out="of-file")
+    of_arrays = fb.recommend(arrays, 0.05, methods="clusters,nystromformer")
+    assert of_arrays.path is None and [d.head for d in of_arrays.decisions] == ["h0", "h1"]
+    for one, other in zip(of_file.decisions, of_arrays.decisions, strict=True):
+        assert one.setting == other.setting
+    single = fb.recommend([array[0] for array in arrays], 0.05, methods="clusters", out="kept")
+    assert single.decisions[0].outcome == "certified" and Path("kept/recommendation.json").exists()
+    with pytest.raises(fb.errors.InputError, match="2 arrays were given"):  # pyright: ignore
+        fb.recommend(arrays[:2], 0.05)
+
+
+def test_torch_arrays_are_inputs_too(heads):
+    torch = pytest.importorskip("torch")
+    with np.load(heads) as file:
+        arrays = [torch.asarray(file[name][0]) for name in "qkv"]
+    found = fb.recommend(arrays, 0.05, methods="clusters")
+    assert found.decisions[0].outcome == "certified"
+
+
+def test_larger_may_be_better(heads):
+    found = fb.recommend(str(heads), 0.99, metric="cosine", methods="clusters", heads="h0", out="run")
+    (decision,) = found.decisions
+    assert decision.outcome == "certified" and decision.bound >= 0.99 and decision.quantile <= decision.median
+    assert "cosine >= 0.99" in certified_in_words(found) and "above cosine 0.99" in sentence(found)
+
+
+def test_inputs_that_are_drawn_are_part_of_what_is_certified():
+    found = fb.recommend("gaussian(std=0.25)", 0.05, seq_len=64, head_dim=4, methods="clusters", out="run")
+    (decision,) = found.decisions
+    assert decision.outcome == "certified" and decision.setting is not None
+    assert decision.setting.name.startswith("taylor") and decision.draws > 43
+    assert "drawn anew from this law" in certified_in_words(found)
+
+
+def test_over_texts_the_unit_is_the_text():
+    rng = np.random.default_rng(4)
+    query, key, value = rng.normal(size=(3, 80, 2, 32, 4))
+    np.savez("texts.npz", q=0.3 * query, k=0.3 * key, v=value)
+    found = fb.recommend("texts.npz", 0.2, over="texts", methods="clusters", out="run")
+    assert [d.head for d in found.decisions] == ["h0", "h1"]
+    assert all(d.outcome == "certified" and 43 <= d.draws <= 80 for d in found.decisions)
+    assert "exchangeable" in certified_in_words(found)
+    rows = read_trials(Path("run"))
+    assert set(rows["trial"]) == {0} and rows["head"].nunique() > 80
+    np.savez("few.npz", q=query[:20], k=key[:20], v=value[:20])
+    assert "texts there are 20" in refused("recommend", "few.npz", "--over", "texts")
+    assert "there is one text only" in refused("recommend", "minilm", "--over", "texts")
+
+
+def test_a_bound_by_rank_is_below_every_output_of_that_rank(rng):
+    exact = rng.normal(size=(40, 6)) * [5, 3, 1, 0.5, 0.1, 0.01]
+    least = least_errors(exact, "relative_error")
+    assert sorted(least) == [1, 2, 3, 4, 5] and least_errors(exact, "cosine") == {}
+    u, s, vt = np.linalg.svd(exact, full_matrices=False)
+    for rank, bound in least.items():
+        best = np.linalg.norm(exact - u[:, :rank] * s[:rank] @ vt[:rank]) / np.linalg.norm(exact)
+        np.testing.assert_allclose(bound, best, rtol=2e-6)
+        other = rng.normal(size=(40, rank)) @ rng.normal(size=(rank, 6))
+        assert np.linalg.norm(exact - other) / np.linalg.norm(exact) > bound
+        np.testing.assert_allclose(least_errors(exact, "mse")[rank], best**2 * np.mean(exact**2), rtol=3e-6)
+
+
+def test_from_which_length_on_it_is_cheaper():
+    """By hand: a map of R features costs 2 L R (d + d_v), exact attention L^2 (d + d_v)."""
+    shape = fb.methods.Shape(512, 512, 32, 32)  # pyright: ignore[reportAttributeAccessIssue]
+    assert cheaper_from(fb.get_map("positive"), 64, shape) == 129
+    assert cheaper_from(fb.get_map("positive"), 256, shape) == 513
+    few = shape._replace(n=100, l=4096)  # (100 + l) R < 100 l from l = 100 R / (100 - R) on, so never for R = 100
+    assert cheaper_from(fb.get_map("positive"), 50, few) == 101
+    assert cheaper_from(fb.get_map("positive"), 100, few) is None
+    assert exact_cost(shape) == 512 * 512 * 64 and exact_cost(shape._replace(causal=True)) == 512 * 513 / 2 * 64
+
+
+def test_a_second_run_measures_nothing_and_another_target_little(heads, monkeypatch):
+    first = fb.recommend(str(heads), 0.05, methods="clusters,sampled-keys", out="run")
+    parts = sorted(os.listdir("run/trials"))
+    monkeypatch.setattr(study_module, "run_draws", None)
+    assert fb.recommend(str(heads), 0.05, methods="clusters,sampled-keys", out="run") == first
+    assert sorted(os.listdir("run/trials")) == parts
+    monkeypatch.undo()
+    assert fb.recommend(str(heads), 0.5, methods="clusters,sampled-keys", out="run").decisions[0].bound <= 0.5
+    assert "holds another run" in refused("recommend", str(heads), "--methods", "clusters", "--out", "run")
+
+
+def test_an_interrupted_search_resumes_to_the_same_answer(heads, monkeypatch):
+    whole = fb.recommend(str(heads), 0.05, methods="clusters,sampled-keys", out="whole")
+    run_draws, calls = study_module.run_draws, []
+
+    def until(study, draws):
+        calls.append(draws)
+        if len(calls) > 40:
+            raise KeyboardInterrupt
+        return run_draws(study, draws)
+
+    monkeypatch.setattr(study_module, "run_draws", until)
+    with pytest.raises(study_module.Interrupted) as caught:
+        fb.recommend(str(heads), 0.05, methods="clusters,sampled-keys", out="run")
+    so_far = caught.value.found
+    assert not so_far.complete and {d.outcome for d in so_far.decisions} == {"not finished"}
+    assert all(math.isinf(d.bound) for d in so_far.decisions) and "2 not finished" in sentence(so_far)
+    assert so_far.decisions[0].setting is not None and so_far.decisions[1].setting is None
+    assert json.loads(Path("run/recommendation.json").read_text("utf-8"))["complete"] is False
+    monkeypatch.undo()
+    resumed = fb.recommend(str(heads), 0.05, methods="clusters,sampled-keys", out="run")
+    assert resumed._replace(path=None) == whole._replace(path=None)
+    same = [read_trials(Path(run)).sort_values(["draw", "map", "num_projections"]) for run in ("run", "whole")]
+    pd.testing.assert_frame_equal(*(rows.reset_index(drop=True) for rows in same))
+
+
+def test_ctrl_c_prints_the_answer_so_far():
+    command = [sys.executable, "-m", "favorbench", "recommend", "minilm", "--target", "0.001", "--out", "run"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + 300
+    while not list(Path("run/trials").glob("part-*")) and time.monotonic() < end:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 130 and "Traceback" not in err
+    assert "so far: " in out and "not finished" in out and "the same command again resumes" in err
+
+
+def test_the_command_says_it_all(heads):
+    code, out, err = run("recommend", str(heads), *FEW, "--target", "0.05", "--out", "run", "--quiet")
+    assert (code, err) == (0, "")
+    assert "1 of 2 heads below 5 %" in out and "none; best: " in out and "def attention(query, key, value, rng)" in out
+    assert Path("run/figures/recommend.png").exists()
+    code, out, _ = run("recommend", str(heads), *FEW, "--target", "0.05", "--out", "run", "--json")
+    found = json.loads(out)
+    assert [head["certified"] for head in found["heads"]] == [True, False]
+    assert found["heads"][0]["estimator"]["name"] == "clusters" and "import favorbench" in found["heads"][0]["python"]
+    assert json.loads(Path("run/recommendation.json").read_text("utf-8"))["heads"] == found["heads"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--target", "0"], "--target 0.0 given, allowed: a number above 0"),
+        (["--target", "-1"], "--target -1.0 given"),
+        (["--target", "nan"], "--target nan given"),
+        (["--probability", "1"], "--probability 1.0 given, allowed: a number between 0 and 1"),
+        (["--probability", "0"], "--probability 0.0 given"),
+        (["--confidence", "1.5"], "--confidence 1.5 given"),
+        (["--probability", "0.9999999"], "--probability 1 at this --confidence takes"),
+        (["--maps", ""], "there is no candidate to try"),
+        (["--methods", "clusters,,nystrom"], "there is no candidate to try"),
+        (["--methods", "top(8):clusters"], "looks at every pair of a query and a key: a bound, not a candidate"),
+        (["--methods", "sinks(2):top(8):clusters"], "a bound, not a candidate"),
+        (["--methods", "best-rank"], "a bound, not a candidate"),
+        (["--methods", "top-keys"], "a bound, not a candidate"),
+        (["--methods", "clustres"], "did you mean 'clusters'"),
+        (["--maps", "clusters"], "write --methods clusters"),
+        (["--metric", "mze"], "--metric 'mze' (did you mean 'mse'?)"),
+        (["--metric", "rounding"], "--metric 'rounding'"),
+        (["--metric", "skill", "--target", "1.5"], "allowed for skill: a number above 0 and below 1"),
+        (["--max-size", "0"], "--max-size 0 given"),
+        (["--max-cost", "0"], "--max-cost 0.0 given"),
+        (["--causal", "--methods", "nystrom"], "cannot be causal"),
+        (["--heads", "L9H9"], "has no head 'L9H9'"),
+    ],
+)
+def test_mistakes_are_one_line(arguments, said):
+    assert said in refused("recommend", "minilm", *arguments)
+    assert os.listdir() == []
+
+
+def test_a_file_without_queries_is_one_line():
+    np.savez("no-q.npz", k=np.zeros((4, 2)), v=np.zeros((4, 2)))
+    assert "no array 'q' (or 'query')" in refused("recommend", "no-q.npz")
+    assert "unknown inputs 'nothing'" in refused("recommend", "nothing")
+
+
+def test_default_candidates_are_such_as_the_inputs_allow():
+    causal = study_of({"inputs": "minilm", "causal": True}, None, None, None, 64)
+    assert all(method.causal_safe for method in causal.methods) and len(causal.methods) >= 6
+    rng = np.random.default_rng(0)
+    np.savez("apart.npz", q=rng.normal(size=(8, 4)), k=rng.normal(size=(40, 4)), v=rng.normal(size=(40, 4)))
+    apart = study_of({"inputs": "apart.npz"}, None, None, None, 64)
+    assert not any(method.needs_positions for method in apart.methods) and apart.scenario.num_projections == (16, 32)
+    names = {family.kind for family in families(apart)}
+    assert names == {"baseline", "map", "method"}
+
+
+def test_tables_have_a_line_for_each_head(heads):
+    found = fb.recommend(str(SHIPPED["minilm"].path), 0.7, methods="clusters", heads="L0H1,L5H8", out="run")
+    assert [record["head"] for record in records(found)] == ["L0H1", "L5H8"]
