@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from favorbench.methods.attention import method_attention
     from favorbench.models.capture import capture
     from favorbench.numerics.arrays import Features, half_squared_norm
+    from favorbench.results.compare import compare
     from favorbench.results.results import Results, load
     from favorbench.run import sweep
     from favorbench.samplers import SAMPLERS, Sampler, get_sampler
@@ -33,6 +34,7 @@ _HOMES = {
     "methods.attention": ("method_attention",),
     "models.capture": ("capture",),
     "numerics.arrays": ("Features", "half_squared_norm"),
+    "results.compare": ("compare",),
     "results.results": ("Results", "load"),
     "run": ("sweep",),
     "samplers": ("SAMPLERS", "Sampler", "get_sampler"),
@@ -56,7 +58,7 @@ def __dir__() -> "list[str]":
 
 __all__ = [
     "BASELINES", "MAPS", "METHODS", "SAMPLERS", "Answer", "Baseline", "FeatureMap", "Features", "Method",
-    "Question", "Recommendation", "Results", "Sample", "Sampler", "Scenario", "calibrate", "capture",
+    "Question", "Recommendation", "Results", "Sample", "Sampler", "Scenario", "calibrate", "capture", "compare",
     "exact_attention", "exponential_target", "get_baseline", "get_map", "get_method", "get_sampler",
     "half_squared_norm", "kernel_estimate", "linear_attention", "load", "load_scenario", "method_attention",
     "recommend", "sample_omega", "sweep",

@@ -17,6 +17,7 @@ from favorbench.cli import sweep
 from favorbench.cli import recommend
 from favorbench.cli import table
 from favorbench.cli import rank
+from favorbench.cli import compare
 from favorbench.cli import plot
 from favorbench.cli import export
 from favorbench.cli import list_
@@ -36,8 +37,8 @@ from favorbench.errors import FavorbenchError
 from favorbench.users import keep_importable_here
 
 __all__ = [
-    "app", "audit", "capture", "export", "kernel", "list_", "main", "plot", "rank", "recommend", "reproduce",
-    "speed", "sweep",
+    "app", "audit", "capture", "compare", "export", "kernel", "list_", "main", "plot", "rank", "recommend",
+    "reproduce", "speed", "sweep",
     "table", "theory", "verify",
 ]  # fmt: skip
 

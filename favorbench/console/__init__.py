@@ -2,6 +2,7 @@
 
 from favorbench.console.audit import show_audit
 from favorbench.console.capture import show_capture
+from favorbench.console.compare import show_comparison
 from favorbench.console.kernel import show_gram
 from favorbench.console.recommend import show_python, show_recommendation
 from favorbench.console.reproduce import show_report
@@ -17,6 +18,7 @@ __all__ = [
     "progress",
     "show_audit",
     "show_capture",
+    "show_comparison",
     "show_gram",
     "show_python",
     "show_recommendation",

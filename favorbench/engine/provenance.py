@@ -12,7 +12,7 @@ import threadpoolctl
 from favorbench.engine.plan import Plan
 from favorbench.inputs import File
 from favorbench.maps import FeatureMap
-from favorbench.registry import label
+from favorbench.registry import declared_version, label
 
 VERSION = importlib.metadata.version("favorbench")
 
@@ -35,6 +35,12 @@ def provenance(plan: Plan) -> dict[str, Any]:
         "blas_threads_per_worker": 1,
         "git": _git(),
         "num_features": {label(feature_map): _features(plan, feature_map) for feature_map in study.maps},
+        "declared_versions": {
+            label(member): version
+            for members in (study.maps, study.samplers, study.methods, study.baselines)
+            for member in members
+            if (version := declared_version(member)) is not None
+        },
         "input_files": [
             {"input": name, "sha256": law.digest(), "notes": [*law.notes(), *_shortened(plan, name, law)]}
             for name, (_, law) in study.inputs.items()

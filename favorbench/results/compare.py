@@ -1,0 +1,381 @@
+"""Two runs, or two estimators of one run, row by row: which rows are comparable, and what has changed in them."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import pandas as pd
+
+from favorbench.engine.columns import CELL, describe_cell
+from favorbench.errors import ScenarioError
+from favorbench.formats import shown
+from favorbench.metrics import METRICS
+from favorbench.parameters import check_between, is_number
+from favorbench.registry import nearest, split_list
+from favorbench.results.changes import MARKS, NOT_COMPARABLE, Change, Errors, judged
+from favorbench.results.results import Results, load
+from favorbench.results.summary import estimator_name
+from favorbench.results.tables import ROUNDING, rounding_level, size_axis
+from favorbench.statistics import median_interval
+
+#: What can be compared: errors on a ratio scale.
+COMPARABLE = tuple(name for name, metric in METRICS.items() if metric.error and metric.log)
+
+#: Unit roundoff of what sums over keys are taken in, where they still say something: 450 times it is ``ROUNDING``.
+_EPS = {"float64": 2.0**-52, "float32": 2.0**-23}
+
+#: Where rows differ in these alone they are the same row on another problem, and not comparable.
+_PROBLEM = {"query_len": "query rows", "query_rows": "measured rows", "seq_len": "L", "head_dim": "d", "dtype": "dtype"}
+
+
+class Key(NamedTuple):
+    """What makes two rows the same: the cell, the estimator ("" where two of them are compared), its size."""
+
+    cell: tuple[Any, ...]
+    estimator: str
+    size: int | None
+
+    @property
+    def loosely(self) -> tuple[Any, ...]:
+        """The key without the problem's shape and precision."""
+        names = (value for name, value in zip(CELL, self.cell, strict=True) if name not in _PROBLEM)
+        return (*names, self.estimator, self.size)
+
+
+class Row(NamedTuple):
+    """One row of a comparison: what was measured, and the change; of what is not comparable the reason."""
+
+    key: Key
+    old_estimator: str
+    new_estimator: str
+    change: Change | None
+    reason: str = ""
+
+    @property
+    def mark(self) -> str:
+        """+ worse, - better, ~ no detectable difference, = the same, x not comparable."""
+        return self.change.mark if self.change else MARKS[NOT_COMPARABLE]
+
+    @property
+    def cell(self) -> str:
+        """The cell in words."""
+        return describe_cell(dict(zip(CELL, self.key.cell, strict=True)))
+
+
+class Mean(NamedTuple):
+    """The geometric mean of new / old over rows, of each draw; its median over draws and that one's interval.
+
+    Without pairs there are no draws to take it over, and no interval. rows: those with finite ratios, which it is of.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    rows: int
+
+
+class RunComparison(NamedTuple):
+    """Two runs compared. only_old, only_new: rows that the other run does not have. tested: rows with chance in them.
+
+    estimators: where two of them are compared, which.
+    """
+
+    old: Results
+    new: Results
+    estimators: tuple[str, str] | None
+    axis: str
+    metric: str
+    factor: float
+    alpha: float
+    paired: bool
+    rows: tuple[Row, ...]
+    mean: Mean
+    only_old: int
+    only_new: int
+    tested: int
+
+    def count(self, mark: str) -> int:
+        """How many rows have this mark."""
+        return sum(row.mark == mark for row in self.rows)
+
+    @property
+    def changed(self) -> "tuple[Row, ...]":
+        """The rows that are worse, better, or not comparable."""
+        return tuple(row for row in self.rows if row.mark in "+-x")
+
+    def frame(self) -> pd.DataFrame:
+        """A row for each row of the comparison, with all that is known of it."""
+        return pd.DataFrame([_record(row, self.axis) for row in self.rows])
+
+
+def compare(
+    old: str | Path | Results,
+    new: str | Path | Results | None = None,
+    estimators: str | None = None,
+    metric: str = "mse",
+    factor: float = 1.05,
+    alpha: float = 0.05,
+) -> pd.DataFrame:
+    """What has changed from one run to another, or differs between two estimators of a run: ``comparison`` as a frame.
+
+    Columns: mark (+ worse, - better, ~ no detectable difference, = the same, x not comparable), verdict, reason, the
+    cell, both estimators, the size, the medians old and new, ratio with low, high and coverage of its interval, n_old,
+    n_new, pairs, p_value. Raises StoreError and ScenarioError as ``comparison`` does.
+    """
+    return comparison(old, new, estimators, metric, factor, alpha).frame()
+
+
+def comparison(
+    old: str | Path | Results,
+    new: str | Path | Results | None = None,
+    estimators: str | None = None,
+    metric: str = "mse",
+    factor: float = 1.05,
+    alpha: float = 0.05,
+) -> RunComparison:
+    """Two runs, row by row: the same cell, estimator and size. ``results.changes`` has the rule of the verdicts.
+
+    Draws are paired where seed and plan make draw i the same in both. Rows are not comparable where q, k, v are others
+    (SHA-256), where a cell has another L, d, number of query rows or dtype, and where an estimator declares another
+    ``version``. estimators: "positive orthogonal,clusters": the first of ``old`` against the second of ``new``, at
+    equal sizes; of one run, where ``new`` is left out.
+
+    Raises StoreError for what is no run, or is of another format; ScenarioError for a metric that is no error, numbers
+    out of range, an estimator that is not there, and where nothing can be compared.
+    """
+    if metric not in COMPARABLE:
+        raise ScenarioError(
+            f"`metric`: {metric!r} given{nearest(metric, COMPARABLE)}, allowed: {', '.join(COMPARABLE)}"
+        )
+    if not (is_number(factor) and 1 <= factor <= 1e6):
+        raise ScenarioError(f"`factor` must be a number from 1 to 1e6, got {shown(factor)}")
+    check_between("`alpha`", alpha, 1e-12, 1.0)
+    if new is None and estimators is None:
+        raise ScenarioError('compare: give two runs, or one run and `estimators` "positive orthogonal,clusters"')
+    first = old if isinstance(old, Results) else load(old)
+    second = first if new is None else new if isinstance(new, Results) else load(new)
+    axis, names = "num_projections", None
+    if estimators is not None:
+        names = _two_estimators(estimators, first, second)
+        axis = size_axis(first)
+        if size_axis(second) != axis:
+            raise ScenarioError("`estimators`: the runs have sizes of another kind (`budget`), so none are equal")
+    return _Comparing(first, second, axis, metric, names).result(factor, alpha)
+
+
+class _Comparing:
+    """The rows of two runs by their keys, and what is made of them."""
+
+    def __init__(self, old: Results, new: Results, axis: str, metric: str, names: tuple[str, str] | None):
+        self.runs, self.axis, self.metric, self.names = (old, new), axis, metric, names
+        ours, theirs = (
+            _measured(run, axis, metric, name) for run, name in zip(self.runs, names or (None, None), strict=True)
+        )
+        self.old, self.new = _at_all_sizes(ours, theirs), _at_all_sizes(theirs, ours)
+        self.paired = _same_draws(old, new)
+        self.levels = [rounding_level(run.trials, metric) for run in self.runs]
+
+    def result(self, factor: float, alpha: float) -> RunComparison:
+        """Raises ScenarioError where no row can be compared."""
+        shared = [key for key in self.old if key in self.new]
+        reasons = {key: self._not_comparable(key) for key in shared}
+        errors = {key: self._errors(key) for key in shared if not reasons[key]}
+        judgements = judged(list(errors.values()), factor, alpha)
+        changes = dict(zip(errors, judgements, strict=True))
+        lost, added = [k for k in self.old if k not in self.new], [k for k in self.new if k not in self.old]
+        elsewhere = _on_other_problems(lost, added)
+        if not changes:
+            why = next((r for r in [*reasons.values(), *elsewhere.values()] if r), "no cell and estimator is in both")
+            raise ScenarioError(f"compare: {self._name(0)} and {self._name(1)} have no row in common: {why}")
+        reasons |= elsewhere
+        rows = [
+            Row(key, *self._names(key), changes.get(key), reasons.get(key, "")) for key in self.old if key in reasons
+        ]
+        return RunComparison(
+            *self.runs, self.names, self.axis, self.metric, factor, alpha, self.paired, tuple(rows),
+            _geometric_mean(list(errors.values())),
+            len(lost) - len(elsewhere), len(added) - len({key.loosely for key in elsewhere}),
+            sum(not one.fixed and change.mark != "=" for one, change in zip(errors.values(), judgements, strict=True)),
+        )  # fmt: skip
+
+    def _name(self, side: int) -> str:
+        return self.names[side] if self.names else str(self.runs[side].path)
+
+    def _names(self, key: Key) -> tuple[str, str]:
+        return self.names or (key.estimator, key.estimator)
+
+    def _errors(self, key: Key) -> Errors:
+        ours, theirs = self.old[key], self.new[key]
+        if self.paired:
+            shared = ours.index.intersection(theirs.index, sort=False)
+            ours, theirs = ours[shared], theirs[shared]
+        dtype = str(dict(zip(CELL, key.cell, strict=True))["dtype"])
+        level = max(self.levels)
+
+        def close(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+            return close_errors(a, b, self.metric, level, dtype)
+
+        return Errors(ours.to_numpy(float), theirs.to_numpy(float), self.paired, close)
+
+    def _not_comparable(self, key: Key) -> str:
+        """Why two rows of one name do not measure the same; nothing where they do."""
+        name = str(dict(zip(CELL, key.cell, strict=True))["input"])
+        old, new = (_digests(run).get(name, "") for run in self.runs)
+        if old != new:
+            return f"other q, k, v in {name} (SHA-256 {old[:8] or 'none'} / {new[:8] or 'none'})"
+        if self.paired and not len(self.old[key].index.intersection(self.new[key].index)):
+            return "no draw is in both"
+        if self.names is None:
+            versions = [_versions(run, key.estimator) for run in self.runs]
+            if versions[0] != versions[1]:
+                return f"another version of {key.estimator} is declared ({versions[0]} / {versions[1]})"
+        return ""
+
+
+def close_errors(old: np.ndarray, new: np.ndarray, metric: str, level: float, dtype: str) -> np.ndarray:
+    """Whether errors differ by no more than rounding can make of them.
+
+    An output changes by a small multiple of eps sqrt(L) of its own size, at most |exact| + |error|, and its distance
+    from the exact one by no more than that; where a normaliser cancels it changes by more, and is not called equal.
+    None is in half precision, where rounding is an error like any other. level: ``rounding_level`` in float64.
+    """
+    if dtype not in _EPS:
+        return old == new
+    root = 1.0 / max(METRICS[metric].power, 1)
+    relative = ROUNDING * _EPS[dtype] / _EPS["float64"]
+    exact = level**root / ROUNDING
+    a, b = old**root, new**root
+    with np.errstate(invalid="ignore"):
+        return np.abs(a - b) <= relative * (exact + a + b)
+
+
+def _measured(run: Results, axis: str, metric: str, name: str | None) -> dict[Key, pd.Series]:
+    """The errors of each row, by draw: all rows of a run, or those of one estimator without its name."""
+    trials = run.trials.assign(
+        estimator=run.trials["map"].where(
+            run.trials["sampler"].isna(), run.trials["map"] + " / " + run.trials["sampler"].fillna("")
+        )
+    )
+    if axis != "num_projections":  # what has no R is of no size, whatever it was asked for
+        trials[axis] = trials[axis].astype("Int64").where(trials["num_projections"].notna())
+    if name is not None:
+        trials = trials[trials["estimator"] == name].assign(estimator="")
+    by = [*CELL, "estimator", axis]
+    trials = trials.drop_duplicates(["draw", *by])  # two budgets may come to one size
+    trials = trials.assign(
+        nth=trials.groupby([*by, "trial"], dropna=False).cumcount()
+    )  # draws of a trial, one for each R
+    found = {}
+    for values, rows in trials.groupby(by, sort=False, dropna=False):
+        *cell, estimator, size = cast(tuple[Any, ...], values)
+        key = Key(tuple(cell), str(estimator), None if pd.isna(size) else int(size))
+        found[key] = rows.set_index(["trial", "nth"])[metric]
+    return found
+
+
+def _at_all_sizes(ours: dict[Key, pd.Series], theirs: dict[Key, pd.Series]) -> dict[Key, pd.Series]:
+    """An estimator without a size stands beside the other at every size; only where two estimators are compared."""
+    found = {}
+    sizes: dict[tuple[Any, ...], list[int | None]] = {}
+    for key in theirs:
+        if key.estimator == "":
+            sizes.setdefault(key.cell, []).append(key.size)
+    for key, values in ours.items():
+        alone = key.size is None and key.estimator == ""
+        for size in sizes.get(key.cell, [None]) if alone else [key.size]:
+            found[key._replace(size=size)] = values
+    return found
+
+
+def _same_draws(old: Results, new: Results) -> bool:
+    """Whether draw i of a cell is the same realisation in both."""
+    a, b = old.scenario, new.scenario
+    return a.seed == b.seed and a.redraw == b.redraw and (a.redraw != "R" or a.num_projections == b.num_projections)
+
+
+def _on_other_problems(lost: list[Key], added: list[Key]) -> dict[Key, str]:
+    """Rows of the old run that the new one has on another problem: in what the two differ."""
+    others: dict[tuple[Any, ...], Key] = {}
+    for key in added:
+        others.setdefault(key.loosely, key)
+    found = {}
+    for key in lost:
+        other = others.get(key.loosely)
+        if other is not None:
+            pairs = zip(CELL, key.cell, other.cell, strict=True)
+            differing = [f"{_PROBLEM[name]} {a} / {b}" for name, a, b in pairs if a != b]
+            found[key] = f"other {', '.join(differing)}"
+    return found
+
+
+def _geometric_mean(rows: Sequence[Errors]) -> Mean:
+    """Over the rows whose errors are all finite and above 0."""
+    usable = [row for row in rows if all(bool(np.all((x > 0) & np.isfinite(x))) for x in (row.old, row.new))]
+    if not usable:
+        return Mean(np.nan, np.nan, np.nan, 0)
+    if not all(row.paired for row in usable) or len({len(row.old) for row in usable}) > 1:
+        ratio = np.exp(np.mean([np.log(row.ratios().median) for row in usable]))
+        return Mean(float(ratio), np.nan, np.nan, len(usable))
+    by_draw = np.mean([np.log(row.new) - np.log(row.old) for row in usable], axis=0)
+    low, high, _ = median_interval(by_draw)
+    return Mean(float(np.exp(np.median(by_draw))), float(np.exp(low)), float(np.exp(high)), len(usable))
+
+
+def _digests(run: Results) -> Mapping[str, str]:
+    files: Any = run.manifest.get("input_files", [])
+    return {str(file["input"]): str(file.get("sha256", "")) for file in files}
+
+
+def _versions(run: Results, estimator: str) -> str:
+    """What the parts of an estimator declare as their version; 1 where they declare none."""
+    declared: Any = run.manifest.get("declared_versions", {})
+    return ", ".join(str(declared.get(part, 1)) for part in estimator.split(" / "))
+
+
+def _two_estimators(text: str, old: Results, new: Results) -> tuple[str, str]:
+    """The two estimators that a user names. Raises ScenarioError."""
+    parts = split_list(text)
+    if len(parts) != 2 or not all(parts):
+        raise ScenarioError(
+            f"`estimators`: {shown(text)} given, allowed: two with a comma between, e.g. 'positive orthogonal,clusters'"
+        )
+    return _estimator(parts[0], old), _estimator(parts[1], new)
+
+
+def _estimator(text: str, run: Results) -> str:
+    """ "positive orthogonal", "positive/orthogonal" or, where it has one sampler only, "positive"."""
+    there = run.trials[["map", "sampler"]].drop_duplicates()
+    names = [estimator_name(row) for _, row in there.iterrows()]
+    wanted = _spelled(text)
+    if same := [name for name in names if _spelled(name) == wanted]:
+        return same[0]
+    of_map = [name for name in names if _spelled(name.partition(" / ")[0]) == wanted]
+    if len(of_map) == 1:
+        return of_map[0]
+    if of_map:
+        raise ScenarioError(f"`estimators`: {text!r} has several samplers; write one of {', '.join(of_map)}")
+    raise ScenarioError(f"`estimators`: {run.path} has no {text!r}{nearest(text, names)}; it has {', '.join(names)}")
+
+
+def _spelled(name: str) -> str:
+    """An estimator's name however its parts are set apart."""
+    return "".join(name.replace("/", " ").split())
+
+
+def _record(row: Row, axis: str) -> dict[str, object]:
+    change = row.change
+    empty = dict.fromkeys(Change._fields) | {"verdict": NOT_COMPARABLE}
+    values = change._asdict() if change else empty
+    return {
+        "mark": row.mark, "verdict": values.pop("verdict"), "reason": row.reason,
+        **dict(zip(CELL, row.key.cell, strict=True)),
+        "old_estimator": row.old_estimator, "new_estimator": row.new_estimator, axis: row.key.size, **values,
+    }  # fmt: skip
+
+
+def counted(found: RunComparison) -> dict[str, int]:
+    """How many rows have each verdict, in the order of the marks."""
+    counts = Counter(row.change.verdict if row.change else NOT_COMPARABLE for row in found.rows)
+    return {verdict: counts[verdict] for verdict in MARKS if counts[verdict]}

@@ -1,0 +1,170 @@
+"""Verdicts over families of rows: a false-alarm rate that is stated and held, changes that must be found, ties."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from favorbench.results.changes import BETTER, NO_CHANGE, SAME, SAME_BITS, UNDECIDED, WORSE, Errors, judged
+from favorbench.results.compare import close_errors
+from favorbench.statistics import median_interval, paired_ratios, rank_sum_law, sign_test, unpaired_ratios
+
+FAMILIES, ROWS, DRAWS, ALPHA, FACTOR = 400, 6, 15, 0.05, 1.05
+
+
+def never_close(a, b):
+    return np.zeros(len(a), bool)
+
+
+def heavy(rng, *shape):
+    """Errors without a mean, every tenth of them a failure."""
+    errors = np.abs(rng.standard_cauchy(shape))
+    return np.where(rng.random(shape) < 0.1, rng.choice([np.inf, np.nan], shape), errors)
+
+
+def family(rng, paired, ratio):
+    """Rows of which new is ``ratio`` times what is exchangeable with old: with pairs, the difficulty is shared."""
+    rows = []
+    for _ in range(ROWS):
+        shared = heavy(rng, DRAWS) if paired else 1.0
+        old, new = (shared * np.exp(rng.standard_normal(DRAWS)) for _ in range(2))
+        rows.append(Errors(old, ratio * new, paired, never_close))
+    return rows
+
+
+def alarms(paired, ratio, decide):
+    """In how many families any row is called worse."""
+    rng = np.random.default_rng(7)
+    return sum(any(decide(family(rng, paired, ratio))) for _ in range(FAMILIES))
+
+
+def by_test(rows):
+    return [change.verdict == WORSE for change in judged(rows, FACTOR, ALPHA)]
+
+
+def by_medians(rows):
+    """The naive gate: the median has grown by more than the factor."""
+    return [np.median(row.new) > FACTOR * np.median(row.old) for row in rows]
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_false_alarms_are_as_rare_as_they_are_said_to_be(paired):
+    """At the worst change that is none, new = factor * old in the median, over rows with infinite and NaN errors.
+
+    Each side has half of alpha. The bound is the count that so many families exceed with probability 1e-7.
+    """
+    most = scipy.stats.binom.isf(1e-7, FAMILIES, ALPHA / 2)
+    assert alarms(paired, FACTOR, by_test) <= most
+    assert alarms(paired, FACTOR, by_medians) > most  # the control: the same bound tells the two apart
+    assert alarms(paired, 6.0, by_test) > 0.9 * FAMILIES  # and a change of that size is found
+
+
+def test_both_directions_are_found_and_failures_count_as_infinite():
+    old = np.linspace(1.0, 2.0, 15)
+    rows = [
+        Errors(old, 1.2 * old, True, never_close), Errors(old, old / 1.2, True, never_close),
+        Errors(old, np.full(15, np.nan), True, never_close), Errors(np.full(15, np.inf), old, True, never_close),
+    ]  # fmt: skip
+    found = judged(rows, FACTOR, ALPHA)
+    assert [change.verdict for change in found] == [WORSE, BETTER, WORSE, BETTER]
+    assert [change.mark for change in found] == ["+", "-", "+", "-"]
+    assert found[2].ratio == math.inf and found[3].ratio == 0.0 and found[2].pairs == 15
+    assert found[0].ratio == pytest.approx(1.2) and found[0].low <= 1.2 + 1e-12
+
+
+def test_no_change_is_said_only_where_the_interval_lies_inside_the_factor():
+    rng = np.random.default_rng(3)
+    old = rng.lognormal(size=30)
+    tight = Errors(old, old * np.exp(0.01 * rng.standard_normal(30)), True, never_close)
+    wide = Errors(old, old * np.exp(rng.standard_normal(30)), True, never_close)
+    few = Errors(old[:4], tight.new[:4], True, never_close)
+    for row, verdict in ((tight, NO_CHANGE), (wide, UNDECIDED), (few, UNDECIDED)):
+        (change,) = judged([row], FACTOR, ALPHA)
+        assert (change.verdict, change.mark) == (verdict, "~")
+        inside = change.low >= 1 / FACTOR and change.high <= FACTOR and change.coverage >= 1 - ALPHA
+        assert inside == (verdict == NO_CHANGE)
+
+
+def test_a_change_below_the_factor_is_flagged_only_without_it():
+    old = np.linspace(1.0, 2.0, 15)
+    row = Errors(old, 1.03 * old, True, never_close)
+    assert judged([row], 1.05, ALPHA)[0].verdict == NO_CHANGE
+    assert judged([row], 1.0, ALPHA)[0].verdict == WORSE
+
+
+def test_what_is_not_random_is_one_measurement():
+    """Thirty copies of a change of 2 % are no thirty pieces of evidence; and beyond the factor one is enough."""
+    fixed = np.full(30, 0.3)
+    for ratio, verdict in ((1.0, SAME_BITS), (1.02, NO_CHANGE), (1.2, WORSE), (0.8, BETTER)):
+        for paired in (True, False):
+            (change,) = judged([Errors(fixed, ratio * fixed, paired, never_close)], FACTOR, ALPHA)
+            assert change.verdict == verdict and change.p_value == 1.0
+    assert judged([Errors(fixed[:1], 1.2 * fixed[:1], True, never_close)], FACTOR, ALPHA)[0].verdict == UNDECIDED
+
+
+@pytest.mark.parametrize("metric", ["mse", "relative_error", "max_abs_error"])
+def test_rounding_is_no_change_and_more_than_rounding_is_one(metric):
+    rng = np.random.default_rng(0)
+    roots = 0.1 + rng.random(15)  # errors of an exact answer of size 1
+    power = 2 if metric == "mse" else 1
+    level = 1e-13**power if metric != "relative_error" else 1e-13
+
+    def close(a, b):
+        return close_errors(a, b, metric, level, "float64")
+
+    for off, verdict in ((5e-14, SAME), (1e-11, WORSE)):
+        row = Errors(roots**power, (roots + off) ** power, True, close)
+        assert judged([row], 1.0, ALPHA)[0].verdict == verdict
+    in_float32 = close_errors(roots**power, (roots + 1e-5) ** power, metric, level, "float32")
+    in_half = close_errors(roots**power, (roots + 1e-5) ** power, metric, level, "float16")
+    assert in_float32.all() and not in_half.any()
+
+
+def test_ties_are_no_evidence():
+    """Same bits in ten draws and worse in five of fifteen: five signs, p = 1/16; beyond a factor they speak against."""
+    old = np.linspace(1.0, 2.0, 15)
+    new = np.where(np.arange(15) < 5, 2 * old, old)
+    ratios = paired_ratios(old, new)
+    assert 2 * ratios.p_values()[0] == pytest.approx(sign_test(new - old)) == pytest.approx(2 * 0.5**5)
+    assert ratios.p_values(1.05)[0] == 1.0
+    ten = np.array([1.0, np.inf, 0.0, np.nan] * 5)
+    assert paired_ratios(ten, ten).p_values() == (1.0, 1.0)  # both infinite, both 0: equal
+
+
+def test_paired_ratios_are_the_sign_test_and_the_interval_of_the_median(rng):
+    old, new = rng.lognormal(size=(2, 17))
+    ratios = paired_ratios(old, new)
+    for factor in (1.0, 1.3):
+        above = int(np.sum(new / old > factor))
+        wanted = scipy.stats.binom.sf(above - 1, 17, 0.5)
+        assert ratios.p_values(factor)[0] == pytest.approx(min(1.0, wanted) if above > 17 / 2 else 1.0)
+    low, high, coverage = median_interval(np.log(new / old))
+    np.testing.assert_allclose(ratios.interval(), (np.exp(low), np.exp(high), coverage), rtol=1e-12)
+    assert ratios.median == pytest.approx(np.exp(np.median(np.log(new / old))))
+
+
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (3, 5), (6, 4)])
+def test_the_rank_sum_law_is_that_of_all_orders(n, m):
+    counts = np.zeros(n * m + 1)
+    for places in itertools.combinations(range(n + m), m):
+        counts[sum(place - i for i, place in enumerate(places))] += 1
+    np.testing.assert_allclose(rank_sum_law(n, m), np.cumsum(counts) / counts.sum(), rtol=1e-12)
+
+
+def test_unpaired_ratios_are_mann_and_whitneys(rng):
+    old, new = rng.lognormal(size=9), rng.lognormal(0.9, size=12)
+    for factor in (1.0, 1.5):
+        wanted = scipy.stats.mannwhitneyu(new / factor, old, alternative="greater", method="exact").pvalue
+        assert unpaired_ratios(old, new).p_values(factor)[0] == pytest.approx(wanted)
+    # the interval is the set of factors that the test does not reject
+    low, high, _ = unpaired_ratios(old, new).interval()
+    p = [unpaired_ratios(old, new).p_values(factor)[0] for factor in (low * (1 - 1e-9), low * (1 + 1e-9))]
+    assert 2 * p[0] <= 0.05 < 2 * p[1] and high > low
+    # ties on a grid: never more often significant than the law allows
+    grid, rejected = np.random.default_rng(1), 0
+    for _ in range(2000):
+        a, b = np.floor(2 * grid.random((2, 8))) + 1
+        rejected += unpaired_ratios(a, b).p_values()[0] <= 0.05
+    assert rejected <= scipy.stats.binom.isf(1e-7, 2000, 0.05)

@@ -1,0 +1,193 @@
+"""Two runs compared: which rows are the same, every mark, every format, and what cannot be compared."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import favorbench as fb
+from favorbench.errors import ScenarioError
+from favorbench.results.compare import comparison
+from favorbench.results.comparison_text import sentences
+from favorbench.run import sweep
+from tests.command_line import refused, run
+from tests.conftest import small_scenario
+
+MODULE = "def mine(query, key, value, size, rng):\n    return value[:size].mean(0) + 0 * query @ key.T @ value\n"
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """One run of 16 draws: four maps under samplers at three sizes, baselines, a method."""
+    return sweep(small_scenario(trials=16, methods="clusters"), tmp_path_factory.mktemp("runs") / "base")
+
+
+def changed(results, name, factor, draws=None):
+    """The run with the errors of one estimator multiplied, in some draws or all."""
+    trials = results.trials.copy()
+    rows = trials["map"] == name
+    if draws is not None:
+        rows &= trials["draw"].isin(draws)
+    trials.loc[rows, "mse"] *= factor
+    return results._replace(trials=trials)
+
+
+def marks(found, name):
+    return {row.mark for row in found.rows if row.new_estimator.startswith(name)}
+
+
+def test_a_run_is_the_same_as_itself_read_back(base):
+    found = comparison(base, base.path)
+    assert len(found.rows) == 3 * 4 + 3 + 3 + 3  # maps, clusters, best-rank, and three baselines without a size
+    assert {row.mark for row in found.rows} == {"="} and found.paired
+    assert {row.change.verdict for row in found.rows if row.change} == {"same bits"}
+    assert found.mean.ratio == 1.0 and found.mean.rows == len(found.rows) and not found.changed
+    assert fb.compare(base.path, base)["verdict"].unique().tolist() == ["same bits"]
+
+
+def test_every_mark(base):
+    rng = np.random.default_rng(0)
+    noise = pd.Series(np.exp(rng.standard_normal(len(base.trials))), index=base.trials.index)
+    other = changed(changed(base, "clusters", 1.5), "positive", 0.5)
+    trials = other.trials.copy()
+    trials.loc[trials["map"] == "trig", "mse"] *= noise[trials["map"] == "trig"]
+    trials.loc[trials["map"] == "taylor-1", "mse"] *= 1 + 1e-15
+    trials.loc[trials["map"] == "taylor-2", "seq_len"] = 48
+    found = comparison(base, other._replace(trials=trials))
+    assert marks(found, "clusters") == {"+"} and marks(found, "positive") == {"-"} and marks(found, "uniform") == {"="}
+    assert marks(found, "trig") == {"~"} and marks(found, "taylor-2") == {"x"}
+    assert {row.change.verdict for row in found.rows if row.new_estimator == "taylor-1"} == {"equal up to rounding"}
+    (x,) = [row for row in found.rows if row.mark == "x"]
+    assert x.reason == "other L 24 / 48" and (found.only_old, found.only_new) == (0, 0)
+    assert len(found.changed) == 3 + 6 + 1
+    assert sentences(found)[0] == (
+        "WORSE. Of 21 rows: 3 worse, 6 better, 6 no detectable difference, 4 same bits, 1 equal up to rounding, "
+        "1 not comparable."
+    )
+
+
+def test_other_draws_are_not_paired_and_that_is_said(base):
+    other = sweep(small_scenario(trials=16, methods="clusters", seed=1), "other")
+    found = comparison(base, other)
+    assert not found.paired and {row.change.pairs for row in found.rows if row.change} == {0}
+    assert {row.mark for row in found.rows} <= {"~", "="}  # nothing has changed; Holm over 21 rows, fixed seeds
+    assert "nothing is paired: 16 against 16; Mann-Whitney" in sentences(found)[-1]
+    assert np.isnan(found.mean.low)
+    worse = comparison(base, changed(other, "clusters", 100.0))
+    assert {r.new_estimator for r in worse.rows if r.mark == "+"} == {"clusters"}
+
+
+def test_draws_are_paired_by_trial_also_where_a_run_is_longer_or_partial(base):
+    longer = sweep(small_scenario(trials=20, methods="clusters", maps="positive"), "longer")
+    found = comparison(base, longer)
+    assert {row.change.pairs for row in found.rows if row.change} == {16} and found.only_old == 6
+    assert {row.mark for row in found.rows} == {"="}
+    shuffled = base._replace(trials=base.trials.sample(frac=1.0, random_state=0))
+    assert {row.mark for row in comparison(base, shuffled).rows} == {"="}
+
+
+def test_new_inputs_for_each_size_are_paired_where_the_sizes_are_the_same(base):
+    one = sweep(small_scenario(trials=16, redraw="R"), "one")
+    assert {row.mark for row in comparison(one, one.path).rows} == {"="}
+    pairs = {row.new_estimator: row.change.pairs for row in comparison(one, one).rows if row.change}
+    assert pairs["uniform"] == 48 and pairs["best-rank"] == 16
+    other = sweep(small_scenario(trials=16, redraw="R", num_projections="8,20"), "other")
+    assert not comparison(one, other).paired and not comparison(one, base).paired
+
+
+def test_two_estimators_of_one_run(base):
+    found = comparison(base, estimators="uniform, clusters")
+    assert [row.key.size for row in found.rows] == [3, 8, 20]  # what has no size stands beside every size
+    names = {(row.old_estimator, row.new_estimator) for row in found.rows}
+    assert names == {("uniform", "clusters")} == {found.estimators}
+    back = comparison(base, estimators="clusters,uniform")
+    for one, two in zip(found.rows, back.rows, strict=True):
+        assert one.change and two.change
+        assert one.change.ratio == pytest.approx(1 / two.change.ratio)
+        assert {"+": "-", "-": "+"}.get(one.mark, one.mark) == two.mark
+    for spelling in ("positive iid", "positive/iid", "positive / iid"):
+        assert comparison(base, estimators=f"{spelling},trig orthogonal").estimators == (
+            "positive / iid", "trig / orthogonal"
+        )  # fmt: skip
+    trials = base.trials.set_index(["map", "draw", "num_projections"])["mse"]
+    logs = np.log(trials["clusters"].xs(8, level=1).to_numpy() / trials["uniform"].to_numpy())
+    assert found.rows[1].change and found.rows[1].change.ratio == pytest.approx(np.exp(np.median(logs)))
+
+
+def test_other_values_and_declared_versions_are_not_compared(base):
+    rng = np.random.default_rng(0)
+    for name in ("one", "two"):
+        Path(name).mkdir()
+        np.savez(f"{name}/mine.npz", **dict(zip("qkv", rng.normal(size=(3, 2, 24, 4)), strict=True)))
+        Path(name, "versioned.py").write_text(f"{MODULE}mine.version = {1 + (name == 'two')}\n")
+    runs = [
+        sweep(small_scenario(inputs=f"{name}/mine.npz", seq_len=None, head_dim=None), f"{name}/run")
+        for name in ("one", "two")
+    ]
+    with pytest.raises(ScenarioError, match=r"no row in common: other q, k, v in mine.npz \(SHA-256 [0-9a-f]{8} / "):
+        comparison(*runs)
+    declared = base._replace(manifest={**base.manifest, "declared_versions": {"clusters": 2}})
+    found = comparison(base, declared)
+    assert marks(found, "clusters") == {"x"} and marks(found, "positive") == {"="}
+    assert "another version of clusters is declared (1 / 2)" in {row.reason for row in found.rows}
+
+
+def test_a_function_declares_its_version(monkeypatch):
+    Path("versioned.py").write_text(f"{MODULE}mine.version = 7\n")
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    assert sweep(small_scenario(methods="versioned:mine"), "run").manifest["declared_versions"] == {"mine": 7}
+
+
+def test_the_gate_and_its_formats(base):
+    Path("old").symlink_to(base.path)
+    fb.sweep(small_scenario(trials=16, methods="clusters", maps="trig"), "new")
+    assert run("compare", "old", "new", "--fail-on", "worse")[0] == 0
+    command = [sys.executable, "-m", "favorbench", "compare", "old", "--estimators", "clusters,trig iid"]
+    done = subprocess.run([*command, "--fail-on", "worse"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "WORSE. Of 3 rows: 3 worse." in done.stdout and "trig / iid" in done.stdout
+    assert run(*command[3:])[:2] == (0, done.stdout)
+    code, out, _ = run("compare", "old", "new", "--only-changed")
+    assert code == 0 and "uniform" not in out and "Rows of one run alone: 6 of the old one, 0 of the new one." in out
+    out = run("compare", "old", "new", "--format", "csv")[1]
+    assert out.splitlines()[0].startswith("mark,verdict,reason,input,head") and len(out.splitlines()) == 16
+    out = run("compare", "old", "--estimators", "clusters,trig iid", "--format", "md")[1]
+    assert out.count("| `+` |") == 3 and "Geometric mean" in out
+    found = json.loads(run("compare", "old", "--estimators", "clusters,trig iid", "--json")[1])
+    assert found["verdicts"] == {"worse": 3} and len(found["rows"]) == 3 and found["geometric_mean"]["rows"] == 3
+    assert found["rows"][0]["ratio"] > 1 and found["paired"] is True
+
+
+def test_junit_is_read_by_a_parser(base):
+    Path("old").symlink_to(base.path)
+    suite = ElementTree.fromstring(
+        run("compare", "old", "--estimators", "clusters,trig iid", "--format", "junit")[1].encode()
+    )
+    assert (suite.tag, suite.attrib["tests"], suite.attrib["failures"]) == ("testsuite", "3", "3")
+    cases = suite.findall("testcase")
+    assert [case.attrib["name"] for case in cases] == [f"trig / iid R={size}" for size in (3, 8, 20)]
+    assert all("worse" in case.find("failure").attrib["message"] for case in cases)  # pyright: ignore
+
+
+def test_bad_input_is_one_line(base):
+    Path("old").symlink_to(base.path)
+    assert "give two runs, or one run and --estimators" in refused("compare", "old")
+    assert "did you mean 'clusters'" in refused("compare", "old", "--estimators", "uniform,cluster")
+    assert "has several samplers; write one of" in refused("compare", "old", "--estimators", "uniform,trig")
+    assert "two with a comma" in refused("compare", "old", "--estimators", "trig iid")
+    assert "allowed: mse, relative_error" in refused("compare", "old", "old", "--metric", "skill")
+    assert "--factor must be a number from 1" in refused("compare", "old", "old", "--factor", "0.9")
+    assert "--alpha must be" in refused("compare", "old", "old", "--alpha", "0")
+    assert "it does not exist" in refused("compare", "old", "nowhere")
+    sweep(small_scenario(head_dim="5", trials=2), "elsewhere")
+    assert "no row in common: other d 4 / 5" in refused("compare", "old", "elsewhere", "--fail-on", "worse")
+    sweep(small_scenario(scale="0.5", trials=2), "scaled")
+    assert "no cell and estimator is in both" in refused("compare", "old", "scaled")
+    manifest = json.loads(Path("scaled/manifest.json").read_text())
+    Path("scaled/manifest.json").write_text(json.dumps(manifest | {"format": 1}))
+    assert "was not written by this version of favorbench" in refused("compare", "old", "scaled")
