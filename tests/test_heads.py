@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from favorbench.results import heads, report
 from favorbench.results.figures import draw_all
-from favorbench.results.figures.error_vs_cost import front
+from favorbench.results.figures.pareto import front
 from favorbench.run import sweep
 from tests.command_line import refused, run
 from tests.conftest import small_scenario
@@ -159,23 +159,24 @@ def test_error_against_cost_over_heads_and_of_one():
 def test_the_front_is_what_nothing_cheaper_beats():
     points = pd.DataFrame(
         {
-            "estimator": list("abcdef"),
-            "multiplications": [1.0, 2.0, 3.0, 3.0, 4.0, 5.0],
-            "ratio": [1.5, 0.5, 0.6, 0.2, 0.01, 0.1],
-            "bound": [False, False, False, False, True, False],
+            "estimator": list("zabcdef"),
+            "cost": [0.5, 1.0, 2.0, 3.0, 3.0, 4.0, 5.0],
+            "ratio": [1.6, 1.5, 0.5, 0.6, 0.2, 0.01, 0.1],
+            "bound": [False, False, False, False, False, True, False],
         }
     )
-    assert front(points)["estimator"].tolist() == ["b", "d", "f"]
+    assert front(points, None)["estimator"].tolist() == ["b", "d", "f"]
+    assert front(points, 4.5)["estimator"].tolist() == ["b", "d"]  # what costs more than exact attention
 
 
 @pytest.mark.parametrize("count", [13, 3])
 def test_of_too_many_estimators_those_nearest_the_front_keep_their_colours(count, monkeypatch):
-    from favorbench.results.figures import error_vs_cost
+    from favorbench.results.figures import error_vs_cost, pareto
 
-    monkeypatch.setattr(error_vs_cost, "CURVES", 4)
+    monkeypatch.setattr(pareto, "CURVES", 4)
     maps = ",".join(f"positive-eps(eps={i + 1}e-3)" for i in range(count))
     results = of_heads(2, maps=maps)
-    panels = error_vs_cost._panels(results, "mse")
-    named = error_vs_cost._named(panels)
+    cost = error_vs_cost.MULTIPLICATIONS
+    named = pareto.named(pareto.panels_of(cost, pareto._rows(cost, results, "mse"), "mse"))
     assert len(named) == min(count + 1, 4) and "clusters" in named
     assert len(draw_all(results)) > 0

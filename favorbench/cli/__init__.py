@@ -17,7 +17,7 @@ from favorbench.cli import sweep
 from favorbench.cli import recommend
 from favorbench.cli import table
 from favorbench.cli import rank
-from favorbench.cli import compare
+
 from favorbench.cli import plot
 from favorbench.cli import export
 from favorbench.cli import list_
@@ -38,8 +38,7 @@ from favorbench.users import keep_importable_here
 
 __all__ = [
     "app", "audit", "capture", "compare", "export", "kernel", "list_", "main", "plot", "rank", "recommend",
-    "reproduce", "speed", "sweep",
-    "table", "theory", "verify",
+    "reproduce", "speed", "sweep", "table", "theory", "time", "verify",
 ]  # fmt: skip
 
 

@@ -100,3 +100,10 @@ def interrupted(path: Path, error: KeyboardInterrupt) -> NoReturn:
             saved = f"{word}: {draws}; the same command again resumes"
     say(saved)
     sys.exit(code)
+
+
+def interrupted_timing(run: Path, error: KeyboardInterrupt) -> NoReturn:
+    """Say that nothing is kept of a timing that was broken off: its turns are not comparable with later ones."""
+    word, code = ending(error)
+    say(f"{word}: no seconds of {run} are kept that were not there before; the same command begins anew")
+    sys.exit(code)

@@ -21,12 +21,13 @@ def plot(
 ) -> None:
     """Draw every figure that the axes of each run allow.
 
-    PNG, SVG, and a CSV of the plotted numbers.
+    PNG, SVG, and a CSV of the plotted numbers. Error against seconds where `favorbench time RUN` has timed a run.
     """
     from favorbench.engine.store import find_runs
     from favorbench.metrics import METRICS
     from favorbench.results.figures import draw_all
     from favorbench.results.results import load
+    from favorbench.results.seconds import timed
 
     check("--metric", metric, METRICS)
     runs = find_runs(path)
@@ -37,15 +38,16 @@ def plot(
     written: list[Path] = []
     for run in runs:
         try:
-            results = load(run)
+            files = draw_all(load(run), metric, out)
         except FavorbenchError as error:
             if len(runs) == 1:
                 raise
             say(f"skipped: {error}")
             continue
-        files = draw_all(results, metric, out)
         if not files and not quiet:
             say(f"{run}: nothing to draw: a figure needs two values of R, L, d or scale")
+        if any(file.name == "error-vs-cost.png" for file in files) and not timed(run) and not quiet:
+            say(f"{run}: error against seconds is drawn where the run was timed: favorbench time {run}")
         written += files
     if as_json:
         print_json({"figures": written})

@@ -6,6 +6,7 @@ from favorbench.console.compare import show_comparison
 from favorbench.console.kernel import show_gram
 from favorbench.console.recommend import show_python, show_recommendation
 from favorbench.console.reproduce import show_report
+from favorbench.console.seconds import show_seconds
 from favorbench.console.speed import show_speed
 from favorbench.console.tables import show_records, show_table
 from favorbench.console.terminal import message, print_line, progress, stderr, stdout
@@ -24,6 +25,7 @@ __all__ = [
     "show_recommendation",
     "show_records",
     "show_report",
+    "show_seconds",
     "show_speed",
     "show_table",
     "show_theory",

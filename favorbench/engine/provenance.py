@@ -12,6 +12,7 @@ import threadpoolctl
 from favorbench.engine.plan import Plan
 from favorbench.inputs import File
 from favorbench.maps import FeatureMap
+from favorbench.numerics.backend import Backend
 from favorbench.registry import declared_version, label
 
 VERSION = importlib.metadata.version("favorbench")
@@ -24,15 +25,7 @@ def provenance(plan: Plan) -> dict[str, Any]:
     return {
         "versions": {"python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in libraries},
-        "platform": platform.platform(),
-        "cpu": _cpu(),
-        "cores": os.cpu_count(),
-        "gpu": study.backend.gpu_name(),
-        "blas": [
-            {key: pool.get(key) for key in ("internal_api", "version", "architecture")}
-            for pool in threadpoolctl.threadpool_info()
-        ],
-        "blas_threads_per_worker": 1,
+        **machine(study.backend),
         "git": _git(),
         "num_features": {label(feature_map): _features(plan, feature_map) for feature_map in study.maps},
         "declared_versions": {
@@ -47,6 +40,21 @@ def provenance(plan: Plan) -> dict[str, Any]:
             if isinstance(law, File)
         ],
         "calibration_sha256": study.calibration and study.calibration.law.digest(),
+    }
+
+
+def machine(backend: Backend) -> dict[str, Any]:
+    """The machine, and what computes on it: CPU or GPU, and the BLAS libraries with their kernels."""
+    return {
+        "platform": platform.platform(),
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "gpu": backend.gpu_name(),
+        "blas": [
+            {key: pool.get(key) for key in ("internal_api", "version", "architecture")}
+            for pool in threadpoolctl.threadpool_info()
+        ],
+        "blas_threads_per_worker": 1,
     }
 
 

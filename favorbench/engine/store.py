@@ -3,6 +3,7 @@
     results/<name>/manifest.json    what was asked, with what, when, complete or not
     results/<name>/trials/          part files, each written whole and renamed into place
     results/<name>/summary.csv .md  the tables; summary-heads.csv where there are several heads
+    results/<name>/seconds.json     of some machine, where it was timed (results/seconds.py)
     results/<name>/figures/
 
 A killed run leaves whole parts only. One writer at a time, held by a lock the operating system frees.
@@ -264,7 +265,7 @@ def _refuse_foreign(path: Path) -> None:
         raise StoreError(f"{path} is a file, not a directory; use another `out`")
     if path.is_dir() and not (path / "manifest.json").exists():
         # Of a run whose raw trials were not kept:
-        ours = {"trials", ".lock", "summary.csv", "summary-heads.csv", "summary.md", "figures"}
+        ours = {"trials", ".lock", "summary.csv", "summary-heads.csv", "summary.md", "figures", "seconds.json"}
         others = sorted(entry.name for entry in os.scandir(path) if entry.name not in ours)
         if _parts(path):
             raise StoreError(

@@ -111,13 +111,13 @@ class Backend:
         """Whether torch's scaled_dot_product_attention can be had."""
         return self.name == "torch" or importlib.util.find_spec("torch") is not None
 
-    def fused_attention(self, query: Array, key: Array, value: Array) -> Array:
+    def fused_attention(self, query: Array, key: Array, value: Array, causal: bool = False) -> Array:
         """torch's scaled_dot_product_attention of (L, d) arrays, NumPy arrays through their own memory."""
         torch = importlib.import_module("torch")
         tensors = [to_torch(a) if isinstance(a, np.ndarray) else a for a in (query, key, value)]
         with torch.inference_mode():
             batched = (tensor[None, None] for tensor in tensors)
-            return torch.nn.functional.scaled_dot_product_attention(*batched)[0, 0]
+            return torch.nn.functional.scaled_dot_product_attention(*batched, is_causal=causal)[0, 0]
 
     def synchronise(self) -> None:
         """Wait until a CUDA device has done all it was asked."""

@@ -6,6 +6,7 @@ from favorbench.results.figures import (
     error_against,
     error_against_dtype,
     error_vs_cost,
+    error_vs_seconds,
     iid_vs_ortho,
     ranking,
     trig_vs_positive,
@@ -14,10 +15,10 @@ from favorbench.results.heads import without_many
 from favorbench.results.results import Results
 
 #: Each returns the files that it wrote: none where a run has not the axes it shows.
-FIGURES = (iid_vs_ortho, trig_vs_positive, error_against, error_against_dtype, error_vs_cost, ranking)
+FIGURES = (iid_vs_ortho, trig_vs_positive, error_against, error_against_dtype, error_vs_cost, ranking, error_vs_seconds)
 
 #: Those that show many heads together; the others have a panel for each, and leave heads out that are many.
-OVER_HEADS = (error_vs_cost,)
+OVER_HEADS = (error_vs_cost, error_vs_seconds)
 
 
 def draw_all(results: Results, metric: str = "mse", directory: Path | None = None) -> list[Path]:

@@ -7,7 +7,8 @@ import pandas as pd
 
 from favorbench import style
 from favorbench.statistics import interval_name
-from favorbench.studies.speed.study import EXACT, FUSED, SpeedStudy
+from favorbench.studies.speed.calls import EXACT, FUSED
+from favorbench.studies.speed.study import SpeedStudy
 
 
 def draw(study: SpeedStudy, name: str, directory: Path) -> list[Path]:

@@ -1,24 +1,20 @@
 """From which length on linear attention is faster: it, methods and exact attention timed side by side, on one core or
 GPU."""
 
+import functools
 import itertools
 import math
 import statistics
-import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from favorbench.attention.exact import tiled_attention
-from favorbench.attention.linear import linear_attention, sample_omega
 from favorbench.formats import plain
 from favorbench.inputs import Head, get_input
-from favorbench.maps import FeatureMap, Sample, get_map
+from favorbench.maps import FeatureMap, get_map
 from favorbench.methods import Method, Shape, get_method
-from favorbench.methods.attention import method_attention
-from favorbench.methods.function import Function
 from favorbench.numerics.arrays import Array
 from favorbench.numerics.backend import Backend
 from favorbench.numerics.machine import check_memory, one_core
@@ -26,10 +22,8 @@ from favorbench.numerics.streams import stream
 from favorbench.progress import Progress
 from favorbench.registry import label
 from favorbench.statistics import median_interval
-
-EXACT, FUSED = "exact", "exact, torch SDPA"
-
-SHORT = 0.05  # seconds below which a call is made twice
+from favorbench.studies.speed.calls import EXACT, FUSED, Call, call_of_map, call_of_method, calls_of_exact, on_backend
+from favorbench.studies.speed.turns import in_turns
 
 ITEM_BYTES = {"float64": 8, "float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
 
@@ -116,21 +110,19 @@ def study(
         method.check((size,), Shape(min(lengths), min(lengths), head_dim, head_dim))
     _check_memory(measured, lengths, head_dim, backend, dtype)
     _check_methods_memory(asked, max(lengths), head_dim)
-    calls = dict([*_calls(measured, head_dim, backend, dtype), *map(_call_of_method, asked)])
-    seconds: dict[tuple[str, int], list[float]] = {key: [] for key in itertools.product(calls, lengths)}
+    calls = dict(_calls(measured, asked, head_dim, backend, dtype))
     memory: dict[tuple[str, int], int | None] = {}
-    total, done = len(seconds) * (repeats + 1), itertools.count()
     with one_core(), backend.precision(dtype), np.errstate(all="ignore"):
         inputs = {length: _inputs(length, head_dim, backend, dtype) for length in lengths}
-        for repeat in range(repeats + 1):
-            for (name, length), times in seconds.items():
-                if progress:
-                    progress(next(done), total)
-                call, arrays = calls[name][1], inputs[length]
-                if repeat == 0:  # warms up, too
-                    memory[name, length] = _peak_memory(call, arrays, backend, name)
-                else:
-                    times.append(_seconds(call, arrays, backend))
+        timed = {
+            (name, length): functools.partial(calls[name][1], *inputs[length])
+            for name, length in itertools.product(calls, lengths)
+        }
+
+        def measure_memory(key: tuple[str, int]) -> None:
+            memory[key] = _peak_memory(timed[key], backend, key[0])
+
+        seconds = in_turns(timed, repeats, backend, progress, first=measure_memory)
     timings = []
     for (name, length), times in seconds.items():
         low, high, _ = median_interval(np.array(times))
@@ -168,66 +160,42 @@ def _check_methods_memory(asked: Sequence[tuple[Method, int]], length: int, head
         check_memory(8 * method.matrix_entries(shape, size), f"{label(method)} at `seq_len` {length}", advice)
 
 
-def _call_of_method(asked: tuple[Method, int]) -> tuple[str, tuple[int, Callable[..., object]]]:
-    """Name, R, and the function of (query, key, value): a user's own function itself, as sweeps ask it twice."""
-    method, size = asked
-    shown = size if method.every_size else 0
-    name = f"{label(method)}, R = {size}" if shown else label(method)
-    if isinstance(method, Function):
-        return name, (shown, lambda q, k, v: method.function(q, k, v, size, np.random.default_rng(0)))
-    return name, (shown, lambda q, k, v: method_attention(q, k, v, method, size))
-
-
 def _calls(
-    measured: Sequence[tuple[FeatureMap, int]], head_dim: int, backend: Backend, dtype: str
-) -> Iterator[tuple[str, tuple[int, Callable[..., object]]]]:
-    """Name, R, and the function of (query, key, value)."""
-    yield EXACT, (0, tiled_attention)
-    if backend.has_fused_attention():
-        yield FUSED, (0, backend.fused_attention)
+    measured: Sequence[tuple[FeatureMap, int]],
+    asked: Sequence[tuple[Method, int]],
+    head_dim: int,
+    backend: Backend,
+    dtype: str,
+) -> Iterator[tuple[str, tuple[int, Call]]]:
+    """Name, R (0 where there is none), and the function of (query, key, value)."""
+    for name, call in calls_of_exact(backend):
+        yield name, (0, call)
     for feature_map, size in measured:
-        drawn = sample_omega("orthogonal", size, head_dim, stream(0, "speed"), map=feature_map)
-        omega, extra = (
-            None if part is None else backend.cast(backend.array([np.asarray(part)]), dtype) for part in drawn
-        )
-        omega, extra = (part[0] if backend.batched and part is not None else part for part in (omega, extra))
-        sample = Sample(omega, extra)
         shown = 0 if feature_map.randomness == "none" else size
-        yield (
-            f"{label(feature_map)}, R = {size}" if shown else label(feature_map),
-            (shown, lambda q, k, v, m=feature_map, s=sample: linear_attention(q, k, v, s, m)),
-        )
+        yield _name(feature_map, shown), (shown, call_of_map(feature_map, size, head_dim, backend, dtype))
+    for method, size in asked:
+        shown = size if method.every_size else 0
+        yield _name(method, shown), (shown, call_of_method(method, size))
+
+
+def _name(member: FeatureMap | Method, size: int) -> str:
+    return f"{label(member)}, R = {size}" if size else label(member)
 
 
 def _inputs(length: int, head_dim: int, backend: Backend, dtype: str) -> list[Array]:
     drawn = get_input("gaussian").draw(stream(0, "speed", "inputs"), Head("-", length, length, head_dim))
-    arrays = [backend.cast(backend.array([array]), dtype) for array in drawn]
-    return [array[0] for array in arrays] if backend.batched else arrays
+    return on_backend(drawn, backend, dtype)
 
 
-def _seconds(call: Callable[..., object], arrays: Sequence[Array], backend: Backend) -> float:
-    """The time of a call; of the second one if it is short, as the first finds the caches full of another method."""
-
-    def once() -> float:
-        backend.synchronise()
-        start = time.perf_counter()
-        call(*arrays)
-        backend.synchronise()
-        return time.perf_counter() - start
-
-    first = once()
-    return once() if first < SHORT else first
-
-
-def _peak_memory(call: Callable[..., object], arrays: Sequence[Array], backend: Backend, name: str) -> int | None:
+def _peak_memory(call: Callable[[], object], backend: Backend, name: str) -> int | None:
     """The most that was allocated at a time while the call ran. torch does not tell it on a CPU."""
     if backend.batched or name == FUSED:
         with backend.peak_memory() as peak:
-            call(*arrays)
+            call()
         return peak()
     tracemalloc.start()
     try:
-        call(*arrays)
+        call()
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

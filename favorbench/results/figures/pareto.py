@@ -1,0 +1,232 @@
+"""The error of estimators against what they cost, beside uniform attention and exact attention, with the front.
+
+What error-vs-cost and error-vs-seconds share.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from favorbench import style
+from favorbench.engine.columns import Labels, describe_cell
+from favorbench.metrics import METRICS
+from favorbench.results.figures.curves import CURVES, PANELS, baseline_look
+from favorbench.results.heads import MANY, POPULATION, on_each_head, quartiles
+from favorbench.results.results import Results
+from favorbench.results.summary import COMPARED, ORACLES, estimator_name, is_oracle
+from favorbench.results.tables import draws_in_words
+
+MOST = 30.0  # times the error of uniform attention: what is worse stands at the edge, an arrow
+
+
+#: The cost of a row, and its bounds.
+COSTS = ("cost", "cost_low", "cost_high")
+
+
+class Cost(NamedTuple):
+    """What errors are drawn against.
+
+    of: for the rows of ``on_each_head`` what each costs, and between which bounds (COSTS), nan where that is not known.
+    exact: the cost of exact attention in the cell of a row, None where it is not known. what: the cost in the caption,
+    unknown: why some are not shown.
+    """
+
+    name: str
+    axis: str
+    of: Callable[[pd.DataFrame], pd.DataFrame]
+    exact: Callable[[Labels], float | None]
+    exact_name: str
+    what: str
+    unknown: str
+
+
+class Panel(NamedTuple):
+    """Points: estimator, cost, ratio with low and high, kind, whether it is a bound. exact: what exact attention costs.
+
+    Baselines that are bounds are left out: their cost is beside the point.
+    """
+
+    title: str
+    points: pd.DataFrame
+    heads: int
+    exact: float | None
+
+
+def draw_against(cost: Cost, results: Results, metric: str, directory: Path) -> list[Path]:
+    """Write the figure where two estimators have two costs; nothing for a metric that is no error."""
+    if not METRICS[metric].error or METRICS[metric].better != "lower":
+        return []
+    rows = _rows(cost, results, metric)
+    panels = [panel for panel in panels_of(cost, rows, metric) if _worth_drawing(panel.points)]
+    if not panels:
+        return []
+    written, names = [], named(panels)
+    pages = [panels[i : i + PANELS] for i in range(0, len(panels), PANELS)]
+    for number, page in enumerate(pages, start=1):
+        columns = min(len(page), 2)
+        with style.context():
+            figure, axes = style.panels(len(page), columns, *((4.6, 8.4) if len(page) == 1 else ()))
+            for ax, panel in zip(axes, page, strict=True):
+                _draw(ax, panel, names, metric, cost)
+            style.finish(figure, axes, style.plain(_caption(cost, results, rows, page, metric)))
+            suffix = f"-{number}" if len(pages) > 1 else ""
+            data = pd.concat([panel.points.assign(panel=panel.title, heads=panel.heads) for panel in page])
+            written += style.save(figure, directory, f"{cost.name}{suffix}", data.rename(columns={"cost": cost.axis}))
+    return written
+
+
+def _rows(cost: Cost, results: Results, metric: str) -> pd.DataFrame:
+    """What is drawn, with its cost: all but uniform attention and the bounds among baselines."""
+    rows = on_each_head(results, metric)
+    bound = (rows["kind"] == "baseline") & rows["map"].map(is_oracle).astype(bool)
+    return rows[~bound].join(cost.of(rows[~bound]))
+
+
+def panels_of(cost: Cost, rows: pd.DataFrame, metric: str) -> list[Panel]:
+    """A panel for each population of heads, and for each head where they are no more than MANY."""
+    found = []
+    for _, cell in rows[rows["cost"] > 0].groupby(list(POPULATION), sort=False, dropna=False):
+        heads, first = cell["head"].nunique(), {**cell.iloc[0]}
+        exact = cost.exact(first)
+        if heads > 1:
+            title = f"{heads} heads of {describe_cell(first | {'head': '-'})}"
+            found.append(Panel(title, _over_heads(cell), heads, exact))
+        for _, head in cell.groupby("head", sort=False) if heads <= MANY else ():
+            found.append(Panel(describe_cell(head.iloc[0]), _of_draws(head, metric), 1, exact))
+    return found
+
+
+def _labelled(rows: pd.DataFrame) -> pd.DataFrame:
+    names = [estimator_name(row) for _, row in rows.iterrows()]
+    bound = [is_oracle(str(name)) for name in rows["map"]]
+    kept = ["kind", "num_projections", "num_features", "budget", *COSTS, "ratio", "low", "high"]
+    return rows[kept].assign(estimator=names, bound=bound).reset_index(drop=True)
+
+
+def _over_heads(cell: pd.DataFrame) -> pd.DataFrame:
+    """Median over heads, and quartiles."""
+    keys = ["kind", "map", "sampler", "num_projections", "budget"]
+    groups = cell.groupby(keys, sort=False, dropna=False)
+    found = groups[["num_features", *COSTS]].first()
+    shares = [quartiles(ratio.to_numpy()) for _, ratio in groups["ratio"]]
+    found[["low", "ratio", "high"]] = shares
+    return _labelled(found.reset_index())
+
+
+def _of_draws(cell: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Median over draws, with the band from 10 % to 90 %."""
+    trivial = cell["trivial"]
+    with np.errstate(all="ignore"):
+        return _labelled(cell.assign(low=cell[f"{metric}_q10"] / trivial, high=cell[f"{metric}_q90"] / trivial))
+
+
+def _worth_drawing(points: pd.DataFrame) -> bool:
+    lines = points[points["kind"].isin(COMPARED)].groupby("estimator")["cost"].nunique()
+    return len(lines) > 1 and lines.max() > 1
+
+
+def front(points: pd.DataFrame, exact: float | None) -> pd.DataFrame:
+    """The points that no other is cheaper and better than.
+
+    Uniform attention costs nothing, so they are better; exact attention errs nowhere, so they are cheaper, where its
+    cost is known. Bounds are not among them.
+    """
+    usable = points[~points["bound"].astype(bool)].sort_values(["cost", "ratio"])
+    usable = usable[usable["cost"] < (exact or np.inf)]
+    before = usable["ratio"].cummin().shift(fill_value=1.0).clip(upper=1.0)
+    return usable[usable["ratio"] < before]
+
+
+def named(panels: Sequence[Panel]) -> list[str]:
+    """The estimators that have a look of their own: all, or the best map and those that come nearest to the front."""
+    names = list(dict.fromkeys(name for panel in panels for name in _lines(panel.points)))
+    if len(names) <= CURVES:
+        return names
+    points = pd.concat([panel.points for panel in panels])
+    best = points.groupby("estimator")["ratio"].min().sort_values()
+    on_front = {name for panel in panels for name in front(panel.points, panel.exact)["estimator"]}
+    maps = set(points[points["kind"] == "map"]["estimator"])
+    on_front |= {next(name for name in best.index if name in maps)} if maps else set()
+    chosen = sorted(names, key=lambda name: (name not in on_front, best[name]))[:CURVES]
+    return [name for name in names if name in chosen]
+
+
+def _lines(points: pd.DataFrame) -> list[str]:
+    """Maps and methods; baselines are grey."""
+    return list(dict.fromkeys(points[points["kind"].isin(COMPARED)]["estimator"]))
+
+
+def _draw(ax: Axes, panel: Panel, names: Sequence[str], metric: str, cost: Cost) -> None:
+    points = panel.points
+    best = front(points, panel.exact)
+    if len(best):
+        end = (panel.exact, 0.0) if panel.exact else (points["cost"].max(), best["ratio"].min())
+        costs, ratios = [*best["cost"], end[0]], [*best["ratio"], end[1]]
+        ax.step(costs, ratios, where="post", color="0.85", linewidth=6, zorder=0.5, label="Pareto front")
+    ax.axhline(1.0, color="black", linestyle="--", linewidth=1.4, label="uniform (mean of V)")
+    if panel.exact:
+        ax.axvline(panel.exact, color="0.4", linestyle=":", linewidth=1.4, label=cost.exact_name)
+    groups = sorted(points.groupby("estimator", sort=False), key=lambda group: _is_thin(group[1], names))
+    for number, (name, rows) in enumerate(groups):
+        rows, look = (
+            rows.sort_values(["num_projections", "cost"]),
+            _look(str(name), str(rows["kind"].iloc[0]), number, names),
+        )
+        if name in names:
+            low, high = np.minimum(rows["low"], MOST), np.minimum(rows["high"], MOST)
+            ax.fill_between(rows["cost"], low, high, color=look["color"], alpha=0.12, linewidth=0)
+            heights = np.minimum(rows["ratio"], MOST)
+            ax.hlines(heights, rows["cost_low"], rows["cost_high"], color=look["color"], alpha=0.5, linewidth=1)
+        ax.plot(rows["cost"], np.minimum(rows["ratio"], MOST), **look)
+        beyond = rows[rows["ratio"] >= MOST]["cost"]
+        (arrows,) = ax.plot(
+            beyond, [MOST] * len(beyond), "^", color=look["color"], markersize=7, clip_on=False, zorder=3
+        )
+        arrows.set_in_layout(
+            False
+        )  # what is not clipped is laid out, and where there are no arrows nothing has no place
+    ax.set_xscale("log")
+    style.log_limits(ax, [*np.minimum(points["ratio"], MOST), 1.0])
+    ax.set_title(style.plain(panel.title))
+    ax.set_xlabel(cost.axis)
+    ax.set_ylabel(f"{metric} / that of uniform")
+
+
+def _is_thin(rows: pd.DataFrame, names: Sequence[str]) -> bool:
+    """Whether an estimator is one of the others, which come last in the legend."""
+    return rows["kind"].iloc[0] in COMPARED and rows["estimator"].iloc[0] not in names
+
+
+def _look(name: str, kind: str, number: int, names: Sequence[str]) -> dict[str, Any]:
+    """Of a named estimator as in other figures, of a baseline its own; the rest is thin and grey."""
+    if name in names:
+        return style.look(names.index(name)) | {"markersize": 5, "zorder": 3, "label": style.plain(name)}
+    if kind in COMPARED:
+        return {"color": "0.75", "linewidth": 0.8, "zorder": 1, "label": "others"}
+    return {"marker": "x+"[number % 2], "markersize": 5} | baseline_look(name, number) | {"linewidth": 1.2, "zorder": 2}
+
+
+def _caption(cost: Cost, results: Results, rows: pd.DataFrame, panels: Sequence[Panel], metric: str) -> str:
+    draws = draws_in_words(results.summary["n"])
+    several = [panel.heads > 1 for panel in panels]
+    over = (
+        "median over heads, band: quartiles over heads" if all(several) else "median of draws, band from 10 % to 90 %"
+    )
+    if any(several) and not all(several):
+        over += " (of several heads over heads, band: quartiles)"
+    partial = "" if results.manifest["complete"] else "PARTIAL RUN. "
+    bounds = sorted(set(results.summary[results.summary["kind"] == "baseline"]["map"]) & ORACLES)
+    unknown = sorted(set(rows[rows["cost"].isna()]["map"]))
+    missing = [f"as {cost.unknown}: {', '.join(unknown)}"] if unknown else []
+    missing += [f"as a bound at any cost: {', '.join(bounds)}"] if bounds else []
+    left_out = f" Not shown, {'; nor, '.join(missing)}." if missing else ""
+    beyond = " Arrows: above the axis." if any((p.points["ratio"] >= MOST).any() for p in panels) else ""
+    return (
+        f"{partial}{results.scenario.name}: {metric} over that of uniform attention, against {cost.what}; {over}; "
+        f"{draws}. Grey steps: the Pareto front, what neither another nor exact attention is both cheaper and better "
+        f"than.{left_out}{beyond}"
+    )

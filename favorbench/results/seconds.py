@@ -1,0 +1,99 @@
+"""Seconds of a run's estimators on some machine: measured beside the run, kept beside it, and no part of its rows."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from favorbench.engine.columns import CELL, COLUMNS, describe_cell
+from favorbench.engine.store import read_manifest
+from favorbench.errors import StoreError
+from favorbench.files import read_regular, write_text
+from favorbench.formats import plain
+
+FILE, FORMAT = "seconds.json", 1
+
+#: What has one time: a head and how it is measured, and an estimator at one size; kind "exact" is exact attention.
+TIMED = (*CELL, "kind", "map", "sampler", "num_projections")
+MEASURED = ("seconds", "low", "high")
+
+_ROWS = {
+    column.name: {int: "Int64", float: "float64", str: "object"}[column.kind]
+    for column in COLUMNS
+    if column.name in TIMED
+} | dict.fromkeys(MEASURED, "float64")
+
+
+class Seconds(NamedTuple):
+    """rows: TIMED, and the median of the repeats in seconds with its interval. machine: what it was measured on."""
+
+    rows: pd.DataFrame
+    repeats: int
+    where: str
+    date: str
+    machine: Mapping[str, Any]
+
+    def on(self) -> str:
+        """ "AMD EPYC 9B14, NumPy, one core, OpenBLAS SkylakeX, 2026-11-21"."""
+        names = {"openblas": "OpenBLAS", "mkl": "MKL", "blis": "BLIS"}
+        kernels = [
+            f"{names.get(one['internal_api'], one['internal_api'])} {one['architecture']}"
+            for one in self.machine["blas"]
+            if one["architecture"]
+        ]
+        chip = self.machine["gpu"] or self.machine["cpu"]
+        return ", ".join(filter(None, [chip, self.where, *kernels[:1], self.date[:10]]))
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Rows with the columns and types that they have in every other table."""
+    return pd.DataFrame(rows, columns=list(_ROWS)).astype(_ROWS)
+
+
+def write_seconds(run: Path, found: Seconds) -> Path:
+    """Write them beside the run, whole or not at all; returns the file. Raises StoreError."""
+    rows = plain(found.rows.to_dict(orient="records"))
+    head = {"format": FORMAT, "digest": read_manifest(run)["digest"], "date": found.date, "repeats": found.repeats}
+    content = head | {"where": found.where, "machine": dict(found.machine), "rows": rows}
+    write_text(run / FILE, json.dumps(content, indent=2) + "\n")
+    return run / FILE
+
+
+def timed(run: Path) -> bool:
+    """Whether there are seconds beside a run."""
+    return (run / FILE).exists()
+
+
+def read_seconds(run: Path) -> Seconds | None:
+    """What was measured beside a run; None where nothing was. Raises StoreError for a file that is not of this run."""
+    path = run / FILE
+    if not timed(run):
+        return None
+    again = f"time it again: favorbench time {run}"
+    try:
+        content = json.loads(read_regular(path, "seconds", StoreError))
+        if content["format"] != FORMAT:
+            raise StoreError(f"{path} was not written by this version of favorbench; {again}")
+        if content["digest"] != read_manifest(run)["digest"]:
+            raise StoreError(f"{path} is of another run than the one that is here now; {again}")
+        rows, (repeats, where, date, machine) = (
+            table(content["rows"]), (content[name] for name in ("repeats", "where", "date", "machine")),
+        )  # fmt: skip
+        found = Seconds(rows, repeats, where, date, machine)
+        found.on()
+        return found
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise StoreError(f"{path} is damaged; {again}") from None
+
+
+def by_cell(found: Seconds) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The head that was timed, in words, and its rows, for each population."""
+    for _, rows in found.rows.groupby(list(CELL), sort=False, dropna=False):
+        yield describe_cell({**rows.iloc[0]}), rows
+
+
+def exact_seconds(rows: pd.DataFrame) -> float:
+    """Of the faster exact attention of one population."""
+    return float(rows[rows["kind"] == "exact"]["seconds"].min())

@@ -1,0 +1,126 @@
+"""The seconds of a finished run's estimators, on one head of its inputs and on this machine."""
+
+import functools
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from favorbench.engine.columns import CELL, of_draw
+from favorbench.engine.cost import check_fits
+from favorbench.engine.plan import Draw, Plan, plan
+from favorbench.engine.provenance import machine
+from favorbench.engine.sizes import own_sizes
+from favorbench.engine.store import read_manifest, read_scenario
+from favorbench.engine.study import Study
+from favorbench.errors import FavorbenchError, StoreError
+from favorbench.methods import Method
+from favorbench.numerics.arrays import Array
+from favorbench.numerics.backend import Backend
+from favorbench.numerics.machine import one_core
+from favorbench.numerics.streams import stream
+from favorbench.progress import Progress
+from favorbench.registry import label
+from favorbench.results.seconds import Seconds, table
+from favorbench.statistics import median_interval
+from favorbench.studies.speed.calls import Call, call_of_map, call_of_method, calls_of_exact, on_backend
+from favorbench.studies.speed.turns import in_turns
+
+
+class _Timed(NamedTuple):
+    """kind, map, sampler and size as rows of the run have them."""
+
+    kind: str
+    map: str
+    sampler: str | None
+    num_projections: int | None
+
+
+def time_run(run: Path, repeats: int = 7, progress: Progress | None = None) -> Seconds:
+    """Time exact attention, and what a run has measured, in turns, each on the first head of its population.
+
+    All query rows, on one core or one GPU; projections are drawn before. Bounds among the baselines are left out.
+    Raises StoreError where what the run measured is not at hand, EstimatorError where an estimator of the user's fails.
+    """
+    study, draws = _opened(run)
+    backend, calls, cells = study.backend, {}, []
+    with one_core(), np.errstate(all="ignore"):
+        for number, draw in enumerate(_first_heads(draws)):
+            cells.append({name: value for name, value in of_draw(study.scenario, draw).items() if name in CELL})
+            arrays = _inputs(study, draw)
+            for one, call in _calls(study, draw):
+                calls[number, one] = functools.partial(_in_precision, backend, draw.dtype, call, arrays)
+        seconds = in_turns(calls, repeats, backend, progress)
+    rows = []
+    for (number, one), times in seconds.items():
+        low, high, _ = median_interval(np.array(times))
+        rows.append(cells[number] | one._asdict() | {"seconds": statistics.median(times), "low": low, "high": high})
+    date = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    return Seconds(table(rows), repeats, backend.describe(), date, machine(backend))
+
+
+def _opened(run: Path) -> tuple[Study, Plan]:
+    """The study of a run, and its draws. Raises StoreError unless they are what they were."""
+    manifest = read_manifest(run)
+    try:
+        study = Study.of(read_scenario(run))
+        if study.digest != manifest["digest"]:
+            changed = "its input file, or a module of yours that it uses, has changed since; sweep anew"
+            raise StoreError(f"{changed} into another `out`")
+        draws = plan(study)
+        check_fits(draws)
+    except FavorbenchError as error:
+        raise StoreError(f"{run} cannot be timed as it was measured: {error}") from None
+    return study, draws
+
+
+def _first_heads(draws: Plan) -> Iterator[Draw]:
+    """Of all that differ in their head only, and in R, the first, with all R."""
+    found: dict[object, Draw] = {}
+    for draw in draws[: len(draws.shapes)]:
+        key = (draw.input, draw.head._replace(label=""), draw.scale, draw.dtype)
+        first = found.setdefault(key, draw)
+        found[key] = _with_sizes(first, draw.sizes)
+    return iter(found.values())
+
+
+def _with_sizes(draw: Draw, sizes: tuple[int, ...]) -> Draw:
+    together = tuple(sorted({*draw.sizes, *sizes}))
+    return Draw(**{**vars(draw), "sizes": together})
+
+
+def _inputs(study: Study, draw: Draw) -> list[Array]:
+    """As attention takes them: scaled as the run says, and not by d^-1/4."""
+    rng = stream(study.scenario.seed, "inputs", *draw.stream_names)
+    query, key, value = study.inputs[draw.input].law.draw(rng, draw.head)
+    scaled = (query * draw.scale, key * draw.scale, value * study.scenario.value_scale)
+    return on_backend(scaled, study.backend, draw.dtype)
+
+
+def _in_precision(backend: Backend, dtype: str, call: Call, arrays: Sequence[Array]) -> object:
+    """The call, on one core and in the precision of its cell, which those before and after it need not share."""
+    with backend.precision(dtype):
+        return call(*arrays)
+
+
+def _calls(study: Study, draw: Draw) -> Iterator[tuple[_Timed, Call]]:
+    """Exact attention, baselines, methods, and maps under each sampler, at every size of theirs."""
+    causal = study.scenario.causal
+    for name, call in calls_of_exact(study.backend, causal):
+        yield _Timed("exact", name, None, None), call
+    asked: list[tuple[str, Method]] = [("baseline", one) for one in study.baselines if not one.oracle]
+    for kind, method in [*asked, *(("method", one) for one in study.methods)]:
+        for size in own_sizes(study.sized(method, draw.sizes, draw.head)):
+            shown = size if method.every_size else None
+            yield _Timed(kind, label(method), None, shown), call_of_method(method, size, causal)
+    for group in study.groups(draw.sizes, draw.head):
+        law = group.sampler or "iid"  # omega, where there is no sampler to vary, is not looked at
+        under = label(group.sampler) if group.sampler else None
+        for feature_map, sized in group.maps:
+            for size in own_sizes(sized):
+                shown = None if feature_map.randomness == "none" else size
+                call = call_of_map(feature_map, size, draw.head.head_dim, study.backend, draw.dtype, law, causal)
+                yield _Timed("map", label(feature_map), under, shown), call
