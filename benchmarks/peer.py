@@ -43,5 +43,3 @@ def table(study: Study, draws: list[Draw]) -> Table:
                     error = (attention(query, key, value) - exact).double()
                     found[draw.trial, "positive", sampler, size] = float((error * error).mean())
     return found
-
-

@@ -80,7 +80,11 @@ def test_the_search_finds_the_cheapest_and_stops_there():
 
 def test_what_is_not_random_is_decided_by_one_evaluation_and_bounds_the_rest():
     found = simulated({1.0: 0.1, 3.0: 1.0}, 0, deterministic=2.0)
-    assert [(one.verdict, len(one.values) > 0) for one in found] == [("dropped", True), ("open", False), ("certified", True)]
+    assert [(one.verdict, len(one.values) > 0) for one in found] == [
+        ("dropped", True),
+        ("open", False),
+        ("certified", True),
+    ]
     assert len(found[-1].values) == 1
 
 
@@ -110,7 +114,9 @@ def test_every_head_gets_its_own_answer(heads):
     assert few.outcome == "certified" and few.setting is not None and few.setting.name == "clusters"
     assert few.bound <= 0.05 and few.share < 1 and few.hits / few.draws >= 0.9
     assert noise.outcome == "nothing" and noise.bound > 0.05 and not math.isinf(noise.bound)
-    assert sentence(found).startswith("1 of 2 heads below 5 %, at ") and "on 1 nothing up to size 32 does" in sentence(found)
+    assert sentence(found).startswith("1 of 2 heads below 5 %, at ") and "on 1 nothing up to size 32 does" in sentence(
+        found
+    )
     assert "for these q, k and v, over the random draws" in certified_in_words(found)
     measured, full = spent(found.decisions)
     assert measured < full

@@ -17,9 +17,11 @@ from favorbench.cli import sweep
 from favorbench.cli import recommend
 from favorbench.cli import table
 from favorbench.cli import rank
-
+from favorbench.cli import compare
 from favorbench.cli import plot
+from favorbench.cli import time
 from favorbench.cli import export
+from favorbench.cli import capture
 from favorbench.cli import list_
 from favorbench.cli import reproduce
 from favorbench.cli import verify
@@ -27,7 +29,6 @@ from favorbench.cli import theory
 from favorbench.cli import speed
 from favorbench.cli import audit
 from favorbench.cli import kernel
-from favorbench.cli import capture
 
 # isort: on
 from favorbench.cli.app import app
