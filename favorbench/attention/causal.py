@@ -146,6 +146,14 @@ def visible(positions: np.ndarray, keys: slice, like: Array) -> Array:
     return xp.asarray(np.arange(keys.start, keys.stop) <= positions[:, None], device=device(like))
 
 
+def chunk_products(n: int, l: int, num_features: int, d_v: int) -> float:  # noqa: E741  (its name in every formula)
+    """Multiplications of linear attention's own chunks, for n queries and l keys: kernel values, and with these values.
+
+    Beside those of all keys and queries with features: what a map costs more where attention is causal.
+    """
+    return float(n * min(CHUNK, l) * (num_features + d_v))
+
+
 def chunks(length: int, step: int = CHUNK) -> list[slice]:
     """Slices of ``step`` that cover range(length)."""
     return [slice(start, min(start + step, length)) for start in range(0, length, step)]

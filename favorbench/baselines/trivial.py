@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from favorbench.attention.causal import chunk_products
 from favorbench.attention.estimator import Estimator
 from favorbench.attention.linear import attention_estimates
 from favorbench.baselines.base import Baseline
@@ -67,7 +68,9 @@ class Polynomial(Unsized):
         yield taylor_attention(question, self.order)
 
     def multiplications(self, shape: Shape, size: int) -> float | None:
-        return Taylor(self.order).multiplications(shape.n, shape.l, shape.d, shape.d_v, 0)
+        polynomial, (n, length, d, d_v, causal) = Taylor(self.order), shape
+        own = chunk_products(n, length, polynomial.num_features(0, d), d_v) if causal else 0.0
+        return polynomial.multiplications(n, length, d, d_v, 0) + own
 
 
 @dataclass(frozen=True)

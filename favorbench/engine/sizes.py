@@ -1,12 +1,15 @@
 """At which size each estimator is measured, for what the budget of a scenario asks."""
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
+from favorbench.attention.causal import chunk_products
 from favorbench.errors import ScenarioError
 from favorbench.inputs import Head
 from favorbench.maps import FeatureMap
 from favorbench.methods import Method, Shape
+from favorbench.methods.features import MAX_PROJECTIONS
 from favorbench.registry import label
 from favorbench.samplers import Sampler
 
@@ -33,8 +36,8 @@ def sizes_of_map(
     if feature_map.randomness == "none":
         return (Sized(None, 1),)
     if budget == "cost":
-        work = _map_work(feature_map, shape)
-        return tuple(Sized(one, _drawable(sampler, _affordable(feature_map, work, one, shape), shape)) for one in asked)
+        most = _affordable(feature_map, asked, shape, MAX_PROJECTIONS)
+        return tuple(Sized(one, _drawable(sampler, size, shape)) for one, size in zip(asked, most, strict=True))
     per = feature_map.features_per_projection if budget == "features" else 1
     return tuple(Sized(one, one // per) for one in asked)
 
@@ -45,12 +48,9 @@ def sizes_of_method(method: Method, budget: str, asked: tuple[int, ...], shape: 
         return (Sized(None, asked[-1]),)
     if budget != "cost" or method.oracle:
         return tuple(Sized(one, one) for one in asked)
-
-    def work(size: int) -> float | None:
-        return method.multiplications(shape, size)
-
     most = max(1, method.largest_size(shape))  # where there is none, the check of sizes says so
-    return tuple(Sized(one, min(_affordable(method, work, one, shape), most)) for one in asked)
+    sizes = _affordable(method, asked, shape, most)
+    return tuple(Sized(one, size) for one, size in zip(asked, sizes, strict=True))
 
 
 def own_sizes(sized: Iterable[Sized]) -> tuple[int, ...]:
@@ -59,32 +59,57 @@ def own_sizes(sized: Iterable[Sized]) -> tuple[int, ...]:
 
 
 def budget_of(asked: int, shape: Shape) -> float:
-    """Multiplications of a map of so many features, one for each projection: (n + l) R (d + d_v)."""
-    return float((shape.n + shape.l) * asked * (shape.d + shape.d_v))
+    """Multiplications of a map of so many features, one for each projection: (n + l) R (d + d_v), and of the chunks."""
+    own = chunk_products(shape.n, shape.l, asked, shape.d_v) if shape.causal else 0.0
+    return float((shape.n + shape.l) * asked * (shape.d + shape.d_v)) + own
 
 
-def _map_work(feature_map: FeatureMap, shape: Shape) -> Callable[[int], float | None]:
-    return lambda size: feature_map.multiplications(shape.n, shape.l, shape.d, shape.d_v, size)
+def work_of_map(feature_map: FeatureMap, shape: Shape, size: int) -> float | None:
+    """Multiplications of linear attention with so many projections; None where they are not known."""
+    work = feature_map.multiplications(shape.n, shape.l, shape.d, shape.d_v, size)
+    if work is None or not shape.causal:
+        return work
+    return work + chunk_products(shape.n, shape.l, feature_map.num_features(size, shape.d), shape.d_v)
 
 
-def _affordable(member: FeatureMap | Method, work: Callable[[int], float | None], asked: int, shape: Shape) -> int:
-    """The largest size that costs no more than a map of so many features."""
-    budget, least = budget_of(asked, shape), work(1)
-    if least is None:
-        raise ScenarioError(f"`budget` cost: {label(member)} does not say what it costs; use `budget` projections")
-    if least > budget:
-        needed = -(-least // budget_of(1, shape))
-        raise ScenarioError(
-            f"`budget` cost: {label(member)} costs more than a map of {asked} features here; "
-            f"use `num_projections` {needed:.0f} or more"
+def _affordable(member: FeatureMap | Method, asked: tuple[int, ...], shape: Shape, most: int) -> tuple[int, ...]:
+    """For each number of features that is asked for, the largest size up to ``most`` that costs no more than a map of
+    so many.
+
+    All sizes up to l are looked at, from above: costs in whole blocks, or of halving, are not monotone. A size that is
+    no multiple of 2 may cost five times as much as the next one that is, and one above l / 2, which halves nothing,
+    less than either. Above l there are maps only, whose costs are.
+    """
+
+    def work(size: int) -> float:
+        found = (
+            work_of_map(member, shape, size) if isinstance(member, FeatureMap) else member.multiplications(shape, size)
         )
-    low, high = 1, 2
-    while (work(high) or 0.0) <= budget and high <= 1 << 24:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if (work(middle) or 0.0) <= budget else (low, middle)
-    return low
+        if found is None:
+            raise ScenarioError(f"`budget` cost: {label(member)} does not say what it costs; use `budget` projections")
+        return found
+
+    size, sizes = shape.l, {}
+    while size < most and work(size) <= budget_of(max(asked), shape):
+        size *= 2
+    size = min(size, most)
+    for one in sorted(set(asked), reverse=True):
+        while size and work(size) > budget_of(one, shape):
+            size -= 1
+        if not size:
+            least = min(map(work, range(1, min(shape.l, most) + 1)))
+            raise ScenarioError(
+                f"`budget` cost: {label(member)} costs more than a map of {one} features here; "
+                f"use `num_projections` {_features_of(least, shape)} or more"
+            )
+        sizes[one] = size
+    return tuple(sizes[one] for one in asked)
+
+
+def _features_of(work: float, shape: Shape) -> int:
+    """The least number of features of a map that costs as much."""
+    without, one = budget_of(0, shape), budget_of(1, shape)
+    return max(1, math.ceil((work - without) / (one - without)))
 
 
 def _drawable(sampler: Sampler | None, size: int, shape: Shape) -> int:

@@ -105,13 +105,18 @@ class Study:
 
     def sized(self, method: Method, sizes: tuple[int, ...], head: Head) -> tuple[Sized, ...]:
         """The sizes at which a method or a baseline is measured."""
-        return sizes_of_method(method, self.scenario.budget, sizes, self.shape(head))
+        budget, shape = self.scenario.budget, self.shape(head)
+        return self.kept.once(
+            ("sizes", label(method), sizes, shape), lambda: sizes_of_method(method, budget, sizes, shape)
+        )
 
     def groups(self, sizes: tuple[int, ...], head: Head) -> Iterator[Group]:
         """What is measured together: nested maps at all R on one sample of a nested sampler, others one R at a time."""
 
         def sized(feature_map: FeatureMap, sampler: Sampler | None) -> tuple[Sized, ...]:
-            return sizes_of_map(feature_map, sampler, self.scenario.budget, sizes, self.shape(head))
+            budget, shape = self.scenario.budget, self.shape(head)
+            key = ("sizes", label(feature_map), None if sampler is None else label(sampler), sizes, shape)
+            return self.kept.once(key, lambda: sizes_of_map(feature_map, sampler, budget, sizes, shape))
 
         of_omega = [m for m in self.maps if m.randomness == "omega"]
         alone: list[tuple[FeatureMap, Sampler | None]] = [(m, None) for m in self.maps if m.randomness != "omega"]

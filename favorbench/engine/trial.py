@@ -12,7 +12,7 @@ from favorbench.attention.linear import attention_estimates
 from favorbench.engine.calibration import calibrated
 from favorbench.engine.columns import Row, of_draw
 from favorbench.engine.plan import Draw
-from favorbench.engine.sizes import Sized, own_sizes
+from favorbench.engine.sizes import Sized, own_sizes, work_of_map
 from favorbench.engine.study import Group, Study
 from favorbench.methods import Answer, Method, Question
 from favorbench.metrics import ErrorSums, add, error_sums, metrics_of
@@ -249,11 +249,11 @@ def _of_map(
     """Labels and errors for all that was asked of a map."""
     feature_map, found = estimator.map, []
     under = None if group.sampler is None else label(group.sampler)
-    n, length, d, d_v, _ = study.shape(draw.head)
+    shape = study.shape(draw.head)
     for asked, size in sized:
-        shown, features = None if feature_map.randomness == "none" else size, feature_map.num_features(size, d)
+        shown, features = None if feature_map.randomness == "none" else size, feature_map.num_features(size, shape.d)
         names = _names("map", label(feature_map), under, shown, features)
-        names |= {"budget": asked, "multiplications": feature_map.multiplications(n, length, d, d_v, size)}
+        names |= {"budget": asked, "multiplications": work_of_map(feature_map, shape, size)}
         index = estimator.sizes.index(size)
         found.append((names, sums.each(lambda a, index=index: a[index] if np.ndim(a) else a)))
     return found

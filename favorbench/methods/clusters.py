@@ -212,5 +212,8 @@ class Clusters(Centred):
         super().__post_init__()
         check_whole("order", self.order, 1, 2)
 
+    def pair_work(self, shape: Shape, size: int) -> float:
+        return self.order * super().pair_work(shape, size)
+
     with_variance = claim(lambda self: self.order == 2)
     second_order = claim(lambda self: self.order == 2)

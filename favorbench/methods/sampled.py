@@ -44,6 +44,10 @@ class SampledKeys(Summarising):
         """d + d_v for each query and sampled key."""
         return float(shape.n * size * (shape.d + shape.d_v)) + (causal_work(shape) if shape.causal else 0.0)
 
+    def pair_work(self, shape: Shape, size: int) -> float:
+        """Logits of every pair."""
+        return float(shape.n * shape.l * shape.d)
+
     def summaries(
         self, tokens: Tokens, queries: Queries, sizes: tuple[int, ...], streams: Streams
     ) -> Iterator[Summary]:

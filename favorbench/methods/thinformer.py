@@ -64,6 +64,10 @@ class Thinformer(Summarising):
         pairs = sum(buckets * width * width for buckets, width in rounds_of(shape.l, size))
         return float((pairs + shape.n * size) * (shape.d + shape.d_v))
 
+    def pair_work(self, shape: Shape, size: int) -> float:
+        """Logits of every pair."""
+        return float(shape.n * shape.l * shape.d)
+
     def matrix_entries(self, shape: Shape, size: int) -> int:
         """The kernel of the largest round, three times."""
         return 3 * max((buckets * width**2 for buckets, width in rounds_of(shape.l, size)), default=0)
