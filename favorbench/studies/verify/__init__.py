@@ -15,7 +15,7 @@ from favorbench.numerics.machine import one_core
 from favorbench.registry import nearest
 from favorbench.samplers import SAMPLERS, Sampler, get_sampler
 from favorbench.samplers import TRANSFORMS as SAMPLER_TRANSFORMS
-from favorbench.studies.verify import attention, delta, kernel, laws, methods, metrics, references, theorems
+from favorbench.studies.verify import attention, cost, delta, kernel, laws, methods, metrics, references, theorems
 from favorbench.studies.verify.calibrated import calibrated_elsewhere, get_map
 from favorbench.studies.verify.checks import FALSE_ALARM, HOLDS, REFUTED, Check, Measurement, judged
 from favorbench.users import failures_named
@@ -112,6 +112,7 @@ def _steps(
     maps = list(dict.fromkeys(feature_map for feature_map, _ in pairs))
     if maps:
         yield "attention", lambda: attention.measure(maps, get_sampler("orthogonal"), seed)
+        yield "multiplications", lambda: cost.of_maps(maps, seed)
     iid, point = get_sampler("iid"), np.ones((1, kernel.HEAD_DIM))
     for feature_map in maps:
         if feature_map.covariance(point, point) is not None:

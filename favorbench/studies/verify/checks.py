@@ -12,8 +12,9 @@ from scipy.special import ndtri_exp
 FALSE_ALARM = 1e-6
 
 HOLDS, REFUTED = "holds", "REFUTED"
-#: The verdicts without a statistic: nothing is declared, or what is declared cannot be seen in so many draws.
-NO_CLAIM, NOT_MEASURABLE = "no claim", "not measurable by sampling"
+#: The verdicts without a statistic: nothing is declared, what is declared cannot be seen in so many draws, or there was
+#: nothing that could be counted.
+NO_CLAIM, NOT_MEASURABLE, NOT_COUNTED = "no claim", "not measurable by sampling", "nothing to count"
 
 
 class Measurement(NamedTuple):

@@ -11,7 +11,7 @@ from favorbench.methods.clusters import Clusters
 from favorbench.methods.summaries import Queries, Summarising, Summary, Tokens
 from favorbench.numerics.streams import Streams, stream
 from favorbench.registry import label
-from favorbench.studies.verify import definitions
+from favorbench.studies.verify import cost, definitions
 from favorbench.studies.verify.checks import Measurement, largest, over_rounding
 from favorbench.studies.verify.dense import softmax
 from favorbench.studies.verify.weights import is_defined, weights_of
@@ -70,6 +70,7 @@ def of_method(method: Method, seed: int) -> Iterator[Measurement]:
     if isinstance(method, Clusters) and method.order == 1:
         ratios = [_above_exact(method, question, seed) for question in _questions(method, seed, causal=False)]
         yield _worst(method, "normaliser below the exact one", ratios)
+    yield cost.of_method(method, seed)
     if method.permutation_invariant:
         yield _permuted(method, seed)
 
