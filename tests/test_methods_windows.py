@@ -9,9 +9,9 @@ from favorbench.errors import FavorbenchError, ScenarioError
 from favorbench.methods import PREFIXES, Eva, HyperAttention, KDEformer, Nystrom, Question, Sinks, Top, WildCat, Window
 from favorbench.methods.base import Shape
 from favorbench.methods.eva import Chunks
+from favorbench.methods.guarded import GuardedSummary
 from favorbench.methods.hashed import angular_hash
 from favorbench.methods.kdeformer import sampling_shares
-from favorbench.methods.nystrom import GuardedSummary
 from favorbench.methods.segments import Segments
 from favorbench.methods.summaries import Queries, Tokens
 from favorbench.numerics.streams import Streams
@@ -52,13 +52,11 @@ def cell_kernel(x, y, points):
     return np.exp(x @ means[label].T)
 
 
-def guarded_kernel(x, y, value, points):
-    """The first where its normaliser is within 4/3 of that of the second and its output in range, else the second."""
-    through, around = landmark_kernel(x, y, points), cell_kernel(x, y, points)
-    ratio, output = through.sum(axis=-1) / around.sum(axis=-1), attention(through, value)
+def trusts(free, bound, value):
+    """Where the normaliser of the first is within 4/3 of that of the second, and its output in range: (n, 1)."""
+    ratio, output = free.sum(axis=-1) / bound.sum(axis=-1), attention(free, value)
     inside = np.all((output >= value.min(axis=0)) & (output <= value.max(axis=0)), axis=-1)
-    trusted = inside & (ratio >= 1) & (ratio <= 4 / 3)
-    return np.where(trusted[:, None], through, around), trusted
+    return (inside & (ratio >= 1) & (ratio <= 4 / 3))[:, None]
 
 
 def landmarks_of(method, key, size):
@@ -81,13 +79,14 @@ def test_landmarks_inside_prefixes_are_the_dense_definition(rng, method):
     ]
     for prefixed, first, exact in cases:
         chosen = landmarks_of(method, y[first:], 12) + first
-        if method.guard == "none":
-            kernel = landmark_kernel(x, y, y[chosen])
-        else:
-            kernel = np.zeros(logits.shape)
-            kernel[:, first:], trusted = guarded_kernel(x, y[first:], value[first:], y[chosen])
-            assert 3 < np.sum(trusted) < 57
-        kernel = np.where(exact, np.exp(logits), kernel)
+        kernel, bound = (np.exp(logits), np.exp(logits))
+        kernel[:, first:] = landmark_kernel(x, y[first:], y[chosen])
+        bound[:, first:] = cell_kernel(x, y[first:], y[chosen])
+        kernel, bound = (np.where(exact, np.exp(logits), part) for part in (kernel, bound))
+        if method.guard == "cells":
+            trusted = trusts(kernel, bound, value)
+            assert 1 < np.sum(trusted) < 59
+            kernel = np.where(trusted, kernel, bound)
         found = answer(prefixed, question, 12).output
         condition = np.linalg.cond(np.exp(y[chosen] @ y[chosen].T)) * np.abs(kernel).sum(axis=-1) / kernel.sum(axis=-1)
         error = np.max(np.abs(found - attention(kernel, value)), axis=-1)
@@ -128,9 +127,33 @@ def test_a_guard_is_certain_of_what_it_refuses(rng):
     tokens, queries = Tokens(question.key, question.value), Queries(question.query, None)
     (summary,) = Nystrom(guard="cells").summaries(tokens, queries, (30,), streams())
     assert isinstance(summary, GuardedSummary)
-    bound = summary.cells.sums(queries)
+    bound = summary.bound.sums(queries)
     log_bound = np.log(bound.total[:, -1]) + bound.log_peak[:, 0]
     assert np.all(log_bound <= logsumexp(question.query @ question.key.T, axis=-1) + 1e-12)  # Jensen
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        lambda inner: Window(inner, 9), lambda inner: Sinks(inner, 5), lambda inner: Top(inner, 3),
+        lambda inner: Sinks(Window(inner, 9), 5),
+    ],
+)  # fmt: skip
+def test_a_guard_looks_at_the_whole_answer_with_the_exact_keys_in_it(prefix):
+    """An answer chosen with the estimates of the exact keys in it may be one that leaves the values without them."""
+    worst = []
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        x, y, value = rng.normal(size=(200, 8)), 0.7 * rng.normal(size=(200, 8)) + 1.0, rng.normal(size=(200, 3))
+        question = Question(3.0 * x, y, value, np.arange(200))
+        low, high = value.min(axis=0) - 1e-5, value.max(axis=0) + 1e-5
+        plain, guarded = (answer(prefix(Nystrom(guard=guard)), question, 30).output for guard in ("none", "cells"))
+        assert np.all((guarded >= low) & (guarded <= high))
+        worst.append(np.max(np.abs(plain)))
+        tokens, queries = Tokens(y, value), Queries(question.query, question.positions)
+        (summary,) = prefix(Nystrom(guard="cells")).summaries(tokens, queries, (30,), streams())
+        assert isinstance(summary, GuardedSummary)  # whatever the prefixes: one guard, around all
+    assert max(worst) > 10 * np.max(np.abs(value))
 
 
 def test_a_guard_costs_what_it_says_and_leaves_good_queries_alone(rng):

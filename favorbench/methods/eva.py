@@ -127,9 +127,9 @@ class Eva(Summarising):
     ) -> Iterator[Summary]:
         if queries.positions is None:
             raise InputError(f"{self.name}: there is no block where queries and keys are not the same tokens")
-        for size in sizes:
+        for size, own in zip(sizes, streams.for_sizes(len(sizes)), strict=True):
             edges = self._edges(tokens, size)
-            proposal = self._noise(tokens, size, streams) + chunk_means(tokens.key, edges)
+            proposal = self._noise(tokens, size, own) + chunk_means(tokens.key, edges)
             proposal = proposal + self._query_means(queries, edges)
             half = 0.5 if self.form == "released" else 1.0
             chunks = Chunks.of(tokens, edges, half * proposal, self.form != "released")

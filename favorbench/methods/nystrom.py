@@ -8,21 +8,17 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from favorbench.errors import ScenarioError
+from favorbench.maps.base import claim
 from favorbench.methods.base import Shape
 from favorbench.methods.cells import cells_of, nearest_centres
 from favorbench.methods.clusters import CellSummary
+from favorbench.methods.guarded import GuardedSummary
 from favorbench.methods.landmarks import Landmarks, LandmarkSummary, landmark_summaries, pivoted_cholesky
 from favorbench.methods.summaries import Queries, Summarising, Summary, Tokens
-from favorbench.numerics.arrays import Features
-from favorbench.numerics.logsum import Accumulator, quotient
 from favorbench.numerics.streams import Streams
 from favorbench.registry import nearest
 
 Guard = Literal["none", "cells"]
-
-#: A guarded normaliser is at most so many times its lower bound: above it, on heads of MiniLM, it is wrong more often
-#: than the bound is. At 4/3 no head is 1.1 times worse than the mean of V; with no limit some are twice as bad.
-ABOVE_BOUND = 4.0 / 3.0
 
 
 @dataclass(frozen=True)
@@ -34,10 +30,12 @@ class ThroughLandmarks(Summarising):
     and the largest values, its answer is that of the cells (``clusters``). Costs m d for each key and m (d + d_v) for
     each query. Over 72 heads of MiniLM the largest error falls from 20,000 times that of the mean of V to once, the
     median by a third to a half; clusters themselves have less. On Gaussian inputs nystrom keeps what it is good at.
+    With exact keys of a prefix the guard looks at the answer that has them in it.
     """
 
     arrays: ClassVar = "host"
     exact_at_full_size: ClassVar[bool] = True
+    alternatives = claim(lambda self: 2 if self.guard == "cells" else 1)
     guard: Guard = "none"
 
     def __post_init__(self) -> None:
@@ -53,10 +51,10 @@ class ThroughLandmarks(Summarising):
         self, tokens: Tokens, queries: Queries, sizes: tuple[int, ...], streams: Streams
     ) -> Iterator[Summary]:
         for summary in landmark_summaries(tokens, self.landmarks(tokens.key, sizes[-1], streams), sizes):
-            yield summary if self.guard == "none" else GuardedSummary.of(summary)
+            yield summary if self.guard == "none" else _guarded(summary)
 
     def features_kept(self, summary: Summary, size: int, head_dim: int) -> int:
-        inner = summary.landmarks if isinstance(summary, GuardedSummary) else summary
+        inner = summary.free if isinstance(summary, GuardedSummary) else summary
         assert isinstance(inner, LandmarkSummary)
         return len(inner.chosen)
 
@@ -67,49 +65,17 @@ class ThroughLandmarks(Summarising):
         return products + (guard if self.guard == "cells" else 0.0)
 
     def pair_work(self, shape: Shape, size: int) -> float:
-        """Queries and keys with landmarks, the solution for each key, both with each other; a guard decides anew."""
+        """Queries and keys with landmarks, the solution for each key, both with each other; queries with cells."""
         work = float((shape.n + shape.l) * size * shape.d + shape.l * size * size)
         work += float(shape.n * shape.l * (size + shape.d))
-        return work + (float(shape.n * size * (3 * shape.d + 2 * shape.d_v)) if self.guard == "cells" else 0.0)
+        return work + (float(shape.n * size * shape.d) if self.guard == "cells" else 0.0)
 
 
-@dataclass(frozen=True)
-class GuardedSummary:
-    """K(x, y_j) of the landmarks for the queries where it can be trusted, of the cells around them for others."""
-
-    landmarks: LandmarkSummary
-    cells: CellSummary
-    low: np.ndarray
-    high: np.ndarray
-
-    @staticmethod
-    def of(summary: LandmarkSummary) -> "GuardedSummary":
-        """With the cells of the keys nearest to each landmark, and the range of the values."""
-        (key, value), count = summary.tokens, len(summary.chosen)
-        (labels,) = nearest_centres(key, summary.points, (count,))
-        cells = CellSummary(cells_of(key, value, labels, count), labels)
-        slack = 1e-6 * (np.max(value, axis=0) - np.min(value, axis=0))
-        return GuardedSummary(summary, cells, np.min(value, axis=0) - slack, np.max(value, axis=0) + slack)
-
-    def sums(self, queries: Queries) -> Accumulator:
-        through, around = self.landmarks.sums(queries), self.cells.sums(queries)
-        trusted = self._trusted(through, around)
-        return Accumulator(*(np.where(trusted, a, b) for a, b in zip(through, around, strict=True)))
-
-    def kernel(self, queries: Queries, keys: slice) -> Features:
-        trusted = self._trusted(self.landmarks.sums(queries), self.cells.sums(queries))
-        through, around = (part.kernel(queries, keys) for part in (self.landmarks, self.cells))
-        log_scale = np.where(trusted, through.log_scale, around.log_scale)
-        assert through.values is not None
-        return Features(np.where(trusted, through.values, np.ones_like(through.values)), log_scale)
-
-    def _trusted(self, through: Accumulator, around: Accumulator) -> np.ndarray:
-        """For which queries, (n, 1). Rounding may put a normaliser that is exact below its bound."""
-        output, normaliser = quotient(through)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            above = np.log(normaliser) + through.log_peak - np.log(around.total[:, -1:]) - around.log_peak
-        inside = np.all((output >= self.low) & (output <= self.high), axis=-1, keepdims=True)
-        return inside & (above >= -1e-6) & (above <= np.log(ABOVE_BOUND))
+def _guarded(summary: LandmarkSummary) -> GuardedSummary:
+    """With the cells of the keys nearest to each landmark."""
+    (key, value), count = summary.tokens, len(summary.chosen)
+    (labels,) = nearest_centres(key, summary.points, (count,))
+    return GuardedSummary.of(summary, CellSummary(cells_of(key, value, labels, count), labels), value)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from favorbench.maps import FeatureMap
 from favorbench.maps.base import claim
 from favorbench.methods.base import Method, Shape
 from favorbench.methods.features import FromMap
+from favorbench.methods.guarded import with_exact
 from favorbench.methods.partly_exact import BLOCK, SinksSummary, TopSummary, WindowSummary, moved
 from favorbench.methods.summaries import Growing, Queries, Summarising, Summary, Tokens
 from favorbench.numerics.streams import Streams
@@ -35,6 +36,7 @@ class Prefix(Summarising):
     exact_at_full_size = claim(lambda self: self.inner.exact_at_full_size)
     arrays = claim(lambda self: self.inner.arrays)
     needs_positions = claim(lambda self: self.inner.needs_positions)
+    alternatives = claim(lambda self: self.inner.alternatives)
     first = claim(lambda self: self.inner.first)
     last = claim(lambda self: self.inner.last)
     permutation_invariant: ClassVar[bool] = False
@@ -129,11 +131,12 @@ class Sinks(Prefix):
     ) -> Iterator[Summary]:
         rest = tokens.part(slice(self.n, None))
         for inner in self.inner.summaries(rest, moved(queries, self.n), sizes, streams):
-            yield SinksSummary(tokens, self.n, inner)
+            yield with_exact(inner, lambda part: SinksSummary(tokens, self.n, part), tokens.value)
 
     def multiplications(self, shape: Shape, size: int) -> float | None:
         inner = self.inner.multiplications(shape._replace(l=shape.l - self.n), size)
-        return None if inner is None else inner + float(shape.n * self.n * (shape.d + shape.d_v))
+        pairs = self.alternatives * float(shape.n * self.n * (shape.d + shape.d_v))
+        return None if inner is None else inner + pairs
 
     def pair_work(self, shape: Shape, size: int) -> float:
         return self.inner.pair_work(shape, size) + float(shape.n * min(self.n, shape.l) * shape.d)
@@ -169,7 +172,7 @@ class Window(Prefix):
         if queries.positions is None:
             raise InputError(f"{self.name}: there is no window where queries and keys are not the same tokens")
         for inner in self.inner.summaries(tokens, queries, sizes, streams):
-            yield WindowSummary(tokens, self.w, inner)
+            yield with_exact(inner, lambda part: WindowSummary(tokens, self.w, part), tokens.value)
 
     def multiplications(self, shape: Shape, size: int) -> float | None:
         """Exact and estimated, for the keys of a block of queries: its windows, and the block itself."""
@@ -178,7 +181,7 @@ class Window(Prefix):
             return None if inner is None else inner + float(shape.n * min(self.w, shape.l) * (shape.d + shape.d_v))
         keys, blocks = min(self.w + BLOCK, shape.l), max(1, -(-shape.n // BLOCK))
         block = shape._replace(n=min(shape.n, BLOCK), l=keys)
-        pairs = float(shape.n * keys * (shape.d + 2 * shape.d_v))
+        pairs = self.alternatives * float(shape.n * keys * (shape.d + 2 * shape.d_v))
         return inner + pairs + blocks * self.inner.pair_work(block, size)
 
     def pair_work(self, shape: Shape, size: int) -> float:
@@ -221,9 +224,9 @@ class Top(Prefix):
         self, tokens: Tokens, queries: Queries, sizes: tuple[int, ...], streams: Streams
     ) -> Iterator[Summary]:
         for inner in self.inner.summaries(tokens, queries, sizes, streams):
-            yield TopSummary(tokens, min(self.k, tokens.length), inner)
+            yield with_exact(inner, lambda part: TopSummary(tokens, min(self.k, tokens.length), part), tokens.value)
 
     def multiplications(self, shape: Shape, size: int) -> float | None:
         inner = self.inner.multiplications(shape, size)
-        pairs = float(shape.n * shape.l * (2 * shape.d + 2 * shape.d_v))
+        pairs = self.alternatives * float(shape.n * shape.l * (2 * shape.d + 2 * shape.d_v))
         return None if inner is None else inner + pairs + self.inner.pair_work(shape, size)

@@ -86,6 +86,8 @@ class Summarising(Method):
         """``num_features`` of one summary, where it follows from the keys how many there are."""
         return self.num_features(size, head_dim)
 
+    #: Summaries that a guard chooses between: what prefixes add is added to each.
+    alternatives: int = 1
     #: Of the keys, the first so many and the last so many before a query are exact where attention is causal.
     first: int = 0
     last: int = 0

@@ -8,6 +8,7 @@ import numpy as np
 from favorbench.baselines import BASELINES
 from favorbench.methods import METHODS, Method, Question, SampledKeys, get_method
 from favorbench.methods.clusters import Clusters
+from favorbench.methods.guarded import GuardedSummary
 from favorbench.methods.summaries import Queries, Summarising, Summary, Tokens
 from favorbench.numerics.streams import Streams, stream
 from favorbench.registry import label
@@ -185,6 +186,8 @@ def _mass(summary: Summary, queries: Queries, length: int, size: int, log_peak: 
     kernel = summary.kernel(queries, slice(0, length))
     terms = 1.0 if kernel.values is None else np.maximum(np.abs(kernel.values), float(size))
     own = np.sum(np.exp(kernel.log_scale - log_peak) * terms * np.ones((1, length)), axis=-1, keepdims=True)
+    if isinstance(summary, GuardedSummary):
+        return own + sum(_mass(part, queries, length, size, log_peak) for part in (summary.free, summary.bound))
     inner, first = getattr(summary, "inner", None), getattr(summary, "n", 0)
     if inner is None:
         return own
