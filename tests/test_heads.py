@@ -130,6 +130,34 @@ def test_a_table_over_heads_fits_a_narrow_terminal():
     assert max(map(len, lines)) <= 80 and sum(line.startswith("estimator") for line in lines) == 1
 
 
+def test_long_names_are_broken_before_columns_are_parted():
+    """At 80 columns with the longest names of the shipped scenario; what they say is not lost."""
+    from rich.console import Console
+
+    from favorbench.console import show_records
+
+    names = ["centre:aderf-sderf / antithetic:orthogonal", "sinks(4):window(32):multipole", "top-keys (bound)"]
+    row = {"R": "1024", "median": "0.0012", "quartiles": "8.0e-4 to 0.0016", "worse": "72/72", "worst": "6.9e3 L11H11"}
+    narrow = Console(width=80, file=StringIO())
+    show_records(narrow, [{"estimator": name} | row for name in names])
+    text = narrow.file.getvalue()
+    lines = text.splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= 80 and text.count("estimator") == 1 and len(lines) == 6
+    assert "centre:aderf-sderf /" in text and "\n  antithetic:orthogonal" in text and "\n  multipole" in text
+    wide = Console(width=120, file=StringIO())
+    show_records(wide, [{"estimator": name} | row for name in names])
+    assert len(wide.file.getvalue().splitlines()) == 4
+
+
+def test_bounds_are_marked_in_tables_over_heads():
+    results = of_heads(3, methods="clusters,top(2):clusters", baselines="uniform,best-rank,top-keys,sampled-keys")
+    (population,) = heads.populations(results)
+    marked = {row["estimator"] for row in heads.shown(population, "num_projections") if "(bound)" in row["estimator"]}
+    assert marked == {"best-rank (bound)", "top-keys (bound)", "top(2):clusters (bound)"}
+    assert "best-rank, top-keys, top(2):clusters look at every pair" in heads.legend(results)
+    assert "look" not in heads.legend(of_heads(3, "without", baselines="uniform"))
+
+
 def test_the_sentence_over_heads_names_the_best():
     results = of_heads(5)
     (sentence,) = heads.sentences(results)

@@ -1,16 +1,25 @@
 """Rankings: letters stand for differences, and what does not differ is not told apart."""
 
 import itertools
+import json
+from io import StringIO
+from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
+import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
+from favorbench.results import head_ranking
 from favorbench.results.ranking import letters, rankings
 from favorbench.results.summary import rows_of
 from favorbench.run import sweep
 from favorbench.statistics import sign_test
+from tests.command_line import refused, run
 from tests.conftest import small_scenario
+from tests.test_heads import of_heads
 
 PAIRS = list(itertools.combinations(range(6), 2))
 
@@ -49,3 +58,99 @@ def test_a_ranking_is_in_order_and_its_letters_follow_from_the_draws(metric):
         else:
             assert p <= 0.05
     assert not set(ranking.rows[0].groups) & set(ranking.rows[-1].groups)
+
+
+def many_heads(count: int = 16, **changes: object):
+    asked = {"methods": "clusters,multipole", "num_projections": "4,8", "baselines": "uniform,top-keys,sampled-keys"}
+    return of_heads(count, **asked | changes)
+
+
+def test_over_heads_each_head_is_one_measurement():
+    """Ranks by SciPy, and letters from binomial tests and Holm's steps written out, on medians taken from the rows."""
+    results = many_heads()
+    (found,) = head_ranking.rankings_over_heads(results)
+    assert found.heads == 16 and len(found.rows) == 7 and found.heads_needed == 10
+    last = results.trials[results.trials["num_projections"].fillna(8) == 8]
+    medians = last.groupby(["head", "map"])["mse"].median().unstack()
+    ranks = pd.DataFrame(scipy.stats.rankdata(medians, axis=1), medians.index, medians.columns)
+    for row in found.rows:
+        expected = np.quantile(ranks[row.map], [0.25, 0.5, 0.75])
+        np.testing.assert_allclose([row.rank_q25, row.rank, row.rank_q75], expected, rtol=1e-12)
+        assert row.worse == (medians[row.map] > medians["uniform"]).sum()
+        least = medians.drop(columns="top-keys").min(axis=1)
+        assert row.first == (None if row.map == "top-keys" else (medians[row.map] == least).sum())
+        assert row.best_group is None
+    assert [row.rank for row in found.rows] == sorted(row.rank for row in found.rows)
+    pairs = list(itertools.combinations(found.rows, 2))
+    signs = [medians[a.map] < medians[b.map] for a, b in pairs]
+    p_values = np.array([scipy.stats.binomtest(int(sign.sum()), 16).pvalue for sign in signs])
+    adjusted, largest = {}, 0.0
+    for step, i in enumerate(np.argsort(p_values, kind="stable")):
+        largest = adjusted[i] = max(largest, p_values[i] * (len(pairs) - step))
+    for i, (a, b) in enumerate(pairs):
+        assert bool(set(a.groups) & set(b.groups)) == (adjusted[i] > 0.05)
+    assert min(adjusted.values()) <= 0.05 < max(adjusted.values())  # the control: both are there
+
+
+@pytest.mark.parametrize(("wins", "differ"), [(16, True), (8, False), (11, False)])
+def test_what_differs_on_every_draw_but_on_half_of_the_heads_does_not_differ_over_heads(wins, differ):
+    """Draws of one head are not draws of heads: sure differences of both signs tell nothing over heads."""
+    results = many_heads()
+    summary = results.summary.copy()
+    names = [f"h{i}" for i in range(wins)]
+    for (name, head), i in summary.groupby(["map", "head"]).groups.items():
+        if name in ("clusters", "multipole"):
+            summary.loc[i, "mse_median"] = 1.0 if (name == "clusters") == (head in names) else 2.0
+    (found,) = head_ranking.rankings_over_heads(results._replace(summary=summary))
+    a, b = (set(row.groups) for row in found.rows if row.map in ("clusters", "multipole"))
+    assert bool(a & b) != differ
+
+
+def test_what_is_rounding_on_both_sides_is_a_tie_over_heads():
+    results = many_heads()
+    summary = results.summary.copy()
+    floor = head_ranking.rounding_level(results.trials, "mse")
+    for name, value in (("clusters", floor / 2), ("multipole", floor / 9), ("top-keys", np.nan)):
+        summary.loc[summary["map"] == name, "mse_median"] = value
+    (found,) = head_ranking.rankings_over_heads(results._replace(summary=summary))
+    by_name = {row.map: row for row in found.rows}
+    assert by_name["clusters"].first == by_name["multipole"].first == 16 and by_name["clusters"].rank == 1.5
+    assert by_name["top-keys"].rank == 7 and by_name["top-keys"].worse == 16
+
+
+def test_in_how_many_best_groups_with_draws_enough():
+    results = many_heads(7, trials=20, methods="clusters", maps="positive")
+    (found,) = head_ranking.rankings_over_heads(results)
+    counts = dict.fromkeys([row.map for row in found.rows], 0)
+    for one in rankings(results):
+        best = next(set(row.groups) for row in one.rows if row.map != "top-keys")
+        for row in one.rows:
+            counts[row.map] += bool(best & set(row.groups))
+    assert counts | {"top-keys": None} == {row.map: row.best_group for row in found.rows}
+    assert min(counts.values()) == 0 < max(counts.values()) <= 7
+    assert "Groups: so few heads tell no two apart, 9 or more would" in head_ranking.legend(found)
+
+
+def test_rank_over_heads_first_and_single_heads_on_request():
+    many_heads(7)
+    code, out, err = run("rank", "run")
+    assert code == 0 and out.count("estimator") == 1 + out.count("each estimator at") and "over 7 heads" in out
+    assert "top-keys (bound)" in out and "favorbench rank run --heads h0" in err
+    single = run("rank", "run", "--heads", "h2,h5")[1]
+    assert "heads.npz h2" in single and "heads.npz h5" in single and "over 7" not in single
+    assert "has no head 'h9' (did you mean 'h" in refused("rank", "run", "--heads", "h9")
+    rows = json.loads(run("rank", "run", "--json")[1])
+    read = pd.read_csv(StringIO(run("rank", "run", "--format", "csv")[1]))
+    assert len(rows) == len(read) == 7 and {row["heads"] for row in rows} == {7}
+    assert "| estimator | rank |" in run("rank", "run", "--format", "md")[1]
+    many_heads(3, out="few")
+    few = run("rank", "few")[1]
+    assert "over 3 heads" not in few and few.count("versus") == 0 and few.count("against uniform") == 3
+    sweep(small_scenario(), "drawn")
+    assert "have no heads: leave --heads out" in refused("rank", "drawn", "--heads", "h0")
+
+
+def test_the_summary_of_many_heads_at_equal_features_ranks_over_them_first():
+    many_heads(7, budget="features")
+    written = Path("run/summary.md").read_text()
+    assert written.index("## Ranking over 7 heads") < written.index("## Ranking: heads.npz h0")

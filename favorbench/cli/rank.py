@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from favorbench.cli.app import Json, Metric, RunPath, app, check, echo, echo_data, print_json, warn_partial
+from favorbench.cli.app import Json, Metric, RunPath, app, check, echo, echo_data, print_json, say, warn_partial
 from favorbench.cli.flags import with_flags
 
 
@@ -12,31 +12,56 @@ from favorbench.cli.flags import with_flags
 def rank(
     run: RunPath,
     metric: Metric = "mse",
+    heads: Annotated[
+        str | None, typer.Option(help="These heads, each by itself, e.g. L0H1,L5H0.", show_default=False)
+    ] = None,
     format: Annotated[Literal["rich", "md", "csv"], typer.Option(help="How to print it.")] = "rich",
     as_json: Json = False,
 ) -> None:
     """Rank estimators, in groups that do not differ.
 
-    A ranking for each cell, each estimator at its largest R; most is learnt from a run with --budget features.
+    Of more than six heads a ranking over all of them, and each by itself with --heads; else one for each cell. Each
+    estimator at its largest R; most is learnt from a run with --budget features or cost.
     """
-    from favorbench import console
+    import pandas as pd
+
     from favorbench.metrics import METRICS
-    from favorbench.results import ranking, tables
+    from favorbench.registry import split_list
+    from favorbench.results import head_ranking, ranking, tables
+    from favorbench.results.heads import without_many
     from favorbench.results.results import load
 
     check("--metric", metric, METRICS)
     results = load(run)
     warn_partial(results)
-    found = ranking.rankings(results, metric)
-    if as_json:
-        print_json(tables.records(ranking.combined(found)))
-        return
-    if format == "csv":
-        echo_data(ranking.combined(found).to_csv(index=False))
-        return
-    for one in found:
-        rows, note = ranking.shown(one, metric), with_flags(ranking.legend(one))
-        if format == "md":
-            echo(f"**{one.title}**\n\n{tables.rows_as_markdown(rows)}\n{note}\n")
+    if heads is None:
+        over, cells = head_ranking.rankings_over_heads(results, metric), without_many(results)
+    else:
+        over, cells = [], head_ranking.of_heads(results, split_list(heads))
+    found = ranking.rankings(cells, metric) if len(cells.summary) else []
+    if as_json or format == "csv":
+        frames = [head_ranking.combined(over)] if over else []
+        frames += [ranking.combined(found)] if found else []
+        frame = pd.concat(frames, ignore_index=True)
+        if as_json:
+            print_json(tables.records(frame))
         else:
-            console.show_records(console.stdout(), rows, one.title, note)
+            echo_data(frame.to_csv(index=False))
+        return
+    for one in over:
+        _show(f"over {one.title}", head_ranking.shown(one), head_ranking.legend(one), format)
+    for one in found:
+        _show(one.title, ranking.shown(one, metric), ranking.legend(one), format)
+    if over and format == "rich":
+        say(f"single heads: favorbench rank {run} --heads {results.summary['head'].iloc[0]}")
+
+
+def _show(title: str, rows: list[dict[str, str]], note: str, format: str) -> None:
+    from favorbench import console
+    from favorbench.results import tables
+
+    note = with_flags(note)
+    if format == "md":
+        echo(f"**{title}**\n\n{tables.rows_as_markdown(rows)}\n{note}\n")
+    else:
+        console.show_records(console.stdout(), rows, title, note)

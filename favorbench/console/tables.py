@@ -1,5 +1,6 @@
 """Tables for a terminal: of values, coloured by what they are worth, and of records."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from favorbench.formats import HEADINGS, format_value, printable
 
 if TYPE_CHECKING:
     from favorbench.results.tables import Table
+
+NARROWEST = 20  # characters to which a column of names may shrink
 
 
 def show_table(console: Console, table: "Table", metric: str, note: str = "") -> None:
@@ -41,12 +44,19 @@ def show_table(console: Console, table: "Table", metric: str, note: str = "") ->
 
 
 def show_records(console: Console, records: Sequence[Mapping[str, object]], title: str = "", note: str = "") -> None:
-    """A plain list: one row for each record. Columns that do not fit follow below, beside the first one again."""
+    """A plain list: one row for each record. Long names are broken where the other columns then fit.
+
+    Columns that do not fit follow below, beside the first one again.
+    """
     if title:
         print_line(console, printable(title), "bold")
     records = [{name: printable(str(value)) for name, value in record.items()} for record in records]
     first, *rest = records[0]
     widths = {name: max(len(value) for value in [name, *(r[name] for r in records)]) for name in records[0]}
+    left = console.width - sum(2 + widths[name] for name in rest)
+    if NARROWEST <= left < widths[first]:
+        records = [record | {first: _broken(record[first], left)} for record in records]
+        widths[first] = left
     groups: list[list[str]] = []
     for name in rest:
         if not groups or widths[first] + sum(2 + widths[one] for one in [*groups[-1], name]) > console.width:
@@ -64,6 +74,16 @@ def show_records(console: Console, records: Sequence[Mapping[str, object]], titl
     if note:
         console.print(Text(note, style="dim"))
         console.print()
+
+
+def _broken(name: str, width: int) -> str:
+    """A name over several lines, broken after its colons, commas and parentheses, the later lines indented."""
+    lines = [""]
+    for part in re.findall(r"[^ :,(]*[ :,(]?", name):
+        if lines[-1].strip() and len(lines[-1]) + len(part.rstrip()) > width:
+            lines.append("  ")
+        lines[-1] += part
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _value(value: float, worse: bool, metric: str, floor: float, is_uniform: bool) -> Text:

@@ -10,13 +10,13 @@ from favorbench.errors import ScenarioError
 from favorbench.formats import HEADINGS, format_value
 from favorbench.metrics import METRICS
 from favorbench.results.results import Results
-from favorbench.results.summary import compared, estimator_name, is_oracle
+from favorbench.results.summary import compared, estimator_name, is_oracle, marked_name
 from favorbench.results.tables import (
     at_size,
+    bounds_in_words,
     rounding_level,
     shortened_inputs,
     size_axis,
-    what_oracles_are,
     what_r_means,
 )
 
@@ -119,7 +119,7 @@ def shown(population: Population, axis: str) -> list[dict[str, str]]:
     order = population.rows.assign(size=population.rows[axis].fillna(0)).sort_values(["size", "ratio_median"])
     return [
         {
-            "estimator": estimator_name(row),
+            "estimator": marked_name(row),
             HEADINGS.get(axis, axis): "-" if pd.isna(row["num_projections"]) else str(row[axis]),
             "median": number(row["ratio_median"]),
             "quartiles": f"{number(row['ratio_q25'])} to {number(row['ratio_q75'])}",
@@ -141,7 +141,7 @@ def legend(results: Results) -> str:
         "Of each head the median over draws, divided by that of uniform attention (the mean of V); then the median and "
         "the quartiles over heads. Worse: on how many heads uniform attention is better."
     )
-    return " ".join(filter(None, [said, what_r_means(results), what_oracles_are(results), *shortened_inputs(results)]))
+    return " ".join(filter(None, [said, what_r_means(results), bounds_in_words(results), *shortened_inputs(results)]))
 
 
 def sentences(results: Results) -> list[str]:

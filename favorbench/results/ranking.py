@@ -12,7 +12,7 @@ from favorbench.engine.columns import CELL, describe_cell
 from favorbench.formats import format_value
 from favorbench.metrics import METRICS
 from favorbench.results.results import Results
-from favorbench.results.summary import at_largest, estimator_name
+from favorbench.results.summary import at_largest, estimator_name, marked_name
 from favorbench.results.tables import rounding_level
 from favorbench.statistics import LEVEL, fewest_draws, holm, interval_name, median_interval, sign_test
 
@@ -68,7 +68,7 @@ def _ranking(trials: pd.DataFrame, chosen: pd.DataFrame, metric: str) -> Ranking
     sign = 1.0 if METRICS[metric].better == "lower" else -1.0
     order = chosen.assign(value=sign * chosen[f"{metric}_median"]).sort_values("value", na_position="last")
     columns = _by_draw(trials, order, metric)
-    groups = letters(len(columns), _different(columns))
+    groups = letters(len(columns), different(columns))
     rows = []
     for (_, row), values, letter in zip(order.iterrows(), columns, groups, strict=True):
         low, high, _ = median_interval(values)
@@ -93,8 +93,8 @@ def _by_draw(trials: pd.DataFrame, estimators: pd.DataFrame, metric: str) -> lis
     return [errors[i].to_numpy() for i in range(len(estimators))]
 
 
-def _different(columns: list[np.ndarray]) -> list[tuple[int, int]]:
-    """The pairs that differ detectably."""
+def different(columns: Sequence[np.ndarray]) -> list[tuple[int, int]]:
+    """The pairs that differ detectably: sign tests of their paired values, Holm over all pairs."""
     pairs = list(itertools.combinations(range(len(columns)), 2))
     with np.errstate(invalid="ignore"):  # infinite errors of both: no difference
         p_values = [sign_test(columns[i] - columns[j]) for i, j in pairs]
@@ -125,7 +125,7 @@ def shown(ranking: Ranking, metric: str) -> list[dict[str, str]]:
     """The ranking as texts, for a terminal or a document."""
     return [
         {
-            "estimator": row.name,
+            "estimator": marked_name(row._asdict()),
             metric: format_value(row.median, metric, ranking.floor),
             interval_name(ranking.draws): " to ".join(
                 format_value(value, metric, ranking.floor) for value in (row.low, row.high)

@@ -8,7 +8,7 @@ from favorbench.engine.columns import CELL, describe_cell
 from favorbench.files import write_text
 from favorbench.formats import printable
 from favorbench.metrics import METRICS
-from favorbench.results import heads
+from favorbench.results import head_ranking, heads
 from favorbench.results.ranking import legend as ranking_legend
 from favorbench.results.ranking import rankings, shown
 from favorbench.results.results import Results
@@ -35,6 +35,9 @@ def markdown_report(results: Results) -> str:
         text = rows_as_markdown(heads.shown(population, size_axis(results)))
         lines += [f"## {heads.title(population)}", "", text, heads.legend(results), ""]
     if scenario.budget != "projections":
+        for one in head_ranking.rankings_over_heads(results):
+            text = rows_as_markdown(head_ranking.shown(one))
+            lines += [f"## Ranking over {one.title}", "", text, head_ranking.legend(one).replace("`", ""), ""]
         for one in rankings(results):
             text = rows_as_markdown(shown(one, "mse"))
             lines += [f"## Ranking: {one.title}", "", text, ranking_legend(one), ""]

@@ -19,6 +19,9 @@ COMPARED = ("map", "method")
 #: Names of baselines and prefixes that look at every pair of a query and a key: bounds, not what one could use.
 ORACLES = {b.name for b in BASELINES if b.oracle is True} | {p.prefix for p in PREFIXES if p.oracle is True}
 
+#: What stands behind the names of these.
+BOUND = " (bound)"
+
 STATS = {
     "median": lambda x: x.median(),
     "mean": lambda x: x.mean(),
@@ -98,3 +101,8 @@ def is_oracle(name: str) -> bool:
 def estimator_name(row: Labels) -> str:
     """Map and sampler, where there is one to choose."""
     return str(row["map"]) if pd.isna(row["sampler"]) else f"{row['map']} / {row['sampler']}"
+
+
+def marked_name(row: Labels) -> str:
+    """The same in tables of everything that was measured, where a bound stands among what one could use."""
+    return estimator_name(row) + (BOUND if is_oracle(str(row["map"])) else "")

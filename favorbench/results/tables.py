@@ -261,8 +261,13 @@ def _exact_costs(results: Results) -> str:
 
 def what_oracles_are(results: Results) -> str:
     """Which of the estimators are bounds, where those beside them pay for what they do."""
+    return bounds_in_words(results) if results.scenario.budget == "cost" else ""
+
+
+def bounds_in_words(results: Results) -> str:
+    """Which of the estimators are bounds, and why."""
     names = [name for name in dict.fromkeys(results.trials["map"]) if is_oracle(name)]
-    if results.scenario.budget != "cost" or not names:
+    if not names:
         return ""
     subject = f"{names[0]} looks" if len(names) == 1 else f"{', '.join(names)} look"
     return f"{subject} at every pair of a query and a key: a bound, at any cost."
