@@ -12,7 +12,16 @@ from typing import Any
 from favorbench.errors import ScenarioError
 from favorbench.files import clear_errors, read_regular
 from favorbench.models.interface import attending
-from favorbench.models.load import Loaded, check_installed, load, memory_errors, module_digest, read_tokens, versions
+from favorbench.models.load import (
+    Loaded,
+    check_installed,
+    is_function,
+    load,
+    memory_errors,
+    module_digest,
+    read_tokens,
+    versions,
+)
 from favorbench.models.plain import check_plain
 from favorbench.models.recorder import Recorder
 from favorbench.models.records import Captured, Choice, Run, check_path
@@ -37,7 +46,8 @@ def capture(
     check_plain(model)
     choice = Choice(None if layers is None else tuple(layers), None if heads is None else tuple(heads), last, dtype)
     about = {"model": type(model).__name__, "weights_sha256": module_digest(model), "versions": versions()}
-    return record(model, runs_of(model, inputs), choice, about)
+    with Spool() as spool:
+        return record(model, runs_of(model, inputs), choice, about, spool)
 
 
 def capture_file(
@@ -49,26 +59,29 @@ def capture_file(
     length: tokens of each text at most, LENGTH by default or the model's limit. What can be wrong is looked at first.
     """
     check_path(out, choice.dtype)
+    if not texts and not is_function(name):
+        raise ScenarioError(f"{name} reads texts: give `text` FILE")
     for path in texts:
         read_regular(path, "text")
     check_installed()
     with clear_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-    spool = Spool(out.parent)
-    loaded = load(name, trust_remote_code=trust_remote_code)
-    if loaded.inputs is None and not texts:
-        raise ScenarioError(f"{name} reads texts: give `text` FILE")
-    if loaded.inputs is not None and (texts or length is not None):
-        raise ScenarioError(f"{name} brings its inputs along: leave `text` and `length` out")
-    if loaded.inputs is None:
-        length = length or min(LENGTH, loaded.limit or LENGTH)
-        runs = text_runs(loaded, texts, length)
-        _check_memory(loaded.model, runs[0].tokens)
-    else:
-        runs = runs_of(loaded.model, loaded.inputs)
-    captured = record(loaded.model, runs, choice, of_loaded(loaded), spool, progress)
+    with Spool(out.parent) as spool:
+        loaded = load(name, trust_remote_code=trust_remote_code)
+        captured = record(loaded.model, _runs(loaded, texts, length), choice, of_loaded(loaded), spool, progress)
     captured.save(out)
     return captured
+
+
+def _runs(loaded: Loaded, texts: Sequence[str | Path], length: int | None) -> list[Run]:
+    """Forward passes over texts, or over what a function brought along."""
+    if loaded.inputs is not None:
+        if texts or length is not None:
+            raise ScenarioError(f"{loaded.name} brings its inputs along: leave `text` and `length` out")
+        return runs_of(loaded.model, loaded.inputs)
+    runs = text_runs(loaded, texts, length or min(LENGTH, loaded.limit or LENGTH))
+    _check_memory(loaded.model, runs[0].tokens)
+    return runs
 
 
 def _check_memory(model: Any, length: int) -> None:
@@ -112,11 +125,11 @@ def of_loaded(loaded: Loaded) -> dict[str, Any]:
 
 
 def record(
-    model: Any, runs: Sequence[Run], choice: Choice, about: Mapping[str, Any], spool: Spool | None = None,
+    model: Any, runs: Sequence[Run], choice: Choice, about: Mapping[str, Any], spool: Spool,
     progress: Progress | None = None,
 ) -> Captured:  # fmt: skip
     """The heads of all runs; spool: where they are kept. Raises ModelError if there is none to keep."""
-    torch, recorder = import_module("torch"), Recorder(choice, spool or Spool())
+    torch, recorder = import_module("torch"), Recorder(choice, spool)
     with _eval_mode(model), torch.no_grad(), memory_errors():
         for done, run in enumerate(runs):
             if progress:

@@ -84,12 +84,16 @@ def load(name: str, *, trust_remote_code: bool = False) -> Loaded:
     or a dict of keywords. Raises ModelError, or ScenarioError where memory does not suffice.
     """
     check_installed()
-    with _failures_in_one_line(name), memory_errors():
-        if name in PACKAGED:
-            return _packaged(name)
-        if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", name):
+    with memory_errors():
+        if is_function(name):
             return _from_function(name)
-        return _pretrained(name, trust_remote_code)
+        with _failures_in_one_line(name):
+            return _packaged(name) if name in PACKAGED else _pretrained(name, trust_remote_code)
+
+
+def is_function(name: str) -> bool:
+    """Whether a name is of the kind ``module:function``."""
+    return re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", name) is not None
 
 
 def check_installed(*packages: str) -> None:
@@ -280,7 +284,7 @@ def _failures_in_one_line(name: str) -> Iterator[None]:
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # the bar of .gguf files knows no switch
             yield
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, TypeError, AttributeError) as error:
+    except Exception as error:  # each library below has errors of its own
         _raise_clearly(name, error)
     finally:
         logger.set_verbosity(verbosity)
@@ -291,7 +295,7 @@ def _failures_in_one_line(name: str) -> Iterator[None]:
 def _raise_clearly(name: str, error: Exception) -> None:
     """Raise what a failure of a library means, in one line. FavorbenchErrors and lacks of memory stay what they are."""
     text = " ".join(str(error).split())
-    if isinstance(error, FavorbenchError):
+    if isinstance(error, FavorbenchError | MemoryError):
         raise error
     if "trust_remote_code" in text:
         raise ModelError(

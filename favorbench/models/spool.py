@@ -21,7 +21,7 @@ _SAFETENSORS = {"<f4": "F32", "<f2": "F16", "<u2": "BF16", "<i4": "I32"}
 
 
 class Spool:
-    """Rows of heads in nameless files, one for each of q, k and v: they are gone when the process is."""
+    """Rows of heads in nameless files, one for each of q, k and v: what is not mapped when it is left is gone."""
 
     def __init__(self, folder: Path | None = None) -> None:
         """folder: on the disk that has the space. Raises StoreError."""
@@ -29,6 +29,13 @@ class Spool:
             self.files = {role: tempfile.TemporaryFile(dir=folder) for role in ROLES}  # noqa: SIM115
         except OSError as error:
             raise StoreError(f"cannot write in {folder or tempfile.gettempdir()}: {error.strerror or error}") from None
+
+    def __enter__(self) -> "Spool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self.files.values():
+            file.close()
 
     def add(self, **heads: np.ndarray) -> None:
         """Arrays q, k and v (heads, rows, d) behind those that are there. Raises StoreError."""
@@ -39,7 +46,7 @@ class Spool:
             raise StoreError(f"cannot keep the captured heads: {error.strerror or error}") from None
 
     def array(self, role: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-        """All that was added, mapped into memory as it is read."""
+        """All that was added, mapped into memory as it is read, also when this is left."""
         self.files[role].flush()
         return np.memmap(self.files[role], DTYPES[dtype], "r", shape=shape)
 

@@ -1,0 +1,344 @@
+"""Capture: what is written is softmax attention of the model, what is none is refused by name, and the model stays."""
+
+import importlib.util
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch: Any = pytest.importorskip("torch")
+transformers: Any = pytest.importorskip("transformers")
+
+import favorbench as fb  # noqa: E402
+from favorbench.errors import ModelError, ScenarioError, StoreError  # noqa: E402
+from favorbench.inputs.file import File  # noqa: E402
+from favorbench.inputs.shipped import SHIPPED  # noqa: E402
+from favorbench.models import spool  # noqa: E402
+from favorbench.models.calls import Call  # noqa: E402
+from favorbench.models.capture import of_loaded, record, runs_of, text_runs  # noqa: E402
+from favorbench.models.check import ROUNDINGS  # noqa: E402
+from favorbench.models.interface import attending  # noqa: E402
+from favorbench.models.load import PACKAGED, load  # noqa: E402
+from favorbench.models.recorder import Recorder  # noqa: E402
+from favorbench.models.records import Choice  # noqa: E402
+from favorbench.models.spool import Spool  # noqa: E402
+from tests.command_line import refused, run  # noqa: E402
+from tests.small_models import CONFIGS, TOKENS, small_folder, small_inputs, small_model, small_text  # noqa: E402
+
+#: Of each family: the mask of each call, and why it is not kept ("" if it is).
+FOUND = {
+    "bert": [("full", "")] * 2,
+    "distilbert": [("full", "")] * 2,
+    "llama": [("causal", "")] * 2,
+    "mistral": [("window", "some distances")] * 2,
+    "mistral-wide": [("causal", "")] * 2,
+    "gpt2": [("causal", "")] * 2,
+    "vit": [("full", "")] * 2,
+    "bart": [("full", ""), ("causal", "the first layer kept: full"), ("full", "")],
+    "modernbert": [("full", ""), ("window", "some distances")],
+    "gemma2": [("causal", "softcap")] * 2,
+    "t5": [("full", "position_bias changes it"), ("causal", "position_bias changes it"), ("full", "")],
+    "gpt-oss": [("causal", "s_aux changes it")] * 2,
+    "falcon": [("causal", "")] * 2,
+}
+SILENT = ("mpnet", "bloom")
+
+
+def output_of(model: Any, inputs: dict[str, Any]) -> Any:
+    with torch.no_grad():
+        return model(**inputs)[0]
+
+
+def state_of(model: Any) -> tuple[Any, ...]:
+    """All that a capture might leave behind."""
+    hooks = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
+    return hooks, [m.training for m in model.modules()], model.config._attn_implementation, dict(vars(model)).keys()
+
+
+def test_every_family_is_tested():
+    assert {*FOUND, *SILENT} == set(CONFIGS)
+
+
+@pytest.mark.parametrize("family", FOUND)
+def test_layers_are_kept_or_refused_by_name(family):
+    model, inputs = small_model(family), small_inputs(family)
+    before, state = output_of(model, inputs), state_of(model)
+    with Spool() as spooled, torch.no_grad():
+        recorder = Recorder(Choice(), spooled)
+        recorder.begin(runs_of(model, inputs)[0])
+        with attending(model, recorder.attend):
+            inside = model(**inputs)[0]
+    layers = [found[0] for _, found in sorted(recorder.found.items())]
+    assert [layer.mask for layer in layers] == [mask for mask, _ in FOUND[family]]
+    for layer, (_, reason) in zip(layers, FOUND[family], strict=True):
+        assert reason in layer.reason and bool(layer.reason) == bool(reason)
+        assert layer.heads == (0 if reason else 4)
+    assert torch.equal(output_of(model, inputs), before) and state_of(model) == state
+    # On the way masks are written out that the model may have left out, and torch computes such in another order.
+    torch.testing.assert_close(inside, before, rtol=1e-4, atol=1e-4 * float(before.abs().max()))
+
+
+@pytest.mark.parametrize("family", SILENT)
+def test_families_that_make_no_call_are_an_error(family):
+    model = small_model(family)
+    with pytest.raises(ModelError, match=rf"{type(model).__name__}: no attention call came by: in transformers 5"):
+        fb.capture(model, small_inputs(family))
+
+
+@pytest.mark.parametrize(
+    "family", [name for name, found in FOUND.items() if not any(not reason for _, reason in found)]
+)
+def test_where_nothing_is_kept_the_first_reason_is_said(family):
+    with pytest.raises(ModelError, match=f"nothing to capture: layer 0 .*{FOUND[family][0][1]}"):
+        fb.capture(small_model(family), small_inputs(family))
+
+
+def test_queries_and_keys_are_those_of_the_projections():
+    """By another way: BERT's own linear layers on the hidden states that go into its second layer."""
+    model, inputs = small_model("bert"), small_inputs("bert")
+    captured = fb.capture(model, inputs, layers=[1], heads=[0, 3])
+    with torch.no_grad():
+        hidden = model(**inputs, output_hidden_states=True).hidden_states[1]
+        own = model.encoder.layer[1].attention.self
+        for role in ("query", "key", "value"):
+            rows = getattr(own, role)(hidden)[0].reshape(TOKENS, 4, 16).transpose(0, 1)[[0, 3]]
+            np.testing.assert_array_equal(getattr(captured, role), rows.numpy())  # sqrt(16) / 4 is 1
+    assert captured.layer.tolist() == [1, 1] and captured.head.tolist() == [0, 3] and captured.text.tolist() == [0, 0]
+
+
+def test_groups_are_repeated_and_the_scaling_is_folded_in():
+    llama = fb.capture(small_model("llama"), small_inputs("llama"))
+    np.testing.assert_array_equal(llama.key[0], llama.key[1])
+    np.testing.assert_array_equal(llama.value[2], llama.value[3])
+    assert np.abs(llama.key[1] - llama.key[2]).max() > 0.1
+    assert llama.causal and llama.query.shape == llama.key.shape == (8, TOKENS, 16)
+    gpt2 = fb.capture(small_model("gpt2"), small_inputs("gpt2"))
+    assert [layer.scaling for layer in gpt2.layers] == [0.25, 0.125]
+
+
+WRONG = {
+    "mask": lambda call: replace(call, kind="full", mask=None),
+    "scaling": lambda call: replace(call, scaling=1.01 * call.scaling),
+    "groups": lambda call: replace(call, key=call.key.roll(1, 1), value=call.value.roll(1, 1)),
+    "values": lambda call: replace(call, value=1.001 * call.value),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_the_check_sees_what_is_wrong(wrong):
+    """The control of all tests above: the same code at the same sizes."""
+    model, inputs = small_model("llama"), small_inputs("llama")
+    with Spool() as spooled, torch.no_grad():
+        recorder = Recorder(Choice(), spooled)
+        recorder.begin(runs_of(model, inputs)[0])
+        with attending(model, lambda call: recorder.attend(WRONG[wrong](call))):
+            model(**inputs)
+    layers = [found[0] for found in recorder.found.values()]
+    assert len(layers) == 2 and recorder.shape is None
+    for layer in layers:
+        assert "is not softmax" in layer.reason and layer.difference > 10 * layer.limit
+
+
+def test_the_model_is_what_it_was_after_an_exception():
+    model, inputs = small_model("bert"), small_inputs("bert")
+    model.train()
+    model.encoder.layer[0].eval()
+    state = state_of(model)
+
+    def fails(call: Call) -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), attending(model, fails):
+        model(**inputs)
+    with pytest.raises(ScenarioError, match="`heads` 4: layer 0"):
+        fb.capture(model, inputs, heads=[4])
+    assert state_of(model) == state
+    model.eval()
+    assert torch.equal(output_of(model, inputs), output_of(small_model("bert"), inputs))
+
+
+def test_capture_is_without_dropout_and_keeps_the_mode():
+    model, inputs = small_model("bert"), small_inputs("bert")
+    expected = fb.capture(model, inputs).query
+    model.train()
+    np.testing.assert_array_equal(fb.capture(model, inputs).query, expected)
+    assert model.training
+
+
+def test_items_of_a_batch_are_texts_and_padding_is_refused():
+    model, inputs = small_model("bert"), small_inputs("bert", batch=2)
+    captured = fb.capture(model, [inputs, inputs], layers=[0])
+    assert captured.text.tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
+    assert [text["name"] for text in captured.meta["texts"]] == ["input0.0", "input0.1", "input1.0", "input1.1"]
+    alone = fb.capture(model, {"input_ids": inputs["input_ids"][1:]}, layers=[0])
+    np.testing.assert_allclose(captured.query[4:8], alone.query, rtol=0, atol=1e-5)
+    mask = torch.ones(2, TOKENS, dtype=torch.int64)
+    mask[1, 20:] = 0
+    with pytest.raises(ModelError, match="padding hides keys"):
+        fb.capture(model, inputs | {"attention_mask": mask})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_files_hold_what_was_captured(dtype, tmp_path, monkeypatch):
+    monkeypatch.setattr(spool, "_PIECE", 1000)
+    captured = fb.capture(small_model("llama"), small_inputs("llama"), dtype=dtype)
+    full = fb.capture(small_model("llama"), small_inputs("llama"))
+    assert captured.meta["rounding"] <= {"float32": 0.0, "float16": 5e-3, "bfloat16": 5e-2}[dtype]
+    assert (captured.meta["rounding"] > 0) == (dtype != "float32")
+    captured.save(tmp_path / "a.safetensors")
+    found = importlib.import_module("safetensors.torch").load_file(tmp_path / "a.safetensors")
+    for name, array in {"q": full.query, "k": full.key, "v": full.value}.items():
+        assert torch.equal(found[name], torch.tensor(np.array(array)).to(getattr(torch, dtype)))
+    header = (tmp_path / "a.safetensors").read_bytes()
+    length = int.from_bytes(header[:8], "little")
+    assert json.loads(json.loads(header[8 : 8 + length])["__metadata__"]["meta"]) == captured.meta
+    if dtype == "bfloat16":
+        with pytest.raises(ScenarioError, match="have no bfloat16"):
+            captured.save(tmp_path / "a.npz")
+        return
+    captured.save(tmp_path / "a.npz")
+    with np.load(tmp_path / "a.npz") as archive:
+        np.testing.assert_array_equal(archive["k"], captured.key)
+        assert json.loads(str(archive["meta"])) == captured.meta
+        assert archive["layer"].tolist() == [0] * 4 + [1] * 4 and archive["head"].tolist() == [0, 1, 2, 3] * 2
+    first = (tmp_path / "a.npz").read_bytes()
+    captured.save(tmp_path / "a.npz")
+    assert (tmp_path / "a.npz").read_bytes() == first
+    for name in ("a.npz", "a.safetensors"):
+        assert [head.label for head in File(str(tmp_path / name)).heads(None, None)][:2] == ["L0H0", "L0H1"]
+
+
+def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
+    captured = fb.capture(small_model("bert"), small_inputs("bert"))
+    captured.save(tmp_path / "a.npz")
+    before = (tmp_path / "a.npz").read_bytes()
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np.lib.format, "write_array", full)
+    with pytest.raises(StoreError, match="No space left"):
+        captured.save(tmp_path / "a.npz")
+    assert [file.name for file in tmp_path.iterdir()] == ["a.npz"]
+    assert (tmp_path / "a.npz").read_bytes() == before
+
+
+def test_the_last_queries_on_the_keys_before_them():
+    model, inputs = small_model("llama"), small_inputs("llama")
+    full, last = fb.capture(model, inputs), fb.capture(model, inputs, last=5)
+    np.testing.assert_array_equal(last.query, full.query[:, -5:])
+    np.testing.assert_array_equal(last.key, full.key[:, :-5])
+    np.testing.assert_array_equal(last.value, full.value[:, :-5])
+    assert not last.causal and last.meta["last"] == 5
+    with pytest.raises(ScenarioError, match="`last` 24: there are 24 tokens"):
+        fb.capture(model, inputs, last=24)
+    with pytest.raises(ModelError, match="its mask is full: `last` is for causal layers"):
+        fb.capture(small_model("bert"), small_inputs("bert"), last=5)
+
+
+def test_sixteen_bits_that_cannot_hold_a_value_are_refused():
+    model = small_model("bert")
+    with torch.no_grad():
+        model.encoder.layer[0].attention.self.value.weight.mul_(1e6)
+    with pytest.raises(ModelError, match="has entries that float16 cannot hold"):
+        fb.capture(model, small_inputs("bert"), layers=[0], dtype="float16")
+    with pytest.raises(ScenarioError, match="`dtype` 'float8': allowed: float32"):
+        fb.capture(model, small_inputs("bert"), dtype="float8")
+
+
+def test_the_command_line_from_a_folder_to_a_sweep(tmp_path):
+    folder = small_folder(tmp_path / "model")
+    texts = [str(small_text(tmp_path / name, 30, start)) for name, start in (("one.txt", 3), ("two.txt", 4))]
+    small_text(tmp_path / "short.txt", 20)
+    code, out, err = run("capture", str(folder), "--text", *texts, "-L", "24", "--layers", "1", "--out", "h.npz")
+    assert (code, err) == (0, "")
+    assert "layer" in out and "1      encoder.layer.1.attention.self  4      full  0.25" in out
+    assert "h.npz: 8 heads, full, q (24, 16), k (24, 16), v (24, 16), float32" in out
+    assert out.endswith("next: favorbench sweep --inputs h.npz\n")
+    code, out, err = run("capture", str(folder), "--text", texts[0], "--text", "short.txt", "--json", "-q")
+    assert code == 0
+    found = json.loads(out)
+    assert [text["tokens"] for text in found["texts"]] == [20, 20] and found["file"] == "heads.npz"
+    code, out, _ = run("sweep", "--inputs", "heads.npz", "--maps", "positive", "-R", "4", "--trials", "1", "-q")
+    assert code == 0 and "16 heads of heads.npz" in out
+
+
+def test_a_function_brings_its_inputs(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "import torch\n"
+        "class Model(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)\n"
+        "def build():\n"
+        "    return Model(), torch.randn(1, 2, 6, 8, generator=torch.Generator().manual_seed(0))\n"
+        "def wrong():\n"
+        "    return Model()\n"
+    )
+    code, out, _ = run("capture", "mine:build", "--out", "h.safetensors")
+    assert code == 0 and "h.safetensors: 2 heads, causal, q (6, 8)" in out and "--causal" in out
+    assert "mine:wrong returned Model; it must return (model, inputs)" in refused("capture", "mine:wrong")
+    assert "leave --text and -L out" in refused("capture", "mine:build", "-L", "4")
+
+
+def test_bad_input_is_one_line(tmp_path):
+    folder = small_folder(tmp_path / "model")
+    text = str(small_text(tmp_path / "text.txt"))
+    (tmp_path / "short.txt").write_text("w7")
+    (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe")
+    model = str(folder)
+    assert f"{model} reads texts: give --text FILE" in refused("capture", model)
+    assert "cannot read text 'nope'" in refused("capture", model, "--text", "nope")
+    assert "bytes.txt: not a text in UTF-8" in refused("capture", model, "--text", "bytes.txt")
+    assert "short.txt: 1 token(s); attention needs two or more" in refused("capture", model, "--text", "short.txt")
+    assert f"-L 33: {model} reads at most 32 tokens" in refused("capture", model, "--text", text, "-L", "33")
+    assert "-L 1: attention needs two tokens" in refused("capture", model, "--text", text, "-L", "1")
+    assert "--layers 2: the model has layers 0 to 1" in refused("capture", model, "--text", text, "--layers", "2")
+    assert "--heads 4: layer 0 (encoder.layer.0" in refused("capture", model, "--text", text, "--heads", "4")
+    assert "--layers: 'x' given" in refused("capture", model, "--text", text, "--layers", "x")
+    assert "--out x.txt: allowed are files that end in .npz" in refused("capture", model, "--text", text, "-o", "x.txt")
+    assert not (tmp_path / "heads.npz").exists()
+
+
+def real(name: str) -> Any:
+    """A packaged model, or a skip where its package is not installed."""
+    pytest.importorskip("huggingface_hub")
+    if importlib.util.find_spec(PACKAGED[name].package.replace("-", "_")) is None:
+        pytest.skip(f"{PACKAGED[name].package} is not installed")
+    return load(name)
+
+
+@pytest.mark.slow
+def test_minilm_gives_the_heads_that_ship():
+    """scenarios/data has four of its heads on the same text, captured by other code."""
+    text = "/usr/share/common-licenses/CC0-1.0"
+    if not Path(text).exists():
+        pytest.skip("no CC0-1.0 here")
+    loaded = real("minilm")
+    with Spool() as spooled:
+        captured = record(loaded.model, text_runs(loaded, [text], 512), Choice(), of_loaded(loaded), spooled)
+    assert captured.query.shape == (72, 512, 32) and not captured.causal
+    worst = max(layer.difference / layer.limit for layer in captured.layers)
+    assert worst < 2 / ROUNDINGS
+    with np.load(SHIPPED["minilm"].path) as shipped:
+        for i, (layer, head) in enumerate(zip(shipped["layer"], shipped["head"], strict=True)):
+            j = int(np.flatnonzero((captured.layer == layer) & (captured.head == head))[0])
+            for name, array in {"q": captured.query, "k": captured.key, "v": captured.value}.items():
+                np.testing.assert_allclose(
+                    array[j], shipped[name][i], rtol=0, atol=2e-5 * np.abs(shipped[name][i]).max()
+                )
+
+
+@pytest.mark.slow
+def test_smollm2_is_causal_with_groups():
+    loaded = real("smollm2")
+    assert loaded.causal and loaded.limit == 8192
+    words = small_text(Path("text.txt"), 200)
+    with Spool() as spooled:
+        runs = text_runs(loaded, [words], 96)
+        captured = record(loaded.model, runs, Choice(layers=(0, 29)), of_loaded(loaded), spooled)
+    assert captured.query.shape == (18, 96, 64) and captured.causal
+    np.testing.assert_array_equal(captured.key[0], captured.key[2])
+    assert max(layer.difference / layer.limit for layer in captured.layers) < 2 / ROUNDINGS
