@@ -9,8 +9,6 @@
 A killed run leaves whole parts only. One writer at a time, held by a lock the operating system frees.
 """
 
-import hashlib
-import io
 import json
 import os
 import time
@@ -20,16 +18,16 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from favorbench.engine.columns import COLUMNS, ESTIMATOR, Row
 from favorbench.engine.lock import DirectoryLock
+from favorbench.engine.parts import parts_in, read_part, set_aside, write_part
 from favorbench.engine.plan import Plan
 from favorbench.engine.provenance import VERSION, provenance
 from favorbench.engine.scenario import NAMES_ONLY, Scenario
 from favorbench.errors import StoreError
-from favorbench.files import clear_errors, write_text, write_whole
+from favorbench.files import clear_errors, write_text
 
 FORMAT = 5  # of the manifest and of the parts
 
@@ -77,9 +75,9 @@ class Store:
         found: set[int] = set()
         with clear_errors(self.path):
             for part in _parts(self.path):
-                table = _read_part(part)
+                table = read_part(part, SCHEMA)
                 if table is None:
-                    part.rename(part.with_name(f"_damaged-{part.name}"))
+                    set_aside(part)
                     self.set_aside.append(part.name)
                 else:
                     found |= set(table["draw"].to_pylist())
@@ -94,9 +92,7 @@ class Store:
     def flush(self) -> None:
         """Write what is waiting as one part, whole or not at all. Raises StoreError, e.g. for a full disk."""
         if self._rows:
-            buffer = io.BytesIO()
-            pq.write_table(pa.Table.from_pylist(self._rows, schema=SCHEMA), buffer)
-            write_whole(self.path / "trials" / _part_name(buffer.getvalue()), buffer.getvalue())
+            write_part(self.path / "trials", self._rows, SCHEMA)
             self._rows = []
         self._flushed = time.monotonic()
 
@@ -207,7 +203,7 @@ def read_trials(path: Path) -> pd.DataFrame:
     manifest, tables = read_manifest(path), []
     with clear_errors(path):
         for part in _parts(path):
-            table = _read_part(part)
+            table = read_part(part, SCHEMA)
             if table is None:
                 raise StoreError(
                     f"{part} is damaged; run the same sweep again: it sets the part aside and recomputes it"
@@ -230,23 +226,7 @@ def _check_rows(path: Path, rows: pd.DataFrame, manifest: dict[str, Any]) -> Non
 
 
 def _parts(path: Path) -> list[Path]:
-    return sorted((path / "trials").glob("part-*.parquet"))
-
-
-def _part_name(data: bytes) -> str:
-    """A part is named by its contents: whatever is changed in it, or copied, no longer has the right name."""
-    return f"part-{hashlib.sha256(data).hexdigest()[:20]}.parquet"
-
-
-def _read_part(part: Path) -> pa.Table | None:
-    """The rows of a part; None if it is not what was written. Raises OSError if it may not be read."""
-    data = part.read_bytes()
-    if part.name != _part_name(data):
-        return None
-    table = pq.read_table(io.BytesIO(data))
-    if not table.schema.equals(SCHEMA):
-        raise StoreError(f"{part} has other columns than this version of favorbench writes; use another `out`")
-    return table
+    return parts_in(path / "trials")
 
 
 def find_runs(path: Path) -> list[Path]:
