@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from favorbench.methods import METHODS, Answer, Method, Question, get_method
     from favorbench.methods.attention import method_attention
     from favorbench.models.capture import capture
+    from favorbench.models.swap import swapped
     from favorbench.numerics.arrays import Features, half_squared_norm
     from favorbench.results.compare import compare
     from favorbench.results.results import Results, load
@@ -36,6 +37,7 @@ _HOMES = {
     "numerics.arrays": ("Features", "half_squared_norm"),
     "results.compare": ("compare",),
     "results.results": ("Results", "load"),
+    "models.swap": ("swapped",),
     "run": ("sweep",),
     "samplers": ("SAMPLERS", "Sampler", "get_sampler"),
     "studies.recommend.answer": ("Recommendation",),
@@ -61,5 +63,5 @@ __all__ = [
     "Question", "Recommendation", "Results", "Sample", "Sampler", "Scenario", "calibrate", "capture", "compare",
     "exact_attention", "exponential_target", "get_baseline", "get_map", "get_method", "get_sampler",
     "half_squared_norm", "kernel_estimate", "linear_attention", "load", "load_scenario", "method_attention",
-    "recommend", "sample_omega", "sweep",
+    "recommend", "sample_omega", "swapped", "sweep",
 ]  # fmt: skip

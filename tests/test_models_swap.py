@@ -1,0 +1,294 @@
+"""A model with its attention replaced: random small models of torch in float64, each built in a second."""
+
+import math
+
+import numpy as np
+import pytest
+
+import favorbench as fb
+from favorbench.errors import InputError, ModelError, ScenarioError
+from favorbench.models.replacements import ByMap, ByMethod, Exact, Heads, Removed, Replacement, exact_multiplications
+from favorbench.models.swap import swapped
+from favorbench.numerics.streams import stream
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers", minversion="5")
+
+LENGTH = 24
+TOLERANCE = 4 * np.finfo(float).eps ** 0.5  # of a result of a thousand operations in float64
+CLEAR = 1000 * TOLERANCE  # what a mistake changes, at least
+SHAPE = {
+    "vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+}  # fmt: skip
+
+
+def bert():
+    """An encoder: layer norms after attention, biases, no groups."""
+    return built(transformers.BertModel(transformers.BertConfig(**SHAPE)))
+
+
+def llama():
+    """A causal language model with rotary positions and two query heads for each key head."""
+    return built(transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPE, num_key_value_heads=2)))
+
+
+def built(model):
+    """In float64, with weights that are large enough for attention to be far from uniform."""
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator))
+    return model.double().eval()
+
+
+@pytest.fixture(scope="module", params=[bert, llama], ids=["bert", "llama"])
+def model(request):
+    return request.param()
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    return torch.randint(0, 40, (1, LENGTH), generator=torch.Generator().manual_seed(7))
+
+
+def hidden(model, tokens, **more):
+    with torch.no_grad():
+        return model(tokens, output_hidden_states=True, use_cache=False, **more).hidden_states[-1]
+
+
+def difference(a, b):
+    return float((a - b).norm() / b.norm())
+
+
+class Uncausal(Replacement):
+    """A mistake: exact attention that forgets the causal mask."""
+
+    label = "uncausal"
+
+    def outputs(self, heads, seed, names, layer):
+        return Exact().outputs(heads._replace(causal=False), seed, names, layer)
+
+
+def test_exact_attention_in_its_place_changes_nothing_but_rounding(model, tokens):
+    """And in bfloat16 it does: the bound is one that could fail."""
+    own = hidden(model, tokens)
+    with swapped(model, method="exact") as record:
+        assert difference(hidden(model, tokens), own) < TOLERANCE
+    assert record.replaced == 2 and not record.left
+    with swapped(model, method="exact", dtype="bfloat16"):
+        assert 1e-4 < difference(hidden(model, tokens), own) < 0.5
+    assert torch.equal(hidden(model, tokens), own)
+
+
+def test_a_forgotten_mask_is_seen(tokens):
+    model = llama()
+    with swapped(model, method=Uncausal()):
+        assert difference(hidden(model, tokens), hidden(llama(), tokens)) > CLEAR
+
+
+def test_uniform_attention_is_the_mean_of_the_values(model, tokens):
+    """The other way: values are read where they are made, and their mean is given to what projects them."""
+    made = {}
+
+    def project(index):
+        def before(module, given):
+            value = made[index]
+            if isinstance(model, transformers.BertModel):
+                return (value.mean(dim=1, keepdim=True).expand_as(value),)
+            value = value.unflatten(-1, (2, 8)).repeat_interleave(2, dim=-2).flatten(-2)
+            counts = torch.arange(1, LENGTH + 1, dtype=value.dtype)[:, None]
+            return (value.cumsum(dim=1) / counts,)
+
+        return before
+
+    hooks = []
+    for index in range(2):
+        if isinstance(model, transformers.BertModel):
+            layer = model.encoder.layer[index].attention
+            value, projection = layer.self.value, layer.output.dense
+        else:
+            layer = model.model.layers[index].self_attn
+            value, projection = layer.v_proj, layer.o_proj
+        hooks.append(value.register_forward_hook(lambda m, i, output, index=index: made.__setitem__(index, output)))
+        hooks.append(projection.register_forward_pre_hook(project(index)))
+    expected = hidden(model, tokens)
+    for hook in hooks:
+        hook.remove()
+    with swapped(model, method="uniform"):
+        assert difference(hidden(model, tokens), expected) < TOLERANCE
+    assert difference(hidden(model, tokens), expected) > CLEAR
+
+
+def test_removed_attention_is_a_projection_that_is_given_zeros(model, tokens):
+    modules = [m for name, m in model.named_modules() if name.endswith(("attention.output.dense", "o_proj"))]
+    hooks = [m.register_forward_pre_hook(lambda m, given: (torch.zeros_like(given[0]),)) for m in modules]
+    expected = hidden(model, tokens)
+    for hook in hooks:
+        hook.remove()
+    with swapped(model, method=Removed()):
+        assert torch.equal(hidden(model, tokens), expected)
+
+
+@pytest.mark.parametrize("method", ["clusters", "sampled-keys", "window(8):clusters"])
+def test_a_method_with_a_centre_for_each_key_is_the_model(model, tokens, method):
+    """And with half as many it is not."""
+    own = hidden(model, tokens)
+    with swapped(model, method=method, size=LENGTH):
+        assert difference(hidden(model, tokens), own) < TOLERANCE
+    if isinstance(model, transformers.BertModel):  # a causal chunk of 128 is exact whatever the size
+        with swapped(model, method=method, size=LENGTH // 2):
+            assert difference(hidden(model, tokens), own) > TOLERANCE
+
+
+@pytest.mark.parametrize("method", ["sinks(4):window(16):multipole(lloyd=2)", "clusters", "sampled-keys", None])
+def test_the_future_plays_no_part(method):
+    """Of 300 tokens, more than two chunks, the last 20 are others; None: a map."""
+    shape = {**SHAPE, "max_position_embeddings": 300}
+    model = built(transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape, num_key_value_heads=2)))
+    tokens = torch.randint(0, 40, (1, 300), generator=torch.Generator().manual_seed(8))
+    others = tokens.clone()
+    others[0, 280:] = (others[0, 280:] + 1) % 40
+
+    def change(what):
+        outputs = []
+        for given in (tokens, others):
+            with swapped(model, "positive" if what is None else None, what, num_projections=16, size=32):
+                outputs.append(hidden(model, given))
+        return difference(outputs[0][:, :280], outputs[1][:, :280])
+
+    assert change(method) < TOLERANCE
+    assert change(Uncausal()) > CLEAR
+
+
+def test_a_map_is_linear_attention_of_what_the_model_has(tokens):
+    """One layer, one head at a time, by hand: omega of the stream's name, the scaling folded in."""
+    model, found = llama(), {}
+
+    class Seen(Replacement):
+        label = "seen"
+
+        def outputs(self, heads, seed, names, layer):
+            found[layer] = heads, ByMap(fb.get_map("positive"), "iid", 16).outputs(heads, seed, names, layer)
+            return found[layer][1]
+
+    with swapped(model, method=Seen(), layers=[1], seed=3, draw=2):
+        hidden(model, tokens)
+    ((layer, (heads, output)),) = found.items()
+    assert layer == 1 and heads.shape == (LENGTH, LENGTH, 8, 8, True)
+    omega = fb.sample_omega("iid", 16, 8, stream(3, "model", "omega", 2, "layer", 1))
+    for head in range(4):
+        query, key, value = (array[0, head].numpy() for array in heads[:3])
+        expected = fb.linear_attention(query, key, value, omega, causal=True)
+        np.testing.assert_allclose(output[0, head].numpy(), expected, rtol=TOLERANCE, atol=TOLERANCE)
+    exact = fb.exact_attention(*(array[0].numpy() for array in heads[:3]), causal=True)
+    own = Exact().outputs(heads, 0, (), 0)[0].numpy()
+    np.testing.assert_allclose(own, exact, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_what_is_drawn_is_drawn_as_often_as_is_asked(model, tokens):
+    def twice(redraw):
+        with swapped(model, "positive", num_projections=8, redraw=redraw):
+            return hidden(model, tokens), hidden(model, tokens)
+
+    for redraw, same in (("layer", True), ("model", True), ("call", False)):
+        first, second = twice(redraw)
+        assert torch.equal(first, second) is same
+    names = []
+
+    class Names(Removed):
+        def outputs(self, heads, seed, names_, layer):
+            names.append(tuple(names_))
+            return Removed.outputs(self, heads, seed, names_, layer)
+
+    for redraw in ("model", "layer", "call"):
+        with swapped(model, method=Names(), redraw=redraw):
+            hidden(model, tokens), hidden(model, tokens)
+    assert [len(set(names[i : i + 4])) for i in (0, 4, 8)] == [1, 2, 4]
+
+
+def test_only_the_layers_and_heads_that_are_asked_for(model, tokens):
+    """Replaced one by one, heads of the last layer add up to all of them: what projects them is linear."""
+    own = hidden(model, tokens)
+    with swapped(model, method="uniform", layers=[0, 1]):
+        both = hidden(model, tokens)
+    with swapped(model, method="uniform", heads=range(4)):
+        assert torch.equal(hidden(model, tokens), both)
+    with swapped(model, method="uniform", heads=[]):
+        assert torch.equal(hidden(model, tokens), own)
+    with swapped(model, method="uniform", layers=[1]) as record:
+        one = hidden(model, tokens)
+    assert record.replaced == 1 and difference(one, both) > CLEAR
+
+
+def test_padding_is_no_key(tokens):
+    """The text alone, and in a batch with a longer one: what is drawn does not depend on the batch either."""
+    model = bert()
+    short = tokens[:, :16]
+    batch = torch.cat([tokens, torch.cat([short, torch.zeros(1, LENGTH - 16, dtype=torch.long)], dim=1)])
+    mask = torch.ones_like(batch)
+    mask[1, 16:] = 0
+    for asked in ({"method": "clusters", "size": 6}, {"map": "positive"}, {"method": "nystrom", "size": 4}):
+        with swapped(model, **asked):
+            alone, together = hidden(model, short), hidden(model, batch, attention_mask=mask)
+            unmasked = hidden(model, batch[1:])
+        assert difference(together[1, :16], alone[0]) < TOLERANCE
+        assert difference(unmasked[0, :16], alone[0]) > CLEAR
+
+
+def test_a_swap_that_does_nothing_is_an_error(model, tokens):
+    with pytest.raises(ModelError, match="no attention call came by"):  # noqa: SIM117
+        with swapped(model, method="uniform"):
+            pass
+    with pytest.raises(InputError, match=r"`layers` 7: not in this model; it has 2, 0 to 1"):  # noqa: SIM117
+        with swapped(model, method="uniform", layers=[0, 7]):
+            hidden(model, tokens)
+
+
+def test_layers_that_are_no_softmax_of_q_and_k_are_left_alone_and_named(tokens):
+    config = transformers.MistralConfig(**SHAPE, num_key_value_heads=2, sliding_window=8)
+    model = built(transformers.MistralForCausalLM(config))
+    own = hidden(model, tokens)
+    with pytest.raises(InputError, match=r"no attention was replaced by clusters: model\.layers\.0\.self_attn: its"):  # noqa: SIM117
+        with swapped(model, method="clusters", size=4) as record:
+            assert difference(hidden(model, tokens), own) < TOLERANCE
+    assert set(record.left.values()) == {"its mask is 'window'"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({}, "give `map` or `method`"),
+        ({"map": "positive", "method": "clusters"}, "give `map` or `method`"),
+        ({"map": "positve"}, "did you mean 'positive'"),
+        ({"method": "cluster"}, "did you mean 'clusters'"),
+        ({"method": "exact", "dtype": "bfloat"}, "did you mean 'bfloat16'"),
+        ({"method": "clusters", "dtype": "bfloat16"}, "`dtype` is the precision of exact attention"),
+        ({"map": "positive", "redraw": "calls"}, "did you mean 'call'"),
+        ({"map": "positive", "sampler": "ortogonal"}, "did you mean 'orthogonal'"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(model, asked, said):
+    with pytest.raises(ScenarioError, match=said):  # noqa: SIM117
+        with swapped(model, **asked):
+            pass
+
+
+def test_what_cannot_be_causal_is_refused(tokens):
+    model = llama()
+    for asked in ({"map": "centre:positive"}, {"method": "nystrom", "size": 4}):
+        with pytest.raises((InputError, ScenarioError), match="uses the whole sequence and cannot be causal"):  # noqa: SIM117
+            with swapped(model, **asked):
+                hidden(model, tokens)
+
+
+def test_costs_are_those_of_the_estimators():
+    shape = Heads(*(torch.zeros(1, 2, n, d) for n, d in ((10, 4), (10, 4), (10, 6))), True).shape
+    assert exact_multiplications(shape) == 55 * 10
+    assert exact_multiplications(shape._replace(causal=False)) == 100 * 10
+    assert Removed().multiplications(shape) == 0
+    clusters = ByMethod(fb.get_method("clusters"), 3)
+    assert clusters.multiplications(shape._replace(causal=False)) == 10 * 3 * 4 + 10 * 3 * 10
+    positive = ByMap(fb.get_map("positive"), "iid", 5)
+    assert positive.multiplications(shape._replace(causal=False)) == 20 * 5 * (4 + 6)
+    assert math.isclose(ByMethod(fb.get_baseline("uniform"), 1).multiplications(shape), 0)
