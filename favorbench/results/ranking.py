@@ -12,7 +12,7 @@ from favorbench.engine.columns import CELL, describe_cell
 from favorbench.formats import format_value
 from favorbench.metrics import METRICS
 from favorbench.results.results import Results
-from favorbench.results.summary import at_largest, estimator_name, marked_name
+from favorbench.results.summary import at_largest, by_cell, estimator_name, marked_name
 from favorbench.results.tables import rounding_level
 from favorbench.statistics import LEVEL, fewest_draws, holm, interval_name, median_interval, sign_test
 
@@ -57,11 +57,8 @@ class Ranking(NamedTuple):
 
 def rankings(results: Results, metric: str = "mse") -> list[Ranking]:
     """A ranking for every cell: medians, and sign tests of all pairs on the same draws, Holm over the cell."""
-    found = []
-    for _, cell in results.summary.groupby(list(CELL), sort=False, dropna=False):
-        trials = results.trials.merge(cell[list(CELL)].drop_duplicates(), on=list(CELL))
-        found.append(_ranking(trials, at_largest(cell), metric))
-    return found
+    trials = by_cell(results.trials)
+    return [_ranking(trials[key], at_largest(cell), metric) for key, cell in by_cell(results.summary).items()]
 
 
 def _ranking(trials: pd.DataFrame, chosen: pd.DataFrame, metric: str) -> Ranking:

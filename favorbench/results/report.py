@@ -4,7 +4,7 @@ import math
 
 import pandas as pd
 
-from favorbench.engine.columns import CELL, describe_cell
+from favorbench.engine.columns import describe_cell
 from favorbench.files import write_text
 from favorbench.formats import printable
 from favorbench.metrics import METRICS
@@ -12,7 +12,7 @@ from favorbench.results import head_ranking, heads
 from favorbench.results.ranking import legend as ranking_legend
 from favorbench.results.ranking import rankings, shown
 from favorbench.results.results import Results
-from favorbench.results.summary import compared, estimator_name, is_oracle, rows_of
+from favorbench.results.summary import by_cell, compared, estimator_name, is_oracle, rows_of
 from favorbench.results.tables import (
     at_size,
     cell_tables,
@@ -84,11 +84,11 @@ def run_sentences(results: Results) -> list[str]:
 
 def cell_sentences(results: Results) -> list[str]:
     """For each cell: the first to beat uniform attention, the least error, what random keys and samplers are worth."""
-    found = []
-    for _, cell in results.summary.groupby(list(CELL), sort=False, dropna=False):
-        trials = results.trials.merge(cell[list(CELL)].drop_duplicates(), on=list(CELL))
-        found.append(_cell_sentence(trials, cell, results.scenario.budget, size_axis(results)))
-    return found
+    trials, axis = by_cell(results.trials), size_axis(results)
+    return [
+        _cell_sentence(trials[key], cell, results.scenario.budget, axis)
+        for key, cell in by_cell(results.summary).items()
+    ]
 
 
 def _cell_sentence(trials: pd.DataFrame, cell: pd.DataFrame, budget: str, axis: str) -> str:

@@ -51,18 +51,30 @@ def _summarise(trials: pd.DataFrame) -> pd.DataFrame:
     found = {"median": values.median(), "q10": values.quantile(0.1), "q90": values.quantile(0.9), "mean": values.mean()}
     for metric, (stat, frame) in itertools.product(METRICS, found.items()):
         columns[f"{metric}_{stat}"] = frame[metric]
-    columns["mse_low"] = groups["mse"].agg(lambda x: median_interval(x.to_numpy()).low)
-    columns["mse_high"] = groups["mse"].agg(lambda x: median_interval(x.to_numpy()).high)
-    columns["sign_test"] = groups["skill"].agg(lambda x: sign_test(x.to_numpy()))
     summary = pd.DataFrame(columns).reset_index()
+    of_group = groups.ngroup().to_numpy()
+    intervals = [median_interval(values) for values in _split(trials["mse"], of_group)]
+    summary["mse_low"], summary["mse_high"] = ([one[i] for one in intervals] for i in (0, 1))
+    summary["sign_test"] = [sign_test(values) for values in _split(trials["skill"], of_group)]
     summary["versus_uniform"] = _versus_uniform(summary)
     return summary.drop(columns="sign_test")
+
+
+def _split(values: pd.Series, of_group: np.ndarray) -> list[np.ndarray]:
+    """The values of each group: as arrays, for a Series of each would take longer than the sweep."""
+    order = np.argsort(of_group, kind="stable")
+    return np.split(values.to_numpy()[order], np.cumsum(np.bincount(of_group))[:-1])
+
+
+def by_cell(frame: pd.DataFrame) -> dict[tuple[object, ...], pd.DataFrame]:
+    """The rows of each cell, in one pass over all: a search for each takes cells times rows."""
+    return {key: rows for key, rows in frame.groupby(list(CELL), sort=False)}
 
 
 def _versus_uniform(summary: pd.DataFrame) -> pd.Series:
     verdicts = pd.Series("-", index=summary.index)
     judged = summary["map"] != "uniform"
-    for _, cell in summary[judged].groupby(list(CELL), sort=False, dropna=False):
+    for cell in by_cell(summary[judged]).values():
         for index, p in zip(cell.index, holm(cell["sign_test"].tolist()), strict=True):
             verdicts[index] = verdict(p, -float(cell["skill_median"][index]))
     return verdicts

@@ -13,7 +13,7 @@ from favorbench.formats import ALIASES, HEADINGS, format_value
 from favorbench.metrics import METRICS
 from favorbench.registry import nearest
 from favorbench.results.results import Results
-from favorbench.results.summary import STATS, is_oracle
+from favorbench.results.summary import STATS, by_cell, is_oracle
 
 SIZES = ("num_projections", "num_features", "budget")
 
@@ -60,7 +60,7 @@ def _grouped(trials: pd.DataFrame, by: Sequence[str]) -> Any:
 
 def _statistic(trials: pd.DataFrame, by: Sequence[str], metric: str, stat: str) -> pd.Series:
     with np.errstate(all="ignore"):  # of infinite errors
-        return _grouped(trials, by)[metric].agg(STATS[stat])
+        return STATS[stat](_grouped(trials, by)[metric])
 
 
 def _worse(trials: pd.DataFrame, table: pd.DataFrame, by: Sequence[str], metric: str, stat: str) -> pd.Series | bool:
@@ -147,7 +147,7 @@ def rounding_level(trials: pd.DataFrame, metric: str) -> float:
 def cell_tables(results: Results, metric: str = "mse", stat: str = "median") -> list[Table]:
     """One table for each cell: map x sampler in rows, R in columns."""
     axis, tables = size_axis(results), []
-    for _, trials in results.trials.groupby(list(CELL), sort=False, dropna=False):
+    for trials in by_cell(results.trials).values():
         table = pivoted(results._replace(trials=trials), ["map", "sampler", axis], metric, stat)
         tables.append(table._replace(title=f"{metric}, {describe_cell(trials.iloc[0])}"))
     return tables
@@ -245,17 +245,17 @@ def legend(results: Results) -> str:
     scenario, trials = results.scenario, results.trials
     mean = "the mean of V up to the query" if scenario.causal else "the mean of V"
     text = f"{what_r_means(results)} * worse than uniform attention ({mean})."
-    if "best-rank" in scenario.baselines and "best-rank" not in set(trials["map"]):
+    if "best-rank" in scenario.baselines and not (trials["map"] == "best-rank").any():
         text += " best-rank: not computed, it needs every query row and an attention matrix of at most 2048 x 2048."
     return " ".join(filter(None, [text, what_oracles_are(results), *shortened_inputs(results)]))
 
 
 def _exact_costs(results: Results) -> str:
     """n l (d + d_v) multiplications, of a map of R features (n + l) R (d + d_v); causal, it depends on the program."""
-    shapes = set(results.trials[["query_len", "seq_len"]].itertuples(index=False, name=None))
+    shapes = results.trials[["query_len", "seq_len"]].drop_duplicates()
     if len(shapes) > 1 or results.scenario.causal:
         return ""
-    ((n, length),) = shapes
+    n, length = shapes.iloc[0]
     return f"; exact attention would need a budget of {n * length / (n + length):.0f}"
 
 
@@ -266,7 +266,7 @@ def what_oracles_are(results: Results) -> str:
 
 def bounds_in_words(results: Results) -> str:
     """Which of the estimators are bounds, and why."""
-    names = [name for name in dict.fromkeys(results.trials["map"]) if is_oracle(name)]
+    names = [name for name in results.trials["map"].unique() if is_oracle(name)]
     if not names:
         return ""
     subject = f"{names[0]} looks" if len(names) == 1 else f"{', '.join(names)} look"
@@ -289,7 +289,7 @@ def what_r_means(results: Results) -> str:
             f"Compared at equal cost: a budget of {largest} are the multiplications of linear attention with {largest} "
             f"features, and each estimator is as large as they allow{_exact_costs(results)}."
         )
-    measured = dict.fromkeys(results.trials.loc[results.trials["kind"] == "map", "map"])
+    measured = results.trials.loc[results.trials["kind"] == "map", "map"].unique()
     counts: Any = results.manifest["num_features"]
     by_count: dict[str, list[str]] = {}
     for name in measured:
