@@ -68,7 +68,7 @@ def _split(values: pd.Series, of_group: np.ndarray) -> list[np.ndarray]:
 
 def by_cell(frame: pd.DataFrame) -> dict[tuple[object, ...], pd.DataFrame]:
     """The rows of each cell, in one pass over all: a search for each takes cells times rows."""
-    return {key: rows for key, rows in frame.groupby(list(CELL), sort=False)}
+    return dict(iter(frame.groupby(list(CELL), sort=False)))
 
 
 def _versus_uniform(summary: pd.DataFrame) -> pd.Series:
