@@ -23,8 +23,6 @@ DIM, VALUES, LENGTH, LONG = 6, 3, 48, 400
 SIZES = (1, 5, 16)
 #: Of which half are as many keys as a cell has, of all that precede the last chunk.
 LARGER = 40
-#: Three blocks of queries whose windows are taken together.
-BLOCKS = 150
 #: Of queries and keys: weights spread over all keys, and on few of them.
 SCALES = (0.5, 4.0)
 #: Logits of thousands, of which some are hundreds above those of the centroid of their cell.
@@ -65,8 +63,11 @@ def of_method(method: Method, seed: int) -> Iterator[Measurement]:
         if method.unbiased:
             yield _unbiased(method, seed)
     if is_defined(method):
-        questions = [*_questions(method, seed), _question(seed, SCALES[0], BLOCKS)]
-        questions += [] if "order=2" in label(method) else [_question(seed, FAR)]
+        # blocks of queries whose windows are taken together, and enough pairs of keys that each choice can be seen
+        questions = [*_questions(method, seed), _question(seed, SCALES[0], LONG)]
+        questions += [_fewer(question) for question in questions[:1] if not method.oracle]
+        far = not any(part in label(method) for part in ("order=2", ":lara"))  # whose estimates of a key may be e^1000
+        questions += [_question(seed, FAR)] if far else []
         yield _worst(method, "the weights that it defines", [_apart(method, q, seed) for q in questions])
     if isinstance(method, Clusters) and method.order == 1:
         ratios = [_above_exact(method, question, seed) for question in _questions(method, seed, causal=False)]
@@ -88,6 +89,12 @@ def _question(seed: int, scale: float, length: int = LENGTH, causal: bool = Fals
     value = rng.standard_normal((length, VALUES)) + key[:, :VALUES] / scale
     factor = DIM**-0.25
     return Question(query * factor, key * factor, value, np.arange(length), causal)
+
+
+def _fewer(question: Question) -> Question:
+    """Of the last two thirds of the tokens, every second one asks."""
+    asked = np.arange(len(question.query) // 3, len(question.query), 2)
+    return question._replace(query=question.query[asked], positions=asked)
 
 
 def _questions(method: Method, seed: int, causal: bool = True) -> Iterator[Question]:

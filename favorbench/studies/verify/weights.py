@@ -1,5 +1,6 @@
 """The weights of methods on every key, a second time: dense, from the draws that the method makes, without its sums."""
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -9,8 +10,10 @@ import numpy as np
 from favorbench.attention.causal import CHUNK
 from favorbench.methods import Method, Question, SampledKeys
 from favorbench.methods.clusters import Centred, Clusters
+from favorbench.methods.eva import Eva
 from favorbench.methods.multipole import Multipole
 from favorbench.methods.prefixes import Prefix, Sinks, Top, Window
+from favorbench.studies.verify.drawn import LOG_WEIGHTS, eva_block, eva_chunk, eva_edges
 
 
 class Weights(NamedTuple):
@@ -28,10 +31,13 @@ class Weights(NamedTuple):
 
 
 def is_defined(method: Method) -> bool:
-    """Whether there is a definition here: of cells of random centres, of sampled keys, and of these with exact keys."""
+    """Whether there is a definition: of cells of random centres, of sampled keys, of what ``drawn`` has, and of these
+    with exact keys."""
     if isinstance(method, Prefix):
         return isinstance(method.wrapped, Method) and is_defined(method.wrapped)
-    return isinstance(method, SampledKeys) or (isinstance(method, Clusters | Multipole) and method.points == "random")
+    if isinstance(method, SampledKeys) or type(method) in LOG_WEIGHTS:
+        return True
+    return isinstance(method, Clusters | Multipole) and method.points == "random"
 
 
 def weights_of(method: Method, question: Question, size: int, rng: np.random.Generator) -> Weights:
@@ -41,6 +47,9 @@ def weights_of(method: Method, question: Question, size: int, rng: np.random.Gen
 
 def _whole(method: Method, question: Question, size: int, rng: np.random.Generator) -> Weights:
     query, key, value, positions = question[:4]
+    if type(method) in LOG_WEIGHTS:
+        log = LOG_WEIGHTS[type(method)](method, question, size, rng)
+        return Weights(log, log)
     if not isinstance(method, Prefix):
         ((_, weights),) = _grown(method, query, key, value, size, rng, [len(key)])
         return weights
@@ -68,6 +77,7 @@ def _causal(method: Method, question: Question, size: int, rng: np.random.Genera
     while isinstance(inside, Prefix):
         first, last = first + getattr(inside, "n", 0), max(last, getattr(inside, "w", 1))
         inside = inside.inner
+    last = max(last, eva_block(inside, size)) if isinstance(inside, Eva) else last
     assert positions is not None
     ends = [max(first, start + 1 - last) for start in range(0, len(key), CHUNK)]
     stops = sorted({end - first for end in ends if end > first})
@@ -97,6 +107,9 @@ def _grown(
                 log = query @ key[:stop].T + np.log(times)
             yield stop, Weights(log, log)
         return
+    if isinstance(method, Eva):
+        yield from _eva_grown(method, query, key, size, rng, stops)
+        return
     assert isinstance(method, Centred)
     share = min(round(method.exact * size), size - 1) if isinstance(method, Multipole) else 0
     count = size - share
@@ -112,6 +125,19 @@ def _grown(
         elif method.second_order:
             log = log + 0.5 * query**2 @ variance[cell].T
         yield stop, Weights(log, log)
+
+
+def _eva_grown(
+    method: Eva, query: np.ndarray, key: np.ndarray, size: int, rng: np.random.Generator, stops: Sequence[int]
+) -> Iterator[tuple[int, Weights]]:
+    """Chunks as far as they are there, from proposals that know the keys only."""
+    edges = eva_edges(method, len(key), size)
+    noise = rng.standard_normal((len(edges) - 1, key.shape[-1])) if method.form == "drawn" else np.zeros(len(edges) - 1)
+    for stop in stops:
+        parts = [key[start : min(end, stop)] for start, end in itertools.pairwise(edges) if start < stop]
+        proposals = [own + np.mean(part, axis=0) for own, part in zip(noise, parts, strict=False)]
+        log = [eva_chunk(query, part, at, True) for part, at in zip(parts, proposals, strict=True)]
+        yield stop, Weights(*[np.concatenate(log, axis=1)] * 2)
 
 
 def _times_drawn(
