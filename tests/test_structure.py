@@ -28,7 +28,7 @@ ORDER = [
     "errors", "formats", "parameters", "progress", "papers", "files", "statistics", "style", "numerics", "users",
     "registry", "kernels", "samplers",
     "maps", "attention", "inputs", "metrics", "methods", "baselines", "engine", "results", "run", "models",
-    "studies", "catalogue", "console", "cli", "__init__", "__main__",
+    "studies", "catalogue", "console", "cli", "pytest_plugin", "__init__", "__main__",
 ]  # fmt: skip
 
 

@@ -1,0 +1,112 @@
+"""For other people's test-suites: the fixture ``attention_error``. Nothing heavy is imported before it is used."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from favorbench.studies.function_errors import AttentionFunction, FunctionError, InputSource
+    from favorbench.studies.stored_errors import Checked
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """--favorbench-update."""
+    parser.getgroup("favorbench").addoption(
+        "--favorbench-update", action="store_true", help="store the errors of attention functions anew; never on CI"
+    )
+
+
+@pytest.fixture
+def attention_error(request: pytest.FixtureRequest) -> "AttentionErrors":
+    """The error of an attention function: ``attention_error(fn)`` measures, ``attention_error.check(fn)`` compares."""
+    name = re.sub(r"[^\w.-]+", "-", request.node.name).strip("-")[:80]
+    return AttentionErrors(request.path.with_suffix(""), name, bool(request.config.getoption("--favorbench-update")))
+
+
+class AttentionErrors:
+    """What the fixture ``attention_error`` gives. folder: of stored errors, named like the test file."""
+
+    def __init__(self, folder: Path, name: str, update: bool) -> None:
+        self.folder, self.name, self.update = folder, name, update
+
+    def __call__(
+        self,
+        function: "AttentionFunction",
+        inputs: "InputSource" = "minilm",
+        metric: str = "relative_error",
+        draws: int = 15,
+        size: int = 64,
+        seed: int = 0,
+    ) -> "FunctionError":
+        """The error of a function f(q, k, v) or f(q, k, v, size, rng): ``value``, and its interval ``low``, ``high``.
+
+        inputs: "minilm", "gaussian", a path to .npz or .safetensors, or arrays (q, k, v), (L, d) or (heads, L, d). The
+        value is the median over draws of the mean error over heads. See ``studies.function_errors.function_error``.
+        """
+        from favorbench.studies.function_errors import function_error
+
+        return function_error(function, inputs, metric, draws, size, seed)
+
+    def check(
+        self,
+        function: "AttentionFunction | Mapping[str, AttentionFunction]",
+        name: str | None = None,
+        inputs: "InputSource" = "minilm",
+        metric: str = "relative_error",
+        draws: int = 15,
+        size: int = 64,
+        seed: int = 0,
+        factor: float = 1.0,
+        alpha: float = 1e-3,
+    ) -> "list[Checked]":
+        """Fail where a function, or one of several by name, has become worse than the errors stored for it.
+
+        They are in NAME.json (by default the test's name) in a folder beside the test file and named like it;
+        ``pytest --favorbench-update`` writes them, and never where ``CI`` is set. Where nothing is random, errors may
+        change by rounding, or by ``factor``; else a sign test over the draws decides, Holm over all heads and
+        functions. The probability that a function which has not changed fails is at most ``alpha`` / 2, over the draws
+        of both; with an ``rng`` parameter the draws are the same, and it is 0 on one machine. Infinite and NaN errors
+        count as infinite.
+        """
+        from favorbench.errors import ScenarioError, StoreError
+        from favorbench.studies import stored_errors
+
+        __tracebackhide__ = True
+        name = self.name if name is None else name
+        if not re.fullmatch(r"[\w.-]{1,80}", name):
+            raise ScenarioError(f"name: {name!r} given, allowed: letters, digits, '_', '.' and '-', at most 80")
+        path = self.folder / f"{name}.json"
+        asked = stored_errors.question(inputs, metric, draws, size, seed)
+        before: dict[str, Any] = {}
+        try:
+            stored, before = (asked, {}) if self.update else stored_errors.read(path)
+            problem = stored_errors.differences(stored, asked)
+            if problem:
+                problem = f"{path} answers another question: {problem}; {_how_to_update()}"
+            elif self.update:
+                stored_errors.write(path, asked, stored_errors.measured(function, inputs, asked), alpha)
+                return []
+        except StoreError as error:
+            problem = str(error)
+        if problem:
+            pytest.fail(f"attention_error: {problem}", pytrace=False)
+        now = stored_errors.measured(function, inputs, asked)
+        found = stored_errors.compared(before, now, metric, factor, alpha)
+        lines = [row.line(metric) for row in found if row.change.verdict == "worse"]
+        lines += [f"x {row}: nothing is stored for it" for row in now if row not in before]
+        lines += [f"x {row}: stored, and not measured any more" for row in before if row not in now]
+        if lines:
+            rule = f"{draws} draws, sign test, Holm over {len(found)} rows: false alarms at most {alpha / 2:g}."
+            head = f"attention_error: {path.name}, new against stored errors"
+            pytest.fail("\n".join([head, *lines, f"{rule} If it is meant, {_how_to_update()}"]), pytrace=False)
+        return found
+
+
+def _how_to_update() -> str:
+    return "run pytest --favorbench-update and commit what it writes"

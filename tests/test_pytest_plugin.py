@@ -1,0 +1,178 @@
+"""The fixture in a test-suite of somebody else: what it says, stores and refuses, and what it costs if unused."""
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from favorbench.errors import EstimatorError, InputError, ScenarioError
+from favorbench.studies.function_errors import function_error
+from tests.conftest import REPOSITORY
+
+pytest_plugins = ["pytester"]
+
+#: Ours, whether or not it is installed; and not Hypothesis, which would be imported anew in every run.
+PLUGINS = ("-p", "favorbench.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+
+FUNCTIONS = """
+import numpy as np
+
+q, k, v = np.random.default_rng(0).normal(size=(3, 2, 40, 8))
+inputs = (q, k, v)
+
+def exact(q, k, v):
+    a = np.exp(q @ k.T / np.sqrt(q.shape[-1]))
+    return a @ v / a.sum(-1, keepdims=True)
+
+def mean(q, k, v):
+    return np.tile(v.mean(0), (len(q), 1))
+
+def sampled(query, key, value, size, rng):
+    chosen = rng.choice(len(key), size, replace=False)
+    return exact(query, key[chosen], value[chosen])
+
+own = np.random.default_rng()
+
+def unseeded(q, k, v):
+    return sampled(q, k, v, 8, own)
+"""
+
+SUITE = """
+from functions import *
+
+def test_mean(attention_error):
+    attention_error.check({mean}, "mean", inputs)
+
+def test_sampled(attention_error):
+    attention_error.check({sampled}, inputs=inputs, size=8)
+"""
+
+
+@pytest.fixture
+def suite(pytester, monkeypatch):
+    """Runs a suite as somebody would: (passed, failed) and the output."""
+    monkeypatch.delenv("CI", raising=False)
+    pytester.makepyfile(functions=FUNCTIONS)
+
+    def run(*arguments, text=SUITE, mean="mean", sampled="sampled"):
+        for cache in Path().rglob("*.pyc"):
+            cache.unlink()  # the same second, the same size: Python would not see a change
+        pytester.makepyfile(test_theirs=text.format(mean=mean, sampled=sampled))
+        done = pytester.runpytest_inprocess(*PLUGINS, *arguments)
+        counts = done.parseoutcomes()
+        return counts.get("passed", 0), counts.get("failed", 0), done.stdout.str()
+
+    return run
+
+
+def test_errors_are_stored_compared_and_found_worse(suite, monkeypatch):
+    passed, failed, out = suite()
+    assert (passed, failed) == (0, 2) and "run pytest --favorbench-update once" in out and "Traceback" not in out
+    assert not Path("test_theirs").exists()
+    assert suite("--favorbench-update")[:2] == (2, 0)
+    assert sorted(path.name for path in Path("test_theirs").iterdir()) == ["mean.json", "test_sampled.json"]
+    stored = Path("test_theirs/test_sampled.json").read_text()
+    assert len(json.loads(stored)["rows"]["h0"]["errors"]) == 15
+    assert suite()[:2] == (2, 0)
+
+    worse = "lambda query, key, value, size, rng: sampled(query, key, value, size // 4, rng)"
+    passed, failed, out = suite(mean="lambda q, k, v: 1.001 * mean(q, k, v) + 0.01", sampled=worse)
+    assert (passed, failed) == (0, 2)
+    assert re.search(r"\+ h0: relative_error \S+ -> \S+, new / old 1\.\d+ \(1\.\d+ \.\. \d\.\d+\), worse", out)
+    assert "15 draws, sign test, Holm over 2 rows: false alarms at most 0.0005. If it is meant, run pytest" in out
+
+    better = "lambda query, key, value, size, rng: sampled(query, key, value, 2 * size, rng)"
+    assert suite(mean="exact", sampled=better)[:2] == (2, 0)
+    rounded = "lambda q, k, v: np.tile(v[::-1].mean(0), (len(q), 1)) * (1 + 1e-16)"
+    assert suite(mean=rounded, sampled="unseeded")[:2] == (2, 0)  # other draws of the same law
+    monkeypatch.setenv("CI", "true")
+    passed, failed, out = suite("--favorbench-update", mean="exact")
+    assert (passed, failed) == (0, 2) and "does not write" in out and "on CI" in out
+    assert Path("test_theirs/test_sampled.json").read_text() == stored
+    assert suite()[:2] == (2, 0)
+
+
+def test_what_is_stored_must_answer_the_same_question(suite):
+    assert suite("--favorbench-update")[:2] == (2, 0)
+    out = suite(text=SUITE.replace("size=8", "size=8, draws=20"))[2]
+    assert "answers another question: draws 15 stored, 20 asked; run pytest --favorbench-update" in out
+    out = suite(text=SUITE.replace("inputs=inputs", "inputs=(q, k, 2 * v)"))[2]
+    assert re.search(r"another question: inputs [0-9a-f]{12} stored, [0-9a-f]{12} asked", out)
+    out = suite(mean="dict(one=mean)")[2]
+    assert "x one, h0: nothing is stored for it" in out and "x h0: stored, and not measured any more" in out
+    assert "draws: 5 can tell no change of 2 random rows at 0.001; use 12 or more" in suite(
+        "--favorbench-update", text=SUITE.replace("size=8", "size=8, draws=5")
+    )[2]  # fmt: skip
+    Path("test_theirs/mean.json").write_text("{")
+    assert "is damaged: take it from your version control" in suite()[2]
+
+
+def test_it_costs_nothing_where_it_is_not_used():
+    """pytest with the plugin imports no module of NumPy, pandas or SciPy, and of ours two."""
+    code = "import sys, favorbench.pytest_plugin; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["entry-points"]["pytest11"] == {"favorbench.pytest_plugin": "favorbench.pytest_plugin"}
+    heavy = {name.partition(".")[0] for name in modules} & {"numpy", "scipy", "pandas", "pyarrow", "rich", "matplotlib"}
+    assert heavy == set()
+    assert [name for name in modules if name.startswith("favorbench")] == ["favorbench", "favorbench.pytest_plugin"]
+
+
+def test_the_value_is_the_error_of_the_function(rng):
+    q, k, v = rng.normal(size=(3, 2, 30, 4))
+
+    def exact(query, key):
+        weights = np.exp(query @ key.T / 2)
+        return weights / weights.sum(-1, keepdims=True)
+
+    found = function_error(lambda q, k, v: v * 0 + v.mean(0), (q, k, v))
+    wanted = []
+    for one in range(2):
+        answer = exact(q[one], k[one]) @ v[one]
+        wanted.append(np.linalg.norm(v[one].mean(0) - answer) / np.linalg.norm(answer))
+    assert found.value == found.low == found.high == float(found) == pytest.approx(np.mean(wanted), rel=1e-12)
+    assert (found.draws, found.coverage) == (2, 1.0)  # nothing in it is random, and two draws say so
+    assert function_error(lambda q, k, v: exact(q, k) @ v, (q, k, v)).value < 1e-14
+    random = function_error(lambda q, k, v, rng: v + rng.normal(size=v.shape), (q, k, v), draws=9)
+    assert random.draws == 9 and random.low < random.value < random.high and random.coverage >= 0.95
+    assert random == function_error(lambda q, k, v, rng: v + rng.normal(size=v.shape), (q, k, v), draws=9)
+    assert function_error(lambda q, k, v: v * np.nan, (q, k, v)).value == np.inf
+    gaussian = function_error(lambda q, k, v: v * 0 + v.mean(0), "gaussian", draws=3)
+    assert gaussian.draws == 3 and len(set(gaussian.heads["-"].errors)) == 3
+
+
+def test_rounding_is_measured_and_not_guessed(rng):
+    """A function that cancels moves more by the same last places; one in float32 by its own."""
+    q, k, v = rng.normal(size=(3, 30, 4))
+    calm = function_error(lambda q, k, v: v, (q, k, v)).heads["h0"]
+    cancelling = function_error(lambda q, k, v: v + 1e9 * (q / 3 * 3 - q), (q, k, v)).heads["h0"]
+    single = function_error(lambda q, k, v: v.astype(np.float32), (q, k, v)).heads["h0"]
+    unseeded = function_error(lambda q, k, v: v + np.random.default_rng().normal(size=v.shape), (q, k, v)).heads["h0"]
+    assert 0 < calm.rounding < 1e-13 < 1e-10 < cancelling.rounding
+    assert single.dtype == "float32" and 1e-9 < single.rounding < 1e-4
+    assert unseeded.rounding == 0.0 and len(unseeded.errors) == 15
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "line"),
+    [
+        ({"metric": "skill"}, ScenarioError, "metric: 'skill' given, allowed: mse"),
+        ({"draws": 1}, ScenarioError, "draws must be a whole number from 2"),
+        ({"inputs": "minlm"}, ScenarioError, "did you mean 'minilm'"),
+        ({"inputs": (np.ones(3),) * 3}, InputError, r"q has shape \(3,\); allowed: \(L, d\) or \(heads, L, d\)"),
+        ({"inputs": np.ones((3, 4, 4))}, InputError, "ndarray given; allowed: a name, a path, or arrays"),
+        ({"function": lambda q, k: q}, ScenarioError, "cannot be called with q, k, v"),
+        ({"function": 3}, ScenarioError, "a int given; allowed: a function"),
+        ({"function": lambda q, k, v: q[:2]}, EstimatorError, r"returned float64 of shape \(2, 4\)"),
+        ({"function": lambda q, k, v: q @ k}, EstimatorError, "<lambda> failed: ValueError"),
+    ],
+)
+def test_bad_input_is_one_clear_line(arguments, error, line):
+    given = {"function": lambda q, k, v: v, "inputs": tuple(np.ones((3, 5, 4)))} | arguments
+    with pytest.raises(error, match=line):
+        function_error(**given)
