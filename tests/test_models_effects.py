@@ -1,0 +1,117 @@
+"""What a replacement does to a model, measured: against direct formulas in NumPy, and against what is known."""
+
+import numpy as np
+import pytest
+from scipy.special import logsumexp
+
+from favorbench.models.effects import Reference, effect, head_errors, layers_of, run
+from favorbench.models.replacements import Exact, Removed
+from favorbench.models.swap import swapped
+from tests.test_models_swap import LENGTH, TOLERANCE, bert, llama
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers", minversion="5")
+
+SINGLE = 300 * np.finfo(np.float32).eps  # sums of some hundred terms in float32
+
+
+@pytest.fixture(scope="module", params=[bert, llama], ids=["bert", "llama"])
+def model(request):
+    return request.param()
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    return torch.randint(0, 40, (1, LENGTH), generator=torch.Generator().manual_seed(7))
+
+
+def random_reference(rng, tokens, length, vocabulary=11):
+    hidden = tuple(torch.as_tensor(rng.normal(size=(length, 5))) for _ in range(3))
+    return Reference(tokens, hidden, torch.as_tensor(3 * rng.normal(size=(length, vocabulary))), hidden[-1].mean(dim=0))
+
+
+def test_metrics_are_their_formulas(rng):
+    """On random hidden states and logits, of more positions than are treated together."""
+    length = 601
+    tokens = torch.as_tensor(rng.integers(0, 11, length))
+    exact, other = (random_reference(rng, tokens, length) for _ in range(2))
+    found = effect(exact, other)
+    for one, a, b in zip(found.hidden_error, exact.hidden[1:], other.hidden[1:], strict=True):
+        errors = np.linalg.norm(b.numpy() - a.numpy(), axis=1) / np.linalg.norm(a.numpy(), axis=1)
+        np.testing.assert_allclose(one, errors.mean(), rtol=TOLERANCE)
+    a, b = exact.hidden[-1].numpy().mean(axis=0), other.hidden[-1].numpy().mean(axis=0)
+    cosine = a @ b / np.sqrt(a @ a * (b @ b))
+    np.testing.assert_allclose([found.embedding_loss, *found.embedding], [1 - cosine, *b], rtol=TOLERANCE)
+    p, q = ((x - logsumexp(x, axis=1, keepdims=True)) for x in (exact.logits.numpy(), other.logits.numpy()))
+    kl, rows = np.sum(np.exp(p) * (p - q), axis=1), np.arange(length - 1)
+    lost = (p - q)[rows, tokens.numpy()[1:]]
+    expected = [
+        kl.mean(),
+        lost.mean(),
+        np.mean(p.argmax(axis=1) == q.argmax(axis=1)),
+        kl[300:].mean(),
+        lost[300:].mean(),
+    ]
+    measured = [found.kl, found.delta_nll, found.top1, found.late_kl, found.late_delta_nll]
+    np.testing.assert_allclose(measured, expected, rtol=SINGLE, atol=SINGLE)
+    assert found.nonfinite == 0
+
+
+def test_the_negative_log_likelihood_is_that_of_transformers(tokens):
+    """Its own loss, before and after: another route to the same number."""
+    model = llama()
+    reference = run(model, tokens)
+    with torch.no_grad():
+        before = float(model(tokens, labels=tokens).loss)
+        with swapped(model, method="uniform"):
+            after = float(model(tokens, labels=tokens).loss)
+            found = effect(reference, run(model, tokens))
+    np.testing.assert_allclose(found.delta_nll, after - before, rtol=1e-4, atol=SINGLE * (after + before))
+    assert abs(found.delta_nll) > 1e-3
+
+
+def test_the_model_itself_has_no_effect(model, tokens):
+    reference = run(model, tokens)
+    found = effect(reference, run(model, tokens))
+    assert found.embedding_loss == 0 and set(found.hidden_error) == {0.0} and found.nonfinite == 0
+    if reference.logits is not None:
+        assert (found.kl, found.delta_nll, found.top1) == (0, 0, 1)
+
+
+def test_what_is_no_number_is_an_infinite_error(rng):
+    tokens = torch.as_tensor(rng.integers(0, 11, 8))
+    exact = random_reference(rng, tokens, 8)
+    broken = exact._replace(
+        hidden=(*exact.hidden[:-1], exact.hidden[-1] * torch.nan), logits=exact.logits * torch.nan,
+        embedding=exact.embedding * torch.nan,
+    )  # fmt: skip
+    found = effect(exact, broken)
+    assert found.nonfinite == 1 and found.hidden_error[-1] == found.embedding_loss == found.kl == np.inf
+
+
+def test_layers_are_found_with_what_projects_their_output(model, tokens):
+    names = {transformers.BertModel: "encoder.layer.{}.attention.output.dense"}
+    name = names.get(type(model), "model.layers.{}.self_attn.o_proj")
+    modules = dict(model.named_modules())
+    for index, layer in enumerate(layers_of(model, tokens)):
+        assert layer.projection is modules[name.format(index)] and layer.left is None and layer.heads == 4
+        assert layer.shape.causal is not isinstance(model, transformers.BertModel)
+
+
+def test_errors_of_heads_are_their_formulas(model, tokens):
+    """Removed: an error of 1 in every head, and after the projection what its part of W_O makes of its output."""
+    reference, layers = run(model, tokens), layers_of(model, tokens)
+    outputs = {}
+
+    def removed(heads, layer):
+        outputs[layer] = Exact().outputs(heads, 0, (), layer)[0].numpy()
+        return Removed().outputs(heads, 0, (), layer)
+
+    for one in head_errors(model, reference, layers, removed):
+        assert abs(one.relative_error - 1) < TOLERANCE
+        weight = layers[one.layer].projection.weight.detach().numpy()[:, 8 * one.head : 8 * one.head + 8]
+        lost = outputs[one.layer][one.head] @ weight.T
+        expected = np.linalg.norm(lost, axis=1) / np.linalg.norm(reference.hidden[one.layer].numpy(), axis=1)
+        np.testing.assert_allclose(one.after_projection, expected.mean(), rtol=TOLERANCE)
+    exact = head_errors(model, reference, layers, lambda heads, layer: Exact().outputs(heads, 0, (), layer))
+    assert len(exact) == 8 and max(one.relative_error for one in exact) < TOLERANCE
