@@ -22,6 +22,7 @@ from favorbench.cli import plot
 from favorbench.cli import time
 from favorbench.cli import export
 from favorbench.cli import capture
+from favorbench.cli import model
 from favorbench.cli import list_
 from favorbench.cli import reproduce
 from favorbench.cli import verify
@@ -38,8 +39,8 @@ from favorbench.errors import FavorbenchError
 from favorbench.users import keep_importable_here
 
 __all__ = [
-    "app", "audit", "capture", "compare", "export", "kernel", "list_", "main", "plot", "rank", "recommend",
-    "reproduce", "speed", "sweep", "table", "theory", "time", "verify",
+    "app", "audit", "capture", "compare", "export", "kernel", "list_", "main", "model", "plot", "rank",
+    "recommend", "reproduce", "speed", "sweep", "table", "theory", "time", "verify",
 ]  # fmt: skip
 
 

@@ -1,0 +1,124 @@
+"""What a study of a model asks, and the measurements that come of it: a pure function of what was asked."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from favorbench.errors import InputError, ScenarioError
+from favorbench.maps import get_map
+from favorbench.models.replacements import ByMap, ByMethod, Exact, Removed, Replacement, replacement
+from favorbench.models.swap import REDRAWS
+from favorbench.parameters import check_whole
+from favorbench.registry import nearest
+from favorbench.samplers import get_sampler
+
+ALL, EACH = "all", "each"
+
+LENGTH = 512
+
+BFLOAT16 = "exact, model in bfloat16"  # all of it, not its attention alone
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A study of one model; texts and calibrate are paths. Checked when it is made: raises ScenarioError, InputError.
+
+    length: tokens of each text, at most; None: LENGTH, or as many as the model reads. sizes: R of maps, m of methods.
+    layers: "all", "each", or numbers of layers that are replaced together, with commas; "all,each" for both. calibrate:
+    the text that ``calibrated:`` maps are fitted to. heads: the errors of single heads are measured, too.
+    """
+
+    model: str
+    texts: tuple[str, ...]
+    length: int | None = None
+    maps: tuple[str, ...] = ("positive",)
+    methods: tuple[str, ...] = ("clusters", "multipole")
+    samplers: tuple[str, ...] = ("orthogonal",)
+    sizes: tuple[int, ...] = (64, 256)
+    draws: int = 3
+    layers: str = ALL
+    calibrate: str | None = None
+    redraw: str = "layer"
+    seed: int = 0
+    heads: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.texts:
+            raise InputError("`text`: a model is measured on text: give one file or more")
+        if self.redraw not in REDRAWS:
+            raise ScenarioError(f"`redraw` {self.redraw!r}{nearest(self.redraw, REDRAWS)}; allowed: {_or(REDRAWS)}")
+        check_whole("draws", self.draws, 1, 1 << 16)
+        for size in self.sizes:
+            check_whole("num_projections", size, 1, 1 << 20)
+        self.replacements()
+        self.layer_sets()
+
+    def replacements(self) -> tuple[Replacement, ...]:
+        """The estimators, each at each of its sizes. Raises ScenarioError for an unknown one."""
+        found: list[Replacement] = []
+        for sampler, name in itertools.product(self.samplers, self.maps):
+            get_sampler(sampler)
+            found += (ByMap(get_map(name), sampler, size) for size in self.sizes)
+        for name in self.methods:
+            found += (replacement(name, size) for size in self.sizes)
+        return tuple({(one.label, one.sampler, one.size): one for one in found}.values())
+
+    def layer_sets(self) -> tuple[str, ...]:
+        """ "all", "each", and numbers with commas. Raises ScenarioError."""
+        parts = [part.strip() for part in self.layers.split(",")]
+        words = [part for part in parts if part in (ALL, EACH)]
+        numbers = [part for part in parts if part not in words]
+        for part in numbers:
+            if not (part.isascii() and part.isdigit()):
+                close = nearest(part, (ALL, EACH))
+                raise ScenarioError(f"`layers` {part!r}{close}; allowed: all, each, or numbers with commas")
+        joined = ",".join(map(str, sorted({int(part) for part in numbers})))
+        return tuple(dict.fromkeys([*words, *([joined] if joined else [])]))
+
+
+class Unit(NamedTuple):
+    """One measurement: a replacement in some layers on one text. layers: None for all."""
+
+    text: str
+    layers: str
+    what: Replacement | None
+    draw: int
+
+    @property
+    def name(self) -> str:
+        """Of the estimator."""
+        return BFLOAT16 if self.what is None else self.what.label
+
+    @property
+    def kind(self) -> str:
+        """map, method, exact, or trivial."""
+        if isinstance(self.what, ByMap):
+            return "map"
+        if isinstance(self.what, ByMethod):
+            return "trivial" if self.name == "uniform" else "method"
+        return "trivial" if isinstance(self.what, Removed) else "exact"
+
+    @property
+    def key(self) -> tuple[str, str, str, str, int, int]:
+        """What it is, in the columns of its row."""
+        size, sampler = (None, None) if self.what is None else (self.what.size, self.what.sampler)
+        return self.text, self.layers, self.name, sampler or "-", size or 0, self.draw
+
+
+def units(asked: Asked, texts: Sequence[str], num_layers: int) -> Iterator[Unit]:
+    """All measurements, text by text, what to compare with first."""
+    sets = [one for word in asked.layer_sets() for one in (map(str, range(num_layers)) if word == EACH else [word])]
+    for text, layers in itertools.product(texts, sets):
+        fixed: list[Replacement | None] = [Exact("bfloat16"), replacement("uniform"), Removed()]
+        if layers == ALL:
+            fixed = [Exact(), None, *fixed]
+        for one in fixed:
+            yield Unit(text, layers, one, 0)
+        for one in asked.replacements():
+            for draw in range(asked.draws if one.random else 1):
+                yield Unit(text, layers, one, draw)
+
+
+def _or(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"

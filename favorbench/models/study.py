@@ -1,0 +1,236 @@
+"""The study of a model: every estimator in the place of its attention, on every text, measured and stored."""
+
+import copy
+import dataclasses
+import hashlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from favorbench.engine.provenance import VERSION
+from favorbench.errors import InputError, ScenarioError
+from favorbench.files import read_regular
+from favorbench.models.calibration import calibrated, waits
+from favorbench.models.effects import Layer, Reference, effect, head_errors, layers_of, run
+from favorbench.models.load import Loaded, load, read_tokens
+from favorbench.models.plan import ALL, LENGTH, Asked, Unit, units
+from favorbench.models.replacements import ByMap, ByMethod, Exact, Replacement
+from favorbench.models.store import Store
+from favorbench.models.swap import swapped
+from favorbench.progress import Progress
+
+
+class Text(NamedTuple):
+    """A text that a model reads: its name, the sha256 of its file, and tokens (1, L)."""
+
+    name: str
+    sha256: str
+    tokens: Any
+
+
+class Done(NamedTuple):
+    """What is to be said of a study: parts that were damaged and set aside, and layers left as they are, by name, with
+    the reason."""
+
+    set_aside: list[str]
+    left: dict[str, str]
+
+
+def study(asked: Asked, path: Path, trust_remote_code: bool = False, progress: Progress | None = None) -> Done:
+    """Measure all that is asked and not yet in the directory.
+
+    Raises what is wrong with models, texts, estimators and directories as a FavorbenchError.
+    """
+    loaded = load(asked.model, trust_remote_code=trust_remote_code)
+    asked = dataclasses.replace(asked, length=asked.length or min(LENGTH, loaded.limit or LENGTH))
+    texts = _texts(loaded, asked.texts, asked.length)
+    of_text = _calibrate(asked, loaded, texts)
+    layers = {text.name: layers_of(loaded.model, text.tokens) for text in texts}
+    _check(asked, layers)
+    planned = list(units(asked, [text.name for text in texts], len(layers[texts[0].name])))
+    named = {key: value for key, value in dataclasses.asdict(asked).items() if key not in ("texts", "calibrate")}
+    named |= {
+        "texts": {text.name: text.sha256 for text in texts}, "calibrate": of_text and of_text.sha256,
+        "weights": loaded.weights,
+    }  # fmt: skip
+    about = _about(loaded, texts, layers[texts[0].name])
+    named = _as_json(named)
+    with Store(path, named, about, {unit.key for unit in planned}) as store:
+        done = store.done() & store.planned
+        if progress:
+            progress(len(done), len(planned))
+        measuring = Measuring(loaded, {text.name: text for text in texts}, layers, asked, of_text)
+        missing = [unit for unit in planned if unit.key not in done]
+        for i, unit in enumerate(missing, start=1):
+            store.append(measuring.row(unit))
+            if progress:
+                progress(len(done) + i, len(planned))
+        left = {layer.name: layer.left for found in layers.values() for layer in found if layer.left is not None}
+        return Done(store.set_aside, left)
+
+
+def _texts(loaded: Loaded, paths: Sequence[str], length: int | None) -> list[Text]:
+    """The texts, each under a name of its own: the stem of its file."""
+    assert length is not None
+    found: OrderedDict[str, Text] = OrderedDict()
+    for path in paths:
+        digest = hashlib.sha256(read_regular(path, "text")).hexdigest()
+        twin = next((text for text in found.values() if text.sha256 == digest), None)
+        if twin is not None:
+            raise InputError(f"`text` {path}: the same text as {twin.name}; give each once")
+        stem = Path(path).stem
+        name = next(n for n in (stem, *(f"{stem}-{i}" for i in range(2, len(paths) + 2))) if n not in found)
+        found[name] = Text(name, digest, read_tokens(loaded, path, length))
+    return list(found.values())
+
+
+def _check(asked: Asked, layers: dict[str, tuple[Layer, ...]]) -> None:
+    """Raise ScenarioError or InputError for what cannot be measured, before anything is."""
+    some = next(iter(layers.values()))
+    known = {str(layer.index) for layer in some}
+    for numbers in asked.layer_sets():
+        for number in numbers.split(","):
+            if number.isdigit() and number not in known:
+                raise ScenarioError(f"`layers` {number}: {asked.model} has {len(some)}, 0 to {len(some) - 1}")
+    possible = [layer for layer in some if layer.left is None]
+    if not possible:
+        raise InputError(f"{asked.model}: no attention of it can be replaced: {some[0].name}: {some[0].left}")
+    for one in asked.replacements():
+        if waits(one) and asked.calibrate is None:
+            raise ScenarioError(f"{one.label} is calibrated on a text of its own: name it with `calibrate`")
+        if any(layer.shape.causal for layer in possible) and not one.causal_safe:
+            hint = f"; calibrated:{one.label} is, with `calibrate`" if isinstance(one, ByMap) else ""
+            raise ScenarioError(f"{asked.model} is causal, and {one.label} is not{hint}")
+        if isinstance(one, ByMethod):
+            for name, found in layers.items():
+                try:
+                    one.method.check((one.asked_size,), found[0].shape)
+                except ScenarioError as error:
+                    raise ScenarioError(f"{name}: {error}") from None
+
+
+def _calibrate(asked: Asked, loaded: Loaded, texts: Sequence[Text]) -> Text | None:
+    """The text to calibrate on, which may be none of those that are measured. Raises InputError."""
+    if asked.calibrate is None:
+        return None
+    (found,) = _texts(loaded, [asked.calibrate], asked.length)
+    for text in texts:
+        if text.sha256 == found.sha256:
+            raise InputError(
+                f"`calibrate` {asked.calibrate}: it is measured too, as {text.name}; what is fitted to a text is "
+                "measured on others"
+            )
+    return found
+
+
+class Measuring:
+    """The measurements of one study. What the model as it is answers is kept for one text at a time."""
+
+    def __init__(
+        self, loaded: Loaded, texts: dict[str, Text], layers: dict[str, tuple[Layer, ...]], asked: Asked,
+        calibration: Text | None,
+    ) -> None:  # fmt: skip
+        self.model, self.texts, self.layers, self.asked = loaded.model, texts, layers, asked
+        self.calibration = calibration
+        self._reference: tuple[str, Reference] | None = None
+        self._halved: Any = None
+        self._fitted: dict[str, Replacement] = {}
+
+    def row(self, unit: Unit) -> dict[str, Any]:
+        """One measurement, in the columns of the store."""
+        tokens, layers = self.texts[unit.text].tokens, self.layers[unit.text]
+        chosen = [layer for layer in layers if unit.layers == ALL or str(layer.index) in unit.layers.split(",")]
+        replaced = [layer for layer in chosen if layer.left is None]
+        reference = self.reference(unit.text)
+        with np.errstate(all="ignore"):  # an estimator that overflows is a measurement
+            if unit.what is None:
+                found = run(self.halved(), tokens).as_float()
+            elif isinstance(unit.what, Exact) and unit.what.dtype is None:
+                found = reference
+            else:
+                found = self._replaced(unit, tokens, [layer.index for layer in chosen])
+        named = dict(zip(("text", "layers", "estimator", "sampler", "size", "draw"), unit.key, strict=True))
+        exact = sum(layer.multiplications for layer in replaced)
+        return {
+            **named, "kind": unit.kind, "seq_len": tokens.shape[-1], "replaced": len(replaced),
+            "left": len(chosen) - len(replaced), "exact_multiplications": exact,
+            "multiplications": exact if unit.what is None else _work(unit.what, replaced),
+            **effect(reference, found)._asdict(), **self._of_heads(unit, reference, layers),
+        }  # fmt: skip
+
+    def reference(self, text: str) -> Reference:
+        """The model as it is, on a text."""
+        if self._reference is None or self._reference[0] != text:
+            self._reference = None  # two of them would be twice the memory
+            self._reference = (text, run(self.model, self.texts[text].tokens))
+        return self._reference[1]
+
+    def halved(self) -> Any:
+        """The model in bfloat16."""
+        if self._halved is None:
+            self._halved = copy.deepcopy(self.model).bfloat16()
+        return self._halved
+
+    def _replaced(self, unit: Unit, tokens: Any, layers: list[int]) -> Reference:
+        assert unit.what is not None
+        with swapped(
+            self.model, method=self.ready(unit.what), layers=layers, seed=self.asked.seed, draw=unit.draw,
+            redraw=self.asked.redraw,  # pyright: ignore[reportArgumentType]
+        ):  # fmt: skip
+            return run(self.model, tokens)
+
+    def ready(self, what: Replacement) -> Replacement:
+        """The estimator, with what it takes from the text to calibrate on."""
+        if self.calibration is None or not waits(what):
+            return what
+        key = f"{what.label} {what.sampler} {what.size}"
+        if key not in self._fitted:
+            self._fitted[key] = calibrated(self.model, what, self.calibration.tokens)
+        return self._fitted[key]
+
+    def _of_heads(self, unit: Unit, reference: Reference, layers: tuple[Layer, ...]) -> dict[str, list[Any] | None]:
+        names = ("head_layer", "head_number", "head_error", "head_after_projection")
+        what = unit.what
+        if not self.asked.heads or unit.layers != ALL or unit.kind == "exact" or what is None:
+            return dict.fromkeys(names)
+        ready, asked = self.ready(what), self.asked
+
+        def outputs(heads: Any, layer: int) -> Any:
+            where = {"model": (), "layer": (layer,), "call": (layer, 0)}[asked.redraw]
+            return ready.outputs(heads, asked.seed, (unit.draw, asked.redraw, *where), layer)
+
+        with np.errstate(all="ignore"):
+            found = head_errors(self.model, reference, layers, outputs)
+        columns = zip(*found, strict=True) if found else ([], [], [], [])
+        return {name: list(column) for name, column in zip(names, columns, strict=True)}
+
+
+def _work(what: Replacement, layers: Sequence[Layer]) -> float | None:
+    """Multiplications in all heads of these layers; None where they are not known."""
+    each = [what.multiplications(layer.shape) for layer in layers]
+    known = [layer.heads * one for layer, one in zip(layers, each, strict=True) if one is not None]
+    return sum(known) if len(known) == len(each) else None
+
+
+def _about(loaded: Loaded, texts: Sequence[Text], layers: tuple[Layer, ...]) -> dict[str, Any]:
+    return {
+        "favorbench": VERSION,
+        "versions": loaded.versions,
+        "threads": import_module("torch").get_num_threads(),
+        "tokens": {text.name: int(text.tokens.shape[-1]) for text in texts},
+        "causal": loaded.causal,
+        "attention": [
+            {"layer": one.index, "name": one.name, "heads": one.heads, "d": one.shape.d, "causal": one.shape.causal,
+             "left": one.left}
+            for one in layers
+        ],
+    }  # fmt: skip
+
+
+def _as_json(named: dict[str, Any]) -> dict[str, Any]:
+    """As it will be read again."""
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in named.items()}

@@ -1,0 +1,279 @@
+"""The study of a model: planned, stored, resumed, summarised, and asked on the command line."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import spearmanr
+
+from favorbench.errors import InputError, ModelError, ScenarioError, StoreError
+from favorbench.models.plan import Asked, units
+from favorbench.models.summary import ENCODER, LANGUAGE, lines_of, read, sentence
+from tests.conftest import REPOSITORY
+from tests.test_models_swap import bert, llama
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers", minversion="5")
+tokenizers = pytest.importorskip("tokenizers")
+
+WORDS = [f"w{i}" for i in range(38)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two models with a tokenizer of whole words, and five texts."""
+    home = tmp_path_factory.mktemp("models")
+    vocabulary = {word: i for i, word in enumerate(["[UNK]", "[PAD]", *WORDS])}
+    whole = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
+    whole.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    for name, build in (("bert", bert), ("llama", llama)):
+        build().float().save_pretrained(home / name)
+        tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=whole, unk_token="[UNK]", pad_token="[PAD]")
+        tokenizer.save_pretrained(home / name)
+    rng = np.random.default_rng(3)
+    for i in range(5):
+        (home / f"text{i}.txt").write_text(" ".join(rng.choice(WORDS, 40)), encoding="utf-8")
+    return home
+
+
+def asked(folder, name="bert", texts=4, **more):
+    paths = tuple(str(folder / f"text{i}.txt") for i in range(texts))
+    small = {"length": 24, "maps": ("positive",), "methods": ("clusters",), "sizes": (4, 8), "draws": 2}
+    return Asked(str(folder / name), paths, **(small | more))
+
+
+def measured(path):
+    return read(path).rows.to_json(orient="records", double_precision=15)
+
+
+def test_what_is_asked_is_planned_text_by_text():
+    small = Asked("m", ("a", "b"), sizes=(4,), draws=2, layers="all,each,0,2", methods=("clusters",))
+    planned = list(units(small, ["a", "b"], 3))
+    assert len(planned) == 2 * ((5 + 4) + 4 * (3 + 4))  # all has exact and the model in bfloat16 besides
+    assert [unit.text for unit in planned] == sorted(unit.text for unit in planned)
+    assert list(dict.fromkeys(unit.layers for unit in planned)) == ["all", "0", "1", "2", "0,2"]
+    assert len({unit.key for unit in planned}) == len(planned)
+
+
+def test_an_interrupted_study_is_resumed_bit_for_bit(folder, tmp_path):
+    from favorbench.models.study import study
+
+    study(asked(folder), tmp_path / "whole")
+
+    def stop(done, total):
+        if done == 17:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        study(asked(folder), tmp_path / "half", progress=stop)
+    there = json.loads((tmp_path / "half" / "model.json").read_text())
+    assert there["measurements_done"] == 17 and not there["complete"]
+    study(asked(folder), tmp_path / "half")
+    assert measured(tmp_path / "half") == measured(tmp_path / "whole")
+    other = read(tmp_path / "whole").rows
+    assert len(other) == 4 * (5 + 2 * 2 * 2) and json.loads((tmp_path / "half" / "model.json").read_text())["complete"]
+    study(asked(folder, seed=1), tmp_path / "other")
+    assert measured(tmp_path / "other") != measured(tmp_path / "whole")
+
+
+def test_more_may_be_asked_but_nothing_else(folder, tmp_path):
+    from favorbench.models.study import study
+
+    study(asked(folder, texts=2, draws=1), tmp_path / "run")
+    study(asked(folder, texts=3, draws=1, sizes=(8, 12)), tmp_path / "run")
+    rows = read(tmp_path / "run").rows
+    assert rows["text"].nunique() == 3 and set(rows["size"]) == {0, 4, 8, 12}
+    for changed, said in (({"seed": 2}, "seed 0 there, 2 here"), ({"length": 20}, "length 24 there, 20 here")):
+        with pytest.raises(StoreError, match=said):
+            study(asked(folder, **changed), tmp_path / "run")
+    (tmp_path / "text0.txt").write_text("w1 w2 w3 w4 w5 w6 w7 w8 w9 w10 w11 w12", encoding="utf-8")
+    other = Asked(str(folder / "bert"), (str(tmp_path / "text0.txt"),), 24, sizes=(4,))
+    with pytest.raises(StoreError, match="text text0 has changed"):
+        study(other, tmp_path / "run")
+    (tmp_path / "else").mkdir()
+    (tmp_path / "else" / "mine.txt").write_text("kept")
+    with pytest.raises(StoreError, match=r"not empty and no study of a model \(it has 'mine.txt'\)"):
+        study(asked(folder), tmp_path / "else")
+
+
+def test_a_damaged_part_is_measured_again(folder, tmp_path):
+    from favorbench.models.study import study
+
+    study(asked(folder, texts=2), tmp_path / "run")
+    before = measured(tmp_path / "run")
+    part = next((tmp_path / "run" / "trials").glob("part-*.parquet"))
+    part.write_bytes(part.read_bytes()[:-20])
+    with pytest.raises(StoreError, match="is damaged"):
+        read(tmp_path / "run")
+    assert study(asked(folder, texts=2), tmp_path / "run").set_aside == [part.name]
+    assert measured(tmp_path / "run") == before
+
+
+def test_the_table_is_what_the_rows_say(folder, tmp_path):
+    """Each number of it computed again from the rows, without pandas' groups."""
+    from favorbench.models.study import study
+
+    study(asked(folder, layers="all,1"), tmp_path / "run")
+    found = read(tmp_path / "run")
+    assert found.measure is ENCODER
+    rows = found.rows[found.rows["layers"] == "all"]
+
+    def effects(name, size):
+        some = [row for _, row in rows.iterrows() if (row["estimator"], row["size"]) == (name, size)]
+        texts = sorted({row["text"] for row in some})
+        return np.array([np.mean([row["embedding_loss"] for row in some if row["text"] == t]) for t in texts]), some
+
+    uniform, _ = effects("uniform", 0)
+    exact = {row["text"]: np.array(row["embedding"]) for _, row in rows[rows["estimator"] == "exact"].iterrows()}
+    for name, size in (("positive", 4), ("positive", 8), ("clusters", 8)):
+        line = found.lines[(found.lines["estimator"] == name) & (found.lines["size"] == size)].iloc[0]
+        each, some = effects(name, size)
+        assert line["worse"] == (np.median(each - uniform) > 0)
+        values = [line[c] for c in ("effect", "low", "high", "worst", "texts", "draws")]
+        np.testing.assert_allclose(values, [np.median(each), each.min(), each.max(), each.max(), 4, 2], rtol=1e-12)
+        ranks = [similarity(some, draw, exact) for draw in (0, 1)]
+        np.testing.assert_allclose(line["rank"], np.mean(ranks), rtol=1e-9)
+        errors = np.concatenate([row["head_error"] for row in some])
+        assert len(errors) == 4 * 2 * 8
+        np.testing.assert_allclose(line[["head_median", "head_max"]].tolist(), [np.median(errors), errors.max()])
+
+
+def similarity(some, draw, exact):
+    replaced = {row["text"]: np.array(row["embedding"]) for row in some if row["draw"] == draw}
+    texts = sorted(exact)
+    pairs = [(a, b) for i, a in enumerate(texts) for b in texts[i + 1 :]]
+    cosines = [[e[a] @ e[b] / np.linalg.norm(e[a]) / np.linalg.norm(e[b]) for a, b in pairs] for e in (exact, replaced)]
+    return spearmanr(*cosines).statistic
+
+
+def rows_of(effects):
+    """Rows of a study as they come from the store: {(kind, estimator): effect on each of two texts}."""
+    empty = dict.fromkeys(("kl", "delta_nll", "top1", "late_kl", "late_delta_nll"), np.nan)
+    fixed = {"layers": "all", "sampler": "-", "draw": 0, "seq_len": 9, "nonfinite": 0.0, "hidden_error": [0.1]}
+    return pd.DataFrame(
+        {**fixed, **empty, "text": text, "kind": kind, "estimator": name, "size": 4 if kind == "method" else 0,
+         "embedding_loss": effect, "embedding": [1.0, effect], "head_error": None, "multiplications": 1.0,
+         "exact_multiplications": 4.0}
+        for (kind, name), each in effects.items() for text, effect in zip("ab", each, strict=True)
+    )  # fmt: skip
+
+
+def test_the_sentence_names_the_best_and_its_worst_text():
+    given = {
+        ("exact", "exact, model in bfloat16"): (0.001, 0.002), ("trivial", "uniform"): (0.4, 0.6),
+        ("method", "good"): (0.01, 0.03), ("method", "bad"): (0.5, 0.7),
+    }  # fmt: skip
+    rows = rows_of(given)
+    said = sentence(rows)
+    assert said.startswith("all layers, 2 texts of 9 tokens, 1 draw: none of these replaces attention unnoticed: the")
+    assert (
+        "the best, good, m = 4, at 0.25 of exact attention's multiplications, leaves embeddings at cosine 0.98000"
+        in said
+    )
+    assert "cosine 0.98000 (worst text 0.97000), where bfloat16 leaves embeddings at cosine 0.99850" in said
+    marks = lines_of(rows).set_index("estimator")["worse"]
+    assert marks["bad"] and not marks["good"] and not marks["uniform"]
+    given["method", "good"] = (0.001, 0.002)
+    assert "1 of these 2 replace attention unnoticed" in sentence(rows_of(given))
+
+
+def test_a_causal_model_with_calibrated_maps(folder, tmp_path):
+    from favorbench.models.study import study
+
+    more = {"maps": ("calibrated:centre:positive",), "calibrate": str(folder / "text4.txt"), "layers": "all,each"}
+    study(asked(folder, "llama", **more), tmp_path / "run")
+    found = read(tmp_path / "run")
+    assert found.measure is LANGUAGE and set(found.rows["layers"]) == {"all", "0", "1"}
+    assert found.rows["kl"].notna().all() and (found.rows["kl"] > -1e-6).all()
+    everything = pd.Series(found.rows["kl"].to_numpy(), index=found.rows["estimator"])
+    assert everything.loc["exact"].max() == 0 < everything.loc["uniform"].min()
+    from favorbench.models import figures
+
+    files = figures.draw(found, tmp_path / "figures")
+    assert {file.stem for file in files} == {"effect", "hidden-error", "one-layer", "heads"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "said"),
+    [
+        (
+            {"maps": ("centre:positive",)},
+            ScenarioError,
+            "is causal, and centre:positive is not; calibrated:centre:positive",
+        ),
+        ({"methods": ("nystrom",)}, ScenarioError, "is causal, and nystrom is not"),
+        ({"maps": ("calibrated:centre:positive",)}, ScenarioError, "name it with `calibrate`"),
+        ({"layers": "2"}, ScenarioError, "`layers` 2: .* has 2, 0 to 1"),
+        ({"sizes": (30,)}, ScenarioError, "text0: .*size 30 given, allowed: at most the 24 keys"),
+        ({"length": 2000}, ModelError, "reads at most 64 tokens"),
+    ],
+)
+def test_what_cannot_be_measured_is_said_before_anything_is(folder, tmp_path, changed, error, said):
+    from favorbench.models.study import study
+
+    with pytest.raises(error, match=said):
+        study(asked(folder, "llama", **changed), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "said"),
+    [
+        ({"layers": "al"}, ScenarioError, "did you mean 'all'"),
+        ({"redraw": "lager"}, ScenarioError, "did you mean 'layer'"),
+        ({"methods": ("cluster",)}, ScenarioError, "did you mean 'clusters'"),
+        ({"draws": 0}, ScenarioError, "draws"),
+        ({"texts": ()}, InputError, "give one file or more"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(changed, error, said):
+    with pytest.raises(error, match=said):
+        Asked(**({"model": "m", "texts": ("a",)} | changed))
+
+
+def test_the_text_to_calibrate_on_is_none_of_those_measured(folder, tmp_path):
+    from favorbench.models.study import study
+
+    copy = tmp_path / "copy.txt"
+    copy.write_bytes((folder / "text1.txt").read_bytes())
+    with pytest.raises(InputError, match="measured too, as text1"):
+        study(asked(folder, calibrate=str(copy)), tmp_path / "run")
+    twice = Asked(str(folder / "bert"), (str(folder / "text1.txt"), str(copy)), 24)
+    with pytest.raises(InputError, match="the same text as text1"):
+        study(twice, tmp_path / "run")
+
+
+def command(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "favorbench", "model", *map(str, arguments)], capture_output=True, text=True,
+        env={"PYTHONPATH": str(REPOSITORY), "PATH": "", "COLUMNS": "80", "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+
+
+def test_the_command_measures_shows_and_resumes(folder, tmp_path):
+    texts = [folder / f"text{i}.txt" for i in range(3)]
+    small = ("-L", 24, "-R", "4,8", "--draws", 1, "--methods", "clusters", "--no-heads", "--out", "run")
+    done = command(folder / "bert", "--text", *texts, *small)
+    assert done.returncode == 0, done.stderr
+    assert "all layers replaced" in done.stdout and "replaces attention unnoticed" in " ".join(done.stdout.split())
+    again = command(folder / "bert", "--text", *texts, *small, "--json", "-q")
+    assert json.loads(again.stdout)["manifest"]["complete"] and again.stderr == ""
+    assert (tmp_path / "run" / "summary.csv").exists() and (tmp_path / "run" / "figures" / "effect.png").exists()
+
+
+def test_the_command_says_in_one_line_what_is_wrong(folder):
+    text = folder / "text0.txt"
+    for arguments, said in (
+        ((folder / "bert",), "--text: a model is measured on text"),
+        ((folder / "bert", "--text", folder / "no.txt"), "cannot read text"),
+        ((folder / "bert", "--text", text, "--calibrate", text), "--calibrate"),
+        ((folder / "bert", "--text", text, "--layers", "9"), "--layers 9:"),
+        ((folder / "bert", "--text", text, "-R", "x"), "-R: 'x' given"),
+        ((folder / "nothing", "--text", text), "nothing"),
+    ):
+        done = command(*arguments, "--out", "run")
+        assert done.returncode == 2 and done.stdout == ""
+        assert len(done.stderr.splitlines()) == 1 and said in done.stderr, done.stderr
