@@ -44,8 +44,11 @@ def _with_references(what: str) -> list[dict[str, Any]]:
     return found
 
 
-#: What methods claim: no answer depends on later keys; weights >= 0 that sum to 1; exact at size L; without bias.
-_METHOD_CLAIMS = ("causal_safe", "convex", "exact_at_full_size", "unbiased")
+#: What methods are and claim: they draw; they look at every pair of a query and a key; no answer depends on later
+#: keys; weights >= 0 that sum to 1; without bias; exact at size L; the order of the keys plays no part.
+_METHOD_CLAIMS = (
+    "random", "oracle", "causal_safe", "convex", "unbiased", "exact_at_full_size", "permutation_invariant"
+)  # fmt: skip
 
 
 def _maps() -> list[dict[str, Any]]:
@@ -95,25 +98,29 @@ def _samplers() -> list[dict[str, Any]]:
 
 
 def _methods() -> list[dict[str, Any]]:
-    from dataclasses import fields
+    from inspect import getattr_static
 
     from favorbench.methods import METHODS, PREFIXES
-
-    def claims(member: Any) -> dict[str, str]:
-        return {name: _yes(getattr(member, name)) for name in _METHOD_CLAIMS}
+    from favorbench.registry import form, parameters
 
     members = [
-        {"name": member.name, "description": member.description, **claims(member), "reference": member.reference}
-        for member in (cls() for cls in METHODS)
+        {"name": member.name, "description": member.description, **_claims(member), "parameters": parameters(cls)}
+        | {"reference": member.reference}
+        for cls, member in ((cls, cls()) for cls in METHODS)
     ]
     prefixes = [
         dict.fromkeys(members[0], "as METHOD")
-        | {"name": f"{prefix.prefix}({fields(prefix)[1].name}):METHOD", "description": prefix.description}
-        | {name: _yes(own) for name in _METHOD_CLAIMS if isinstance(own := vars(prefix).get(name), bool)}
+        | {"name": f"{form(prefix)}:METHOD", "description": prefix.description, "parameters": parameters(prefix)}
+        | {name: _yes(own) for name in _METHOD_CLAIMS if isinstance(own := getattr_static(prefix, name), bool)}
+        | ({} if prefix.oracle else {"oracle": "as METHOD"})
         | {"reference": prefix.reference}
         for prefix in PREFIXES
     ]
     return members + prefixes
+
+
+def _claims(member: Any) -> dict[str, str]:
+    return {name: _yes(getattr(member, name)) for name in _METHOD_CLAIMS}
 
 
 def _inputs() -> list[dict[str, Any]]:
@@ -144,9 +151,12 @@ def _metrics() -> list[dict[str, Any]]:
 
 def _baselines() -> list[dict[str, Any]]:
     from favorbench.baselines import BASELINES
+    from favorbench.registry import parameters
 
     return [
-        {"name": member.name, "description": member.description, "reference": member.reference} for member in BASELINES
+        {"name": member.name, "description": member.description, **_claims(member), "parameters": parameters(cls)}
+        | {"reference": member.reference}
+        for cls, member in ((cls, cls()) for cls in BASELINES)
     ]
 
 

@@ -16,7 +16,7 @@ import hashlib
 import importlib
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_args
 
 from favorbench.errors import ScenarioError
 from favorbench.formats import shown
@@ -202,6 +202,19 @@ def form(transform: type[Any]) -> str:
     """How a transform is written: its prefix, and the names of what it needs."""
     required = _required(transform)
     return transform.prefix + (f"({', '.join(required)})" if required else "")
+
+
+def parameters(member: type[Any]) -> str:
+    """What a member takes: the names of what it needs, then names with their defaults, and what else they may be.
+
+    "n, sampler='orthogonal'" or "points='random'|'pivots', lloyd=0"; "-" for nothing.
+    """
+    texts = []
+    for field in _own_fields(member):
+        others = [value for value in get_args(field.type) if value != field.default]
+        default = "" if _is_required(field) else "=" + "|".join(map(repr, [field.default, *others]))
+        texts.append(field.name + default)
+    return ", ".join(texts) or "-"
 
 
 def _example(member: type) -> str:

@@ -71,7 +71,7 @@ def failures_named(who: str) -> Iterator[None]:
         yield
     except (MemoryError, FavorbenchError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a function that calls sys.exit() ends neither a sweep nor a worker
         if type(error).__name__ == "OutOfMemoryError":  # of torch, on a GPU
             raise MemoryError("on the GPU: use a smaller `batch`") from None
         raise EstimatorError(f"{who} failed: {type(error).__name__}: {error}") from error

@@ -1,8 +1,10 @@
 """The command line as a user meets it: output, exit codes, pipes, and one clear line for every mistake."""
 
+import dataclasses
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -154,6 +156,50 @@ def test_a_list_fits_a_narrow_terminal(what):
     for record in records(what):
         assert sum(line.split(" ")[0] == record["name"] for line in lines) == len(headings)
     assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("what", ["methods", "baselines"])
+def test_the_lists_of_methods_say_what_each_declares_and_takes(what):
+    """Held against the members themselves, one claim at a time."""
+    from favorbench.baselines import BASELINES
+    from favorbench.methods import METHODS
+
+    found = {record["name"]: record for record in json.loads(run("list", what, "--json")[1])[what]}
+    claims = ("random", "oracle", "causal_safe", "convex", "unbiased", "exact_at_full_size", "permutation_invariant")
+    for member in METHODS if what == "methods" else BASELINES:
+        assert [found[member.name][name] for name in claims] == [
+            "yes" if getattr(member(), name) else "no" for name in claims
+        ]
+        names = [field.name for field in dataclasses.fields(member) if field.init]
+        assert re.findall(r"(\w+)=", found[member.name]["parameters"]) == names
+    if what == "methods":
+        assert found["clusters"]["parameters"] == "points='random'|'pivots', lloyd=0, order=1"
+        assert found["window(w):METHOD"]["parameters"] == "w, sampler='orthogonal'"
+        assert found["top(k):METHOD"]["oracle"] == "yes" and found["sinks(n):METHOD"]["oracle"] == "as METHOD"
+
+
+def test_a_note_is_said_once_below_tables_that_share_it():
+    arguments = ["sweep", "--inputs", "minilm", "--maps", "positive", "-R", "4", "--trials", "2", "-L", "32", "-q"]
+    out = run(*arguments, "--out", "run")[1]
+    assert (
+        out.count("mse, minilm L") == 4 and out.count("R counts projections and features") == 2
+    )  # of heads, over them
+    for command in (
+        ["table", "run"],
+        ["table", "run", "--format", "md"],
+        ["rank", "run"],
+        ["rank", "run", "--format", "md"],
+    ):
+        out = run(*command)[1]
+        assert out.count("2 draws") == 1 and len(re.findall("minilm L.H., ", out)) == 4
+    written = Path("run/summary.md").read_text()
+    assert written.count("median mse of 2 draws") == 1 and written.count("## mse, minilm L") == 4
+
+
+def test_notes_that_differ_are_all_said():
+    from favorbench.results.tables import said_once
+
+    assert said_once([]) == [] and said_once(["a", "a", "b", "a", "a"]) == ["", "a", "b", "", "a"]
 
 
 MISTAKES = [

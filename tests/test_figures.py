@@ -50,6 +50,20 @@ def test_each_figure_has_png_svg_and_its_numbers():
     assert np.mean(image[..., :3] < 0.95) > 0.02  # not blank
 
 
+def test_methods_are_drawn_once_beside_panels_of_samplers():
+    results = sweep(small_scenario(methods="clusters,multipole"), "run")
+    draw_all(results)
+    data = pd.read_csv("run/figures/maps.csv")
+    estimators = data[~data["series"].isin(["uniform", "taylor-1", "taylor-2", "best-rank"])]
+    assert {panel: set(rows["series"]) for panel, rows in estimators.groupby("panel")} == {
+        "iid": {"positive", "trig"}, "orthogonal": {"positive", "trig"}, "methods": {"clusters", "multipole"}
+    }  # fmt: skip
+    assert set(data[data["series"] == "uniform"]["panel"]) == set(estimators["panel"])
+    draw_all(sweep(small_scenario(methods="clusters", samplers="iid"), "one"))
+    one = pd.read_csv("one/figures/maps.csv")
+    assert set(one["panel"]) == {"iid"} and len(one[one["series"] == "clusters"]) == 3
+
+
 def test_many_maps_at_equal_features_are_ranked_in_one_figure():
     few = sweep(small_scenario(budget="features", num_projections="8"), "few")
     assert "ranking" not in names(draw_all(few))

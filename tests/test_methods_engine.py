@@ -16,7 +16,7 @@ from favorbench.engine.plan import plan
 from favorbench.engine.sizes import budget_of, sizes_of_method
 from favorbench.engine.study import Study
 from favorbench.engine.trial import run_draws
-from favorbench.errors import StoreError
+from favorbench.errors import ScenarioError, StoreError
 from favorbench.methods import METHODS, Shape, get_method
 from favorbench.methods.function import Function
 from favorbench.methods.monarch import Monarch
@@ -234,6 +234,9 @@ def not_a_number(query, key, value, size, rng):
 def fails(query, key, value, size, rng):
     raise RuntimeError("several\\nlines")
 
+def leaves(query, key, value, size, rng):
+    raise SystemExit(3)
+
 def two(query, key):
     return query
 
@@ -372,6 +375,7 @@ MISTAKES = [
     ("my_methods:nothing", "nothing returned NoneType; it must return ndarray of shape (24, 4) and float64"),
     ("my_methods:imaginary", "imaginary returned ndarray of shape (24, 4) and complex128"),
     ("my_methods:fails", "fails failed: RuntimeError: several lines"),
+    ("my_methods:leaves", "leaves failed: SystemExit: 3"),
     ("my_methods:two", "'my_methods:two': write `def two(query, key, value, size, rng)`, not `def two(query, key)`"),
     ("my_methods:number", "'my_methods:number' is of type int; it must be a function f(query, key, value, size, rng)"),
     ("my_methods:partial", "is of type partial; it must be a function f(query, key, value, size, rng)"),
@@ -380,6 +384,8 @@ MISTAKES = [
     ("absent:absent", "method 'absent:absent' cannot be imported: ModuleNotFoundError"),
     ("my_methods:exact(x=1)", "'exact' is already built and takes no parameters"),
     ("my_methods:exact --budget cost", "--budget cost: exact does not say what it costs; use --budget projections"),
+    ("window(2):trig --budget features -R 5", "method 'window(2):trig' has 2 features for each projection; use a"),
+    ("sinks(2):window(2):centre:trig --budget features -R 7", "use a multiple of 2, e.g. 8"),
     ("monarch --budget cost -R 1", "--budget cost: monarch costs more than a map of 1 features here; use -R 6 or more"),
     ("clusters(lloyd=99) --budget cost -R 1", "clusters(lloyd=99) costs more than a map of 1 features here; use -R"),
 ]  # fmt: skip
@@ -395,6 +401,78 @@ def test_a_mistake_is_one_clear_line_that_names_the_method(mine, given, said):
 def test_a_method_among_maps_or_baselines_is_told_where_it_belongs(spec):
     assert f"{spec!r} is a method, not a map: write --methods {spec}" in refused("sweep", "--maps", spec)
     assert f"{spec!r} is a method, not a baseline: write --methods {spec}" in refused("sweep", "--baselines", spec)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("window(8):clusters", "'clusters' is a method, not a map: write --methods window(8):clusters"),
+        ("clusters(lloyd=2)", "'clusters' is a method, not a map: write --methods clusters(lloyd=2)"),
+        ("window(8):positive", "'window(8)' is a prefix, not a map: write --methods window(8):positive"),
+        ("sampled-keys(weights='values')", "'sampled-keys' is a baseline, not a map: write --baselines sampled-keys("),
+    ],
+)
+def test_prefixes_and_parameters_among_maps_are_told_where_they_belong(spec, said):
+    assert said in refused("sweep", "--maps", f"positive,{spec}")
+
+
+@pytest.mark.parametrize("spec", ["clusters", "sinks(2):clusters", "window(8):positive", "top-keys"])
+def test_commands_about_kernels_say_what_measures_methods(spec):
+    for arguments in (["theory", spec, "iid"], ["kernel", "gaussian", "--maps", f"trig,{spec}"]):
+        flag = "--baselines" if spec == "top-keys" else "--methods"
+        assert f"favorbench sweep {flag} {spec} measures its attention" in refused(*arguments)
+
+
+def test_a_baseline_is_no_method_and_says_how_to_get_it():
+    with pytest.raises(
+        ScenarioError, match=r"is a baseline, not a method: .* in Python get_baseline\('sampled-keys'\)"
+    ):
+        fb.get_method("sampled-keys")
+    assert fb.get_method("window(2):sampled-keys").name == "window(2):sampled-keys"
+
+
+def test_a_function_that_leaves_ends_no_worker(mine):
+    code, out, err = run(*SMALL, "--methods", "my_methods:leaves", "--workers", "2", "-q")
+    assert (code, out, err) == (2, "", "favorbench: leaves failed: SystemExit: 3\n")
+
+
+@pytest.mark.parametrize("none", ["none", [], "toml"])
+def test_methods_alone(none):
+    """No map, no row of one; and all that reads a run knows what to say of it."""
+    asked = {"maps": none, "methods": "clusters,nystrom", "trials": 8}
+    if none == "toml":
+        text = 'maps = []\nsamplers = "iid"\nmethods = ["clusters", "nystrom"]\nR = [3, 8]\nL = 24\nd = 4\ntrials = 8\n'
+        Path("alone.toml").write_text(text)
+    results = fb.sweep("alone.toml" if none == "toml" else small_scenario(**asked), "run")
+    rows = results.trials
+    assert set(rows[rows["kind"] == "method"]["map"]) == {"clusters", "nystrom"} and not (rows["kind"] == "map").any()
+    for command in (["table", "run"], ["rank", "run"], ["plot", "run"], ["export", "run", "--csv"], ["time", "run"]):
+        code, out, _ = run(*command)
+        assert code == 0 and out
+    assert "R counts the centroids, keys or landmarks of methods." in run("table", "run")[1]
+    plan_of = run("sweep", "--maps", "none", "--methods", "clusters", "--dry-run")[1]
+    assert any(line.split() == ["maps", "none"] for line in plan_of.splitlines())
+
+
+def test_what_asks_for_nothing_is_one_line():
+    for arguments in (["--maps", "none"], ["--maps", "none", "--methods", "none"]):
+        assert "neither a map nor a method to measure: give --maps, --methods or both" in refused("sweep", *arguments)
+    with pytest.raises(ScenarioError, match="neither a map nor a method"):
+        small_scenario(maps=[], methods=[])
+    assert "an item of the list is empty" in refused("sweep", "--maps", "", "--methods", "clusters")
+
+
+@pytest.mark.parametrize(
+    "spec", ["window(2):trig", "sinks(2):window(2):trig", "window(2):positive", "top(2):hyperbolic"]
+)
+def test_a_budget_of_features_counts_those_of_maps_inside_prefixes(spec):
+    """As many features as the budget says, whatever the map has for each projection; and methods count as before."""
+    flags = {"methods": f"{spec},clusters", "budget": "features", "num_projections": "4,8"}
+    rows = fb.sweep(small_scenario(**flags), "run").trials.query("kind == 'method'")
+    assert (rows["num_features"] == rows["budget"]).all() and set(rows["budget"]) == {4, 8}
+    per = 2 if "trig" in spec or "hyperbolic" in spec else 1
+    assert set(rows[rows["map"] == spec]["num_projections"]) == {4 // per, 8 // per}
+    assert set(rows[rows["map"] == "clusters"]["num_projections"]) == {4, 8}
 
 
 def test_a_method_twice_is_once():

@@ -5,8 +5,8 @@ from favorbench.baselines.best_rank import BestRank
 from favorbench.baselines.top_keys import TopKeys
 from favorbench.baselines.trivial import Taylor1, Taylor2, Uniform
 from favorbench.errors import ScenarioError
-from favorbench.methods import METHODS, Method, SampledKeys
-from favorbench.registry import build
+from favorbench.methods import METHODS, PREFIXES, Method, SampledKeys
+from favorbench.registry import build, split_list
 
 BASELINES: tuple[type[Method], ...] = (Uniform, Taylor1, Taylor2, SampledKeys, BestRank, TopKeys)
 
@@ -20,4 +20,18 @@ def get_baseline(spec: str | Method) -> Method:
     return build("baseline", spec, BASELINES, Method)
 
 
-__all__ = ["BASELINES", "Baseline", "get_baseline"]
+def no_map(spec: str) -> tuple[str, str] | None:
+    """The part of a spec that no map has, and whether that is a method, a prefix or a baseline; None if there is none.
+
+    For where a map is asked for: what says that there is no such map knows nothing of the families above.
+    """
+    *before, last = split_list(spec, ":") if isinstance(spec, str) else [""]
+    name, written = last.partition("(")[0].strip(), tuple(f"{prefix.prefix}(" for prefix in PREFIXES)
+    if name in {method.name for method in METHODS}:
+        return name, "method"
+    if found := next((part for part in [*before, last] if part.startswith(written)), None):
+        return found, "prefix"
+    return (name, "baseline") if not before and name in {member.name for member in BASELINES} else None
+
+
+__all__ = ["BASELINES", "Baseline", "get_baseline", "no_map"]

@@ -6,6 +6,7 @@ Errors and sentences of the library name keys, in backquotes; a user of the comm
 import functools
 import math
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import typer.main
@@ -57,3 +58,17 @@ def check_device(device: str) -> None:
     """Raise ScenarioError for what is no device of any backend."""
     if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", device):
         raise ScenarioError(f"--device: {device!r} given, allowed: cpu, cuda or cuda:N")
+
+
+def check_maps(command: str, specs: Iterable[str]) -> None:
+    """Raise ScenarioError for a method or a baseline in a command that is about kernels."""
+    from favorbench.baselines import no_map
+
+    for spec in specs:
+        if found := no_map(spec):
+            name, kind = found
+            flag = "--baselines" if kind == "baseline" else "--methods"
+            raise ScenarioError(
+                f"{command} is about the kernels of maps, and {name!r} is a {kind}: "
+                f"favorbench sweep {flag} {spec} measures its attention"
+            )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from favorbench.cli.app import Json, Quiet, app, print_json
-from favorbench.cli.flags import numbers
+from favorbench.cli.flags import check_maps, numbers
 from favorbench.errors import ScenarioError
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ def kernel(
     where = _points(points, num_points, head_dim, scale, seed)
     target = get_kernel(name, where.values.shape[1], sigma=sigma, degree=degree, constant=constant)
     chosen = split_list(maps) if maps is not None else target.default_maps
+    check_maps("kernel", chosen)
     with console.progress(f"kernel {name}", quiet) as report:
         found = study(target, chosen, split_list(samplers), sizes, where, trials, seed, budget, report)
     files = gram_figure.draw(found, f"kernel-{name}", out) if out else []

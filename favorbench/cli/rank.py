@@ -48,10 +48,10 @@ def rank(
         else:
             echo_data(frame.to_csv(index=False))
         return
-    for one in over:
-        _show(f"over {one.title}", head_ranking.shown(one), head_ranking.legend(one), format)
-    for one in found:
-        _show(one.title, ranking.shown(one, metric), ranking.legend(one), format)
+    texts = [(f"over {one.title}", head_ranking.shown(one), head_ranking.legend(one)) for one in over]
+    texts += [(one.title, ranking.shown(one, metric), ranking.legend(one)) for one in found]
+    for (title, rows, _), note in zip(texts, tables.said_once([note for *_, note in texts]), strict=True):
+        _show(title, rows, with_flags(note), format)
     if over and format == "rich":
         say(f"single heads: favorbench rank {run} --heads {results.summary['head'].iloc[0]}")
 
@@ -60,8 +60,8 @@ def _show(title: str, rows: list[dict[str, str]], note: str, format: str) -> Non
     from favorbench import console
     from favorbench.results import tables
 
-    note = with_flags(note)
     if format == "md":
-        echo(f"**{title}**\n\n{tables.rows_as_markdown(rows)}\n{note}\n")
+        text = f"**{title}**\n\n{tables.rows_as_markdown(rows)}"
+        echo("\n".join(filter(None, [text, f"{note}\n" if note else ""])))
     else:
         console.show_records(console.stdout(), rows, title, note)

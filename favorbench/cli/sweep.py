@@ -24,7 +24,9 @@ def sweep(
         str | None,
         typer.Argument(help="A scenario file or the name of a shipped one.  [default: quick]", show_default=False),
     ] = None,
-    maps: Annotated[str | None, typer.Option(help="Feature maps, e.g. positive,trig or my_module:MyMap.")] = None,
+    maps: Annotated[
+        str | None, typer.Option(help="Feature maps, e.g. positive,trig or my_module:MyMap; none: methods alone.")
+    ] = None,
     methods: Annotated[
         str | None,
         typer.Option(help="Other estimators, e.g. clusters,multipole or sinks(4):clusters or my_module:my_attention."),
@@ -156,12 +158,14 @@ def _print_tables(results: "Results") -> None:
     to = console.stdout()
     few = heads.without_many(results)
     shown = tables.cell_tables(few)
-    for one in shown[:MAX_TABLES]:
-        console.show_table(to, one, "mse", tables.legend(results))
+    notes = tables.said_once([f"{one.caption}. {tables.legend(results)}" for one in shown[:MAX_TABLES]])
+    for one, note in zip(shown, notes, strict=False):
+        console.show_table(to, one, "mse", note)
     if len(shown) > MAX_TABLES:
         to.print(f"{len(shown) - MAX_TABLES} more tables in {results.path}/summary.md\n", soft_wrap=not to.is_terminal)
-    for population in heads.populations(results):
-        rows, note = heads.shown(population, tables.size_axis(results)), heads.legend(results)
+    populations = heads.populations(results)
+    for population, note in zip(populations, tables.said_once([heads.legend(results)] * len(populations)), strict=True):
+        rows = heads.shown(population, tables.size_axis(results))
         console.show_records(to, rows, heads.title(population), note)
     for sentence in [*report.run_sentences(results), *report.cell_sentences(few)]:
         to.print(with_flags(sentence), soft_wrap=not to.is_terminal)
@@ -180,7 +184,7 @@ def _print_plan(study: "Study", path: Path, as_json: bool) -> None:
         print_json(cost._asdict() | {"scenario": scenario.model_dump(mode="json"), "out": str(path)})
         return
     for key, value in scenario.model_dump(mode="json", exclude_none=True).items():
-        echo(f"{key:16} {', '.join(map(str, value)) if isinstance(value, list) else value}")
+        echo(f"{key:16} {', '.join(map(str, value)) or 'none' if isinstance(value, list) else value}")
     echo(f"{'out':16} {path}")
     echo(f"{'plan':16} {cost.cells} cells, {cost.draws} draws, {cost.rows} rows")
     echo(

@@ -57,12 +57,13 @@ def table(
         if by
         else tables.cell_tables(results, metric, stat)
     )
-    for one in wanted:
+    notes = tables.said_once([f"{one.caption}. {tables.legend(results)}" for one in wanted])
+    for one, note in zip(wanted, notes, strict=True):
         if format == "rich":
-            console.show_table(console.stdout(), one, metric, tables.legend(results))
+            console.show_table(console.stdout(), one, metric, note)
         elif format == "md":
             title = f"**{one.title}**\n\n" if one.title else ""
-            echo(f"{title}{tables.markdown(one, metric)}\n{one.caption}. {tables.legend(results)}\n")
+            echo("\n".join(filter(None, [f"{title}{tables.markdown(one, metric)}", f"{note}\n" if note else ""])))
         else:
             echo(tables.latex(one, metric))
 
@@ -80,12 +81,13 @@ def _over_heads(results: "Results", metric: str, format: str) -> None:
     if format == "json":
         print_json(tables.records(heads.over_heads(results, metric)))
         return
-    note = heads.legend(results)
-    for one in populations:
+    notes = tables.said_once([heads.legend(results)] * len(populations))
+    for one, note in zip(populations, notes, strict=True):
         title, rows = heads.title(one, metric), heads.shown(one, tables.size_axis(results))
         if format == "rich":
             console.show_records(console.stdout(), rows, title, note)
         elif format == "md":
-            echo(f"**{title}**\n\n{tables.rows_as_markdown(rows)}\n{note}\n")
+            text = f"**{title}**\n\n{tables.rows_as_markdown(rows)}"
+            echo("\n".join(filter(None, [text, f"{note}\n" if note else ""])))
         else:
             echo(tables.rows_as_latex(rows, title))

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from favorbench.cli.app import Json, Quiet, Seed, app, echo, print_json
-from favorbench.cli.flags import numbers
+from favorbench.cli.flags import check_maps, numbers
 from favorbench.errors import ScenarioError
 
 
@@ -40,6 +40,7 @@ def theory(
     from favorbench.studies.theory import figure as theory_figure
     from favorbench.studies.theory.study import study
 
+    check_maps("theory", [map])
     norms = numbers("--norm", norm, float, low=0.0)
     sizes = numbers("-R", num_projections, int, low=1)
     if not 0 < target < float("inf"):

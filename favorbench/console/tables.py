@@ -18,7 +18,7 @@ NARROWEST = 20  # characters to which a column of names may shrink
 
 
 def show_table(console: Console, table: "Table", metric: str, note: str = "") -> None:
-    """A table of values: green where better than uniform attention, red and * where worse."""
+    """A table of values: green where better than uniform attention, red and * where worse; and a note below it."""
     shown = _columns_that_fit(console.width, table, metric)
     rich_table = RichTable(box=None, pad_edge=False)
     for name in table.labels:
@@ -34,12 +34,10 @@ def show_table(console: Console, table: "Table", metric: str, note: str = "") ->
         print_line(console, printable(table.title), "bold")
     console.print(rich_table)
     hidden = len(table.columns) - len(shown)
-    note += (
-        f" {hidden} of {len(table.columns)} columns do not fit: widen the terminal, or ask for --format md."
-        if hidden
-        else ""
-    )
-    console.print(Text(f"{table.caption}. {note}".strip(), style="dim"))
+    if hidden:
+        note += f" {hidden} of {len(table.columns)} columns do not fit: widen the terminal, or ask for --format md."
+    if note:
+        console.print(Text(note.strip(), style="dim"))
     console.print()
 
 
@@ -73,6 +71,7 @@ def show_records(console: Console, records: Sequence[Mapping[str, object]], titl
         console.print(rich_table)
     if note:
         console.print(Text(note, style="dim"))
+    if title or note:
         console.print()
 
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import NamedTuple, overload
 
 from favorbench.engine.calibration import check_calibration
-from favorbench.engine.sizes import own_sizes
+from favorbench.engine.sizes import features_for_each, own_sizes
 from favorbench.engine.study import Study
 from favorbench.errors import ScenarioError
 from favorbench.inputs import Head
+from favorbench.maps import FeatureMap
 from favorbench.registry import label, nearest
 
 MAX_DRAWS = 1_000_000
@@ -108,11 +109,12 @@ def _check_sizes(study: Study, head: Head, sizes: tuple[int, ...]) -> None:
     """Raise ScenarioError if a map does not divide the budget, a sampler cannot draw what a map will ask of it, or a
     method has no answer of this size."""
     if study.scenario.budget == "features":
-        for feature_map, size in itertools.product(study.maps, sizes):
-            per = feature_map.features_per_projection or 1
+        for member, size in itertools.product([*study.maps, *study.methods], sizes):
+            per = features_for_each(member)
             if size % per:
+                kind = "map" if isinstance(member, FeatureMap) else "method"
                 raise ScenarioError(
-                    f"`num_projections` {size} with `budget` features: map {label(feature_map)!r} has {per} features "
+                    f"`num_projections` {size} with `budget` features: {kind} {label(member)!r} has {per} features "
                     f"for each projection; use a multiple of {per}, e.g. {size + per - size % per}"
                 )
     for group in study.groups(sizes, head):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
-from favorbench.baselines import BASELINES, get_baseline
+from favorbench.baselines import BASELINES, get_baseline, no_map
 from favorbench.errors import ScenarioError
 from favorbench.files import read_regular
 from favorbench.formats import ALIASES, shown
@@ -71,7 +71,14 @@ def _as_tuple(value: Any) -> Any:
     return tuple(dict.fromkeys(values)) if all(isinstance(v, str | int | float) for v in values) else values
 
 
+def _or_none(value: Any) -> Any:
+    """ "none" is a list of nothing, as an empty text is not."""
+    alone = value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
+    return () if isinstance(alone, str) and alone == "none" else value
+
+
 _Several = BeforeValidator(_as_tuple)
+_OrNone = BeforeValidator(_or_none)  # before _Several: the last of these comes first
 _Positive = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 _Size = Annotated[int, Field(ge=1, le=1 << 20)] | Literal["dlogd"]
 _Length = Annotated[int, Field(ge=1, le=1 << 24)]
@@ -89,9 +96,9 @@ class Scenario(BaseModel):
 
     name: Annotated[str, Field(pattern=r"^[\w.-]{1,80}$")] = "scenario"
     title: str = ""
-    maps: Annotated[tuple[str, ...], _Several, _Nonempty]
+    maps: Annotated[tuple[str, ...], _Several, _OrNone]
     samplers: Annotated[tuple[str, ...], _Several, _Nonempty]
-    methods: Annotated[tuple[str, ...], _Several, Field(validate_default=True)] = ()
+    methods: Annotated[tuple[str, ...], _Several, _OrNone, Field(validate_default=True)] = ()
     baselines: Annotated[tuple[str, ...], _Several, Field(validate_default=True)] = (
         "uniform", "taylor-1", "taylor-2", "best-rank"
     )  # fmt: skip
@@ -120,9 +127,13 @@ class Scenario(BaseModel):
         key = info.field_name
         if info.context == NAMES_ONLY:
             return specs
-        for kind, names in _NO_MAPS.items() if key == "maps" else ():
-            if found := next((spec for spec in specs if spec in names), None):
-                raise ScenarioError(f"{found!r} is a {kind}, not a map: write `{kind}s` {found}")
+        for spec in specs if key == "maps" else ():
+            if found := no_map(spec):
+                name, kind = found
+                asked = f"`{'baselines' if kind == 'baseline' else 'methods'}` {spec}"
+                raise ScenarioError(f"{name!r} is a {kind}, not a map: write {asked}")
+        if key == "methods" and not specs and not info.data.get("maps", True):
+            raise ScenarioError("there is neither a map nor a method to measure: give `maps`, `methods` or both")
         known = _NO_MAPS["baseline"] if key == "methods" else ()
         if found := next((spec for spec in specs if spec in known), None):
             raise ScenarioError(f"{found!r} is a baseline, not a method: write `baselines` {found}")
@@ -272,7 +283,7 @@ def _one_line(error: ValidationError, origin: Mapping[str, str]) -> str:
         (p for p in problems if p["type"] != "literal_error"), problems[0]
     )  # of a union's branches, the numeric one
     key = str(first["loc"][0])
-    where = origin.get(key, key)
+    where = origin.get(key, origin.get("maps", key) if key == "methods" else key)  # none given: wrong beside no maps
     fields = sorted(Scenario.model_fields)
     if first["type"] == "extra_forbidden":
         file = where.removesuffix(f": {key}")

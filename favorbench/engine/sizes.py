@@ -10,6 +10,7 @@ from favorbench.inputs import Head
 from favorbench.maps import FeatureMap
 from favorbench.methods import Method, Shape
 from favorbench.methods.features import MAX_PROJECTIONS
+from favorbench.methods.prefixes import Prefix
 from favorbench.registry import label
 from favorbench.samplers import Sampler
 
@@ -38,7 +39,7 @@ def sizes_of_map(
     if budget == "cost":
         most = _affordable(feature_map, asked, shape, MAX_PROJECTIONS)
         return tuple(Sized(one, _drawable(sampler, size, shape)) for one, size in zip(asked, most, strict=True))
-    per = feature_map.features_per_projection if budget == "features" else 1
+    per = features_for_each(feature_map) if budget == "features" else 1
     return tuple(Sized(one, one // per) for one in asked)
 
 
@@ -47,10 +48,18 @@ def sizes_of_method(method: Method, budget: str, asked: tuple[int, ...], shape: 
     if not method.every_size:
         return (Sized(None, asked[-1]),)
     if budget != "cost" or method.oracle:
-        return tuple(Sized(one, one) for one in asked)
+        per = features_for_each(method) if budget == "features" else 1
+        return tuple(Sized(one, one // per) for one in asked)
     most = max(1, method.largest_size(shape))  # where there is none, the check of sizes says so
     sizes = _affordable(method, asked, shape, most)
     return tuple(Sized(one, size) for one, size in zip(asked, sizes, strict=True))
+
+
+def features_for_each(member: FeatureMap | Method) -> int:
+    """Features for each projection of a map, of one inside prefixes too; 1 for what counts something else."""
+    while isinstance(member, Prefix):
+        member = member.wrapped
+    return member.features_per_projection or 1 if isinstance(member, FeatureMap) else 1
 
 
 def own_sizes(sized: Iterable[Sized]) -> tuple[int, ...]:

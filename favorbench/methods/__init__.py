@@ -50,6 +50,10 @@ def get_method(spec: str | Method | Callable[..., Any]) -> Method:
     name = text.split(":")[0].partition("(")[0].strip() if isinstance(spec, str) else ""
     if name in {feature_map.name for feature_map in MAPS}:
         raise ScenarioError(f"{spec!r} is a map, not a method: write `maps` {spec}")
+    if name == SampledKeys.name:
+        raise ScenarioError(
+            f"{spec!r} is a baseline, not a method: write `baselines` {spec}; in Python get_baseline({spec!r})"
+        )
     inside = name in {prefix.prefix for prefix in PREFIXES}
     members, transforms = (METHODS, PREFIXES) if not inside else ((*METHODS, *INSIDE), (*PREFIXES, *MAP_TRANSFORMS))
     if inside and ":" not in text:

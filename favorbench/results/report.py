@@ -20,6 +20,7 @@ from favorbench.results.tables import (
     markdown,
     rounding_level,
     rows_as_markdown,
+    said_once,
     shortened_inputs,
     size_axis,
 )
@@ -31,19 +32,25 @@ def markdown_report(results: Results) -> str:
     scenario = results.scenario
     lines = [f"# {scenario.name}", ""] + ([scenario.title, ""] if scenario.title else [])
     lines += [f"* {sentence}" for sentence in sentences(results)] + [""]
-    for population in heads.populations(results):
+    populations = heads.populations(results)
+    for population, note in zip(populations, said_once([heads.legend(results)] * len(populations)), strict=True):
         text = rows_as_markdown(heads.shown(population, size_axis(results)))
-        lines += [f"## {heads.title(population)}", "", text, heads.legend(results), ""]
+        lines += [f"## {heads.title(population)}", "", text, *_below(note)]
     if scenario.budget != "projections":
         for one in head_ranking.rankings_over_heads(results):
             text = rows_as_markdown(head_ranking.shown(one))
             lines += [f"## Ranking over {one.title}", "", text, head_ranking.legend(one).replace("`", ""), ""]
-        for one in rankings(results):
-            text = rows_as_markdown(shown(one, "mse"))
-            lines += [f"## Ranking: {one.title}", "", text, ranking_legend(one), ""]
-    for table in cell_tables(results):
-        lines += [f"## {table.title}", "", markdown(table, "mse"), f"{table.caption}. {legend(results)}", ""]
+        found = rankings(results)
+        for one, note in zip(found, said_once([ranking_legend(one) for one in found]), strict=True):
+            lines += [f"## Ranking: {one.title}", "", rows_as_markdown(shown(one, "mse")), *_below(note)]
+    found = cell_tables(results)
+    for table, note in zip(found, said_once([f"{one.caption}. {legend(results)}" for one in found]), strict=True):
+        lines += [f"## {table.title}", "", markdown(table, "mse"), *_below(note)]
     return "\n".join(lines)
+
+
+def _below(note: str) -> list[str]:
+    return [note, ""] if note else []
 
 
 def write_summary(results: Results) -> None:

@@ -240,6 +240,11 @@ def _escaped(text: object) -> str:
     return "".join(special.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in str(text))
 
 
+def said_once(notes: Sequence[str]) -> list[str]:
+    """Notes below several tables: nothing where the next one says the same."""
+    return ["" if note in notes[i + 1 : i + 2] else note for i, note in enumerate(notes)]
+
+
 def legend(results: Results) -> str:
     """What R means, what the mark means, which baseline could not be had, and what was left of the inputs."""
     scenario, trials = results.scenario, results.trials
@@ -296,6 +301,8 @@ def what_r_means(results: Results) -> str:
         by_count.setdefault(counts[name], []).append(str(name))
     others = [f"{', '.join(names)}: {count}" for count, names in by_count.items() if count != "R"]
     sized = (results.trials["kind"] == "method").any()
+    if not measured:
+        return "R counts the centroids, keys or landmarks of methods."
     methods = "; of methods it counts centroids, keys or landmarks" if sized else ""
     features = f"; num_features of {'; '.join(others)}" if others else " and features"
     return f"R counts projections{features}{methods}."

@@ -47,20 +47,32 @@ def draw_comparison(
     panels = []
     for title, cell in cells(results):
         panels += _panels(title, cell[cell.index.isin(shown) | cell.index.isin(curves.index)], curves, panel_for_each)
-    count = curves[panel_for_each].nunique()
+    count = curves[panel_for_each].nunique() + len(_apart(curves, panel_for_each)["kind"].unique())
     columns = count if count in (2, 3) else min(2, len(panels))
     name = file_name(usual, names, compared)
     return draw_panels(results, name, panels, x, lambda row: str(row[compared]), columns, metric, directory)
 
 
 def _panels(title: str, cell: pd.DataFrame, curves: pd.DataFrame, panel_for_each: str) -> Iterator[Panel]:
-    """A panel for each value of an axis. What has no such value (a map without a sampler) stands in all of them."""
+    """A panel for each value of an axis, and one for methods, which have none, where there are two values or more.
+
+    Maps that have no such value (without a sampler) stand in all of them.
+    """
     here, others = cell[cell.index.isin(curves.index)], cell[~cell.index.isin(curves.index)]
-    everywhere = here[here[panel_for_each].isna()]
+    apart = _apart(here, panel_for_each)
+    everywhere = here[here[panel_for_each].isna() & ~here.index.isin(apart.index)]
     for value, rows in here.dropna(subset=[panel_for_each]).groupby(panel_for_each, sort=False):
         yield Panel(", ".join(filter(None, (title, str(value)))), pd.concat([rows, everywhere]), others)
+    if len(apart):
+        yield Panel(", ".join(filter(None, (title, "methods"))), apart, others)
     if len(everywhere) == len(here) > 0:
         yield Panel(title, everywhere, others)
+
+
+def _apart(curves: pd.DataFrame, panel_for_each: str) -> pd.DataFrame:
+    """The methods that would stand in more than one panel: they have a sampler no more than a map."""
+    several = curves[panel_for_each].nunique() > 1
+    return curves[(curves["kind"] == "method") & curves[panel_for_each].isna() & several]
 
 
 def file_name(usual: tuple[str, str], names: Sequence[str], axis: str) -> str:
