@@ -20,7 +20,7 @@ def capture(
             show_default=False,
         ),
     ],
-    more: Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", hidden=True, show_default=False)] = None,
+    more: Annotated[list[Path] | None, typer.Argument(metavar="FILE", hidden=True, show_default=False)] = None,
     text: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE...", help="Texts that the model reads, one input each.", show_default=False),
@@ -66,8 +66,8 @@ def capture(
         return
     console.show_capture(console.stdout(), captured, out, next_command)
     shortest = captured.meta["texts"][0]["tokens"]
-    if texts and not quiet and shortest < (length or LENGTH) and len(texts) > 1:
-        say(f"all texts are cut to {shortest} tokens, as many as the shortest has")
+    if texts and not quiet and shortest < (length or LENGTH) and (len(texts) > 1 or length):
+        say(f"the shortest text has {shortest} tokens: all are cut to as many")
 
 
 def _numbers(flag: str, given: str | None) -> "tuple[int, ...] | None":

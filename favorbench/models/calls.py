@@ -13,10 +13,10 @@ class Call:
     """One attention call: softmax(scaling q k^T + mask) v is due, unless ``extra`` says otherwise.
 
     query (B, H, n, d), key (B, H, l, d), value (B, H, l, d_v), groups of heads repeated, rotary positions applied.
-    module: whose call it is, and its name, dotted as in named_modules. index: its number among the calls of one
-    forward pass, from 0. mask: (B or 1, H or 1, n, l), added to the logits, or None. kind: what the mask is. extra:
-    other keywords that may change the mathematics (soft caps, sinks, position biases). own: computes what the model's
-    own function gives, (B, H, n, d_v).
+    module: whose call it is, and its name, dotted as in named_modules; of the model itself its class. index: its number
+    among the calls of one forward pass, from 0. mask: (B or 1, H or 1, n, l), added to the logits, or None. kind: what
+    the mask is. extra: other keywords that may change the mathematics (soft caps, sinks, position biases). own:
+    computes what the model's own function gives, (B, H, n, d_v).
     """
 
     module: Any
@@ -51,8 +51,9 @@ class Listener:
 
     def answer(self, module: Any, query: Any, key: Any, value: Any, mask: Any, **rest: Any) -> Any:
         """What the listener makes of a call."""
+        name = self.names.get(module) or type(module).__name__
         call = Call(
-            module, self.names.get(module, ""), self.index, query, *_repeated(query, key, value), mask,
+            module, name, self.index, query, *_repeated(query, key, value), mask,
             self.kind(mask, (query.shape[-2], key.shape[-2])), **rest,
         )  # fmt: skip
         self.calls, self.index, self.answering = self.calls + 1, self.index + 1, True
