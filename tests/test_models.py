@@ -287,6 +287,14 @@ class TestLoad:
     def test_more_than_memory(self, tmp_path, monkeypatch):
         from favorbench.models.load import load
 
+        def fails(*_: Any, **__: Any) -> None:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
+
+        name = self.folder(tmp_path / "model")
+        with monkeypatch.context() as patch:
+            patch.setattr("transformers.AutoModel.from_pretrained", fails)
+            with pytest.raises(MemoryError, match="can't allocate memory"):
+                load(name)
         monkeypatch.setattr("favorbench.numerics.machine.available_memory", lambda: 1000)
         with pytest.raises(fb.errors.ScenarioError, match=r"model in float32 needs .* KiB of memory"):
-            load(self.folder(tmp_path / "model"))
+            load(name)

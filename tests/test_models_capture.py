@@ -22,7 +22,8 @@ from favorbench.models.calls import Call  # noqa: E402
 from favorbench.models.capture import of_loaded, record, runs_of, text_runs  # noqa: E402
 from favorbench.models.check import ROUNDINGS  # noqa: E402
 from favorbench.models.interface import attending  # noqa: E402
-from favorbench.models.load import PACKAGED, load  # noqa: E402
+from favorbench.models.load import load  # noqa: E402
+from favorbench.models.packaged import PACKAGED  # noqa: E402
 from favorbench.models.recorder import Recorder  # noqa: E402
 from favorbench.models.records import Choice  # noqa: E402
 from favorbench.models.spool import Spool  # noqa: E402
@@ -141,6 +142,13 @@ def test_the_check_sees_what_is_wrong(wrong):
     assert len(layers) == 2 and recorder.shape is None
     for layer in layers:
         assert "is not softmax" in layer.reason and layer.difference > 10 * layer.limit
+
+
+def test_a_precision_that_hides_errors_is_refused():
+    model, inputs = small_model("llama"), small_inputs("llama")
+    assert fb.capture(model.double(), inputs).layers[0].limit < 1e-14
+    with pytest.raises(ModelError, match=r"rounding in bfloat16 may change its output by .*: use float32"):
+        fb.capture(model.bfloat16(), inputs)
 
 
 def test_the_model_is_what_it_was_after_an_exception():

@@ -1,5 +1,7 @@
 """Whether a call is softmax attention: computed again in float64 by other code, and compared with the model."""
 
+import math
+
 import numpy as np
 
 from favorbench.attention.exact import exact_attention
@@ -13,10 +15,13 @@ ROWS = 512
 #: Of float32, whose factors have 24 bits.
 UNIT_ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-53}
 
-#: Units of rounding that a difference may have, see ``limit``. Seen: up to 2.3 in small random models of ten families
+#: Units of rounding that a difference may have, see ``limits``. Seen: up to 2.3 in small random models of ten families
 #: (d = 8), 0.6 in the heads of MiniLM and 0.4 in those of SmolLM2 at L = 512 and 1024. There a factor of 1.01 on the
 #: logits makes 175 times the limit or more in every layer, and a wrong mask or another head's keys 10,000 times.
 ROUNDINGS = 8
+
+#: A limit beyond this is none: a factor of 1.01 on the logits makes no more.
+VAGUE = 5e-3
 
 
 def rows_of(n: int, last: int | None = None) -> np.ndarray:
@@ -31,12 +36,12 @@ def answers(heads: Heads, causal: bool, rows: np.ndarray) -> np.ndarray:
     return exact_attention(query[..., rows, :], key, value, causal, rows if causal else None)
 
 
-def difference(found: np.ndarray, expected: np.ndarray) -> float:
-    """The largest difference of any head (..., rows, d_v), as a share of that head's largest entry; inf for NaN."""
+def differences(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """Of each head (..., rows, d_v) the largest difference, as a share of its largest entry; inf for NaN."""
     with np.errstate(invalid="ignore"):
         size = np.abs(expected).max(axis=(-2, -1))
         shares = np.abs(found - expected).max(axis=(-2, -1)) / np.where(size > 0, size, 1.0)
-    return float(np.nan_to_num(shares, nan=np.inf).max())
+    return np.nan_to_num(shares, nan=np.inf)
 
 
 def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
@@ -45,11 +50,11 @@ def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
     return float((errors / np.maximum(np.linalg.norm(expected, axis=(-2, -1)), 1e-300)).max())
 
 
-def limit(query: np.ndarray, key: np.ndarray, dtype: str) -> float:
-    """What rounding can make of ``difference``, and hardly anything else.
+def limits(query: np.ndarray, key: np.ndarray, dtype: str) -> np.ndarray:
+    """What rounding can make of ``differences``, and hardly anything else.
 
     A logit of float32 is off by a few units of 2^-24 of |q| |k| / sqrt(d), at least as much as the largest logit, and
     a weight by as much as its logit, relatively: ROUNDINGS 2^-24 (1 + max |q| max |k| / sqrt(d)).
     """
-    norms = [float(np.sqrt((array.astype(np.float64) ** 2).sum(-1).max())) for array in (query, key)]
-    return ROUNDINGS * UNIT_ROUNDOFF[dtype] * (1.0 + norms[0] * norms[1] / query.shape[-1] ** 0.5)
+    squares = ((array.astype(np.float64) ** 2).sum(-1).max(-1) for array in (query, key))
+    return ROUNDINGS * UNIT_ROUNDOFF[dtype] * (1.0 + np.sqrt(math.prod(squares) / query.shape[-1]))

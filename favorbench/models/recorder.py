@@ -9,7 +9,7 @@ import numpy as np
 
 from favorbench.errors import ModelError, ScenarioError
 from favorbench.models.calls import Call
-from favorbench.models.check import Heads, answers, difference, limit, relative_error, rows_of
+from favorbench.models.check import VAGUE, Heads, answers, differences, limits, relative_error, rows_of
 from favorbench.models.records import Captured, Choice, Layer, Run
 from favorbench.models.spool import Spool
 
@@ -79,13 +79,18 @@ class Recorder:
         causal = call.kind == "causal"
         rows = rows_of(call.query.shape[-2], self.choice.last)
         expected = answers(arrays, causal, rows)
-        off = difference(_numbers(output[:, heads])[..., rows, :], expected)
-        most = limit(arrays[0], arrays[1], str(call.query.dtype).removeprefix("torch."))
+        precision = str(call.query.dtype).removeprefix("torch.")
+        off = differences(_numbers(output[:, heads])[..., rows, :], expected)
+        most = limits(arrays[0], arrays[1], precision)
+        worst = np.unravel_index(np.argmax(off / most), off.shape)
+        off, most, vague = float(off[worst]), float(most[worst]), float(most.max())
         if not off <= most:
             names = f": {', '.join(call.extra)} changes it" if call.extra else ""
             reason = f"its output is not softmax(q k^T / sqrt(d)) v{names}"
         elif "softcap" in call.extra:  # small where logits are, and never nothing
             reason = f"logits are capped (softcap {call.extra['softcap']:g})"
+        elif vague > VAGUE:
+            reason = f"rounding in {precision} may change its output by {vague:.0e}, too much to check it: use float32"
         rounding = 0.0
         if not reason:
             rounding, reason = self._keep(call, heads, tensors)
@@ -121,7 +126,7 @@ class Recorder:
         if not all(bool(array.isfinite().all()) for array in stored):
             return np.inf, f"has entries that {self.choice.dtype} cannot hold"
         rounding = 0.0
-        if self.choice.dtype != "float32":
+        if query.dtype != kind:
             some = rows_of(query.shape[-2])
             exact = answers(_all_numbers((query, key, value)), causal, some)
             found = answers(_all_numbers(stored), causal, some)
