@@ -103,22 +103,37 @@ def sentence(found: Recommendation) -> str:
     heads = "head" if of == 1 else "heads"
     aim = f"{'below' if _lower(found) else 'above'} {_aim(found)}"
     if not count:
-        said = f"none of {of} {heads} {aim}" if of > 1 else f"not {aim}"
+        said = f"none of {of} {heads} {aim}" if of > 1 else f"the head is not {aim}"
     else:
         shares = [d.share for d in certified]
         total = sum(d.multiplications for d in certified) / (found.exact * count)
         range_ = f" ({percent(min(shares))} to {percent(max(shares))})" if count > 1 else ""
         said = f"{count} of {of} {heads} {aim}, at {percent(total)} of the cost of exact attention{range_}"
-    nothing, open_ = ([d for d in found.decisions if d.outcome == kind] for kind in ("nothing", "not finished"))
-    if nothing:
-        bounds = [d.bound for d in nothing]
-        best = " to ".join(dict.fromkeys(number(b) for b in (min(bounds), max(bounds))))
-        said += (
-            f"; on {len(nothing)} nothing up to size {found.max_size} does: the best that is certified there is {best}"
-        )
-    if open_:
-        said += f"; {len(open_)} not finished"
+    parts = [said, _nothing(found, [d for d in found.decisions if d.outcome == "nothing"])]
+    if open_ := sum(d.outcome == "not finished" for d in found.decisions):
+        parts.append(f"{open_} not finished, and not certified")
+    said = "; ".join(filter(None, parts))
     return said[0].upper() + said[1:] + "."
+
+
+def _nothing(found: Recommendation, decisions: Sequence[Decision]) -> str:
+    """Of the heads on which nothing is certified: what comes nearest, beside uniform attention."""
+    if not decisions:
+        return ""
+    reaches = "nothing is certified" if any(d.undecided for d in decisions) else "nothing reaches it"
+    bounds, uniform = (_range([getattr(d, name) for d in decisions]) for name in ("bound", "uniform"))
+    sure = "(certified)" if all(math.isfinite(d.bound) for d in decisions) else "(not all certified)"
+    where = f"{len(decisions)} heads" if len(decisions) > 1 else decisions[0].head
+    names = {d.setting.text for d in decisions if d.setting}
+    best = f"is {names.pop()} with" if len(names) == 1 else "there have"
+    return (
+        f"{'here' if where == '-' else f'on {where}'} {reaches} up to size {found.max_size}: the best {best} {bounds} "
+        f"{sure}; uniform attention has {uniform}"
+    )
+
+
+def _range(values: Sequence[float]) -> str:
+    return " to ".join(dict.fromkeys(number(value) for value in (min(values), max(values))))
 
 
 def certified_in_words(found: Recommendation) -> str:
@@ -130,25 +145,12 @@ def certified_in_words(found: Recommendation) -> str:
         "texts": "for a further text of the same kind, over texts and the random draws of the estimator: the texts "
         "of the file must be exchangeable with it, such as a random sample from one source",
     }[found.over]
-    sign = "<=" if _lower(found) else ">="
     return (
-        f"Certified: {found.metric} {sign} {found.target:g} with probability >= {found.probability:g}, {what}. "
-        f"With {percent(found.confidence)} confidence every verdict on every head is right: the rest is shared equally "
-        "among heads, and on each among its random candidates. Deterministic ones are computed, not tested."
+        f"A certified bound holds with probability >= {found.probability:g}, {what}. With {percent(found.confidence)} "
+        "confidence every verdict (reaches the target or not) is right on all heads, and with as much every bound: the "
+        f"{percent(1 - found.confidence)} are shared equally among heads, and on each among its random candidates; "
+        "deterministic ones are computed, not tested."
     )
-
-
-def worded(found: Recommendation, decision: Decision) -> str:
-    """Why, of one head, in a sentence."""
-    if decision.setting is None:
-        return "not begun"
-    if decision.outcome == "certified":
-        text = f"certified {_sign(found)} {number(decision.bound)}" if decision.draws > 1 else "computed"
-        return text + (f"; {len(decision.undecided)} cheaper undecided" if decision.undecided else "")
-    if decision.outcome == "not finished":
-        return "not certified"
-    bound = f"{number(decision.bound)} (certified)" if math.isfinite(decision.bound) else "no bound"
-    return f"nothing reaches it up to size {found.max_size}: the best has {bound}; uniform {number(decision.uniform)}"
 
 
 def number(value: float) -> str:
@@ -225,24 +227,23 @@ def notes(found: Recommendation) -> list[str]:
     """What the table means, and what was not tried."""
     some = next((d for d in found.decisions if d.candidates), None)
     said = [
-        f"Each line: the cheapest of the candidates that reaches the target, or the best where none does. certified: "
-        f"the bound that {percent(found.probability)} of all draws keep, at {percent(found.confidence)} confidence for "
-        f"all heads together; median and {percent(found.probability)}: of the draws that were made. cost: "
-        "multiplications, as a share of exact attention's at this length; cheaper from L: the length from which on "
-        "they are fewer. What is certified holds at this length only. uniform: the error of uniform attention."
+        "Of each head the cheapest candidate that reaches the target, or the best where none does. certified: what "
+        f"{percent(found.probability)} of all draws keep; median and {percent(found.probability)}: of those made. "
+        "cost: multiplications, as a share of exact attention's at this length; cheaper from L: the length from which "
+        "on they are fewer (the error is certified at this length only). uniform: the error of uniform attention."
     ]
     if some:
         dearer, rank = max(d.dearer for d in found.decisions), max(d.rank for d in found.decisions)
         measured, full = spent(found.decisions)
         said.append(
-            f"{some.candidates} candidates on {some.head}; not tried on a head: up to {dearer} settings that cost more "
-            f"than allowed, and {rank} whose rank is too low for the target. {measured} measurements, "
+            f"{some.candidates} candidates on {some.head}; up to {dearer} settings are not tried on a head as they "
+            f"cost more than allowed, and {rank} as the rank of their output is too low. {measured} measurements, "
             f"{percent(measured / full)} of the {full} of a sweep with as many draws of each as a certificate takes."
         )
     if undecided := [d for d in found.decisions if d.undecided]:
         names = "; ".join(f"{d.head}: {', '.join(d.undecided)}" for d in undecided[:3])
-        more = f"; and on {len(undecided) - 3} more heads" if len(undecided) > 3 else ""
-        said.append(f"Cheaper, but too near to the target to decide ({names}{more}).")
+        more = f"; and some on {len(undecided) - 3} more heads" if len(undecided) > 3 else ""
+        said.append(f"Too near to the target to decide: {names}{more}.")
     return said
 
 

@@ -15,6 +15,7 @@ from favorbench.errors import ScenarioError
 from favorbench.inputs import Head, InputLaw
 from favorbench.maps import FeatureMap, get_map
 from favorbench.methods import Method, Shape, get_method
+from favorbench.methods.nystrom import ThroughLandmarks
 from favorbench.registry import label, split_list
 from favorbench.results.summary import is_oracle
 from favorbench.studies.recommend.search import Candidate, Setting
@@ -46,6 +47,15 @@ class Family(NamedTuple):
     sampler: str | None
     spec: str
     study: Study
+
+    @property
+    def together(self) -> bool:
+        """Whether its sizes share work, so that one alone would have other last bits: it is asked for all of them.
+
+        Methods of ours make each size by itself, but for landmarks; of a user's nothing is known.
+        """
+        ours = type(self.member).__module__.startswith("favorbench.")
+        return not ours or isinstance(self.member, FeatureMap | ThroughLandmarks)
 
     def settings(self, draw: Draw) -> list[Setting]:
         """One for each size."""
@@ -85,22 +95,23 @@ def study_of(
     maps, methods: lists with commas; where one is given the other is empty, and where none is, the default ones that
     these inputs allow. Raises ScenarioError for an empty list, an oracle, and what a sweep refuses.
     """
-    source = load_scenario(None, dict(keys))
+    own = maps is None and methods is None
+    some_maps = MAPS if own else _listed("maps", maps)
+    some_methods = METHODS if own else _listed("methods", methods)
+    for spec in (*some_maps, *some_methods):
+        if is_oracle(spec):
+            raise ScenarioError(f"{spec!r} looks at every pair of a query and a key: a bound, not a candidate")
+    named = {"maps": some_maps or TRIVIAL, "methods": tuple(spec for spec in some_methods if spec not in _USABLE)}
+    source = load_scenario(None, {**keys, **({} if own else named)})  # which refuses what is unknown
     bare = Study.of(source)
     law = next(iter(bare.inputs.values())).law
     heads = law.heads(source.seq_len, source.head_dim)
     shapes = [bare.shape(head) for head in heads]
-    own = maps is None and methods is None
-    some_maps = MAPS if own else _listed("maps", maps)
-    some_methods = METHODS if own else _listed("methods", methods)
     allowed = _Allowed(source.causal, heads, source.rows(heads[0].query_len) == heads[0].query_len)
     if own:
         some_maps = tuple(spec for spec in some_maps if allowed.takes(get_map(spec)))
         some_methods = tuple(spec for spec in some_methods if allowed.takes(_method(spec)))
     members = [_method(spec) for spec in some_methods]
-    for spec, member in zip([*some_maps, *some_methods], [*map(get_map, some_maps), *members], strict=True):
-        if getattr(member, "oracle", False) or is_oracle(label(member)):
-            raise ScenarioError(f"{spec!r} looks at every pair of a query and a key: a bound, not a candidate")
     trivial = [spec for spec in TRIVIAL if all(_cheap(get_map(spec), shape) for shape in shapes)] or [TRIVIAL[0]]
     flags = dict(keys) | {
         "maps": [*trivial, *(spec for spec in some_maps if label(get_map(spec)) not in trivial)],

@@ -8,6 +8,7 @@ Howard, Ramdas, McAuliffe & Sekhon 2021, arXiv 1810.08240 (mixtures); Zecchin, P
 (for the choice of settings); Howard & Ramdas 2022, arXiv 1906.09712 (quantiles).
 """
 
+import functools
 import math
 from typing import Literal, NamedTuple
 
@@ -46,11 +47,10 @@ class Rule(NamedTuple):
 
     def verdict(self, hits: int, draws: int) -> Verdict:
         """Of one candidate, to be asked after every draw: the first answer that is not "open" stands."""
-        if log_evidence_often(hits, draws, self.probability) >= -math.log(self.alpha):
+        often, rarely = _log_evidence(hits, draws, self.probability)
+        if often >= -math.log(self.alpha):
             return "certified"
-        if log_evidence_rarely(hits, draws, self.probability) >= -math.log(self.alpha):
-            return "dropped"
-        return "open"
+        return "dropped" if rarely >= -math.log(self.alpha) else "open"
 
     @property
     def fewest_draws(self) -> int:
@@ -58,6 +58,13 @@ class Rule(NamedTuple):
         return fewest_draws(self.probability, self.alpha)
 
 
+@functools.lru_cache(maxsize=1 << 16)
+def _log_evidence(hits: int, draws: int, p: float) -> tuple[float, float]:
+    """Both, kept: candidates come by the same counts."""
+    return float(log_evidence_often(hits, draws, p)), float(log_evidence_rarely(hits, draws, p))
+
+
+@functools.lru_cache(maxsize=1 << 10)
 def fewest_draws(p: float, alpha: float) -> int:
     """How many draws certify P(hit) >= p if all of them hit: (1 - p^(n+1)) / ((n+1) (1-p) p^n) >= 1 / alpha."""
 

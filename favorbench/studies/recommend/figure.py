@@ -31,6 +31,7 @@ _CHOICE: dict[str, Any] = {
     "color": "#D55E00",
     "markeredgecolor": "black",
     "linestyle": "none",
+    "zorder": 4,
 }
 
 
@@ -65,8 +66,8 @@ def _draw_head(ax: Axes, found: Recommendation, decision: Decision) -> None:
     _frame(ax, found, [min(getattr(p, name), MOST) for p in decision.points for name in ("median", "quantile")])
     sure, name = decision.outcome == "certified", style.plain(decision.setting.text if decision.setting else "")
     end = decision.bound if math.isfinite(decision.bound) else decision.quantile
-    look = _CHOICE | ({} if sure else {"markerfacecolor": "white"})
-    ax.plot([max(decision.share, FREE)], [min(end, MOST)], **(look | {"label": _of_choice(sure), "zorder": 4}))
+    look: dict[str, Any] = _CHOICE | ({} if sure else {"markerfacecolor": "white"})
+    ax.plot([max(decision.share, FREE)], [min(end, MOST)], label=_of_choice(sure), **look)
     said = {"certified": "", "nothing": "nothing; best: ", "not finished": "not certified: "}[decision.outcome]
     ax.set_title(f"{style.plain(decision.head)}: {said}{name}", fontsize=10.5)
 

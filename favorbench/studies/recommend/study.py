@@ -165,11 +165,11 @@ class Bench:
             self._known.setdefault(int(row["draw"]), {})[_key(row)] = _signed(float(row[self.metric]), self.metric)
 
     def values(self, family: Family, setting_key: Key, draw: Draw) -> dict[Key, float]:
-        """What is known of a draw, after an estimator was measured on it: a map at all of its sizes at once."""
+        """What is known of a draw, after an estimator was measured on it."""
         known = self._known.setdefault(draw.index, {})
         if setting_key not in known:
             size = setting_key[3]
-            asked = draw if family.kind == "map" or size is None else dataclasses.replace(draw, sizes=(size,))
+            asked = draw if family.together or size is None else dataclasses.replace(draw, sizes=(size,))
             (rows,) = run_draws(family.study, [asked])
             new = [row for row in rows if _key(row) not in known]
             self._store.append(new)
@@ -205,7 +205,7 @@ class _Head:
         family = self.family[candidate.setting.key]
         values = self.bench.values(family, candidate.setting.key, self.unit.draws(count))
         for other in self.candidates:
-            together = family.kind == "map" and self.family[other.setting.key] is family and len(other.values) == count
+            together = family.together and self.family[other.setting.key] is family and len(other.values) == count
             if other is candidate or together:
                 other.values.append(values[other.setting.key])
         return True
@@ -219,14 +219,15 @@ class _Head:
             return _not_begun(self.unit.label)
         family, size, sign = self.family[candidate.setting.key], candidate.setting.size, self._sign
         p, errors = self.rule.probability, candidate.errors
-        undecided = [c for c in self.candidates if c.values and c.verdict == "open" and c.cost < candidate.cost]
+        limit = candidate.cost if certified else math.inf
+        undecided = [c for c in self.candidates if c.values and c.verdict == "open" and c.cost < limit]
         cost = candidate.cost
         return Decision(
             self.unit.label, outcome, candidate.setting, len(errors), int(np.sum(errors <= self.rule.target)),
             sign * quantile(errors, 0.5), sign * quantile(errors, p),
             sign * candidate.bound(self.rule) if self.finished else math.inf, cost,
             cost / exact_cost(self.shape), cheaper_from(family.member, size or 1, self.shape),
-            sign * self._uniform(), tuple(c.setting.text for c in undecided) if certified else (),
+            sign * self._uniform(), tuple(c.setting.text for c in undecided) if self.finished else (),
             len(self.candidates), self.pool.dearer, self.pool.rank, sum(len(c.values) for c in self.candidates),
             sum(self.rule.fewest_draws if c.random else 1 for c in self.candidates),
             python_lines(family, size, self.scale), self._points(),
