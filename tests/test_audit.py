@@ -12,7 +12,10 @@ from rich.console import Console
 
 from favorbench.console import show_audit
 from favorbench.errors import EstimatorError, ScenarioError
+from favorbench.results.compare import comparison
+from favorbench.results.results import load
 from favorbench.studies.audit import audit
+from tests.command_line import refused, run
 
 IMPLEMENTATIONS = """
 import numpy as np
@@ -139,3 +142,39 @@ def test_methods_and_functions_like_them_are_audited():
     assert errors["sinks(4):multipole", heads[0]] < errors["clusters", heads[0]]
     again = audit(["clusters"], runs=6)
     assert [f.median for f in again] == [f.median for f in findings if f.subject == "clusters"]
+
+
+def test_an_audit_is_saved_as_a_run_that_tables_rankings_figures_and_compare_read():
+    """Its rows are the implementation's own errors: those of the same function as a method, and of exact attention."""
+    names = ["implementations:mean", "implementations:favor", "implementations:exact"]
+    arguments = [*names, "--inputs", "minilm", "-R", "16,64", "--runs", "8", "--out", "audited"]
+    code, out, err = run("audit", *arguments)
+    assert code == 0 and "implementations:favor: minilm L5H8, L = 512, d = 32" in out and "R = 64" in out
+    assert "saved in audited" in err
+    results = load("audited")
+    assert results.manifest["complete"] and results.scenario.name == "audit" and results.scenario.trials == 8
+    trials = results.trials.set_index("map")
+    assert set(trials.index) == {*names, "uniform", "taylor-1", "sampled-keys", "best-rank", "positive"}
+    assert trials.loc["implementations:exact", "relative_error"].max() < 1e-13
+    np.testing.assert_allclose(trials.loc["implementations:mean", "mse"], trials.loc["uniform", "mse"], rtol=1e-9)
+    assert trials.loc["implementations:mean", "num_projections"].isna().all()  # it takes none
+    assert set(trials.loc["implementations:favor", "num_projections"]) == {16, 64}
+    # FAVOR+ from other projections of the same law: no detectable difference, and worse than itself at four times R
+    found = comparison(results, estimators="implementations:favor,positive orthogonal")
+    assert {row.mark for row in found.rows} == {"~"}
+    assert "implementations:favor" in run("table", "audited", "--over", "heads")[1]
+    assert "implementations:mean" in run("rank", "audited")[1]
+    assert run("plot", "audited")[0] == 0
+    drawn = "".join(path.read_text() for path in Path("audited/figures").glob("*.csv"))
+    assert "implementations:favor" in drawn and "implementations:mean" in drawn
+    before = sorted(path.name for path in Path("audited/trials").iterdir())
+    assert run("audit", *arguments)[:2] == (code, out)  # resumed: nothing is computed again
+    assert sorted(path.name for path in Path("audited/trials").iterdir()) == before
+    assert "holds another run" in refused("audit", "implementations:mean", *arguments[3:])
+
+
+def test_what_cannot_be_audited_is_said_before_anything_is_measured():
+    assert "did you mean 'clusters'" in refused("audit", "clustres")
+    assert "unknown inputs 'minlm'" in refused("audit", "implementations:mean", "--inputs", "minlm")
+    assert "-R: 0 given" in refused("audit", "implementations:mean", "-R", "0")
+    assert "not a favorbench run" in refused("audit", "implementations:mean", "--out", ".")

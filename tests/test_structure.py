@@ -110,7 +110,7 @@ NO_MEMBERS = {
     "Explicit": "of the polynomial kernel: in Polynomial.map",
     "PolynomialSketch": "of the polynomial kernel: in Polynomial.map",
     "Shifted": "a map's features without its stabilisers, for verify",
-    "PerformerSampler": "another's, for audit",
+    "PerformerSampler": "another's, for audit", "Implementation": "another's, for audit",
     "CalibratedElsewhere": "what calibrated:map is while verify asks it",
     "ClaimedMap": "a control", "PerKeyRowMax": "a control", "MissingNormalisation": "a control",
     "HyperbolicHalf": "a control", "ClaimedSampler": "a control", "ChiSquareNorms": "a control",

@@ -1,10 +1,15 @@
 """favorbench audit."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from favorbench.cli.app import Json, Quiet, Seed, app, print_json
+from favorbench.cli.app import Json, Quiet, Seed, app, interrupted, print_json, say
+
+if TYPE_CHECKING:
+    from favorbench.engine.study import Study
+    from favorbench.results.results import Results
 
 
 @app.command()
@@ -17,21 +22,59 @@ def audit(
             show_default=False,
         ),
     ],
+    inputs: Annotated[
+        str | None,
+        typer.Option(help="As in sweep, e.g. minilm or PATH.npz.  [default: Gaussians and minilm]", show_default=False),
+    ] = None,
+    num_projections: Annotated[
+        str | None,
+        typer.Option(
+            "-R",
+            "--num-projections",
+            help="Sizes of the run, e.g. 64,256; the claims are measured at the largest.",
+            show_default=False,
+        ),
+    ] = None,
     runs: Annotated[int, typer.Option(min=6, max=10_000, help="Runs on each input.")] = 20,
     seed: Seed = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Run directory.  [default: results/audit-...]", show_default=False)
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Measure other people's implementations.
 
-    Distance to exact and to uniform attention, effect of eps, law of the sampler.
+    Distance to exact and to uniform attention, effect of eps, law of the sampler. The errors are saved as a run, beside
+    FAVOR+ and the trivial answers, for table, rank, plot and compare; the same command again resumes it.
     """
     from favorbench import console
+    from favorbench.engine.study import default_directory
     from favorbench.studies.audit import audit as run_audit
+    from favorbench.studies.audit import study_of
 
+    names = list(dict.fromkeys(implementations))
+    study = study_of(names, runs, seed, inputs, num_projections)
+    sizes = [size for size in study.scenario.num_projections if isinstance(size, int)]
+    path = out or default_directory(study)
+    results = _saved(study, path, quiet)  # first: an --out that cannot be used is told before anything is measured
     with console.progress("audit", quiet) as report:
-        findings = run_audit(implementations, runs, seed, report)
+        size = max(sizes) if num_projections and sizes else None
+        findings = run_audit(names, runs, seed, report, study if inputs else None, size)
     if as_json:
-        print_json({"runs": runs, "findings": findings})
+        print_json({"runs": runs, "findings": findings, "run": path})
     else:
-        console.show_audit(console.stdout(), findings, runs)
+        console.show_audit(console.stdout(), findings, runs, size)
+    if not quiet and not as_json:
+        say(f"saved in {results.path}: see favorbench table, rank and plot {results.path}")
+
+
+def _saved(study: "Study", path: Path, quiet: bool) -> "Results":
+    from favorbench import console
+    from favorbench.run import sweep
+
+    try:
+        with console.progress("audit, the run", quiet, "draws") as report:
+            return sweep(study, path, progress=report)
+    except KeyboardInterrupt as error:
+        interrupted(path, error)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from favorbench.studies.audit import Finding
 
 
-def show_audit(console: Console, findings: "Sequence[Finding]", runs: int) -> None:
+def show_audit(console: Console, findings: "Sequence[Finding]", runs: int, size: int | None = None) -> None:
     """Findings, one input after another, each with its interval and a remark where there is something to say."""
     previous = None
     for finding in findings:
@@ -24,7 +24,8 @@ def show_audit(console: Console, findings: "Sequence[Finding]", runs: int) -> No
         line = Text(f"  {finding.measure:38} {finding.median:8.3g}{interval}")
         print_line(console, line + Text(f"  {finding.remark}", style="bold red" if finding.fault else "dim"))
     text = (
-        f"Medians of {runs} runs, 95 % intervals, R = 256. Errors are relative (Frobenius). Distance to uniform: "
-        "as a share of exact attention's own distance from the mean of V. Samplers: the statistic of each test."
+        f"Medians of {runs} runs, 95 % intervals, R = {size or 256}. Errors are relative (Frobenius). "
+        "Distance to uniform: as a share of exact attention's own distance from the mean of V. "
+        "Samplers: the statistic of each test."
     )
     console.print(Text(text, style="dim"))
