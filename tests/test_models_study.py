@@ -51,7 +51,7 @@ def measured(path):
 
 def test_what_is_asked_is_planned_text_by_text():
     small = Asked("m", ("a", "b"), sizes=(4,), draws=2, layers="all,each,0,2", methods=("clusters",))
-    planned = list(units(small, ["a", "b"], 3))
+    planned = list(units(small, ["a", "b"], [0, 1, 2]))
     assert len(planned) == 2 * ((5 + 4) + 4 * (3 + 4))  # all has exact and the model in bfloat16 besides
     assert [unit.text for unit in planned] == sorted(unit.text for unit in planned)
     assert list(dict.fromkeys(unit.layers for unit in planned)) == ["all", "0", "1", "2", "0,2"]

@@ -24,7 +24,7 @@ def model(
             help="minilm, smollm2, a model's folder, a .gguf file, or an id of the hub.", show_default=False
         ),
     ],
-    more: Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", hidden=True, show_default=False)] = None,
+    more: Annotated[list[Path] | None, typer.Argument(metavar="FILE", hidden=True, show_default=False)] = None,
     text: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE...", help="Texts that the model reads, one input each.", show_default=False),
@@ -122,6 +122,7 @@ def _show(path: Path, as_json: bool) -> None:
     for file in files:
         if file.suffix == ".png":
             echo(str(file))
+    to.print(f"Saved in {path}.", soft_wrap=not to.is_terminal)
 
 
 def _interrupted(path: Path, error: KeyboardInterrupt) -> NoReturn:

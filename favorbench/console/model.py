@@ -9,7 +9,7 @@ from favorbench.console.tables import show_records
 from favorbench.console.terminal import print_line
 from favorbench.formats import printable
 from favorbench.models.plan import ALL
-from favorbench.models.summary import ENCODER, Study, sentence
+from favorbench.models.summary import ENCODER, Study, described, sentence
 from favorbench.statistics import interval_name
 
 MANY = 3  # sets of layers, above which only the effect is printed
@@ -33,15 +33,14 @@ def show_model(console: Console, study: Study) -> None:
 def _record(line: pd.Series, study: Study) -> dict[str, object]:
     mark = "*" if line["worse"] else ""
     shown: dict[str, object] = {
-        "estimator": line["estimator"] + ("" if line["sampler"] in ("-", "orthogonal") else f", {line['sampler']}"),
-        "size": line["size"] or "-",
+        "estimator": described(line),
         "cost": _number(line["cost"]),
         study.measure.heading: f"{_number(line['effect'])}{mark}",
         "interval": f"[{_number(line['low'])}, {_number(line['high'])}]",
         "worst": _number(line["worst"]),
     }
     if study.measure is ENCODER:
-        shown["rank"] = _number(line["rank"])
+        shown |= {"rank": _number(line["rank"])} if study.lines["rank"].notna().any() else {}
     else:
         shown |= {"KL": _number(line["kl"]), "top1": _number(line["top1"]), "late": _number(line["late_delta_nll"])}
     shown["hidden"] = _number(line["last_hidden_error"])
@@ -54,9 +53,9 @@ def _record(line: pd.Series, study: Study) -> dict[str, object]:
 
 def _by_layer(lines: pd.DataFrame) -> list[dict[str, object]]:
     records = []
-    for (estimator, size), group in lines.groupby(["estimator", "size"], sort=False):
+    for _, group in lines.groupby(["estimator", "sampler", "size"], sort=False):
         effects = {str(line["layers"]): _number(line["effect"]) for _, line in group.iterrows()}
-        records.append({"estimator": estimator, "size": size or "-", **effects})
+        records.append({"estimator": described(group.iloc[0]), **effects})
     columns = dict.fromkeys(name for record in records for name in record)
     return [{name: record.get(name, "-") for name in columns} for record in records]
 

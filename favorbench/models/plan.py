@@ -106,9 +106,9 @@ class Unit(NamedTuple):
         return self.text, self.layers, self.name, sampler or "-", size or 0, self.draw
 
 
-def units(asked: Asked, texts: Sequence[str], num_layers: int) -> Iterator[Unit]:
-    """All measurements, text by text, what to compare with first."""
-    sets = [one for word in asked.layer_sets() for one in (map(str, range(num_layers)) if word == EACH else [word])]
+def units(asked: Asked, texts: Sequence[str], possible: Sequence[int]) -> Iterator[Unit]:
+    """All measurements, text by text, what to compare with first; possible: the layers that can be replaced."""
+    sets = [one for word in asked.layer_sets() for one in (map(str, possible) if word == EACH else [word])]
     for text, layers in itertools.product(texts, sets):
         fixed: list[Replacement | None] = [Exact("bfloat16"), replacement("uniform"), Removed()]
         if layers == ALL:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from favorbench.engine.provenance import VERSION
-from favorbench.errors import InputError, ScenarioError
+from favorbench.errors import InputError, ModelError, ScenarioError
 from favorbench.files import read_regular
 from favorbench.models.calibration import calibrated, waits
 from favorbench.models.effects import Layer, Reference, effect, head_errors, layers_of, run
@@ -21,6 +21,7 @@ from favorbench.models.plan import ALL, LENGTH, Asked, Unit, units
 from favorbench.models.replacements import ByMap, ByMethod, Exact, Replacement
 from favorbench.models.store import Store
 from favorbench.models.swap import swapped
+from favorbench.numerics.machine import check_memory
 from favorbench.progress import Progress
 
 
@@ -49,9 +50,11 @@ def study(asked: Asked, path: Path, trust_remote_code: bool = False, progress: P
     asked = dataclasses.replace(asked, length=asked.length or min(LENGTH, loaded.limit or LENGTH))
     texts = _texts(loaded, asked.texts, asked.length)
     of_text = _calibrate(asked, loaded, texts)
+    _check_memory(loaded, max(text.tokens.shape[-1] for text in texts))
     layers = {text.name: layers_of(loaded.model, text.tokens) for text in texts}
     _check(asked, layers)
-    planned = list(units(asked, [text.name for text in texts], len(layers[texts[0].name])))
+    possible = [layer.index for layer in layers[texts[0].name] if layer.left is None]
+    planned = list(units(asked, [text.name for text in texts], possible))
     named = {key: value for key, value in dataclasses.asdict(asked).items() if key not in ("texts", "calibrate")}
     named |= {
         "texts": {text.name: text.sha256 for text in texts}, "calibrate": of_text and of_text.sha256,
@@ -75,6 +78,8 @@ def study(asked: Asked, path: Path, trust_remote_code: bool = False, progress: P
 
 def _texts(loaded: Loaded, paths: Sequence[str], length: int | None) -> list[Text]:
     """The texts, each under a name of its own: the stem of its file."""
+    if loaded.tokenizer is None:
+        raise ModelError(f"{loaded.name} has no tokenizer, and a model is measured on text: give its folder or its id")
     assert length is not None
     found: OrderedDict[str, Text] = OrderedDict()
     for path in paths:
@@ -88,14 +93,25 @@ def _texts(loaded: Loaded, paths: Sequence[str], length: int | None) -> list[Tex
     return list(found.values())
 
 
+def _check_memory(loaded: Loaded, length: int) -> None:
+    """Raise ScenarioError where what two runs of the model answer is not to be had: hidden states, and logits."""
+    names = ("hidden_size", "num_hidden_layers", "vocab_size")
+    hidden, layers, vocabulary = (getattr(loaded.model.config, name, 0) for name in names)
+    width = hidden * (layers + 1) + (vocabulary if loaded.causal else 0)
+    check_memory(2.0 * 4 * length * width, f"{loaded.name} on {length} tokens", "use a smaller `length`")
+
+
 def _check(asked: Asked, layers: dict[str, tuple[Layer, ...]]) -> None:
     """Raise ScenarioError or InputError for what cannot be measured, before anything is."""
     some = next(iter(layers.values()))
-    known = {str(layer.index) for layer in some}
+    left = {str(layer.index): layer.left for layer in some}
     for numbers in asked.layer_sets():
-        for number in numbers.split(","):
-            if number.isdigit() and number not in known:
+        given = [number for number in numbers.split(",") if number.isdigit()]
+        for number in given:
+            if number not in left:
                 raise ScenarioError(f"`layers` {number}: {asked.model} has {len(some)}, 0 to {len(some) - 1}")
+        if given and all(left[number] for number in given):
+            raise InputError(f"`layers` {numbers}: cannot be replaced: {left[given[0]]}")
     possible = [layer for layer in some if layer.left is None]
     if not possible:
         raise InputError(f"{asked.model}: no attention of it can be replaced: {some[0].name}: {some[0].left}")

@@ -165,7 +165,8 @@ def sentence(rows: pd.DataFrame) -> str:
 def described(line: Mapping[str, Any] | pd.Series) -> str:
     """An estimator with its size, as sentences and legends have it."""
     size = "" if not line["size"] else f", {'R' if line['kind'] == 'map' else 'm'} = {line['size']}"
-    return f"{line['estimator']}{size}"
+    sampler = "" if line["sampler"] in ("-", "orthogonal") else f", {line['sampler']}"
+    return f"{line['estimator']}{sampler}{size}"
 
 
 def _costs(line: pd.Series, measure: Measure, name: str) -> str:
