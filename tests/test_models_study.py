@@ -51,11 +51,18 @@ def measured(path):
 
 def test_what_is_asked_is_planned_text_by_text():
     small = Asked("m", ("a", "b"), sizes=(4,), draws=2, layers="all,each,0,2", methods=("clusters",))
-    planned = list(units(small, ["a", "b"], [0, 1, 2]))
+    planned = units(small, ["a", "b"], [0, 1, 2])
     assert len(planned) == 2 * ((5 + 4) + 4 * (3 + 4))  # all has exact and the model in bfloat16 besides
     assert [unit.text for unit in planned] == sorted(unit.text for unit in planned)
     assert list(dict.fromkeys(unit.layers for unit in planned)) == ["all", "0", "1", "2", "0,2"]
     assert len({unit.key for unit in planned}) == len(planned)
+    again = Asked(
+        "m", ("a", "b"), sizes=(4,), draws=2, layers="all,each,0,2", methods=("clusters", "uniform", "removed")
+    )
+    assert [unit.key for unit in units(again, ["a", "b"], [0, 1, 2])] == [unit.key for unit in planned]
+    assert [unit.kind for unit in units(Asked("m", ("a",), methods=("top(4):clusters",), maps=()), ["a"], [])][
+        -1
+    ] == "oracle"
 
 
 def test_an_interrupted_study_is_resumed_bit_for_bit(folder, tmp_path):

@@ -92,11 +92,12 @@ class Unit(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """map, method, exact, or trivial."""
+        """map, method, oracle, exact, or trivial."""
         if isinstance(self.what, ByMap):
             return "map"
         if isinstance(self.what, ByMethod):
-            return "trivial" if self.name == "uniform" else "method"
+            oracle = "oracle" if self.what.method.oracle else "method"
+            return "trivial" if self.name == "uniform" else oracle
         return "trivial" if isinstance(self.what, Removed) else "exact"
 
     @property
@@ -106,8 +107,13 @@ class Unit(NamedTuple):
         return self.text, self.layers, self.name, sampler or "-", size or 0, self.draw
 
 
-def units(asked: Asked, texts: Sequence[str], possible: Sequence[int]) -> Iterator[Unit]:
+def units(asked: Asked, texts: Sequence[str], possible: Sequence[int]) -> list[Unit]:
     """All measurements, text by text, what to compare with first; possible: the layers that can be replaced."""
+    # uniform attention, say, may be asked for besides
+    return list({unit.key: unit for unit in _units(asked, texts, possible)}.values())
+
+
+def _units(asked: Asked, texts: Sequence[str], possible: Sequence[int]) -> Iterator[Unit]:
     sets = [one for word in asked.layer_sets() for one in (map(str, possible) if word == EACH else [word])]
     for text, layers in itertools.product(texts, sets):
         fixed: list[Replacement | None] = [Exact("bfloat16"), replacement("uniform"), Removed()]

@@ -54,7 +54,7 @@ def study(asked: Asked, path: Path, trust_remote_code: bool = False, progress: P
     layers = {text.name: layers_of(loaded.model, text.tokens) for text in texts}
     _check(asked, layers)
     possible = [layer.index for layer in layers[texts[0].name] if layer.left is None]
-    planned = list(units(asked, [text.name for text in texts], possible))
+    planned = units(asked, [text.name for text in texts], possible)
     named = {key: value for key, value in dataclasses.asdict(asked).items() if key not in ("texts", "calibrate")}
     named |= {
         "texts": {text.name: text.sha256 for text in texts}, "calibrate": of_text and of_text.sha256,

@@ -74,7 +74,7 @@ def lines_of(rows: pd.DataFrame) -> pd.DataFrame:
     """
     column = measure_of(rows).column
     found = pd.DataFrame(list(_lines(rows, column)))
-    order = {"exact": 0, "trivial": 1, "map": 2, "method": 3}
+    order = {"exact": 0, "trivial": 1, "map": 2, "method": 3, "oracle": 4}
     key = found["kind"].map(order)
     found = found.assign(order=key).sort_values(["order"], kind="stable").drop(columns="order")
     return found.sort_values("layers", key=lambda s: s.map(_layer_order), kind="stable").reset_index(drop=True)
