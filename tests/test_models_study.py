@@ -175,16 +175,19 @@ def test_the_sentence_names_the_best_and_its_worst_text():
     }  # fmt: skip
     rows = rows_of(given)
     said = sentence(rows)
-    assert said.startswith("all layers, 2 texts of 9 tokens, 1 draw: none of these replaces attention unnoticed: the")
-    assert (
-        "the best, good, m = 4, at 0.25 of exact attention's multiplications, leaves embeddings at cosine 0.98000"
-        in said
+    assert said.startswith(
+        "all layers, 2 texts of 9 tokens, 1 draw: none of 2 settings (cheaper than exact attention) replace"
     )
-    assert "cosine 0.98000 (worst text 0.97000), where bfloat16 leaves embeddings at cosine 0.99850" in said
+    assert "the best, good, m = 4, at 0.25 of its multiplications, leaves embeddings at cosine 0.98000 (worst" in said
+    assert "(worst text 0.97000), where bfloat16 leaves embeddings at cosine 0.99850" in said
     marks = lines_of(rows).set_index("estimator")["worse"]
     assert marks["bad"] and not marks["good"] and not marks["uniform"]
+    dearer = sentence(rows.assign(exact_multiplications=rows["kind"].map({"method": 0.5}).fillna(1.0)))
+    assert "none of 2 settings (none of them cheaper than exact attention)" in dearer
+    half = sentence(rows.assign(exact_multiplications=rows["estimator"].map({"good": 0.5}).fillna(4.0)))
+    assert "none of 1 setting (cheaper than exact attention)" in half and "the best, bad" in half
     given["method", "good"] = (0.001, 0.002)
-    assert "1 of these 2 replace attention unnoticed" in sentence(rows_of(given))
+    assert "1 of 2 settings (cheaper than exact attention) replaces attention unnoticed" in sentence(rows_of(given))
 
 
 def test_a_causal_model_with_calibrated_maps(folder, tmp_path):
@@ -265,7 +268,7 @@ def test_the_command_measures_shows_and_resumes(folder, tmp_path):
     small = ("-L", 24, "-R", "4,8", "--draws", 1, "--methods", "clusters", "--no-heads", "--out", "run")
     done = command(folder / "bert", "--text", *texts, *small)
     assert done.returncode == 0, done.stderr
-    assert "all layers replaced" in done.stdout and "replaces attention unnoticed" in " ".join(done.stdout.split())
+    assert "all layers replaced" in done.stdout and "attention unnoticed: the best" in " ".join(done.stdout.split())
     again = command(folder / "bert", "--text", *texts, *small, "--json", "-q")
     assert json.loads(again.stdout)["manifest"]["complete"] and again.stderr == ""
     assert (tmp_path / "run" / "summary.csv").exists() and (tmp_path / "run" / "figures" / "effect.png").exists()

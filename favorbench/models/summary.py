@@ -138,28 +138,32 @@ def _rank(group: pd.DataFrame, exact: pd.Series | None) -> float:
 
 
 def sentence(rows: pd.DataFrame) -> str:
-    """What all of it comes to, with the number of texts and draws. Unnoticed: no text suffers more than the one that
-    suffers most from bfloat16."""
+    """What all of it comes to, with the number of texts and draws, of what costs less than exact attention if anything
+    does. Unnoticed: no text suffers more than the one that suffers most from bfloat16."""
     measure, lines = measure_of(rows), lines_of(rows)
     lines = lines[lines["layers"] == lines["layers"].iloc[0]]
     compared = lines[lines["kind"].isin(COMPARED)]
     if compared.empty:
         return ""
-    best = compared.loc[compared["effect"].idxmin()]
+    cheaper = compared[compared["cost"] < 1]
+    asked, of_what = (cheaper, "cheaper") if len(cheaper) else (compared, "none of them cheaper")
+    best = asked.loc[asked["effect"].idxmin()]
     halved = lines[lines["estimator"].isin([BFLOAT16, "exact, attention in bfloat16"])]
-    limit = float(halved["worst"].max())
-    unnoticed = compared[compared["worst"] <= limit]
-    trivial = lines[lines["estimator"] == UNIFORM].iloc[0]
-    lengths = sorted(set(rows["seq_len"]))
-    where = "all layers" if best["layers"] == ALL else f"layers {best['layers']}"
-    of = f"{where}, {_count(best['texts'], 'text')} of {_span(lengths)} tokens, {_count(best['draws'], 'draw')}"
-    count = f"{len(unnoticed)} of these {len(compared)} replace" if len(unnoticed) else "none of these replaces"
+    unnoticed = int((asked["worst"] <= float(halved["worst"].max())).sum())
     return (
-        f"{of}: {count} attention unnoticed: the best, {described(best)}, at {best['cost']:.2f} of exact attention's "
-        f"multiplications, {_costs(best, measure, 'effect')} (worst text {_value(best['worst'], measure)}), where "
-        f"bfloat16 {_costs(halved.loc[halved['effect'].idxmax()], measure, 'effect')} and uniform attention "
-        f"{_costs(trivial, measure, 'effect')}"
+        f"{_where(best, rows)}: {unnoticed or 'none'} of {_count(len(asked), 'setting')} ({of_what} than exact "
+        f"attention) replace{'s' if unnoticed == 1 else ''} attention unnoticed: the best, {described(best)}, at "
+        f"{best['cost']:.2f} of its multiplications, {_costs(best['effect'], measure)} (worst text "
+        f"{_value(best['worst'], measure)}), where bfloat16 {_costs(halved['effect'].max(), measure)} and uniform "
+        f"attention {_costs(lines[lines['estimator'] == UNIFORM].iloc[0]['effect'], measure)}"
     )
+
+
+def _where(line: pd.Series, rows: pd.DataFrame) -> str:
+    lengths = sorted({*rows["seq_len"]})
+    tokens = f"{lengths[0]}" if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
+    where = "all layers" if line["layers"] == ALL else f"layers {line['layers']}"
+    return f"{where}, {_count(line['texts'], 'text')} of {tokens} tokens, {_count(line['draws'], 'draw')}"
 
 
 def described(line: Mapping[str, Any] | pd.Series) -> str:
@@ -169,18 +173,14 @@ def described(line: Mapping[str, Any] | pd.Series) -> str:
     return f"{line['estimator']}{sampler}{size}"
 
 
-def _costs(line: pd.Series, measure: Measure, name: str) -> str:
+def _costs(value: float, measure: Measure) -> str:
     if measure is ENCODER:
-        return f"leaves embeddings at cosine {_value(line[name], measure)}"
-    return f"costs {_value(line[name], measure)} nats a token"
+        return f"leaves embeddings at cosine {_value(value, measure)}"
+    return f"costs {_value(value, measure)} nats a token"
 
 
 def _value(value: float, measure: Measure) -> str:
     return f"{1.0 - value:.5f}" if measure is ENCODER else f"{value:.3f}"
-
-
-def _span(lengths: list[int]) -> str:
-    return f"{lengths[0]}" if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
 
 
 def _count(n: int, word: str) -> str:
