@@ -70,7 +70,7 @@ class Polynomial(Unsized):
     def multiplications(self, shape: Shape, size: int) -> float | None:
         polynomial, (n, length, d, d_v, causal) = Taylor(self.order), shape
         own = chunk_products(n, length, polynomial.num_features(0, d), d_v) if causal else 0.0
-        return polynomial.multiplications(n, length, d, d_v, 0) + own
+        return (polynomial.multiplications(n, length, d, d_v, 0) or 0.0) + own
 
 
 @dataclass(frozen=True)
