@@ -10,12 +10,16 @@ import pytest
 
 from favorbench.methods import (
     eva,
+    guarded,
     hashed,
     hyperattention,
     kdeformer,
+    landmarks,
     lara,
     monarch,
+    nystrom,
     nystromformer,
+    prefixes,
     segments,
     thinformer,
 )
@@ -25,6 +29,11 @@ from tests.test_mutations_methods import is_refuted
 NYSTROMFORMER = ("nystromformer", "nystromformer(inverse='pinv')")
 MONARCH = ("monarch", "monarch(steps=2)")
 EVA = ("eva", "eva(form='mean')", "eva(form='released')")
+LANDMARKS = ("nystrom", "wildcat", "window(5):wildcat")
+GUARD = (
+    "nystrom(guard='cells')", "window(5):nystrom(guard='cells')", "sinks(2):window(5):nystrom(guard='cells')",
+    "top(3):wildcat(guard='cells')",
+)  # fmt: skip
 LARA, HYPER, KDE, THIN = ("lara",), ("hyperattention",), ("kdeformer",), ("thinformer",)
 
 #: Of what, in which function, which text, by which other.
@@ -109,6 +118,56 @@ FAULTS: dict[tuple[str, ...], list[Fault]] = {
         ("means of the longest chunk", eva.chunk_means, "1.0 / np.diff(edges)[:, None]",
          "1.0 / parts.padding.shape[-1]"),
         ("cost of chunks only", eva.Eva.multiplications, "shape.n * size *", "shape.n * chunks *"),
+    ],
+    LANDMARKS: [
+        ("keys drawn with repetition", nystrom.Nystrom.landmarks, "rng.permutation(len(key))[:size]",
+         "rng.integers(0, len(key), size)"),
+        ("other keys", nystrom.Nystrom.landmarks, "chosen=order[landmarks.chosen]", "chosen=landmarks.chosen"),
+        ("pivots without norms", nystrom.WildCat.landmarks, "norms + np.log(residual)", "np.log(residual)"),
+        ("pivots with half the norms", nystrom.WildCat.landmarks, "norms + np.log(residual)",
+         "0.5 * norms + np.log(residual)"),
+        ("largest pivot, no draw", nystrom.WildCat.landmarks, " + rng.gumbel(size=len(residual))", ""),
+        ("pivots by norms only", nystrom.WildCat.landmarks, "norms + np.log(residual)",
+         "norms + np.log(residual > 0)"),
+        ("columns not reduced", landmarks.pivoted_cholesky, " - rows[:done, pivot] @ rows[:done]", ""),
+        ("residual not squared", landmarks.pivoted_cholesky, "rows[done] ** 2", "rows[done]"),
+        ("pivot not its root", landmarks.pivoted_cholesky, "column / np.sqrt(residual[pivot])",
+         "column / residual[pivot]"),
+        ("landmarks left out of smaller sizes", landmarks.landmark_summaries,
+         "summary[:r] + factor[r:, :r].T @ own[r:]", "summary[:r]"),
+        ("landmarks counted twice", landmarks.landmark_summaries, "own, weighted[chosen] = weighted[chosen], 0.0",
+         "own = weighted[chosen]"),
+        ("own values lost", landmarks.landmark_summaries, "coefficients += right[chosen[:r]]", "pass"),
+        ("norms of landmarks lost", landmarks.landmark_summaries, "- half_norms[chosen[:r]], 700.0", ", 700.0"),
+        ("factor not transposed", landmarks.landmark_summaries,
+         "scipy.linalg.solve_triangular(factor[:r, :r].T, others)",
+         "scipy.linalg.solve_triangular(factor[:r, :r], others, lower=True)"),
+        ("kernel without norms of landmarks", landmarks.LandmarkSummary.kernel,
+         " - half_squared_norm(points)[:, 0]", ""),
+        ("kernel of the first keys", landmarks.LandmarkSummary.kernel, "key, points = self.tokens.key[keys]",
+         "key, points = self.tokens.key[: keys.stop - keys.start]"),
+        ("cost of queries only", nystrom.ThroughLandmarks.multiplications, "(shape.n + shape.l) * size *",
+         "shape.n * size / 4 *"),
+    ],
+    GUARD: [
+        ("no upper limit", guarded.GuardedSummary._trusted, " & (above <= np.log(ABOVE_BOUND))", ""),
+        ("a wider limit", guarded.GuardedSummary._trusted, "np.log(ABOVE_BOUND)", "np.log(3.0)"),
+        ("no lower limit", guarded.GuardedSummary._trusted, "(above >= -1e-6)", "(above >= -1e6)"),
+        ("outputs anywhere", guarded.GuardedSummary._trusted, "return inside & ", "return "),
+        ("outputs inside on one axis", guarded.GuardedSummary._trusted, "np.all((output", "np.any((output"),
+        ("peaks forgotten", guarded.GuardedSummary._trusted, " + free.log_peak", ""),
+        ("peak of the bound forgotten", guarded.GuardedSummary._trusted, " - bound.log_peak", ""),
+        ("never trusted", guarded.GuardedSummary.sums, "np.where(trusted, a, b)", "b"),
+        ("always trusted", guarded.GuardedSummary.sums, "np.where(trusted, a, b)", "a"),
+        ("the other way round", guarded.GuardedSummary.sums, "np.where(trusted, a, b)", "np.where(trusted, b, a)"),
+        ("kernel always of landmarks", guarded.GuardedSummary.kernel,
+         "np.where(trusted, free.log_scale, bound.log_scale)", "free.log_scale"),
+        ("a guard inside of prefixes", guarded.with_exact, "isinstance(inner, GuardedSummary)", "inner is None"),
+        ("bound without exact keys", guarded.with_exact, "exact(inner.bound)", "inner.bound"),
+        ("range of some values", guarded.GuardedSummary.of, "np.max(value, axis=0)", "np.median(value, axis=0)"),
+        ("cells of another landmark", nystrom._guarded, "cells_of(key, value, labels, count), labels",
+         "cells_of(key, value, labels, count), labels[::-1]"),
+        ("exact keys of both, paid once", prefixes.Top.multiplications, "self.alternatives * ", ""),
     ],
     LARA: [
         ("means subtracted", lara.Lara.summaries, "segment_means(queries.query, size) + ",

@@ -12,7 +12,7 @@ from favorbench.methods.guarded import GuardedSummary
 from favorbench.methods.summaries import Queries, Summarising, Summary, Tokens
 from favorbench.numerics.streams import Streams, stream
 from favorbench.registry import label
-from favorbench.studies.verify import cost, definitions
+from favorbench.studies.verify import cost, definitions, landmarks
 from favorbench.studies.verify.checks import Measurement, largest, over_rounding
 from favorbench.studies.verify.dense import softmax
 from favorbench.studies.verify.weights import is_defined, weights_of
@@ -69,6 +69,8 @@ def of_method(method: Method, seed: int) -> Iterator[Measurement]:
         far = not any(part in label(method) for part in ("order=2", ":lara"))  # whose estimates of a key may be e^1000
         questions += [_question(seed, FAR)] if far else []
         yield _worst(method, "the weights that it defines", [_apart(method, q, seed) for q in questions])
+    if landmarks.through_landmarks(method):
+        yield _worst(method, "the landmarks that it draws", [_from_landmarks(method, seed)])
     if isinstance(method, Clusters) and method.order == 1:
         ratios = [_above_exact(method, question, seed) for question in _questions(method, seed, causal=False)]
         yield _worst(method, "normaliser below the exact one", ratios)
@@ -122,6 +124,18 @@ def _apart(method: Method, question: Question, seed: int) -> float:
         weights = weights_of(method, question, size, stream(seed, "verify", "methods", method.name))
         expected, condition = weights.output(question.value)
         found = max(found, largest((output - expected) / condition) / _rounding(question))
+    return found
+
+
+def _from_landmarks(method: Method, seed: int) -> float:
+    """Where the kernel of the landmarks is far from singular; weights of some keys are outputs, which may be < 0."""
+    found = 0.0
+    for scale in (SCALES[0], 2.0 * SCALES[0]):
+        question = _question(seed, scale)._replace(value=np.eye(LENGTH)[:, :: LENGTH // VALUES])
+        for size, output in zip(SIZES, _answers(method, question, SIZES, seed), strict=True):
+            rng = stream(seed, "verify", "methods", method.name)
+            expected, rounding = landmarks.answer(method, question, size, rng)
+            found = max(found, largest(output - expected) / rounding)
     return found
 
 

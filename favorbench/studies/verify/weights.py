@@ -59,15 +59,23 @@ def _whole(method: Method, question: Question, size: int, rng: np.random.Generat
         moved = None if positions is None else positions - method.n
         inner = _whole(method.inner, Question(query, key[rest], value[rest], moved), size, rng)
         return Weights(*(np.concatenate([exact[:, : method.n], part], axis=1) for part in inner))
-    inner = _whole(method.inner, question, size, rng)
+    inner, near = _whole(method.inner, question, size, rng), exact_keys(method, question)
+    return Weights(np.where(near, exact, inner.log), np.where(near, np.logaddexp(exact, inner.mass), inner.mass))
+
+
+def exact_keys(method: Prefix, question: Question) -> np.ndarray:
+    """Which keys a prefix makes exact, for each query: (n, l)."""
+    query, key, _, positions, _ = question
+    places = np.arange(len(key))
+    if isinstance(method, Sinks):
+        return np.tile(places < method.n, (len(query), 1))
     if isinstance(method, Window):
         assert positions is not None
         first = positions[:, None] - method.w // 2
-        near = (np.arange(len(key)) >= first) & (np.arange(len(key)) < first + method.w)
-    else:
-        assert isinstance(method, Top)
-        near = exact >= np.sort(exact, axis=-1)[:, -method.k :][:, :1]
-    return Weights(np.where(near, exact, inner.log), np.where(near, np.logaddexp(exact, inner.mass), inner.mass))
+        return (places >= first) & (places < first + method.w)
+    assert isinstance(method, Top)
+    logits = query @ key.T
+    return logits >= np.sort(logits, axis=-1)[:, -method.k :][:, :1]
 
 
 def _causal(method: Method, question: Question, size: int, rng: np.random.Generator) -> Weights:
