@@ -111,6 +111,21 @@ def test_the_figure_joins_seconds_and_errors(clock, count):
     assert over["seconds"].is_unique  # the control: a join that mixed sizes would repeat some
 
 
+def test_times_of_a_busy_machine_are_doubted():
+    of_heads(2)
+    found = timed("run")
+    quiet = found._replace(rows=found.rows.assign(low=1e-3, seconds=1.1e-3, high=1.9e-3))
+    assert quiet.doubts() == ""
+    busy = quiet._replace(rows=quiet.rows.assign(high=[2.1e-3, *quiet.rows["high"][1:]]))
+    assert busy.doubts().startswith(f"1 of {len(busy.rows)} have times that differ by more than a factor of 2")
+
+
+def test_one_size_each_is_a_figure_too(clock):
+    results = of_heads(7, methods="clusters,multipole", num_projections="8")
+    timed("run")
+    assert {"error-vs-cost", "error-vs-seconds"} <= {file.stem for file in draw_all(results)}
+
+
 def test_a_users_function_is_timed_by_itself():
     of_heads(2, methods=f"{__name__}:first_keys", num_projections="4,8")
     ASKED.clear()

@@ -17,7 +17,8 @@ def time(
     """Time the estimators of a run, here and now.
 
     Exact attention and each estimator at each of its sizes, in turns, on one head of the run's inputs and on one core
-    or one GPU. Kept in RUN/seconds.json; `favorbench plot RUN` draws errors against them.
+    or one GPU; bounds among baselines are left out. Kept in RUN/seconds.json, with the machine, apart from the run's
+    rows; `favorbench plot RUN` draws errors against them.
     """
     from favorbench import console
     from favorbench.results.seconds import write_seconds

@@ -16,8 +16,11 @@ def show_seconds(console: Console, found: "Seconds") -> None:
     """A table for each population of heads: seconds with their interval, and the share of exact attention's."""
     from favorbench.results.seconds import by_cell, exact_seconds
     from favorbench.results.summary import estimator_name
+    from favorbench.results.tables import said_once
 
-    for title, rows in by_cell(found):
+    note = f"{found.on()}: median of {found.repeats} runs in turns. {found.doubts()}".strip()
+    cells = list(by_cell(found))
+    for (title, rows), below in zip(cells, said_once([note] * len(cells)), strict=True):
         exact = exact_seconds(rows)
         records = [
             {
@@ -29,4 +32,4 @@ def show_seconds(console: Console, found: "Seconds") -> None:
             }
             for row, size in ((row, row["num_projections"]) for row in rows.astype(object).to_dict(orient="records"))
         ]
-        show_records(console, records, f"seconds of {title}", f"{found.on()}: median of {found.repeats} runs in turns.")
+        show_records(console, records, f"seconds of {title}", below)

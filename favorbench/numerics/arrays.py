@@ -126,7 +126,8 @@ def as_like(host: np.ndarray, other: Array) -> Array:
 
 def beside(host: np.ndarray, other: Array) -> Array:
     """A host array with the library and the device of another one, and its own dtype."""
-    return array_namespace(other).asarray(host, device=device(other))
+    writable = host if host.flags.writeable else host.copy()  # torch warns of an array that it must not write to
+    return array_namespace(other).asarray(writable, device=device(other))
 
 
 def looked_up(table: np.ndarray, index: Array) -> Array:
@@ -157,4 +158,7 @@ def scattered(flags: Array, index: Array, length: int) -> Array:
 
 def on_host(array: Array) -> np.ndarray:
     """An array of any library as one of NumPy."""
-    return array.detach().cpu().numpy() if hasattr(array, "detach") else np.asarray(array)
+    if not hasattr(array, "detach"):
+        return np.asarray(array)
+    tensor = array.detach().cpu()
+    return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()  # NumPy has no such type

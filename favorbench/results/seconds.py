@@ -15,6 +15,8 @@ from favorbench.formats import plain
 
 FILE, FORMAT = "seconds.json", 1
 
+BUSY = 2
+
 #: What has one time: a head and how it is measured, and an estimator at one size; kind "exact" is exact attention.
 TIMED = (*CELL, "kind", "map", "sampler", "num_projections")
 MEASURED = ("seconds", "low", "high")
@@ -45,6 +47,15 @@ class Seconds(NamedTuple):
         ]
         chip = self.machine["gpu"] or self.machine["cpu"]
         return ", ".join(filter(None, [chip, self.where, *kernels[:1], self.date[:10]]))
+
+    def doubts(self) -> str:
+        """A sentence where times differ by more than a factor of BUSY: then medians of so few are a lottery."""
+        wide = int((self.rows["high"] > BUSY * self.rows["low"]).sum())
+        if not wide:
+            return ""
+        return (
+            f"{wide} of {len(self.rows)} have times that differ by more than a factor of {BUSY}: was the machine busy?"
+        )
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

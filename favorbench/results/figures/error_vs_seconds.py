@@ -25,6 +25,8 @@ def _seconds(found: Seconds) -> Cost:
     heads = found.rows[found.rows["head"] != "-"]["head"].unique()
     measured_on = f"one head ({', '.join(heads)})" if len(heads) else "one head"
 
+    bars = "; ".join(filter(None, [f"bars: {interval_name(found.repeats)}", found.doubts()]))
+
     def of(rows: pd.DataFrame) -> pd.DataFrame:
         timed = found.rows.astype({name: rows[name].dtype for name in _TIMED})
         joined = rows[_TIMED].merge(timed, how="left", on=_TIMED).set_axis(rows.index)
@@ -42,7 +44,6 @@ def _seconds(found: Seconds) -> Cost:
         of=of,
         exact=exact,
         exact_name="exact attention",
-        what=f"seconds of {measured_on}: {found.on()}, median of {found.repeats} runs taken in turns "
-        f"(bars: {interval_name(found.repeats)})",
+        what=f"seconds of {measured_on}: {found.on()}, median of {found.repeats} runs taken in turns ({bars})",
         unknown="they were not timed",
     )

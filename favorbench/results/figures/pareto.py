@@ -125,8 +125,8 @@ def _of_draws(cell: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 
 def _worth_drawing(points: pd.DataFrame) -> bool:
-    lines = points[points["kind"].isin(COMPARED)].groupby("estimator")["cost"].nunique()
-    return len(lines) > 1 and lines.max() > 1
+    shown = points[points["kind"].isin(COMPARED)]
+    return shown["estimator"].nunique() > 1 and shown["cost"].nunique() > 1
 
 
 def front(points: pd.DataFrame, exact: float | None) -> pd.DataFrame:
@@ -179,6 +179,8 @@ def _draw(ax: Axes, panel: Panel, names: Sequence[str], metric: str, cost: Cost)
         if name in names:
             low, high = np.minimum(rows["low"], MOST), np.minimum(rows["high"], MOST)
             ax.fill_between(rows["cost"], low, high, color=look["color"], alpha=0.12, linewidth=0)
+            if len(rows) == 1:  # a band of no width
+                ax.vlines(rows["cost"], low, high, color=look["color"], alpha=0.3, linewidth=3)
             heights = np.minimum(rows["ratio"], MOST)
             ax.hlines(heights, rows["cost_low"], rows["cost_high"], color=look["color"], alpha=0.5, linewidth=1)
         ax.plot(rows["cost"], np.minimum(rows["ratio"], MOST), **look)
