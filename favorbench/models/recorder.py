@@ -48,7 +48,6 @@ class Recorder:
     spool: Spool
     run: Run | None = None
     calls: int = 0
-    heads: int = 0
     shape: Shape | None = None
     texts: list[dict[str, Any]] = field(default_factory=list)
     first_text: int = 0
@@ -62,7 +61,7 @@ class Recorder:
     def attend(self, call: Call) -> Any:
         """The model's own answer; on the way the call is checked and kept."""
         output = call.own()
-        self.calls, self.heads = self.calls + 1, max(self.heads, call.query.shape[1])
+        self.calls += 1
         if self.choice.layers is None or call.index in self.choice.layers:
             self.found.setdefault(call.index, []).append(self._layer(call, output))
         return output
@@ -124,7 +123,7 @@ class Recorder:
         kind = getattr(import_module("torch"), self.choice.dtype)
         stored = query.to(kind), key.to(kind), value.to(kind)
         if not all(bool(array.isfinite().all()) for array in stored):
-            return np.inf, f"has entries that {self.choice.dtype} cannot hold"
+            return 0.0, f"has entries that {self.choice.dtype} cannot hold"
         rounding = 0.0
         if query.dtype != kind:
             some = rows_of(query.shape[-2])
