@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from favorbench.models.records import Captured, Layer
 
 CHECK = (
-    "check: the largest difference between the model's own output and softmax(q k^T / sqrt(d)) v of the captured rows "
-    "in float64, as a share of a head's largest entry; behind it, what rounding can explain."
+    "check: the model's own output minus softmax(q k^T / sqrt(d)) v of the captured rows in float64, as a share of a "
+    "head's largest entry, and what rounding can explain; of the head that comes closest to it."
 )
 
 

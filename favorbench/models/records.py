@@ -15,7 +15,8 @@ from favorbench.models.spool import DTYPES, SUFFIXES, write_heads
 class Layer(NamedTuple):
     """One attention of a model: its number in the order of calls, its name, its mask, and what the check said.
 
-    heads: how many were kept. difference: the largest, of any of them on any input, and limit what rounding explains.
+    heads: how many were kept. difference: between its own output and the captured rows' exact attention, as a share of
+    the largest entry, and limit: what rounding explains; of the head and the input that come closest to it.
     rounding: what storing in 16 bits changed, as a share of the output. reason: why it was refused, "" if it was not.
     """
 
