@@ -70,9 +70,10 @@ def _note(study: Study) -> str:
     )
     heads = "; heads: median, 90 % quantile and maximum of the relative errors of single heads, under exact inputs"
     heads = heads if study.lines["head_median"].notna().any() else ""
+    texts = f"{study.texts} text{'' if study.texts == 1 else 's'}"
     return (
         f"{effect}; hidden: relative error after the last layer{heads}; cost: multiplications / those of exact "
-        f"attention. Median over {study.texts} texts of the mean over draws, {interval_name(study.texts)}; *: worse "
+        f"attention. Median over {texts} of the mean over draws, {interval_name(study.texts)}; *: worse "
         "than uniform attention, text by text"
     )
 
