@@ -360,3 +360,19 @@ def test_default_candidates_are_such_as_the_inputs_allow():
 def test_tables_have_a_line_for_each_head(heads):
     found = fb.recommend(str(SHIPPED["minilm"].path), 0.7, methods="clusters", heads="L0H1,L5H8", out="run")
     assert [record["head"] for record in records(found)] == ["L0H1", "L5H8"]
+
+
+@pytest.mark.parametrize(("length", "dim", "value_dim"), [(1, 1, 1), (2, 1, 1), (3, 2, 5), (17, 4, 4)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_few_tokens_are_inputs_too(rng, length, dim, value_dim, causal):
+    query, key = rng.normal(size=(2, length, dim))
+    value = rng.normal(size=(length, value_dim))
+    found = fb.recommend([query, key, value], 0.1, causal=causal, max_cost=3.0)
+    assert found.complete and found.decisions[0].outcome in ("certified", "nothing")
+
+
+def test_what_is_no_number_is_a_miss(rng):
+    """The relative error of an answer to values of 0."""
+    query, key = rng.normal(size=(2, 20, 4))
+    (decision,) = fb.recommend([query, key, np.zeros((20, 4))], 0.1, methods="clusters").decisions
+    assert (decision.outcome, decision.hits, decision.bound) == ("nothing", 0, math.inf)

@@ -41,7 +41,7 @@ def recommend(
     ] = None,
     seed: Seed = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Run directory.  [default: results/recommend-NAME]", show_default=False)
+        Path | None, typer.Option(help="Run directory.  [default: below results]", show_default=False)
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,

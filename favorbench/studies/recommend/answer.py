@@ -182,7 +182,9 @@ _HEAD = """\
 import favorbench as fb
 
 
-def attention(query, key, value, rng):  # one head: (n, d), (l, d), (l, d_v) as attention takes them; a NumPy generator
+# Of one head: query (n, d), key (l, d), value (l, d_v), as attention takes
+# them; rng: a NumPy generator, such as np.random.default_rng().
+def attention(query, key, value, rng):
 """
 
 
@@ -190,7 +192,7 @@ def python_lines(family: Family, size: int | None, scale: float) -> str:
     """A function that is the estimator, at this size, on the inputs that were measured times their scale."""
     causal, lines = family.study.scenario.causal, []
     if scale != 1:
-        lines.append(f"query, key = {scale!r} * query, {scale!r} * key  # the scale that was measured")
+        lines.append(f"query, key = {scale!r} * query, {scale!r} * key  # as measured")
     also = ", causal=True" if causal else ""
     if isinstance(family.member, FeatureMap):
         law = family.sampler or "iid"

@@ -12,7 +12,7 @@ from favorbench.engine.plan import Draw
 from favorbench.engine.scenario import load_scenario
 from favorbench.engine.study import Study
 from favorbench.errors import ScenarioError
-from favorbench.inputs import Head, InputLaw
+from favorbench.inputs import InputLaw
 from favorbench.maps import FeatureMap, get_map
 from favorbench.methods import Method, Shape, get_method
 from favorbench.methods.nystrom import ThroughLandmarks
@@ -107,10 +107,10 @@ def study_of(
     law = next(iter(bare.inputs.values())).law
     heads = law.heads(source.seq_len, source.head_dim)
     shapes = [bare.shape(head) for head in heads]
-    allowed = _Allowed(source.causal, heads, source.rows(heads[0].query_len) == heads[0].query_len)
     if own:
-        some_maps = tuple(spec for spec in some_maps if allowed.takes(get_map(spec)))
-        some_methods = tuple(spec for spec in some_methods if allowed.takes(_method(spec)))
+        all_rows = source.rows(heads[0].query_len) == heads[0].query_len
+        some_maps = tuple(spec for spec in some_maps if _allowed(get_map(spec), shapes, all_rows))
+        some_methods = tuple(spec for spec in some_methods if _allowed(_method(spec), shapes, all_rows))
     members = [_method(spec) for spec in some_methods]
     trivial = [spec for spec in TRIVIAL if all(_cheap(get_map(spec), shape) for shape in shapes)] or [TRIVIAL[0]]
     flags = dict(keys) | {
@@ -126,23 +126,21 @@ def study_of(
     return Study.of(scenario.model_copy(update={"name": f"recommend-{name}"[:80], "title": "candidates of recommend"}))
 
 
-class _Allowed(NamedTuple):
-    """What default candidates have to do with."""
-
-    causal: bool
-    heads: Sequence[Head]
-    all_rows: bool
-
-    def takes(self, member: FeatureMap | Method) -> bool:
-        """Whether the estimator can be asked here."""
-        placed = all(head.query_len == head.seq_len for head in self.heads)
-        needs_positions = isinstance(member, Method) and member.needs_positions
-        needs_rows = isinstance(member, Method) and member.needs_all_rows
-        return (
-            (not self.causal or member.causal_safe)
-            and (placed or not needs_positions)
-            and (self.all_rows or not needs_rows)
-        )
+def _allowed(member: FeatureMap | Method, shapes: Sequence[Shape], all_rows: bool) -> bool:
+    """Whether a default candidate can be asked here."""
+    if shapes[0].causal and not member.causal_safe:
+        return False
+    if isinstance(member, FeatureMap):
+        return True
+    placed = all(shape.n == shape.l for shape in shapes)
+    if (member.needs_positions and not placed) or (member.needs_all_rows and not all_rows):
+        return False
+    try:
+        for shape in shapes:
+            member.check((1,), shape)
+    except ScenarioError:  # more sinks than keys
+        return False
+    return True
 
 
 def _listed(key: str, given: str | None) -> tuple[str, ...]:
@@ -243,6 +241,8 @@ def least_errors(exact: np.ndarray, metric: str) -> dict[int, float]:
     Young 1936). The best *matrix* of rank R says nothing of this kind: a worse one may have the better output.
     """
     squares = np.linalg.svd(exact, compute_uv=False) ** 2
+    if not np.sum(squares):
+        return {}
     left = np.maximum(np.sum(squares) - np.cumsum(squares), 0.0)
     if metric == "relative_error":
         errors = np.sqrt(left / np.sum(squares))

@@ -206,7 +206,7 @@ class _Head:
         values = self.bench.values(family, candidate.setting.key, self.unit.draws(count))
         for other in self.candidates:
             together = family.together and self.family[other.setting.key] is family and len(other.values) == count
-            if other is candidate or together:
+            if (other is candidate or together) and other.setting.key in values:
                 other.values.append(values[other.setting.key])
         return True
 
