@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -28,6 +28,10 @@ _EPS = {"float64": 2.0**-52, "float32": 2.0**-23}
 
 #: Where rows differ in these alone they are the same row on another problem, and not comparable.
 _PROBLEM = {"query_len": "query rows", "query_rows": "measured rows", "seq_len": "L", "head_dim": "d", "dtype": "dtype"}
+
+
+#: An error for each draw: its trial, and which of that trial's draws it is.
+Draws = dict[tuple[int, int], float]
 
 
 class Key(NamedTuple):
@@ -209,15 +213,15 @@ class _Comparing:
     def _errors(self, key: Key) -> Errors:
         ours, theirs = self.old[key], self.new[key]
         if self.paired:
-            shared = ours.index.intersection(theirs.index, sort=False)
-            ours, theirs = ours[shared], theirs[shared]
+            shared = [draw for draw in ours if draw in theirs]
+            ours, theirs = ({draw: each[draw] for draw in shared} for each in (ours, theirs))
         dtype = str(dict(zip(CELL, key.cell, strict=True))["dtype"])
         level = max(self.levels)
 
         def close(a: np.ndarray, b: np.ndarray) -> np.ndarray:
             return close_errors(a, b, self.metric, level, dtype)
 
-        return Errors(ours.to_numpy(float), theirs.to_numpy(float), self.paired, close)
+        return Errors(np.array([*ours.values()]), np.array([*theirs.values()]), self.paired, close)
 
     def _not_comparable(self, key: Key) -> str:
         """Why two rows of one name do not measure the same; nothing where they do."""
@@ -225,7 +229,7 @@ class _Comparing:
         old, new = (_digests(run).get(name, "") for run in self.runs)
         if old != new:
             return f"other q, k, v in {name} (SHA-256 {old[:8] or 'none'} / {new[:8] or 'none'})"
-        if self.paired and not len(self.old[key].index.intersection(self.new[key].index)):
+        if self.paired and self.old[key].keys().isdisjoint(self.new[key]):
             return "no draw is in both"
         if self.names is None:
             versions = [_versions(run, key.estimator) for run in self.runs]
@@ -251,7 +255,7 @@ def close_errors(old: np.ndarray, new: np.ndarray, metric: str, level: float, dt
         return np.abs(a - b) <= relative * (exact + a + b)
 
 
-def _measured(run: Results, axis: str, metric: str, name: str | None) -> dict[Key, pd.Series]:
+def _measured(run: Results, axis: str, metric: str, name: str | None) -> dict[Key, Draws]:
     """The errors of each row, by draw: all rows of a run, or those of one estimator without its name."""
     trials = run.trials.assign(
         estimator=run.trials["map"].where(
@@ -264,18 +268,20 @@ def _measured(run: Results, axis: str, metric: str, name: str | None) -> dict[Ke
         trials = trials[trials["estimator"] == name].assign(estimator="")
     by = [*CELL, "estimator", axis]
     trials = trials.drop_duplicates(["draw", *by])  # two budgets may come to one size
-    trials = trials.assign(
-        nth=trials.groupby([*by, "trial"], dropna=False).cumcount()
-    )  # draws of a trial, one for each R
-    found = {}
-    for values, rows in trials.groupby(by, sort=False, dropna=False):
-        *cell, estimator, size = cast(tuple[Any, ...], values)
-        key = Key(tuple(cell), str(estimator), None if pd.isna(size) else int(size))
-        found[key] = rows.set_index(["trial", "nth"])[metric]
+    nth = trials.groupby([*by, "trial"], dropna=False).cumcount()  # of the draws of a trial: there is one for each R
+    number = trials.groupby(by, sort=False, dropna=False).ngroup().to_numpy()
+    first = np.unique(number, return_index=True)[1]
+    keys = [
+        Key(tuple(cell), str(estimator), None if pd.isna(size) else int(size))
+        for *cell, estimator, size in trials[by].iloc[first].itertuples(index=False)
+    ]
+    found: dict[Key, Draws] = {key: {} for key in keys}
+    for i, trial, which, value in zip(number, trials["trial"], nth, trials[metric], strict=True):
+        found[keys[i]][trial, which] = value
     return found
 
 
-def _at_all_sizes(ours: dict[Key, pd.Series], theirs: dict[Key, pd.Series]) -> dict[Key, pd.Series]:
+def _at_all_sizes(ours: dict[Key, Draws], theirs: dict[Key, Draws]) -> dict[Key, Draws]:
     """An estimator without a size stands beside the other at every size; only where two estimators are compared."""
     found = {}
     sizes: dict[tuple[Any, ...], list[int | None]] = {}
