@@ -36,15 +36,19 @@ _SAVED = (
 
 
 def sweep(
-    scenario: Scenario | Study | str | Mapping[str, Any],
+    scenario: Scenario | Study | str | Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     workers: int | Executor = 1,
     progress: Progress | None = None,
     batch: int | None = None,
+    **keys: Any,
 ) -> "Results":
     """Measure everything a scenario asks for, and return the results; what is in ``out`` already is not done again.
 
-    scenario: a Scenario, a shipped name or a TOML path, or a mapping of keys on top of the default scenario.
+    scenario: a Scenario, a shipped name or a TOML path, or a mapping of keys on top of the default scenario, which is
+    what None is. keys: of the scenario, on top: maps="positive,trig", num_projections=[64, 256]. inputs may be a
+    mapping of names to arrays (q, k, v) of NumPy, torch or what NumPy reads, in the shapes that files have:
+    inputs={"mine": (q, k, v)}; calibrate may be such arrays too.
     out: the run directory, by default results/<name>. workers: processes, or an executor whose workers can import
     favorbench. The rows are the same bits for any number of workers.
     batch: draws computed together by the torch backend, by default one on a CPU and as many as fill a GPU.
@@ -54,7 +58,7 @@ def sweep(
     from favorbench.engine.store import Store  # brings pandas: not for the workers of a script that imports this module
 
     _check_workers(workers)
-    study = scenario if isinstance(scenario, Study) else Study.of(as_scenario(scenario))
+    study = scenario if isinstance(scenario, Study) and not keys else Study.of(as_scenario(_described(scenario), keys))
     if study.scenario.device.startswith("cuda") and workers != 1:
         raise ScenarioError("`workers`: a CUDA device is used by one process; leave `workers` out, and see `batch`")
     draws = plan(study)
@@ -79,6 +83,12 @@ def sweep(
         set_aside = tuple(store.set_aside)
     assert results is not None  # there are draws, and none failed
     return results._replace(set_aside=set_aside)
+
+
+def _described(
+    scenario: Scenario | Study | str | Mapping[str, Any] | None,
+) -> Scenario | str | Mapping[str, Any] | None:
+    return scenario.scenario if isinstance(scenario, Study) else scenario
 
 
 def _check_workers(workers: object) -> None:

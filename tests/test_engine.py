@@ -27,9 +27,9 @@ def test_every_name_is_looked_up_once(monkeypatch, workers):
     looked_up: Counter[str] = Counter()
 
     def counted(builder):
-        def build(spec):
+        def build(spec, *layout):
             looked_up[spec] += 1
-            return builder(spec)
+            return builder(spec, *layout)
 
         return build
 

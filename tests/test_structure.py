@@ -111,6 +111,7 @@ NO_MEMBERS = {
     "PolynomialSketch": "of the polynomial kernel: in Polynomial.map",
     "Shifted": "a map's features without its stabilisers, for verify",
     "PerformerSampler": "another's, for audit", "Implementation": "another's, for audit",
+    "Arrays": "what a sweep makes of inputs in memory",
     "CalibratedElsewhere": "what calibrated:map is while verify asks it",
     "ClaimedMap": "a control", "PerKeyRowMax": "a control", "MissingNormalisation": "a control",
     "HyperbolicHalf": "a control", "ClaimedSampler": "a control", "ChiSquareNorms": "a control",

@@ -41,7 +41,13 @@ def sweep(
     value_scale: Annotated[str | None, typer.Option(help="Factor on v.", metavar="<float>")] = None,
     inputs: Annotated[
         str | None,
-        typer.Option(help="gaussian, gaussian(std=0.5), sphere, minilm, or PATH.npz / PATH.safetensors with q, k, v."),
+        typer.Option(
+            help="gaussian, gaussian(std=0.5), sphere, minilm, or q, k, v in PATH.npz, PATH.safetensors or a folder."
+        ),
+    ] = None,
+    layout: Annotated[
+        str | None,
+        typer.Option(metavar="<axes>", help="Axes of q, k, v in a file: heads,L,d or L,heads,d; a batch comes first."),
     ] = None,
     calibrate: Annotated[
         str | None,
@@ -58,7 +64,11 @@ def sweep(
         ),
     ] = None,
     causal: Annotated[
-        bool | None, typer.Option("--causal", help="A query sees the keys up to its own position only.")
+        bool | None,
+        typer.Option(
+            "--causal/--no-causal",
+            help="A query sees the keys up to its own position only.  [default: what a file of heads says of itself]",
+        ),
     ] = None,
     backend: Annotated[str | None, typer.Option(help="Array library: numpy or torch.")] = None,
     device: Annotated[str | None, typer.Option(help="Device of torch: cpu, cuda or cuda:N.")] = None,
@@ -100,6 +110,8 @@ def sweep(
     # The keys of a scenario go on as they were typed: options are named after them.
     study = Study.of(load_scenario(scenario, {key: context.params.get(key) for key in Scenario.model_fields}))
     path = out or default_directory(study)
+    if not quiet:
+        _say_of_inputs(study)
     if dry_run:
         _print_plan(study, path, as_json)
         return
@@ -134,11 +146,21 @@ def _say_if_long(study: "Study", workers: int) -> None:
 def _say_what_happened(results: "Results") -> None:
     for name in results.set_aside:
         say(f"{results.path}/trials/{name} was damaged: set aside, and its draws computed again")
-    for file in results.manifest.get("input_files", []):  # pyright: ignore[reportGeneralTypeIssues, reportAttributeAccessIssue]
-        if file["notes"]:
-            say(f"{file['input']}: {'; '.join(file['notes'])}")
-    if (calibration := results.scenario.calibrate) is not None:
-        say(f"calibrated maps have the parameters of another text, frozen: {calibration}")
+
+
+def _say_of_inputs(study: "Study") -> None:
+    """What is to be known of files of heads, before anything is computed with them."""
+    from favorbench.engine.plan import plan
+    from favorbench.engine.provenance import input_notes
+
+    planned, scenario = plan(study), study.scenario
+    for name, (_, law) in study.inputs.items():
+        if law.fixed and (notes := input_notes(planned, name, law)):
+            say(f"{name}: {'; '.join(notes)}")
+    if scenario.left_out:
+        say(f"left out, as they cannot be causal: {', '.join(scenario.left_out)}")
+    if scenario.calibrate is not None:
+        say(f"calibrated maps have the parameters of another text, frozen: {scenario.calibrate}")
 
 
 def _say_what_failed(results: "Results") -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import threadpoolctl
 
 from favorbench.engine.plan import Plan
-from favorbench.inputs import File
+from favorbench.inputs import Fixed, InputLaw
 from favorbench.maps import FeatureMap
 from favorbench.numerics.backend import Backend
 from favorbench.registry import declared_version, label
@@ -35,9 +35,9 @@ def provenance(plan: Plan) -> dict[str, Any]:
             if (version := declared_version(member)) is not None
         },
         "input_files": [
-            {"input": name, "sha256": law.digest(), "notes": [*law.notes(), *_shortened(plan, name, law)]}
+            {"input": name, "sha256": law.digest(), "notes": input_notes(plan, name, law)}
             for name, (_, law) in study.inputs.items()
-            if isinstance(law, File)
+            if isinstance(law, Fixed)
         ],
         "calibration_sha256": study.calibration and study.calibration.law.digest(),
     }
@@ -70,7 +70,23 @@ def _features(plan: Plan, feature_map: FeatureMap) -> str:
     return " or ".join(sorted(counts))
 
 
-def _shortened(plan: Plan, name: str, law: File) -> list[str]:
+def input_notes(plan: Plan, name: str, law: InputLaw) -> list[str]:
+    """What is to be known of one of the inputs as this plan measures it, in words."""
+    return [*law.notes(), *_shortened(plan, name, law), *_masked(plan, law)]
+
+
+def _masked(plan: Plan, law: InputLaw) -> list[str]:
+    """Whether the mask that its data are of is the one that is measured, where they say of which they are."""
+    causal, said = plan.study.scenario.causal, law.causal
+    if said is None or (not said and not causal):
+        return []
+    if said and causal:
+        return ["its heads are causal, and measured so"]
+    kind = "causal" if said else "not causal"
+    return [f"its heads are {kind}, and measured {'without' if said else 'with'} the mask, as was asked"]
+
+
+def _shortened(plan: Plan, name: str, law: InputLaw) -> list[str]:
     """What part of a file's tokens is measured, where it is not all of them."""
     tokens = max(head.seq_len for head in law.heads(None, None))
     lengths = sorted({shape.head.seq_len for shape in plan.shapes if shape.input == name} - {tokens})

@@ -5,15 +5,16 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
 from favorbench.baselines import BASELINES, get_baseline, no_map
+from favorbench.engine.memory import Held, taken_out
 from favorbench.errors import ScenarioError
 from favorbench.files import read_regular
 from favorbench.formats import ALIASES, shown
-from favorbench.inputs import SHIPPED, File, data_directory, get_input
+from favorbench.inputs import SHIPPED, Fixed, InputLaw, Layout, data_directory, get_input, reader_of
 from favorbench.maps import get_map
 from favorbench.methods import METHODS, get_method
 from favorbench.numerics.backend import DTYPES
@@ -21,7 +22,7 @@ from favorbench.registry import canonical, label, nearest, split_list
 from favorbench.samplers import get_sampler
 
 #: Keys that name members, and what builds them.
-MEMBERS: Mapping[str, Callable[[str], Any]] = {
+MEMBERS: Mapping[str, Callable[..., Any]] = {
     "maps": get_map, "samplers": get_sampler, "methods": get_method, "baselines": get_baseline, "inputs": get_input,
 }  # fmt: skip
 
@@ -103,6 +104,7 @@ class Scenario(BaseModel):
         "uniform", "taylor-1", "taylor-2", "best-rank"
     )  # fmt: skip
     num_projections: Annotated[tuple[_Size, ...], _Several, _Nonempty]
+    layout: Layout = "heads,L,d"
     inputs: Annotated[tuple[str, ...], _Several, _Nonempty, Field(validate_default=True)] = ("gaussian",)
     calibrate: str | None = None
     heads: Annotated[tuple[str, ...], _Several, _Nonempty] | None = None
@@ -119,6 +121,18 @@ class Scenario(BaseModel):
     redraw: Literal["trial", "R"] = "trial"
     trials: Annotated[int, Field(ge=1, le=1_000_000)] = 15
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
+    _held: Mapping[str, InputLaw] = PrivateAttr(default_factory=dict)
+    _left_out: tuple[str, ...] = PrivateAttr(())
+
+    @property
+    def held(self) -> Mapping[str, InputLaw]:
+        """Inputs in memory, by name."""
+        return self._held
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What a shipped scenario has beside what is measured here, and what cannot be causal."""
+        return self._left_out
 
     @field_validator(*MEMBERS)
     @classmethod
@@ -139,8 +153,8 @@ class Scenario(BaseModel):
             raise ScenarioError(f"{found!r} is a baseline, not a method: write `baselines` {found}")
         if key == "baselines":
             specs = specs if "uniform" in specs else ("uniform", *specs)
-        members = [MEMBERS[key](spec) for spec in specs]
-        labels = [spec if isinstance(m, File) else label(m) for spec, m in zip(specs, members, strict=True)]
+        members = [_built_member(key, spec, info) for spec in specs]
+        labels = [spec if isinstance(m, Fixed) else label(m) for spec, m in zip(specs, members, strict=True)]
         _check_names(key, labels, info.data.get("maps") or ())
         for i, name in enumerate(labels):
             if name in labels[:i]:
@@ -154,7 +168,7 @@ class Scenario(BaseModel):
     def _an_input(cls, spec: str | None, info: Any) -> str | None:
         """What maps are calibrated on is what inputs may be."""
         if spec is not None and info.context != NAMES_ONLY:
-            get_input(spec)
+            _built_member("inputs", spec, info)
         return spec
 
     def sizes(self, head_dim: int) -> tuple[int, ...]:
@@ -166,6 +180,14 @@ class Scenario(BaseModel):
         """On how many query rows the error is measured: all up to ALL_ROWS, then SOME_ROWS, unless query_rows says."""
         default = query_len if query_len <= ALL_ROWS else SOME_ROWS
         return min(query_len, default if self.query_rows is None else self.query_rows)
+
+
+def _built_member(key: str, spec: str, info: Any) -> Any:
+    """The member that a name of a key stands for; inputs in memory are in the context of the validation."""
+    if key != "inputs":
+        return MEMBERS[key](spec)
+    held = (info.context or {}).get("held", {})
+    return held[spec] if spec in held else MEMBERS[key](spec, info.data.get("layout", "heads,L,d"))
 
 
 def _check_names(key: str, labels: Sequence[str], maps: Iterable[str]) -> None:
@@ -195,16 +217,38 @@ def load_scenario(source: str | None = None, flags: Mapping[str, Any] | None = N
             raise ScenarioError(f"{path}: {short!r} and {full!r} are the same key; give one of them")
     values: dict[str, Any] = {"name": path.stem} | {ALIASES.get(key, key): value for key, value in content.items()}
     origin = {"": str(path)} | {ALIASES.get(key, key): f"{path}: {key}" for key in content}
-    given = {key: _parsed(key, value) for key, value in (flags or {}).items() if value is not None}
-    if _reads_files(given.get("inputs")):  # a file's own L and d win over those of a scenario for other inputs
+    flags, held = taken_out(flags or {})
+    given = {key: _parsed(key, value) for key, value in flags.items() if value is not None}
+    if _reads_data(given.get("inputs"), held):  # a file's own L and d win over those of a scenario for other inputs
         values = {key: value for key, value in values.items() if key not in ("seq_len", "head_dim")}
     if not all(_same(value, values.get(key)) for key, value in given.items()):
         values["title"] = f"{path.stem}, changed by flags"
-    scenario = validated(values | given, origin | {key: f"`{key}`" for key in given})
-    if scenario.causal and "baselines" not in given:  # those that nobody asked for, and that cannot be causal
-        names: Any = scenario.baselines
-        scenario = scenario.model_copy(update={"baselines": names.where(lambda baseline: baseline.causal_safe)})
-    return scenario
+    scenario = validated(values | given, origin | {key: f"`{key}`" for key in given}, held)
+    if "causal" not in values | given and _are_causal(scenario):
+        scenario = scenario.model_copy(update={"causal": True})
+    return _without_what_cannot_be_causal(scenario, given, path) if scenario.causal else scenario
+
+
+def _are_causal(scenario: Scenario) -> bool:
+    """Whether all inputs say that they are: then they are measured so, unless a flag or the scenario says otherwise."""
+    return all(isinstance(law, Fixed) and law.causal for law in cast(Names, scenario.inputs).members)
+
+
+def _without_what_cannot_be_causal(scenario: Scenario, given: Mapping[str, Any], path: Path) -> Scenario:
+    """The scenario without what nobody asked for by a flag and cannot be causal: baselines, and members of a shipped
+    scenario as long as others are left."""
+    changes, left_out = {}, []
+    shipped = path in shipped_scenarios().values()
+    for key in ("baselines", *(("maps", "methods") if shipped else ())):
+        names = cast(Names, getattr(scenario, key))
+        out = [name for name, member in zip(names, names.members, strict=True) if not member.causal_safe]
+        if key in given or not out or len(out) == len(names):
+            continue
+        changes[key] = names.where(lambda member: member.causal_safe)
+        left_out += out if key != "baselines" else []
+    copied = scenario.model_copy(update=changes)
+    copied._left_out = tuple(left_out)
+    return copied
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -213,18 +257,22 @@ def _same(one: Any, other: Any) -> bool:
     return all(isinstance(value, str | int | float) for value in (*one, *other)) and one == other
 
 
-def _reads_files(inputs: Any) -> bool:
-    """Whether any of the inputs that were asked for is read from a file."""
-    suffixes = (".npz", ".safetensors")
-    return any(isinstance(s, str) and (s in SHIPPED or s.lower().endswith(suffixes)) for s in _as_tuple(inputs))
+def _reads_data(inputs: Any, held: Held) -> bool:
+    """Whether any of the inputs that were asked for is read from a file, or in memory."""
+    return any(isinstance(s, str) and (s in SHIPPED or s in held or reader_of(s)) for s in _as_tuple(inputs))
 
 
-def validated(values: Mapping[str, Any], origin: Mapping[str, str] | None = None) -> Scenario:
-    """A Scenario from keys and values. Raises ScenarioError with one line that names the origin of the bad key."""
+def validated(values: Mapping[str, Any], origin: Mapping[str, str] | None = None, held: Held | None = None) -> Scenario:
+    """A Scenario from keys and values. Raises ScenarioError with one line that names the origin of the bad key.
+
+    held: inputs in memory, by the names that the scenario has for them.
+    """
     try:
-        return Scenario(**values)
+        scenario = Scenario.model_validate(dict(values), context={"held": held or {}})
     except ValidationError as error:
         raise ScenarioError(_one_line(error, origin or {})) from None
+    scenario._held = held or {}
+    return scenario
 
 
 def shipped_title(name: str) -> str | None:
@@ -304,11 +352,16 @@ def _one_line(error: ValidationError, origin: Mapping[str, str]) -> str:
 
 def override(scenario: Scenario, **changes: Any) -> Scenario:
     """The scenario with some keys changed, validated again."""
-    return validated(scenario.model_dump() | changes)
+    keys, held = taken_out(changes)
+    changed = validated(scenario.model_dump() | keys, None, {**scenario.held, **held})
+    changed._left_out = scenario.left_out
+    return changed
 
 
-def as_scenario(given: "Scenario | str | Mapping[str, Any]") -> Scenario:
-    """A Scenario from itself, a name or path, or a mapping of keys (on top of the default scenario)."""
+def as_scenario(given: "Scenario | str | Mapping[str, Any] | None", keys: Mapping[str, Any] | None = None) -> Scenario:
+    """A Scenario from itself, a name or path, or a mapping of keys on top of the default scenario; keys: changes."""
     if isinstance(given, Scenario):
-        return given
-    return load_scenario(given) if isinstance(given, str) else load_scenario(None, given)
+        return override(given, **keys) if keys else given
+    if given is None or isinstance(given, str):
+        return load_scenario(given, keys)
+    return load_scenario(None, {**given, **(keys or {})})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from favorbench.engine.fixed import Kept
 from favorbench.engine.scenario import MEMBERS, Names, Scenario, override, shipped_title
 from favorbench.engine.sizes import Sized, shape_of, sizes_of_map, sizes_of_method
-from favorbench.inputs import SHIPPED, File, Head, InputLaw, get_input
+from favorbench.inputs import SHIPPED, Fixed, Head, InputLaw, get_input
 from favorbench.maps import FeatureMap
 from favorbench.methods import Method, Shape
 from favorbench.numerics.backend import Backend
@@ -81,7 +81,7 @@ class Study:
         }
         calibration = None
         if scenario.calibrate is not None:
-            law = get_input(scenario.calibrate)
+            law = scenario.held.get(scenario.calibrate) or get_input(scenario.calibrate, scenario.layout)
             calibration = Source(_keys([scenario.calibrate], [law])[0], law)
         identity = _digest(scenario, keys, built, calibration)
         estimators = {kind: members for kind, members in built.items() if kind != "inputs"}
@@ -142,14 +142,14 @@ def default_directory(study: Study) -> Path:
 def _keys(specs: Sequence[str], laws: Sequence[InputLaw]) -> list[str]:
     """What names an input in streams and digest: a file's contents, however its path is spelled."""
     return [
-        str(law.digest()) if isinstance(law, File) and spec not in SHIPPED else spec
+        str(law.digest()) if isinstance(law, Fixed) and spec not in SHIPPED else spec
         for spec, law in zip(specs, laws, strict=True)
     ]
 
 
 def _labels(specs: Sequence[str], laws: Sequence[InputLaw]) -> list[str]:
     """What the rows of each input say: a file by its name without folders, unless two share it."""
-    short = [Path(spec).name if isinstance(law, File) else spec for spec, law in zip(specs, laws, strict=True)]
+    short = [Path(spec).name if isinstance(law, Fixed) else spec for spec, law in zip(specs, laws, strict=True)]
     return [name if short.count(name) == 1 else spec for name, spec in zip(short, specs, strict=True)]
 
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from favorbench.errors import ScenarioError
 from favorbench.inputs.base import Head, InputLaw, Inputs, same_place
-from favorbench.inputs.file import File
+from favorbench.inputs.fixed import Arrays, File, Fixed
+from favorbench.inputs.heads import Layout
 from favorbench.inputs.shipped import SHIPPED, data_directory
 from favorbench.inputs.synthetic import Gaussian, Sphere
 from favorbench.registry import build, nearest
@@ -13,8 +14,10 @@ from favorbench.registry import build, nearest
 INPUTS: tuple[type[InputLaw], ...] = (Gaussian, Sphere, File)
 
 
-def get_input(spec: object) -> InputLaw:
+def get_input(spec: object, layout: Layout = "heads,L,d") -> InputLaw:
     """The input law that ``spec`` names: gaussian, gaussian(std=0.5), sphere, minilm, a path to .npz or .safetensors.
+
+    Or a folder of .npy files. layout: the order of a file's axes.
 
     Raises ScenarioError for what is none of these.
     """
@@ -25,16 +28,30 @@ def get_input(spec: object) -> InputLaw:
         return File(str(SHIPPED[spec].path), label=spec)
     if spec.partition("(")[0].strip() in [law.name for law in named]:
         return build("input", spec, named, InputLaw)
-    suffix = Path(spec).suffix.lower()
-    if reader := next((law for law in INPUTS if suffix in law.suffixes), None):
-        return reader(spec, label=spec)  # pyright: ignore[reportCallIssue]
+    if reader := reader_of(spec):
+        return reader(spec, label=spec, layout=layout)  # pyright: ignore[reportCallIssue]
     near = nearest(spec, [*(law.name for law in named), *SHIPPED])
     raise ScenarioError(f"unknown inputs {spec!r}{near}; allowed: {_allowed(named)}")
 
 
+def reader_of(spec: str) -> type[InputLaw] | None:
+    """The law that reads a file of this name, or a folder; None of what is no such path."""
+    suffix = Path(spec).suffix.lower()
+    found = next((law for law in INPUTS if suffix in law.suffixes), None)
+    try:
+        return File if found is None and Path(spec).is_dir() else found
+    except ValueError:  # a NUL in the text
+        return None
+
+
 def _allowed(named: list[type[InputLaw]]) -> str:
     suffixes = " or ".join(suffix for law in INPUTS for suffix in law.suffixes)
-    return ", ".join([*(law.name for law in named), *SHIPPED, f"or a path ending in {suffixes}"])
+    return ", ".join(
+        [*(law.name for law in named), *SHIPPED, f"or a path ending in {suffixes}, or to a folder of .npy files"]
+    )
 
 
-__all__ = ["INPUTS", "SHIPPED", "File", "Head", "InputLaw", "Inputs", "data_directory", "get_input", "same_place"]
+__all__ = [
+    "INPUTS", "SHIPPED", "Arrays", "File", "Fixed", "Head", "InputLaw", "Inputs", "Layout", "data_directory",
+    "get_input", "reader_of", "same_place",
+]  # fmt: skip

@@ -66,3 +66,12 @@ class InputLaw(ABC):
     def digest(self) -> str | None:
         """SHA-256 of the data behind the law, if there are any."""
         return None
+
+    @property
+    def causal(self) -> bool | None:
+        """Whether the data say that a query sees the keys up to its own position only; None where they do not say."""
+        return None
+
+    def notes(self) -> tuple[str, ...]:
+        """What is to be known of the data, in words: what was converted while reading, say."""
+        return ()

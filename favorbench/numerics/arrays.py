@@ -10,6 +10,8 @@ import array_api_compat
 import numpy as np
 from array_api_compat import device
 
+from favorbench.errors import InputError
+
 # An array of any backend. jaxtyping checks shapes and dtypes of these at run time, under pytest only.
 Array = Any
 
@@ -113,15 +115,41 @@ def columns_first(a: Array) -> Array:
     return xp.matrix_transpose(xp.reshape(flat, (*leading, columns, rows)))
 
 
+def device_elements(like: Array) -> int:
+    """Numbers in one tile of work on the device of an array."""
+    return TILE_ELEMENTS if str(device(like)).startswith("cpu") else GPU_TILE_ELEMENTS
+
+
 def tile_elements(like: Array) -> int:
-    """Numbers in one tile of work, of all leading axes of an array together, on its device."""
-    elements = TILE_ELEMENTS if str(device(like)).startswith("cpu") else GPU_TILE_ELEMENTS
-    return max(1, elements // math.prod(like.shape[:-2]))
+    """Numbers in one tile of work, for each of the leading axes of an array, on its device."""
+    return max(1, device_elements(like) // math.prod(like.shape[:-2]))
 
 
 def as_like(host: np.ndarray, other: Array) -> Array:
     """A host array with the library, the device and the dtype of another one."""
     return array_namespace(other).asarray(host, dtype=other.dtype, device=device(other))
+
+
+def moved(what: str, array: Array, other: Array) -> Array:
+    """An array of any library as one of the library and on the device of another one, in its own precision.
+
+    Raises InputError, with ``what`` it is, where it cannot be.
+    """
+    xp = array_namespace(other)
+    try:
+        same = array_api_compat.is_array_api_obj(array) and array_namespace(array) is xp
+        return xp.asarray(array if same else on_host(array), device=device(other))
+    except Exception as error:  # whatever a library says of the arrays of another
+        raise InputError(f"{what} is {kind_of(array)}, and cannot be moved to {kind_of(other)}: {error}") from None
+
+
+def kind_of(array: Any) -> str:
+    """ "of NumPy", "of torch on cuda:0": an array's library and device; of anything else its type."""
+    if isinstance(array, np.ndarray):
+        return "of NumPy"
+    if not array_api_compat.is_array_api_obj(array):
+        return f"a {type(array).__name__}"
+    return f"of {type(array).__module__.partition('.')[0]} on {device(array)}"
 
 
 def beside(host: np.ndarray, other: Array) -> Array:
@@ -157,8 +185,8 @@ def scattered(flags: Array, index: Array, length: int) -> Array:
 
 
 def on_host(array: Array) -> np.ndarray:
-    """An array of any library as one of NumPy."""
+    """An array of any library as one of NumPy, which has no bfloat16: float32 holds all of these."""
     if not hasattr(array, "detach"):
         return np.asarray(array)
-    tensor = array.detach().cpu()
-    return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()  # NumPy has no such type
+    host = array.detach().cpu()
+    return (host.float() if str(host.dtype) == "torch.bfloat16" else host).numpy()

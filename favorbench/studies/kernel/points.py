@@ -7,7 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from favorbench.errors import InputError, ScenarioError
-from favorbench.inputs.file import checked_array, read_bytes
+from favorbench.files import read_regular
+from favorbench.inputs.heads import check_type, checked
+from favorbench.inputs.stored import PICKLED, Stored
 from favorbench.numerics.streams import stream
 from favorbench.parameters import check_positive
 
@@ -49,17 +51,18 @@ def read_points(path: str) -> np.ndarray:
     suffix = Path(path).suffix.lower()
     if suffix not in (".npy", ".csv"):
         raise InputError(f"points {path!r}: allowed: a path ending in .npy or .csv, with one point a row")
-    data = read_bytes(path, "points")
+    data = read_regular(path, "points")
     try:
         points = np.load(io.BytesIO(data), allow_pickle=False) if suffix == ".npy" else _table(data)
     except Exception as error:  # the reader of .npy fails in many ways; all mean: not such a file
         reason = str(error) or type(error).__name__
-        reason = "it holds Python objects (pickle), which are never read" if "pickle" in reason else reason
+        reason = PICKLED if "pickle" in reason else reason
         raise InputError(f"cannot read {path!r} as {suffix[1:]}: {reason}") from None
     if points.ndim != 2:
         raise InputError(f"{path}: the array has shape {points.shape}; allowed: (points, d)")
     points = points.astype(np.float64) if points.dtype.kind in "iu" else points
-    return checked_array(path, "points", points, [])
+    check_type(path, "array 'points'", Stored.of(points))
+    return checked(path, "array 'points'", points)
 
 
 def _table(data: bytes) -> np.ndarray:

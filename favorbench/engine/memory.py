@@ -1,0 +1,41 @@
+"""Inputs in memory: a scenario has their names, and beside it what they name."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from favorbench.errors import ScenarioError
+from favorbench.formats import shown
+from favorbench.inputs import INPUTS, SHIPPED, Arrays, InputLaw, reader_of
+
+Held = Mapping[str, InputLaw]
+
+CALIBRATION = "calibration"  # the name of arrays that maps are calibrated on
+
+
+def taken_out(flags: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, InputLaw]]:
+    """The keys of a scenario with names for arrays, and what the names stand for.
+
+    inputs may be a mapping of names to arrays (q, k, v), calibrate such arrays. Raises ScenarioError.
+    """
+    layout, keys, held = flags.get("layout") or "heads,L,d", dict(flags), {}
+    if isinstance(inputs := flags.get("inputs"), Mapping):
+        for name, given in inputs.items():
+            _check_name(name)
+            held[name] = Arrays.of(name, given, layout)
+        keys["inputs"] = tuple(held)
+    calibrate = flags.get("calibrate")
+    if calibrate is not None and not isinstance(calibrate, str):
+        held[CALIBRATION] = Arrays.of(CALIBRATION, calibrate, layout)
+        keys["calibrate"] = CALIBRATION
+    return keys, held
+
+
+def _check_name(name: object) -> None:
+    """Raise ScenarioError for a name that something else has, or that a list with commas could not hold."""
+    taken = [*(law.name for law in INPUTS), *SHIPPED, CALIBRATION]
+    if not isinstance(name, str) or not re.fullmatch(r"[\w.-]{1,80}", name) or name in taken or reader_of(name):
+        raise ScenarioError(
+            f"`inputs`: arrays may not be called {shown(name)}; allowed: letters, digits, _ . and -, no file's "
+            f"name, and none of {', '.join(taken)}"
+        )

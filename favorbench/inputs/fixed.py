@@ -1,0 +1,168 @@
+"""Inputs that are what they are: from a file, or from arrays in memory."""
+
+import functools
+import hashlib
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from favorbench.errors import InputError, ScenarioError
+from favorbench.files import open_regular
+from favorbench.inputs.base import Head, InputLaw, Inputs
+from favorbench.inputs.heads import Heads, Layout, heads_of
+from favorbench.inputs.stored import Contents, Stored, open_contents
+from favorbench.numerics.arrays import on_host
+
+
+class Fixed(InputLaw):
+    """Heads that are the same in every draw."""
+
+    fixed: ClassVar[bool] = True
+    title: str  # what it is called in messages
+
+    @abstractmethod
+    def opened(self) -> Heads:
+        """What there is, without its numbers."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise InputError for numbers that cannot be measured."""
+
+    @property
+    def causal(self) -> bool | None:
+        return self.opened().causal
+
+    def notes(self) -> tuple[str, ...]:
+        return self.opened().notes
+
+    def heads(self, seq_lens: tuple[int, ...] | None, head_dims: tuple[int, ...] | None) -> tuple[Head, ...]:
+        found = self.opened()
+        query_len, seq_len, dim, d_v = found.query.length, found.key.length, found.key.dim, found.value.dim
+        for asked in head_dims or ():
+            if asked != dim:
+                raise ScenarioError(
+                    f"`head_dim` {asked} was asked for, but {self.title} has head_dim {dim}: leave `head_dim` out"
+                )
+        for asked in seq_lens or ():
+            if asked > min(query_len, seq_len):
+                raise ScenarioError(
+                    f"`seq_len` {asked} was asked for, but {self.title} has {min(query_len, seq_len)} tokens: "
+                    f"ask for at most that, or leave `seq_len` out"
+                )
+        self.check()
+        lengths = [(n, n) for n in seq_lens] if seq_lens else [(query_len, seq_len)]
+        return tuple(Head(label, n, m, dim, None if d_v == dim else d_v) for n, m in lengths for label in found.labels)
+
+    def draw(self, rng: np.random.Generator, head: Head, rows: np.ndarray | None = None) -> Inputs:
+        found = self.opened()
+        inputs = found.read(found.labels.index(head.label), head.query_len, head.seq_len)
+        return inputs if rows is None else inputs._replace(query=inputs.query[rows])
+
+
+@dataclass(frozen=True)
+class File(Fixed):
+    """Heads of a file with arrays q, k, v (or query, key, value), before any scaling by 1/sqrt(d).
+
+    Shapes (heads, L, d), (batch, heads, L, d) or (L, d), or with the layout "L,heads,d" (L, heads, d) and (batch, L,
+    heads, d); each head is one input. Lengths of q and k may differ. Integer arrays ``layer`` and ``head``, one number
+    for each head, give the labels. One head at a time is in memory, but of a compressed .npz. Nothing is ever
+    unpickled.
+    """
+
+    path: str
+    label: str = ""
+    layout: Layout = "heads,L,d"
+    name: ClassVar[str] = "file"
+    description: ClassVar[str] = (
+        "PATH.npz, PATH.safetensors or a folder of .npy files with arrays q, k, v: (heads, L, d), (batch, heads, L, "
+        "d), (L, d); --layout L,heads,d for (L, heads, d), (batch, L, heads, d)"
+    )
+    suffixes: ClassVar[tuple[str, ...]] = (".npz", ".safetensors")
+
+    @property
+    def title(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.label or self.path
+
+    def opened(self) -> Heads:
+        return _opened(self.path, self.layout, _version(self.path))
+
+    def check(self) -> None:
+        _check(self.path, self.layout, _version(self.path))
+
+    def digest(self) -> str:
+        if not Path(self.path).is_dir():
+            with open_regular(self.path, "inputs") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        found = hashlib.sha256()
+        for part in sorted(Path(self.path).glob("*.npy")):
+            with open_regular(part, "inputs") as file:
+                found.update(f"{part.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+        return found.hexdigest()
+
+
+_Version = tuple[tuple[str, int, int], ...]
+
+
+def _version(path: str) -> _Version:
+    """Names, times and sizes of a file or of those of a folder: what is kept of it holds as long as they do."""
+    try:
+        files = sorted(Path(path).glob("*.npy")) if Path(path).is_dir() else [Path(path)]
+        states = [(file, file.stat()) for file in files]
+    except OSError as error:
+        raise InputError(f"cannot read inputs {path!r}: {error.strerror}") from None
+    return tuple((str(file.resolve()), state.st_mtime_ns, state.st_size) for file, state in states)
+
+
+@functools.lru_cache(maxsize=8)
+def _opened(path: str, layout: Layout, version: _Version) -> Heads:
+    return heads_of(path, open_contents(path), layout)
+
+
+@functools.lru_cache(maxsize=8)
+def _check(path: str, layout: Layout, version: _Version) -> None:
+    _opened(path, layout, version).check()
+
+
+@dataclass(frozen=True, eq=False)
+class Arrays(Fixed):
+    """Queries, keys and values in memory, of NumPy, torch or any library that NumPy reads; shapes as for ``File``."""
+
+    title: str
+    query: np.ndarray
+    key: np.ndarray
+    value: np.ndarray
+    layout: Layout = "heads,L,d"
+    name: ClassVar[str] = "arrays"
+    description: ClassVar[str] = "queries, keys and values in memory"
+
+    @staticmethod
+    def of(title: str, given: Any, layout: Layout = "heads,L,d") -> "Arrays":
+        """From (q, k, v), or a mapping with these names. Raises ScenarioError."""
+        parts = tuple(given.get(name) for name in "qkv") if isinstance(given, Mapping) else given
+        if not isinstance(parts, tuple | list) or len(parts) != 3 or any(part is None for part in parts):
+            raise ScenarioError(f"`inputs` {title!r}: a {type(given).__name__} was given; allowed: arrays (q, k, v)")
+        try:
+            hosts = [on_host(part) for part in parts]
+        except Exception as error:  # whatever a library says of its own arrays
+            raise ScenarioError(f"`inputs` {title!r}: these are no arrays: {error}") from None
+        law = Arrays(title, *hosts, layout=layout)
+        law.check()
+        return law
+
+    def opened(self) -> Heads:
+        held = {"q": Stored.of(self.query), "k": Stored.of(self.key), "v": Stored.of(self.value)}
+        return heads_of(self.title, Contents(held), self.layout)
+
+    def check(self) -> None:
+        self.opened().check()
+
+    def digest(self) -> str:
+        found = hashlib.sha256(self.layout.encode())
+        for array in (self.query, self.key, self.value):
+            found.update(f"{array.dtype.str} {array.shape}".encode())
+            found.update(np.ascontiguousarray(array).data)
+        return found.hexdigest()

@@ -1,0 +1,173 @@
+"""Arrays of a file or in memory, read in parts: a file may be larger than memory."""
+
+import io
+import json
+import math
+import struct
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from favorbench.errors import InputError
+from favorbench.files import open_regular
+
+#: NumPy's types for those of a .safetensors file; a bfloat16 is the upper half of a float32.
+_TYPES = {
+    "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "|i1",
+    "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "|u1", "BOOL": "|b1",
+}  # fmt: skip
+
+PICKLED = "it holds Python objects (pickle), which are never read"
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """An array of numbers that is read in parts.
+
+    type: its name, NumPy's where NumPy has it. source: the array itself, or where it begins in which file.
+    """
+
+    shape: tuple[int, ...]
+    type: str
+    numpy_type: str
+    source: "np.ndarray | Place"
+
+    @staticmethod
+    def of(array: np.ndarray) -> "Stored":
+        """An array in memory."""
+        return Stored(array.shape, str(array.dtype), array.dtype.str, array)
+
+    def part(self, index: tuple[int | slice, ...]) -> np.ndarray:
+        """What array[index] is, in an array of its own; nothing else of a file stays in memory."""
+        if isinstance(self.source, np.ndarray):
+            found = np.array(self.source[index])
+        else:
+            found = np.array(self.source.mapped(self.shape, self.numpy_type)[index])
+        return (found.astype(np.uint32) << 16).view(np.float32) if self.type == "bfloat16" else found
+
+    def whole(self) -> np.ndarray:
+        """All of it."""
+        return self.part(())
+
+
+class Place(NamedTuple):
+    """Where an array begins in a file. rows_first: the last index moves fastest."""
+
+    path: str
+    offset: int
+    rows_first: bool = True
+
+    def mapped(self, shape: tuple[int, ...], numpy_type: str) -> np.ndarray:
+        """The array as a window on the file. Raises InputError where the file has become another one."""
+        try:
+            order = "C" if self.rows_first else "F"
+            return np.memmap(self.path, numpy_type, "r", self.offset, shape or (1,), order).reshape(shape)
+        except (OSError, ValueError) as error:
+            raise InputError(f"cannot read inputs {self.path!r}: {error}") from None
+
+
+class Contents(NamedTuple):
+    """The arrays of a file by name, and the text about them that it carries, if any."""
+
+    arrays: Mapping[str, Stored]
+    about: str | None = None
+
+
+def open_contents(path: str) -> Contents:
+    """What is in a .npz or .safetensors file, or in the .npy files of a folder. Raises InputError.
+
+    Numbers stay where they are, but for those of a compressed .npz.
+    """
+    kind = "a folder of .npy files" if Path(path).is_dir() else Path(path).suffix.lower()[1:]
+    try:
+        if Path(path).is_dir():
+            return _of_folder(path)
+        with open_regular(path, "inputs"):
+            return _of_npz(path) if kind == "npz" else _of_safetensors(path)
+    except InputError:
+        raise
+    except Exception as error:  # zip, npy and safetensors readers fail in many ways; all mean: not such a file
+        reason = PICKLED if "pickle" in str(error) else str(error) or type(error).__name__
+        raise InputError(f"cannot read {path!r} as {kind}: {reason}") from None
+
+
+def _of_folder(path: str) -> Contents:
+    files = sorted(Path(path).glob("*.npy"))
+    if not files:
+        raise InputError(f"{path}: a folder without .npy files; q.npy, k.npy and v.npy were expected")
+    arrays = {}
+    for file in files:
+        with open_regular(file, "inputs") as opened:
+            arrays[file.stem] = _npy(opened, str(file), file.stat().st_size)
+    return _with_about(arrays)
+
+
+def _of_npz(path: str) -> Contents:
+    if not zipfile.is_zipfile(path):
+        raise ValueError("it is not an .npz archive, or it is cut short")
+    arrays: dict[str, Stored] = {}
+    with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
+        for info in archive.infolist():
+            name = info.filename.removesuffix(".npy")
+            if info.compress_type == zipfile.ZIP_STORED and not info.flag_bits & 1:
+                with archive.open(info) as checked:  # its end compares the checksum
+                    while checked.read(1 << 20):
+                        pass
+                file.seek(info.header_offset + 26)
+                name_length, extra_length = struct.unpack("<HH", file.read(4))
+                start = info.header_offset + 30 + name_length + extra_length
+                file.seek(start)
+                arrays[name] = _npy(file, path, start + info.file_size)
+            else:
+                with archive.open(info) as packed:
+                    arrays[name] = Stored.of(np.lib.format.read_array(packed, allow_pickle=False))
+    return _with_about(arrays)
+
+
+def _npy(file: io.BufferedIOBase, path: str, end: int) -> Stored:
+    """An array in the format of .npy that begins here and ends there."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, columns_first, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError(PICKLED)
+    if file.tell() + math.prod(shape) * dtype.itemsize != end:
+        raise ValueError(f"its header says {shape} numbers of {dtype}, and there are {end - file.tell()} bytes")
+    if dtype.kind == "V":
+        raise ValueError(f"its type is {dtype.descr}, no numbers")
+    if not math.prod(shape):
+        return Stored(shape, str(dtype), dtype.str, np.empty(shape, dtype))
+    return Stored(shape, str(dtype), dtype.str, Place(path, file.tell(), not columns_first))
+
+
+def _with_about(arrays: dict[str, Stored]) -> Contents:
+    """The text in an array ``meta`` of its own."""
+    meta = arrays.pop("meta", None)
+    return Contents(arrays, None if meta is None or "U" not in meta.numpy_type else str(meta.whole()))
+
+
+def _of_safetensors(path: str) -> Contents:
+    from safetensors import safe_open
+
+    with safe_open(path, framework="numpy"):  # checks the header against the file
+        pass
+    with open(path, "rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        header: dict[str, Any] = json.loads(file.read(length))
+    about = header.pop("__metadata__", None) or {}
+    arrays = {}
+    for name, entry in header.items():
+        kind, shape, (start, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+        place = Place(path, 8 + length + start)
+        if kind in _TYPES:
+            numpy_type = np.dtype(_TYPES[kind])
+            shown = "bfloat16" if kind == "BF16" else str(numpy_type)
+            source = place if start < end else np.empty(shape, numpy_type)
+            arrays[name] = Stored(shape, shown, numpy_type.str, source)
+        else:  # 8 bits and fewer: their bytes; to be refused by its name where it is q, k or v
+            arrays[name] = Stored((end - start,), kind, "|u1", place)
+    return Contents(arrays, about.get("meta"))

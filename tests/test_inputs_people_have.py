@@ -1,0 +1,330 @@
+"""Inputs as libraries write them: axes in another order, several texts, a causal mask, files larger than memory, arrays
+in memory."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import favorbench as fb
+from favorbench.engine.plan import plan
+from favorbench.engine.provenance import input_notes
+from favorbench.engine.study import Study
+from favorbench.errors import InputError, ScenarioError, StoreError
+from favorbench.inputs import Arrays, get_input, same_place, stored
+from favorbench.numerics.streams import stream
+
+QUICK = {"maps": "positive", "samplers": "iid", "num_projections": 4, "trials": 2, "baselines": "uniform"}
+
+
+def some(rng, *leading, length=8, dim=3):
+    return {name: rng.normal(size=(*leading, length, dim)).astype(np.float32) for name in "qkv"}
+
+
+def saved(path, arrays, about=None):
+    """The same arrays in any of the ways in which a file may hold them."""
+    if path.endswith(".safetensors"):
+        save_file(arrays, path, metadata=None if about is None else {"meta": json.dumps(about)})
+    elif path.endswith(".npz"):
+        extra = {} if about is None else {"meta": np.array(json.dumps(about))}
+        (np.savez_compressed if "packed" in path else np.savez)(path, **arrays, **extra)
+    else:
+        Path(path).mkdir()
+        for name, array in (arrays | ({} if about is None else {"meta": np.array(json.dumps(about))})).items():
+            np.save(Path(path) / f"{name}.npy", array)
+    return path
+
+
+WAYS = ["in.npz", "packed.npz", "in.safetensors", "folder"]
+
+
+@pytest.mark.parametrize("path", WAYS)
+def test_every_way_of_storing_gives_the_same_heads(rng, path):
+    arrays = some(rng, 4) | {"layer": np.array([0, 0, 3, 3]), "head": np.array([1, 2, 1, 2])}
+    law = get_input(saved(path, arrays))
+    heads = law.heads(None, None)
+    assert [head.label for head in heads] == ["L0H1", "L0H2", "L3H1", "L3H2"]
+    for i, head in enumerate(heads):
+        for name, array in zip("qkv", law.draw(stream(0), head), strict=True):
+            np.testing.assert_array_equal(array, arrays[name][i])
+            assert array.dtype == np.float64
+    assert law.digest() == get_input(path).digest() and law.notes() == (
+        "q: float32 read as float64 (exact)", "k: float32 read as float64 (exact)",
+        "v: float32 read as float64 (exact)",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("path", WAYS)
+@pytest.mark.parametrize("leading", [(), (5,), (2, 5)])
+def test_heads_may_stand_after_the_length(rng, path, leading):
+    """(L, heads, d) and (batch, L, heads, d) are the same heads as (heads, L, d) and (batch, heads, L, d)."""
+    arrays = some(rng, *leading)
+    turned = {k: np.ascontiguousarray(np.swapaxes(a, -3, -2)) if leading else a for k, a in arrays.items()}
+    np.savez("first.npz", **arrays)
+    law, first = get_input(saved(path, turned), "L,heads,d"), get_input("first.npz")
+    assert law.heads(None, None) == first.heads(None, None)
+    for head in law.heads((6,), None):
+        for one, other in zip(law.draw(stream(0), head), first.draw(stream(0), head), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_columns_that_are_stored_first_are_read_as_they_are(rng):
+    arrays = {name: np.asfortranarray(array) for name, array in some(rng, 2).items()}
+    np.savez("in.npz", **arrays)
+    law = get_input("in.npz")
+    np.testing.assert_array_equal(law.draw(stream(0), law.heads(None, None)[1]).key, arrays["k"][1])
+
+
+def test_more_heads_than_tokens_are_said(rng):
+    saved("in.npz", some(rng, 12))
+    notes = get_input("in.npz").notes()
+    assert notes[-1] == "12 heads of 8 tokens each: if it is the other way round, use `layout` L,heads,d"
+    assert len(get_input("in.npz", "L,heads,d").heads(None, None)) == 8
+    assert not any("other way" in note for note in get_input("in.npz", "L,heads,d").notes())
+    with pytest.raises(ScenarioError, match="given, allowed: 'heads,L,d' or 'L,heads,d'"):
+        fb.load_scenario(None, {"inputs": "in.npz", "layout": "L,d,heads"})
+    asked = QUICK | {"inputs": "in.npz"}
+    assert len(fb.sweep(asked, "one").trials["head"].unique()) == 12
+    turned = fb.sweep(asked | {"layout": "L,heads,d"}, "two")
+    assert set(turned.trials["seq_len"]) == {12} and len(turned.trials["head"].unique()) == 8
+    with pytest.raises(StoreError, match=re.escape('layout "heads,L,d" there, "L,heads,d" here')):
+        fb.sweep(asked | {"layout": "L,heads,d"}, "one")
+
+
+CAPTURED = {"format": 1, "causal": False, "texts": [{"name": "cc0"}, {"name": "a,b (2)"}]}
+
+
+@pytest.mark.parametrize("path", WAYS)
+def test_several_texts_in_one_file(rng, path):
+    numbers = {"layer": np.array([0, 0, 1, 1]), "head": np.zeros(4, int), "text": np.array([0, 1, 0, 1])}
+    law = get_input(saved(path, some(rng, 4) | numbers, CAPTURED))
+    labels = [head.label for head in law.heads(None, None)]
+    assert labels == ["L0H0@cc0", "L0H0@a_b__2_", "L1H0@cc0", "L1H0@a_b__2_"]
+    assert same_place(labels[0], labels[1]) and not same_place(labels[0], labels[2])
+    fb.sweep(QUICK | {"inputs": path, "heads": "L0H0@a_b__2_"}, "run")
+    one = get_input(saved(f"one-{path}", some(rng, 4) | numbers | {"text": np.zeros(4, int), "head": np.arange(4)}))
+    assert [head.label for head in one.heads(None, None)] == ["L0H0", "L0H1", "L1H2", "L1H3"]
+
+
+def test_texts_are_calibrated_together(rng):
+    """One head of three texts: its parameters are those of all their tokens."""
+    from favorbench.engine.calibration import _tokens
+
+    numbers = {"layer": np.zeros(3, int), "head": np.zeros(3, int), "text": np.arange(3)}
+    arrays = some(rng, 3)
+    (
+        saved("other.npz", arrays | numbers, CAPTURED),
+        saved("in.npz", some(rng, 1) | {k: a[:1] for k, a in numbers.items()}),
+    )
+    study = Study.of(fb.load_scenario(None, QUICK | {
+        "inputs": "in.npz", "calibrate": "other.npz", "maps": "calibrated:oprf", "scale": 2.0}))  # fmt: skip
+    query, key = _tokens(study, plan(study)[0])
+    np.testing.assert_array_equal(query, 2 * arrays["q"].astype(float).reshape(-1, 3))
+    np.testing.assert_array_equal(key, 2 * arrays["k"].astype(float).reshape(-1, 3))
+
+
+@pytest.mark.parametrize("path", WAYS)
+def test_a_file_that_says_that_it_is_causal_is_measured_so(rng, path):
+    arrays = some(rng, 2)
+    saved(path, arrays, CAPTURED | {"causal": True})
+    results = fb.sweep(QUICK | {"inputs": path, "baselines": "uniform"}, "run")
+    assert set(results.trials["causal"]) == {"yes"}
+    assert results.manifest["input_files"][0]["notes"][-1] == "its heads are causal, and measured so"
+    as_asked = fb.sweep(QUICK | {"inputs": path, "causal": False}, "other")
+    assert set(as_asked.trials["causal"]) == {"no"}
+    said = as_asked.manifest["input_files"][0]["notes"][-1]
+    assert said == "its heads are causal, and measured without the mask, as was asked"
+
+
+def test_a_flag_beside_the_arrays_is_enough(rng):
+    np.savez("in.npz", **some(rng, 2), causal=True)
+    assert fb.load_scenario(None, QUICK | {"inputs": "in.npz"}).causal
+    np.savez("no.npz", **some(rng, 2), causal=False)
+    assert not fb.load_scenario(None, QUICK | {"inputs": "no.npz"}).causal
+    mixed = fb.load_scenario(None, QUICK | {"inputs": "in.npz,no.npz"})
+    study = Study.of(mixed)
+    assert not mixed.causal  # one mask for a sweep: the one that is said where they differ
+    assert "without the mask" in input_notes(plan(study), "in.npz", study.inputs["in.npz"].law)[-1]
+    said = Study.of(fb.load_scenario(None, QUICK | {"inputs": "no.npz", "causal": True}))
+    assert "not causal, and measured with the mask" in input_notes(plan(said), "no.npz", said.inputs["no.npz"].law)[-1]
+
+
+def test_what_cannot_be_causal_is_left_out_of_a_shipped_scenario_only(rng):
+    np.savez("in.npz", **some(rng, 2, length=40), causal=True)
+    scenario = fb.load_scenario("estimators", {"inputs": "in.npz"})
+    assert scenario.causal and "nystrom" not in scenario.methods and "clusters" in scenario.methods
+    assert {"nystrom", "monarch"} <= set(scenario.left_out)
+    asked = fb.load_scenario("estimators", {"inputs": "in.npz", "methods": "nystrom,clusters"})
+    with pytest.raises(ScenarioError, match="nystrom: it uses the whole sequence and cannot be causal"):
+        plan(Study.of(asked))
+    all_keys = fb.load_scenario("estimators", {"inputs": "in.npz", "causal": False})
+    assert "nystrom" in all_keys.methods and not all_keys.left_out
+
+
+LAZY = """
+import pathlib, re, resource, sys
+import numpy as np
+import favorbench as fb
+from favorbench.engine import fixed
+fixed.KEPT_BYTES = 1  # exact answers, which are kept for the next draw
+fb.sweep({"maps": "positive", "samplers": "iid", "num_projections": 2, "trials": 1, "baselines": "uniform",
+          "inputs": "small-" + sys.argv[1]}, "first")
+def peak():
+    status = pathlib.Path("/proc/self/status")
+    if status.exists():  # on Linux the other number begins with that of the process that started this one
+        return 1024 * int(re.search(r"VmHWM:\\s*(\\d+)", status.read_text())[1])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
+fb.sweep({"maps": "positive", "samplers": "iid", "num_projections": 2, "trials": 1, "baselines": "uniform",
+          "inputs": sys.argv[1]}, "run")
+print(peak() - before)
+"""
+
+
+@pytest.mark.parametrize("path", ["in.npz", "in.safetensors", "folder", "packed.npz"])
+def test_a_sweep_holds_one_head_of_a_file_at_a_time(rng, path):
+    """48 heads of half a MiB each, as float32: the process grows by a few heads, and not by all of them. The control is
+    a compressed file, whose arrays are in memory as a whole: the measurement sees it."""
+    heads, size = 48, 3 * 512 * 84 * 4
+    saved(f"small-{path}", some(rng, 1, length=512, dim=84))  # what is imported is imported then
+    saved(path, some(rng, heads, length=512, dim=84))
+    script = subprocess.run([sys.executable, "-c", LAZY, path], capture_output=True, text=True, check=True)
+    grown = int(script.stdout)
+    if path == "packed.npz":
+        assert grown > 0.75 * heads * size
+    else:
+        assert grown < 0.5 * heads * size
+
+
+def test_only_the_head_that_is_asked_for_is_read(rng, monkeypatch):
+    saved("in.npz", some(rng, 6))
+    law, read = get_input("in.npz"), []
+    heads = law.heads(None, None)
+    part = stored.Stored.part
+    monkeypatch.setattr(stored.Stored, "part", lambda self, index: read.append(found := part(self, index)) or found)
+    law.draw(stream(0), heads[3])
+    assert [a.shape for a in read] == [(8, 3)] * 3
+
+
+@pytest.mark.parametrize("path", ["in.npz", "in.safetensors", "folder"])
+def test_a_file_that_changes_is_read_again(rng, path):
+    saved(path, some(rng, 2))
+    law = get_input(path)
+    first = law.draw(stream(0), law.heads(None, None)[0]).query
+    where = Path(path) / "q.npy" if path == "folder" else Path(path)
+    if path == "folder":
+        np.save(where, 2 * np.load(where))
+    else:
+        saved(path, some(rng, 2))
+    assert not np.array_equal(first, law.draw(stream(0), law.heads(None, None)[0]).query)
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        (lambda data: data[:-20], "cannot read 'in.npz' as npz"),
+        (lambda data: data.replace(b"(2, 8, 3)", b"(9, 8, 3)"), "cannot read 'in.npz' as npz"),
+        (lambda data: data[:300] + bytes([data[300] ^ 1]) + data[301:], "cannot read 'in.npz' as npz: Bad CRC-32"),
+    ],
+    ids=["cut short", "a header that lies", "a flipped bit"],
+)
+def test_damage_is_seen_before_anything_is_computed(rng, what, said):
+    saved("in.npz", some(rng, 2))
+    Path("in.npz").write_bytes(what(Path("in.npz").read_bytes()))
+    with pytest.raises(InputError, match=re.escape(said)):
+        get_input("in.npz").heads(None, None)
+
+
+def test_a_header_that_lies_in_a_folder_is_seen(rng):
+    saved("folder", some(rng, 2))
+    data = Path("folder/k.npy").read_bytes()
+    Path("folder/k.npy").write_bytes(data.replace(b"(2, 8, 3)", b"(2, 9, 3)"))
+    with pytest.raises(InputError, match=re.escape("its header says (2, 9, 3) numbers of float32")):
+        get_input("folder").heads(None, None)
+    np.save("folder/k.npy", np.array([object()]), allow_pickle=True)
+    with pytest.raises(InputError, match="Python objects"):
+        get_input("folder").heads(None, None)
+    Path("empty").mkdir()
+    with pytest.raises(InputError, match=r"a folder without \.npy files; q\.npy, k\.npy and v\.npy were expected"):
+        get_input("empty").heads(None, None)
+
+
+def libraries():
+    yield "numpy", lambda a: a
+    yield "lists", lambda a: a.tolist()
+    try:
+        import torch
+    except ImportError:
+        return
+    yield "torch", lambda a: torch.from_numpy(a).requires_grad_()
+
+
+@pytest.mark.parametrize("convert", [f for _, f in libraries()], ids=[name for name, _ in libraries()])
+def test_arrays_in_memory_are_inputs(rng, convert):
+    """The rows are those of a file with the same numbers, but for the random numbers, which go by contents; resumed,
+    in workers, and refused for other arrays of the same name."""
+    arrays = {name: a.astype(np.float64) for name, a in some(rng, 2, length=12).items()}
+    given = {"mine": tuple(convert(arrays[name]) for name in "qkv")}
+    results = fb.sweep(QUICK, "run", inputs=given)
+    assert set(results.trials["input"]) == {"mine"} and list(results.trials["head"].unique()) == ["h0", "h1"]
+    np.savez("in.npz", **arrays)
+    uniform = fb.sweep(QUICK, "file", inputs="in.npz").trials.query("map == 'uniform'")["mse"].to_numpy()
+    np.testing.assert_array_equal(results.trials.query("map == 'uniform'")["mse"].to_numpy(), uniform)
+    progress = []
+    again = fb.sweep(QUICK, "run", inputs=given, progress=lambda done, total: progress.append((done, total)))
+    assert progress == [(4, 4)] and again.trials.equals(results.trials)
+    assert fb.sweep(QUICK, "two", inputs=given, workers=2).trials.equals(results.trials)
+    other = {"mine": tuple(convert(1.5 * arrays[name]) for name in "qkv")}
+    with pytest.raises(StoreError, match="run holds another run: its input file"):
+        fb.sweep(QUICK, "run", inputs=other)
+
+
+def test_bfloat16_tensors_are_inputs(rng):
+    torch = pytest.importorskip("torch")
+    tensors = [torch.randn(8, 3).to(torch.bfloat16) for _ in "qkv"]
+    law = Arrays.of("mine", tensors)
+    drawn = law.draw(stream(0), law.heads(None, None)[0])
+    np.testing.assert_array_equal(drawn.key, tensors[1].double().numpy())
+
+
+def test_arrays_may_be_given_in_any_way(rng):
+    arrays = some(rng, 2)
+    as_tuple = fb.sweep(QUICK | {"inputs": {"a": tuple(arrays.values())}}, "one")
+    by_name = fb.sweep("quick", "two", **(QUICK | {"inputs": {"a": arrays}}))
+    assert as_tuple.trials.equals(by_name.trials)
+    turned = {"a": tuple(np.swapaxes(a, 0, 1) for a in arrays.values())}
+    assert set(fb.sweep(QUICK, "three", inputs=turned, layout="L,heads,d").trials["head"]) == {"h0", "h1"}
+    both = fb.sweep(QUICK, "four", inputs={"a": arrays, "b": some(rng)})
+    assert set(both.trials["input"]) == {"a", "b"}
+    frozen = fb.sweep(QUICK, "five", inputs={"a": arrays}, maps="calibrated:oprf", calibrate=some(rng, 2))
+    assert "calibrated:oprf" in set(frozen.trials["map"])
+    with pytest.raises(StoreError, match="five holds another run"):
+        fb.sweep(QUICK, "five", inputs={"a": arrays}, maps="calibrated:oprf", calibrate=some(rng, 2))
+    with pytest.raises(ScenarioError, match="head h0 of it is the text that is measured"):
+        fb.sweep(QUICK, "six", inputs={"a": arrays}, maps="calibrated:oprf", calibrate=arrays)
+    assert fb.load("one").trials.equals(as_tuple.trials)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"gaussian": None}, "arrays may not be called 'gaussian'"),
+        ({"a,b": None}, "arrays may not be called 'a,b'"),
+        ({"mine.npz": None}, "arrays may not be called 'mine.npz'"),
+        ({"mine": np.ones((3, 2))}, "`inputs` 'mine': a ndarray was given; allowed: arrays (q, k, v)"),
+        ({"mine": {"q": np.ones((3, 2)), "k": np.ones((3, 2))}}, "a dict was given; allowed: arrays (q, k, v)"),
+        ({"mine": (np.ones((3, 2)),) * 2}, "a tuple was given; allowed: arrays (q, k, v)"),
+        ({"mine": (np.ones((3, 2)), np.ones((3, 4)), np.ones((3, 2)))}, "q has head_dim 2 and k has 4"),
+        ({"mine": (np.ones((3, 2)), np.ones((3, 2)), np.full((3, 2), np.inf))}, "6 values that are NaN or infinite"),
+        ({"mine": ("a", "b", "c")}, "array 'q' is <U1"),
+        ({"mine": ([[1.0], [1.0, 2.0]],) * 3}, "these are no arrays"),
+    ],
+)
+def test_what_is_wrong_with_arrays_is_said(given, said):
+    with pytest.raises((ScenarioError, InputError), match=re.escape(said)):
+        fb.sweep(QUICK, "run", inputs=given)
