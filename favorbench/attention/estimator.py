@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from favorbench.errors import InputError
 from favorbench.maps import FeatureMap, Sample
-from favorbench.numerics.arrays import Array
+from favorbench.numerics.arrays import Array, kind_of
 from favorbench.numerics.shapes import Float
 
 
@@ -30,7 +30,15 @@ class Estimate(NamedTuple):
 
 
 def check_shapes(query: Array, key: Array, value: Array, causal: bool = False) -> None:
-    """Raise InputError unless query (..., n, d), key (..., l, d) and value (..., l, d_v) fit; causal: n = l."""
+    """Raise InputError unless query (..., n, d), key (..., l, d) and value (..., l, d_v) fit; causal: n = l.
+
+    They must be arrays of one library on one device.
+    """
+    kinds = [kind_of(array) for array in (query, key, value)]
+    if len(set(kinds)) > 1 or kinds[0].startswith("a "):
+        raise InputError(
+            f"query is {kinds[0]}, key {kinds[1]}, value {kinds[2]}: they must be arrays of one library on one device"
+        )
     shapes = f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
     if min(query.ndim, key.ndim, value.ndim) < 2:
         raise InputError(f"{shapes}: each needs at least 2 axes, (..., length, head_dim)")

@@ -8,9 +8,10 @@ from array_api_compat import device
 
 from favorbench.attention.causal import causal_outputs
 from favorbench.attention.estimator import Estimate, Estimator, check_shapes
+from favorbench.attention.groups import over_groups
 from favorbench.errors import InputError
 from favorbench.maps import FeatureMap, Sample, get_map
-from favorbench.numerics.arrays import Array, Features, array_namespace, projected
+from favorbench.numerics.arrays import Array, Features, array_namespace, moved, projected
 from favorbench.numerics.logsum import Accumulator, accumulate, joined, prefix_sums, quotient, tiles, with_ones
 from favorbench.numerics.shapes import Float
 from favorbench.samplers import Sampler, get_sampler
@@ -20,27 +21,33 @@ def linear_attention(
     query: Float[Array, "*batch n d"],
     key: Float[Array, "*batch l d"],
     value: Float[Array, "*batch l d_v"],
-    omega: Sample | Float[Array, "num_projections d"],
+    omega: Sample | Float[Array, "*heads num_projections d"],
     map: str | FeatureMap = "positive",
     causal: bool = False,
 ) -> Float[Array, "*batch n d_v"]:
     """The attention estimate phi(q) (phi(k)^T value) / phi(q) (phi(k)^T 1), without an eps; O(l) time and memory.
 
-    query and key are as attention takes them: the factor d^-1/4 is applied here. The result has their dtype.
+    query and key are as attention takes them: the factor d^-1/4 is applied here. The result has their dtype. omega is
+    moved to their library, device and dtype; it may have the axes of the heads, one sample each.
     causal: a query sees the keys up to its own position only. Raises InputError if the shapes do not fit, or for a map
     that uses the whole sequence in a causal setting; ScenarioError for an unknown map.
     """
     check_shapes(query, key, value, causal)
-    feature_map, sample = _resolved(map, omega, query.shape[-1])
+    feature_map, sample = _resolved(map, omega, query)
     if causal and not feature_map.causal_safe:
         raise InputError(f"map {feature_map.name!r} uses the whole sequence and cannot be causal")
     estimator = Estimator(feature_map, sample.extra, (sample.omega.shape[-2],))
     xp = array_namespace(query, key, value)
-    omega, dtype = sample.omega, xp.result_type(query, key, value)
+    rows, dtype = sample.omega, xp.result_type(query, key, value)
     if xp.isdtype(dtype, "real floating"):  # omega, drawn in float64, would lift the features of some maps to that
-        query, key, value, omega = (xp.astype(a, dtype, copy=False) for a in (query, key, value, omega))
-    tiles_of_output = attention_estimates(query, key, value, omega, [estimator], causal=causal)
-    return xp.concat([estimate.output[0, ...] for estimate in tiles_of_output], axis=-2)
+        query, key, value, rows = (xp.astype(a, dtype, copy=False) for a in (query, key, value, rows))
+
+    def attend(query: Array, key: Array, value: Array, omega: Array, estimator: Estimator) -> Array:
+        parts = attention_estimates(query, key, value, omega, [estimator], causal=causal)
+        return xp.concat([estimate.output[0, ...] for estimate in parts], axis=-2)
+
+    width = max(rows.shape[-2], feature_map.num_features(rows.shape[-2], query.shape[-1]))
+    return over_groups(attend, query, key, value, rows, estimator, width)
 
 
 def kernel_estimate(
@@ -56,9 +63,11 @@ def kernel_estimate(
     """
     if x.shape[-1] != y.shape[-1]:
         raise InputError(f"x has head_dim {x.shape[-1]} and y has {y.shape[-1]}; they must be equal")
-    feature_map, sample = _resolved(map, omega, x.shape[-1])
+    feature_map, sample = _resolved(map, omega, x)
     xp = array_namespace(x, y)
     feature_map = feature_map.ready(x, y)
+    if xp.isdtype(dtype := xp.result_type(x, y), "real floating"):
+        sample = sample._replace(omega=xp.astype(sample.omega, dtype, copy=False))
     weights = xp.matrix_transpose(sample.omega)
     left = feature_map.query_features(x, x @ weights, sample)
     right = feature_map.key_features(y, y @ weights, sample)
@@ -177,9 +186,12 @@ def _outputs(blocks: Sequence[Features], summary: Sequence[Accumulator], sizes: 
     return quotient(prefix_sums(blocks, rights, sizes))
 
 
-def _resolved(map: str | FeatureMap, omega: Sample | Array, head_dim: int) -> tuple[FeatureMap, Sample]:
-    feature_map = get_map(map)
+def _resolved(map: str | FeatureMap, omega: Sample | Array, like: Array) -> tuple[FeatureMap, Sample]:
+    """The map, and its sample in the library and on the device of tokens (..., n, d)."""
+    feature_map, head_dim = get_map(map), like.shape[-1]
     sample = omega if isinstance(omega, Sample) else Sample(omega)
+    extra = None if sample.extra is None else moved("what the map draws", sample.extra, like)
+    sample = Sample(moved("omega", sample.omega, like), extra)
     if sample.omega.ndim < 2 or sample.omega.shape[-1] != head_dim or sample.omega.shape[-2] == 0:
         raise InputError(f"omega has shape {tuple(sample.omega.shape)}; it must be (num_projections, {head_dim})")
     if sample.extra is None and feature_map.draws_extra:

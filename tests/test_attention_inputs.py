@@ -1,0 +1,153 @@
+"""What ``linear_attention`` and its kin take: arrays of NumPy or torch, many heads, omega of another library."""
+
+import re
+import time
+
+import numpy as np
+import pytest
+
+import favorbench as fb
+from favorbench.attention import groups
+from favorbench.errors import InputError
+from favorbench.maps import calibrate
+
+MAPS = ["positive", "trig", "centre:aderf-sderf", "phase", "hybrid", "poisson", "maclaurin", "tensorsketch", "taylor"]
+
+
+def some(rng, *leading, length=30, dim=4):
+    return tuple(0.5 * rng.normal(size=(3, *leading, length, dim)))
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch")
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("spec", [*MAPS, "calibrated:centre:oprf"])
+def test_many_heads_are_as_many_calls(rng, spec, causal, monkeypatch):
+    """In groups of any number of heads, the last one smaller; with one sample for all heads, or one for each."""
+    if causal and not fb.get_map(spec).causal_safe:
+        return
+    query, key, value = some(rng, 2, 3)
+    maps = [[spec] * 3] * 2
+    if spec.startswith("calibrated"):
+        others = some(rng, 2, 3)
+        whole = calibrate(others[0], others[1], spec)
+        maps = [[calibrate(others[0][i, j], others[1][i, j], spec) for j in range(3)] for i in range(2)]
+    else:
+        whole = spec
+    samples = [[fb.sample_omega("iid", 12, 4, rng, map=spec) for _ in range(3)] for _ in range(2)]
+    own = fb.Sample(*(None if part[0][0] is None else np.array(part) for part in
+                      ([[s[i] for s in row] for row in samples] for i in (0, 1))))  # fmt: skip
+    for most in (1, 2, 4, 100):
+        monkeypatch.setattr(groups, "heads_at_once", lambda like, width, most=most: most)
+        for each in (False, True):
+            together = fb.linear_attention(query, key, value, own if each else samples[0][0], whole, causal)
+            for i, j in np.ndindex(2, 3):
+                one = samples[i][j] if each else samples[0][0]
+                expected = fb.linear_attention(query[i, j], key[i, j], value[i, j], one, maps[i][j], causal)
+                np.testing.assert_allclose(together[i, j], expected, rtol=1e-9, atol=1e-12)
+
+
+def test_heads_are_taken_in_groups(rng, monkeypatch):
+    """A projection that is as long as there are heads is no axis of heads; and the groups are those of the rule."""
+    seen, of = [], groups._of_heads
+    monkeypatch.setattr(groups, "_of_heads", lambda a, b, heads, own=2: seen.append(heads) or of(a, b, heads, own))
+    query, key, value = some(rng, 12)
+    omega = rng.normal(size=(12, 4))
+    fb.linear_attention(query, key, value, omega)
+    assert not seen  # small ones at once
+    monkeypatch.setattr(groups, "device_elements", lambda like: 5 * 12 * groups.LEAST_ROWS)
+    split = fb.linear_attention(query, key, value, omega)
+    assert sorted({heads.start for heads in seen}) == [0, 5, 10]
+    np.testing.assert_allclose(split[7], fb.linear_attention(query[7], key[7], value[7], omega), rtol=1e-12)
+
+
+@pytest.mark.parametrize("spec", MAPS)
+def test_omega_is_moved_and_cast(rng, torch, spec):
+    """NumPy's float64 sample for torch's tokens in any precision: as if it had been a tensor of theirs."""
+    query, key, value = some(rng, 3)
+    sample = fb.sample_omega("iid", 16, 4, rng, map=spec)
+    expected = fb.linear_attention(query, key, value, sample, spec)
+    for dtype, level in ((torch.float64, 1e-12), (torch.float32, 1e-4)):
+        tensors = [torch.from_numpy(a).to(dtype) for a in (query, key, value)]
+        found = fb.linear_attention(*tensors, sample, spec)
+        assert found.dtype == dtype
+        np.testing.assert_allclose(found.numpy(), expected, rtol=level, atol=level)
+        gram = fb.kernel_estimate(tensors[0][0], tensors[1][0], sample, spec)
+        assert gram.dtype == dtype
+    half = fb.linear_attention(*(a.bfloat16() for a in tensors), sample, spec)
+    assert half.dtype == torch.bfloat16 and bool(torch.isfinite(half.float()).all())
+    back = fb.linear_attention(query, key, value, fb.Sample(torch.from_numpy(sample.omega), sample.extra), spec)
+    np.testing.assert_array_equal(back, expected)
+
+
+def test_a_calibration_serves_both_libraries(rng, torch):
+    query, key, value = some(rng, 3)
+    others, omega = some(rng, 3), rng.normal(size=(16, 4))
+    frozen = calibrate(others[0], others[1])
+    of_torch = calibrate(*(torch.from_numpy(a) for a in others[:2]))
+    expected = fb.linear_attention(query, key, value, omega, frozen)
+    np.testing.assert_allclose(fb.linear_attention(query, key, value, omega, of_torch), expected, rtol=1e-10)
+    found = fb.linear_attention(*(torch.from_numpy(a) for a in (query, key, value)), omega, frozen)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-10)
+
+
+def test_exact_attention_and_methods_take_both_libraries(rng, torch):
+    arrays = some(rng)
+    tensors = [torch.from_numpy(a) for a in arrays]
+    np.testing.assert_allclose(fb.exact_attention(*tensors).numpy(), fb.exact_attention(*arrays), rtol=1e-12)
+    for method in ("clusters", "nystrom"):
+        found = fb.method_attention(*tensors, method, size=5)
+        np.testing.assert_allclose(found.numpy(), fb.method_attention(*arrays, method, size=5), rtol=1e-8)
+
+
+def test_arrays_of_two_libraries_are_refused(rng, torch):
+    query, key, value = some(rng)
+    tensor, omega = torch.from_numpy(key), rng.normal(size=(5, 4))
+    said = "query is of NumPy, key of torch on cpu, value of NumPy: they must be arrays of one library on one device"
+    for attend in (fb.exact_attention, fb.method_attention, lambda *a: fb.linear_attention(*a, omega)):
+        with pytest.raises(InputError, match=re.escape(said)):
+            attend(query, tensor, value)
+
+
+def test_what_is_no_array_is_named(rng):
+    query, key, value = some(rng)
+    with pytest.raises(InputError, match="query is a list, key of NumPy"):
+        fb.linear_attention(query.tolist(), key, value, rng.normal(size=(5, 4)))
+    with pytest.raises(InputError, match=re.escape("omega has shape (); it must be (num_projections, 4)")):
+        fb.linear_attention(query, key, value, "x")
+    listed = fb.linear_attention(query, key, value, np.eye(4).tolist())  # numbers in a list are numbers
+    np.testing.assert_array_equal(listed, fb.linear_attention(query, key, value, np.eye(4)))
+
+
+def median_seconds(calls, rounds=5):
+    """CPU seconds of each call, in turns."""
+    found = [[] for _ in calls]
+    for _ in range(rounds):
+        for seconds, call in zip(found, calls, strict=True):
+            start = time.process_time()
+            call()
+            seconds.append(time.process_time() - start)
+    return [float(np.median(seconds)) for seconds in found]
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_time_grows_as_the_features(rng, request, library):
+    """Of 12 heads: 4 times the features take about 4 times as long, not 9 as with thin tiles of all heads; and all
+    heads in one call no longer than one after the other."""
+    arrays = [a.astype(np.float32) for a in some(rng, 12, length=512, dim=32)]
+    omegas = [rng.normal(size=(size, 32)).astype(np.float32) for size in (256, 1024)]
+    if library == "torch":
+        torch = request.getfixturevalue("torch")
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        request.addfinalizer(lambda: torch.set_num_threads(threads))
+        arrays, omegas = ([torch.from_numpy(a) for a in some] for some in (arrays, omegas))
+    few, many, one_by_one = median_seconds([
+        lambda: fb.linear_attention(*arrays, omegas[0]),
+        lambda: fb.linear_attention(*arrays, omegas[1]),
+        lambda: [fb.linear_attention(*(a[i] for a in arrays), omegas[1]) for i in range(12)],
+    ])  # fmt: skip
+    assert many < 7 * few and many < 1.5 * one_by_one
