@@ -69,7 +69,7 @@ def _maps() -> list[dict[str, Any]]:
     transforms = [
         dict.fromkeys(members[0], "as MAP")
         | {"name": f"{form(transform)}:MAP", "reference": transform.reference}
-        | ({} if transform.causal_safe else {"causal_safe": "no"})
+        | {"causal_safe": _yes(transform.causal_safe)}
         for transform in TRANSFORMS
     ]
     return members + transforms
