@@ -81,7 +81,10 @@ class Calibrated(WrappedMap):
     def _frozen(self, x: Array) -> FeatureMap:
         """The map inside, with its parameters in the library, on the device and in the precision of x."""
         if self.waits:
-            raise InputError(f"map {label(self)!r} is not calibrated: use calibrate(query, key, map) on another text")
+            raise InputError(
+                f"map {label(self)!r} is not calibrated: use calibrate(query, key, map) on another text, or a sweep with "
+                "`calibrate`"
+            )
         if self.head_dim not in (None, x.shape[-1]):
             raise InputError(
                 f"map {label(self)!r} was calibrated for head_dim {self.head_dim}, and is asked for {x.shape[-1]}"
