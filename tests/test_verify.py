@@ -30,6 +30,7 @@ _NO_PAIRS = ("sorf", "simplex-plus", "stratified-norms", "sobol", "halton", "ort
 WITHOUT_A_CLAIM = {
     *((f"{name}/iid", "variance") for name in ("taylor", "elu", *_PUBLISHED)),
     *((f"{name}/orthogonal", "variance") for name in ("sderf", "aderf-sderf", "hybrid", "relu", *_PUBLISHED)),
+    ("calibrated:centre:aderf-sderf/orthogonal", "variance"),
     *((f"{name}/{sampler}", "variance") for name in REFERENCE_MAPS for sampler in _NO_PAIRS),
     *((f"{name}/sorf", "target") for name in REFERENCE_MAPS),
     ("uniform", "multiplications"),
