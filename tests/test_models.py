@@ -238,7 +238,7 @@ class TestLoad:
         (tmp_path / "empty").mkdir()
         (tmp_path / "a.txt").write_text("x")
         for name, said in {
-            "minilmm": r"no model 'minilmm' \(did you mean 'minilm'\?\): no folder here, and not to be had",
+            "minilmm": r"no model 'minilmm' \(did you mean 'minilm'\?\): no such folder; allowed",
             "./none": "no model './none': no such folder; allowed: minilm, smollm2, a folder",
             "nobody-knows/this-model": "no model 'nobody-knows/this-model'.*not to be had from the hub",
             str(tmp_path / "empty"): "no model's folder: it has no config.json",

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import logging
 import re
 from collections.abc import Iterator
 from importlib import import_module
@@ -10,7 +11,6 @@ from pathlib import Path
 from favorbench.errors import FavorbenchError, ModelError
 from favorbench.formats import shown
 from favorbench.models.packaged import ALLOWED, PACKAGED
-from favorbench.registry import nearest
 
 
 @contextlib.contextmanager
@@ -31,6 +31,9 @@ def loading_in_one_line(name: str) -> Iterator[None]:
     verbosity, bars = logger.get_verbosity(), logger.is_progress_bar_enabled()
     logger.set_verbosity_error()
     logger.disable_progress_bar()
+    hub = logging.getLogger("huggingface_hub")
+    level = hub.level
+    hub.setLevel(logging.ERROR)  # it tells of each of its tries
     try:
         with contextlib.ExitStack() as stack:
             if name in PACKAGED or Path(name).exists():  # nothing to wait for; the bar of .gguf files knows no switch
@@ -39,6 +42,7 @@ def loading_in_one_line(name: str) -> Iterator[None]:
     except Exception as error:  # each library below has errors of its own
         _raise_clearly(name, error)
     finally:
+        hub.setLevel(level)
         logger.set_verbosity(verbosity)
         if bars:
             logger.enable_progress_bar()
@@ -54,8 +58,5 @@ def _raise_clearly(name: str, error: Exception) -> None:
             f"{name} brings Python code of its own, which is never run unasked: read it, then add `trust_remote_code`"
         ) from None
     if isinstance(error, OSError) and not Path(name).exists():
-        hint = nearest(name, PACKAGED)
-        raise ModelError(
-            f"no model {shown(name)}{hint}: no folder here, and not to be had from the hub; {ALLOWED}"
-        ) from None
+        raise ModelError(f"no model {shown(name)}: no folder here, and not to be had from the hub; {ALLOWED}") from None
     raise ModelError(f"{name} cannot be loaded: {type(error).__name__}: {text[:300]}") from error

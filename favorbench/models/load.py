@@ -129,8 +129,9 @@ def _pretrained(name: str, trust_remote_code: bool) -> Loaded:
         return _from_folder(name, path.parent, path, trust_remote_code, file_digest(path))
     if path.exists():
         raise ModelError(f"{name}: neither a folder with config.json nor a .gguf file")
-    if not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", name) or name.endswith(".gguf"):
-        raise ModelError(f"no model {shown(name)}: no such folder{nearest(name, PACKAGED)}; {ALLOWED}")
+    hint = "" if "/" in name else nearest(name, PACKAGED)
+    if hint or not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", name) or name.endswith(".gguf"):
+        raise ModelError(f"no model {shown(name)}{hint}: no such folder; {ALLOWED}")
     return _from_folder(name, name, None, trust_remote_code, None)
 
 
