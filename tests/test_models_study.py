@@ -271,6 +271,7 @@ def test_the_command_measures_shows_and_resumes(folder, tmp_path):
     assert "all layers replaced" in done.stdout and "attention unnoticed: the best" in " ".join(done.stdout.split())
     again = command(folder / "bert", "--text", *texts, *small, "--json", "-q")
     assert json.loads(again.stdout)["manifest"]["complete"] and again.stderr == ""
+    assert "| estimator | cost | 1 - cos |" in (tmp_path / "run" / "summary.md").read_text()
     assert (tmp_path / "run" / "summary.csv").exists() and (tmp_path / "run" / "figures" / "effect.png").exists()
 
 

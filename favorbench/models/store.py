@@ -2,7 +2,7 @@
 
     DIR/model.json      what was asked, of which weights and texts, with which versions; complete or not
     DIR/trials/         part files, each written whole and renamed into place
-    DIR/summary.csv     the table
+    DIR/summary.csv .md the tables
     DIR/figures/
 
 The same command again computes what is missing; one that asks for more (texts, estimators, sizes, draws, layers) adds
