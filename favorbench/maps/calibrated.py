@@ -82,8 +82,8 @@ class Calibrated(WrappedMap):
         """The map inside, with its parameters in the library, on the device and in the precision of x."""
         if self.waits:
             raise InputError(
-                f"map {label(self)!r} is not calibrated: use calibrate(query, key, map) on another text, or a sweep with "
-                "`calibrate`"
+                f"map {label(self)!r} is not calibrated: use calibrate(query, key, map) on another text, or a sweep "
+                "with `calibrate`"
             )
         if self.head_dim not in (None, x.shape[-1]):
             raise InputError(
