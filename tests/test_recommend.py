@@ -21,11 +21,12 @@ from favorbench.engine.trial import run_draws
 from favorbench.errors import InputError
 from favorbench.inputs import SHIPPED
 from favorbench.methods import Shape
-from favorbench.studies.recommend import study as study_module
+from favorbench.studies.recommend import head as head_module
 from favorbench.studies.recommend.answer import certified_in_words, python_lines, records, sentence, spent
 from favorbench.studies.recommend.candidates import cheaper_from, exact_cost, families, least_errors, study_of
 from favorbench.studies.recommend.evidence import Rule
 from favorbench.studies.recommend.search import Candidate, Setting, chosen, search
+from favorbench.studies.recommend.study import Interrupted
 from tests.command_line import refused, run
 
 FALSE_ALARM = 1e-6
@@ -250,7 +251,7 @@ def test_a_second_run_measures_nothing_and_another_target_little(heads, monkeypa
     first = fb.recommend(str(heads), 0.05, methods="clusters,sampled-keys", out="run")
     parts = sorted(os.listdir("run/trials"))
     with monkeypatch.context() as patch:
-        patch.setattr(study_module, "run_draws", None)
+        patch.setattr(head_module, "run_draws", None)
         assert fb.recommend(str(heads), 0.05, methods="clusters,sampled-keys", out="run") == first
     assert sorted(os.listdir("run/trials")) == parts
     assert fb.recommend(str(heads), 0.5, methods="clusters,sampled-keys", out="run").decisions[0].bound <= 0.5
@@ -267,8 +268,8 @@ def test_an_interrupted_search_resumes_to_the_same_answer(heads, monkeypatch):
             raise KeyboardInterrupt
         return run_draws(study, draws)
 
-    with monkeypatch.context() as patch, pytest.raises(study_module.Interrupted) as caught:
-        patch.setattr(study_module, "run_draws", until)
+    with monkeypatch.context() as patch, pytest.raises(Interrupted) as caught:
+        patch.setattr(head_module, "run_draws", until)
         fb.recommend(str(heads), 0.05, methods="clusters,sampled-keys", out="run")
     so_far = caught.value.found
     assert not so_far.complete and {d.outcome for d in so_far.decisions} == {"not finished"}
