@@ -20,6 +20,7 @@ from favorbench.cli import rank
 from favorbench.cli import compare
 from favorbench.cli import plot
 from favorbench.cli import time
+from favorbench.cli import report
 from favorbench.cli import export
 from favorbench.cli import capture
 from favorbench.cli import model
@@ -40,7 +41,7 @@ from favorbench.users import keep_importable_here
 
 __all__ = [
     "app", "audit", "capture", "compare", "export", "kernel", "list_", "main", "model", "plot", "rank",
-    "recommend", "reproduce", "speed", "sweep", "table", "theory", "time", "verify",
+    "recommend", "report", "reproduce", "speed", "sweep", "table", "theory", "time", "verify",
 ]  # fmt: skip
 
 

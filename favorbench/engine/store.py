@@ -246,6 +246,7 @@ def _refuse_foreign(path: Path) -> None:
     if path.is_dir() and not (path / "manifest.json").exists():
         # Of a run whose raw trials were not kept:
         ours = {"trials", ".lock", "summary.csv", "summary-heads.csv", "summary.md", "figures", "seconds.json"}
+        ours |= {"report.html", "report.csv"}
         others = sorted(entry.name for entry in os.scandir(path) if entry.name not in ours)
         if _parts(path):
             raise StoreError(

@@ -1,0 +1,416 @@
+"""The page: each number is the table's, nothing is loaded, names stay names, it reads without its script."""
+
+import base64
+import gzip
+import hashlib
+import json
+import math
+import re
+from html.parser import HTMLParser
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from favorbench.engine.columns import CELL, describe_cell
+from favorbench.formats import format_value
+from favorbench.results import heads, report
+from favorbench.results import page as pages
+from favorbench.results.page import document, svg
+from favorbench.results.page.looks import front
+from favorbench.results.ranking import rankings, shown
+from favorbench.results.tables import rounding_level
+from favorbench.run import sweep
+from tests.command_line import refused, run
+from tests.conftest import small_scenario
+from tests.test_heads import of_heads
+
+
+class Read(HTMLParser):
+    """What a page says: its tables as rows of texts, each with its section; pictures; links; and every start tag."""
+
+    def __init__(self, html: str):
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.tables: list[dict] = []
+        self.marks: list[dict] = []
+        self.ticks: list[tuple[str, dict[str, str], str]] = []
+        self.headings: list[str] = []
+        self._open, self._attrs = "", dict[str, str]()
+        self.section, self.picture = "", -1
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        attrs = {name: value or "" for name, value in attrs}
+        self.tags.append((tag, attrs))
+        if tag == "section" or "data-c" in attrs:
+            self.section = attrs.get("data-c", "")
+        if tag == "table":
+            self.tables.append({"section": self.section, "caption": [], "rows": [], "scopes": []})
+        if tag == "svg":
+            self.picture += 1
+        if tag in ("use", "circle", "path"):
+            self.marks.append({"picture": self.picture, "tag": tag, "attrs": attrs, "title": []})
+        if tag == "tr":
+            self.tables[-1]["rows"].append([])
+        if tag in ("td", "th"):
+            self.tables[-1]["rows"][-1].append("")
+            self.tables[-1]["scopes"] += [attrs.get("scope")] if tag == "th" else []
+        self._open = tag
+        self._attrs = attrs
+
+    def handle_endtag(self, tag):
+        self._open = ""
+
+    def handle_data(self, data):
+        if self._open in ("td", "th"):
+            self.tables[-1]["rows"][-1][-1] += data
+        elif self._open == "caption":
+            self.tables[-1]["caption"].append(data)
+        elif self._open == "title" and self.picture >= 0:
+            self.marks[-1]["title"].append(data)
+        elif self._open == "text":
+            self.ticks.append((str(self.picture), self._attrs, data))
+        elif self._open in ("h1", "h2", "h3", "summary"):
+            self.headings.append(data)
+
+    def of(self, section: int) -> list[dict]:
+        return [table for table in self.tables if table["section"] == str(section)]
+
+
+def made(results, name="report") -> Read:
+    return Read(pages.page(results, name).html)
+
+
+def quick_run(**changes):
+    return sweep(small_scenario(**{"trials": 8, "samplers": "iid,orthogonal", "methods": "clusters"} | changes), "run")
+
+
+def check_cells(results, read, first):
+    """Every number of every cell's table, from the summary alone."""
+    sizes = sorted(set(results.summary["num_projections"].dropna()))
+    found = list(results.summary.groupby(list(CELL), sort=False, dropna=False))
+    assert len(found) > 0
+    for number, ((_, cell), ranking) in enumerate(zip(found, rankings(results), strict=True), start=first):
+        (table,) = read.of(number)
+        floor = rounding_level(results.trials.merge(cell[list(CELL)].drop_duplicates(), on=list(CELL)), "mse")
+        assert table["rows"][0][2 : 2 + len(sizes)] == [f"R = {size}" for size in sizes]
+        uniform = float(cell[cell["map"] == "uniform"]["mse_median"].iloc[0])
+        order = [(record["estimator"], record) for record in shown(ranking, "mse")]
+        assert len(order) == len(table["rows"]) - 1
+        for (name, record), (one, sampler, *texts) in zip(order, table["rows"][1:], strict=True):
+            assert name == (one if sampler == "-" else f"{one} / {sampler}")
+            rows = cell[(cell["map"] == one) & (cell["sampler"].fillna("-") == sampler)]
+            by_size = dict(zip(rows["num_projections"].fillna(0), rows["mse_median"], strict=True))
+            for size, text in zip(sizes, texts, strict=False):
+                value = float(by_size.get(size, by_size.get(0, math.nan)))
+                worse = max(value, floor) > max(uniform, floor)
+                assert text == format_value(value, "mse", floor) + ("*" if worse else "")
+            assert texts[len(sizes) :] == [*list(record.values())[2:]]
+
+
+def test_every_number_of_a_cell_is_the_summarys():
+    results = quick_run(scale="0.5,2")
+    read = made(results)
+    check_cells(results, read, 0)
+    assert any(text.endswith("*") for table in read.of(1) for row in table["rows"] for text in row)
+    broken = results.summary.copy()
+    broken["mse_median"] *= 1.5
+    with pytest.raises(AssertionError):  # the control
+        check_cells(results._replace(summary=broken), read, 0)
+
+
+def test_every_number_over_heads_is_the_tables():
+    results = of_heads(7)
+    read, (population,) = made(results), heads.populations(results)
+    expected = heads.shown(population, "num_projections")
+    rows = [row for table in read.of(0) for row in table["rows"][1:]]
+    assert sorted(map(tuple, rows)) == sorted(tuple(record.values()) for record in expected)
+    largest = read.of(0)[0]["rows"][1:]
+    assert {row[1] for row in largest} == {"-", "20"} and len(read.of(0)) == 3
+    medians = [float(row[2].replace("<", "")) for row in largest]
+    assert medians == sorted(medians)
+    check_cells(results, read, 1)
+
+
+def test_all_sentences_are_there():
+    for results in (quick_run(), of_heads(7, "heads")):
+        text = re.sub(r"<[^>]+>", " ", pages.page(results).html)
+        for sentence in report.sentences(results):
+            assert sentence.replace("'", "&#x27;").replace("<", "&lt;").replace(">", "&gt;") in text
+
+
+def y_of(read, picture):
+    """The value at a height of a picture with a log axis, from the places of its ticks alone."""
+    found = [(float(a["y"]) - 4, float(t)) for n, a, t in read.ticks if n == str(picture) and a.get("class") == "end"
+             and re.fullmatch(r"[\d.e-]+", t)]  # fmt: skip
+    (y0, low), (y1, high) = found[0], found[-1]
+    return lambda y: low * (high / low) ** ((y - y0) / (y1 - y0))
+
+
+def test_marks_stand_where_they_say():
+    """The height of every mark is the value of its title, to two digits and a tenth of a unit; and the summary's."""
+    results = quick_run()
+    read = made(results)
+    pictures = sorted({m["picture"] for m in read.marks if m["title"] and m["tag"] == "use"})[:2]
+    absolute, ratio = pictures
+    checked = 0
+    for picture in (absolute, ratio):
+        at = y_of(read, picture)
+        for m in (m for m in read.marks if m["picture"] == picture and m["tag"] == "use" and m["title"]):
+            words = "".join(m["title"])
+            pattern = r": ([\d.e-]+) \(10" if picture == absolute else r"([\d.e-]+) of uniform's"
+            said, found = float(re.search(pattern, words)[1]), at(float(m["attrs"]["y"]))
+            if m["attrs"]["href"] not in ("#up", "#down"):
+                np.testing.assert_allclose(found, said, rtol=0.06)  # two digits: 5 %; a tenth of a unit below 1 %
+                assert not np.isclose(found, 1.2 * said, rtol=0.06)  # the control
+                checked += 1
+            name, size = re.match(r"(.+?), (?:R = (\d+)|.*features)", words).groups()
+            if size:
+                parts = name.split(" / ")
+                rows = results.summary[(results.summary["map"] == parts[0])]
+                rows = rows[
+                    (rows["num_projections"] == int(size)) & (rows["sampler"].fillna("") == (parts[1:] or [""])[0])
+                ]
+                assert said == float(format_value(float(rows["mse_median"].iloc[0]), "mse"))
+    assert checked > 20
+
+
+def test_each_head_is_a_dot():
+    results = of_heads(9)
+    read = made(results)
+    dots = [m for m in read.marks if m["tag"] == "circle" and m["title"]]
+    ratios = heads.on_each_head(results)
+    estimators = ratios[["map", "sampler"]].drop_duplicates()
+    assert len(dots) == 9 * len(estimators)
+    clusters = ratios[(ratios["map"] == "clusters") & (ratios["num_projections"] == 20)]
+    expected = {f"{row['head']}: {heads.number(row['ratio'])}" for _, row in clusters.iterrows()}
+    assert expected <= {"".join(m["title"]) for m in dots}
+
+
+def test_nothing_is_loaded_and_only_our_own_style_and_script_are_obeyed():
+    html = pages.page(of_heads(3)).html
+    read = Read(html)
+    for tag, attrs in read.tags:
+        assert tag not in ("link", "img", "iframe", "object", "embed", "base", "audio", "video", "image")
+        assert "src" not in attrs and "style" not in attrs and "action" not in attrs
+        assert not any(name.startswith("on") for name in attrs)
+        assert attrs.get("href", "#").startswith(("#", "data:text/csv;base64,", "data:application/gzip;base64,"))
+    style, script = (re.search(rf"<{tag}>(.*?)</{tag}>", html, re.S)[1] for tag in ("style", "script"))
+    assert "url(" not in style and "@import" not in style and "http" not in html.replace("http-equiv", "")
+    for word in ("fetch(", "XMLHttp", "import(", "innerHTML", "eval(", "WebSocket", "sendBeacon", "document.write"):
+        assert word not in script
+    policy = dict(
+        part.strip().partition(" ")[::2]
+        for part in next(a["content"] for t, a in read.tags if a.get("http-equiv")).split(";")
+    )
+    assert policy.pop("default-src") == policy.pop("base-uri") == policy.pop("form-action") == "'none'"
+    for kind, text in (("style-src", style), ("script-src", script)):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert policy.pop(kind) == f"'sha256-{digest}'"
+    assert policy == {} and html.count("<script") == 2 and html.count("<style") == 1
+    assert len(script) < 10_000
+
+
+EVIL = "<script>alert(1)</script>"
+
+
+def renamed(results, column, old, new):
+    """A run in which an estimator or a head has another name: as a user's module, or a file, may name it."""
+    trials, summary = (
+        frame.assign(**{column: frame[column].replace(old, new)}) for frame in (results.trials, results.summary)
+    )
+    counts = {new if name == old else name: count for name, count in results.manifest["num_features"].items()}
+    return results._replace(trials=trials, summary=summary, manifest=dict(results.manifest) | {"num_features": counts})
+
+
+def test_names_stay_names():
+    results = renamed(of_heads(7), "map", "positive", EVIL)
+    results = renamed(results, "head", "h1", "\x1b[31m\"'&<!--\u202e")
+    results = results._replace(scenario=results.scenario.model_copy(update={"title": f"</title>{EVIL}", "name": EVIL}))
+    html = pages.page(results, EVIL).html
+    assert html.count("<script") == 2 and "<!--" not in html and "alert(1)" in html
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", html)
+    read = Read(html)
+    assert any(row[0].startswith(EVIL) for table in read.tables for row in table["rows"] if row)
+    assert any("\\x1b[31m\"'&<!--\\u202e" in heading for heading in read.headings)
+    data = json.loads(re.search(r'id="names">(.*?)</script>', html, re.S)[1])
+    assert [EVIL, "iid"] in data["estimators"] and data["cells"][2]["head"].startswith("\x1b[31m")
+
+
+def test_it_reads_with_a_screen_reader_and_without_its_script():
+    read = made(of_heads(7))
+    assert ("html", {"lang": "en"}) in read.tags
+    for table in read.tables:
+        assert "".join(table["caption"]).strip() and table["scopes"].count("row") == len(table["rows"]) - 1
+        assert table["scopes"].count("col") == len(table["rows"][0])
+    pictures = [attrs for tag, attrs in read.tags if tag == "svg"]
+    assert pictures and all(
+        a.get("aria-hidden") == "true" or (a["role"] == "img" and a["aria-label"]) for a in pictures
+    )
+    assert [a.get("tabindex") for _, a in read.tags if a.get("class") == "scroll"].count("0") > len(read.tables)
+    assert all("hidden" in a for t, a in read.tags if t == "form")  # what needs the script is not there without it
+    hidden = [t for t, a in read.tags if "hidden" in a]
+    assert sorted(hidden) == ["div", "form"]
+    assert len([t for t, _ in read.tags if t == "h1"]) == 1
+
+
+def colours(dark):
+    style = (Path(document.__file__).parent / "style.css").read_text()
+    light, night = re.findall(r":root\{(.*?)\}", style, re.S)
+    found = dict(re.findall(r"--(\w+):(#\w+)", light))
+    return found | (dict(re.findall(r"--(\w+):(#\w+)", night)) if dark else {})
+
+
+def luminance(colour):
+    """Relative luminance of WCAG 2.2."""
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * c for c in colour[1:])
+    parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+
+
+def contrast(a, b):
+    low, high = sorted([luminance(a), luminance(b)])
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_colours_can_be_told_from_the_page(dark):
+    """WCAG 2.2: 4.5 for text (1.4.3), 3 for lines that carry meaning (1.4.11)."""
+    found = colours(dark)
+    for name in ("ink", "quiet", "link", "good", "bad"):
+        assert contrast(found[name], found["page"]) >= 4.5 and contrast(found[name], found["band"]) >= 4.5, name
+    for name in (*(f"c{i}" for i in range(8)), "base"):
+        assert contrast(found[name], found["page"]) >= 3.0, name
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)  # a known value
+
+
+def test_a_page_of_many_heads_stays_below_its_limit(monkeypatch):
+    results = of_heads(72, trials=2)
+    whole = pages.page(results)
+    assert len(whole.html.encode()) < pages.LIMIT == 1_000_000 and "Left out" not in whole.html
+    assert whole.html.count("<details data-c=") == 72
+    assert pages.page(results) == whole  # the same run is the same page
+    monkeypatch.setattr(document, "LIMIT", 150_000)
+    small = pages.page(results).html
+    assert len(small.encode()) < 150_000
+    kept, left = small.count("<details data-c="), re.search(r"the tables of (\d+) of 73 parts", small)
+    assert 0 < kept < 72 and left and int(left[1]) == 72 - kept
+    monkeypatch.setattr(document, "LIMIT", 50_000)
+    monkeypatch.setattr(document, "PACKED_DATA", 0)
+    monkeypatch.setattr(document, "PLAIN_DATA", 0)
+    (tiny, csv) = pages.write_page(results, Path("tiny.html"))
+    assert tiny.stat().st_size < 50_000 and "figures of 1 of 73 parts" in tiny.read_text()
+    assert len(pd.read_csv(csv)) == len(results.summary) and "tiny.csv, a file beside this page" in tiny.read_text()
+
+
+def test_the_data_are_in_the_page():
+    results = quick_run()
+    link = re.search(r'<a download="mine.csv" href="data:text/csv;base64,([^"]+)"', pages.page(results, "mine").html)
+    data = pd.read_csv(StringIO(base64.b64decode(link[1]).decode()))
+    assert len(data) == len(results.summary)
+    np.testing.assert_allclose(data["mse_median"], results.summary["mse_median"], rtol=5e-6, atol=1e-25)
+    assert list(data["versus_uniform"]) == list(results.summary["versus_uniform"])
+
+
+def test_large_data_are_packed(monkeypatch):
+    monkeypatch.setattr(document, "PLAIN_DATA", 100)
+    results = quick_run()
+    link = re.search(
+        r'<a download="r.csv.gz" href="data:application/gzip;base64,([^"]+)"', pages.page(results, "r").html
+    )
+    assert gzip.decompress(base64.b64decode(link[1])).decode() == document.data_csv(results)
+
+
+def test_the_manifest_is_there():
+    results = quick_run()
+    html = pages.page(results).html
+    rows = {row[0]: row[1] for table in Read(html).tables for row in table["rows"][1:] if len(row) == 2}
+    assert rows["maps"] == "positive, trig" and rows["num_projections"] == "3, 8, 20" and rows["draws"] == "8 of 8"
+    assert rows["digest of the scenario"] == results.manifest["digest"] in html
+
+
+def test_a_partial_run_says_so():
+    results = quick_run()
+    partial = results._replace(manifest=dict(results.manifest) | {"complete": False, "draws_done": 3})
+    assert "<li class=partial>PARTIAL: 3 of 8 draws" in pages.page(partial).html
+
+
+def test_one_size_one_estimator_and_no_random_map_have_a_page():
+    runs = [
+        {"num_projections": "4"}, {"maps": "elu"}, {"trials": 1}, {"baselines": "uniform"},
+        {"budget": "features", "num_projections": "4,8"}, {"budget": "cost"}, {"causal": True, "seq_len": "16,24"},
+        {"dtype": "float64,float32"},
+    ]  # fmt: skip
+    for i, changes in enumerate(runs):
+        results = sweep(small_scenario(**{"trials": 2, "samplers": "iid"} | changes), f"run{i}")
+        read = made(results)
+        assert describe_cell(results.summary.iloc[0]) in read.headings
+
+
+def test_an_estimator_that_failed_has_a_page():
+    results = quick_run()
+    failed = results.summary["map"] == "trig"
+    columns = {name: results.summary[name].mask(failed, np.inf) for name in ("mse_median", "mse_q10", "mse_q90")}
+    assert made(results._replace(summary=results.summary.assign(**columns))).of(0)
+
+
+def test_the_front_by_hand():
+    assert front([1.0, 2.0, 3.0, 4.0, 0.5], [0.9, 0.5, 0.6, 0.1, 1.2]) == [0, 1, 3]
+    assert front([1.0, 1.0], [0.9, 0.5]) == [1] and front([1.0], [math.nan]) == [] == front([], [])
+
+
+@pytest.mark.parametrize("text", [(1e-6, "1e-6"), (0.1, "0.1"), (16384.0, "16384"), (1e4, "1e4"), (64.0, "64")])
+def test_ticks_are_exact(text):
+    assert svg.tick_text(text[0]) == text[1]
+
+
+def test_the_command_writes_where_it_is_told_and_nowhere_else():
+    quick_run()
+    code, out, _ = run("report", "run")
+    assert (code, out.strip()) == (0, str(Path("run/report.html")))
+    first = Path("run/report.html").read_text()
+    assert run("report", "run")[0] == 0 and Path("run/report.html").read_text() == first  # its own is replaced
+    assert run("report", "run", "--out", "new/mine.html")[0] == 0
+    assert Path("new/mine.html").read_text() == first.replace("report.csv", "mine.csv")
+    Path("theirs.html").write_text("<!doctype html><p>mine")
+    assert "was not written by favorbench report; give --out another name" in refused(
+        "report", "run", "-o", "theirs.html"
+    )
+    assert Path("theirs.html").read_text() == "<!doctype html><p>mine"
+    assert "is a directory; give --out" in refused("report", "run", "--out", "new")
+    assert "cannot use" in refused("report", "run", "--out", "theirs.html/x.html")
+
+
+def test_what_is_no_run_is_refused():
+    assert "does not exist" in refused("report", "nowhere")
+    Path("empty").mkdir()
+    assert "is not a favorbench run" in refused("report", "empty")
+    quick_run()
+    for part in Path("run/trials").glob("*.parquet"):
+        part.unlink()
+    assert "no finished draws yet" in refused("report", "run")
+
+
+def test_data_beside_a_page_replace_nothing_of_anybodys(monkeypatch):
+    monkeypatch.setattr(document, "PLAIN_DATA", 0)
+    monkeypatch.setattr(document, "PACKED_DATA", 0)
+    quick_run()
+    Path("x.csv").write_text("a,b\n")
+    assert "x.csv is there and was not written" in refused("report", "run", "--out", "x.html")
+    assert Path("x.csv").read_text() == "a,b\n" and not Path("x.html").exists()
+    code, out, err = run("report", "run", "--out", "y.html")
+    assert code == 0 and out.splitlines() == ["y.html", "y.csv"] and "send both" in err
+
+
+def test_single_heads_on_request():
+    of_heads(7)
+    assert run("report", "run", "--heads", "h2,h5", "--out", "two.html")[0] == 0
+    read = Read(Path("two.html").read_text())
+    assert [h for h in read.headings if h.startswith("2 heads of")]
+    assert any("h5, scale 1" in h for h in read.headings) and not any("h1, scale" in h for h in read.headings)
+    assert "some heads only" in Path("two.html").read_text()
+    assert "none of this run (did you mean" in refused("report", "run", "--heads", "h22")
