@@ -294,6 +294,7 @@ def test_a_page_of_many_heads_stays_below_its_limit(monkeypatch):
     assert len(whole.html.encode()) < pages.LIMIT == 1_000_000 and "Left out" not in whole.html
     assert whole.html.count("<details data-c=") == 72
     assert pages.page(results) == whole  # the same run is the same page
+    monkeypatch.setattr(document, "PLAIN_DATA", 0)
     monkeypatch.setattr(document, "LIMIT", 150_000)
     small = pages.page(results).html
     assert len(small.encode()) < 150_000
@@ -301,7 +302,6 @@ def test_a_page_of_many_heads_stays_below_its_limit(monkeypatch):
     assert 0 < kept < 72 and left and int(left[1]) == 72 - kept
     monkeypatch.setattr(document, "LIMIT", 50_000)
     monkeypatch.setattr(document, "PACKED_DATA", 0)
-    monkeypatch.setattr(document, "PLAIN_DATA", 0)
     (tiny, csv) = pages.write_page(results, Path("tiny.html"))
     assert tiny.stat().st_size < 50_000 and "figures of 1 of 73 parts" in tiny.read_text()
     assert len(pd.read_csv(csv)) == len(results.summary) and "tiny.csv, a file beside this page" in tiny.read_text()

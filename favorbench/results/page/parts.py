@@ -52,7 +52,10 @@ def of_population(results: Results, one: Population, rows: pd.DataFrame, looks: 
     return Section(start, body, _figures(pictures, rows, looks, "Bands: quartiles over heads."), "</section>\n")
 
 
-_DOTS = "Each head by itself, of each estimator at its largest size: a dot. Line: quartiles; bar: the median."
+_DOTS = (
+    "Each head by itself, of each estimator at its largest size: a dot (at an edge: beyond it). "
+    "Line: quartiles; bar: the median."
+)
 
 
 def of_cell(results: Results, table: Table, ranking: Ranking, rows: pd.DataFrame, looks: Looks, number: int) -> Section:
@@ -136,7 +139,7 @@ _HOW = (
     "In the table of a cell: the median over draws at each size, best first at the largest; of that size the interval "
     "of the median, letters, and what a sign test on the same draws says against uniform attention (Holm over the "
     "cell, 5 %). Estimators without a letter in common differ detectably. No detectable difference is a verdict, not a "
-    "gap. Italic: bounds, which look at every pair of a query and a key; nobody could use them."
+    "gap. Italic: bounds, which look at every pair of a query and a key."
 )
 
 

@@ -51,7 +51,8 @@
       if (view.tagName === "DETAILS" && axes.head) view.open = !view.hidden;
     }
     for (const picture of all("svg:has([data-h])")) picture.classList.toggle("pick", Boolean(axes.head));
-    for (const dot of all("[data-h]")) dot.classList.toggle("on", dot.dataset.h === axes.head);
+    for (const dot of all("[data-h]"))
+      if (dot.classList.toggle("on", dot.dataset.h === axes.head)) dot.parentNode.append(dot);  // above the others
     const rows = all("[data-c] tbody tr");
     const left = rows.filter((row) => !row.hidden && !row.closest("[data-c]").hidden).length;
     count.textContent = `${left} of ${rows.length} rows`;

@@ -1,0 +1,136 @@
+"""A real Chromium, where the system has one: opened on a file, driven as a user does, over the pipe of its own tools.
+
+Messages of the DevTools protocol go in at descriptor 3 and come out at 4, each ended by a NUL: no library is needed.
+"""
+
+import base64
+import json
+import os
+import select
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+ABSENT = "no Chromium on this machine: what a page does in a browser is not tested here"
+SECONDS = 120.0  # for any answer: a machine may be busy
+
+
+class Browser:
+    """One page in one browser. events: what it told by itself (requests, messages of the console, errors)."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", write: int, read: int):
+        self.process, self._write, self._read = process, write, read
+        self._buffer, self._number, self._session = b"", 0, ""
+        self.events: list[dict[str, Any]] = []
+        target = self.ask("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Network", "Log", "DOM"):
+            self.ask(f"{domain}.enable")
+
+    def ask(self, method: str, **params: Any) -> dict[str, Any]:
+        """The result of one command of the protocol."""
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": params}
+        message |= {"sessionId": self._session} if self._session else {}
+        os.write(self._write, json.dumps(message).encode() + b"\0")
+        while (answer := self._next()).get("id") != self._number:
+            self.events.append(answer)
+        assert "error" not in answer, answer
+        return answer["result"]
+
+    def _next(self) -> dict[str, Any]:
+        end = time.monotonic() + SECONDS
+        while b"\0" not in self._buffer:
+            ready, _, _ = select.select([self._read], [], [], max(0.0, end - time.monotonic()))
+            data = os.read(self._read, 1 << 16) if ready else b""
+            assert data, "Chromium is gone, or does not answer"
+            self._buffer += data
+        message, _, self._buffer = self._buffer.partition(b"\0")
+        return json.loads(message)
+
+    def open(self, file: Path, width: int = 1280, height: int = 900) -> None:
+        """Open a file from disk and wait until it is there."""
+        self.events.clear()
+        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.ask("Page.navigate", url=file.resolve().as_uri())
+        self.until("document.readyState === 'complete' && location.protocol === 'file:'")
+
+    def run(self, script: str) -> Any:
+        """The value of an expression of JavaScript."""
+        found = self.ask("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in found, found
+        return found["result"].get("value")
+
+    def until(self, condition: str) -> None:
+        """Wait for a condition to hold."""
+        end = time.monotonic() + SECONDS
+        while not self.run(condition):
+            assert time.monotonic() < end, condition
+            time.sleep(0.02)
+
+    def click(self, selector: str) -> None:
+        """Press the mouse in the middle of the first element of a selector."""
+        x, y = self.place(selector)
+        for kind in ("mousePressed", "mouseReleased"):
+            self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def point_at(self, selector: str) -> None:
+        """Move the mouse onto the first element of a selector."""
+        x, y = self.place(selector)
+        self.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def place(self, selector: str) -> tuple[float, float]:
+        """The middle of an element, brought into view."""
+        box = f"document.querySelector({json.dumps(selector)})"
+        self.run(f"{box}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
+        x, y = self.run(f"(b => [b.left + b.width / 2, b.top + b.height / 2])({box}.getBoundingClientRect())")
+        return x, y
+
+    def type(self, text: str) -> None:
+        """Text into what has the focus."""
+        self.ask("Input.insertText", text=text)
+
+    def press(self, key: str, code: int, text: str = "") -> None:
+        """One key."""
+        keys = {"key": key, "code": key, "windowsVirtualKeyCode": code}
+        self.ask("Input.dispatchKeyEvent", type="keyDown", **keys, **({"text": text} if text else {}))
+        self.ask("Input.dispatchKeyEvent", type="keyUp", **keys)
+
+    def picture(self, file: Path, whole: bool = False) -> None:
+        """A screenshot as PNG."""
+        data = self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
+        file.write_bytes(base64.b64decode(data))
+
+    def told(self, *methods: str) -> list[dict[str, Any]]:
+        """The events of these kinds so far."""
+        return [event["params"] for event in self.events if event.get("method") in methods]
+
+
+@contextmanager
+def browser(profile: Path) -> Iterator[Browser]:
+    """A headless Chromium with a profile of its own, ended afterwards."""
+    assert BROWSER
+    theirs_in, ours_out = os.pipe()
+    ours_in, theirs_out = os.pipe()
+    flags = ["--headless", "--remote-debugging-pipe", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
+    flags += [f"--user-data-dir={profile}", "--disable-background-networking", "--disable-component-update"]
+    flags += ["--no-sandbox"] if os.geteuid() == 0 else []  # root has no sandbox
+    shell = f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}'
+    process = subprocess.Popen(
+        ["bash", "-c", shell, "chromium", BROWSER, *flags],
+        pass_fds=(theirs_in, theirs_out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    os.close(theirs_in)
+    os.close(theirs_out)
+    try:
+        yield Browser(process, ours_out, ours_in)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours_out)
+        os.close(ours_in)

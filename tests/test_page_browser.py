@@ -1,0 +1,192 @@
+"""The page in a real Chromium: no request, nothing on the console; it sorts, filters, shows values, prints."""
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from favorbench.results import heads
+from favorbench.results.page import write_page
+from favorbench.run import sweep
+from tests.chromium import ABSENT, BROWSER, Browser, browser
+from tests.conftest import small_scenario
+from tests.test_heads import head_file
+from tests.test_page import EVIL, renamed
+
+pytestmark = pytest.mark.skipif(BROWSER is None, reason=ABSENT)
+
+ROWS = "[...document.querySelectorAll('[data-c=\"{}\"] table')[0].tBodies[0].rows]"
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory):
+    with browser(tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Seven heads, one of which, and a map, have names that would run if they were not names."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("run"))
+        inputs = {"inputs": head_file(7), "seq_len": None, "head_dim": None, "methods": "clusters"}
+        found = sweep(small_scenario(**inputs), "run")
+        return renamed(renamed(found, "map", "trig", EVIL), "head", "h1", f"{EVIL}: x")
+
+
+@pytest.fixture
+def page(chromium: Browser, results):
+    """The page opened from disk; whatever a test does, nothing may be asked for or complained of."""
+    write_page(results, Path("page.html"))
+    chromium.ask("Emulation.setEmulatedMedia", media="", features=[])
+    chromium.open(Path("page.html"))
+    yield chromium
+    assert [event["request"]["url"] for event in chromium.told("Network.requestWillBeSent")] == [
+        Path("page.html").resolve().as_uri()
+    ]
+    assert chromium.told("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled") == []
+    assert chromium.told("Page.javascriptDialogOpening") == []
+
+
+def texts(page: Browser, column: int, section: int = 1) -> list[str]:
+    """A column of the first table of a section, of the rows that are shown."""
+    return page.run(f"{ROWS.format(section)}.filter(r => !r.hidden).map(r => r.cells[{column}].textContent)")
+
+
+def choose(page: Browser, name: str, value: str) -> None:
+    """As a user chooses from a list; its menu is not part of the page, so the event is sent."""
+    page.run(
+        f"(s => {{ s.value = {value!r}; s.dispatchEvent(new Event('input', {{bubbles: true}})) }})"
+        f"(document.querySelector('select[name={name}]'))"
+    )
+
+
+def test_the_browser_would_tell_of_a_request_and_of_an_error(chromium: Browser, results):
+    """The control: a page with an image, a script of somebody else's and a style that its policy does not know."""
+    write_page(results, Path("page.html"))
+    html = Path("page.html").read_text()
+    Path("bad.html").write_text(
+        html.replace("<main", '<p style="color:red"><img src="theirs.png"><script>1</script><main')
+    )
+    chromium.open(Path("bad.html"))
+    told = [event["entry"]["text"] for event in chromium.told("Log.entryAdded")]
+    assert sum("Content Security Policy" in text for text in told) >= 3
+    assert any("theirs.png" in text for text in told)
+
+
+def test_it_sorts(page: Browser):
+    header = '[data-c="1"] th:nth-child(3) button'
+    page.run("document.querySelector('details[data-c=\"1\"]').open = true")
+    page.click(header)
+
+    def value(text: str) -> float:
+        return float(text.rstrip("*").replace("<", "").replace("inf", "1e999"))
+
+    up = [value(text) for text in texts(page, 2)]
+    assert up == sorted(up) and len(set(up)) > 3
+    state = f"document.querySelector({header!r}).parentNode.getAttribute('aria-sort')"
+    assert page.run(state) == "ascending"
+    page.run(f"document.querySelector({header!r}).focus()")
+    page.press("Enter", 13, "\r")  # and with the keyboard
+    assert [value(text) for text in texts(page, 2)] == sorted(up, reverse=True) and page.run(state) == "descending"
+    page.click('[data-c="1"] th:nth-child(2) button')
+    assert texts(page, 1) == ["iid"] * 2 + ["orthogonal"] * 2 + ["-"] * 5 and page.run(state) is None
+
+
+def test_it_filters_by_map_sampler_and_head(page: Browser):
+    everything = page.run("document.getElementById('count').textContent")
+    assert everything.split(" of ")[0] == everything.split(" of ")[1].removesuffix(" rows")
+    page.click("input[name=map]")
+    page.type("clusters, <SCRIPT")
+    assert (
+        set(texts(page, 0)) == {"clusters", EVIL}
+        and page.run("document.getElementById('count').textContent") != everything
+    )
+    shown = page.run("[...document.querySelectorAll('g[data-e]')].filter(g => !g.hasAttribute('hidden')).length")
+    assert 0 < shown < page.run("document.querySelectorAll('g[data-e]').length")
+    choose(page, "sampler", "iid")
+    assert texts(page, 1) == ["iid"]
+    page.click("button[type=reset]")
+    page.until(f"document.getElementById('count').textContent === {everything!r}")
+    choose(page, "head", f"{EVIL}: x")
+    open_ones = "[...document.querySelectorAll('details[data-c]')].filter(d => !d.hidden)"
+    assert page.run(f"{open_ones}.length") == 1 and page.run(f"{open_ones}[0].open")
+    assert EVIL in page.run(f"{open_ones}[0].textContent")
+    assert page.run("document.querySelector('section[data-c]').hidden") is False  # many heads stay in view
+    assert page.run("new Set([...document.querySelectorAll('circle.on')].map(c => c.dataset.h)).size") == 1
+
+
+def test_it_shows_a_value_under_the_pointer(page: Browser, results):
+    one = heads.populations(results)[0].rows
+    row = one[(one["map"] == "clusters") & (one["num_projections"] == 20)].iloc[0]
+    number = page.run(
+        "JSON.parse(document.getElementById('names').textContent).estimators.findIndex(e => e[0] === 'clusters')"
+    )
+    page.point_at(f'.figures figure:nth-child(2) g[data-e="{number}"] use:last-of-type')
+    page.until("!document.getElementById('tip').hidden")
+    tip = page.run("document.getElementById('tip').textContent")
+    assert tip.startswith(f"clusters, R = 20: {heads.number(row['ratio_median'])} of uniform's (quartiles ")
+    assert page.run("document.querySelectorAll('svg.hot g.on').length") >= 3
+
+
+def test_the_data_are_saved_by_a_click(page: Browser, results):
+    page.ask("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(Path().resolve()))
+    page.click("a[download]")
+    end = Path("page.csv")
+    for _ in range(600):
+        if end.exists() and end.stat().st_size:
+            break
+        page.run("new Promise(done => setTimeout(done, 50))")
+    assert end.read_text().count("\n") == len(results.summary) + 1
+
+
+def test_it_reads_without_its_script(chromium: Browser, results):
+    write_page(results, Path("page.html"))
+    chromium.ask("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        chromium.open(Path("page.html"))
+        assert chromium.run("document.querySelector('form').getClientRects().length") == 0
+        assert chromium.run("document.querySelectorAll('svg title').length") > 50
+        assert chromium.run("document.querySelector('section[data-c] table').getClientRects().length") == 1
+        assert chromium.run("document.querySelectorAll('thead button').length") == 0
+        chromium.click("details[data-c] summary")
+        assert chromium.run("document.querySelector('details[data-c]').open")
+    finally:
+        chromium.ask("Emulation.setScriptExecutionDisabled", value=False)
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_nothing_is_wider_than_the_window(chromium: Browser, results, width):
+    write_page(results, Path("page.html"))
+    chromium.open(Path("page.html"), width=width)
+    chromium.run("document.querySelectorAll('details').forEach(d => d.open = true)")
+    assert chromium.run("document.documentElement.scrollWidth") <= width
+
+
+def test_dark_light_and_paper(page: Browser):
+    colour = "getComputedStyle(document.body).backgroundColor"
+    found = {}
+    for media, scheme in (("screen", "light"), ("screen", "dark"), ("print", "dark")):
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        page.ask("Emulation.setEmulatedMedia", media=media, features=features)
+        found[media, scheme] = page.run(colour)
+    assert found == {
+        ("screen", "light"): "rgb(255, 255, 255)", ("screen", "dark"): "rgb(22, 24, 28)",
+        ("print", "dark"): "rgb(255, 255, 255)",
+    }  # fmt: skip
+    assert page.run("getComputedStyle(document.querySelector('form')).display") == "none"
+    paper = base64.b64decode(page.ask("Page.printToPDF")["data"])
+    assert paper.startswith(b"%PDF")
+
+
+def test_a_reader_of_screens_is_told_what_is_what(page: Browser):
+    """Names and roles as the browser computes them for assistive technology."""
+    nodes = page.ask("Accessibility.getFullAXTree")["nodes"]
+    found = [(n["role"]["value"], n.get("name", {}).get("value", "")) for n in nodes if not n["ignored"]]
+    roles = [role for role, _ in found]
+    assert {"table", "columnheader", "rowheader", "main", "img", "region"} <= {role.lower() for role in roles} | {
+        "img" if role == "image" else role for role in roles
+    }
+    for role, name in found:
+        if role in ("table", "image", "img", "button", "combobox", "searchbox", "textbox", "region", "link"):
+            assert name.strip(), f"a {role} without a name"
