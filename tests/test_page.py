@@ -16,11 +16,15 @@ import pytest
 
 from favorbench.engine.columns import CELL, describe_cell
 from favorbench.formats import format_value
-from favorbench.results import heads, report
+from favorbench.results import comparison_text, heads, report
 from favorbench.results import page as pages
+from favorbench.results.compare import comparison
+from favorbench.results.page import comparison as comparison_page
 from favorbench.results.page import document, svg
 from favorbench.results.page.looks import front
 from favorbench.results.ranking import rankings, shown
+from favorbench.results.results import load
+from favorbench.results.summary import summarise
 from favorbench.results.tables import rounding_level
 from favorbench.run import sweep
 from tests.command_line import refused, run
@@ -414,3 +418,54 @@ def test_single_heads_on_request():
     assert any("h5, scale 1" in h for h in read.headings) and not any("h1, scale" in h for h in read.headings)
     assert "some heads only" in Path("two.html").read_text()
     assert "none of this run (did you mean" in refused("report", "run", "--heads", "h22")
+
+
+def compared(**changes):
+    """Two runs on the same draws; in the new one positive features are worse, and trig better."""
+    old = sweep(small_scenario(trials=15, samplers="iid", **changes), "old")
+    sweep(small_scenario(trials=15, samplers="iid", **changes), "new")
+    trials = old.trials.copy()
+    trials.loc[trials["map"] == "positive", "mse"] *= 3.0
+    trials.loc[trials["map"] == "trig", "mse"] /= 3.0
+    return comparison(old, load("new")._replace(trials=trials, summary=summarise(trials)))
+
+
+def test_a_page_of_two_runs_has_every_row_of_their_comparison():
+    found = compared(scale="0.5,1")
+    read = Read(pages.comparison_page(found).html)
+    rows = [row for section in (0, 1) for table in read.of(section) for row in table["rows"][1:]]
+    assert len(rows) == len(found.rows) == len(found.frame())
+    for shown_row, row in zip(rows, found.rows, strict=True):
+        change, (mark, name, size, old, new, ratio, interval) = row.change, shown_row
+        assert mark == f"{change.mark} {change.verdict}" and name == row.new_estimator
+        assert size == ("-" if row.key.size is None else str(row.key.size))
+        assert (old, new) == (format_value(change.old, "mse"), format_value(change.new, "mse"))
+        np.testing.assert_allclose(float(ratio), change.ratio, rtol=2e-3)
+        if interval != "-":
+            ends = [float(end) for end in interval.split(" .. ")]
+            np.testing.assert_allclose(ends, [change.low, change.high], rtol=6e-3)
+    verdicts = {name: {row[0] for row in rows if row[1].startswith(name)} for name in ("positive", "trig", "uniform")}
+    assert verdicts == {"positive": {"+ worse"}, "trig": {"- better"}, "uniform": {"= same bits"}}
+    drawn = [m for m in read.marks if m["tag"] == "use" and m["title"]]
+    assert len(drawn) == len(rows)
+    assert {m["attrs"]["href"] for m in drawn} == {"#up", "#down", "#m0"}
+    text = re.sub(r"<[^>]+>", "", pages.comparison_page(found).html)
+    assert all(sentence in text for sentence in comparison_text.sentences(found))
+
+
+def test_of_many_rows_those_that_have_changed_are_shown(monkeypatch):
+    found = compared()
+    monkeypatch.setattr(comparison_page, "MOST", 5)
+    page = pages.comparison_page(found).html
+    assert {row[0] for row in Read(page).of(0)[0]["rows"][1:]} == {"+ worse", "- better"}
+    assert f"Only the rows that have changed are shown, of {len(found.rows)}." in page
+
+
+def test_the_command_compares_two_runs():
+    for out, seed in (("a", 0), ("b", 1)):
+        sweep(small_scenario(seed=seed), out)
+    code, out, _ = run("report", "a", "b")
+    assert (code, out.strip()) == (0, str(Path("b/against-a.html")))
+    assert "a against b" in Path("b/against-a.html").read_text()
+    assert "leave it out" in refused("report", "a", "b", "--heads", "h1")
+    assert "does not exist" in refused("report", "a", "nowhere")

@@ -6,31 +6,47 @@ from typing import Annotated
 import typer
 
 from favorbench.cli.app import Quiet, RunPath, app, echo, say, warn_partial
+from favorbench.errors import ScenarioError
 
 
 @app.command()
 def report(
     run: RunPath,
+    new: Annotated[
+        Path | None, typer.Argument(help="Another run, to compare with the first.", show_default=False)
+    ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="The file.  [default: RUN/report.html]", show_default=False),
+        typer.Option(
+            "--out", "-o", help="The file.  [default: RUN/report.html; NEW/against-RUN.html]", show_default=False
+        ),
     ] = None,
     heads: Annotated[
         str | None, typer.Option(help="Of a file of inputs only these heads, e.g. L0H1,L3H2.", show_default=False)
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write a run as one page to send: HTML that needs no network.
+    """Write a run, or two compared, as one page to send: HTML that needs no network.
 
     Sentences, tables with rankings, curves, the data as CSV and the manifest, below 1 MB; what there is no room for is
     named, and the CSV is then beside the page. A page that is there already is replaced; another file never is.
     """
-    from favorbench.results.page import only_heads, write_page
+    from favorbench.results.page import only_heads, write_comparison, write_page
     from favorbench.results.results import load
 
-    results = load(run)
-    warn_partial(results)
-    written = write_page(results if heads is None else only_heads(results, heads), out or run / "report.html")
+    if new is None:
+        results = load(run)
+        warn_partial(results)
+        written = write_page(results if heads is None else only_heads(results, heads), out or run / "report.html")
+    else:
+        from favorbench.results.compare import comparison
+
+        if heads is not None:
+            raise ScenarioError("--heads: a page of two runs has all heads that both have; leave it out")
+        found = comparison(run, new)
+        for one in (found.old, found.new):
+            warn_partial(one)
+        written = write_comparison(found, out or new / f"against-{run.resolve().name}.html")
     for file in written:
         echo(str(file))
     if len(written) > 1 and not quiet:

@@ -4,7 +4,7 @@ import base64
 import gzip
 import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -65,21 +65,22 @@ def page(results: Results, name: str = "report") -> Page:
         for number, one in enumerate(populations)
     ]
     alone, said = _cells(results, each, looks, populations)
-    data, beside = _data(results, f"{name}.csv")
+    what = f"{len(results.summary)} rows, one for each cell and estimator at each size, with six digits"
+    data, beside = packed(data_csv(results), f"{name}.csv", what)
     values = {
-        "version": escaped(VERSION),
-        "policy": _policy(),
-        "style": _file("style.css"),
-        "script": _file("script.js"),
         "title": escaped(results.scenario.name),
         "lead": _lead(results),
-        "filters": parts.filters(results, looks),
+        "filters": parts.filters(looks.labels.values(), parts.choices_of(results)),
         "legends": parts.how_to_read(results),
         "data": data,
         "manifest": parts.manifest(results),
-        "names": embedded(parts.names_for_script(looks, cells)),
+        "names": embedded(parts.names_for_script(looks.labels.values(), cells)),
     }
-    return Page(_fitted(values, parts.listed(report.run_sentences(results)) + said, [*together, *alone]), beside)
+    sentences = parts.listed(report.run_sentences(results)) + said
+    return Page(fitted(values, sentences, [*together, *alone], _OTHERS), beside)
+
+
+_OTHERS = "favorbench report RUN --heads H has a page of some heads."
 
 
 def _cells(
@@ -100,11 +101,18 @@ def _cells(
     return found, f"<ul>{''.join(said)}</ul>" if said else ""
 
 
-def _fitted(values: dict[str, str], sentences: str, sections: Sequence[Section]) -> str:
-    """The template with as much as there is room for: tables, then figures, then what is closed."""
+def fitted(values: Mapping[str, str], sentences: str, sections: Sequence[Section], others: str = "") -> str:
+    """The template with as much as there is room for: tables, then figures, then what is closed.
+
+    others: where else one finds what is left out, besides the data.
+    """
+    files = {"style": _file("style.css"), "script": _file("script.js")}
+    values = {**values, **files, "version": escaped(VERSION), "policy": _policy()}
     template = Template(_file("template.html"))
     empty = template.substitute(values, sentences=sentences, views="")
-    room = LIMIT - len(empty.encode()) - len(_left_out(Left(len(sections), len(sections), len(sections))).encode())
+    room = (
+        LIMIT - len(empty.encode()) - len(_left_out(Left(len(sections), len(sections), len(sections)), others).encode())
+    )
     open_ones, closed = ([one for one in sections if one.closed is state] for state in (False, True))
     tabled, room = _prefix([one.start + one.body + one.end for one in open_ones], room)
     drawn, room = _prefix([one.figures for one in open_ones[:tabled]], room)
@@ -112,7 +120,7 @@ def _fitted(values: dict[str, str], sentences: str, sections: Sequence[Section])
     shown = [one if i < drawn else one._replace(figures="") for i, one in enumerate(open_ones[:tabled])]
     views = "".join(one.start + one.body + one.figures + one.end for one in [*shown, *closed[:listed]])
     left = Left(len(sections), len(sections) - tabled - listed, sum(bool(one.figures) for one in open_ones[drawn:]))
-    return template.substitute(values, sentences=sentences + _left_out(left), views=views)
+    return template.substitute(values, sentences=sentences + _left_out(left, others), views=views)
 
 
 def _prefix(texts: Sequence[str], room: int) -> tuple[int, int]:
@@ -122,7 +130,7 @@ def _prefix(texts: Sequence[str], room: int) -> tuple[int, int]:
     return count, room - sum(sizes[:count])
 
 
-def _left_out(left: Left) -> str:
+def _left_out(left: Left, others: str) -> str:
     """What there was no room for, and where it is."""
     counts = (("tables", left.tables), ("figures", left.figures))
     found = [f"the {what} of {count} of {left.of} parts" for what, count in counts if count]
@@ -130,7 +138,7 @@ def _left_out(left: Left) -> str:
         return ""
     return (
         f"<p class=partial>Left out, for the page to stay below {LIMIT // 1_000_000} MB: {' and '.join(found)}. "
-        "The numbers are in the CSV (below); favorbench report RUN --heads H has a page of some heads.</p>"
+        f"The numbers are in the CSV (below). {escaped(others)}</p>"
     )
 
 
@@ -157,19 +165,19 @@ def _lead(results: Results) -> str:
     return f"{title}<p class=note>{escaped(', '.join(filter(None, [facts, f'favorbench {VERSION}', day])))}</p>"
 
 
-def _data(results: Results, name: str) -> tuple[str, str | None]:
-    """The link to the data, which are in the page if there is room, as they are or compressed; else the CSV itself."""
-    text = data_csv(results)
-    rows = f"{len(results.summary)} rows, one for each cell and estimator at each size, with six digits"
-    plain, packed = text.encode(), gzip.compress(text.encode(), mtime=0)
-    link = '<p><a download="{}" href="data:{};base64,{}">{}</a>: ' + rows
+def packed(text: str, name: str, rows: str) -> tuple[str, str | None]:
+    """The link to a CSV, which is in the page if there is room, as it is or compressed; else the text comes back too.
+
+    rows: what it has.
+    """
+    plain, small = text.encode(), gzip.compress(text.encode(), mtime=0)
+    link = '<p><a download="{0}" href="data:{1};base64,{2}">{0}</a>: ' + escaped(rows)
     if len(plain) <= PLAIN_DATA:
-        return link.format(escaped(name), "text/csv", base64.b64encode(plain).decode(), escaped(name)) + ".</p>", None
-    if len(packed) <= PACKED_DATA:
-        href = base64.b64encode(packed).decode()
-        said = link.format(escaped(f"{name}.gz"), "application/gzip", href, escaped(f"{name}.gz"))
+        return link.format(escaped(name), "text/csv", base64.b64encode(plain).decode()) + ".</p>", None
+    if len(small) <= PACKED_DATA:
+        said = link.format(escaped(f"{name}.gz"), "application/gzip", base64.b64encode(small).decode())
         return f"{said}, compressed; pandas.read_csv reads it as it is.</p>", None
-    return f"<p>{escaped(name)}, a file beside this page, for it is too large to be in it: {rows}.</p>", text
+    return f"<p>{escaped(name)}, a file beside this page, for it is too large to be in it: {escaped(rows)}.</p>", text
 
 
 def data_csv(results: Results) -> str:
@@ -203,11 +211,16 @@ def write_page(results: Results, path: Path) -> list[Path]:
 
     A page that is there is replaced. Raises StoreError for a directory, and for a file that is no page of favorbench.
     """
+    return write(lambda: page(results, path.stem), path, ",".join(COLUMNS))
+
+
+def write(make: Callable[[], Page], path: Path, header: str) -> list[Path]:
+    """Write a page and what is beside it; header: with what such data begin, which may be replaced."""
     beside = path.with_name(f"{path.stem}.csv")
     _refuse_others(path, _GENERATOR)
-    made = page(results, path.stem)
+    made = make()
     if made.beside is not None:
-        _refuse_others(beside, ",".join(COLUMNS))
+        _refuse_others(beside, header)
         write_text(beside, made.beside)
     write_text(path, made.html)
     return [path] if made.beside is None else [path, beside]

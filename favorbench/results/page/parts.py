@@ -37,6 +37,15 @@ def axes_of(results: Results) -> list[str]:
     return [axis for axis in varying(results.summary, CELL) if axis not in ("query_len", "query_rows")]
 
 
+def choices_of(results: Results) -> dict[str, list[str]]:
+    """The values of each axis of cells that can be chosen from."""
+    summary = results.summary
+    return {
+        axis: list(dict.fromkeys(names_of(row, [axis])[axis] for _, row in summary.drop_duplicates(axis).iterrows()))
+        for axis in axes_of(results)
+    }
+
+
 def names_of(row: Labels, axes: Iterable[str]) -> dict[str, str]:
     """The values of axes as texts."""
     return {axis: f"{row[axis]:g}" if isinstance(row[axis], float) else str(row[axis]) for axis in axes}
@@ -108,20 +117,19 @@ def _keys(names: Sequence[str], looks: Looks) -> str:
     return f"<ul class=legend>{''.join(entries)}</ul>\n"
 
 
-def filters(results: Results, looks: Looks) -> str:
-    """The fields of the form: estimators by parts of their names, and what else has several values."""
-    names = "".join(f"<option>{escaped(name)}</option>" for name in dict.fromkeys(m for m, _ in looks.labels.values()))
+def filters(labels: Iterable[tuple[str, str]], choices: Mapping[str, Iterable[str]]) -> str:
+    """The fields of the form: estimators by parts of their names, samplers, and axes with several values."""
+    known = list(labels)
+    names = "".join(f"<option>{escaped(name)}</option>" for name in dict.fromkeys(name for name, _ in known))
     hint = "all; commas for several"
     parts = [
         f'<label>map or method <input type="search" name="map" list="maps" placeholder="{hint}"></label>'
         f'<datalist id="maps">{names}</datalist>'
     ]
-    samplers = sorted({sampler for _, sampler in looks.labels.values()} - {"-"})
+    samplers = sorted({sampler for _, sampler in known} - {"-"})
     if len(samplers) > 1:
         parts.append(_choice("sampler", "sampler", samplers))
-    for axis in axes_of(results):
-        values = [names_of(row, [axis])[axis] for _, row in results.summary.drop_duplicates(axis).iterrows()]
-        parts.append(_choice(axis, HEADINGS.get(axis, axis), dict.fromkeys(values)))
+    parts += [_choice(axis, HEADINGS.get(axis, axis), values) for axis, values in choices.items()]
     return "\n".join(parts)
 
 
@@ -177,6 +185,6 @@ def listed(sentences: Sequence[str]) -> str:
     return f"<ul>{''.join(items)}</ul>" if items else ""
 
 
-def names_for_script(looks: Looks, cells: Sequence[Mapping[str, str]]) -> dict[str, object]:
+def names_for_script(labels: Iterable[tuple[str, str]], cells: Sequence[Mapping[str, str]]) -> dict[str, object]:
     """What the script filters by: of each number in data-e map and sampler, of each in data-c its values."""
-    return {"estimators": list(looks.labels.values()), "cells": [dict(cell) for cell in cells]}
+    return {"estimators": list(labels), "cells": [dict(cell) for cell in cells]}
