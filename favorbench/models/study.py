@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import hashlib
+import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from importlib import import_module
@@ -61,7 +62,7 @@ def study(asked: Asked, path: Path, trust_remote_code: bool = False, progress: P
         "weights": loaded.weights,
     }  # fmt: skip
     about = _about(loaded, texts, layers[texts[0].name])
-    named = _as_json(named)
+    named = json.loads(json.dumps(named))  # as it will be read again
     with Store(path, named, about, {unit.key for unit in planned}) as store:
         done = store.done() & store.planned
         if progress:
@@ -245,8 +246,3 @@ def _about(loaded: Loaded, texts: Sequence[Text], layers: tuple[Layer, ...]) -> 
             for one in layers
         ],
     }  # fmt: skip
-
-
-def _as_json(named: dict[str, Any]) -> dict[str, Any]:
-    """As it will be read again."""
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in named.items()}
