@@ -13,10 +13,9 @@ import pytest
 torch: Any = pytest.importorskip("torch")
 transformers: Any = pytest.importorskip("transformers")
 
-from favorbench.inputs.file import File  # noqa: E402
-
 import favorbench as fb  # noqa: E402
 from favorbench.errors import ModelError, ScenarioError, StoreError  # noqa: E402
+from favorbench.inputs import File  # noqa: E402
 from favorbench.inputs.shipped import SHIPPED  # noqa: E402
 from favorbench.models import spool  # noqa: E402
 from favorbench.models.calls import Call  # noqa: E402

@@ -287,7 +287,13 @@ def test_an_interrupted_search_resumes_to_the_same_answer(heads, monkeypatch):
 
 def test_ctrl_c_prints_the_answer_so_far():
     command = [sys.executable, "-m", "favorbench", "recommend", "minilm", "--target", "0.001", "--out", "run"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a background shell ignores it
+    )
     end = time.monotonic() + 300
     while not list(Path("run/trials").glob("part-*")) and time.monotonic() < end:
         time.sleep(0.05)

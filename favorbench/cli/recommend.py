@@ -23,13 +23,17 @@ def recommend(
     probability: Annotated[float, typer.Option(help="Share of the draws that must do so.")] = 0.9,
     confidence: Annotated[float, typer.Option(help="That all verdicts, on all heads, are right.")] = 0.95,
     max_size: Annotated[int, typer.Option(help="Largest size: projections, centroids, landmarks or keys.")] = 1024,
-    max_cost: Annotated[float, typer.Option(help="Dearest candidate, in multiplications of exact attention.")] = 1.0,
+    max_cost: Annotated[float, typer.Option(help="Candidates cost less, in multiplications of exact attention.")] = 1.0,
     maps: Annotated[str | None, typer.Option(help="These maps, instead of the default candidates.")] = None,
     methods: Annotated[str | None, typer.Option(help="These methods, instead of the default candidates.")] = None,
     samplers: Annotated[str | None, typer.Option(help="Samplers for maps.  [default: orthogonal]")] = None,
     causal: Annotated[
-        bool, typer.Option("--causal", help="A query sees the keys up to its own position only.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--causal/--no-causal",
+            help="A query sees the keys up to its own position only.  [default: what a file of heads says of itself]",
+        ),
+    ] = None,
     heads: Annotated[str | None, typer.Option(help="Only these heads of a file, e.g. L0H1,L5H0.")] = None,
     over: Annotated[
         Literal["heads", "texts"], typer.Option(help="One answer for each head, or for each head over all its texts.")

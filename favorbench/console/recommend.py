@@ -29,6 +29,7 @@ def show_python(console: Console, found: "Recommendation") -> None:
         return
     others = len({d.python for d in certified}) > 1
     more = " (of the others: --json, or recommendation.json)" if others else ""
-    print_line(console, f"\nIn Python, for {certified[0].head}{more}:" if others else "\nIn Python:", "bold")
+    several = len(found.decisions) > 1
+    print_line(console, f"\nIn Python, for {certified[0].head}{more}:" if several else "\nIn Python:", "bold")
     for line in certified[0].python.splitlines():
         console.print(line, soft_wrap=True)

@@ -22,6 +22,16 @@ from favorbench.users import failures_named, import_object
 
 INSTALL = "pip install 'favorbench[models]'"
 
+#: Files that the words of a tokenizer are in.
+_TOKENIZERS = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
+
 #: Of a tokenizer that knows no limit.
 _NO_LIMIT = 1_000_000_000
 
@@ -172,7 +182,12 @@ def _is_causal(transformers: Any, config: Any, gguf: bool) -> bool:
 
 
 def _tokenizer(transformers: Any, home: Path | str, source: dict[str, Any]) -> Any:
-    """The tokenizer that stands beside a model; None for models that read no text."""
+    """The tokenizer that stands beside a model; None for models that read no text.
+
+    Of a folder without its files transformers makes one that knows no word.
+    """
+    if isinstance(home, Path) and "gguf_file" not in source and not any((home / name).exists() for name in _TOKENIZERS):
+        return None
     try:
         return transformers.AutoTokenizer.from_pretrained(home, **source)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # each way in which there is none

@@ -69,8 +69,8 @@ def measure_of(rows: pd.DataFrame) -> Measure:
 def lines_of(rows: pd.DataFrame) -> pd.DataFrame:
     """The table. Effects: median over texts of the mean over draws; low, high: interval of that median, or the
     smallest and largest of fewer than 6 texts; worst: the largest over texts. distance, worst_distance: the same of the
-    measure that is never below 0. worse: than uniform attention in the same
-    layers, median of the paired differences. rank: Spearman correlation of the similarities of all pairs of texts with
+    measure that is never below 0. worse: by that distance than uniform attention in the same layers, median of the
+    paired differences. rank: Spearman correlation of the similarities of all pairs of texts with
     the exact ones. head_median, head_q90, head_max: of the relative errors of single heads under exact inputs.
     """
     column = measure_of(rows).column
@@ -87,7 +87,7 @@ def _layer_order(layers: str) -> float:
 
 def _lines(rows: pd.DataFrame, column: str) -> Iterator[dict[str, Any]]:
     similarity, distance = _similarities(rows), measure_of(rows).positive
-    uniform = rows[rows["estimator"] == UNIFORM].set_index(["layers", "text"])[column]
+    uniform = rows[rows["estimator"] == UNIFORM].set_index(["layers", "text"])[distance]
     for key, group in rows.groupby(LINE, sort=False):
         names = dict(zip(LINE, key, strict=True))
         by_text = group.groupby("text").mean(numeric_only=True)
@@ -95,7 +95,7 @@ def _lines(rows: pd.DataFrame, column: str) -> Iterator[dict[str, Any]]:
         interval = median_interval(effects)
         trivial = uniform.reindex([(names["layers"], text) for text in by_text.index]).to_numpy()
         with np.errstate(invalid="ignore"):
-            worse = names["kind"] in COMPARED and float(np.nanmedian(effects - trivial)) > 0
+            worse = names["kind"] in COMPARED and float(np.nanmedian(by_text[distance] - trivial)) > 0
         errors = np.concatenate(
             [np.asarray(one, dtype=float) for one in group["head_error"] if one is not None] or [[]]
         )
@@ -155,7 +155,7 @@ def sentence(rows: pd.DataFrame) -> str:
     unnoticed = int((asked["worst_distance"] <= float(halved["worst_distance"].max())).sum())
     return (
         f"{_where(best, rows)}: {unnoticed or 'none'} of {_count(len(asked), 'setting')} ({of_what} than exact "
-        f"attention) replace{'s' if unnoticed == 1 else ''} attention unnoticed: the best, {described(best)}, at "
+        f"attention) replace{'s' if unnoticed < 2 else ''} attention unnoticed: the best, {described(best)}, at "
         f"{best['cost']:.2f} of its multiplications, {_costs(best['effect'], measure)} (worst text "
         f"{_value(best['worst'], measure)}), where bfloat16 {_costs(halved['effect'].max(), measure)} and uniform "
         f"attention {_costs(lines[lines['estimator'] == UNIFORM].iloc[0]['effect'], measure)}"

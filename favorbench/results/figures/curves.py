@@ -41,7 +41,8 @@ def draw_comparison(
     x, maps = size_axis(results), compared_rows(results.summary)
     curves = maps[maps[compared].notna() & maps[x].notna() & maps["num_projections"].notna()]
     names = list(dict.fromkeys(curves[compared]))
-    if len(names) < 2 or curves.groupby(["map", "sampler"], dropna=False)[x].nunique().max() < 2:
+    alone = compared == "map" and curves["sampler"].nunique() < 2  # then no other figure has it
+    if len(names) < (1 if alone else 2) or curves.groupby(["map", "sampler"], dropna=False)[x].nunique().max() < 2:
         return []
     shown = results.summary.index[(results.summary["kind"] == "baseline") | (compared == "map")]
     panels = []

@@ -10,7 +10,7 @@ from favorbench.results.heads import Population, shown, title
 from favorbench.results.page.looks import Looks
 from favorbench.results.page.text import escaped
 from favorbench.results.ranking import Ranked, Ranking
-from favorbench.results.summary import is_oracle
+from favorbench.results.summary import estimator_name, is_oracle
 from favorbench.results.tables import Table
 from favorbench.statistics import interval_name
 
@@ -70,11 +70,11 @@ def _of_size(population: Population, axis: str, caption: str, looks: Looks) -> s
     order = population.rows.sort_values("ratio_median", kind="stable")
     texts = [shown(population._replace(rows=order.iloc[[i]]), axis)[0] for i in range(len(order))]
     rows = []
-    for record in texts:
-        name, *values = record.values()
+    for (_, estimator), record in zip(order.iterrows(), texts, strict=True):
+        name, (marked, *values) = estimator_name(estimator), record.values()
         start = _start(looks.labels[name][0], name, looks)
         cells = "".join(f"<td>{escaped(value)}" for value in values)
-        rows.append(f"{start}{escaped(name)}{cells}")
+        rows.append(f"{start}{escaped(marked)}{cells}")
     return table(caption, list(texts[0]), rows, 1)
 
 

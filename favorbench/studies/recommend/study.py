@@ -51,7 +51,7 @@ def recommend(
     maps: str | None = None,
     methods: str | None = None,
     samplers: str | None = None,
-    causal: bool = False,
+    causal: bool | None = None,
     heads: str | None = None,
     over: Literal["heads", "texts"] = "heads",
     out: str | Path | None = None,
@@ -63,11 +63,11 @@ def recommend(
     inputs: what a sweep takes (a path, "minilm", "gaussian"), or arrays query, key and value of shape (L, d) or
     (heads, L, d), of NumPy or torch, as attention takes them. metric: of `favorbench list metrics`, an error; where
     larger is better, the target is to be reached from above. confidence: that every verdict on every head is right.
-    max_size: of projections, centroids, landmarks or keys. max_cost: of a candidate, in multiplications of exact
-    attention. maps, methods, samplers: names with commas, in place of the default candidates; trivial answers are
-    always among them. over: "texts" where the file holds several texts, which are then the draws. keys: seq_len,
-    head_dim, scale, query_rows, dtype and seed of a scenario. out: the run directory, by default one below results, or
-    none for arrays.
+    max_size: of projections, centroids, landmarks or keys. max_cost: what candidates cost less than, in
+    multiplications of exact attention. maps, methods, samplers: names with commas, in place of the default
+    candidates; trivial answers are always among them. causal: None is what a file of heads says of itself. over:
+    "texts" where the file holds several texts, which are then the draws. keys: seq_len, head_dim, scale, query_rows,
+    dtype and seed of a scenario. out: the run directory, by default one below results, or none for arrays.
 
     Raises ScenarioError and InputError; Interrupted, with the answer so far, when Ctrl-C comes. All draws are saved.
     """
@@ -77,7 +77,7 @@ def recommend(
             keep = Path(folder) if out is None else Path(out).parent
             inputs = _written(inputs, keep / f"{Path(out or 'arrays').name}-inputs.npz")
             out = Path(folder) / "run" if out is None else out
-        given = keys | {"inputs": inputs, "causal": causal, "heads": heads}
+        given = keys | {"inputs": inputs, "heads": heads} | ({} if causal is None else {"causal": causal})
         study = study_of(given, maps, methods, samplers, max_size)
         draws = plan(study)
         check_fits(draws)

@@ -263,6 +263,7 @@ def _permuted(method: Method, seed: int) -> Measurement:
         streams = Streams.of(stream(seed, "verify", "order", method.name, len(logs)))
         errors = [next(method.answers(asked, (SIZES[-1],), streams)).output - exact for _ in range(DRAWS // 4)]
         logs.append([math.log(np.mean(error**2)) for error in errors])
-    spread = math.sqrt(sum(np.var(each, ddof=1) / len(each) for each in logs))
+    # What draws nothing, though it may, has errors that differ by rounding alone: that is no spread to test with.
+    spread = math.hypot(1e-12, *(np.std(each, ddof=1) / math.sqrt(len(each)) for each in logs))
     z = (np.mean(logs[0]) - np.mean(logs[1])) / spread
     return Measurement(label(method), claim, largest(z), 1, f"{DRAWS // 4} draws of each order")
