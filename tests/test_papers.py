@@ -8,8 +8,8 @@ from favorbench.catalogue import bibtex, papers, records
 from favorbench.papers import PAPERS, Paper, latex
 
 FAMILIES = ("maps", "samplers", "methods", "baselines")
-#: Where a reference is no paper: code, a tutorial, an identity.
-NO_PAPER = re.compile(r"-|first order|performer|tutorial|an identity")
+#: Where a reference is no paper: code, a tutorial, an identity, a way to use another map.
+NO_PAPER = re.compile(r"-|first order|performer|tutorial|an identity|parameters of another text")
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -313,16 +313,17 @@ def test_a_full_disk_loses_nothing(monkeypatch):
     """The third part does not fit: one clear error, the first two stay, and the sweep resumes."""
     monkeypatch.setattr("favorbench.engine.store.FLUSH_SECONDS", 0.0)
     written = []
-    write = Path.write_bytes
+    before = Path.open
 
-    def full(path, data):
-        if path.parent.name == "trials" and len(written) == 2:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        written.append(path) if path.parent.name == "trials" else None
-        return write(path, data)
+    def full(path, mode="r", *others, **keywords):
+        if path.parent.name == "trials" and mode == "wb":
+            if len(written) == 2:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            written.append(path)
+        return before(path, mode, *others, **keywords)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_bytes", full)
+        patch.setattr(Path, "open", full)
         with pytest.raises(StoreError, match="No space left on device; nothing saved before is lost"):
             sweep(small_scenario(trials=5), "run")
     assert read_trials(Path("run"))["draw"].nunique() == 2

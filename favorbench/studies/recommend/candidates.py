@@ -221,9 +221,9 @@ def pool(
 ) -> Pool:
     """Without a draw, so at no confidence: every setting but those that cannot be the answer.
 
-    most_cost: what candidates cost less than. least_error: that an output of such a rank has. Closed forms leave nothing out: the
-    second moment of a kernel estimate sits in draws that nobody makes. ``positive`` with 256 projections has a
-    relative standard deviation of 31 on the pairs of minilm L0H1, and there an output error of 0.58.
+    most_cost: what candidates cost less than. least_error: that an output of such a rank has. Closed forms leave
+    nothing out: the second moment of a kernel estimate sits in draws that nobody makes. ``positive`` with 256
+    projections has a relative standard deviation of 31 on the pairs of minilm L0H1, and there an output error of 0.58.
     """
     found, dearer, ranked = [], 0, 0
     shape = of[0].study.shape(draw.head)
