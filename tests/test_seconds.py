@@ -106,7 +106,7 @@ def test_the_figure_joins_seconds_and_errors(clock, count):
     for (name, size), row in over[over["kind"] != "baseline"].iterrows():
         plain = name.partition(" / ")[0]
         (one,) = found[(found["map"] == plain) & (found["num_projections"] == size)].itertuples()
-        assert (row["seconds"], row["cost_low"], row["cost_high"]) == (one.seconds, one.low, one.high)
+        assert (row["seconds"], row["cost_low"], row["cost_high"]) == pytest.approx((one.seconds, one.low, one.high))
         assert row["ratio"] == pytest.approx(table.loc[(plain, size), "ratio_median"], rel=1e-12)
     assert over["seconds"].is_unique  # the control: a join that mixed sizes would repeat some
 

@@ -52,6 +52,7 @@ def _summarise(trials: pd.DataFrame) -> pd.DataFrame:
     for metric, (stat, frame) in itertools.product(METRICS, found.items()):
         columns[f"{metric}_{stat}"] = frame[metric]
     summary = pd.DataFrame(columns).reset_index()
+    summary["sampler"] = summary["sampler"].astype(trials["sampler"].dtype)  # a column of None would be one of floats
     of_group = groups.ngroup().to_numpy()
     intervals = [median_interval(values) for values in _split(trials["mse"], of_group)]
     summary["mse_low"], summary["mse_high"] = ([one[i] for one in intervals] for i in (0, 1))

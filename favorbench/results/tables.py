@@ -294,7 +294,7 @@ def what_r_means(results: Results) -> str:
             f"Compared at equal cost: a budget of {largest} are the multiplications of linear attention with {largest} "
             f"features, and each estimator is as large as they allow{_exact_costs(results)}."
         )
-    measured = results.trials.loc[results.trials["kind"] == "map", "map"].unique()
+    measured = list(results.trials.loc[results.trials["kind"] == "map", "map"].unique())
     counts: Any = results.manifest["num_features"]
     by_count: dict[str, list[str]] = {}
     for name in measured:
