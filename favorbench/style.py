@@ -12,6 +12,7 @@ from typing import Any
 
 import matplotlib.style
 import pandas as pd
+from matplotlib import ticker
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -107,6 +108,15 @@ def save(figure: Figure, directory: Path, name: str, data: pd.DataFrame) -> list
         write_whole(files[-1], image.getvalue())
     write_text(directory / f"{name}.csv", data.to_csv(index=False))
     return [*files, directory / f"{name}.csv"]
+
+
+def few_ticks(ax: Axes) -> None:
+    """Labels on a log x axis that have room: powers of ten, or 1, 2 and 5 of each where there is one power or none."""
+    low, high = ax.get_xlim()
+    if high < 50 * low:
+        ax.xaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+        ax.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.xaxis.set_minor_formatter(ticker.NullFormatter())
 
 
 def log_limits(ax: Axes, values: Sequence[float], fill: Sequence[float] = ()) -> None:

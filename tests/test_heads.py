@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from favorbench.results import heads, report
 from favorbench.results.figures import draw_all
-from favorbench.results.figures.pareto import front
+from favorbench.results.figures.pareto import front_of
 from favorbench.run import sweep
 from tests.command_line import refused, run
 from tests.conftest import small_scenario
@@ -193,8 +193,8 @@ def test_the_front_is_what_nothing_cheaper_beats():
             "bound": [False, False, False, False, False, True, False],
         }
     )
-    assert front(points, None)["estimator"].tolist() == ["b", "d", "f"]
-    assert front(points, 4.5)["estimator"].tolist() == ["b", "d"]  # what costs more than exact attention
+    assert front_of(points, None)["estimator"].tolist() == ["b", "d", "f"]
+    assert front_of(points, 4.5)["estimator"].tolist() == ["b", "d"]  # what costs more than exact attention
 
 
 @pytest.mark.parametrize("count", [13, 3])

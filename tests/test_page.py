@@ -19,9 +19,9 @@ from favorbench.formats import format_value
 from favorbench.results import comparison_text, heads, report
 from favorbench.results import page as pages
 from favorbench.results.compare import comparison
+from favorbench.results.front import front
 from favorbench.results.page import comparison as comparison_page
 from favorbench.results.page import document, svg
-from favorbench.results.page.looks import front
 from favorbench.results.ranking import rankings, shown
 from favorbench.results.results import load
 from favorbench.results.summary import BOUND, summarise
@@ -364,6 +364,7 @@ def test_an_estimator_that_failed_has_a_page():
 
 def test_the_front_by_hand():
     assert front([1.0, 2.0, 3.0, 4.0, 0.5], [0.9, 0.5, 0.6, 0.1, 1.2]) == [0, 1, 3]
+    assert front([1.0, 2.0, 3.0, 4.0, 0.5], [0.9, 0.5, 0.6, 0.1, 1.2], 4.0) == [0, 1]  # exact attention costs as much
     assert front([1.0, 1.0], [0.9, 0.5]) == [1] and front([1.0], [math.nan]) == [] == front([], [])
 
 

@@ -15,6 +15,7 @@ from favorbench import style
 from favorbench.engine.columns import Labels, describe_cell
 from favorbench.metrics import METRICS
 from favorbench.results.figures.curves import CURVES, PANELS, baseline_look
+from favorbench.results.front import front
 from favorbench.results.heads import MANY, POPULATION, on_each_head, quartiles
 from favorbench.results.results import Results
 from favorbench.results.summary import COMPARED, ORACLES, estimator_name, is_oracle
@@ -129,16 +130,10 @@ def _worth_drawing(points: pd.DataFrame) -> bool:
     return shown["estimator"].nunique() > 1 and shown["cost"].nunique() > 1
 
 
-def front(points: pd.DataFrame, exact: float | None) -> pd.DataFrame:
-    """The points that no other is cheaper and better than.
-
-    Uniform attention costs nothing, so they are better; exact attention errs nowhere, so they are cheaper, where its
-    cost is known. Bounds are not among them.
-    """
-    usable = points[~points["bound"].astype(bool)].sort_values(["cost", "ratio"])
-    usable = usable[usable["cost"] < (exact or np.inf)]
-    before = usable["ratio"].cummin().shift(fill_value=1.0).clip(upper=1.0)
-    return usable[usable["ratio"] < before]
+def front_of(points: pd.DataFrame, exact: float | None) -> pd.DataFrame:
+    """The points on the front, where bounds are not. exact: the cost of exact attention, where it is known."""
+    usable = points[~points["bound"].astype(bool)]
+    return usable.iloc[front(usable["cost"], usable["ratio"], exact or np.inf)]
 
 
 def named(panels: Sequence[Panel]) -> list[str]:
@@ -148,7 +143,7 @@ def named(panels: Sequence[Panel]) -> list[str]:
         return names
     points = pd.concat([panel.points for panel in panels])
     best = points.groupby("estimator")["ratio"].min().sort_values()
-    on_front = {name for panel in panels for name in front(panel.points, panel.exact)["estimator"]}
+    on_front = {name for panel in panels for name in front_of(panel.points, panel.exact)["estimator"]}
     maps = set(points[points["kind"] == "map"]["estimator"])
     on_front |= {next(name for name in best.index if name in maps)} if maps else set()
     chosen = sorted(names, key=lambda name: (name not in on_front, best[name]))[:CURVES]
@@ -162,7 +157,7 @@ def _lines(points: pd.DataFrame) -> list[str]:
 
 def _draw(ax: Axes, panel: Panel, names: Sequence[str], metric: str, cost: Cost) -> None:
     points = panel.points
-    best = front(points, panel.exact)
+    best = front_of(points, panel.exact)
     if len(best):
         end = (panel.exact, 0.0) if panel.exact else (points["cost"].max(), best["ratio"].min())
         costs, ratios = [*best["cost"], end[0]], [*best["ratio"], end[1]]
@@ -185,13 +180,11 @@ def _draw(ax: Axes, panel: Panel, names: Sequence[str], metric: str, cost: Cost)
             ax.hlines(heights, rows["cost_low"], rows["cost_high"], color=look["color"], alpha=0.5, linewidth=1)
         ax.plot(rows["cost"], np.minimum(rows["ratio"], MOST), **look)
         beyond = rows[rows["ratio"] >= MOST]["cost"]
-        (arrows,) = ax.plot(
-            beyond, [MOST] * len(beyond), "^", color=look["color"], markersize=7, clip_on=False, zorder=3
-        )
-        arrows.set_in_layout(
-            False
-        )  # what is not clipped is laid out, and where there are no arrows nothing has no place
+        arrow = {"color": look["color"], "markersize": 7, "clip_on": False, "zorder": 3}
+        (arrows,) = ax.plot(beyond, [MOST] * len(beyond), "^", **arrow)
+        arrows.set_in_layout(False)  # what is not clipped is laid out, and where there are none nothing has no place
     ax.set_xscale("log")
+    style.few_ticks(ax)
     style.log_limits(ax, [*np.minimum(points["ratio"], MOST), 1.0])
     ax.set_title(style.plain(panel.title))
     ax.set_xlabel(cost.axis)

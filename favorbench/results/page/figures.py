@@ -7,9 +7,10 @@ import pandas as pd
 
 from favorbench.engine.columns import Labels
 from favorbench.formats import format_value
+from favorbench.results.front import front
 from favorbench.results.heads import number
 from favorbench.results.page import svg
-from favorbench.results.page.looks import Looks, front, names
+from favorbench.results.page.looks import Looks, names
 from favorbench.results.page.svg import Point
 from favorbench.results.results import Results
 from favorbench.results.summary import COMPARED, is_oracle
@@ -109,9 +110,9 @@ def _against_cost(named: pd.DataFrame, looks: Looks, title: str) -> str | None:
     if x is None or y is None:
         return None
     plot = svg.Plot(x, y, SIZE, LEFT)
-    best = priced.iloc[front(priced["multiplications"], priced["y"])]
+    best = priced.iloc[front(priced["multiplications"], priced["y"], exact or math.inf)]
     if len(best):
-        plot.add(_steps(plot, best))
+        plot.add(_steps(plot, best, exact))
     if exact:
         plot.add(plot.line(plot.across(exact), plot.top, plot.across(exact), plot.bottom, "exact"))
         plot.add(plot.text(plot.across(exact), plot.top - 6, "exact (d_v = d)", "mid"))
@@ -131,15 +132,14 @@ def _against_cost(named: pd.DataFrame, looks: Looks, title: str) -> str | None:
     return plot.svg(f"{label} against multiplications: {title}; {len(series)} estimators, and the Pareto front")
 
 
-def _steps(plot: svg.Plot, best: pd.DataFrame) -> str:
-    """The front: at each cost the least error that is to be had for it."""
-    parts, last = [], 0.0
+def _steps(plot: svg.Plot, best: pd.DataFrame, exact: float | None) -> str:
+    """The front: at each cost the least error that is to be had for it. It ends where exact attention costs as much."""
+    parts = []
     for cost, ratio in zip(best["multiplications"], best["y"], strict=True):
         x, y = svg.number(plot.across(cost)), svg.number(plot.up(ratio))
         parts.append(f"H{x}V{y}" if parts else f"M{x} {y}")
-        last = cost
-    end = plot.right if last else plot.left
-    return f'<path class="front" d="{"".join(parts)}H{svg.number(end)}"/>'
+    end = f"H{svg.number(plot.across(exact))}V{svg.number(plot.bottom)}" if exact else f"H{svg.number(plot.right)}"
+    return f'<path class="front" d="{"".join(parts)}{end}"/>'
 
 
 def _points(rows: pd.DataFrame, axis: str, where: Callable[[Labels], str]) -> list[Point]:

@@ -1,11 +1,11 @@
 """How each estimator looks: the same in every figure of a page, and only so many as can be told apart."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-import numpy as np
 import pandas as pd
 
 from favorbench.engine.columns import CELL
+from favorbench.results.front import front
 from favorbench.results.page.svg import MARKERS, Point, Series
 from favorbench.results.summary import COMPARED, estimator_name, is_oracle
 
@@ -50,13 +50,3 @@ def _coloured(lines: pd.DataFrame) -> list[str]:
     often = {name: sum(name in found for found in fronts) for name in names}
     order = sorted(names, key=lambda name: (name not in maps[:1], -often[name], best[name]))[:MARKERS]
     return [name for name in names if name in order]
-
-
-def front(costs: Sequence[float] | pd.Series, ratios: Sequence[float] | pd.Series) -> list[int]:
-    """The places of the points that no other is cheaper and better than, nor uniform attention, which costs nothing."""
-    found, least = [], 1.0
-    for i in np.lexsort((np.asarray(ratios), np.asarray(costs))):
-        if np.asarray(ratios)[i] < least:
-            found.append(int(i))
-            least = np.asarray(ratios)[i]
-    return found
