@@ -4,7 +4,9 @@ import numpy as np
 
 from favorbench.engine.plan import Draw
 from favorbench.engine.study import Study
+from favorbench.maps import get_map
 from favorbench.numerics.machine import Rates, rates
+from favorbench.registry import label
 
 
 class Work:
@@ -14,31 +16,36 @@ class Work:
         self.flops = self.exps = self.pairs = 0.0
         for draw in draws:
             length, dim, size = draw.head.seq_len, draw.head.head_dim, draw.sizes[-1]
-            self.flops += 2.0 * length * length * (dim + dim + 1)  # exact: logits, then [value, 1]
-            self.exps += float(length * length)
+            rows = study.scenario.rows(draw.head.query_len)
+            tokens = rows + length
+            self.flops += 2.0 * rows * length * (dim + dim + 1)  # exact: logits, then [value, 1]
+            self.exps += float(rows * length)
             for _ in study.samplers:
-                self.flops += 2.0 * (2 * length) * size * dim  # one projection of queries and of keys
+                self.flops += 2.0 * tokens * size * dim  # one projection of queries and of keys
                 for feature_map in study.maps:
                     features = feature_map.num_features(size, dim)
-                    self.flops += 2.0 * (2 * length) * features * (dim + 1)
+                    self.flops += 2.0 * tokens * features * (dim + 1)
                     if feature_map.name == "trig":
-                        self.pairs += 2.0 * length * size
+                        self.pairs += tokens * size
                     else:
-                        self.exps += 2.0 * length * features
+                        self.exps += tokens * features
+            for baseline in study.baselines:
+                if label(baseline).startswith("taylor-"):
+                    self.flops += 2.0 * tokens * get_map(label(baseline)).num_features(size, dim) * (dim + 1)
 
     def seconds(self, machine: Rates) -> float:
         """At the rates of a machine."""
         return self.flops / machine.gemm + self.exps / machine.exp + self.pairs / machine.cos_sin
 
 
-def measured_rates() -> dict[str, Rates]:
+def measured_rates(dim: int = 16) -> dict[str, Rates]:
     """Rates now: with the fastest matrix product there is, and with the thin ones that attention is made of."""
     rng = np.random.default_rng(0)
     square = rng.standard_normal((1024, 1024))
-    weights, right = rng.standard_normal((128, 1024)), rng.standard_normal((1024, 17))
-    query, key = rng.standard_normal((128, 16)), rng.standard_normal((1024, 16))
+    weights, right = rng.standard_normal((128, 1024)), rng.standard_normal((1024, dim + 1))
+    query, key = rng.standard_normal((128, dim)), rng.standard_normal((1024, dim))
     thin = (lambda: query @ key.T, lambda: weights @ right)
     return {
         "1024 x 1024 x 1024": rates(lambda: square @ square, 2.0 * 1024**3),
-        "thin, as attention's": rates(lambda: [product() for product in thin], 2.0 * 128 * 1024 * (16 + 17), 50),
+        "thin, as attention's": rates(lambda: [product() for product in thin], 2.0 * 128 * 1024 * (dim + dim + 1), 50),
     }

@@ -55,8 +55,8 @@ def over_heads(results: Results, metric: str = "mse") -> pd.DataFrame:
         raise ScenarioError(
             f"over heads errors are compared with uniform attention's: {metric} given, allowed: {allowed}"
         )
-    ratios = on_each_head(results, metric)
-    found = []
+    found, heads = [], results.summary.groupby(list(POPULATION), sort=False, dropna=False)["head"]
+    ratios = on_each_head(results, metric) if heads.nunique().max() > 1 else results.summary[:0]
     for _, rows in ratios.groupby(list(POPULATION), sort=False, dropna=False):
         if rows["head"].nunique() > 1:
             found += [_row(estimator) for _, estimator in rows.groupby(_SIZED, sort=False, dropna=False)]

@@ -227,15 +227,14 @@ def _less(ratio: float) -> str:
 
 def _sampler_sentence(trials: pd.DataFrame, budget: str, axis: str) -> str:
     """orthogonal against iid, paired by draw: a sign test for every map and size that has both, Holm over all."""
-    maps = trials[trials["kind"] == "map"]
-    chosen = maps[maps["sampler"].isin(["iid", "orthogonal"])]
-    pairs = []
-    for (name, size), rows in chosen.groupby(["map", axis], sort=False):
-        errors = {sampler: rows.set_index("draw")["mse"] for sampler, rows in rows.groupby("sampler")}
-        if len(errors) == 2:
-            a, b = errors["orthogonal"], errors["iid"]
-            result = compare(a.to_numpy(), b[a.index].to_numpy())
-            pairs.append((f"{name} at {at_size(budget, size)}", result))
+    chosen = trials[(trials["kind"] == "map") & trials["sampler"].isin(["iid", "orthogonal"])]
+    errors = chosen.set_index(["map", axis, "draw", "sampler"])["mse"].unstack(sort=False)
+    if errors.shape[1] < 2:
+        return ""
+    pairs = [
+        (f"{name} at {at_size(budget, size)}", compare(rows["orthogonal"].to_numpy(), rows["iid"].to_numpy()))
+        for (name, size), rows in errors.dropna().groupby(level=["map", axis], sort=False)
+    ]
     if not pairs:
         return ""
     adjusted = holm([result.p_value for _, result in pairs])
