@@ -79,3 +79,10 @@ def clear_errors(path: Path) -> Iterator[None]:
         raise StoreError(
             f"cannot use {path}: {reason}; nothing saved before is lost: mend it and run the same again"
         ) from None
+
+
+def data_directory() -> Path:
+    """scenarios/: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parent
+    inside = package / "scenarios"
+    return inside if inside.is_dir() else package.parent / "scenarios"

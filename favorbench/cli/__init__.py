@@ -33,6 +33,7 @@ from favorbench.cli import audit
 from favorbench.cli import kernel
 
 # isort: on
+from favorbench.cli import complete
 from favorbench.cli.app import app
 from favorbench.cli.endings import causes, discard_stdout, ending, fail, interruptions, lack_of_memory, pipe_is_closed
 from favorbench.cli.flags import with_flags
@@ -52,6 +53,8 @@ def main() -> NoReturn:
     if sys.stdout is None or sys.stderr is None:  # closed by the caller
         sys.exit(2)
     _settle()
+    if complete.VARIABLE in os.environ:
+        complete.answer(lambda: app(["--help"], prog_name="favorbench", standalone_mode=False))
     received: list[KeyboardInterrupt] = []
     try:
         with interruptions(received, main.__code__):

@@ -8,27 +8,36 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from favorbench.cli.endings import ending
+from favorbench.cli.options import Json, Metric, Quiet, RunPath, Seed, Workers
+from favorbench.cli.panels import Command, Group
 from favorbench.errors import FavorbenchError, ScenarioError
 from favorbench.formats import json_text, printable
 
 if TYPE_CHECKING:
     from favorbench.results.results import Results
 
-app = typer.Typer(
+
+class _App(typer.Typer):
+    """Commands whose --help has headings."""
+
+    def command(self, name: str | None = None, **settings: Any) -> Any:
+        settings.setdefault("cls", Command)
+        return super().command(name, **settings)
+
+
+app = _App(
     name="favorbench",
+    cls=Group,
     help="Measures how well a random-feature estimator replaces softmax attention, in numbers that can be trusted.",
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no messages; errors and results stay.")]
-Metric = Annotated[str, typer.Option(help="A metric; see `favorbench list metrics`.")]
-RunPath = Annotated[Path, typer.Argument(help="A run directory, e.g. results/quick.", show_default=False)]
-Workers = Annotated[int, typer.Option(min=1, max=1024, help="Processes; the rows are the same for any number.")]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of all random streams.")]
+__all__ = [
+    "Json", "Metric", "Quiet", "RunPath", "Seed", "Workers", "app", "check", "echo", "echo_data", "interrupted",
+    "interrupted_timing", "print_json", "say", "warn_partial",
+]  # fmt: skip
 
 
 def _version(value: bool) -> None:

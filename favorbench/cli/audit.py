@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from favorbench.cli import complete, options
 from favorbench.cli.app import Json, Quiet, Seed, app, interrupted, print_json, say
+from favorbench.cli.options import and_also
 
 if TYPE_CHECKING:
     from favorbench.engine.study import Study
@@ -20,26 +22,20 @@ def audit(
             help="performer-pytorch, a method, or module:function of (q, k, v[, omega]) or of (query, key, value, "
             "size, rng).",
             show_default=False,
+            autocompletion=complete.methods,
         ),
     ],
     inputs: Annotated[
         str | None,
-        typer.Option(help="As in sweep, e.g. minilm or PATH.npz.  [default: Gaussians and minilm]", show_default=False),
+        and_also(options.INPUTS, "[default: Gaussians and minilm]"),
     ] = None,
     num_projections: Annotated[
         str | None,
-        typer.Option(
-            "-R",
-            "--num-projections",
-            help="Sizes of the run, e.g. 64,256; the claims are measured at the largest.",
-            show_default=False,
-        ),
+        and_also(options.SIZES, "The claims are measured at the largest."),
     ] = None,
     runs: Annotated[int, typer.Option(min=6, max=10_000, help="Runs on each input.")] = 20,
     seed: Seed = 0,
-    out: Annotated[
-        Path | None, typer.Option(help="Run directory.  [default: results/audit-...]", show_default=False)
-    ] = None,
+    out: Annotated[Path | None, and_also(options.RUN_OUT, "[default: results/audit-...]")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:

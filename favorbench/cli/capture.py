@@ -44,9 +44,10 @@ def capture(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write queries, keys and values of a model's attention to a file for --inputs.
+    """Write a model's queries, keys and values to a file.
 
-    Each layer is checked: exact attention of what is written gives what the model's own attention gave.
+    The file is for --inputs and recommend. Each layer is checked: exact attention of what is written gives what the
+    model's own attention gave.
     """
     from favorbench import console
     from favorbench.models.capture import LENGTH, capture_file

@@ -6,14 +6,18 @@ from typing import Annotated, Literal
 
 import typer
 
-from favorbench.cli.app import Json, Metric, app, echo, echo_data, print_json, warn_partial
+from favorbench.cli import complete
+from favorbench.cli.app import Json, Metric, RunPath, app, echo, echo_data, print_json, warn_partial
 
 
 @app.command()
 def compare(
-    old: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
+    old: RunPath,
     new: Annotated[
-        Path | None, typer.Argument(help="Another; may be left out with --estimators.", show_default=False)
+        Path | None,
+        typer.Argument(
+            help="Another; may be left out with --estimators.", show_default=False, autocompletion=complete.runs
+        ),
     ] = None,
     estimators: Annotated[
         str | None,

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from favorbench.cli.app import Json, Quiet, app, print_json
+from favorbench.cli import complete, options
+from favorbench.cli.app import Json, Quiet, Seed, app, print_json
 from favorbench.cli.flags import check_maps, numbers
 from favorbench.errors import ScenarioError
 
@@ -16,7 +17,12 @@ if TYPE_CHECKING:
 @app.command()
 def kernel(
     name: Annotated[
-        str, typer.Argument(metavar="KERNEL", help="gaussian, softmax, polynomial, cosine or linear.")
+        str,
+        typer.Argument(
+            metavar="KERNEL",
+            help="gaussian, softmax, polynomial, cosine or linear.",
+            autocompletion=complete.words("gaussian", "softmax", "polynomial", "cosine", "linear"),
+        ),
     ] = "gaussian",
     maps: Annotated[
         str | None,
@@ -24,10 +30,11 @@ def kernel(
             help="gaussian, softmax: any of `favorbench list maps`; polynomial: explicit, tensorsketch; others: "
             "explicit.  [default: gaussian trig,phase; softmax positive,trig; others all]",
             show_default=False,
+            autocompletion=complete.maps,
         ),
     ] = None,
-    samplers: Annotated[str, typer.Option(help="Samplers.")] = "iid,orthogonal",
-    num_projections: Annotated[str, typer.Option("-R", "--num-projections", help="R.")] = "16,32,64,128,256",
+    samplers: Annotated[str, options.SAMPLERS] = "iid,orthogonal",
+    num_projections: Annotated[str, options.SIZES] = "16,32,64,128,256",
     budget: Annotated[
         Literal["projections", "features"], typer.Option(help="What -R counts: projections or features.")
     ] = "projections",
@@ -56,11 +63,9 @@ def kernel(
     constant: Annotated[
         float | None, typer.Option(help="Of polynomial, (x.y + constant)^degree.  [default: 1]", show_default=False)
     ] = None,
-    trials: Annotated[int, typer.Option(min=1, max=1_000_000, help="Draws of every map, sampler and R.")] = 20,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all random streams.")] = 0,
-    out: Annotated[
-        Path | None, typer.Option(help="Also draw the figure, into this directory.", show_default=False)
-    ] = None,
+    trials: Annotated[int, typer.Option(min=1, max=1_000_000, help="Draws of every cell.")] = 20,
+    seed: Seed = 0,
+    out: Annotated[Path | None, options.FIGURE_OUT] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:

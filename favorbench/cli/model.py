@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from favorbench.cli import options
 from favorbench.cli.app import Json, Quiet, Seed, app, echo, print_json, say
 from favorbench.cli.endings import ending
 from favorbench.cli.flags import number, numbers
+from favorbench.cli.options import and_also
 from favorbench.errors import FavorbenchError
 
 if TYPE_CHECKING:
@@ -29,16 +31,10 @@ def model(
         list[Path] | None,
         typer.Option(metavar="FILE...", help="Texts that the model reads, one input each.", show_default=False),
     ] = None,
-    maps: Annotated[
-        str, typer.Option(help="Feature maps; with --calibrate also calibrated:MAP. Or none.")
-    ] = "positive",
-    methods: Annotated[
-        str, typer.Option(help="Other estimators, e.g. clusters or sinks(4):window(128):multipole. Or none.")
-    ] = "sampled-keys,clusters,multipole",
-    num_projections: Annotated[
-        str, typer.Option("-R", "--num-projections", help="R of maps, m of methods, e.g. 64,256.")
-    ] = "64",
-    samplers: Annotated[str, typer.Option("--samplers", "--sampler", help="Samplers of the maps.")] = "orthogonal",
+    maps: Annotated[str, and_also(options.MAPS, "With --calibrate also calibrated:MAP. Or none.")] = "positive",
+    methods: Annotated[str, and_also(options.METHODS, "Or none.")] = "sampled-keys,clusters,multipole",
+    num_projections: Annotated[str, options.SIZES] = "64",
+    samplers: Annotated[str, options.SAMPLERS] = "orthogonal",
     draws: Annotated[str, typer.Option(help="Draws of each estimator on each text.", metavar="<int>")] = "3",
     layers: Annotated[
         str, typer.Option(help="all; each, one at a time; or numbers, replaced together; all,each for both.")
@@ -66,11 +62,12 @@ def model(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """What does an estimator do to a model? Its attention replaced, without training.
+    """What does an estimator do to a whole model?
 
-    Every estimator in all layers, or one at a time, on every text, against the model as it is: a table beside exact
-    attention in bfloat16, uniform attention and no attention, and figures. What is measured is saved at once: the same
-    command again resumes, and one that asks for more adds to what is there.
+    Its attention replaced, without training: every estimator in all layers, or one at a time, on every text, against
+    the model as it is: a table beside exact attention in bfloat16, uniform attention and no attention, and figures.
+    What is measured is saved at once: the same command again resumes, and one that asks for more adds to what is
+    there.
     """
     from favorbench.models.plan import Asked
     from favorbench.registry import split_list

@@ -5,16 +5,20 @@ from typing import Annotated
 
 import typer
 
+from favorbench.cli import complete
 from favorbench.cli.app import Json, Metric, Quiet, app, check, echo, print_json, say
 from favorbench.errors import FavorbenchError, ScenarioError
 
 
 @app.command()
 def plot(
-    path: Annotated[Path, typer.Argument(help="A run directory, or one above several.")] = Path("results"),
+    path: Annotated[
+        Path, typer.Argument(help="A run directory, or one above several.", autocompletion=complete.runs)
+    ] = Path("results"),
     metric: Metric = "mse",
     out: Annotated[
-        Path | None, typer.Option(help="Where to, instead of RUN/figures (one run only).", show_default=False)
+        Path | None,
+        typer.Option("--out", "-o", help="Where to, instead of RUN/figures (one run only).", show_default=False),
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,

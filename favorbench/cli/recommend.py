@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
+from favorbench.cli import complete, options
 from favorbench.cli.app import Json, Metric, Quiet, Seed, app, echo, print_json, say
 from favorbench.cli.endings import ending
+from favorbench.cli.options import and_also
 
 if TYPE_CHECKING:
     from favorbench.studies.recommend.answer import Recommendation
@@ -16,7 +18,12 @@ if TYPE_CHECKING:
 @app.command()
 def recommend(
     inputs: Annotated[
-        str, typer.Argument(help="PATH.npz or PATH.safetensors with q, k, v; minilm, gaussian.", show_default=False)
+        str,
+        typer.Argument(
+            help="PATH.npz or PATH.safetensors with q, k, v; minilm, gaussian.",
+            show_default=False,
+            autocompletion=complete.inputs,
+        ),
     ],
     target: Annotated[float, typer.Option(help="The error to keep below; of cosine and skill, to reach.")] = 0.1,
     metric: Metric = "relative_error",
@@ -24,29 +31,19 @@ def recommend(
     confidence: Annotated[float, typer.Option(help="That all verdicts, on all heads, are right.")] = 0.95,
     max_size: Annotated[int, typer.Option(help="Largest size: projections, centroids, landmarks or keys.")] = 1024,
     max_cost: Annotated[float, typer.Option(help="Candidates cost less, in multiplications of exact attention.")] = 1.0,
-    maps: Annotated[str | None, typer.Option(help="These maps, instead of the default candidates.")] = None,
-    methods: Annotated[str | None, typer.Option(help="These methods, instead of the default candidates.")] = None,
-    samplers: Annotated[str | None, typer.Option(help="Samplers for maps.  [default: orthogonal]")] = None,
-    causal: Annotated[
-        bool | None,
-        typer.Option(
-            "--causal/--no-causal",
-            help="A query sees the keys up to its own position only.  [default: what a file of heads says of itself]",
-        ),
-    ] = None,
-    heads: Annotated[str | None, typer.Option(help="Only these heads of a file, e.g. L0H1,L5H0.")] = None,
+    maps: Annotated[str | None, and_also(options.MAPS, "[default: the usual candidates]")] = None,
+    methods: Annotated[str | None, and_also(options.METHODS, "[default: the usual candidates]")] = None,
+    samplers: Annotated[str | None, and_also(options.SAMPLERS, "[default: orthogonal]")] = None,
+    causal: Annotated[bool | None, options.CAUSAL] = None,
+    heads: Annotated[str | None, options.HEADS] = None,
     over: Annotated[
         Literal["heads", "texts"], typer.Option(help="One answer for each head, or for each head over all its texts.")
     ] = "heads",
     scale: Annotated[float, typer.Option(help="Factor on q and k.")] = 1.0,
-    seq_len: Annotated[int | None, typer.Option("-L", "--seq-len", help="Length.", show_default=False)] = None,
-    head_dim: Annotated[
-        int | None, typer.Option("-d", "--head-dim", help="Head dimension.", show_default=False)
-    ] = None,
+    seq_len: Annotated[int | None, options.LENGTH] = None,
+    head_dim: Annotated[int | None, options.HEAD_DIM] = None,
     seed: Seed = 0,
-    out: Annotated[
-        Path | None, typer.Option(help="Run directory.  [default: below results]", show_default=False)
-    ] = None,
+    out: Annotated[Path | None, and_also(options.RUN_OUT, "[default: below results]")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from favorbench.cli import complete
 from favorbench.cli.app import Quiet, RunPath, app, echo, say, warn_partial
 from favorbench.errors import ScenarioError
 
@@ -13,7 +14,10 @@ from favorbench.errors import ScenarioError
 def report(
     run: RunPath,
     new: Annotated[
-        Path | None, typer.Argument(help="Another run, to compare with the first.", show_default=False)
+        Path | None,
+        typer.Argument(
+            help="Another run, to compare with the first.", show_default=False, autocompletion=complete.runs
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -26,10 +30,11 @@ def report(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write a run, or two compared, as one page to send: HTML that needs no network.
+    """Write a run, or two compared, as one page to send.
 
-    Sentences, tables with rankings, curves, the data as CSV and the manifest, below 1 MB; what there is no room for is
-    named, and the CSV is then beside the page. A page that is there already is replaced; another file never is.
+    HTML that needs no network: sentences, tables with rankings, curves, the data as CSV and the manifest, below 1 MB;
+    what there is no room for is named, and the CSV is then beside the page. A page that is there already is
+    replaced; another file never is.
     """
     from favorbench.results.page import only_heads, write_comparison, write_page
     from favorbench.results.results import load

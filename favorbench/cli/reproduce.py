@@ -17,7 +17,7 @@ def reproduce(
         Literal["published", "corrected", "both"], typer.Option("--as", help="Which protocol.")
     ] = "both",
     workers: Workers = 2,
-    out: Annotated[Path, typer.Option(help="Where to.")] = Path("results/blog"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where to.")] = Path("results/blog"),
     seed: Annotated[int | None, typer.Option(help="Another seed than the scenario's.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,

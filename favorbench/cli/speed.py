@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from favorbench.cli import options
 from favorbench.cli.app import Json, Quiet, app, echo, print_json
 from favorbench.cli.flags import check_device, numbers
 from favorbench.errors import ScenarioError
@@ -12,17 +13,17 @@ from favorbench.errors import ScenarioError
 
 @app.command()
 def speed(
-    maps: Annotated[str, typer.Option(help="Feature maps.")] = "positive,trig",
-    methods: Annotated[str | None, typer.Option(help="Other estimators, e.g. clusters,multipole.")] = None,
-    num_projections: Annotated[str, typer.Option("-R", "--num-projections", help="R.")] = "64,256",
-    seq_len: Annotated[str, typer.Option("-L", "--seq-len", help="Lengths.")] = "256,512,1024,2048,4096,8192,16384",
-    head_dim: Annotated[int, typer.Option("-d", "--head-dim", min=1, max=4096, help="Head dimension.")] = 64,
-    repeats: Annotated[int, typer.Option(min=3, max=1000, help="Runs of each, taken in turns.")] = 7,
-    backend: Annotated[Literal["numpy", "torch"], typer.Option(help="Array library.")] = "numpy",
-    device: Annotated[str, typer.Option(help="Device of torch: cpu, cuda or cuda:N.")] = "cpu",
+    maps: Annotated[str, options.MAPS] = "positive,trig",
+    methods: Annotated[str | None, options.METHODS] = None,
+    num_projections: Annotated[str, options.SIZES] = "64,256",
+    seq_len: Annotated[str, options.LENGTHS] = "256,512,1024,2048,4096,8192,16384",
+    head_dim: Annotated[int, options.HEAD_DIM] = 64,
+    repeats: Annotated[int, options.REPEATS] = 7,
+    backend: Annotated[Literal["numpy", "torch"], options.BACKEND] = "numpy",
+    device: Annotated[str, options.DEVICE] = "cpu",
     dtype: Annotated[str, typer.Option(help="Precision, of exact and linear attention alike.")] = "float64",
     workers: Annotated[int, typer.Option(hidden=True)] = 1,
-    out: Annotated[Path, typer.Option(help="Where the figure goes.")] = Path("results/speed"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the figure goes.")] = Path("results/speed"),
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:

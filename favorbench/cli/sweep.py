@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from favorbench.cli import complete, options
 from favorbench.cli.app import Json, Quiet, Workers, app, echo, interrupted, print_json, say
 from favorbench.cli.flags import number, with_flags
+from favorbench.cli.options import and_also
 from favorbench.formats import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -22,40 +24,39 @@ def sweep(
     context: typer.Context,
     scenario: Annotated[
         str | None,
-        typer.Argument(help="A scenario file or the name of a shipped one.  [default: quick]", show_default=False),
-    ] = None,
-    maps: Annotated[
-        str | None, typer.Option(help="Feature maps, e.g. positive,trig or my_module:MyMap; none: methods alone.")
-    ] = None,
-    methods: Annotated[
-        str | None,
-        typer.Option(help="Other estimators, e.g. clusters,multipole or sinks(4):clusters or my_module:my_attention."),
-    ] = None,
-    samplers: Annotated[str | None, typer.Option(help="Samplers, e.g. iid,orthogonal.")] = None,
-    num_projections: Annotated[
-        str | None, typer.Option("-R", "--num-projections", help="R, e.g. 16,64,256; dlogd is int(d ln d).")
-    ] = None,
-    seq_len: Annotated[str | None, typer.Option("-L", "--seq-len", help="Lengths, e.g. 1024,4096.")] = None,
-    head_dim: Annotated[str | None, typer.Option("-d", "--head-dim", help="Head dimensions, e.g. 16,64.")] = None,
-    scale: Annotated[str | None, typer.Option(help="Factors on q and k, e.g. 0.5,1.0.")] = None,
-    value_scale: Annotated[str | None, typer.Option(help="Factor on v.", metavar="<float>")] = None,
-    inputs: Annotated[
-        str | None,
-        typer.Option(
-            help="gaussian, gaussian(std=0.5), sphere, minilm, or q, k, v in PATH.npz, PATH.safetensors or a folder."
+        typer.Argument(
+            help="A scenario file or the name of a shipped one.  [default: quick]",
+            show_default=False,
+            autocompletion=complete.scenarios,
         ),
     ] = None,
+    maps: Annotated[str | None, and_also(options.MAPS, "Or none: methods alone.")] = None,
+    methods: Annotated[str | None, options.METHODS] = None,
+    samplers: Annotated[str | None, options.SAMPLERS] = None,
+    num_projections: Annotated[str | None, and_also(options.SIZES, "dlogd is int(d ln d).")] = None,
+    seq_len: Annotated[str | None, options.LENGTHS] = None,
+    head_dim: Annotated[str | None, options.HEAD_DIMS] = None,
+    scale: Annotated[str | None, typer.Option(help="Factors on q and k, e.g. 0.5,1.0.")] = None,
+    value_scale: Annotated[str | None, typer.Option(help="Factor on v.", metavar="<float>")] = None,
+    inputs: Annotated[str | None, options.INPUTS] = None,
     layout: Annotated[
         str | None,
         typer.Option(metavar="<axes>", help="Axes of q, k, v in a file: heads,L,d or L,heads,d; a batch comes first."),
     ] = None,
     calibrate: Annotated[
         str | None,
-        typer.Option(help="Another text, as --inputs: what maps written calibrated:MAP are fitted to, head by head."),
+        typer.Option(
+            help="Another text, as --inputs: what maps written calibrated:MAP are fitted to, head by head.",
+            autocompletion=complete.inputs,
+        ),
     ] = None,
-    heads: Annotated[str | None, typer.Option(help="Only these heads of a file, e.g. L0H1,L5H0.")] = None,
+    heads: Annotated[str | None, options.HEADS] = None,
     dtype: Annotated[
-        str | None, typer.Option(help="Precision of the estimator: float64, float32; torch: tf32, bfloat16, float16.")
+        str | None,
+        typer.Option(
+            help="Precision of the estimator: float64, float32; torch: tf32, bfloat16, float16.",
+            autocompletion=complete.words("float64", "float32", "tf32", "bfloat16", "float16"),
+        ),
     ] = None,
     query_rows: Annotated[
         str | None,
@@ -63,23 +64,27 @@ def sweep(
             metavar="<int>", help="Measure the error on so many random query rows.  [default: all to 4096, then 1024]"
         ),
     ] = None,
-    causal: Annotated[
-        bool | None,
-        typer.Option(
-            "--causal/--no-causal",
-            help="A query sees the keys up to its own position only.  [default: what a file of heads says of itself]",
-        ),
-    ] = None,
-    backend: Annotated[str | None, typer.Option(help="Array library: numpy or torch.")] = None,
-    device: Annotated[str | None, typer.Option(help="Device of torch: cpu, cuda or cuda:N.")] = None,
+    causal: Annotated[bool | None, options.CAUSAL] = None,
+    backend: Annotated[str | None, options.BACKEND] = None,
+    device: Annotated[str | None, options.DEVICE] = None,
     baselines: Annotated[
-        str | None, typer.Option(help="uniform (always), taylor-1, taylor-2, sampled-keys, best-rank, top-keys.")
+        str | None,
+        typer.Option(
+            help="uniform (always), taylor-1, taylor-2, sampled-keys, best-rank, top-keys.",
+            autocompletion=complete.baselines,
+        ),
     ] = None,
     budget: Annotated[
         str | None,
-        typer.Option(help="What -R counts: projections, features, or cost: all may multiply as often as R features."),
+        typer.Option(
+            help="What -R counts: projections, features, or cost: all may multiply as often as R features.",
+            autocompletion=complete.words("projections", "features", "cost"),
+        ),
     ] = None,
-    redraw: Annotated[str | None, typer.Option(help="New inputs for each trial, or for each R.")] = None,
+    redraw: Annotated[
+        str | None,
+        typer.Option(help="New inputs for each trial, or for each R.", autocompletion=complete.words("trial", "R")),
+    ] = None,
     trials: Annotated[str | None, typer.Option(help="Draws of every cell.", metavar="<int>")] = None,
     seed: Annotated[str | None, typer.Option(help="Seed of all random streams.", metavar="<int>")] = None,
     workers: Workers = 1,
@@ -89,19 +94,18 @@ def sweep(
             metavar="<int>", help="Draws computed together by torch (NumPy: one); auto: as many as fill a GPU."
         ),
     ] = "auto",
-    out: Annotated[
-        Path | None, typer.Option(help="Run directory.  [default: results/NAME]", show_default=False)
-    ] = None,
+    out: Annotated[Path | None, and_also(options.RUN_OUT, "[default: results/NAME]")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and what it will cost; compute nothing.")
     ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure maps x samplers x R x L x d, and methods, against exact attention.
+    """Measure maps and methods against exact attention.
 
-    Prints the MSE table; of several heads, a table over heads. What is computed is saved at once: the same command
-    again resumes. Lists with commas multiply. Flags win over the scenario file.
+    Maps x samplers x R x L x d, and methods, on the same draws. Prints the MSE table; of several heads, a table over
+    heads. What is computed is saved at once: the same command again resumes. Lists with commas multiply. Flags win
+    over the scenario file.
     """
     from favorbench.engine.scenario import Scenario, load_scenario
     from favorbench.engine.study import Study, default_directory

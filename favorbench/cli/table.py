@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from favorbench.cli import complete
 from favorbench.cli.app import Json, Metric, RunPath, app, check, echo, echo_data, print_json, say, warn_partial
 from favorbench.errors import ScenarioError
 
@@ -22,7 +23,13 @@ def table(
         typer.Option(help="One table for all heads of an input: errors over those of uniform attention."),
     ] = None,
     metric: Metric = "mse",
-    stat: Annotated[str, typer.Option(help="median, mean, std, q10, q90, min, max or n.")] = "median",
+    stat: Annotated[
+        str,
+        typer.Option(
+            help="median, mean, std, q10, q90, min, max or n.",
+            autocompletion=complete.words("median", "mean", "std", "q10", "q90", "min", "max", "n"),
+        ),
+    ] = "median",
     format: Annotated[Literal["rich", "md", "csv", "latex", "json"], typer.Option(help="How to print it.")] = "rich",
     as_json: Json = False,
 ) -> None:

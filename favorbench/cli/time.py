@@ -2,15 +2,14 @@
 
 from typing import Annotated
 
-import typer
-
+from favorbench.cli import options
 from favorbench.cli.app import Json, Quiet, RunPath, app, echo, interrupted_timing, print_json, say
 
 
 @app.command()
 def time(
     run: RunPath,
-    repeats: Annotated[int, typer.Option(min=3, max=1000, help="Runs of each, taken in turns.")] = 7,
+    repeats: Annotated[int, options.REPEATS] = 7,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:

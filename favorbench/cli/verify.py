@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from favorbench.cli import complete
 from favorbench.cli.app import Json, Quiet, Seed, app, print_json
 
 
@@ -16,6 +17,7 @@ def verify(
             "[default: all methods, all maps under iid and orthogonal, all samplers with trig, phase, positive and "
             "hyperbolic]",
             show_default=False,
+            autocompletion=complete.subjects,
         ),
     ] = None,
     controls: Annotated[

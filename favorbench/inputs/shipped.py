@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import NamedTuple
 
+from favorbench.files import data_directory
+
 
 class Shipped(NamedTuple):
     """A file of scenarios/data, whose README.md has source, licence and hash, and what is in it."""
@@ -21,10 +23,3 @@ SHIPPED = {
         "minilm-cc0.npz", "four real heads of all-MiniLM-L6-v2 on 512 tokens (L0H1, L0H5, L5H0, L5H8), d = 32"
     ),
 }
-
-
-def data_directory() -> Path:
-    """scenarios/: inside the installed package, or beside it in a checkout."""
-    package = Path(__file__).resolve().parent.parent
-    inside = package / "scenarios"
-    return inside if inside.is_dir() else package.parent / "scenarios"
