@@ -22,7 +22,14 @@ def write_part(folder: Path, rows: Sequence[Mapping[str, Any]], schema: pa.Schem
     """Write rows as one part, whole or not at all. Raises StoreError, e.g. for a full disk."""
     buffer = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), buffer)
-    write_whole(folder / _part_name(buffer.getvalue()), buffer.getvalue())
+    write_bytes(folder, buffer.getvalue())
+
+
+def write_bytes(folder: Path, data: bytes) -> Path:
+    """Write the bytes of a part, whole or not at all; where they are. Raises StoreError, e.g. for a full disk."""
+    path = folder / _part_name(data)
+    write_whole(path, data)
+    return path
 
 
 def read_part(part: Path, schema: pa.Schema) -> pa.Table | None:

@@ -1,0 +1,53 @@
+"""The runs in results/: which command makes each of them, and how a run is made small enough to be kept in git.
+
+    python -m benchmarks.committed                      # what there is, and with which command
+    python -m benchmarks.committed catalogue samplers   # computes these again, below the current directory
+
+Files of heads are read from the current directory; benchmarks/README.md says how to capture them. A run is kept as its
+manifest and one compressed part with the rows of all draws.
+"""
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from favorbench.engine.compact import compact
+
+_SINKS = "sweep sinks --inputs smollm2-last256-{}.npz -R 64,256"
+_CAUSAL = (
+    "clusters,clusters(lloyd=3),multipole,multipole(lloyd=3),sinks(4):positive,sinks(4):clusters,"
+    "sinks(4):multipole(lloyd=3),window(128):positive,window(128):clusters,sinks(4):window(128):positive,"
+    "sinks(4):window(128):clusters(lloyd=3),sinks(4):window(128):multipole(lloyd=3),eva,sinks(4):sampled-keys"
+)
+
+#: The arguments of favorbench, without --out.
+COMMANDS = {
+    "real-heads": "sweep real-heads",
+    "real-heads-positive": "sweep real-heads --maps positive,hyperbolic",
+    "samplers": "sweep samplers",
+    "catalogue": "sweep catalogue",
+    "dtype": "sweep --maps positive,hyperbolic,oprf,trig --samplers orthogonal -R 256 --scale 0.5,1.0 "
+    "--backend torch --dtype float64,float32,float16,bfloat16",
+    "minilm-72": "sweep estimators --inputs minilm72.npz -R 16,32,64,128,240",
+    "minilm-72-gpl": "sweep estimators --inputs minilm72-gpl.npz",
+    "smollm2-1024": _SINKS.format(1024),
+    **{f"smollm2-{length}": f"{_SINKS.format(length)},1024" for length in (2048, 4096, 8192)},
+    "smollm2-causal-4096": f"sweep sinks --inputs smollm2-causal-4096.npz -R 256 --trials 1 --maps positive "
+    f"--methods '{_CAUSAL}'",
+}
+
+
+def main(names: list[str]) -> None:
+    """Compute these again and make them small; without names, say what there is."""
+    for name in names:
+        out = Path("results") / name
+        command = [sys.executable, "-m", "favorbench", *shlex.split(COMMANDS[name]), "--out", str(out)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        print(f"{out}: {compact(out)} bytes")
+    for name, command in COMMANDS.items() if not names else ():
+        print(f"{name:20} favorbench {command}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
