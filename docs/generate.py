@@ -1,0 +1,164 @@
+"""The reference: a page for each command, from its declaration; the Python API and the formulas, from docstrings."""
+
+import inspect
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import typer
+
+import favorbench as fb
+from favorbench.baselines import BASELINES
+from favorbench.cli import app
+from favorbench.inputs import INPUTS
+from favorbench.metrics import METRICS
+from favorbench.studies.kernel.targets import KERNELS
+
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+
+FUNCTIONS = {  # by what they are for; what is not here stands under "Also"
+    "Sweeps and decisions": ("sweep", "load", "Results", "recommend", "Recommendation", "compare"),
+    "Estimates of attention": (
+        "exact_attention", "linear_attention", "method_attention", "kernel_estimate", "sample_omega",
+    ),
+    "Models": ("capture", "swapped"),
+    "Names to objects": ("get_map", "get_method", "get_sampler", "get_baseline", "calibrate"),
+    "Scenarios": ("Scenario", "load_scenario"),
+    "For estimators of your own": (
+        "FeatureMap", "Features", "Sample", "exponential_target", "half_squared_norm", "Sampler", "Method", "Question",
+        "Answer", "Baseline",
+    ),
+}  # fmt: skip
+
+
+def write(folder: Path) -> None:
+    """All generated pages, anew."""
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "commands").mkdir(parents=True)
+    (folder / "formulas").mkdir()
+    _commands(folder / "commands")
+    (folder / "api.rst").write_text(_api(), encoding="utf-8")
+    for name, title, members in (
+        ("maps", "Feature maps", fb.MAPS),
+        ("methods", "Methods", fb.METHODS),
+        ("samplers", "Samplers", fb.SAMPLERS),
+        ("baselines", "Baselines and bounds", BASELINES),
+        ("inputs", "Inputs", INPUTS),
+        ("kernels", "Kernels", KERNELS),
+    ):
+        (folder / "formulas" / f"{name}.rst").write_text(_members(title, members), encoding="utf-8")
+    (folder / "formulas" / "metrics.rst").write_text(_metrics(), encoding="utf-8")
+    for table in RESULTS.rglob("*.md"):
+        page = folder / "results" / table.relative_to(RESULTS)
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text("---\norphan: true\n---\n\n" + table.read_text(encoding="utf-8"), encoding="utf-8")
+
+
+def as_rst(text: str) -> str:
+    """A docstring, which is plain text, as reStructuredText: only double backquotes keep their meaning."""
+    parts = re.split(r"(``.+?``)", text)
+    return "".join(part if part.startswith("``") else re.sub(r"([\\*|_`]|^[+-](?= ))", r"\\\1", part) for part in parts)
+
+
+def link_results(app, docname: str, source: list[str]) -> None:
+    """Tables of committed runs are pages of their own: what is a link in the repository is one here, too."""
+    source[0] = re.sub(r"\]\(\.\./(results/[^)]+\.md)\)", r"](_generated/\1)", source[0])
+
+
+def plain_docstring(app, what, name, obj, options, lines: list[str]) -> None:
+    """For autodoc: paragraphs stay; what is indented, a drawing or a formula, is shown as it is."""
+    lines[:] = _paragraphs("\n".join(lines)).splitlines()
+
+
+def _paragraphs(text: str) -> str:
+    shown = []
+    for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(text)):
+        if re.match(r"    |>>> ", paragraph):
+            body = paragraph if paragraph.startswith(" ") else re.sub("^", "    ", paragraph, flags=re.MULTILINE)
+            shown.append(f"::\n\n{body}")
+        elif re.match(r"\* ", paragraph):
+            items = re.split(r"^\* ", paragraph, flags=re.MULTILINE)[1:]
+            shown.append("\n".join("* " + as_rst(" ".join(item.split())) for item in items))
+        elif re.search(r"\n {2,}", paragraph):  # lines set by hand
+            shown.append("\n".join(f"| {as_rst(line)}" for line in paragraph.splitlines()))
+        else:
+            shown.append(as_rst(paragraph))
+    return "\n\n".join(shown)
+
+
+def _title(text: str, line: str = "=") -> str:
+    return f"{text}\n{line * len(text)}\n\n"
+
+
+def _commands(folder: Path) -> None:
+    commands = typer.main.get_group(app).commands
+    listed = "\n".join(f"   {name}" for name in commands)
+    (folder / "index.rst").write_text(
+        _title("Commands") + f".. toctree::\n   :maxdepth: 1\n\n{listed}\n", encoding="utf-8"
+    )
+    for name, command in commands.items():
+        (folder / f"{name}.rst").write_text(_command(name, command), encoding="utf-8")
+
+
+def _command(name: str, command) -> str:
+    context = command.make_context(f"favorbench {name}", [], resilient_parsing=True)
+    text = _title(f"favorbench {name}") + _paragraphs(command.help or "") + "\n\n"
+    text += "::\n\n    " + " ".join(command.get_usage(context).removeprefix("Usage: ").split()) + "\n\n"
+    text += f".. program:: favorbench {name}\n\n"
+    panels: dict[str, list[str]] = {}
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context)
+        if record is None or getattr(parameter, "hidden", False):
+            continue
+        kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
+        heading = getattr(parameter, "rich_help_panel", None) or kind
+        panels.setdefault(heading, []).append(f".. option:: {record[0]}\n\n   {as_rst(' '.join(record[1].split()))}\n")
+    for heading, items in panels.items():
+        text += _title(heading, "-") + "\n".join(items) + "\n"
+    return text
+
+
+def _api() -> str:
+    text = _title("Python API") + "Every name is an attribute of the module: ``import favorbench as fb``.\n\n"
+    text += ".. currentmodule:: favorbench\n\n"
+    named = {name for names in FUNCTIONS.values() for name in names}
+    others = {"Also": tuple(name for name in fb.__all__ if name not in named)}
+    for heading, names in (FUNCTIONS | others).items():
+        text += _title(heading, "-") + "\n".join(_entry(name) for name in names if name in fb.__all__) + "\n"
+    return text
+
+
+def _entry(name: str) -> str:
+    found = getattr(fb, name)
+    if isinstance(found, tuple):
+        members = ", ".join(f"``{member.name}``" for member in found)
+        return f".. py:data:: {name}\n\n   The registered classes: {members}.\n"
+    if inspect.isclass(found):
+        public = [member for member in vars(found) if not member.startswith(("_", "model_"))]
+        methods = [member for member in public if inspect.isfunction(inspect.unwrap(vars(found)[member]))]
+        more = f"   :members: {', '.join(methods)}\n" if methods else ""
+        return f".. autoclass:: favorbench.{name}\n{more}"
+    if callable(found):
+        return f".. autofunction:: favorbench.{name}\n"
+    return f".. py:data:: {name}\n\n   ``{found!r}``\n"
+
+
+def _members(title: str, members: Iterable[type]) -> str:
+    text = _title(title)
+    for member in members:
+        prefix = getattr(member, "prefix", None)
+        text += _title(f"{prefix}:" if prefix else member.name, "-")
+        text += _paragraphs(member.__doc__ or "") + "\n\n"
+        if reference := getattr(member, "reference", ""):
+            text += f"Source: {as_rst(str(reference))}\n\n"
+    return text
+
+
+def _metrics() -> str:
+    text = _title("Metrics")
+    for name, metric in METRICS.items():
+        text += (
+            _title(name, "-") + f"{as_rst(metric.formula)}; {metric.better} is better; unit: {as_rst(metric.unit)}.\n\n"
+        )
+    return text

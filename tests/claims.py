@@ -1,0 +1,351 @@
+"""The numbers of README.md and docs/findings.md: in which sentence, from which data, printed by which command."""
+
+import re
+import tomllib
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from favorbench.engine.scenario import load_scenario
+from favorbench.maps import MAPS
+from favorbench.studies.verify.checks import FALSE_ALARM
+from favorbench.studies.verify.controls import CONTROLS
+from tests import pages
+from tests.conftest import REPOSITORY
+
+SWEEP_72 = "favorbench table results/minilm-72 --over heads"
+SWEEP_GPL = "favorbench table results/minilm-72-gpl --over heads"
+SINKS = "favorbench table results/smollm2-8192 --over heads"
+CATALOGUE = "favorbench sweep catalogue"
+
+
+def two(value: float) -> str:
+    """Two significant digits, as README writes them: 0.0030, 1.0, 36, 2.1e4, 7.5e-6."""
+    if value == 0 or 1e-4 <= abs(value) < 100:
+        return format(value, "#.2g").rstrip(".") if value else "0"
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+@cache
+def over_heads(run: str) -> pd.DataFrame:
+    return pd.read_csv(REPOSITORY / "results" / run / "summary-heads.csv")
+
+
+class Over(NamedTuple):
+    """An estimator over the heads of a run: mse / mse of uniform attention."""
+
+    median: str
+    quartiles: tuple[str, str]
+    worst: str
+    worse: str
+    cost: str
+
+
+def over(run: str, estimator: str, size: int, sampler: str | None = None) -> Over:
+    frame = over_heads(run)
+    found = frame[(frame["map"] == estimator) & (frame["num_projections"] == size)]
+    if sampler is not None:
+        found = found[found["sampler"] == sampler]
+    (row,) = found.to_dict("records")
+    # exact attention: logits and weighted values, (d + d_v) products of every pair; d_v = d on these heads
+    exact = row["query_len"] * row["seq_len"] * 2 * row["head_dim"]
+    quartiles = two(row["ratio_q25"]), two(row["ratio_q75"])
+    return Over(
+        two(row["ratio_median"]),
+        quartiles,
+        two(row["worst_ratio"]),
+        str(row["worse"]),
+        two(row["multiplications"] / exact),
+    )
+
+
+def heads_of(run: str) -> str:
+    (count,) = set(over_heads(run)["heads"])
+    return str(count)
+
+
+@cache
+def _catalogue(inputs: str) -> pd.Series:
+    """mse / mse of uniform attention of each estimator and sampler, medians of draws."""
+    frame = pd.read_csv(REPOSITORY / "results" / "catalogue" / "summary.csv").query("input == @inputs")
+    frame = frame.set_index(["map", frame["sampler"].fillna("-")])["mse_median"]
+    return frame / frame["uniform", "-"]
+
+
+def best_unbiased(inputs: str) -> float:
+    ratios = _catalogue(inputs)
+    unbiased = {cls.name for cls in MAPS if getattr(cls, "unbiased", False)}
+    names = ratios.index.get_level_values(0)
+    return ratios[[name.split("(")[0] in unbiased for name in names]].min()
+
+
+def models(estimator: str, size: int) -> dict[Any, Any]:
+    frame = pd.read_csv(REPOSITORY / "results" / "models" / "minilm-512" / "summary.csv")
+    (row,) = frame[(frame["layers"] == "all") & (frame["estimator"] == estimator) & (frame["size"] == size)].to_dict(
+        "records"
+    )
+    return row
+
+
+class Claim(NamedTuple):
+    """Words around numbers, {} for each; what they must be; the command that prints them."""
+
+    words: str
+    numbers: Callable[[], list[str]]
+    command: str
+
+
+def _project() -> dict[str, str]:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extra = next(x for x in project["optional-dependencies"]["models"] if x.startswith("transformers"))
+    return {"python": project["requires-python"].strip(">="), "transformers": extra.partition(">=")[2]}
+
+
+def _statistics(run: str, *which: tuple[str, int, str | None], fields: str = "median worst") -> Callable[[], list[str]]:
+    def numbers() -> list[str]:
+        return [getattr(over(run, *one), field) for one in which for field in fields.split()]
+
+    return numbers
+
+
+README = [
+    Claim("Python {} or newer", lambda: [_project()["python"]], "favorbench --version"),
+    Claim(
+        '"relative error <= {} with probability >= {}"',
+        lambda: [_default("recommend", "target"), _default("recommend", "probability")],
+        "favorbench recommend --help",
+    ),
+    Claim(
+        "(all verdicts together: {} % confidence)",
+        lambda: [f"{100 * float(_default('recommend', 'confidence')):.0f}"],
+        "favorbench recommend --help",
+    ),
+    Claim("On the {} heads that ship", lambda: [pages.WORDS[4]], "favorbench list inputs"),
+    Claim(
+        "over the {} heads of all-MiniLM-L6-v2 ({} tokens, {} draws, m = 240)",
+        lambda: [
+            heads_of("minilm-72"),
+            str(over_heads("minilm-72")["seq_len"].iloc[0]),
+            str(load_scenario("estimators").trials),
+        ],
+        SWEEP_72,
+    ),
+    Claim(
+        "they have {} times its error in the median and {} times on the worst head, worse on {};",
+        _statistics("minilm-72", ("positive", 240, "orthogonal"), fields="median worst worse"),
+        SWEEP_72,
+    ),
+    Claim(
+        "`centre:aderf-sderf`, has {} times, {} on the worst, worse on {}.",
+        _statistics("minilm-72", ("centre:aderf-sderf", 240, "antithetic:orthogonal"), fields="median worst worse"),
+        SWEEP_72,
+    ),
+    Claim("win on these {} heads**", lambda: [heads_of("minilm-72")], SWEEP_72),
+    Claim(
+        "**: {} times in the median, {} on the worst head, worse than uniform on none;",
+        lambda: _statistics("minilm-72", ("multipole", 240, None))() + _none("minilm-72", "multipole", 240),
+        SWEEP_72,
+    ),
+    Claim("another text {} and {} (", _statistics("minilm-72-gpl", ("multipole", 240, None)), SWEEP_GPL),
+    Claim("(m = 240 of {} keys", lambda: [str(over_heads("minilm-72")["seq_len"].iloc[0])], SWEEP_72),
+    Claim("at m = 64 it is {} and {})", _statistics("minilm-72", ("multipole", 64, None)), SWEEP_72),
+    Claim(
+        "has to be beaten**: {} in the median and {} on the worst of the {} heads;",
+        lambda: [*_statistics("minilm-72", ("sampled-keys", 240, None))(), heads_of("minilm-72")],
+        SWEEP_72,
+    ),
+    Claim(
+        "(`hyperattention` {} and {}, `kdeformer` {} and {})",
+        _statistics("minilm-72", ("hyperattention", 240, None), ("kdeformer", 240, None)),
+        SWEEP_72,
+    ),
+    Claim(
+        "on {} heads of SmolLM2-135M (8,192 tokens, {} draws, m = 256)",
+        lambda: [heads_of("smollm2-8192"), str(load_scenario("sinks").trials)],
+        SINKS,
+    ),
+    Claim(
+        "has {} times uniform's error, on the worst head {}; with",
+        _statistics("smollm2-8192", ("clusters", 256, None)),
+        SINKS,
+    ),
+    Claim(
+        "with four exact first keys {} and {},", _statistics("smollm2-8192", ("sinks(4):clusters", 256, None)), SINKS
+    ),
+    Claim(
+        "`multipole(lloyd=3)` with them {} and {}, worse than uniform on none;",
+        lambda: (
+            _statistics("smollm2-8192", ("sinks(4):multipole(lloyd=3)", 256, None))()
+            + _none("smollm2-8192", "sinks(4):multipole(lloyd=3)", 256)
+        ),
+        SINKS,
+    ),
+    Claim("none; `positive` {} and {}.", _statistics("smollm2-8192", ("positive", 256, "orthogonal")), SINKS),
+    Claim(
+        "(L = {}, d = {}, {} draws, {} features)",
+        lambda: _of_the_catalogue("seq_len", "head_dim", "trials", "num_projections"),
+        CATALOGUE,
+    ),
+    Claim("the best of them has {} times its error", lambda: [two(best_unbiased("gaussian"))], CATALOGUE),
+    Claim("and `taylor-2` {};", lambda: [two(_catalogue("gaussian")["taylor-2", "-"])], CATALOGUE),
+    Claim(
+        "standard deviation of 0.25 `taylor-2` has {}.",
+        lambda: [two(_catalogue("gaussian(std=0.25)")["taylor-2", "-"])],
+        CATALOGUE,
+    ),
+    Claim("Error over that of uniform attention on the {} heads", lambda: [heads_of("minilm-72")], SWEEP_72),
+    Claim(
+        "with all 6 layers replaced ({} texts of 512 tokens, {} draw)",
+        lambda: [f"{models('uniform', 0)['texts']:.0f}", pages.WORDS[int(models("multipole", 64)["draws"])]],
+        "favorbench model minilm -L 512 --no-heads --text licence-GPL-3.txt",
+    ),
+    Claim(
+        "false-alarm rate of {} for the whole run",
+        lambda: [f"{FALSE_ALARM:.0e}".replace("e-0", "e-")],
+        "favorbench verify",
+    ),
+    Claim("claims that {} known mistakes", lambda: [pages.WORDS[len(CONTROLS)]], "favorbench verify --controls"),
+]
+
+FINDINGS = [
+    Claim("## {} heads of an encoder", lambda: [heads_of("minilm-72")], SWEEP_72),
+    Claim(
+        "on none of the heads, at m = 64 and at m = 240; `nystrom` is on {} of them at m = 240, and there by up to {}",
+        lambda: [*_none_of_the_clusters(), *_statistics("minilm-72", ("nystrom", 240, None), fields="worse worst")()],
+        SWEEP_72,
+    ),
+    Claim(
+        "(`nystrom(guard='cells')`: on none, at worst {} times)",
+        lambda: [
+            *_none("minilm-72", "nystrom(guard='cells')", 240),
+            over("minilm-72", "nystrom(guard='cells')", 240).worst,
+        ],
+        SWEEP_72,
+    ),
+    Claim("`eva` {} and {},", _statistics("minilm-72", ("eva", 64, None)), SWEEP_72),
+    Claim("chunks, {} and {};", _statistics("minilm-72", ("eva(form='released')", 64, None)), SWEEP_72),
+    Claim("`nystromformer` {} and {},", _statistics("minilm-72", ("nystromformer", 64, None)), SWEEP_72),
+    Claim("approximate, {} and {}.", _statistics("minilm-72", ("nystromformer(inverse='pinv')", 64, None)), SWEEP_72),
+    Claim("{} heads of SmolLM2-135M", lambda: [heads_of("smollm2-8192")], SINKS),
+    Claim(
+        "at {} features each, {} draws, d = {}, L = {}",
+        lambda: _of_the_catalogue("num_projections", "trials", "head_dim", "seq_len"),
+        CATALOGUE,
+    ),
+    Claim(
+        "and has more than {} times the error of uniform attention on all four heads",
+        lambda: ["1000"] if _least_onover_heads("trig") > 1000 else [f"{_least_onover_heads('trig'):.0f}"],
+        CATALOGUE,
+    ),
+]
+
+#: What is a name, a setting or a bound of the text itself, and no measurement.
+SETTINGS = [
+    r"all-MiniLM-L6-v2", r"SmolLM2-135M", r"m = \d+", r"8,192 tokens", r"512 tokens", r"all 6 layers",
+    r"standard deviation of 0\.25", r"1 - cosine", r"R=\d+",
+    r"N\(0, I\)", r"L0H5", r"1/sqrt\(R\)", r"a 2 pi", r"\(2020\)", r"last 256 queries", r"With 256 queries",
+    r"1,024 to 8,192 tokens", r"SmolLM2, 4,096 tokens", r"\[[1248],\d+\]", r"\[results/[\w-]+\]", r"\| L = [\d,]+",
+    r"exit 1", r"on 21 heads of SmolLM2, 4,096",
+]  # fmt: skip
+
+TABLE = {  # of the 72 heads
+    "`positive`, orthogonal (FAVOR+)": ("positive", "orthogonal"),
+    "`centre:aderf-sderf`, antithetic (the best map)": ("centre:aderf-sderf", "antithetic:orthogonal"),
+    "`sampled-keys`": ("sampled-keys", None),
+    "`nystrom`": ("nystrom", None),
+    "`nystromformer`": ("nystromformer", None),
+    "`monarch`": ("monarch", None),
+    "`clusters`": ("clusters", None),
+    "`multipole`": ("multipole", None),
+    "`sinks(4):window(32):multipole`": ("sinks(4):window(32):multipole", None),
+}
+
+MODEL_TABLE = {
+    "exact, the whole model in bfloat16": ("exact, model in bfloat16", 0),
+    "`sinks(4):window(32):multipole(lloyd=3)`, m = 64": ("sinks(4):window(32):multipole(lloyd=3)", 64),
+    "`multipole`, m = 240": ("multipole", 240),
+    "`multipole`, m = 64": ("multipole", 64),
+    "`sampled-keys`, m = 240": ("sampled-keys", 240),
+    "`positive`, m = 240": ("positive", 240),
+    "the mean of V": ("uniform", 0),
+}
+
+
+def _default(command: str, name: str) -> str:
+    import typer
+
+    from favorbench.cli import app
+
+    (parameter,) = (p for p in typer.main.get_command(app).commands[command].params if p.name == name)  # pyright: ignore
+    return f"{parameter.default:g}"
+
+
+def _none(run: str, estimator: str, size: int) -> list[str]:
+    """No further number; but "worse on none" must be true."""
+    assert over(run, estimator, size).worse == "0"
+    return []
+
+
+def _of_the_catalogue(*keys: str) -> list[str]:
+    values = (getattr(load_scenario("catalogue"), key) for key in keys)
+    return [str(value[0] if isinstance(value, tuple) else value) for value in values]
+
+
+def _none_of_the_clusters() -> list[str]:
+    frame = over_heads("minilm-72").query("num_projections in (64, 240)")
+    names = ("clusters", "multipole")
+    built = frame[frame["map"].str.contains("|".join(names)) & (frame["kind"] == "method")]
+    assert (built["worse"] == 0).all()
+    return []
+
+
+def _least_onover_heads(name: str) -> float:
+    frame = pd.read_csv(REPOSITORY / "results" / "catalogue" / "summary.csv").query("input == 'minilm'")
+    uniform = frame[frame["map"] == "uniform"].set_index("head")["mse_median"]
+    found = frame[frame["map"] == name].set_index("head")["mse_median"]
+    return float((found / uniform.loc[found.index]).min())
+
+
+LENGTHS = (1024, 2048, 4096, 8192)
+BY_LENGTH = {
+    "positive": "orthogonal", "sampled-keys": None, "clusters": None, "sinks(4):positive": None,
+    "sinks(4):sampled-keys": None, "sinks(4):clusters": None, "sinks(4):multipole(lloyd=3)": None,
+}  # fmt: skip
+
+
+def length_rows() -> list[str]:
+    """The lines of the table of docs/findings.md: median and worst head of SmolLM2's at each length."""
+    rows = []
+    for estimator, sampler in BY_LENGTH.items():
+        cells = [over(f"smollm2-{length}", estimator, 256, sampler) for length in LENGTHS]
+        rows.append(f"| `{estimator}` | " + " | ".join(f"{cell.median}, {cell.worst}" for cell in cells) + " |")
+    return rows
+
+
+def table_rows() -> list[str]:
+    """The lines that the tables of README.md must have."""
+    rows = []
+    for label, (estimator, sampler) in TABLE.items():
+        cells = [label]
+        for size in (64, 240):
+            one = over("minilm-72", estimator, size, sampler)
+            cells += [f"{one.median} ({', '.join(one.quartiles)})", one.worst, one.worse, one.cost]
+        rows.append("| " + " | ".join(cells) + " |")
+    for label, (estimator, size) in MODEL_TABLE.items():
+        row = models(estimator, size)
+        cells = [label, two(row["effect"]), two(row["worst"]), two(row["cost"])]
+        rows.append("| " + " | ".join(cells) + " |")
+    return rows
+
+
+def quick_block() -> str:
+    """The table of README's first command, from the summary that it leaves."""
+    summary = (REPOSITORY / "results" / "quick" / "summary.md").read_text(encoding="utf-8")
+    title = re.search(r"^## (mse, .*)$", summary, re.MULTILINE)
+    lines = [line.strip("| ").split(" | ") for line in summary.splitlines() if line.startswith("| ")]
+    lines = [line for line in lines if set(line[0]) != {"-"}]
+    assert title is not None
+    return "\n".join([title[1], *(" ".join(cell.replace(" ", "") for cell in line) for line in lines)])

@@ -1,0 +1,182 @@
+"""README.md and docs/: commands parse, what they name exists, links lead somewhere, Python blocks run."""
+
+import re
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+import typer
+
+import favorbench as fb
+from favorbench import metrics
+from favorbench.baselines import get_baseline
+from favorbench.cli import app
+from favorbench.engine.columns import COLUMNS
+from favorbench.errors import FavorbenchError
+from favorbench.inputs import get_input
+from favorbench.models.packaged import PACKAGED
+from favorbench.numerics.backend import DTYPES
+from favorbench.registry import split_list
+from favorbench.studies.kernel.targets import KERNELS
+from tests import pages
+from tests.conftest import REPOSITORY
+
+NAMES = [str(page.relative_to(REPOSITORY)) for page in pages.PAGES]
+
+#: What a page may call by a name that favorbench cannot look up: marks, arguments, a user's own, other people's tools.
+ELSEWHERE = re.compile(
+    r"""[*+=x~-]|<1e-28|\(bound\)|rng|CI|generate|coupling|check|attention_error(\.check)?|module:\w+|values\ \*.*
+    |(mine|my_module|my_maps):\w*|concurrent\.futures\.Executor|pandas\.\w+\(.*\)|(pip|pytest|ruff|pyright)\b.*
+    |[\w.-]+\.(npz|safetensors|gguf|npy|csv|html)|/iid|\.\w+|(calibrated|centre|antithetic):(MAP|X)?|(window|sinks|top)\(\w+\):X""",
+    re.VERBOSE,
+)
+
+#: Files that a run has.
+OF_A_RUN = {
+    "manifest.json", "seconds.json", "recommendation.json", "model.json", "summary.md", "trials/", "figures/"
+}  # fmt: skip
+
+
+@cache
+def group():
+    return typer.main.get_group(app)
+
+
+@cache
+def options() -> frozenset[str]:
+    found = (
+        option
+        for command in group().commands.values()
+        for p in command.params
+        for option in (*p.opts, *p.secondary_opts)
+    )
+    return frozenset({*found, "--help", "-h", "--version", "--debug"})
+
+
+def parsed(words: Sequence[str]) -> dict[str, object]:
+    """What a command line asks for; it is not run. Raises what Typer says of a line that it refuses."""
+    if not words or words[0].startswith("--") or "--help" in words:
+        return {}
+    command = group().commands[words[0]]
+    if len(words) == 1 and words[0] not in {"sweep", "verify", "speed"}:
+        return {}  # a command that is mentioned
+    return command.make_context(words[0], list(words[1:]), resilient_parsing=False).params
+
+
+def exists(span: str) -> bool:
+    """Whether what stands between backquotes is there: a flag, a command, a member, a path, a name of the code."""
+    first = span.split()[0]
+    if ELSEWHERE.fullmatch(span) or span in OF_A_RUN or first == "favorbench":
+        return True  # commands have a test of their own
+    if first.startswith("-"):
+        return first.split("=")[0] in options()
+    if first == "python":
+        return (REPOSITORY / f"{span.split()[2].replace('.', '/')}.py").exists()
+    name = first.split("(")[0].removeprefix("fb.")
+    return name in known() or is_file(first) or is_member(span)
+
+
+@cache
+def known() -> frozenset[str]:
+    """Names of the code that a page may use."""
+    members = {name for base in (fb.FeatureMap, fb.Method, fb.Sampler) for name in dir(base)}
+    columns = {column.name for column in COLUMNS}
+    kernels = {kernel.name for kernel in KERNELS}
+    dtypes = {name for names in DTYPES.values() for name in names}
+    return frozenset({
+        *group().commands, *metrics.METRICS, *PACKAGED, *dtypes, *kernels, *columns, *members, *fb.__all__,
+    })  # fmt: skip
+
+
+def is_file(name: str) -> bool:
+    """A path, of the repository or below favorbench/, a file's name, a room, or a name that a file there defines."""
+    package = REPOSITORY / "favorbench"
+    if (REPOSITORY / name).exists() or (package / name).exists() or any(package.rglob(f"*/{name}")):
+        return True
+    defined = re.compile(rf"^(class )?{re.escape(name)}\b( =|:|\()", re.MULTILINE)
+    return name.strip("_")[:1].isupper() and any(
+        defined.search(path.read_text("utf-8")) for path in package.rglob("*.py")
+    )
+
+
+def is_member(spec: str) -> bool:
+    for get in (fb.get_map, fb.get_method, fb.get_sampler, get_baseline, get_input, fb.load_scenario):
+        try:
+            get(spec)
+        except FavorbenchError:
+            continue
+        return True
+    return False
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_commands_parse(name):
+    for words in pages.commands(REPOSITORY / name):
+        try:
+            parsed(words)
+        except Exception as error:  # Typer's, whose classes are its own affair
+            pytest.fail(f"favorbench {' '.join(words)}: {getattr(error, 'format_message', lambda: error)()}")
+
+
+def test_a_line_that_is_wrong_is_noticed():
+    for line in (
+        "sweep --map positive",
+        "swep",
+        "recommend --target 1",
+        "compare a b --fail-on slower",
+        "sweep --workers none",
+    ):
+        with pytest.raises(Exception):  # noqa: B017  Typer's own classes
+            parsed(line.split())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_members_of_commands_exist(name):
+    """Of --maps, --methods, --samplers and --baselines, but for a user's own."""
+    for words in pages.commands(REPOSITORY / name):
+        if words and words[0] in {"sweep", "recommend", "model"}:
+            given = {k: v for k, v in parsed(words).items() if k in {"maps", "methods", "samplers", "baselines"} and v}
+            for value in given.values():
+                ours = [spec for spec in split_list(str(value)) if not re.search(r"\b(mine|my_\w+):", spec)]
+                assert all(is_member(spec) for spec in ours if spec != "none"), f"{words}: {ours}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_between_backquotes_exist(name):
+    text = (REPOSITORY / name).read_text(encoding="utf-8")
+    assert [span for span in pages.code_spans(text) if not exists(span)] == []
+
+
+def test_a_name_that_is_not_there_is_noticed():
+    for span in ("--baseline", "positiv", "fb.swep", "tests/test_nothing.py", "clusters(loyd=3)", "quik"):
+        assert not exists(span)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_lead_somewhere(name):
+    page = REPOSITORY / name
+    for target in pages.links(page.read_text(encoding="utf-8")):
+        if target.startswith(("https://", "http://")):
+            continue
+        path, _, anchor = target.partition("#")
+        goal = (page.parent / path) if path else page
+        assert goal.exists() or "_generated" in path, target
+        assert not anchor or anchor in pages.anchors(goal.read_text(encoding="utf-8")), target
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_python_blocks_run(name, monkeypatch):
+    """In one folder, in their order; a block whose first line names its file can be imported by those after it."""
+    text = (REPOSITORY / name).read_text(encoding="utf-8")
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    names: dict[str, object] = {"__name__": "page"}
+    for block in pages.blocks(text, "python"):
+        if "import torch" in block.text or "fb.swapped" in block.text or "fb.capture" in block.text:
+            compile(block.text, name, "exec")
+            continue  # the tests of models run these
+        if (match := re.match(r"# (\w+)\.py\n", block.text)) is not None:
+            Path(f"{match[1]}.py").write_text(block.text, encoding="utf-8")
+            sys.modules.pop(match[1], None)
+        exec(compile(block.text, name, "exec"), names)

@@ -1,0 +1,121 @@
+"""Every number of README.md and docs/findings.md is that of the committed data (tests/claims.py).
+
+A number that no claim accounts for fails, and so does a claim whose sentence is gone.
+"""
+
+import re
+
+import pytest
+
+from favorbench.formats import format_value
+from tests import claims, pages
+from tests.claims import Claim
+from tests.command_line import run
+from tests.conftest import REPOSITORY
+from tests.test_pages import parsed
+
+README, FINDINGS = ((REPOSITORY / name).read_text(encoding="utf-8") for name in ("README.md", "docs/findings.md"))
+
+READ = {
+    "README.md": (README, claims.README, claims.table_rows),
+    "docs/findings.md": (FINDINGS, claims.FINDINGS, claims.length_rows),
+}
+
+
+def pattern(claim: Claim) -> str:
+    number = f"({pages.NUMBER}|{'|'.join(pages.WORDS)})"
+    return re.escape(claim.words).replace(r"\{\}", number).replace(r"\ ", r"\s+")
+
+
+def faults(text: str, made: list[Claim], rows: list[str]) -> list[str]:
+    """What a page says that the data do not, or that nothing here accounts for."""
+    words, found = pages.prose(text), []
+    accounted: list[tuple[int, int]] = []
+    for claim in made:
+        matches = list(re.finditer(pattern(claim), words))
+        expected = claim.numbers()
+        if len(matches) != 1:
+            found.append(f"{len(matches)} times on the page: {claim.words}")
+        for match in matches:
+            accounted += [match.span(group + 1) for group in range(len(match.groups()))]
+            if list(match.groups()) != expected:
+                found.append(f"{claim.words!r}: {match.groups()} on the page, {expected} by {claim.command}")
+    for row in rows:
+        if row not in text.splitlines():
+            found.append(f"not a line of the page: {row}")
+            continue
+        start = words.index(" ".join(row.split()))
+        accounted.append((start, start + len(row)))
+    for spared in (r"`[^`]*`", r"\]\([^)]*\)", *claims.SETTINGS):
+        accounted += [match.span() for match in re.finditer(spared, words)]
+    for match in re.finditer(rf"(?<![\w.]){pages.NUMBER}", words):
+        if not any(start <= match.start() and match.end() <= end for start, end in accounted):
+            around = words[max(match.start() - 40, 0) : match.end() + 20]
+            found.append(f"no row of this file accounts for {match[0]!r} in {around!r}")
+    return found
+
+
+@pytest.mark.parametrize("name", READ)
+def test_every_number_is_that_of_the_data(name):
+    text, made, rows = READ[name]
+    assert faults(text, made, rows()) == []
+
+
+@pytest.mark.parametrize(("name", "claim"), [(name, claim) for name in READ for claim in READ[name][1]])
+def test_a_changed_number_is_noticed(name, claim):
+    """The control: each number of each sentence, made another."""
+    text = READ[name][0]
+    match = re.search(pattern(claim), text)
+    assert match is not None
+    for group in range(1, len(match.groups()) + 1):
+        start, end = match.span(group)
+        old = match[group]
+        new = "three" if old in pages.WORDS else re.sub(r"\d(?=\D*$)", lambda m: str((int(m[0]) + 1) % 10), old)
+        assert any(claim.words in fault for fault in faults(text[:start] + new + text[end:], [claim], []))
+
+
+@pytest.mark.parametrize("name", READ)
+def test_changed_tables_and_new_numbers_are_noticed(name):
+    text, made, rows = READ[name]
+    row = rows()[0]
+    assert any(row in fault for fault in faults(text.replace(row, row.replace("1", "2", 1)), made, rows()))
+    assert any("'7'" in fault for fault in faults(text + "\nIt is 7 times as good.\n", made, rows()))
+
+
+def has_block(text: str, expected: str) -> bool:
+    return expected.split() in [block.text.split() for block in pages.blocks(text, "text")]
+
+
+def test_the_table_of_the_first_command():
+    assert has_block(README, claims.quick_block())
+    assert not has_block(README.replace("7.4e-3*", "7.3e-3*", 1), claims.quick_block())
+
+
+@pytest.mark.parametrize("claim", [*claims.README, *claims.FINDINGS], ids=lambda claim: claim.words)
+def test_the_commands_that_print_them_parse(claim):
+    parsed(claim.command.split()[1:])
+
+
+def test_the_winner_is_the_winner():
+    """Of all estimators that may look at fewer than all pairs, those built on multipole have the least median."""
+    frame = claims.over_heads("minilm-72").query("num_projections == 240 and map not in ('best-rank', 'top-keys')")
+    best = frame.sort_values("ratio_median")["map"].tolist()
+    built = [name for name in best if "multipole" in name]
+    assert len(built) == 3 and best[:3] == built
+
+
+def test_two_digits():
+    values = {0.0029977: "0.0030", 1.03: "1.0", 36.4: "36", 21393.5: "2.1e4", 7.54e-6: "7.5e-6", 0: "0", 0.97: "0.97"}
+    assert {value: claims.two(value) for value in values} == values
+    assert format_value(7.54e-6, "mse") == claims.two(7.54e-6)
+
+
+@pytest.mark.slow
+def test_what_recommend_prints_of_the_shipped_heads():
+    """README's table and sentence, to the last digit: the draws are the same everywhere."""
+    (block,) = (block for block in pages.blocks(README, "text") if "certified" in block.text)
+    code, printed, _ = run("recommend", "minilm", "-q")
+    assert code == 0
+    lines = [" ".join(line.split()) for line in printed.splitlines()]
+    for line in filter(None, block.text.splitlines()):
+        assert " ".join(line.split()) in lines
