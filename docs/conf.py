@@ -19,9 +19,11 @@ extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "favorbench"
+html_static_path, html_css_files = ["static"], ["wide.css"]
 html_show_sourcelink = False
 html_copy_source = False
 pygments_style = "tango"
+smartquotes = False  # it makes dashes of flags
 
 myst_heading_anchors = 3
 highlight_language = "none"

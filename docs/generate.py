@@ -12,7 +12,10 @@ import favorbench as fb
 from favorbench.baselines import BASELINES
 from favorbench.cli import app
 from favorbench.inputs import INPUTS
+from favorbench.maps import TRANSFORMS as MAP_TRANSFORMS
+from favorbench.methods import PREFIXES
 from favorbench.metrics import METRICS
+from favorbench.samplers import TRANSFORMS as SAMPLER_TRANSFORMS
 from favorbench.studies.kernel.targets import KERNELS
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
@@ -40,9 +43,9 @@ def write(folder: Path) -> None:
     _commands(folder / "commands")
     (folder / "api.rst").write_text(_api(), encoding="utf-8")
     for name, title, members in (
-        ("maps", "Feature maps", fb.MAPS),
-        ("methods", "Methods", fb.METHODS),
-        ("samplers", "Samplers", fb.SAMPLERS),
+        ("maps", "Feature maps", (*fb.MAPS, *MAP_TRANSFORMS)),
+        ("methods", "Methods", (*fb.METHODS, *PREFIXES)),
+        ("samplers", "Samplers", (*fb.SAMPLERS, *SAMPLER_TRANSFORMS)),
         ("baselines", "Baselines and bounds", BASELINES),
         ("inputs", "Inputs", INPUTS),
         ("kernels", "Kernels", KERNELS),
@@ -56,8 +59,8 @@ def write(folder: Path) -> None:
 
 
 def as_rst(text: str) -> str:
-    """A docstring, which is plain text, as reStructuredText: only double backquotes keep their meaning."""
-    parts = re.split(r"(``.+?``)", text)
+    """Plain text as reStructuredText: only backquotes keep their meaning."""
+    parts = re.split(r"(``.+?``)", re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``", text))
     return "".join(part if part.startswith("``") else re.sub(r"([\\*|_`]|^[+-](?= ))", r"\\\1", part) for part in parts)
 
 
@@ -67,24 +70,45 @@ def link_results(app, docname: str, source: list[str]) -> None:
 
 
 def plain_docstring(app, what, name, obj, options, lines: list[str]) -> None:
-    """For autodoc: paragraphs stay; what is indented, a drawing or a formula, is shown as it is."""
-    lines[:] = _paragraphs("\n".join(lines)).splitlines()
+    """For autodoc: what docstrings say of a parameter becomes an item of a list."""
+    try:
+        names = list(inspect.signature(obj).parameters)
+    except (TypeError, ValueError):
+        names = []
+    lines[:] = _paragraphs("\n".join(lines), names).splitlines()
 
 
-def _paragraphs(text: str) -> str:
+def _paragraphs(text: str, names: Iterable[str] = ()) -> str:
+    """Paragraphs of a docstring; what is indented, a drawing or an example, is shown as it is."""
     shown = []
     for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(text)):
         if re.match(r"    |>>> ", paragraph):
             body = paragraph if paragraph.startswith(" ") else re.sub("^", "    ", paragraph, flags=re.MULTILINE)
             shown.append(f"::\n\n{body}")
         elif re.match(r"\* ", paragraph):
-            items = re.split(r"^\* ", paragraph, flags=re.MULTILINE)[1:]
-            shown.append("\n".join("* " + as_rst(" ".join(item.split())) for item in items))
+            shown.append(_items(re.split(r"^\* ", paragraph, flags=re.MULTILINE)[1:]))
         elif re.search(r"\n {2,}", paragraph):  # lines set by hand
             shown.append("\n".join(f"| {as_rst(line)}" for line in paragraph.splitlines()))
         else:
-            shown.append(as_rst(paragraph))
+            shown.append(_parameters(paragraph, names))
     return "\n\n".join(shown)
+
+
+def _parameters(paragraph: str, names: Iterable[str]) -> str:
+    """A paragraph, with an item for each sentence that begins "name: ", and "Raises" after them."""
+    starts = "|".join([*(rf"{re.escape(name)}(?:, \w+)*: " for name in names), "Raises "])
+    parts = re.split(rf"(?:^|(?<=[.;)]))\s*(?=(?:{starts}))", " ".join(paragraph.split()))
+    named = [part for part in parts if re.match(starts, part) and not part.startswith("Raises ")]
+    if not named:
+        return as_rst(paragraph)
+    before = [part for part in parts[: parts.index(named[0])] if part]
+    after = [part for part in parts if part.startswith("Raises ")]
+    items = [re.sub(r"^([\w, ]+): ", r"``\1``: ", part) for part in named]
+    return "\n\n".join([*map(as_rst, before), _items(items), *map(as_rst, after)])
+
+
+def _items(items: Iterable[str]) -> str:
+    return "\n".join("* " + as_rst(" ".join(item.split())) for item in items)
 
 
 def _title(text: str, line: str = "=") -> str:
@@ -150,8 +174,9 @@ def _members(title: str, members: Iterable[type]) -> str:
         prefix = getattr(member, "prefix", None)
         text += _title(f"{prefix}:" if prefix else member.name, "-")
         text += _paragraphs(member.__doc__ or "") + "\n\n"
-        if reference := getattr(member, "reference", ""):
-            text += f"Source: {as_rst(str(reference))}\n\n"
+        reference = str(getattr(member, "reference", ""))
+        if reference.partition(",")[0] not in " ".join((member.__doc__ or "").split()):
+            text += f"Source: {as_rst(reference)}\n\n"
     return text
 
 
