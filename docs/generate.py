@@ -1,9 +1,10 @@
 """The reference: a page for each command, from its declaration; the Python API and the formulas, from docstrings."""
 
+import contextlib
 import inspect
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import typer
@@ -115,13 +116,31 @@ def _title(text: str, line: str = "=") -> str:
     return f"{text}\n{line * len(text)}\n\n"
 
 
+class _Sections(dict[str, list[tuple[str, str]]]):
+    """What a command writes its --help into: the headings, and the lists of names and words below them."""
+
+    width = 1000  # of a line: words are cut nowhere
+
+    @contextlib.contextmanager
+    def section(self, heading: str) -> Iterator[None]:
+        self.heading = heading
+        yield
+
+    def write_dl(self, records: Iterable[tuple[str, str]]) -> None:
+        self[self.heading] = list(records)
+
+
 def _commands(folder: Path) -> None:
-    commands = typer.main.get_group(app).commands
-    listed = "\n".join(f"   {name}" for name in commands)
-    (folder / "index.rst").write_text(
-        _title("Commands") + f".. toctree::\n   :maxdepth: 1\n\n{listed}\n", encoding="utf-8"
-    )
-    for name, command in commands.items():
+    group = typer.main.get_group(app)
+    headings = _Sections()
+    group.format_commands(group.make_context("favorbench", [], resilient_parsing=True), headings)
+    text = _title("Commands")
+    for heading, records in headings.items():
+        text += _title(heading, "-")
+        text += "".join(f"* :doc:`favorbench {name} <{name}>`: {as_rst(words)}\n" for name, words in records) + "\n"
+    text += ".. toctree::\n   :hidden:\n\n" + "".join(f"   {name}\n" for name in group.commands)
+    (folder / "index.rst").write_text(text, encoding="utf-8")
+    for name, command in group.commands.items():
         (folder / f"{name}.rst").write_text(_command(name, command), encoding="utf-8")
 
 
@@ -130,16 +149,13 @@ def _command(name: str, command) -> str:
     text = _title(f"favorbench {name}") + _paragraphs(command.help or "") + "\n\n"
     text += "::\n\n    " + " ".join(command.get_usage(context).removeprefix("Usage: ").split()) + "\n\n"
     text += f".. program:: favorbench {name}\n\n"
-    panels: dict[str, list[str]] = {}
-    for parameter in command.get_params(context):
-        record = parameter.get_help_record(context)
-        if record is None or getattr(parameter, "hidden", False):
-            continue
-        kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
-        heading = getattr(parameter, "rich_help_panel", None) or kind
-        panels.setdefault(heading, []).append(f".. option:: {record[0]}\n\n   {as_rst(' '.join(record[1].split()))}\n")
-    for heading, items in panels.items():
-        text += _title(heading, "-") + "\n".join(items) + "\n"
+    headings = _Sections()
+    command.format_options(context, headings)
+    for heading, records in headings.items():
+        text += _title(heading, "-")
+        text += "".join(
+            f".. option:: {option}\n\n   {as_rst(' '.join(words.split()))}\n\n" for option, words in records
+        )
     return text
 
 
