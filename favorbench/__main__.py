@@ -1,13 +1,17 @@
 """python -m favorbench, and the console script. Nothing heavy is imported before an interruption is handled."""
 
+import contextlib
 import os
 import signal
 import sys
 
+WORDS = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "hung up"}
+
 
 def main() -> None:
     """Run the command line; what goes wrong while it is still being loaded is one line too."""
-    before = [(number, signal.signal(number, _gone)) for number in (signal.SIGINT, signal.SIGTERM) if _ends(number)]
+    ends = [getattr(signal, name) for name in WORDS if hasattr(signal, name)]  # Windows knows no SIGHUP
+    before = [(number, signal.signal(number, _gone)) for number in ends if _ends(number)]
     try:
         from favorbench.cli import main as run
     except (ImportError, MemoryError, OSError) as error:
@@ -28,12 +32,12 @@ def _ends(number: int) -> bool:
 
 def _gone(number: int, frame: object) -> None:
     """Nothing is there to be saved; and an exception could be swallowed by whatever is being imported."""
-    _say("interrupted" if number == signal.SIGINT else "terminated")
+    _say(WORDS[signal.Signals(number).name])
     os._exit(128 + number)
 
 
 def _say(text: str) -> None:
-    if sys.stderr is not None:
+    with contextlib.suppress(OSError, AttributeError):  # nobody is there to read it: a terminal that was closed
         sys.stderr.write(f"favorbench: {text}\n")
         sys.stderr.flush()
 

@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import queue
+import random
 import signal
 import subprocess
 import sys
@@ -18,7 +19,8 @@ import pytest
 
 from favorbench.cli.endings import interruptions
 from favorbench.console import progress, terminal
-from favorbench.engine.interrupts import Deferred
+from favorbench.engine.interrupts import ENDS, Deferred
+from favorbench.engine.store import read_manifest
 
 COMMAND = [sys.executable, "-m", "favorbench"]
 LONG = ["sweep", "-R", "512", "-L", "512", "--trials", "2000", "--baselines", "uniform", "--out", "run"]
@@ -45,12 +47,12 @@ def when_asked_for(module: str, what: str, *arguments: str) -> subprocess.Comple
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
 @pytest.mark.parametrize("module", ["typer", "favorbench.cli.sweep", "pydantic", "pandas"])
 def test_an_interruption_while_libraries_are_loaded_is_one_line(module, name, code):
     """typer: the command line itself is still being loaded; pydantic, pandas: a command is."""
     done = when_asked_for(module, f"os.kill(os.getpid(), signal.{name})", *LONG, "-q")
-    word = {"SIGINT": "interrupted", "SIGTERM": "terminated"}[name]
+    word = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "hung up"}[name]
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.removeprefix("favorbench: ").startswith(word)
     assert done.stderr.count("\n") == 1
@@ -136,6 +138,47 @@ def test_sigterm_saves_what_is_computed(workers, whole_group):
     assert "terminated: " in err and "of 2000 draws are saved in run; the same command again resumes" in err
     assert err.count("\n") == 1
     assert int(err.split("terminated: ")[1].split()[0]) == pd.read_parquet("run/trials")["draw"].nunique() > 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="terminals of POSIX")
+def test_a_terminal_that_is_closed_ends_a_sweep_in_good_order():
+    """Its processes get SIGHUP, and what they still say fails: it is saved all the same, and nobody is left."""
+    import pty
+
+    process, terminal = pty.fork()
+    if process == 0:
+        os.execv(sys.executable, [*COMMAND, *LONG, "--workers", "2"])
+    deadline = time.monotonic() + 60
+    while not list(Path().glob("run/trials/part-*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.close(terminal)
+    _, status = os.waitpid(process, 0)
+    assert os.waitstatus_to_exitcode(status) == 129
+    manifest = read_manifest(Path("run"))
+    assert manifest["draws_done"] == pd.read_parquet("run/trials")["draw"].nunique() > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_any_moment_is_a_good_one_to_be_ended(name, workers):
+    """25 random moments of one sweep, to the process and to its group: one line, the code, and no draw lost."""
+    rng, saved, number = random.Random(f"{name} {workers}"), 0, getattr(signal, name)
+    for _ in range(25):
+        process = subprocess.Popen(
+            [*COMMAND, *LONG, "--workers", workers],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        time.sleep(0.2 + 4 * rng.random())  # the interpreter itself has 0.2 s to start
+        rng.choice([os.kill, os.killpg])(process.pid, number)
+        out, err = process.communicate(timeout=60)
+        said = [line for line in err.splitlines() if "if none of them is saved" not in line]
+        assert (process.returncode, out, len(said)) == (128 + number, "", 1), err
+        there = pd.read_parquet("run/trials")["draw"].nunique() if list(Path("run/trials").glob("part-*")) else 0
+        assert there >= saved
+        saved = there
+    assert saved
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.005, 0.02, 0.08, 0.3])
@@ -296,7 +339,7 @@ def test_a_sweep_under_nohup_says_how_far_it_is():
     assert lines and all(line.startswith("sweep quick: ") and " of 120 draws" in line for line in lines)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", ENDS)
 def test_an_interruption_waits_until_no_lock_can_be_held(number):
     """At any other moment it may leave a lock of an executor taken: the end of the program then waits for ever."""
 

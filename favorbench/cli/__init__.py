@@ -1,7 +1,7 @@
 """The command line: a printer over the library. Results go to stdout, messages and progress to stderr.
 
-Exit codes: 0 ok, 1 a check failed, 2 usage or bad input, 130 interrupted (Ctrl-C), 143 terminated (SIGTERM). Heavy
-imports happen inside the commands.
+Exit codes: 0 ok, 1 a check failed, 2 usage or bad input, 129 hung up (SIGHUP: its terminal was closed), 130 interrupted
+(Ctrl-C), 143 terminated (SIGTERM). Heavy imports happen inside the commands.
 """
 
 import itertools

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any, NoReturn
 
+from favorbench.engine.interrupts import ENDS
 from favorbench.formats import printable
 
 # What the loader of libraries, and Python, say when there is no memory left.
@@ -21,14 +22,25 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM: the end of a job that a scheduler or a shutdown wants gone. Ends a command as Ctrl-C does."""
 
 
+class HungUp(KeyboardInterrupt):
+    """SIGHUP: the terminal was closed, or the connection to it lost. Ends a command as Ctrl-C does."""
+
+
 def ending(error: BaseException) -> tuple[str, int]:
     """The word and the exit code for an interruption: 128 and the number of its signal."""
+    if isinstance(error, HungUp):
+        return "hung up", 129
     return ("terminated", 143) if isinstance(error, Terminated) else ("interrupted", 130)
+
+
+def _raised_for(number: int) -> KeyboardInterrupt:
+    return {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}.get(number, HungUp)()
 
 
 @contextlib.contextmanager
 def interruptions(received: list[KeyboardInterrupt], caller: CodeType) -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt inside, and SIGTERM Terminated: workers end, and what is computed is saved.
+    """Ctrl-C raises KeyboardInterrupt inside, SIGTERM Terminated and SIGHUP HungUp: workers end, and what is computed is
+    saved.
 
     Not while ``caller`` is importing a module: the import machinery swallows an exception, or leaves half a module. The
     signal is then sent again a little later, and so it is until the end: a callback may swallow what is raised in it.
@@ -51,7 +63,7 @@ def interruptions(received: list[KeyboardInterrupt], caller: CodeType) -> Iterat
         if received and sys.exception() is not None:
             return  # this is the orderly end, and libraries abort where it is broken off
         if not received:
-            received.append(KeyboardInterrupt() if number == signal.SIGINT else Terminated())
+            received.append(_raised_for(number))
         raise received[-1]
 
     def swallowed(unraisable: Any) -> None:
@@ -63,7 +75,7 @@ def interruptions(received: list[KeyboardInterrupt], caller: CodeType) -> Iterat
         return
     told, sys.unraisablehook = sys.unraisablehook, swallowed
     usual = (signal.SIG_DFL, signal.default_int_handler)  # a background shell has them ignored: so it stays
-    numbers = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) in usual]
+    numbers = [number for number in ENDS if signal.getsignal(number) in usual]
     before = [(number, signal.signal(number, interrupt)) for number in numbers]
     try:
         yield

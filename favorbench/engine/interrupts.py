@@ -9,9 +9,12 @@ from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 
+#: What ends a command in good order: Ctrl-C, the end of a job, and of its terminal (Windows knows no SIGHUP).
+ENDS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
 
 class Deferred:
-    """Ctrl-C and SIGTERM are held back inside, and raised where something is waited for.
+    """Ctrl-C, SIGTERM and SIGHUP are held back inside, and raised where something is waited for.
 
     Elsewhere an exception may fall between the taking of a lock of an executor and the line that remembers it: the lock
     is then taken for ever, and so the end of the program waits for ever. Use as a context manager; only the main thread
@@ -25,7 +28,7 @@ class Deferred:
 
     def __enter__(self) -> "Deferred":
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in ENDS:
                 handler = signal.getsignal(number)
                 if callable(handler):  # neither ignored nor the end of the process
                     self._before[number] = handler
