@@ -55,6 +55,26 @@ def write_whole(path: Path, data: bytes) -> None:
         file.write(data)
 
 
+def write_durable(path: Path, data: bytes) -> None:
+    """Write a file whole, and onto the disk: other files may be removed after it. Raises StoreError."""
+    with written_whole(path) as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    if os.name == "posix":  # elsewhere directories are not opened
+        with clear_errors(path), _directory(path.parent) as folder:
+            os.fsync(folder)
+
+
+@contextlib.contextmanager
+def _directory(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 @contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[io.BufferedWriter]:
     """A file to be written in pieces, which is there when all of them are, or not at all. Raises StoreError."""

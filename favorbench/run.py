@@ -11,8 +11,10 @@ from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from favorbench.engine.batches import Batch, batches
-from favorbench.engine.columns import Row
+from favorbench.engine.columns import Row, failed_of
 from favorbench.engine.cost import check_fits
 from favorbench.engine.interrupts import Deferred
 from favorbench.engine.plan import plan
@@ -20,7 +22,7 @@ from favorbench.engine.scenario import Scenario, as_scenario
 from favorbench.engine.study import Study, default_directory
 from favorbench.engine.trial import run_draws
 from favorbench.engine.worker import packed, run_batch, settle
-from favorbench.errors import ScenarioError, WorkerError
+from favorbench.errors import EstimatorError, ScenarioError, WorkerError
 from favorbench.numerics.machine import one_core
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ def sweep(
     workers: int | Executor = 1,
     progress: Progress | None = None,
     batch: int | None = None,
+    retry_failed: bool = False,
     **keys: Any,
 ) -> "Results":
     """Measure everything a scenario asks for, and return the results; what is in ``out`` already is not done again.
@@ -52,8 +55,10 @@ def sweep(
     out: the run directory, by default results/<name>. workers: processes, or an executor whose workers can import
     favorbench. The rows are the same bits for any number of workers.
     batch: draws computed together by the torch backend, by default one on a CPU and as many as fill a GPU.
-    Raises ScenarioError, also for what will not fit into memory, InputError, StoreError; WorkerError if a worker
-    process dies twice over the same draws. All finished draws are saved first.
+    retry_failed: compute the draws anew in which an estimator failed; without it they count as done.
+    Raises ScenarioError, also for what will not fit into memory, InputError, StoreError; EstimatorError for a member
+    that fails on the first draw; WorkerError if a worker process dies twice over the same draws. All finished draws
+    are saved first.
     """
     from favorbench.engine.store import Store  # brings pandas: not for the workers of a script that imports this module
 
@@ -65,13 +70,17 @@ def sweep(
     check_fits(draws, workers if isinstance(workers, int) else 1)
     path = Path(out) if out is not None else default_directory(study)
     with Store(path, draws) as store:
-        done = store.done()
-        missing = [index for index in range(len(draws)) if index not in done]
+        if retry_failed:
+            store.forget_failed()
+        missing = np.flatnonzero(~store.done()).tolist()
         count = len(draws) - len(missing)
         report = progress or (lambda done, total: None)
         report(count, len(draws))
         try:
             for rows in _rows(study, batches(draws, missing, batch), len(missing), workers):
+                if not count and (failed := failed_of(rows)):  # most likely for good, and nothing is lost yet
+                    name, how = next(iter(failed.items()))
+                    raise EstimatorError(f"{name} failed: {next(iter(how))}")
                 store.append(rows)
                 count += 1
                 report(count, len(draws))

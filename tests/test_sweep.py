@@ -225,7 +225,7 @@ import sys
 from favorbench.run import sweep
 from favorbench.engine.scenario import load_scenario
 import favorbench.engine.store
-favorbench.engine.store.FLUSH_SECONDS = 0.0
+favorbench.engine.writer.FLUSH_SECONDS = 0.0
 if __name__ == "__main__":
     flags = dict(maps="positive,trig", samplers="iid,orthogonal", num_projections="64,512", seq_len="512", trials=40)
     sweep(load_scenario(None, flags | {"baselines": "uniform"}), "run", workers=int(sys.argv[1]))
@@ -311,7 +311,7 @@ def test_a_foreign_directory_is_refused(tmp_path):
 
 def test_a_full_disk_loses_nothing(monkeypatch):
     """The third part does not fit: one clear error, the first two stay, and the sweep resumes."""
-    monkeypatch.setattr("favorbench.engine.store.FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr("favorbench.engine.writer.FLUSH_SECONDS", 0.0)
     written = []
     before = Path.open
 

@@ -39,8 +39,7 @@ def _raised_for(number: int) -> KeyboardInterrupt:
 
 @contextlib.contextmanager
 def interruptions(received: list[KeyboardInterrupt], caller: CodeType) -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt inside, SIGTERM Terminated and SIGHUP HungUp: workers end, and what is computed is
-    saved.
+    """Ctrl-C raises KeyboardInterrupt inside, SIGTERM Terminated, SIGHUP HungUp: workers end, and rows are saved.
 
     Not while ``caller`` is importing a module: the import machinery swallows an exception, or leaves half a module. The
     signal is then sent again a little later, and so it is until the end: a callback may swallow what is raised in it.

@@ -95,6 +95,9 @@ def sweep(
         ),
     ] = "auto",
     out: Annotated[Path | None, and_also(options.RUN_OUT, "[default: results/NAME]")] = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Compute the draws again in which an estimator failed.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and what it will cost; compute nothing.")
     ] = False,
@@ -126,7 +129,7 @@ def sweep(
         _say_if_long(study, workers)
     try:
         with console.progress(f"sweep {study.scenario.name}", quiet, "draws") as report:
-            results = run_sweep(study, path, workers, report, together)
+            results = run_sweep(study, path, workers, report, together, retry_failed)
     except KeyboardInterrupt as error:
         interrupted(path, error)
     if not quiet:
@@ -168,9 +171,13 @@ def _say_of_inputs(study: "Study") -> None:
 
 
 def _say_what_failed(results: "Results") -> None:
-    """The estimators of which an answer was no number: it counts as an infinite error."""
+    """The estimators that failed on a draw, and those of which an answer was no number."""
     import numpy as np
 
+    from favorbench.results.report import failure_sentences
+
+    for sentence in failure_sentences(results):
+        say(sentence)
     failed = results.trials[~np.isfinite(results.trials["mse"])]
     for name, rows in failed.groupby("map", sort=False):
         of = (results.trials["map"] == name).sum()

@@ -1,6 +1,6 @@
 """The columns of a row, each said once: what it holds, what it is for, where it comes from, what it says in words."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from favorbench.metrics import METRICS
@@ -70,6 +70,20 @@ COLUMNS: tuple[Column, ...] = (
     Column("multiplications", float, "estimator", optional=True),
     *(Column(name, float, "metric") for name in METRICS),
 )  # fmt: skip
+
+
+#: In the place of metrics, in what a draw gives where an estimator failed on it: how. It is kept beside the rows.
+FAILURE = "failure"
+
+
+def failed_of(rows: Iterable[Row]) -> dict[str, dict[str, list[int]]]:
+    """What failed among the rows of draws: by estimator and message, the draws."""
+    found: dict[str, dict[str, list[int]]] = {}
+    for row in rows:
+        if FAILURE in row:
+            name = row["map"] if row["sampler"] is None else f"{row['map']} under {row['sampler']}"
+            found.setdefault(name, {}).setdefault(row[FAILURE], []).append(row["draw"])
+    return found
 
 
 def _names(*roles: str) -> tuple[str, ...]:

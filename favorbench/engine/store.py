@@ -1,7 +1,7 @@
 """The run directory: a manifest, trials as a Parquet dataset, and what is made from them.
 
     results/<name>/manifest.json    what was asked, with what, when, complete or not
-    results/<name>/trials/          part files, each written whole and renamed into place
+    results/<name>/trials/          part files, each written whole and renamed into place, merged as they become many
     results/<name>/summary.csv .md  the tables; summary-heads.csv where there are several heads
     results/<name>/seconds.json     of some machine, where it was timed (results/seconds.py)
     results/<name>/figures/
@@ -16,22 +16,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pydantic import ValidationError
 
-from favorbench.engine.columns import COLUMNS, ESTIMATOR, Row
+from favorbench.engine.columns import COLUMNS, ESTIMATOR, FAILURE, Row, failed_of
 from favorbench.engine.lock import DirectoryLock
-from favorbench.engine.parts import parts_in, read_part, set_aside, write_part
+from favorbench.engine.parts import Failed, parts_in, read_parts, together
 from favorbench.engine.plan import Plan
 from favorbench.engine.provenance import VERSION, provenance
 from favorbench.engine.scenario import NAMES_ONLY, Scenario
+from favorbench.engine.writer import Writer
 from favorbench.errors import StoreError
 from favorbench.files import clear_errors, write_text
 
 FORMAT = 5  # of the manifest and of the parts
-
-FLUSH_SECONDS = 1.0  # what a kill may cost
 
 _TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
 SCHEMA = pa.schema([pa.field(c.name, _TYPES[c.kind], nullable=c.optional) for c in COLUMNS])
@@ -42,9 +42,7 @@ class Store:
 
     def __init__(self, path: Path, plan: Plan) -> None:
         self.path, self.plan, self.scenario = path, plan, plan.study.scenario
-        self.set_aside: list[str] = []
-        self._rows: list[Row] = []
-        self._flushed = time.monotonic()
+        self._writer = Writer(path / "trials", SCHEMA)
         self._lock = DirectoryLock(path)
         self._manifest: dict[str, Any] = {}
 
@@ -70,31 +68,39 @@ class Store:
         finally:
             self._lock.release()
 
-    def done(self) -> set[int]:
-        """The draws that are already there. A damaged part is set aside, and its draws are missing again."""
-        found: set[int] = set()
+    @property
+    def set_aside(self) -> list[str]:
+        """Names of parts that were damaged."""
+        return self._writer.set_aside
+
+    def done(self) -> np.ndarray:
+        """Whether each draw of the plan is there. A damaged part is set aside, and its draws are missing again."""
+        found = np.zeros(len(self.plan), bool)
         with clear_errors(self.path):
-            for part in _parts(self.path):
-                table = read_part(part, SCHEMA)
-                if table is None:
-                    set_aside(part)
-                    self.set_aside.append(part.name)
-                else:
-                    found |= set(table["draw"].to_pylist())
+            for part in self._writer.parts(["draw"]):
+                draws = part.table["draw"].to_numpy()
+                found[draws[(draws >= 0) & (draws < len(found))]] = True
         return found
 
+    def failed(self) -> Failed:
+        """What failed in the draws that are there."""
+        with clear_errors(self.path):
+            return together(part.about.failed for part in self._writer.parts([]))
+
+    def forget_failed(self) -> None:
+        """Take out the draws in which something failed, so that they are missing."""
+        draws = draws_of(self.failed())
+        if draws:
+            with clear_errors(self.path):
+                self._writer.drop("draw", draws)
+
     def append(self, rows: Sequence[Row]) -> None:
-        """Take the rows of one finished draw; written at most FLUSH_SECONDS later."""
-        self._rows.extend(rows)
-        if time.monotonic() - self._flushed > FLUSH_SECONDS:
-            self.flush()
+        """Take the rows of finished draws, and of what failed in them; written a second later at most."""
+        self._writer.append([row for row in rows if FAILURE not in row], failed_of(rows))
 
     def flush(self) -> None:
         """Write what is waiting as one part, whole or not at all. Raises StoreError, e.g. for a full disk."""
-        if self._rows:
-            write_part(self.path / "trials", self._rows, SCHEMA)
-            self._rows = []
-        self._flushed = time.monotonic()
+        self._writer.flush()
 
     @property
     def complete(self) -> bool:
@@ -106,7 +112,9 @@ class Store:
 
         Counted from the parts: an interrupt may fall between any two lines of the writer.
         """
-        done = len(self.done())
+        with clear_errors(self.path):
+            self._writer.merge_all()
+        done = int(self.done().sum())
         self._manifest |= {"end": _now(), "draws_done": done, "complete": done == len(self.plan)}
         write_text(self.path / "manifest.json", json.dumps(self._manifest, indent=2) + "\n")
         return done
@@ -194,27 +202,35 @@ def read_scenario(path: Path) -> Scenario:
         raise StoreError(f"{path / 'manifest.json'} was changed by hand: its scenario has a wrong {key!r}") from None
 
 
+def draws_of(failed: Failed) -> set[int]:
+    """The draws in which something failed."""
+    return {draw for messages in failed.values() for draws in messages.values() for draw in draws}
+
+
 def read_trials(path: Path) -> pd.DataFrame:
     """All rows of a run, in the order of the plan, whatever order they were computed in.
 
     Columns of whole numbers that may be missing are Int64. Raises StoreError for damaged parts, and for rows that no
     sweep wrote.
     """
-    manifest, tables = read_manifest(path), []
+    return read_run(path)[0]
+
+
+def read_run(path: Path) -> tuple[pd.DataFrame, Failed]:
+    """All rows of a run as ``read_trials`` has them, and what failed beside them."""
+    manifest = read_manifest(path)
     with clear_errors(path):
-        for part in _parts(path):
-            table = read_part(part, SCHEMA)
-            if table is None:
-                raise StoreError(
-                    f"{part} is damaged; run the same sweep again: it sets the part aside and recomputes it"
-                )
-            tables.append(table)
-    if not tables:
+        parts, damaged = read_parts(path / "trials", SCHEMA)
+    if damaged:
+        raise StoreError(f"{damaged[0]} is damaged; run the same sweep again: it sets the part aside and recomputes it")
+    if not parts:
         raise StoreError(f"{path} has no finished draws yet; run favorbench sweep again to resume it")
-    rows = pa.concat_tables(tables).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+    table = pa.concat_tables([part.table for part in parts])
+    rows = table.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
     rows = rows.astype({c.name: "int64" for c in COLUMNS if c.kind is int and not c.optional})
     _check_rows(path, rows, manifest)
-    return rows.sort_values("draw", kind="stable", ignore_index=True)
+    rows = rows.sort_values("draw", kind="stable", ignore_index=True)
+    return rows, together(part.about.failed for part in parts)
 
 
 def _check_rows(path: Path, rows: pd.DataFrame, manifest: dict[str, Any]) -> None:

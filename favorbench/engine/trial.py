@@ -1,7 +1,8 @@
 """Draws: their inputs, exact answers, and every sampler, map and R measured on them. The whole pipeline."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -10,10 +11,11 @@ from favorbench.attention.estimator import Estimate, Estimator
 from favorbench.attention.exact import exact_attention
 from favorbench.attention.linear import attention_estimates
 from favorbench.engine.calibration import calibrated
-from favorbench.engine.columns import Row, of_draw
+from favorbench.engine.columns import FAILURE, Row, of_draw
 from favorbench.engine.plan import Draw
 from favorbench.engine.sizes import Sized, own_sizes, work_of_map
 from favorbench.engine.study import Group, Study
+from favorbench.errors import EstimatorError
 from favorbench.methods import Answer, Method, Question
 from favorbench.metrics import ErrorSums, add, error_sums, metrics_of
 from favorbench.numerics.arrays import Array, beside, columns_first, on_host
@@ -37,13 +39,15 @@ class Problem(NamedTuple):
     positions: np.ndarray | None
 
 
-Measured = tuple[Row, ErrorSums]  # labels of an estimator, and sums of its error on one draw
+#: Labels of an estimator, and sums of its error on one draw; None where it failed, and the labels say how.
+Measured = tuple[Row, ErrorSums | None]
 
 
 def run_draws(study: Study, draws: Sequence[Draw]) -> list[list[Row]]:
     """All rows of each draw: baselines first, then methods, then samplers x maps x R. Depends on its arguments alone.
 
-    draws: of one shape; a single one for the NumPy backend.
+    draws: of one shape; a single one for the NumPy backend. An estimator that fails, in a way that is its own, has a
+    row that says so and no metrics; the others have theirs.
     """
     scenario, found = study.scenario, []
     with np.errstate(all="ignore"):  # an estimator that overflows is a measurement
@@ -54,23 +58,35 @@ def run_draws(study: Study, draws: Sequence[Draw]) -> list[list[Row]]:
         exact = study.once(draws[0], ("exact",), lambda: exact_attention(query, key, value, scenario.causal, where))
         answers = study.backend.host(exact) if study.backend.batched else [exact]
         found = [_baselines(study, *each) for each in zip(draws, hosts, answers, strict=True)]
-        uniform = [next(sums for names, sums in each if names["map"] == "uniform") for each in found]
-        for method in study.methods:
-            with failures_named(label(method)), study.backend.precision(draws[0].dtype):
-                for each, measured in zip(found, _method(study, method, draws, problem, exact), strict=True):
-                    each += measured
-        for group in study.groups(draws[0].sizes, draws[0].head):
-            with failures_named(_who(group)), study.backend.precision(draws[0].dtype):
-                omega, estimators = _sample(study, draws, group)
-                measured = _measure(problem, exact, omega, estimators, draws[0].dtype, study)
-            for (_, sized), estimator, sums in zip(group.maps, estimators, measured, strict=True):
-                for i, each in enumerate(found):
-                    own = sums.each(lambda a, i=i: a[..., i]) if study.backend.batched else sums
-                    each += _of_map(study, draws[0], group, sized, estimator, own)
+        uniform = [next(sums for names, sums in each if sums and names["map"] == "uniform") for each in found]
+        with study.backend.precision(draws[0].dtype):
+            for method in study.methods:
+                _add(found, _method(study, method, draws, problem, exact))
+            for group in study.groups(draws[0].sizes, draws[0].head):
+                _add(found, _group(study, group, draws, problem, exact))
+    if len(draws) > 1 and any(sums is None for each in found for _, sums in each):
+        return [rows for draw in draws for rows in run_draws(study, [draw])]  # it may have failed on one of them only
     return [
-        [of_draw(scenario, draw) | names | _plain(metrics_of(sums, trivial)) for names, sums in each]
+        [of_draw(scenario, draw) | names | (_plain(metrics_of(sums, trivial)) if sums else {}) for names, sums in each]
         for draw, each, trivial in zip(draws, found, uniform, strict=True)
     ]
+
+
+def _add(found: list[list[Measured]], measured: Iterable[list[Measured]]) -> None:
+    for each, more in zip(found, measured, strict=True):
+        each += more
+
+
+def _or_failed(
+    kind: str, name: str, under: str | None, draws: Sequence[Draw], compute: Callable[[], list[list[Measured]]]
+) -> list[list[Measured]]:
+    """What an estimator gives for each draw; where it fails in a way of its own, the labels that say how."""
+    try:
+        with failures_named(name):
+            return compute()
+    except EstimatorError as error:
+        how = str(error).removeprefix(f"{name} failed: ")
+        return [[({"kind": kind, "map": name, "sampler": under, FAILURE: how}, None)] for _ in draws]
 
 
 def _inputs(study: Study, draw: Draw) -> Problem:
@@ -105,15 +121,25 @@ def _baselines(study: Study, draw: Draw, inputs: Problem, exact: np.ndarray) -> 
     """What the baselines of one draw answer, on the host and in float64."""
     found, whole = [], len(inputs.query) == draw.head.query_len
     question = _question(study, inputs)
+
+    def answer(baseline: Method) -> list[list[Measured]]:
+        return [_of_method(study, "baseline", baseline, draw, _sums(study, baseline, [draw], question, exact))]
+
     for baseline in study.baselines:
         if whole or not baseline.needs_all_rows:
-            with failures_named(label(baseline)):
-                sums = _sums(study, baseline, [draw], question, exact)
-            found += _of_method(study, "baseline", baseline, draw, sums)
+            found += _or_failed("baseline", label(baseline), None, [draw], partial(answer, baseline))[0]
     return found
 
 
 def _method(
+    study: Study, method: Method, draws: Sequence[Draw], problem: Problem, exact: Array
+) -> list[list[Measured]]:
+    """What a method answers, for each draw, or how it failed."""
+    name, compute = label(method), partial(_answered, study, method, draws, problem, exact)
+    return _or_failed("method", name, None, draws, compute)
+
+
+def _answered(
     study: Study, method: Method, draws: Sequence[Draw], problem: Problem, exact: Array
 ) -> list[list[Measured]]:
     """What a method answers, for each draw, in arrays such as it takes."""
@@ -198,6 +224,30 @@ def _of_method(
     return found
 
 
+def _group(
+    study: Study, group: Group, draws: Sequence[Draw], problem: Problem, exact: Array
+) -> Iterator[list[Measured]]:
+    """What the maps of a group give, for each draw; where one of them fails, each is measured by itself."""
+    name, under = label(group.maps[0][0]), None if group.sampler is None else label(group.sampler)
+    found = _or_failed("map", name, under, draws, partial(_together, study, group, draws, problem, exact))
+    if len(group.maps) > 1 and any(sums is None for each in found for _, sums in each):
+        alone = [_group(study, group._replace(maps=(one,)), draws, problem, exact) for one in group.maps]
+        return (list(itertools.chain(*each)) for each in zip(*alone, strict=True))
+    return iter(found)
+
+
+def _together(
+    study: Study, group: Group, draws: Sequence[Draw], problem: Problem, exact: Array
+) -> list[list[Measured]]:
+    omega, estimators = _sample(study, draws, group)
+    measured, found = _measure(problem, exact, omega, estimators, draws[0].dtype, study), [[] for _ in draws]
+    for (_, sized), estimator, sums in zip(group.maps, estimators, measured, strict=True):
+        for i, each in enumerate(found):
+            own = sums.each(lambda a, i=i: a[..., i]) if study.backend.batched else sums
+            each += _of_map(study, draws[0], group, sized, estimator, own)
+    return found
+
+
 def _sample(study: Study, draws: Sequence[Draw], group: Group) -> tuple[Array, list[Estimator]]:
     """omega of a group, (R, d) or (draws, R, d), zeros where no map looks at it; and its maps with what they draw."""
     seed, head_dim, width, backend = study.scenario.seed, draws[0].head.head_dim, group.width, study.backend
@@ -261,12 +311,6 @@ def _of_map(
 
 def _plain(metrics: Mapping[str, np.ndarray]) -> Row:
     return {name: float(value) for name, value in metrics.items()}
-
-
-def _who(group: Group) -> str:
-    """Whose failure it is, where a map or a sampler of the user's fails."""
-    names = ", ".join(label(feature_map) for feature_map, _ in group.maps)
-    return names + (f" under {label(group.sampler)}" if group.sampler else "")
 
 
 def _names(kind: str, name: str, sampler: str | None, num_projections: int | None, num_features: int) -> Row:

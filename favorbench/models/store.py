@@ -11,7 +11,6 @@ to what is there. One writer at a time.
 
 import json
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,14 @@ import pandas as pd
 import pyarrow as pa
 
 from favorbench.engine.lock import DirectoryLock
-from favorbench.engine.parts import parts_in, read_part, set_aside, write_part
+from favorbench.engine.parts import parts_in, read_parts
+from favorbench.engine.writer import Writer
 from favorbench.errors import StoreError
 from favorbench.files import clear_errors, write_text
 
 FORMAT = 1
 
 MANIFEST = "model.json"
-
-FLUSH_SECONDS = 1.0  # what a kill may cost, beside the measurement under way
 
 _METRICS = ("nonfinite", "embedding_loss", "kl", "delta_nll", "top1", "late_kl", "late_delta_nll")
 _LISTS = ("hidden_error", "embedding", "head_error", "head_after_projection")
@@ -55,10 +53,8 @@ class Store:
 
     def __init__(self, path: Path, asked: Mapping[str, Any], about: Mapping[str, Any], planned: set[Any]) -> None:
         self.path, self.planned = path, planned
-        self.set_aside: list[str] = []
         self._asked, self._about = asked, about
-        self._rows: list[Mapping[str, Any]] = []
-        self._flushed = time.monotonic()
+        self._writer = Writer(path / "trials", SCHEMA)
         self._lock = DirectoryLock(path)
 
     def __enter__(self) -> "Store":
@@ -75,7 +71,8 @@ class Store:
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         try:
-            self.flush()
+            self._writer.flush()
+            self._writer.merge_all()
             self._write(self.done())
         finally:
             self._lock.release()
@@ -106,27 +103,18 @@ class Store:
         """The keys of the rows that are there. A damaged part is set aside, and its rows are missing again."""
         found: set[tuple[Any, ...]] = set()
         with clear_errors(self.path):
-            for part in parts_in(self.path / "trials"):
-                table = read_part(part, SCHEMA)
-                if table is None:
-                    set_aside(part)
-                    self.set_aside.append(part.name)
-                else:
-                    found |= set(zip(*(table[name].to_pylist() for name in KEY), strict=True))
+            for part in self._writer.parts(KEY):
+                found |= set(zip(*(part.table[name].to_pylist() for name in KEY), strict=True))
         return found
 
-    def append(self, row: Mapping[str, Any]) -> None:
-        """Take one measurement; written at most FLUSH_SECONDS later, or with the next one."""
-        self._rows.append(row)
-        if time.monotonic() - self._flushed > FLUSH_SECONDS:
-            self.flush()
+    @property
+    def set_aside(self) -> list[str]:
+        """Names of parts that were damaged."""
+        return self._writer.set_aside
 
-    def flush(self) -> None:
-        """Write what is waiting. Raises StoreError."""
-        if self._rows:
-            write_part(self.path / "trials", self._rows, SCHEMA)
-            self._rows = []
-        self._flushed = time.monotonic()
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Take one measurement; written a second later at most, or with the next one."""
+        self._writer.append([row])
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -151,16 +139,13 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 def read_rows(path: Path) -> pd.DataFrame:
     """All measurements of a study, in the order of their keys. Raises StoreError."""
-    tables = []
     with clear_errors(path):
-        for part in parts_in(path / "trials"):
-            table = read_part(part, SCHEMA)
-            if table is None:
-                raise StoreError(f"{part} is damaged; run the same command again: it computes anew what was in it")
-            tables.append(table)
-    if not tables:
+        parts, damaged = read_parts(path / "trials", SCHEMA)
+    if damaged:
+        raise StoreError(f"{damaged[0]} is damaged; run the same command again: it computes anew what was in it")
+    if not parts:
         raise StoreError(f"{path} has no measurements yet; run the same command again to resume it")
-    rows = pa.concat_tables(tables).to_pandas()
+    rows = pa.concat_tables([part.table for part in parts]).to_pandas()
     return rows.sort_values(list(KEY), kind="stable", ignore_index=True)
 
 

@@ -68,7 +68,7 @@ def _ranking(trials: pd.DataFrame, chosen: pd.DataFrame, metric: str) -> Ranking
     groups = letters(len(columns), different(columns))
     rows = []
     for (_, row), values, letter in zip(order.iterrows(), columns, groups, strict=True):
-        low, high, _ = median_interval(values)
+        low, high, _ = median_interval(values[~np.isnan(values)])  # without draws on which it failed
         sampler = None if pd.isna(row["sampler"]) else str(row["sampler"])
         rows.append(
             Ranked(

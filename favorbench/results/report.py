@@ -86,7 +86,20 @@ def run_sentences(results: Results) -> list[str]:
     if not results.manifest["complete"]:
         done, draws = results.manifest["draws_done"], results.manifest["draws"]
         found.append(f"PARTIAL: {done} of {draws} draws; run the same sweep again to complete it.")
-    return [*found, *shortened_inputs(results), *heads.sentences(results)]
+    return [*found, *failure_sentences(results), *shortened_inputs(results), *heads.sentences(results)]
+
+
+def failure_sentences(results: Results) -> list[str]:
+    """Which estimators failed, on how many draws, and how: what is said of them is of the other draws."""
+    found = []
+    for name, messages in results.failed.items():
+        draws = {draw for of in messages.values() for draw in of}
+        how = next(iter(messages)) + (f", and in {len(messages) - 1} other ways" if len(messages) > 1 else "")
+        found.append(
+            f"FAILED: {name} on {len(draws)} of {results.manifest['draws_done']} draws ({how}); what is said of it is "
+            "of the other draws, which may be the easier ones. To compute those draws again: `retry_failed`."
+        )
+    return found
 
 
 def cell_sentences(results: Results) -> list[str]:

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from favorbench.attention.exact import exact_attention
-from favorbench.engine.columns import Row
+from favorbench.engine.columns import Row, failed_of
 from favorbench.engine.plan import Draw
 from favorbench.engine.store import Store, read_trials
 from favorbench.engine.study import Study
 from favorbench.engine.trial import run_draws
+from favorbench.errors import EstimatorError
 from favorbench.metrics import METRICS
 from favorbench.studies.recommend.answer import Decision, Outcome, Point, Recommendation, python_lines
 from favorbench.studies.recommend.candidates import Family, cheaper_from, exact_cost, least_errors, pool
@@ -29,7 +30,7 @@ class Bench:
     def __init__(self, metric: str, store: Store) -> None:
         self.metric, self._store = metric, store
         self._known: dict[int, dict[Key, float]] = {}
-        if store.done():
+        if store.done().any():
             self._remember(read_trials(store.path).to_dict("records"))
 
     def _remember(self, rows: Iterable[Any]) -> None:
@@ -43,6 +44,8 @@ class Bench:
             size = setting_key[3]
             asked = draw if family.together or size is None else dataclasses.replace(draw, sizes=(size,))
             (rows,) = run_draws(family.study, [asked])
+            for name, how in failed_of(rows).items():
+                raise EstimatorError(f"{name} failed: {next(iter(how))}")
             new = [row for row in rows if _key(row) not in known]
             self._store.append(new)
             self._remember(new)

@@ -1,0 +1,128 @@
+"""An estimator that fails on a draw: the others' rows are kept, it is said which failed, and it can be tried again."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from command_line import run
+
+import favorbench as fb
+from favorbench.engine.columns import LABELS
+from favorbench.engine.store import read_manifest
+from favorbench.errors import EstimatorError
+
+#: A method and a map that fail on some draws while a file is there; not on the first, which would end the sweep.
+MODULE = """
+import os
+from dataclasses import dataclass
+import numpy as np
+from favorbench.maps.positive import Positive
+
+def fails(x, when):
+    return os.path.exists("broken") and int(abs(x[0, 0]) * 1e6) % 8 == when
+
+def mine(query, key, value, size, rng):
+    if fails(key, 1):
+        raise ValueError("odd keys")
+    return np.repeat(value.mean(axis=0, keepdims=True), len(query), axis=0)
+
+@dataclass(frozen=True)
+class Odd(Positive):
+    name = "odd"
+    def features(self, x, projection, sample):
+        if fails(x, 2):
+            raise ArithmeticError("odd tokens")
+        return super().features(x, projection, sample)
+"""
+KEYS = {
+    "maps": "positive,failing_module:Odd", "methods": "failing_module:mine", "num_projections": "8,16", "seq_len": 32,
+    "head_dim": 4, "samplers": "iid,orthogonal", "trials": 24, "seed": 3,
+}  # fmt: skip
+
+
+@pytest.fixture
+def module(monkeypatch):
+    Path("failing_module.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    yield
+    sys.modules.pop("failing_module", None)
+
+
+def broken_sweep(out: str, workers: int = 1, **more) -> fb.Results:
+    Path("broken").touch()
+    try:
+        return fb.sweep(KEYS, out, workers, **more)
+    finally:
+        Path("broken").unlink()
+
+
+@pytest.mark.usefixtures("module")
+def test_the_rows_of_others_are_kept_and_what_failed_is_said():
+    whole, found = fb.sweep(KEYS, "whole"), broken_sweep("run")
+    failed = {name: {draw for draws in how.values() for draw in draws} for name, how in found.failed.items()}
+    assert set(failed) == {"mine", "odd under iid", "odd under orthogonal"}
+    assert 0 < len(failed["mine"]) < 24 and failed["odd under iid"] == failed["odd under orthogonal"]
+    assert found.failed["mine"].keys() == {"ValueError: odd keys"}
+    merged = whole.trials.merge(found.trials, on=[*LABELS], how="left", suffixes=("", "_found"))
+    missing = merged["mse_found"].isna()
+    wanted = [
+        draw in failed.get(name if pd.isna(sampler) else f"{name} under {sampler}", ())
+        for draw, name, sampler in zip(merged["draw"], merged["map"], merged["sampler"], strict=True)
+    ]
+    assert missing.tolist() == wanted
+    np.testing.assert_allclose(merged["mse_found"][~missing], merged["mse"][~missing], rtol=1e-9)
+    assert found.manifest["complete"]
+    assert (
+        f"FAILED: mine on {len(failed['mine'])} of 24 draws (ValueError: odd keys)"
+        in Path("run/summary.md").read_text()
+    )
+    n = found.summary.set_index(["map", "num_projections"])["n"]
+    assert n["mine"].iloc[0] == 24 - len(failed["mine"])
+
+
+@pytest.mark.usefixtures("module")
+def test_what_failed_is_computed_again_when_asked_to_and_not_before():
+    whole, found = fb.sweep(KEYS, "whole"), broken_sweep("run")
+    assert fb.sweep(KEYS, "run").failed == found.failed
+    mended = fb.sweep(KEYS, "run", retry_failed=True)
+    assert not mended.failed and "FAILED" not in Path("run/summary.md").read_text()
+    pd.testing.assert_frame_equal(mended.trials, whole.trials, rtol=1e-9)
+
+
+@pytest.mark.usefixtures("module")
+def test_failures_do_not_depend_on_workers_and_survive_a_kill():
+    found = broken_sweep("run")
+    assert broken_sweep("two", workers=2).failed == found.failed
+    Path("two/manifest.json").write_text(
+        json.dumps(json.loads(Path("two/manifest.json").read_text()) | {"complete": False, "draws_done": 0})
+    )
+    assert fb.load("two").failed == found.failed
+
+
+@pytest.mark.usefixtures("module")
+def test_every_command_reads_a_run_with_failures():
+    broken_sweep("run")
+    for arguments in (
+        ["table", "run"],
+        ["rank", "run"],
+        ["export", "run", "--csv", "x.csv"],
+        ["compare", "run", "run"],
+        ["report", "run"],
+    ):
+        code, _, err = run(*arguments)
+        assert code == 0, (arguments, err)
+    assert "FAILED: mine on" in run("table", "run")[1] + run("table", "run")[2]
+
+
+def test_what_fails_on_the_first_draw_ends_the_sweep_at_once(monkeypatch):
+    """Most likely a mistake of its own: nobody wants to wait for the others to hear of it."""
+    sys.modules.pop("failing_module", None)
+    Path("failing_module.py").write_text(MODULE.replace("% 8 == when", "% 1 == 0"))
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    with pytest.raises(EstimatorError, match="mine failed: ValueError: odd keys"):
+        broken_sweep("run")
+    sys.modules.pop("failing_module", None)
+    assert not list(Path("run/trials").iterdir()) and read_manifest(Path("run"))["draws_done"] == 0
