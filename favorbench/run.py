@@ -16,7 +16,7 @@ import numpy as np
 from favorbench.engine.batches import Batch, batches
 from favorbench.engine.columns import Row, failed_of
 from favorbench.engine.cost import check_fits
-from favorbench.engine.interrupts import Deferred
+from favorbench.engine.interrupts import ENDS, Deferred
 from favorbench.engine.plan import plan
 from favorbench.engine.scenario import Scenario, as_scenario
 from favorbench.engine.study import Study, default_directory
@@ -183,7 +183,8 @@ def _until_broken(
 ) -> Generator[list[list[Row]], None, list[Batch]]:
     """Do what waits, taking it off the queue; ends early when a worker dies, and returns what was under way then."""
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(workers, len(waiting)), mp_context=context, initializer=settle)
+    with _interrupts_ignored():  # multiprocessing's own helper is started here, and inherits it
+        pool = ProcessPoolExecutor(min(workers, len(waiting)), mp_context=context, initializer=settle)
     under_way: dict[Future[list[list[Row]]], Batch] = {}
     done = queue.SimpleQueue[Future[list[list[Row]]]]()
 
@@ -224,12 +225,16 @@ def _kill_workers(pool: ProcessPoolExecutor) -> None:
 
 @contextlib.contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """No KeyboardInterrupt inside; only the main thread may say so, others are not interrupted anyway."""
+    """No Ctrl-C and no closed terminal inside; only the main thread may say so, others are not interrupted anyway.
+
+    SIGTERM stays: workers must end when they are told to.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = [(number, signal.signal(number, signal.SIG_IGN)) for number in ENDS if number != signal.SIGTERM]
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number, handler in before:
+            signal.signal(number, handler)

@@ -108,7 +108,7 @@ def test_every_command_reads_a_run_with_failures():
     for arguments in (
         ["table", "run"],
         ["rank", "run"],
-        ["export", "run", "--csv", "x.csv"],
+        ["export", "run", "--csv"],
         ["compare", "run", "run"],
         ["report", "run"],
     ):

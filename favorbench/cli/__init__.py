@@ -15,6 +15,7 @@ import typer
 # isort: off
 from favorbench.cli import sweep
 from favorbench.cli import recommend
+from favorbench.cli import status
 from favorbench.cli import table
 from favorbench.cli import rank
 from favorbench.cli import compare
@@ -42,7 +43,7 @@ from favorbench.users import keep_importable_here
 
 __all__ = [
     "app", "audit", "capture", "compare", "export", "kernel", "list_", "main", "model", "plot", "rank",
-    "recommend", "report", "reproduce", "speed", "sweep", "table", "theory", "time", "verify",
+    "recommend", "report", "reproduce", "speed", "status", "sweep", "table", "theory", "time", "verify",
 ]  # fmt: skip
 
 

@@ -90,9 +90,13 @@ def say(text: str) -> None:
 
 
 def warn_partial(results: "Results") -> None:
-    """Say that draws of a run are missing."""
+    """Say that draws of a run are missing, and what failed in those that are there."""
+    from favorbench.results.report import failure_sentences
+
     if not results.manifest["complete"]:
         say(f"{results.path} is PARTIAL: {results.manifest['draws_done']} of {results.manifest['draws']} draws")
+    for sentence in failure_sentences(results):
+        say(sentence)
 
 
 def interrupted(path: Path, error: KeyboardInterrupt) -> NoReturn:

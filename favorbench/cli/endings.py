@@ -34,7 +34,9 @@ def ending(error: BaseException) -> tuple[str, int]:
 
 
 def _raised_for(number: int) -> KeyboardInterrupt:
-    return {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}.get(number, HungUp)()
+    if number == signal.SIGINT:
+        return KeyboardInterrupt()
+    return Terminated() if number == signal.SIGTERM else HungUp()
 
 
 @contextlib.contextmanager
@@ -132,5 +134,8 @@ def pipe_is_closed() -> bool:
     if not hasattr(select, "poll"):
         return False  # Windows: there a write to such a pipe fails, and says so itself
     poller = select.poll()
-    poller.register(sys.stdout.fileno(), select.POLLOUT)
+    try:
+        poller.register(sys.stdout.fileno(), select.POLLOUT)
+    except (OSError, ValueError):  # no file: somebody holds what is printed in memory
+        return False
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poller.poll(0))

@@ -1,5 +1,6 @@
 """favorbench sweep."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -209,12 +210,15 @@ def _print_tables(results: "Results") -> None:
 
 def _print_plan(study: "Study", path: Path, as_json: bool) -> None:
     from favorbench.engine.cost import cost as planned_cost
+    from favorbench.engine.cost import workers_that_fit
     from favorbench.engine.plan import plan
+    from favorbench.numerics.machine import available_memory
 
     cost = planned_cost(plan(study))
-    scenario = study.scenario
+    scenario, fit, available = study.scenario, workers_that_fit(cost.memory_bytes), available_memory()
     if as_json:
-        print_json(cost._asdict() | {"scenario": scenario.model_dump(mode="json"), "out": str(path)})
+        known = {"workers_that_fit": fit, "available_bytes": available}
+        print_json(cost._asdict() | known | {"scenario": scenario.model_dump(mode="json"), "out": str(path)})
         return
     for key, value in scenario.model_dump(mode="json", exclude_none=True).items():
         echo(f"{key:16} {', '.join(map(str, value)) or 'none' if isinstance(value, list) else value}")
@@ -224,6 +228,9 @@ def _print_plan(study: "Study", path: Path, as_json: bool) -> None:
         f"{'cost':16} about {format_seconds(cost.seconds)} on one worker, "
         f"{format_bytes(cost.memory_bytes)} for each worker beside the libraries"
     )
+    if available is not None:
+        fits = f"{'none' if not fit else fit if fit > 1 else 'one'} of these at once, with their libraries"
+        echo(f"{'memory':16} {format_bytes(available)} available here: {fits}; {os.cpu_count()} cores")
 
 
 def _as_json(results: "Results") -> dict[str, Any]:

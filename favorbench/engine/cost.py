@@ -8,9 +8,11 @@ from favorbench.baselines.best_rank import MATRIX_LIMIT
 from favorbench.engine.plan import Plan, Shape
 from favorbench.engine.sizes import own_sizes
 from favorbench.engine.study import Study
-from favorbench.numerics.machine import Rates, check_memory, one_core, rates
+from favorbench.numerics.machine import Rates, available_memory, check_memory, one_core, rates
 
 EXPS_OF_A_FEATURE = 3.0  # passes of exp, log or tan over each feature, of queries and of keys: the dearest maps have 3
+LIBRARIES_BYTES = 150 << 20  # resident size of a worker before its first draw; torch takes more
+
 ARRAYS_OF_INPUTS = 5  # q, k, v and, at their largest, scaled copies of two of them
 
 
@@ -43,9 +45,17 @@ def cost(plan: Plan) -> Cost:
     return Cost(len(plan), trials * sum(work.rows for work in found), cells, memory, trials * seconds)
 
 
+def workers_that_fit(memory_bytes: int) -> int | None:
+    """How many workers of so many bytes, and of what their libraries take, fit into what is free on this machine, in
+    its container, or in its job; None where that is not known."""
+    available = available_memory()
+    return None if available is None else max(0, available // (memory_bytes + LIBRARIES_BYTES))
+
+
 def check_fits(plan: Plan, workers: int = 1) -> None:
     """Raise ScenarioError, with the numbers, for a plan that does not fit into what is free on this machine."""
-    needed = 8 * max(_work(plan.study, shape).numbers for shape in plan.shapes) * workers
+    each = 8 * max(_work(plan.study, shape).numbers for shape in plan.shapes)
+    needed = each if workers == 1 else workers * (each + LIBRARIES_BYTES)  # those of this process are there already
     what = "this sweep" if workers == 1 else f"this sweep with {workers} `workers`"
     fewer = "" if workers == 1 else " or fewer `workers`"
     check_memory(needed, what, f"use a smaller `num_projections`, `head_dim`, `seq_len` or order of the map{fewer}")

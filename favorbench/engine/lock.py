@@ -6,12 +6,31 @@ from pathlib import Path
 
 import filelock
 
+from favorbench.engine.interrupts import Deferred
 from favorbench.errors import StoreError
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None
+
+
+PATIENCE = 0.2  # seconds: ``in_use`` has the lock for a moment
+
+
+def in_use(path: Path) -> bool:
+    """Whether a process is writing into a directory, as far as locks are seen from here."""
+    file = path / ".lock"
+    if not file.exists():
+        return False
+    with contextlib.suppress(OSError):
+        if fcntl is None:
+            with filelock.FileLock(file, timeout=0):
+                return False
+        with file.open("rb") as held:  # shared, which a reader may take
+            fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+    return True
 
 
 class DirectoryLock:
@@ -23,7 +42,8 @@ class DirectoryLock:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = filelock.FileLock(path / ".lock", timeout=0)
+        with Deferred():  # what is half made, the library stumbles over at the end of the program
+            self._file = filelock.FileLock(path / ".lock", timeout=PATIENCE, poll_interval=PATIENCE / 10)
         self._directory: int | None = None
 
     def acquire(self) -> None:

@@ -60,14 +60,14 @@ def write_part(folder: Path, rows: Sequence[Mapping[str, Any]], schema: pa.Schem
     return path
 
 
-def read_part(path: Path, schema: pa.Schema, columns: Sequence[str] | None = None) -> Part | None:
+def read_part(path: Path, schema: pa.Schema | None, columns: Sequence[str] | None = None) -> Part | None:
     """A part, or some columns of it; None if it is not what was written. Raises OSError if it may not be read,
-    StoreError for other columns."""
+    StoreError for other columns than those of a schema."""
     data = path.read_bytes()
     if path.stem.rpartition("-")[2] != _identity(data):
         return None
     file = pq.ParquetFile(io.BytesIO(data))
-    if not file.schema_arrow.equals(schema):
+    if schema is not None and not file.schema_arrow.equals(schema):
         raise StoreError(f"{path} has other columns than this version of favorbench writes; use another `out`")
     said = json.loads((file.schema_arrow.metadata or {}).get(_ABOUT, b"{}"))
     table = file.read(columns=columns).replace_schema_metadata(None)
@@ -75,7 +75,9 @@ def read_part(path: Path, schema: pa.Schema, columns: Sequence[str] | None = Non
     return Part(path, table, about, file.metadata.num_rows)
 
 
-def read_parts(folder: Path, schema: pa.Schema, columns: Sequence[str] | None = None) -> tuple[list[Part], list[Path]]:
+def read_parts(
+    folder: Path, schema: pa.Schema | None, columns: Sequence[str] | None = None
+) -> tuple[list[Part], list[Path]]:
     """All parts in a folder, and the paths of those that are damaged; also while a writer adds and merges parts.
 
     What is listed may be gone when it is to be read, and a listing made meanwhile may show neither a merged part nor
