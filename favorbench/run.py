@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from favorbench.engine.batches import Batch, batches
+from favorbench.engine.batches import Batch, batches, same_cost
+from favorbench.engine.cluster.connection import Cluster, chosen
+from favorbench.engine.cluster.luggage import packed as luggage_of
+from favorbench.engine.cluster.work import Work
 from favorbench.engine.columns import Row, failed_of
 from favorbench.engine.cost import check_fits
 from favorbench.engine.interrupts import ENDS, Deferred
@@ -21,7 +24,7 @@ from favorbench.engine.plan import plan
 from favorbench.engine.scenario import Scenario, as_scenario
 from favorbench.engine.study import Study, default_directory
 from favorbench.engine.trial import run_draws
-from favorbench.engine.worker import packed, run_batch, settle
+from favorbench.engine.worker import packed, rows_of, run_batch, settle
 from favorbench.errors import EstimatorError, ScenarioError, WorkerError
 from favorbench.numerics.machine import one_core
 
@@ -36,14 +39,17 @@ _SAVED = (
     "(a Python script needs an `if __name__ == '__main__':` guard)"
 )
 
+_SAVED_BY_CLUSTER = "all others are saved: run the same command again, on any cluster or on none"
+
 
 def sweep(
     scenario: Scenario | Study | str | Mapping[str, Any] | None = None,
     out: str | Path | None = None,
-    workers: int | Executor = 1,
+    workers: int | Executor | Cluster | Any = 1,
     progress: Progress | None = None,
     batch: int | None = None,
     retry_failed: bool = False,
+    cluster: str | None = None,
     **keys: Any,
 ) -> "Results":
     """Measure everything a scenario asks for, and return the results; what is in ``out`` already is not done again.
@@ -54,6 +60,8 @@ def sweep(
     inputs={"mine": (q, k, v)}; calibrate may be such arrays too.
     out: the run directory, by default results/<name>. workers: processes, or an executor whose workers can import
     favorbench. The rows are the same bits for any number of workers.
+    cluster: a Dask cluster, as a Client given for ``workers`` is: "tcp://host:8786", the path of a scheduler.json,
+    "local:4", or "none", whatever FAVORBENCH_CLUSTER and the scenario say.
     batch: draws computed together by the torch backend, by default one on a CPU and as many as fill a GPU.
     retry_failed: compute the draws anew in which an estimator failed; without it they count as done.
     Raises ScenarioError, also for what will not fit into memory, InputError, StoreError; EstimatorError for a member
@@ -62,12 +70,13 @@ def sweep(
     """
     from favorbench.engine.store import Store  # brings pandas: not for the workers of a script that imports this module
 
-    _check_workers(workers)
     study = scenario if isinstance(scenario, Study) and not keys else Study.of(as_scenario(_described(scenario), keys))
-    if study.scenario.device.startswith("cuda") and workers != 1:
+    on = chosen(cluster, workers, study.scenario.cluster)
+    _check_workers(on or workers)
+    if study.scenario.device.startswith("cuda") and (on or workers != 1):
         raise ScenarioError("`workers`: a CUDA device is used by one process; leave `workers` out, and see `batch`")
     draws = plan(study)
-    check_fits(draws, workers if isinstance(workers, int) else 1)
+    check_fits(draws, on.local_workers if on else workers if isinstance(workers, int) else 1)
     path = Path(out) if out is not None else default_directory(study)
     with Store(path, draws) as store:
         if retry_failed:
@@ -77,7 +86,7 @@ def sweep(
         report = progress or (lambda done, total: None)
         report(count, len(draws))
         try:
-            for rows in _rows(study, batches(draws, missing, batch), len(missing), workers):
+            for rows in _rows(study, batches(draws, missing, batch), len(missing), on or workers):
                 if not count and (failed := failed_of(rows)):  # most likely for good, and nothing is lost yet
                     name, how = next(iter(failed.items()))
                     raise EstimatorError(f"{name} failed: {next(iter(how))}")
@@ -87,6 +96,7 @@ def sweep(
         finally:
             if missing or not store.complete:
                 store.flush()
+                store.record_workers(on.machines if on else [])
                 count = store.finish()
             results = _results(path, anew=bool(missing)) if count else None
         set_aside = tuple(store.set_aside)
@@ -102,7 +112,7 @@ def _described(
 
 def _check_workers(workers: object) -> None:
     """Raise ScenarioError unless this is a number of processes or an executor; end a worker that is about to sweep."""
-    if not isinstance(workers, Executor) and not (type(workers) is int and workers >= 1):
+    if not isinstance(workers, Executor | Cluster) and not (type(workers) is int and workers >= 1):
         raise ScenarioError(f"`workers`: {workers!r} given, allowed: a whole number from 1 on, or an Executor")
     if workers != 1 and getattr(multiprocessing.current_process(), "_inheriting", False):
         # A worker imports the script that started it, and without the guard is here again before it has any work.
@@ -120,9 +130,11 @@ def _results(path: Path, anew: bool) -> "Results":
     return results
 
 
-def _rows(study: Study, work: Iterator[Batch], draws: int, workers: int | Executor) -> Iterator[list[Row]]:
+def _rows(study: Study, work: Iterator[Batch], draws: int, workers: int | Executor | Cluster) -> Iterator[list[Row]]:
     """The rows of each draw, in whatever order they are finished."""
-    if isinstance(workers, Executor):
+    if isinstance(workers, Cluster):
+        batches_of_rows = _on_cluster(study, work, draws, workers)
+    elif isinstance(workers, Executor):
         batches_of_rows = _in_executor(study, work, workers)
     elif workers > 1 and draws > 1:
         batches_of_rows = _in_processes(study, deque(work), workers)
@@ -155,6 +167,20 @@ def _in_executor(study: Study, work: Iterator[Batch], executor: Executor) -> Ite
             future.cancel()
 
 
+def _on_cluster(study: Study, work: Iterator[Batch], draws: int, cluster: Cluster) -> Iterator[list[list[Row]]]:
+    if not draws:
+        return
+    left = draws
+
+    def missing(batch: Batch) -> str:
+        return f"draws missing: {left}; {_first(batch)}; {_SAVED_BY_CLUSTER}"
+
+    luggage = luggage_of(study, study.specs, study.backend)
+    for batch, rows in Work(cluster, luggage, rows_of, same_cost, missing).results(work, draws):
+        left -= len(batch)
+        yield rows
+
+
 def _in_processes(study: Study, waiting: deque[Batch], workers: int) -> Iterator[list[list[Row]]]:
     """Work in processes. If one dies, what was under way is tried once more, each alone; what fails again is told.
 
@@ -171,11 +197,15 @@ def _in_processes(study: Study, waiting: deque[Batch], workers: int) -> Iterator
         if under_way and not done_alone:
             break
     if lost:
-        first = lost[0][0]
         raise WorkerError(
-            f"draws missing: {sum(map(len, lost))}, whose worker died twice (killed, or out of memory); the first is "
-            f"draw {first.index}, {first.input}, L = {first.head.seq_len}, d = {first.head.head_dim}; {_SAVED}"
+            f"draws missing: {sum(map(len, lost))}, whose worker died twice (killed, or out of memory); "
+            f"{_first(lost[0])}; {_SAVED}"
         )
+
+
+def _first(batch: Batch) -> str:
+    draw = batch[0]
+    return f"the first is draw {draw.index}, {draw.input}, L = {draw.head.seq_len}, d = {draw.head.head_dim}"
 
 
 def _until_broken(

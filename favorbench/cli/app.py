@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from favorbench.cli.endings import ending
-from favorbench.cli.options import Json, Metric, Quiet, RunPath, Seed, Workers
+from favorbench.cli.options import Cluster, Json, Metric, Quiet, RunPath, Seed, Workers
 from favorbench.cli.panels import Command, Group
 from favorbench.errors import FavorbenchError, ScenarioError
 from favorbench.formats import json_text, printable
 
 if TYPE_CHECKING:
+    from favorbench.engine.cluster.connection import Cluster as Place
     from favorbench.results.results import Results
 
 
@@ -35,9 +36,24 @@ app = _App(
 )
 
 __all__ = [
-    "Json", "Metric", "Quiet", "RunPath", "Seed", "Workers", "app", "check", "echo", "echo_data", "interrupted",
-    "interrupted_timing", "print_json", "say", "warn_partial",
+    "Cluster", "Json", "Metric", "Quiet", "RunPath", "Seed", "Workers", "app", "check", "echo", "echo_data",
+    "interrupted", "interrupted_timing", "print_json", "say", "warn_partial", "workers_of",
 ]  # fmt: skip
+
+
+def workers_of(context: typer.Context, workers: int, cluster: str | None) -> "int | Place":
+    """A cluster, where one is asked for, or a number of processes. Raises ScenarioError for both by flags."""
+    if cluster in (None, "none"):
+        return workers
+    sources = {key: getattr(context.get_parameter_source(key), "name", "") for key in ("workers", "cluster")}
+    typed = {key for key, source in sources.items() if source == "COMMANDLINE"}
+    if "workers" in typed:
+        if "cluster" in typed:
+            raise ScenarioError("--cluster and --workers: a cluster has workers of its own; give one of the two")
+        return workers
+    from favorbench.engine.cluster.connection import Cluster as Place
+
+    return Place(cluster)
 
 
 def _version(value: bool) -> None:

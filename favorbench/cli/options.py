@@ -51,6 +51,13 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no m
 Metric = Annotated[str, typer.Option(help="A metric; see `favorbench list metrics`.", autocompletion=complete.metrics)]
 RunPath = Annotated[Path, RUN]
 Workers = Annotated[int, typer.Option(min=1, max=1024, help="Processes; the rows are the same for any number.")]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        help="A Dask cluster: tcp://host:8786, the path of a scheduler.json, local:N, or none.",
+        envvar="FAVORBENCH_CLUSTER",
+    ),
+]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of all random streams.")]
 
 

@@ -5,11 +5,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from favorbench.cli.app import Json, Quiet, Workers, app, interrupted, print_json
+from favorbench.cli.app import Cluster, Json, Quiet, Workers, app, interrupted, print_json, workers_of
 
 
 @app.command()
 def reproduce(
+    context: typer.Context,
     figure: Annotated[
         Literal["iid-vs-ortho", "trig-vs-positive", "kernel-trick", "all"], typer.Argument(help="Which figure.")
     ] = "all",
@@ -17,6 +18,7 @@ def reproduce(
         Literal["published", "corrected", "both"], typer.Option("--as", help="Which protocol.")
     ] = "both",
     workers: Workers = 2,
+    cluster: Cluster = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to.")] = Path("results/blog"),
     seed: Annotated[int | None, typer.Option(help="Another seed than the scenario's.")] = None,
     as_json: Json = False,
@@ -29,9 +31,10 @@ def reproduce(
     from favorbench import console
     from favorbench.studies.blog.reproduce import reproduce as run_reproduce
 
+    where = workers_of(context, workers, cluster)
     try:
         with console.progress("reproduce", quiet, "draws") as report:
-            reports = run_reproduce(figure, version, out, workers, report, seed)
+            reports = run_reproduce(figure, version, out, where, report, seed)
     except KeyboardInterrupt as error:
         interrupted(out / "runs", error)
     if as_json:

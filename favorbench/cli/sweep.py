@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from favorbench.cli import complete, options
-from favorbench.cli.app import Json, Quiet, Workers, app, echo, interrupted, print_json, say
+from favorbench.cli.app import Cluster, Json, Quiet, Workers, app, echo, interrupted, print_json, say, workers_of
 from favorbench.cli.flags import number, with_flags
 from favorbench.cli.options import and_also
 from favorbench.formats import format_bytes, format_seconds
@@ -89,6 +89,7 @@ def sweep(
     trials: Annotated[str | None, typer.Option(help="Draws of every cell.", metavar="<int>")] = None,
     seed: Annotated[str | None, typer.Option(help="Seed of all random streams.", metavar="<int>")] = None,
     workers: Workers = 1,
+    cluster: Cluster = None,
     batch: Annotated[
         str,
         typer.Option(
@@ -117,6 +118,7 @@ def sweep(
     together = None if batch == "auto" else number("--batch", batch, int, low=1)
     # The keys of a scenario go on as they were typed: options are named after them.
     study = Study.of(load_scenario(scenario, {key: context.params.get(key) for key in Scenario.model_fields}))
+    where = workers_of(context, workers, study.scenario.cluster)
     path = out or default_directory(study)
     if not quiet:
         _say_of_inputs(study)
@@ -127,10 +129,10 @@ def sweep(
     from favorbench.run import sweep as run_sweep
 
     if not quiet:
-        _say_if_long(study, workers)
+        _say_if_long(study, workers if where == workers else 1)
     try:
         with console.progress(f"sweep {study.scenario.name}", quiet, "draws") as report:
-            results = run_sweep(study, path, workers, report, together, retry_failed)
+            results = run_sweep(study, path, where, report, together, retry_failed, cluster="none")
     except KeyboardInterrupt as error:
         interrupted(path, error)
     if not quiet:

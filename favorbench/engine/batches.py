@@ -33,6 +33,12 @@ def batches(plan: Plan, missing: Iterable[int], batch: int | None) -> Iterator[B
             yield [plan[index] for index in members[start : start + size]]
 
 
+def same_cost(batch: Batch) -> tuple:
+    """What batches that take equally long have in common."""
+    first = batch[0]
+    return first.head._replace(label=""), first.dtype, first.sizes, len(batch)
+
+
 def _automatic_batch(backend: Backend, head: Head, width: int) -> int:
     """On a GPU as many draws as make two full tiles of features, in at most a quarter of its free memory."""
     free = backend.free_memory()

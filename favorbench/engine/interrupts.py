@@ -53,13 +53,17 @@ class Deferred:
 
     def wait_for(self, items: "queue.SimpleQueue[Item]") -> Item:
         """The next item of a queue; what was held back, or comes meanwhile, is raised here."""
+        while (item := self.wait_a_while(items, 1.0)) is None:  # Windows interrupts no wait without an end
+            pass
+        return item
+
+    def wait_a_while(self, items: "queue.SimpleQueue[Item]", seconds: float) -> Item | None:
+        """The same, or None where none came in so many seconds."""
         self._waiting = True
         try:
             self._raise_held(None)
-            while True:
-                try:
-                    return items.get(timeout=1.0)  # Windows interrupts no wait without an end
-                except queue.Empty:
-                    continue
+            return items.get(timeout=seconds)
+        except queue.Empty:
+            return None
         finally:
             self._waiting = False

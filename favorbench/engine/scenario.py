@@ -121,6 +121,7 @@ class Scenario(BaseModel):
     redraw: Literal["trial", "R"] = "trial"
     trials: Annotated[int, Field(ge=1, le=1_000_000)] = 15
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
+    cluster: Annotated[str | None, Field(exclude=True)] = None  # where it is computed is no part of what is measured
     _held: Mapping[str, InputLaw] = PrivateAttr(default_factory=dict)
     _left_out: tuple[str, ...] = PrivateAttr(())
 
@@ -221,7 +222,7 @@ def load_scenario(source: str | None = None, flags: Mapping[str, Any] | None = N
     given = {key: _parsed(key, value) for key, value in flags.items() if value is not None}
     if _reads_data(given.get("inputs"), held):  # a file's own L and d win over those of a scenario for other inputs
         values = {key: value for key, value in values.items() if key not in ("seq_len", "head_dim")}
-    if not all(_same(value, values.get(key)) for key, value in given.items()):
+    if not all(_same(value, values.get(key)) for key, value in given.items() if key != "cluster"):
         values["title"] = f"{path.stem}, changed by flags"
     scenario = validated(values | given, origin | {key: f"`{key}`" for key in given}, held)
     if "causal" not in values | given and _are_causal(scenario):
@@ -353,7 +354,7 @@ def _one_line(error: ValidationError, origin: Mapping[str, str]) -> str:
 def override(scenario: Scenario, **changes: Any) -> Scenario:
     """The scenario with some keys changed, validated again."""
     keys, held = taken_out(changes)
-    changed = validated(scenario.model_dump() | keys, None, {**scenario.held, **held})
+    changed = validated(scenario.model_dump() | {"cluster": scenario.cluster} | keys, None, {**scenario.held, **held})
     changed._left_out = scenario.left_out
     return changed
 

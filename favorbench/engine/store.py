@@ -12,7 +12,7 @@ A killed run leaves whole parts only. One writer at a time, held by a lock the o
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,16 @@ class Store:
     def flush(self) -> None:
         """Write what is waiting as one part, whole or not at all. Raises StoreError, e.g. for a full disk."""
         self._writer.flush()
+
+    def record_workers(self, machines: Sequence[Mapping[str, Any]]) -> None:
+        """The machines of a cluster, and how many batches each has done, beside those of earlier; for ``finish``."""
+        there = self._manifest.setdefault("workers", []) if machines else []
+        for machine in machines:
+            same = next((known for known in there if {**known, "done": 0} == {**machine, "done": 0}), None)
+            if same is None:
+                there.append(dict(machine))
+            else:
+                same["done"] += machine["done"]
 
     @property
     def complete(self) -> bool:

@@ -99,6 +99,11 @@ class Study:
             return compute()
         return self.kept.once((draw.input, draw.head, draw.scale, *what), compute)
 
+    @property
+    def specs(self) -> tuple[str, ...]:
+        """The names of all members but inputs: what modules of the user's are named in."""
+        return tuple(spec for kind in MEMBERS if kind != "inputs" for spec in getattr(self.scenario, kind))
+
     def shape(self, head: Head) -> Shape:
         """What costs on a head follow from."""
         return shape_of(head, self.scenario.causal)

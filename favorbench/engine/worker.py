@@ -22,8 +22,13 @@ def packed(study: Study) -> tuple[bytes, str]:
 
 def run_batch(study: tuple[bytes, str], draws: Sequence[Draw]) -> list[list[Row]]:
     """The rows of each draw, computed on one core."""
+    return rows_of(_unpacked(*study), draws)
+
+
+def rows_of(study: Study, draws: Sequence[Draw]) -> list[list[Row]]:
+    """The same, of a study that is there already."""
     with one_core():
-        return run_draws(_unpacked(*study), draws)
+        return run_draws(study, draws)
 
 
 @functools.lru_cache(maxsize=2)

@@ -1,6 +1,8 @@
 """What a run says in words: a sentence for many heads and for each cell, and summary.csv and summary.md."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 
@@ -86,7 +88,13 @@ def run_sentences(results: Results) -> list[str]:
     if not results.manifest["complete"]:
         done, draws = results.manifest["draws_done"], results.manifest["draws"]
         found.append(f"PARTIAL: {done} of {draws} draws; run the same sweep again to complete it.")
-    return [*found, *failure_sentences(results), *shortened_inputs(results), *heads.sentences(results)]
+    return [
+        *found,
+        *failure_sentences(results),
+        *_machines(results),
+        *shortened_inputs(results),
+        *heads.sentences(results),
+    ]
 
 
 def failure_sentences(results: Results) -> list[str]:
@@ -100,6 +108,25 @@ def failure_sentences(results: Results) -> list[str]:
             "of the other draws, which may be the easier ones. To compute those draws again: `retry_failed`."
         )
     return found
+
+
+def _machines(results: Results) -> list[str]:
+    """What is to be known where workers differed in what their sums depend on."""
+    manifest: Mapping[str, Any] = results.manifest
+    workers = manifest.get("workers", [])
+    alone = sum(machine["done"] for machine in workers) >= manifest["draws_done"]
+    kinds = sorted({_kind(machine) for machine in (workers if alone else [*workers, manifest])})
+    if not workers or len(kinds) == 1:
+        return []
+    return [
+        f"Computed on {len(kinds)} kinds of machine ({'; '.join(kinds)}): last digits may differ from those of one."
+    ]
+
+
+def _kind(machine: Mapping[str, Any]) -> str:
+    """Processor and BLAS kernels: the order of sums follows from them."""
+    pools = sorted({f"{one['internal_api']} {one['version']} for {one['architecture']}" for one in machine["blas"]})
+    return ", ".join([machine["gpu"] or machine["cpu"], *pools])
 
 
 def cell_sentences(results: Results) -> list[str]:

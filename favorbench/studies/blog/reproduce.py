@@ -5,12 +5,14 @@ script: L = 1024, d = 16, R = 16, 32, ..., 192, 15 draws, inputs and projections
 times a temperature of 1.0 (first figure) or 1.5 (second); mean and population standard deviation on a log axis.
 """
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
 
+from favorbench.engine.cluster.connection import Cluster
 from favorbench.engine.scenario import load_scenario
 from favorbench.engine.study import Study
 from favorbench.files import write_text
@@ -88,7 +90,12 @@ CHANGED = {
 
 
 def reproduce(
-    figure: str, version: str, out: Path, workers: int, progress: Progress | None = None, seed: int | None = None
+    figure: str,
+    version: str,
+    out: Path,
+    workers: int | Cluster,
+    progress: Progress | None = None,
+    seed: int | None = None,
 ) -> list[Report]:
     """Run, draw and check one figure or all. figure: a name or "all"; version: published, corrected or both.
 
@@ -96,23 +103,26 @@ def reproduce(
     """
     names = [*CURVES, "kernel-trick"] if figure == "all" else [figure]
     reports = []
-    for name in names:
-        if name == "kernel-trick":
-            reports.append(_kernel_trick(out, seed or 0))
-        else:
-            reports.append(_reproduce(name, version, out, workers, progress, seed))
-        write_text(out / f"{name}.md", markdown(reports[-1]))
+    with workers if isinstance(workers, Cluster) else contextlib.nullcontext():  # once, for all figures
+        for name in names:
+            if name == "kernel-trick":
+                reports.append(_kernel_trick(out, seed or 0))
+            else:
+                reports.append(_reproduce(name, version, out, workers, progress, seed))
+            write_text(out / f"{name}.md", markdown(reports[-1]))
     return reports
 
 
-def _reproduce(name: str, version: str, out: Path, workers: int, progress: Progress | None, seed: int | None) -> Report:
+def _reproduce(
+    name: str, version: str, out: Path, workers: int | Cluster, progress: Progress | None, seed: int | None
+) -> Report:
     curves = [curve for curve in CURVES[name] if version in ("both", curve.version)]
     chosen = {
         "maps": list(dict.fromkeys(curve.map for curve in curves)),
         "samplers": list(dict.fromkeys(curve.sampler for curve in curves)),
     }
     study = Study.of(load_scenario(name, {"seed": seed} | chosen))
-    results = sweep(study, out / "runs" / f"{name}-{study.digest[:6]}", workers, progress)
+    results = sweep(study, out / "runs" / f"{name}-{study.digest[:6]}", workers, progress, cluster="none")
     data = blog_statistics(results.trials, curves)
     files = blog.draw(name, study.scenario.scale[0], data, baseline_statistics(results.trials), out)
     claims = [claim for claim in FIGURE_CLAIMS[name](results.trials) if claim.version in {c.version for c in curves}]

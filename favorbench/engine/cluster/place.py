@@ -1,0 +1,68 @@
+"""What a user may write for a cluster."""
+
+import functools
+import importlib
+import json
+import math
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from favorbench.errors import ScenarioError
+from favorbench.files import read_regular
+from favorbench.formats import shown
+
+ALLOWED = "an address (tcp://host:8786), the path of a scheduler.json, local:N for N processes on this machine, or none"
+
+PATIENCE = 60.0  # seconds without a worker, or without a word from the scheduler, after which a run ends
+
+
+def patience() -> float:
+    """PATIENCE, or what FAVORBENCH_CLUSTER_TIMEOUT says. Raises ScenarioError."""
+    text = os.environ.get("FAVORBENCH_CLUSTER_TIMEOUT", str(PATIENCE))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 1.0 <= seconds <= 1e6:
+        raise ScenarioError(f"FAVORBENCH_CLUSTER_TIMEOUT={shown(text)} given, allowed: seconds from 1 to 1e6")
+    return seconds
+
+
+@functools.cache
+def distributed() -> Any:
+    """Dask's library. Raises ScenarioError where it is not installed."""
+    try:
+        return importlib.import_module("distributed")
+    except ImportError:
+        raise ScenarioError("`cluster`: Dask is not installed: pip install 'favorbench[dask]'") from None
+
+
+def processes(where: str) -> int | None:
+    """N of local:N. Raises ScenarioError for any other N."""
+    if not where.startswith("local:"):
+        return None
+    text = where.removeprefix("local:")
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 1024):
+        raise ScenarioError(f"`cluster` {shown(where)}: after local: stands a whole number of processes from 1 to 1024")
+    return int(text)
+
+
+def address(where: str) -> str:
+    """Where the scheduler is. Raises ScenarioError."""
+    if re.fullmatch(r"((tcp|tls|ws|wss|ucx)://)?[\w.\-\[\]:]+:\d{1,5}", where):
+        return where
+    if not where.endswith(".json") and not Path(where).is_file():
+        raise ScenarioError(f"`cluster` {shown(where)} given, allowed: {ALLOWED}")
+    try:
+        text = read_regular(where, "the scheduler file", ScenarioError)
+    except ScenarioError as error:
+        raise ScenarioError(f"`cluster`: {error}") from None
+    try:
+        found = json.loads(text)["address"]
+    except (ValueError, TypeError, KeyError):
+        found = None
+    if not isinstance(found, str):
+        raise ScenarioError(f"`cluster` {where}: it is no scheduler file (dask scheduler --scheduler-file writes one)")
+    return found

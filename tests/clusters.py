@@ -1,0 +1,75 @@
+"""A real Dask scheduler and real workers, as processes on loopback, to be killed by their process ids."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+QUIET = {"DASK_LOGGING__DISTRIBUTED": "critical", "DASK_DISTRIBUTED__WORKER__MEMORY__TERMINATE": "0"}
+
+
+class Processes:
+    """A scheduler, and workers that come and go. Use as a context manager: whatever is left is killed."""
+
+    def __init__(self, folder: Path, **environment: str) -> None:
+        self.file = folder / "scheduler.json"
+        self._folder, self._started = folder, []
+        self._environment = os.environ | QUIET | environment
+        self.scheduler = self._start(
+            "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(self.file)
+        )
+        wait_for(self.file.exists)
+
+    def __enter__(self) -> "Processes":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for process in reversed(self._started):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # a nanny's worker too: each has a session of its own
+            process.wait()
+
+    @property
+    def address(self) -> str:
+        return json.loads(self.file.read_text())["address"]
+
+    def worker(self, *options: str, **environment: str) -> subprocess.Popen:
+        """A worker of one thread, without a nanny unless asked for; it reads no file of ours."""
+        folder = self._folder / f"worker-{len(self._started)}"
+        folder.mkdir()
+        nanny = [] if "--nanny" in options else ["--no-nanny"]
+        return self._start(
+            "worker", self.address, "--nthreads", "1", "--no-dashboard", "--memory-limit", "0", "--death-timeout", "60",
+            "--local-directory", str(folder), *nanny, *options, cwd=folder, **environment,
+        )  # fmt: skip
+
+    def _start(self, *arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.Popen:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dask", *arguments],
+            cwd=cwd or self._folder, env=self._environment | environment, start_new_session=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        self._started.append(process)
+        return process
+
+
+@contextlib.contextmanager
+def cluster(folder: Path, workers: int = 2, *options: str, **environment: str) -> Iterator[Processes]:
+    """A scheduler and so many workers, which are starting."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with Processes(folder, **environment) as processes:
+        for _ in range(workers):
+            processes.worker(*options)
+        yield processes
+
+
+def wait_for(condition, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.05)

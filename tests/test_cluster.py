@@ -1,0 +1,373 @@
+"""Sweeps on a Dask cluster: the same bits as in one process, with nothing shared but a port, and clear refusals."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("distributed")
+
+import favorbench as fb
+from favorbench.engine.cluster import modules
+from favorbench.engine.cluster.connection import Cluster, within
+from favorbench.engine.cluster.pieces import MOST_ITEMS, Pieces
+from favorbench.engine.plan import plan
+from favorbench.engine.study import Study
+from favorbench.engine.trial import _inputs
+from favorbench.errors import EstimatorError, ScenarioError, StoreError, WorkerError
+from favorbench.results.report import sentences
+from favorbench.run import sweep
+from tests.clusters import cluster
+from tests.command_line import refused, run
+from tests.conftest import small_scenario
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Dask's own, of sockets that its threads close late
+
+MINE = """
+from dataclasses import dataclass
+from my_helper import factor
+import favorbench as fb
+
+
+def mine(query, key, value, size, rng):
+    from my_late_helper import late  # only when it is called
+    return late(factor * value.mean(0) + 0 * query @ key.T @ value)
+"""
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory):
+    with cluster(tmp_path_factory.mktemp("cluster")) as found:
+        yield found
+
+
+def same(one: fb.Results, other: fb.Results) -> None:
+    assert one.trials.equals(other.trials)
+    assert one.manifest["digest"] == other.manifest["digest"]
+
+
+def test_the_same_bits_as_in_one_process(processes):
+    scenario = small_scenario(trials=40, methods="clusters")
+    alone, calls = sweep(scenario, "alone"), []
+    found = sweep(scenario, "run", cluster=processes.address, progress=lambda *now: calls.append(now))
+    same(alone, found)
+    assert calls[0] == (0, 40) and calls[-1] == (40, 40) and found.manifest["complete"]
+    assert len(found.manifest["workers"]) == 1, found.manifest["workers"]
+    (machine,) = found.manifest["workers"]
+    assert machine["done"] == 40 and machine["blas"] and machine["host"] == socket.gethostname()
+    assert "workers" not in alone.manifest
+
+
+def test_what_is_there_is_not_done_again_and_needs_no_cluster(processes):
+    scenario = small_scenario(trials=6)
+    sweep(scenario, "run", cluster=str(processes.file))
+    before = sorted(Path("run/trials").iterdir())
+    assert sweep(scenario, "run", cluster="tcp://127.0.0.1:9").manifest["complete"]
+    assert sorted(Path("run/trials").iterdir()) == before
+
+
+def test_a_client_of_ones_own_stays_open(processes):
+    from distributed import Client
+
+    with Client(processes.address, set_as_default=False) as client:
+        same(sweep(small_scenario(), "one"), sweep(small_scenario(), "two", workers=client))
+        same(fb.load("one"), sweep(small_scenario(), "executor", workers=client.get_executor(pure=False)))
+        assert client.status == "running"
+
+
+def test_files_arrays_and_calibrations_travel(processes, rng):
+    heads = {name: rng.normal(size=(2, 20, 4)) for name in "qkv"}
+    np.savez("mine.npz", **heads)
+    os.mkdir("folder")
+    for name, array in heads.items():
+        np.save(f"folder/{name}.npy", 2 * array)
+    np.savez_compressed("other.npz", **{name: rng.normal(size=(2, 20, 4)) for name in "qkv"})
+    asked = small_scenario(
+        inputs="mine.npz,folder", calibrate="other.npz", maps="positive,calibrated:centre:aderf-sderf",
+        seq_len=None, head_dim=None,
+    )  # fmt: skip
+    same(sweep(asked, "one"), sweep(asked, "two", cluster=processes.address))
+    held = {"inputs": {"mine": tuple(heads.values())}, "num_projections": [4], "trials": 2}
+    same(sweep(held, "three"), sweep(held, "four", cluster=processes.address))
+
+
+def test_more_than_travels_is_read_in_its_place(processes, rng, monkeypatch):
+    np.savez("mine.npz", **{name: rng.normal(size=(2, 20, 4)) for name in "qkv"})
+    monkeypatch.setattr("favorbench.engine.cluster.luggage.MOST", 100)
+    asked = {"inputs": "mine.npz", "num_projections": [4], "trials": 2}
+    same(sweep(asked, "one"), sweep(asked, "two", cluster=processes.address))
+    law = Study.of(fb.load_scenario(None, asked)).inputs["mine.npz"].law
+    with (
+        Cluster(processes.address) as place,
+        pytest.raises(WorkerError, match=r"mine\.npz is not there, or is another"),
+    ):
+        from favorbench.engine.cluster.luggage import packed
+        from favorbench.numerics.backend import Backend
+
+        luggage = packed(law, (), Backend())
+        np.savez("mine.npz", **{name: rng.normal(size=(2, 20, 4)) for name in "qkv"})
+        place.send(luggage)
+
+
+@pytest.fixture
+def mine(monkeypatch):
+    """A method of the user's in the working directory, which asks two other files there."""
+    monkeypatch.syspath_prepend(os.getcwd())  # as the command line has it: one is imported late
+
+    def written(factor: float) -> None:
+        Path("my_helper.py").write_text(f"factor = {factor}\n")
+        Path("my_late_helper.py").write_text("def late(answer):\n    return answer\n")
+        Path("my_method.py").write_text(MINE)
+        for name in ("my_helper", "my_late_helper", "my_method"):
+            sys.modules.pop(name, None)
+
+    yield written
+    for name in ("my_helper", "my_late_helper", "my_method"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+def test_a_users_modules_travel_and_changed_ones_are_not_those_of_before(processes, mine):
+    found = []
+    for factor in (1.0, 3.0):
+        mine(factor)
+        scenario = small_scenario(methods="my_method:mine", trials=4)
+        found.append(sweep(scenario, f"cluster-{factor}", cluster=processes.address))
+        same(sweep(scenario, f"alone-{factor}"), found[-1])
+    assert not found[0].trials["mse"].equals(found[1].trials["mse"])
+
+
+def test_what_a_module_imports_is_found(mine):
+    mine(1.0)
+    Path("unrelated.py").write_text("1/0\n")
+    os.makedirs("package/inside")
+    for file in ("package/__init__.py", "package/inside/__init__.py"):
+        Path(file).write_text("import my_helper\n")
+    named = modules.named(["window(4):my_method:mine(n=2)", "positive", "package.inside:a/iid"])
+    assert named == {"window", "my_method", "package.inside"}
+    assert set(modules.sources(named, Path.cwd())) == {
+        "my_method.py", "my_helper.py", "my_late_helper.py", "package/__init__.py", "package/inside/__init__.py",
+    }  # fmt: skip
+    assert modules.sources(["favorbench", "not/a/name"], Path(fb.__file__).parents[1]) == {}
+
+
+def test_an_installed_module_that_differs_is_refused(processes, monkeypatch, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "somewhere_else.py").write_text(
+        "def mine(query, key, value, size, rng):\n    return 0 * query\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))
+    with pytest.raises(WorkerError, match=r"worker tcp.*: somewhere_else is not installed there, .* here; install the"):
+        sweep(small_scenario(methods="somewhere_else:mine"), "run", cluster=processes.address)
+    monkeypatch.delitem(sys.modules, "somewhere_else")
+
+
+@pytest.mark.parametrize("name", ["numpy", "favorbench"])
+def test_versions_that_differ_are_refused_in_one_line(processes, monkeypatch, name):
+    from favorbench.engine.cluster import luggage
+
+    here = luggage.versions
+    monkeypatch.setattr(luggage, "versions", lambda backend: here(backend) | {name: "0.0.1"})
+    with pytest.raises(WorkerError, match=rf"worker tcp.*: {name} .* there, 0\.0\.1 here; install the same on every"):
+        sweep(small_scenario(), "run", cluster=processes.address)
+
+
+def test_an_estimator_that_fails_loses_no_draw_before_it(processes, mine):
+    Path("my_method.py").write_text(
+        "def fails(query, key, value, size, rng):\n"
+        "    if abs(query[0, 0] - LAST) < 1e-9:\n        raise ZeroDivisionError('oh')\n    return 0 * query\n"
+    )
+    scenario = small_scenario(trials=30)
+    draw = plan(Study.of(scenario))[29]
+    last = float(_inputs(Study.of(scenario), draw).query[0, 0])
+    text = Path("my_method.py").read_text().replace("LAST", repr(last))
+    Path("my_method.py").write_text(text)
+    with pytest.raises(EstimatorError, match="fails failed: ZeroDivisionError: oh"):
+        sweep(small_scenario(trials=30, methods="my_method:fails"), "run", cluster=processes.address)
+    assert set(fb.load("run").trials["draw"]) == set(range(29))
+
+
+def test_machines_that_differ_are_named_beside_the_table(processes):
+    results = sweep(small_scenario(trials=4), "run", cluster=processes.address)
+    assert "machine" not in Path("run/summary.md").read_text()
+    manifest = json.loads(Path("run/manifest.json").read_text())
+    other = manifest["workers"][0] | {"blas": [{"internal_api": "mkl", "version": "1", "architecture": "x"}]}
+    manifest["workers"] = [manifest["workers"][0] | {"done": 3}, other | {"done": 1}]
+    Path("run/manifest.json").write_text(json.dumps(manifest))
+    (said,) = [line for line in sentences(fb.load("run")) if "machine" in line]
+    assert "2 kinds of machine" in said and "last digits" in said and "mkl" in said
+    assert len(results.trials)
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("local:0", r"after local: stands a whole number of processes from 1 to 1024"),
+        ("local:two", "after local:"),
+        ("my-cluster", "'my-cluster' given, allowed: an address"),
+        ("http://host:80", "allowed: an address"),
+        ("missing.json", "`cluster`: cannot read the scheduler file 'missing.json': No such file"),
+        ("broken.json", "it is no scheduler file"),
+    ],
+)
+def test_what_is_no_cluster_is_refused(where, said):
+    Path("broken.json").write_text("[1")
+    with pytest.raises(ScenarioError, match=said):
+        sweep(small_scenario(), "run", cluster=where)
+    assert not Path("run").exists()
+    line = refused("sweep", "-R", "4", "--cluster", where, "--out", "run")
+    assert "--cluster" in line
+
+
+def test_one_of_cluster_and_workers():
+    with pytest.raises(ScenarioError, match="give one of the two"):
+        sweep(small_scenario(), "run", workers=2, cluster="local:2")
+    assert "give one of the two" in refused("sweep", "-R", "4", "--workers", "2", "--cluster", "local:2")
+
+
+def test_flag_environment_and_file_name_a_cluster_and_none_is_none(processes, monkeypatch):
+    text = 'maps = "positive"\nsamplers = "iid"\nR = 4\nL = 8\nd = 4\ntrials = 2\ncluster = "tcp://127.0.0.1:9"\n'
+    Path("mine.toml").write_text(text)
+    plain = fb.load_scenario("mine.toml")
+    assert plain.cluster == "tcp://127.0.0.1:9" and "cluster" not in plain.model_dump()
+    arguments = ("sweep", "mine.toml", "-q", "--out")
+    assert run(*arguments, "none", "--cluster", "none")[0] == 0
+    assert run(*arguments, "flag", "--cluster", processes.address)[0] == 0
+    monkeypatch.setenv("FAVORBENCH_CLUSTER", str(processes.file))
+    assert run(*arguments, "environment")[0] == 0
+    manifests = [json.loads(Path(run_, "manifest.json").read_text()) for run_ in ("none", "flag", "environment")]
+    assert ["workers" in one for one in manifests] == [False, True, True]
+    assert len({one["digest"] for one in manifests}) == 1
+    assert all(one["scenario"] == manifests[0]["scenario"] for one in manifests)
+
+
+def test_an_address_that_does_not_answer_is_one_line(monkeypatch):
+    monkeypatch.setenv("FAVORBENCH_CLUSTER_TIMEOUT", "2")
+    with socket.socket() as silent:  # it takes connections and says nothing
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        for port in (9, silent.getsockname()[1]):
+            line = refused("sweep", "-R", "4", "--cluster", f"tcp://127.0.0.1:{port}", "--out", "run")
+            assert f"--cluster tcp://127.0.0.1:{port}: no scheduler answers (tried for 2 s); is it running" in line
+    monkeypatch.setenv("FAVORBENCH_CLUSTER_TIMEOUT", "soon")
+    assert "allowed: seconds from 1" in refused("sweep", "-R", "4", "--cluster", "tcp://127.0.0.1:9")
+
+
+def test_a_scheduler_without_workers_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("FAVORBENCH_CLUSTER_TIMEOUT", "2")
+    with cluster(tmp_path / "empty", workers=0) as empty:
+        line = refused("sweep", "-R", "4", "--cluster", empty.address, "--out", "run")
+    assert "no worker within 2 s; start some: dask worker tcp://" in line
+
+
+def test_a_local_cluster_listens_on_loopback_alone():
+    """And the control: what listens everywhere is seen."""
+    with socket.socket() as everywhere:
+        everywhere.bind(("", 0))
+        everywhere.listen()
+        assert any(not is_loopback(address) for address in listening({os.getpid()}))
+    before = listening(family())
+    with Cluster("local:2"):
+        opened = listening(family()) - before
+    assert len(opened) >= 3 and all(is_loopback(address) for address in opened)
+
+
+def family() -> set[int]:
+    """This process and all that it has started."""
+    import psutil
+
+    return {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+
+
+def listening(pids: set[int]) -> set[tuple[str, int]]:
+    import psutil
+
+    found = set()
+    for pid in pids:
+        for connection in psutil.Process(pid).net_connections(kind="inet"):
+            if connection.status == psutil.CONN_LISTEN:
+                found.add((connection.laddr.ip, connection.laddr.port))
+    return found
+
+
+def is_loopback(address: tuple[str, int]) -> bool:
+    return address[0] in ("127.0.0.1", "::1")
+
+
+def test_pieces_are_of_about_a_second_and_small_at_the_end():
+    pieces = Pieces(iter(range(100_000)), 100_000, lambda item: "all")
+    assert pieces.next(2) == [0]
+    pieces.learn([0], 0.01)
+    piece = pieces.next(2)
+    assert 90 <= len(piece) <= 110 and pieces.expected(piece) == pytest.approx(1.0, abs=0.02)
+    pieces.learn(piece, 0.001)
+    assert len(pieces.next(2)) < MOST_ITEMS
+    sizes = []
+    while piece := pieces.next(2):
+        pieces.learn(piece, 1e-4 * len(piece))
+        sizes.append(len(piece))
+    assert sizes[-1] == 1 and max(sizes) <= MOST_ITEMS
+    kinds = Pieces(iter("aab"), 3, lambda item: item)
+    assert [kinds.next(1) for _ in range(4)] == [["a"], ["a"], ["b"], []]
+
+
+def test_a_call_that_never_returns_is_left():
+    for_ever = threading.Event()
+    with pytest.raises(TimeoutError):
+        within(0.05, for_ever.wait)
+    for_ever.set()
+    with pytest.raises(ZeroDivisionError):
+        within(1.0, lambda: 1 / 0)
+    assert within(1.0, lambda: 7) == 7
+
+
+def test_without_dask_a_cluster_is_refused_and_nothing_else_changes():
+    code = """
+import sys
+sys.modules["distributed"] = None
+from favorbench import cli
+sys.argv = ["favorbench", "sweep", "-R", "4", "-L", "8", "-d", "4", "--trials", "1", *sys.argv[1:]]
+cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code, "--cluster", "local:2"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "favorbench: --cluster: Dask is not installed: pip install 'favorbench[dask]'\n"
+    assert subprocess.run([sys.executable, "-c", code, "-q"], capture_output=True).returncode == 0
+
+
+def test_a_run_in_processes_and_on_a_cluster_can_take_turns(processes):
+    """A run that was cut short in one goes on in the other, and they are the same."""
+    scenario = small_scenario(trials=30)
+    alone = sweep(scenario, "alone")
+
+    class Enough(Exception):
+        pass
+
+    def stop(done: int, total: int) -> None:
+        if done >= 10:
+            raise Enough
+
+    with pytest.raises(Enough):
+        sweep(scenario, "run", progress=stop)
+    same(alone, sweep(scenario, "run", cluster=processes.address))
+    assert sum(machine["done"] for machine in fb.load("run").manifest["workers"]) == 20
+
+
+def test_a_full_disk_here_is_one_line_and_the_rest_is_computed_when_there_is_room(processes, monkeypatch):
+    from favorbench.engine import parts
+
+    scenario, original = small_scenario(trials=30), parts.write_part
+
+    def full(*arguments):
+        raise StoreError("cannot use run: No space left on device; nothing saved before is lost")
+
+    monkeypatch.setattr("favorbench.engine.store.write_part", full)
+    with pytest.raises(StoreError, match="No space left"):
+        sweep(scenario, "run", cluster=processes.address)
+    monkeypatch.setattr("favorbench.engine.store.write_part", original)
+    same(sweep(scenario, "alone"), sweep(scenario, "run", cluster=processes.address))
