@@ -18,7 +18,7 @@ import favorbench as fb
 from favorbench.engine.plan import plan
 from favorbench.engine.store import read_trials
 from favorbench.engine.trial import run_draws
-from favorbench.errors import InputError
+from favorbench.errors import ScenarioError
 from favorbench.inputs import SHIPPED
 from favorbench.methods import Shape
 from favorbench.studies.recommend import head as head_module
@@ -182,7 +182,7 @@ def test_arrays_in_memory_are_inputs_too(heads):
         assert one.setting == other.setting
     single = fb.recommend([array[0] for array in arrays], 0.05, methods="clusters", out="kept")
     assert single.decisions[0].outcome == "certified" and Path("kept/recommendation.json").exists()
-    with pytest.raises(InputError, match="2 arrays were given"):
+    with pytest.raises(ScenarioError, match=r"a list was given; allowed: arrays \(q, k, v\)"):
         fb.recommend(arrays[:2], 0.05)
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import tempfile
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,8 +14,8 @@ import numpy as np
 from favorbench.errors import InputError, ScenarioError
 from favorbench.files import open_regular
 from favorbench.inputs.base import Head, InputLaw, Inputs
-from favorbench.inputs.heads import Heads, Layout, heads_of
-from favorbench.inputs.stored import Contents, Stored, open_contents
+from favorbench.inputs.heads import ROLES, Heads, Layout, heads_of
+from favorbench.inputs.stored import Stored, open_contents, with_about, write_npz
 from favorbench.numerics.arrays import on_host
 
 
@@ -129,40 +130,44 @@ def _check(path: str, layout: Layout, version: _Version) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Arrays(Fixed):
-    """Queries, keys and values in memory, of NumPy, torch or any library that NumPy reads; shapes as for ``File``."""
+    """What a file holds, in memory: arrays of NumPy, torch or any library that NumPy reads; shapes as for ``File``."""
 
     title: str
-    query: np.ndarray
-    key: np.ndarray
-    value: np.ndarray
+    arrays: Mapping[str, np.ndarray]
     layout: Layout = "heads,L,d"
     name: ClassVar[str] = "arrays"
     description: ClassVar[str] = "queries, keys and values in memory"
 
     @staticmethod
     def of(title: str, given: Any, layout: Layout = "heads,L,d") -> "Arrays":
-        """From (q, k, v), or a mapping with these names. Raises ScenarioError."""
-        parts = tuple(given.get(name) for name in "qkv") if isinstance(given, Mapping) else given
-        if not isinstance(parts, tuple | list) or len(parts) != 3 or any(part is None for part in parts):
+        """From (q, k, v), a mapping of what a file may hold to arrays, or captured heads. Raises ScenarioError."""
+        parts = given.arrays() if callable(getattr(given, "arrays", None)) else given
+        if isinstance(parts, tuple | list) and len(parts) == 3:
+            parts = dict(zip("qkv", parts, strict=True))
+        if not isinstance(parts, Mapping) or any(parts.get(n[0], parts.get(n)) is None for n in ROLES):
             raise ScenarioError(f"`inputs` {title!r}: a {type(given).__name__} was given; allowed: arrays (q, k, v)")
         try:
-            hosts = [on_host(part) for part in parts]
+            hosts = {str(name): on_host(part) for name, part in parts.items()}
         except Exception as error:  # whatever a library says of its own arrays
             raise ScenarioError(f"`inputs` {title!r}: these are no arrays: {error}") from None
-        law = Arrays(title, *hosts, layout=layout)
+        law = Arrays(title, {name: host for name, host in hosts.items() if not host.dtype.hasobject}, layout)
         law.check()
         return law
 
     def opened(self) -> Heads:
-        held = {"q": Stored.of(self.query), "k": Stored.of(self.key), "v": Stored.of(self.value)}
-        return heads_of(self.title, Contents(held), self.layout)
+        held = {name: Stored.of(array) for name, array in self.arrays.items()}
+        return heads_of(self.title, with_about(held), self.layout)
 
     def check(self) -> None:
         self.opened().check()
 
     def digest(self) -> str:
-        found = hashlib.sha256(self.layout.encode())
-        for array in (self.query, self.key, self.value):
-            found.update(f"{array.dtype.str} {array.shape}".encode())
-            found.update(np.ascontiguousarray(array).data)
-        return found.hexdigest()
+        """Of the file that ``numpy.savez(path, q=q, k=k, v=v)`` writes of them: their random streams are the file's.
+
+        Rows in C order, as arrays of equal numbers are the same inputs. Taken anew each time: the arrays are the
+        caller's, who may change them.
+        """
+        with tempfile.TemporaryFile() as file:
+            write_npz(file, {name: np.asarray(array, order="C") for name, array in self.arrays.items()})
+            file.seek(0)
+            return hashlib.file_digest(file, "sha256").hexdigest()

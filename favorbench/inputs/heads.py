@@ -17,7 +17,10 @@ LARGEST = 1e100  # of an entry: q.k and |v|^2 stay far inside float64
 
 Layout = Literal["heads,L,d", "L,heads,d"]
 
-_NAMES = {"query": ("q", "query"), "key": ("k", "key"), "value": ("v", "value")}
+#: What three arrays are, by name or by its first letter.
+ROLES = ("query", "key", "value")
+
+_NAMES = {role: (role[0], role) for role in ROLES}
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -103,7 +103,7 @@ def _of_folder(path: str) -> Contents:
     for file in files:
         with open_regular(file, "inputs") as opened:
             arrays[file.stem] = _npy(opened, str(file), file.stat().st_size)
-    return _with_about(arrays)
+    return with_about(arrays)
 
 
 def _of_npz(path: str) -> Contents:
@@ -125,7 +125,7 @@ def _of_npz(path: str) -> Contents:
             else:
                 with archive.open(info) as packed:
                     arrays[name] = Stored.of(np.lib.format.read_array(packed, allow_pickle=False))
-    return _with_about(arrays)
+    return with_about(arrays)
 
 
 def _npy(file: io.BufferedIOBase, path: str, end: int) -> Stored:
@@ -144,7 +144,7 @@ def _npy(file: io.BufferedIOBase, path: str, end: int) -> Stored:
     return Stored(shape, str(dtype), dtype.str, Place(path, file.tell(), not columns_first))
 
 
-def _with_about(arrays: dict[str, Stored]) -> Contents:
+def with_about(arrays: dict[str, Stored]) -> Contents:
     """The text in an array ``meta`` of its own."""
     meta = arrays.pop("meta", None)
     return Contents(arrays, None if meta is None or "U" not in meta.numpy_type else str(meta.whole()))
@@ -171,3 +171,11 @@ def _of_safetensors(path: str) -> Contents:
         else:  # 8 bits and fewer: their bytes; to be refused by its name where it is q, k or v
             arrays[name] = Stored((end - start,), kind, "|u1", place)
     return Contents(arrays, about.get("meta"))
+
+
+def write_npz(file: IO[bytes], arrays: Mapping[str, np.ndarray]) -> None:
+    """The bytes that numpy.savez writes of these arrays, whatever their names; stored, so that they can be mapped."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)  # in pieces of 16 MiB

@@ -1,5 +1,6 @@
 """What a capture is asked for, and what it found."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +85,14 @@ class Captured:
         check_path(Path(path), self.meta["dtype"])
         names = {"q": self.query, "k": self.key, "v": self.value}
         write_heads(Path(path), names | {"layer": self.layer, "head": self.head, "text": self.text}, self.meta)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What a .npz file of it holds, for the inputs of a sweep; bfloat16 as float32, which holds all of these."""
+        names = {"q": self.query, "k": self.key, "v": self.value}
+        if self.meta["dtype"] == "bfloat16":
+            names = {name: (bits.astype(np.uint32) << 16).view(np.float32) for name, bits in names.items()}
+        about = {"meta": np.array(json.dumps(self.meta, sort_keys=True))}
+        return names | {"layer": self.layer, "head": self.head, "text": self.text} | about
 
 
 def check_path(path: Path, dtype: str) -> None:

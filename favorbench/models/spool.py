@@ -2,7 +2,6 @@
 
 import json
 import tempfile
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from favorbench.errors import StoreError
 from favorbench.files import written_whole
+from favorbench.inputs.stored import write_npz
 
 ROLES = ("q", "k", "v")
 SUFFIXES = (".npz", ".safetensors")
@@ -59,17 +59,9 @@ def write_heads(path: Path, arrays: Mapping[str, np.ndarray], meta: Mapping[str,
     text = json.dumps(meta, sort_keys=True)
     with written_whole(path) as file:
         if path.suffix == ".npz":
-            _write_npz(file, {**arrays, "meta": np.array(text)})
+            write_npz(file, {**arrays, "meta": np.array(text)})
         else:
             _write_safetensors(file, arrays, text)
-
-
-def _write_npz(file: Any, arrays: Mapping[str, np.ndarray]) -> None:
-    """As numpy.savez, but without the time of day; stored, so that arrays can be mapped."""
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        for name, array in arrays.items():
-            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, array, allow_pickle=False)  # in pieces of 16 MiB
 
 
 def _write_safetensors(file: Any, arrays: Mapping[str, np.ndarray], meta: str) -> None:

@@ -1,22 +1,20 @@
 """The verb: inputs and a target to the cheapest certified setting of each head; saved and resumed like a sweep."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal
 
 from favorbench.engine.columns import describe_cell, of_draw
 from favorbench.engine.cost import check_fits
 from favorbench.engine.plan import Plan, plan
 from favorbench.engine.store import Store
 from favorbench.engine.study import Study, default_directory
-from favorbench.errors import InputError, ScenarioError
+from favorbench.errors import ScenarioError
 from favorbench.files import write_text
 from favorbench.formats import json_text, shown
 from favorbench.metrics import METRICS
-from favorbench.numerics.arrays import Array, on_host
+from favorbench.numerics.arrays import Array
 from favorbench.numerics.machine import one_core
 from favorbench.parameters import is_number
 from favorbench.progress import Progress
@@ -31,6 +29,9 @@ from favorbench.studies.recommend.evidence import MOST_DRAWS, Rule
 from favorbench.studies.recommend.head import Bench, Head, not_begun, signed
 from favorbench.studies.recommend.units import Unit, units_of
 
+if TYPE_CHECKING:
+    from favorbench.models.records import Captured
+
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C or SIGTERM: all draws are saved, and ``found`` is the best answer so far, nothing of it certified."""
@@ -41,7 +42,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def recommend(
-    inputs: str | Sequence[Array],
+    inputs: "str | Sequence[Array] | Mapping[str, Any] | Captured",
     target: float = 0.1,
     metric: str = "relative_error",
     probability: float = 0.9,
@@ -74,8 +75,7 @@ def recommend(
     _check(target, metric, probability, confidence, max_size, max_cost)
     with tempfile.TemporaryDirectory() as folder:
         if not isinstance(inputs, str):
-            keep = Path(folder) if out is None else Path(out).parent
-            inputs = _written(inputs, keep / f"{Path(out or 'arrays').name}-inputs.npz")
+            inputs = _named(inputs)
             out = Path(folder) / "run" if out is None else out
         given = keys | {"inputs": inputs, "heads": heads} | ({} if causal is None else {"causal": causal})
         study = study_of(given, maps, methods, samplers, max_size)
@@ -142,14 +142,13 @@ def _title(draws: Plan) -> str:
     return describe_cell(of_draw(draws.study.scenario, draws[0]) | {"head": "-"})
 
 
-def _written(arrays: Sequence[Array], path: Path) -> str:
-    """A file of arrays that are in memory: a run knows its inputs by their contents."""
-    if len(arrays) != 3:
-        raise InputError(f"{len(arrays)} arrays were given; allowed: query, key and value")
-    query, key, value = (on_host(array.double() if hasattr(array, "detach") else array) for array in arrays)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(path, q=query, k=key, v=value)
-    return str(path)
+def _named(arrays: Any) -> Mapping[str, Any]:
+    """Arrays in memory by their name: that which they have, or "arrays". Raises ScenarioError for more than one."""
+    if not isinstance(arrays, Mapping) or {"q", "query"} & set(arrays):
+        return {"arrays": arrays}
+    if len(arrays) != 1:
+        raise ScenarioError(f"`inputs`: {len(arrays)} inputs were given, allowed: one; ask for each by itself")
+    return arrays
 
 
 def _check(target: float, metric: str, probability: float, confidence: float, max_size: int, max_cost: float) -> None:

@@ -1,0 +1,158 @@
+"""Arrays in memory from Python: the same numbers, bit for bit, as from the file that numpy.savez writes of them."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import favorbench as fb
+from favorbench.errors import InputError, ScenarioError
+from favorbench.inputs import Arrays, get_input
+from favorbench.inputs.stored import write_npz
+
+QUICK = {"maps": "positive,oprf", "samplers": "iid", "num_projections": [4, 8], "trials": 2, "baselines": "uniform"}
+
+
+def some(rng, *leading, length=8, dim=3):
+    return tuple(rng.normal(size=(*leading, length, dim)) for _ in "qkv")
+
+
+def renamed(trials: pd.DataFrame, name: str) -> pd.DataFrame:
+    return trials.assign(input=pd.Series(name, trials.index, trials["input"].dtype))
+
+
+@pytest.mark.parametrize("leading", [(), (3,), (2, 3)], ids=["L,d", "heads", "batch,heads"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+def test_arrays_are_the_file_that_savez_writes_of_them(rng, leading, dtype):
+    arrays = [array.astype(dtype) for array in some(rng, *leading)]
+    np.savez("mine.npz", **dict(zip("qkv", arrays, strict=True)))
+    assert Arrays.of("mine", arrays).digest() == get_input("mine.npz").digest()
+    results = fb.sweep("quick", inputs={"mine": arrays}, out="memory", **QUICK)
+    of_file = fb.sweep("quick", inputs="mine.npz", out="file", **QUICK)
+    assert results.trials.equals(renamed(of_file.trials, "mine"))
+    assert results.trials["head"].nunique() == int(np.prod(leading))
+    arrays[2] = np.nextafter(arrays[2], dtype(np.inf))  # the control: other values are other inputs
+    assert Arrays.of("mine", arrays).digest() != get_input("mine.npz").digest()
+
+
+def test_a_file_is_written_as_numpy_does(rng):
+    arrays = dict(zip("qkv", some(rng, 2), strict=True)) | {"layer": np.arange(2), "meta": np.array("{}")}
+    np.savez("numpy.npz", **arrays)  # pyright: ignore[reportArgumentType]
+    with open("ours.npz", "wb") as file:
+        write_npz(file, arrays)
+    assert Path("ours.npz").read_bytes() == Path("numpy.npz").read_bytes()
+
+
+def test_the_order_of_rows_in_memory_is_no_matter(rng):
+    arrays = some(rng, 4)
+    turned = [np.asfortranarray(array) for array in arrays]
+    strided = [np.repeat(array, 2, axis=1)[:, ::2] for array in arrays]
+    digests = {Arrays.of("mine", one).digest() for one in (arrays, turned, strided, [a.tolist() for a in arrays])}
+    assert len(digests) == 1
+
+
+def test_without_out_the_run_is_named_by_its_contents(rng):
+    """Two sweeps of the same arrays are one run, of others another; and it can be read back."""
+    arrays, progress = some(rng, 2), []
+    first = fb.sweep("quick", inputs={"mine": arrays}, **QUICK)
+    again = fb.sweep("quick", inputs={"mine": arrays}, progress=lambda *said: progress.append(said), **QUICK)
+    other = fb.sweep("quick", inputs={"mine": [2 * a for a in arrays]}, **QUICK)
+    assert first.path == again.path != other.path and progress == [(4, 4)]
+    assert again.trials.equals(first.trials) and fb.load(first.path).trials.equals(first.trials)
+
+
+def test_a_partial_run_is_resumed_in_workers(rng):
+    arrays, whole = some(rng, 2), {**QUICK, "trials": 6}
+
+    def stop(done, total):
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fb.sweep("quick", inputs={"mine": arrays}, out="run", progress=stop, **whole)
+    assert not fb.load("run").manifest["complete"]
+    resumed = fb.sweep("quick", inputs={"mine": arrays}, out="run", workers=2, **whole)
+    assert resumed.manifest["complete"]
+    np.savez("mine.npz", **dict(zip("qkv", arrays, strict=True)))
+    of_file = fb.sweep("quick", inputs="mine.npz", out="file", **whole)
+    assert resumed.trials.equals(renamed(of_file.trials, "mine"))
+
+
+def test_several_inputs_of_several_shapes(rng):
+    """Each has the numbers that it has alone."""
+    given = {"a": some(rng), "b": some(rng, 2, length=12), "c": some(rng, 2, 2, length=6, dim=4)}
+    together = fb.sweep("quick", inputs=given, **QUICK)
+    assert together.trials.groupby("input")["head"].nunique().to_dict() == {"a": 1, "b": 2, "c": 4}
+    labels = ["input", "head", "map", "num_projections"]
+    alone = fb.sweep("quick", inputs={"b": given["b"]}, **QUICK).trials.groupby(labels, dropna=False)["mse"].min()
+    both = together.trials.groupby(labels, dropna=False)["mse"].min()
+    assert both[both.index.get_level_values("input") == "b"].equals(alone)
+
+
+def test_what_a_file_says_beside_its_arrays(rng):
+    """layer, head and causal are understood in a mapping too, and in an open file."""
+    arrays = dict(zip("qkv", some(rng, 2), strict=True))
+    arrays |= {"layer": np.array([0, 3]), "head": np.array([5, 1]), "causal": np.array(True)}
+    results = fb.sweep("quick", inputs={"mine": arrays}, **QUICK | {"maps": "positive"})
+    assert list(results.trials["head"].unique()) == ["L0H5", "L3H1"] and results.scenario.causal
+    np.savez("mine.npz", **arrays)  # pyright: ignore[reportArgumentType]
+    with np.load("mine.npz") as opened:
+        assert Arrays.of("mine", opened).digest() == get_input("mine.npz").digest()
+
+
+def test_recommend_takes_the_same_arrays(rng):
+    """The same answer as for the file, and nothing is written where no `out` is given."""
+    query, key, value = some(rng, 2, length=32, dim=4)
+    arrays = (0.3 * query, 0.3 * key, value)
+    np.savez("mine.npz", **dict(zip("qkv", arrays, strict=True)))
+    asked = {"target": 0.2, "methods": "clusters", "max_size": 32}
+    of_arrays, named = fb.recommend(arrays, **asked), fb.recommend({"mine": arrays}, **asked)
+    assert [path.name for path in Path().iterdir()] == ["mine.npz"]
+    of_file = fb.recommend("mine.npz", **asked)
+    for one, other, third in zip(of_arrays.decisions, named.decisions, of_file.decisions, strict=True):
+        assert one == other == third
+    assert of_arrays.title.startswith("arrays,") and named.title.startswith("mine,")
+    kept = fb.recommend(arrays, out="kept", **asked)
+    assert kept.decisions == of_file.decisions and Path("kept/manifest.json").exists()
+    assert sorted(path.name for path in Path().iterdir()) == ["kept", "mine.npz", "results"]
+    with pytest.raises(ScenarioError, match="2 inputs were given, allowed: one"):
+        fb.recommend({"a": arrays, "b": arrays}, **asked)
+    with pytest.raises(InputError, match="k has 4"):
+        fb.recommend((query[..., :3], key, value), **asked)
+
+
+def test_compare_takes_runs_of_arrays_and_of_their_file(rng):
+    """They are the same problem: the name of an input is no part of it, its numbers are."""
+    arrays = some(rng, 2)
+    np.savez("mine", **dict(zip("qkv", arrays, strict=True)))
+    one = fb.sweep("quick", inputs={"mine.arrays": arrays}, out="one", **QUICK)
+    two = fb.sweep("quick", inputs={"mine.arrays": arrays}, out="two", **QUICK)
+    assert set(fb.compare(one, two)["mark"]) == {"="}
+    other = fb.sweep("quick", inputs={"mine.arrays": [1.5 * a for a in arrays]}, out="other", **QUICK)
+    with pytest.raises(ScenarioError, match=re.escape("other q, k, v in mine.arrays")):
+        fb.compare(one, other)
+
+
+def test_captured_heads_are_inputs():
+    """Those of a model, with their labels and their mask, as the file of them has."""
+    torch = pytest.importorskip("torch")
+
+    class Small(torch.nn.Module):
+        def forward(self, x):
+            return torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+
+    captured = fb.capture(Small(), torch.randn(1, 2, 16, 4))
+    captured.save("mine.npz")
+    assert Arrays.of("mine", captured).digest() == get_input("mine.npz").digest()
+    results = fb.sweep("quick", inputs={"mine": captured}, out="memory", **QUICK | {"maps": "positive"})
+    of_file = fb.sweep("quick", inputs="mine.npz", out="file", **QUICK | {"maps": "positive"})
+    assert results.scenario.causal and set(results.trials["head"]) == {"L0H0", "L0H1"}
+    assert results.trials.equals(renamed(of_file.trials, "mine"))
+    assert fb.recommend(captured, 0.3, methods="sampled-keys").title.endswith("causal")
+    half = fb.capture(Small(), torch.randn(1, 2, 16, 4), dtype="bfloat16")
+    half.save("half.safetensors")
+    laws = (Arrays.of("half", half), get_input("half.safetensors"))
+    for one, other in zip(*(law.draw(np.random.default_rng(), law.heads(None, None)[1]) for law in laws), strict=True):
+        np.testing.assert_array_equal(one, other)
