@@ -9,6 +9,15 @@ if TYPE_CHECKING:
     from favorbench.attention.linear import kernel_estimate, linear_attention, sample_omega
     from favorbench.baselines import BASELINES, Baseline, get_baseline
     from favorbench.engine.scenario import Scenario, load_scenario
+    from favorbench.errors import (
+        EstimatorError,
+        FavorbenchError,
+        InputError,
+        ModelError,
+        ScenarioError,
+        StoreError,
+        WorkerError,
+    )
     from favorbench.maps import MAPS, FeatureMap, Sample, calibrate, get_map
     from favorbench.maps.positive import exponential_target
     from favorbench.methods import METHODS, Answer, Method, Question, get_method
@@ -16,12 +25,14 @@ if TYPE_CHECKING:
     from favorbench.models.capture import capture
     from favorbench.models.swap import swapped
     from favorbench.numerics.arrays import Features, half_squared_norm
-    from favorbench.results.compare import compare
+    from favorbench.results.compare import RunComparison, compare
     from favorbench.results.results import Results, load
     from favorbench.run import sweep
     from favorbench.samplers import SAMPLERS, Sampler, get_sampler
     from favorbench.studies.recommend.answer import Recommendation
     from favorbench.studies.recommend.study import recommend
+
+    __version__: str
 
 # Public names are imported on first use: `favorbench --help` must not pay for NumPy and pandas.
 _HOMES = {
@@ -29,29 +40,44 @@ _HOMES = {
     "attention.linear": ("kernel_estimate", "linear_attention", "sample_omega"),
     "baselines": ("BASELINES", "Baseline", "get_baseline"),
     "engine.scenario": ("Scenario", "load_scenario"),
+    "errors": (
+        "EstimatorError", "FavorbenchError", "InputError", "ModelError", "ScenarioError", "StoreError", "WorkerError",
+    ),
     "maps": ("MAPS", "FeatureMap", "Sample", "calibrate", "get_map"),
     "maps.positive": ("exponential_target",),
     "methods": ("METHODS", "Answer", "Method", "Question", "get_method"),
     "methods.attention": ("method_attention",),
     "models.capture": ("capture",),
     "numerics.arrays": ("Features", "half_squared_norm"),
-    "results.compare": ("compare",),
+    "results.compare": ("RunComparison", "compare"),
     "results.results": ("Results", "load"),
     "models.swap": ("swapped",),
     "run": ("sweep",),
     "samplers": ("SAMPLERS", "Sampler", "get_sampler"),
     "studies.recommend.answer": ("Recommendation",),
     "studies.recommend.study": ("recommend",),
-}
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> "Any":
     import importlib
 
+    if name == "__version__":
+        import importlib.metadata
+
+        return importlib.metadata.version("favorbench")
     home = next((home for home, names in _HOMES.items() if name in names), None)
     if home is None:
-        raise AttributeError(f"module 'favorbench' has no attribute {name!r}")
+        raise AttributeError(f"module 'favorbench' has no attribute {name!r}{_nearest(name)}")
     return getattr(importlib.import_module(f"favorbench.{home}"), name)
+
+
+def _nearest(name: str) -> str:
+    if name.startswith("_"):  # asked for by inspect, copy and so on, not by anybody who mistyped it
+        return ""
+    from favorbench.registry import nearest
+
+    return nearest(name, __all__)
 
 
 def __dir__() -> "list[str]":
@@ -59,9 +85,10 @@ def __dir__() -> "list[str]":
 
 
 __all__ = [
-    "BASELINES", "MAPS", "METHODS", "SAMPLERS", "Answer", "Baseline", "FeatureMap", "Features", "Method",
-    "Question", "Recommendation", "Results", "Sample", "Sampler", "Scenario", "calibrate", "capture", "compare",
-    "exact_attention", "exponential_target", "get_baseline", "get_map", "get_method", "get_sampler",
-    "half_squared_norm", "kernel_estimate", "linear_attention", "load", "load_scenario", "method_attention",
-    "recommend", "sample_omega", "swapped", "sweep",
+    "BASELINES", "MAPS", "METHODS", "SAMPLERS", "Answer", "Baseline", "EstimatorError", "FavorbenchError",
+    "FeatureMap", "Features", "InputError", "Method", "ModelError", "Question", "Recommendation", "Results",
+    "RunComparison", "Sample", "Sampler", "Scenario", "ScenarioError", "StoreError", "WorkerError", "__version__",
+    "calibrate", "capture", "compare", "exact_attention", "exponential_target", "get_baseline", "get_map",
+    "get_method", "get_sampler", "half_squared_norm", "kernel_estimate", "linear_attention", "load", "load_scenario",
+    "method_attention", "recommend", "sample_omega", "swapped", "sweep",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ import queue
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,12 +27,10 @@ from favorbench.engine.trial import run_draws
 from favorbench.engine.worker import packed, rows_of, run_batch, settle
 from favorbench.errors import EstimatorError, ScenarioError, WorkerError
 from favorbench.numerics.machine import one_core
+from favorbench.progress import Progress, told
 
 if TYPE_CHECKING:
     from favorbench.results.results import Results
-
-#: Called with (draws done, draws in all), first with what was there already.
-Progress = Callable[[int, int], None]
 
 _SAVED = (
     "all others are saved: run the same command again, with fewer `workers` if memory was short "
@@ -78,12 +76,11 @@ def sweep(
     draws = plan(study)
     check_fits(draws, on.local_workers if on else workers if isinstance(workers, int) else 1)
     path = Path(out) if out is not None else default_directory(study)
-    with Store(path, draws) as store:
+    with Store(path, draws) as store, told(progress, f"sweep {study.scenario.name}", "draws") as report:
         if retry_failed:
             store.forget_failed()
         missing = np.flatnonzero(~store.done()).tolist()
         count = len(draws) - len(missing)
-        report = progress or (lambda done, total: None)
         report(count, len(draws))
         try:
             for rows in _rows(study, batches(draws, missing, batch), len(missing), on or workers):

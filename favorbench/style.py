@@ -18,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from favorbench.canvas import canvas
 from favorbench.files import write_text, write_whole
 from favorbench.formats import printable
 
@@ -57,6 +58,8 @@ def look(i: int) -> dict[str, Any]:
 
 def panels(count: int, columns: int, height: float = 3.3, width: float = 4.2) -> tuple[Figure, list[Axes]]:
     """A figure with ``count`` panels in rows of ``columns``."""
+    if on := canvas():
+        return on.panels(count, columns, height, width)
     rows = -(-count // columns)
     figure = Figure(figsize=(max(width * columns, 6.4), height * rows), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
@@ -68,6 +71,9 @@ def panels(count: int, columns: int, height: float = 3.3, width: float = 4.2) ->
 
 def finish(figure: Figure, axes: Sequence[Axes], caption: str) -> None:
     """One legend for all panels below them, and the caption below that."""
+    if on := canvas():
+        on.finish(figure, axes, caption)
+        return
     entries: dict[str, Artist] = {}
     for ax in axes:
         handles, labels = ax.get_legend_handles_labels()
@@ -93,6 +99,8 @@ def finish(figure: Figure, axes: Sequence[Axes], caption: str) -> None:
 
 def save(figure: Figure, directory: Path, name: str, data: pd.DataFrame) -> list[Path]:
     """Write name.png, name.svg, and name.csv with the plotted numbers, each whole or not at all. Raises StoreError."""
+    if on := canvas():
+        return on.keep(name, data)
     for text in figure.findobj(Text):
         if text.get_text() != (shown := printable(text.get_text(), but="\n")):
             text.set_text(shown)  # a name with control characters in it

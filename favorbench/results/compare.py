@@ -89,6 +89,16 @@ class RunComparison(NamedTuple):
         """The rows that are worse, better, or not comparable."""
         return tuple(row for row in self.rows if row.mark in "+-x")
 
+    def _repr_html_(self) -> str:
+        from favorbench.results.comparison_text import as_html
+
+        return as_html(self)
+
+    def __repr__(self) -> str:
+        from favorbench.results.comparison_text import sentences
+
+        return f"<Comparison of {self.metric}: {' '.join(sentences(self)[:2])}>"
+
     def frame(self) -> pd.DataFrame:
         """A row for each row of the comparison, with all that is known of it."""
         return pd.DataFrame([_record(row, self.axis) for row in self.rows])

@@ -27,6 +27,20 @@ def markdown(found: RunComparison, only_changed: bool) -> str:
     return "\n".join([*lines, *(f"* {sentence}" for sentence in sentences(found)), ""])
 
 
+def as_html(found: RunComparison) -> str:
+    """For a notebook: a table of all rows, why some are not comparable, and what it all amounts to."""
+    from favorbench.results.notebook import html_list, html_table
+
+    names = ("estimator", HEADINGS.get(found.axis, found.axis), "old", "new", "new / old", interval_name(found))
+    rows = [
+        {"cell": row.cell, "": row.mark} | dict(zip(names, texts(row, found.metric), strict=True))
+        for row in found.rows
+        if row.change
+    ]
+    said = [f"x {reason}" for reason in reasons(found)] + sentences(found)
+    return html_table(f"{found.metric}, new / old; {'; '.join(sides(found))}", rows) + html_list(said)
+
+
 def junit(found: RunComparison) -> str:
     """A test for each row: worse is a failure, not comparable is skipped."""
     suite = ElementTree.Element(

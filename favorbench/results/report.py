@@ -88,13 +88,8 @@ def run_sentences(results: Results) -> list[str]:
     if not results.manifest["complete"]:
         done, draws = results.manifest["draws_done"], results.manifest["draws"]
         found.append(f"PARTIAL: {done} of {draws} draws; run the same sweep again to complete it.")
-    return [
-        *found,
-        *failure_sentences(results),
-        *_machines(results),
-        *shortened_inputs(results),
-        *heads.sentences(results),
-    ]
+    found += [*failure_sentences(results), *_machines(results)]
+    return [*found, *shortened_inputs(results), *heads.sentences(results)]
 
 
 def failure_sentences(results: Results) -> list[str]:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from favorbench.engine.columns import CELL, ESTIMATOR, LABELS, describe_cell
 from favorbench.errors import ScenarioError
-from favorbench.formats import ALIASES, HEADINGS, format_value
+from favorbench.formats import ALIASES, HEADINGS, format_value, printable
 from favorbench.metrics import METRICS
 from favorbench.registry import nearest
 from favorbench.results.results import Results
@@ -31,6 +31,16 @@ class Table(NamedTuple):
     rows: list[tuple[tuple[object, ...], list[float], list[bool]]]  # labels, values, worse than uniform
     caption: str
     floor: float  # below it values are rounding
+    metric: str = "mse"
+
+    def _repr_html_(self) -> str:
+        from favorbench.results.notebook import of_table
+
+        return of_table(self)._repr_html_()
+
+    def __repr__(self) -> str:
+        title = printable(self.title or self.caption)
+        return f"{title}\n\n{printable(markdown(self, self.metric), but=chr(10))}".rstrip("\n")
 
 
 def parse_by(text: str) -> list[str]:
@@ -123,7 +133,7 @@ def pivoted(results: Results, by: Sequence[str], metric: str = "mse", stat: str 
     pooled = pooled_over(results, by)
     caption = f"{stat} {metric} of {draws_in_words(long['n'])}"
     caption += f", pooled over {', '.join(HEADINGS.get(a, a) for a in pooled)}" if pooled else ""
-    return Table("", tuple(labels), axis, tuple(columns), rows, caption, rounding_level(results.trials, metric))
+    return Table("", tuple(labels), axis, tuple(columns), rows, caption, rounding_level(results.trials, metric), metric)
 
 
 def _sized(results: Results, axis: str) -> pd.DataFrame:

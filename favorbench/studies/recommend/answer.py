@@ -3,15 +3,21 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from favorbench.formats import format_value, plain
 from favorbench.maps import FeatureMap
 from favorbench.metrics import METRICS
+from favorbench.results.notebook import html_table
+from favorbench.results.page.parts import escaped_lines
+from favorbench.results.page.text import escaped
 from favorbench.studies.recommend.candidates import Family
 from favorbench.studies.recommend.search import Setting
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 #: certified: the cheapest candidate that is. nothing: all were dropped, or left undecided. not finished: interrupted.
 Outcome = Literal["certified", "nothing", "not finished"]
@@ -78,6 +84,28 @@ class Recommendation(NamedTuple):
     exact: float
     decisions: tuple[Decision, ...]
     complete: bool
+
+    def plot(self, ax: "Axes | Sequence[Axes] | None" = None) -> "Axes | list[Axes]":
+        """Error against cost, with the target and the choice; returns Axes, a list where there are several panels.
+
+        ax: where to draw, as many Axes as there are panels (one for each of up to six heads, else one for all);
+        without, a figure of pyplot's. Raises ScenarioError for another number of Axes.
+        """
+        from favorbench.studies.recommend.figure import plot
+
+        return plot(self, ax)
+
+    def _repr_html_(self) -> str:
+        said = f"<p><b>{escaped(sentence(self))}</b></p>\n"
+        table = html_table(f"{self.title}: {self.metric} target {self.target:g}", records(self), " ".join(notes(self)))
+        sure = [decision for decision in self.decisions if decision.outcome == "certified"]
+        lines = (
+            f"<p>In Python, for {escaped(sure[0].head)}:</p><pre>{escaped_lines(sure[0].python)}</pre>" if sure else ""
+        )
+        return f"{said}{table}<p>{escaped(certified_in_words(self))}</p>\n{lines}"
+
+    def __repr__(self) -> str:
+        return f"<Recommendation for {self.title}: {sentence(self)}>"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON: what is recommended for each head, and in which words it is certified."""

@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from favorbench import style
+from favorbench.canvas import plotted
 from favorbench.studies.recommend.answer import Decision, Recommendation, percent
 
 PANELS = 6  # heads with a panel of their own, at most
@@ -51,6 +52,11 @@ def draw(found: Recommendation, directory: Path) -> list[Path]:
             _draw_heads(axes[0], found, begun)
         style.finish(figure, axes, style.plain(_caption(found, few)))
         return style.save(figure, directory, "recommend", _data(begun))
+
+
+def plot(found: Recommendation, ax: "Axes | Sequence[Axes] | None") -> "Axes | list[Axes]":
+    """``Recommendation.plot``."""
+    return plotted("recommend", lambda: draw(found, Path()), ax)
 
 
 def _draw_head(ax: Axes, found: Recommendation, decision: Decision) -> None:

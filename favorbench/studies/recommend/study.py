@@ -17,7 +17,7 @@ from favorbench.metrics import METRICS
 from favorbench.numerics.arrays import Array
 from favorbench.numerics.machine import one_core
 from favorbench.parameters import is_number
-from favorbench.progress import Progress
+from favorbench.progress import Progress, told
 from favorbench.registry import nearest
 from favorbench.studies.recommend.answer import Recommendation
 from favorbench.studies.recommend.candidates import (
@@ -98,15 +98,16 @@ def _searched(
     progress: Progress | None,
 ) -> Recommendation:  # fmt: skip
     found, of = [], families(draws.study)
-    with Store(path, draws) as store, one_core():
+    with Store(path, draws) as store, one_core(), told(progress, "recommend", "heads") as report:
         bench = Bench(said.metric, store)
         try:
             for done, unit in enumerate(units):
-                if progress:
-                    progress(done, len(units), step=unit.label)
+                report(done, len(units), step=unit.label)
                 head = Head(unit, of, rule, said, max_cost, bench)
                 found.append(head)
                 head.search()
+                if progress is None:
+                    report(done + 1, len(units))
         except KeyboardInterrupt as interruption:
             _keep(said := _answer(said, found, units), store)
             raise Interrupted(said) from interruption

@@ -1,0 +1,233 @@
+"""What Python shows: figures on axes, tables as HTML, progress in a notebook, one clear error for an unknown name."""
+
+import re
+import sys
+import types
+from html.parser import HTMLParser
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+import favorbench as fb
+from favorbench import progress
+from favorbench.results import heads, tables
+from favorbench.results.figures import FIGURES
+from favorbench.results.figures.shown import COMPARISONS, NAMED
+from tests.conftest import small_scenario
+
+matplotlib.use("Agg")
+
+
+@pytest.fixture
+def pyplot():
+    import matplotlib.pyplot as plt
+
+    yield plt
+    plt.close("all")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Two maps, two samplers, three sizes, on two heads."""
+    rng = np.random.default_rng(3)
+    arrays = tuple(rng.normal(size=(2, 24, 4)) for _ in "qkv")
+    folder = tmp_path_factory.mktemp("run")
+    asked = {"maps": "positive,trig", "samplers": "iid,orthogonal", "num_projections": [3, 8, 20], "trials": 6}
+    return fb.sweep("quick", out=folder / "run", inputs={"mine": arrays}, **asked)
+
+
+def files_of(results, name, directory):
+    """What a figure's files have: its CSV."""
+    import pandas as pd
+
+    from favorbench.results.figures import draw_all
+
+    draw_all(results, directory=directory)
+    return pd.read_csv(directory / f"{name}.csv")
+
+
+def test_a_figure_is_drawn_on_axes_as_in_its_file(run, pyplot, tmp_path):
+    """The numbers of its lines are those of the CSV, and no file is written."""
+    before = sorted(run.path.rglob("*"))
+    panels = run.plot("trig-vs-positive")
+    assert sorted(run.path.rglob("*")) == before
+    assert isinstance(panels, list) and [type(ax) for ax in panels] == [Axes] * 4  # two heads, two samplers
+    data = files_of(run, "trig-vs-positive", tmp_path)
+    for ax, (title, rows) in zip(panels, data.groupby("panel", sort=False), strict=True):
+        assert ax.get_title() == title
+        for name in ("positive", "trig"):
+            (line,) = [line for line in ax.lines if line.get_label() == name]
+            np.testing.assert_allclose(np.asarray(line.get_ydata()), rows[rows["series"] == name]["mse_median"])
+    assert len(pyplot.get_fignums()) == 1 and panels[0].figure is pyplot.gcf()
+
+
+def test_one_panel_is_one_axes_and_may_be_the_users_own(run, pyplot):
+    one = small_scenario(samplers="iid")
+    alone = fb.sweep(one, "alone")
+    assert isinstance(alone.plot("maps"), Axes)
+    figure, (left, right) = pyplot.subplots(1, 2)
+    assert alone.plot("maps", ax=right) is right
+    assert right.lines and not left.lines and len(pyplot.get_fignums()) == 2 and not figure.texts
+    figure, grid = pyplot.subplots(2, 2)
+    assert run.plot("samplers", ax=grid) == list(grid.flat)
+    assert all(ax.lines for ax in grid.flat)
+    sub = Figure().subfigures(1, 2)[1]
+    assert alone.plot("maps", ax=sub.subplots()).lines  # pyright: ignore[reportAttributeAccessIssue]
+    assert isinstance(run.plot("maps", heads="h1"), list) and len(run.plot("maps", heads="h1")) == 2
+
+
+def test_what_cannot_be_plotted_is_said(run, pyplot):
+    for name, said in [
+        ("trig-vs-postive", "unknown figure 'trig-vs-postive' (did you mean 'trig-vs-positive'?); allowed: "),
+        ("error-vs-L", "figure 'error-vs-L': this run has nothing to show in it; it is drawn for each of L, d and"),
+        ("error-vs-seconds", "nothing to show in it; it is drawn where the run was timed"),
+        (3, "unknown figure '3'"),
+    ]:
+        with pytest.raises(fb.ScenarioError, match=re.escape(said)):
+            run.plot(name)
+    with pytest.raises(fb.ScenarioError, match=r"`ax`: 1 axes were given, and 'maps' has 4 panels"):
+        run.plot("maps", ax=Figure().subplots())
+    with pytest.raises(fb.ScenarioError, match=r"`ax`: 'a' given, allowed: Axes of matplotlib"):
+        run.plot("maps", ax=["a"] * 4)
+    with pytest.raises(fb.ScenarioError, match=r"`metric` 'msee' \(did you mean 'mse'\?\)"):
+        run.plot("maps", metric="msee")
+    with pytest.raises(fb.ScenarioError, match=r"no head 'h2' \(did you mean 'h"):
+        run.plot("maps", heads="h2")
+    assert not pyplot.get_fignums()
+
+
+def test_every_figure_has_a_name():
+    assert {*COMPARISONS.values(), *NAMED.values()} == set(FIGURES)
+
+
+def test_tables_and_rankings(run):
+    table = run.table("map,R", metric="relative_error", stat="mean")
+    assert table == tables.pivoted(run, ["map", "num_projections"], "relative_error", "mean")
+    assert repr(table).startswith("mean relative_error of 12 draws, pooled over head, sampler\n\n| map | R = 3 |")
+    assert len(run.table()) == 2 and "Ranking, mine h0" in repr(run.ranking())
+    assert [one.title for one in run.table(over="heads")] == [heads.title(heads.populations(run)[0])]
+    for wrong, said in [
+        ({"by": "mapp,R"}, "unknown axis 'mapp' (did you mean 'map'?)"),
+        ({"metric": "cosin"}, "`metric` 'cosin' (did you mean 'cosine'?)"),
+        ({"stat": "medain"}, "`stat` 'medain' (did you mean 'median'?)"),
+        ({"over": "head"}, "`over` 'head' (did you mean 'heads'?)"),
+        ({"over": "heads", "stat": "mean"}, "leave `by` and `stat` out"),
+    ]:
+        with pytest.raises(fb.ScenarioError, match=re.escape(said)):
+            run.table(**wrong)
+    with pytest.raises(fb.ScenarioError, match="has no input with two heads or more"):
+        fb.sweep(small_scenario(), "one").table(over="heads")
+    assert repr(run) == f"<Results of 'quick' in {run.path}: 12 of 12 draws, {len(run.trials)} rows>"
+
+
+class Checked(HTMLParser):
+    """The elements of a page, which must be closed in order, and its text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.texts = [], set(), []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.open.append(tag)
+        for _, value in attrs:
+            assert "color" not in (value or "")  # a dark notebook has colours of its own
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+PLAIN = {"div", "p", "b", "table", "thead", "tbody", "tr", "th", "td", "ul", "li", "pre"}
+
+
+def test_html_is_whole_and_has_the_numbers_of_the_tables(run):
+    other = run.compare(estimators="positive iid,trig iid")
+    found = fb.recommend("gaussian(std=0.2)", 0.1, seq_len=32, head_dim=4, methods="clusters", max_size=32)
+    for shown in (run, run.table("map,R"), run.table(), run.ranking(), run.table(over="heads"), other, found):
+        page = Checked(shown._repr_html_())
+        assert page.tags <= PLAIN and "table" in page.tags
+    cell = tables.cell_tables(run)[0]
+    texts = Checked(run._repr_html_()).texts
+    for labels, values, worse in cell.rows:
+        for value, bad in zip(values, worse, strict=True):
+            assert tables.format_value(value, "mse", cell.floor) + "*" * bad in texts, labels
+    assert set(other.frame()["mark"]) <= set("+-~=x") and "Comparison of mse" in repr(other)
+    assert repr(found).startswith("<Recommendation for gaussian(std=0.2)")
+
+
+def test_names_stay_names(run):
+    """A name from a file, an estimator's or a head's, commands neither the page nor the terminal."""
+    evil = "<script>alert(1)</script>\x1b[31m&"
+    trials = run.trials.assign(head=run.trials["head"].where(run.trials["head"] != "h0", evil))
+    summary = run.summary.assign(head=run.summary["head"].where(run.summary["head"] != "h0", evil))
+    named = run._replace(trials=trials, summary=summary, path=run.path / evil)
+    for shown in (named, named.table(), named.ranking(), named.table("head,map,R")):
+        text = shown._repr_html_()
+        assert "&lt;script&gt;alert(1)&lt;/script&gt;\\x1b[31m&amp;" in text
+        assert "script" not in Checked(text).tags and "\x1b" not in text
+    assert "\x1b" not in repr(named.table()) + repr(named.ranking()) + repr(named.table("head,map,R"))
+    bar = progress.Bar(evil, "draws")
+    assert "<script" not in bar._repr_html_()
+
+
+class Display:
+    """What IPython.display.display leaves in a cell: one output, replaced by its updates."""
+
+    def __init__(self):
+        self.outputs = []
+
+    def __call__(self, shown, display_id):
+        self.outputs.append([])
+        self.update(shown)
+        return self
+
+    def update(self, shown):
+        self.outputs[-1].append((repr(shown), shown._repr_html_()))
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    """A kernel, as far as we look at it."""
+    shell, shown = types.SimpleNamespace(kernel=object()), Display()
+    module = types.ModuleType("IPython")
+    module.get_ipython = lambda: shell  # pyright: ignore[reportAttributeAccessIssue]
+    display = types.ModuleType("IPython.display")
+    display.display = shown  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setitem(sys.modules, "IPython", module)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    return types.SimpleNamespace(shown=shown, shell=shell)
+
+
+def test_a_sweep_has_a_bar_in_a_notebook(notebook, capfd):
+    fb.sweep(small_scenario(), "run")
+    (updates,) = notebook.shown.outputs
+    assert updates[-1] == ("sweep quick: 3 of 3 draws", "<div>sweep quick: 3 of 3 draws</div>")
+    assert "<progress" in updates[0][1] and capfd.readouterr() == ("", "")
+    fb.sweep(small_scenario(), "run", progress=lambda done, total: None)
+    assert len(notebook.shown.outputs) == 1  # one's own is in its place
+    fb.recommend("gaussian(std=0.2)", 0.1, seq_len=32, head_dim=4, methods="clusters", max_size=32)
+    assert notebook.shown.outputs[-1][-1][0] == "recommend: 1 of 1 heads"
+
+
+def test_a_bar_ends_where_the_sweep_was_interrupted(notebook):
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), progress.told(None, "sweep", "draws") as report:
+        report(1, 3)
+        stop(1, 3)
+    assert notebook.shown.outputs[0][-1] == ("sweep: 1 of 3 draws", "<div>sweep: 1 of 3 draws</div>")
+
+
+def test_no_bar_elsewhere(notebook, capfd):
+    del notebook.shell.kernel  # IPython in a terminal
+    fb.sweep(small_scenario(), "run")
+    assert not notebook.shown.outputs and capfd.readouterr() == ("", "")
