@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 
 import matplotlib
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -14,7 +15,7 @@ from matplotlib.figure import Figure
 import favorbench as fb
 from favorbench import progress
 from favorbench.results import heads, tables
-from favorbench.results.figures import FIGURES
+from favorbench.results.figures import FIGURES, trig_vs_positive
 from favorbench.results.figures.shown import COMPARISONS, NAMED
 from tests.conftest import small_scenario
 
@@ -39,23 +40,14 @@ def run(tmp_path_factory):
     return fb.sweep("quick", out=folder / "run", inputs={"mine": arrays}, **asked)
 
 
-def files_of(results, name, directory):
-    """What a figure's files have: its CSV."""
-    import pandas as pd
-
-    from favorbench.results.figures import draw_all
-
-    draw_all(results, directory=directory)
-    return pd.read_csv(directory / f"{name}.csv")
-
-
 def test_a_figure_is_drawn_on_axes_as_in_its_file(run, pyplot, tmp_path):
     """The numbers of its lines are those of the CSV, and no file is written."""
     before = sorted(run.path.rglob("*"))
     panels = run.plot("trig-vs-positive")
     assert sorted(run.path.rglob("*")) == before
     assert isinstance(panels, list) and [type(ax) for ax in panels] == [Axes] * 4  # two heads, two samplers
-    data = files_of(run, "trig-vs-positive", tmp_path)
+    trig_vs_positive.draw(run, "mse", tmp_path)
+    data = pd.read_csv(tmp_path / "trig-vs-positive.csv")
     for ax, (title, rows) in zip(panels, data.groupby("panel", sort=False), strict=True):
         assert ax.get_title() == title
         for name in ("positive", "trig"):
