@@ -211,7 +211,8 @@ class TestLoad:
         return str(path)
 
     def test_a_folder(self, tmp_path):
-        from favorbench.models.load import load, read_tokens
+        from favorbench.models.load import load
+        from favorbench.models.texts import read_tokens
         from tests.small_models import small_text
 
         loaded = load(self.folder(tmp_path / "model"))

@@ -14,7 +14,7 @@ torch: Any = pytest.importorskip("torch")
 transformers: Any = pytest.importorskip("transformers")
 
 import favorbench as fb  # noqa: E402
-from favorbench.errors import ModelError, ScenarioError, StoreError  # noqa: E402
+from favorbench.errors import InputError, ModelError, ScenarioError, StoreError  # noqa: E402
 from favorbench.inputs import File  # noqa: E402
 from favorbench.inputs.shipped import SHIPPED  # noqa: E402
 from favorbench.models import spool  # noqa: E402
@@ -324,7 +324,20 @@ def test_bad_input_is_one_line(tmp_path):
     assert "--heads 4: layer 0 (encoder.layer.0" in refused("capture", model, "--text", text, "--heads", "4")
     assert "--layers: 'x' given" in refused("capture", model, "--text", text, "--layers", "x")
     assert "--out x.txt: allowed are files that end in .npz" in refused("capture", model, "--text", text, "-o", "x.txt")
+    assert "-L 0: attention needs two tokens" in refused("capture", model, "--text", text, "-L", "0")
+    assert "'x' was given" in refused("capture", model, "--text", text, "-L", "x")
+    (tmp_path / "blank.txt").write_text(" \n\n")
+    assert "blank.txt: there is no text in it" in refused("capture", model, "--text", "blank.txt")
+    (tmp_path / "copy.txt").write_bytes((tmp_path / "text.txt").read_bytes())
+    said = refused("capture", model, "--text", text, "copy.txt")
+    assert "--text copy.txt: the same text as text; give each once" in said
     assert not (tmp_path / "heads.npz").exists()
+
+
+@pytest.mark.parametrize("inputs", ["some words", None, [], [["some", "words"]], 3, np.ones(3)])
+def test_inputs_that_are_no_tensors_are_one_line(inputs):
+    with pytest.raises(InputError, match="inputs: a tensor, a tuple, a mapping of keywords, or a list of these"):
+        fb.capture(small_model("bert"), inputs)
 
 
 def real(name: str) -> Any:

@@ -1,6 +1,7 @@
 """The study of a model: planned, stored, resumed, summarised, and asked on the command line."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ from favorbench.errors import InputError, ModelError, ScenarioError, StoreError
 from favorbench.models.plan import Asked, units
 from favorbench.models.summary import ENCODER, LANGUAGE, lines_of, read, sentence
 from tests.conftest import REPOSITORY
+from tests.small_models import small_folder
 from tests.test_models_swap import bert, llama
 
 torch = pytest.importorskip("torch")
@@ -162,7 +164,8 @@ def rows_of(effects):
     fixed = {"layers": "all", "sampler": "-", "draw": 0, "seq_len": 9, "nonfinite": 0.0, "hidden_error": [0.1]}
     return pd.DataFrame(
         {**fixed, **empty, "text": text, "kind": kind, "estimator": name, "size": 4 if kind == "method" else 0,
-         "embedding_loss": effect, "embedding": [1.0, effect], "head_error": None, "multiplications": 1.0,
+         "embedding_loss": effect, "embedding": [1.0, effect], "head_error": None, "head_layer": None,
+         "head_after_projection": None, "multiplications": 1.0,
          "exact_multiplications": 4.0}
         for (kind, name), each in effects.items() for text, effect in zip("ab", each, strict=True)
     )  # fmt: skip
@@ -242,6 +245,21 @@ def test_what_cannot_be_measured_is_said_before_anything_is(folder, tmp_path, ch
 def test_what_cannot_be_meant_is_one_line(changed, error, said):
     with pytest.raises(error, match=said):
         Asked(**({"model": "m", "texts": ("a",)} | changed))
+
+
+@pytest.mark.parametrize(
+    ("family", "said"),
+    [
+        ("bart", "is an encoder-decoder model; `favorbench model` measures encoders and language models"),
+        ("vit", "reads pixel_values, not text: `favorbench capture module:function`"),
+    ],
+)
+def test_models_that_answer_no_text_are_refused_in_one_line(family, said, folder, tmp_path):
+    from favorbench.models.study import study
+
+    with pytest.raises(ModelError, match=re.escape(said)):
+        study(Asked(str(small_folder(tmp_path / family, family)), (str(folder / "text0.txt"),)), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_text_to_calibrate_on_is_none_of_those_measured(folder, tmp_path):

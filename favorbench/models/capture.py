@@ -3,21 +3,22 @@
 import contextlib
 import hashlib
 import inspect
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from favorbench.errors import ScenarioError
+from favorbench.errors import InputError, ScenarioError
 from favorbench.files import clear_errors, read_regular
+from favorbench.formats import shown
 from favorbench.models.failures import memory_errors
 from favorbench.models.interface import attending
-from favorbench.models.load import Loaded, check_installed, is_function, load, read_tokens, versions
+from favorbench.models.load import Loaded, check_installed, is_function, load, versions
 from favorbench.models.plain import check_plain
 from favorbench.models.recorder import Recorder
 from favorbench.models.records import Captured, Choice, Run, check_path
 from favorbench.models.spool import Spool
+from favorbench.models.texts import read_texts
 from favorbench.models.weights import module_digest
 from favorbench.numerics.machine import check_memory
 from favorbench.progress import Progress
@@ -72,7 +73,7 @@ def _runs(loaded: Loaded, texts: Sequence[str | Path], length: int | None) -> li
         if texts or length is not None:
             raise ScenarioError(f"{loaded.name} brings its inputs along: leave `text` and `length` out")
         return runs_of(loaded.model, loaded.inputs)
-    runs = text_runs(loaded, texts, length or min(LENGTH, loaded.limit or LENGTH))
+    runs = text_runs(loaded, texts, min(LENGTH, loaded.limit or LENGTH) if length is None else length)
     _check_memory(loaded.model, runs[0].tokens)
     return runs
 
@@ -85,31 +86,26 @@ def _check_memory(model: Any, length: int) -> None:
 
 
 def runs_of(model: Any, inputs: Any) -> list[Run]:
-    """One forward pass for each input: a tensor, a tuple, a mapping of keywords, or a list of these."""
-    return [
-        Run(f"input{i}", _digest(given), 0, lambda given=given: _called(model, given))
-        for i, given in enumerate(inputs if isinstance(inputs, list) else [inputs])
-    ]
+    """One forward pass for each input: a tensor, a tuple, a mapping of keywords, or a list of these.
+
+    Raises InputError for anything else: models read tensors, not words or paths.
+    """
+    given = inputs if isinstance(inputs, list) else [inputs]
+    tensor = import_module("torch").Tensor
+    for one in given or [None]:
+        if not isinstance(one, tensor | tuple | Mapping):
+            raise InputError(
+                f"inputs: a tensor, a tuple, a mapping of keywords, or a list of these is needed, not {shown(one)}; of "
+                "a text they are tokenizer(text, return_tensors='pt')"
+            )
+    return [Run(f"input{i}", _digest(one), 0, lambda one=one: _called(model, one)) for i, one in enumerate(given)]
 
 
 def text_runs(loaded: Loaded, paths: Sequence[str | Path], length: int) -> list[Run]:
     """One forward pass for each text, all of the length of the shortest, at most ``length`` tokens."""
-    tokens = [read_tokens(loaded, path, length) for path in paths]
-    shortest = min(one.shape[1] for one in tokens)
-    names: list[str] = []
-    for path in paths:
-        stem = re.sub(r"\.[A-Za-z]+$", "", Path(path).name)  # of CC0-1.0 all
-        same = sum(name.rpartition("-")[0] == stem or name == stem for name in names)
-        names.append(f"{stem}-{same + 1}" if same else stem)
-    return [
-        Run(
-            name,
-            hashlib.sha256(Path(path).read_bytes()).hexdigest(),
-            shortest,
-            _reading(loaded.model, one[:, :shortest]),
-        )
-        for name, path, one in zip(names, paths, tokens, strict=True)
-    ]
+    texts = read_texts(loaded, paths, length)
+    shortest = min(text.tokens.shape[1] for text in texts)
+    return [Run(text.name, text.sha256, shortest, _reading(loaded.model, text.tokens[:, :shortest])) for text in texts]
 
 
 def of_loaded(loaded: Loaded) -> dict[str, Any]:

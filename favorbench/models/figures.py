@@ -1,16 +1,16 @@
 """The figures of a study: effect against size and cost, error by layer, one layer at a time, heads against effects."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import NullFormatter
 
 from favorbench import style
 from favorbench.models.plan import ALL, BFLOAT16
+from favorbench.models.predictions import predictions
 from favorbench.models.summary import COMPARED, LINE, REMOVED, UNIFORM, Study, described
 
 #: Lines to compare with, and how they look.
@@ -51,6 +51,7 @@ def effect(study: Study, directory: Path) -> list[Path]:
         axes[0].set_xlabel("R, or m")
         axes[1].set_xscale("log")
         axes[1].axvline(1.0, color="0.7", zorder=1)
+        style.few_ticks(axes[1])
         axes[1].set_xlabel("multiplications / those of exact attention")
         axes[0].set_ylabel(study.measure.axis)
         style.finish(figure, axes, style.plain(
@@ -92,13 +93,13 @@ def one_layer(study: Study, directory: Path) -> list[Path]:
 def heads(study: Study, directory: Path) -> list[Path]:
     """What the errors of a layer's heads say of the effect of replacing that layer: a point for each layer, text,
     estimator, size and draw."""
-    data = _layers_and_heads(study)
-    if data["layer"].nunique() < 2:
+    found = predictions(study)
+    if found is None:
         return []
+    data = found.points
     panels = {"head_error": "relative error, median over heads", "head_after_projection": "|W_O error| / |h|"}
     with style.context():
         figure, axes = style.panels(2, 2, height=4.4, width=5.0)
-        told = []
         for ax, (column, label) in zip(axes, panels.items(), strict=True):
             for name, look in _looks(study).items():
                 some = data[data["estimator"] == name]
@@ -108,15 +109,14 @@ def heads(study: Study, directory: Path) -> list[Path]:
                     color=look["color"], markerfacecolor=face, markersize=4, alpha=0.6, label=style.plain(name),
                 )  # fmt: skip
             ax.set_xscale("log")
-            ax.xaxis.set_minor_formatter(NullFormatter())
+            style.few_ticks(ax)
             ax.set_xlabel(label)
             style.log_limits(ax, [max(v, SMALLEST) for v in data["effect"]])
-            told.append(f"{data[column].rank().corr(data['effect'].rank()):.2f}")
         axes[0].set_ylabel(f"{study.measure.axis}, layer alone")
         style.finish(figure, axes, style.plain(
             f"{_about(study)}: errors under exact inputs against the effect of replacing that layer alone, "
-            f"{len(data)} points. Spearman's correlation: {told[0]} (left), {told[1]} (right: root of the sum of "
-            "squares over heads)."
+            f"{len(data)} points. Spearman's correlation: {found.of_relative_error:.2f} (left), "
+            f"{found.of_projected_error:.2f} (right: root of the sum of squares over heads)."
         ))  # fmt: skip
         return style.save(figure, directory, "heads", data)
 
@@ -172,27 +172,6 @@ def _against_layer(
         ax.set_ylabel(ylabel)
         style.finish(figure, [ax], style.plain(caption))
         return style.save(figure, directory, name, data)
-
-
-def _layers_and_heads(study: Study) -> pd.DataFrame:
-    """For each layer that is replaced alone somewhere, what its heads' errors are where all are, and the effect."""
-    rows, key = study.rows, ["text", "estimator", "sampler", "size", "draw"]
-    whole = rows[(rows["layers"] == ALL) & rows["kind"].isin(COMPARED) & rows["head_error"].notna()].set_index(key)
-    single = rows[rows["layers"].str.fullmatch(r"\d+") & rows["kind"].isin(COMPARED)]
-    found = list(_matched(whole, single, study.measure.positive, key))
-    return pd.DataFrame(found, columns=[*key, "kind", "layer", "head_error", "head_after_projection", "effect"])
-
-
-def _matched(whole: pd.DataFrame, single: pd.DataFrame, column: str, key: list[str]) -> Iterator[tuple[object, ...]]:
-    for _, row in single.iterrows():
-        at = tuple(row[name] for name in key)
-        if at not in whole.index:
-            continue
-        one = whole.loc[[at]].iloc[0]
-        own = np.asarray(one["head_layer"]) == int(row["layers"])
-        after = np.asarray(one["head_after_projection"], dtype=float)[own]
-        error = float(np.median(np.asarray(one["head_error"], dtype=float)[own]))
-        yield (*at, row["kind"], int(row["layers"]), error, float(np.sqrt(np.sum(after**2))), row[column])
 
 
 def _about(study: Study) -> str:

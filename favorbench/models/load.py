@@ -1,4 +1,4 @@
-"""A model by its name, and the tokens it reads. Every failure is one line that says what to do."""
+"""A model by its name. Every failure is one line that says what to do."""
 
 import importlib.util
 import re
@@ -9,8 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from favorbench.errors import InputError, ModelError
-from favorbench.files import read_regular
+from favorbench.errors import ModelError
 from favorbench.formats import shown
 from favorbench.models.failures import loading_in_one_line, memory_errors
 from favorbench.models.packaged import ALLOWED, PACKAGED
@@ -88,27 +87,6 @@ def check_installed(*packages: str) -> None:
             raise ModelError(f"models need {package}, which is not installed: {INSTALL}")
     if "torch" not in packages and int(version("transformers").split(".")[0]) < 5:
         raise ModelError(f"models need transformers 5 or later; {version('transformers')} is installed: {INSTALL}")
-
-
-def read_tokens(loaded: Loaded, path: str | Path, length: int) -> Any:
-    """The first ``length`` tokens of a text file, or all if there are fewer: LongTensor (1, L).
-
-    Raises InputError for a text of fewer than two tokens, ModelError for more than the model's limit.
-    """
-    if loaded.tokenizer is None:
-        raise ModelError(f"{loaded.name} has no tokenizer: give `module:function`, which brings its inputs along")
-    if loaded.limit is not None and length > loaded.limit:
-        raise ModelError(f"`length` {length}: {loaded.name} reads at most {loaded.limit} tokens")
-    if length < 2:
-        raise InputError(f"`length` {length}: attention needs two tokens or more")
-    try:
-        text = read_regular(path, "text").decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not a text in UTF-8 (byte {error.start}): {error.reason}") from None
-    tokens = loaded.tokenizer(text, truncation=True, max_length=length, return_tensors="pt")["input_ids"]
-    if tokens.shape[-1] < 2:
-        raise InputError(f"{path}: {tokens.shape[-1]} token(s); attention needs two or more")
-    return tokens
 
 
 def _packaged(name: str) -> Loaded:

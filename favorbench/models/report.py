@@ -6,6 +6,7 @@ import pandas as pd
 
 from favorbench.formats import printable
 from favorbench.models.plan import ALL
+from favorbench.models.predictions import predictions
 from favorbench.models.summary import ENCODER, Study, described, sentence
 from favorbench.statistics import interval_name
 
@@ -15,12 +16,21 @@ MANY = 3  # sets of layers, above which only the effect is told
 
 
 def tables(study: Study) -> list[tuple[str, Records]]:
-    """Titles and records: for all layers and each of a few sets of them, and one for many single layers."""
+    """Titles and records: for all layers and each of a few sets of them, and one for many single layers.
+
+    Two for each set, neither wider than 80 characters where names are short: the effect, and what is beside it.
+    """
     found, sets = [], study.lines["layers"].nunique()
     for layers, lines in study.lines.groupby("layers", sort=False):
         which = "all layers" if layers == ALL else f"layer{'s' if ',' in str(layers) else ''} {layers}"
         if layers == ALL or sets <= MANY:
-            found.append((f"{which} replaced", [_record(line, study) for _, line in lines.iterrows()]))
+            found.append((f"{which} replaced", [_effect(line, study) for _, line in lines.iterrows()]))
+            if len(columns := _beside(lines, study)) > 1:
+                records = [
+                    {"estimator": _short(line)} | {heading: _number(line[name]) for heading, name in columns.items()}
+                    for _, line in lines.iterrows()
+                ]
+                found.append((f"{which} replaced: {_titled(columns)}", records))
     single = study.lines[study.lines["layers"] != ALL]
     if sets > MANY:
         found.append((f"one layer replaced at a time: {study.measure.heading}", _by_layer(single)))
@@ -29,12 +39,18 @@ def tables(study: Study) -> list[tuple[str, Records]]:
 
 def markdown(study: Study) -> str:
     """The sentence, the tables, and what their columns are."""
-    parts = [f"{printable(sentence(study.rows))}."]
+    parts = [f"{printable(one)}." for one in sentences(study)]
     for title, records in tables(study):
         rows = [list(records[0]), ["---"] * len(records[0]), *([*record.values()] for record in records)]
         cells = [[_escaped(cell) for cell in row] for row in rows]
         parts += [f"**{title}**", "\n".join(f"| {' | '.join(row)} |" for row in cells)]
     return "\n\n".join([*parts, f"{_escaped(note(study))}."]) + "\n"
+
+
+def sentences(study: Study) -> list[str]:
+    """What all of it comes to, and what predicts the effect of a layer where that was measured."""
+    predicted = predictions(study)
+    return [one for one in (sentence(study.rows), predicted and predicted.sentence) if one]
 
 
 def _escaped(text: str) -> str:
@@ -51,7 +67,10 @@ def note(study: Study) -> str:
         else "nats: change of the negative log likelihood, per token; late: the same over the second half of a text; "
         "KL(exact || replaced) in nats; top1: same most likely token"
     )
-    heads = "; heads: median, 90 % quantile and maximum of the relative errors of single heads, under exact inputs"
+    heads = (
+        "; head, 90 %, max: median, 90 % quantile and maximum of the relative errors of single heads, under exact "
+        "inputs; W_O: |W_O error| / |h|, root of the sum of squares over the heads of a layer, median over layers"
+    )
     heads = heads if study.lines["head_median"].notna().any() else ""
     texts = f"{study.texts} text{'' if study.texts == 1 else 's'}"
     return (
@@ -61,23 +80,40 @@ def note(study: Study) -> str:
     )
 
 
-def _record(line: pd.Series, study: Study) -> dict[str, str]:
+def _effect(line: pd.Series, study: Study) -> dict[str, str]:
     shown = {
-        "estimator": described(line),
+        "estimator": _short(line),
         "cost": _number(line["cost"]),
         study.measure.heading: f"{_number(line['effect'])}{'*' if line['worse'] else ''}",
         "interval": f"[{_number(line['low'])}, {_number(line['high'])}]",
         "worst": _number(line["worst"]),
     }
-    if study.measure is ENCODER:
-        shown |= {"rank": _number(line["rank"])} if study.lines["rank"].notna().any() else {}
-    else:
-        shown |= {"KL": _number(line["kl"]), "top1": _number(line["top1"]), "late": _number(line["late_delta_nll"])}
-    shown["hidden"] = _number(line["last_hidden_error"])
-    if study.lines["head_median"].notna().any():
-        three = " ".join(_number(line[name]) for name in ("head_median", "head_q90", "head_max"))
-        shown["heads"] = "-" if pd.isna(line["head_median"]) else three
+    if study.measure is not ENCODER:
+        shown |= {"late": _number(line["late_delta_nll"])}
+    elif study.lines["rank"].notna().any():
+        shown |= {"rank": _number(line["rank"])}
     return {**shown, "no number": _number(line["nonfinite"])} if study.lines["nonfinite"].any() else shown
+
+
+#: Of single heads: headings, and the columns of a study's lines.
+HEADS = {"head": "head_median", "90 %": "head_q90", "max": "head_max", "W_O": "head_after_projection"}
+
+
+def _beside(lines: pd.DataFrame, study: Study) -> dict[str, str]:
+    """Headings and columns of what is beside the effect, where it was measured; "hidden" always is."""
+    of_tokens = {} if study.measure is ENCODER else {"KL": "kl", "top1": "top1"}
+    found = {**of_tokens, "hidden": "last_hidden_error", **HEADS}
+    return {heading: name for heading, name in found.items() if lines[name].notna().any()}
+
+
+def _titled(columns: dict[str, str]) -> str:
+    parts = {"KL": "next tokens", "hidden": "hidden states", "head": "single heads"}
+    return ", ".join(title for heading, title in parts.items() if heading in columns)
+
+
+def _short(line: pd.Series) -> str:
+    """An estimator with its size; "attention in bfloat16" is exact, as each row above the estimators is."""
+    return described(line).removeprefix("exact, ")
 
 
 def _by_layer(lines: pd.DataFrame) -> Records:
@@ -96,4 +132,7 @@ def _number(value: Any) -> str:
     value = float(value)
     if value == 0:
         return "0"
-    return f"{value:.2f}" if 0.1 <= abs(value) < 100 else f"{value:.3f}" if 0.01 <= abs(value) < 0.1 else f"{value:.1e}"
+    for least, digits in ((0.1, 2), (0.01, 3), (0.001, 4)):
+        if least <= abs(value) < 100:
+            return f"{value:.{digits}f}"
+    return f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e")

@@ -2,9 +2,7 @@
 
 import copy
 import dataclasses
-import hashlib
 import json
-from collections import OrderedDict
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -14,24 +12,16 @@ import numpy as np
 
 from favorbench.engine.provenance import VERSION
 from favorbench.errors import InputError, ModelError, ScenarioError
-from favorbench.files import read_regular
 from favorbench.models.calibration import calibrated, waits
 from favorbench.models.effects import Layer, Reference, effect, head_errors, layers_of, run
-from favorbench.models.load import Loaded, load, read_tokens
+from favorbench.models.load import Loaded, load
 from favorbench.models.plan import ALL, LENGTH, Asked, Unit, units
 from favorbench.models.replacements import ByMap, ByMethod, Exact, Replacement
 from favorbench.models.store import Store
 from favorbench.models.swap import swapped
+from favorbench.models.texts import Text, read_texts
 from favorbench.numerics.machine import check_memory
 from favorbench.progress import Progress
-
-
-class Text(NamedTuple):
-    """A text that a model reads: its name, the sha256 of its file, and tokens (1, L)."""
-
-    name: str
-    sha256: str
-    tokens: Any
 
 
 class Done(NamedTuple):
@@ -48,9 +38,11 @@ def study(asked: Asked, path: Path, trust_remote_code: bool = False, progress: P
     Raises what is wrong with models, texts, estimators and directories as a FavorbenchError.
     """
     loaded = load(asked.model, trust_remote_code=trust_remote_code)
-    asked = dataclasses.replace(asked, length=asked.length or min(LENGTH, loaded.limit or LENGTH))
-    texts = _texts(loaded, asked.texts, asked.length)
-    of_text = _calibrate(asked, loaded, texts)
+    _check_kind(loaded)
+    length = min(LENGTH, loaded.limit or LENGTH) if asked.length is None else asked.length
+    asked = dataclasses.replace(asked, length=length)
+    texts = read_texts(loaded, asked.texts, length)
+    of_text = _calibrate(asked, loaded, texts, length)
     _check_memory(loaded, max(text.tokens.shape[-1] for text in texts))
     layers = {text.name: layers_of(loaded.model, text.tokens) for text in texts}
     _check(asked, layers)
@@ -77,21 +69,13 @@ def study(asked: Asked, path: Path, trust_remote_code: bool = False, progress: P
         return Done(store.set_aside, left)
 
 
-def _texts(loaded: Loaded, paths: Sequence[str], length: int | None) -> list[Text]:
-    """The texts, each under a name of its own: the stem of its file."""
-    if loaded.tokenizer is None:
-        raise ModelError(f"{loaded.name} has no tokenizer, and a model is measured on text: give its folder or its id")
-    assert length is not None
-    found: OrderedDict[str, Text] = OrderedDict()
-    for path in paths:
-        digest = hashlib.sha256(read_regular(path, "text")).hexdigest()
-        twin = next((text for text in found.values() if text.sha256 == digest), None)
-        if twin is not None:
-            raise InputError(f"`text` {path}: the same text as {twin.name}; give each once")
-        stem = Path(path).stem
-        name = next(n for n in (stem, *(f"{stem}-{i}" for i in range(2, len(paths) + 2))) if n not in found)
-        found[name] = Text(name, digest, read_tokens(loaded, path, length))
-    return list(found.values())
+def _check_kind(loaded: Loaded) -> None:
+    """Raise ModelError for a model whose answer to a text is neither states of its tokens nor the next token."""
+    if loaded.tokenizer is not None and getattr(loaded.model.config, "is_encoder_decoder", False):
+        raise ModelError(
+            f"{loaded.name} is an encoder-decoder model; `favorbench model` measures encoders and language models: "
+            f"`favorbench capture {loaded.name}` takes its heads, fb.swapped(model, ...) replaces its attention"
+        )
 
 
 def _check_memory(loaded: Loaded, length: int) -> None:
@@ -130,11 +114,11 @@ def _check(asked: Asked, layers: dict[str, tuple[Layer, ...]]) -> None:
                     raise ScenarioError(f"{name}: {error}") from None
 
 
-def _calibrate(asked: Asked, loaded: Loaded, texts: Sequence[Text]) -> Text | None:
+def _calibrate(asked: Asked, loaded: Loaded, texts: Sequence[Text], length: int) -> Text | None:
     """The text to calibrate on, which may be none of those that are measured. Raises InputError."""
     if asked.calibrate is None:
         return None
-    (found,) = _texts(loaded, [asked.calibrate], asked.length)
+    (found,) = read_texts(loaded, [asked.calibrate], length)
     for text in texts:
         if text.sha256 == found.sha256:
             raise InputError(

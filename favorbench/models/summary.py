@@ -71,7 +71,8 @@ def lines_of(rows: pd.DataFrame) -> pd.DataFrame:
     smallest and largest of fewer than 6 texts; worst: the largest over texts. distance, worst_distance: the same of the
     measure that is never below 0. worse: by that distance than uniform attention in the same layers, median of the
     paired differences. rank: Spearman correlation of the similarities of all pairs of texts with
-    the exact ones. head_median, head_q90, head_max: of the relative errors of single heads under exact inputs.
+    the exact ones. head_median, head_q90, head_max: of the relative errors of single heads under exact inputs;
+    head_after_projection: of layers, |W_O error| / |h|.
     """
     column = measure_of(rows).column
     found = pd.DataFrame(list(_lines(rows, column)))
@@ -111,7 +112,18 @@ def _lines(rows: pd.DataFrame, column: str) -> Iterator[dict[str, Any]]:
             "last_hidden_error": float(last.groupby(group["text"]).mean().median()),
             "rank": _rank(group, similarity),
             **dict(zip(("head_median", "head_q90", "head_max"), quantiles, strict=True)),
+            "head_after_projection": _after_projection(group),
         }  # fmt: skip
+
+
+def _after_projection(group: pd.DataFrame) -> float:
+    """|W_O error| / |h| of whole layers, root of the sum of squares over their heads: median over layers and rows."""
+    found = []
+    for layer, after in group[["head_layer", "head_after_projection"]].itertuples(index=False):
+        if layer is not None and len(layer):
+            squares = pd.Series(np.asarray(after, dtype=float) ** 2).groupby(np.asarray(layer))
+            found += [*squares.sum(min_count=1) ** 0.5]
+    return float(np.median(found)) if found else np.nan
 
 
 _SECOND = ("embedding_loss", "kl", "delta_nll", "top1", "late_kl", "late_delta_nll", "nonfinite")
