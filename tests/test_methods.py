@@ -411,6 +411,19 @@ def test_causal_answers_do_not_depend_on_which_are_asked(spec):
         np.testing.assert_allclose(answer.output, every.output[at], rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_key_far_from_its_centroid_overflows_nothing(dtype):
+    """Logits of keys attended exactly are above those of all centroids by more than exp takes, 88 in float32."""
+    question = problem(12, 40, 60, norm=0.5)
+    above = 1.2 * math.log(np.finfo(dtype).max)
+    direction = question.query[0] / np.sum(question.query[0] ** 2)
+    keys = question.key.copy()
+    keys[7], keys[8] = keys[9] + above * direction, keys[9] - above * direction  # their mean is where key 9 is
+    given = Question(*(array.astype(dtype) for array in (question.query, keys, question.value)), None)
+    (answer,) = get_method("multipole(exact=0.9)").answers(given, (20,), Streams.of(np.random.default_rng(3)))
+    np.testing.assert_allclose(answer.output[0], question.value[7], rtol=8 * np.finfo(dtype).eps)  # the others: e^-88
+
+
 @pytest.mark.parametrize(
     "spec", ["clusters", "sinks(3):multipole", "window(40):trig", "sinks(2):window(5):sampled-keys"]
 )

@@ -1,6 +1,8 @@
 """Near keys exactly, far keys as centroids."""
 
-from collections.abc import Mapping
+import itertools
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,14 +10,14 @@ import numpy as np
 from array_api_compat import device
 
 from favorbench.methods.base import Shape
-from favorbench.methods.cells import Cells
+from favorbench.methods.cells import Cells, segment_sums
 from favorbench.methods.clusters import CellSummary, Centred, Points
 from favorbench.methods.summaries import Queries, Summary, Tokens
 from favorbench.numerics.arrays import Array, Features, array_namespace, largest, on_host, scattered
 from favorbench.numerics.logsum import Accumulator, with_ones
 from favorbench.parameters import check_between
 
-FIXED_PEAK = 300.0  # logits above the peak of the far field up to here need no peak of their own: exp has room for 700
+Block = tuple[slice, slice]  # of the pairs of a query and a cell near to it, those of one cell; and the keys in it
 
 
 @dataclass(frozen=True)
@@ -125,15 +127,38 @@ class MultipoleSummary:
         """The sums with the keys of the near cells, cell by cell: a product of those queries with those keys."""
         xp = array_namespace(query)
         cells, rows = xp.nonzero(xp.matrix_transpose(near))
-        ends = np.searchsorted(on_host(cells), np.arange(near.shape[-1] + 1))
-        for cell in np.flatnonzero(np.diff(ends) * np.diff(self.starts)):
-            asked = rows[int(ends[cell]) : int(ends[cell + 1])]
-            part = self.sorted.part(slice(int(self.starts[cell]), int(self.starts[cell + 1])))
-            logits = query[asked, :] @ xp.matrix_transpose(part.key) - peak[asked, :]
-            if float(xp.max(logits)) > FIXED_PEAK:
-                above = xp.clip(xp.max(logits, axis=-1, keepdims=True), 0.0, None)
-                total[asked, :] = total[asked, :] * xp.exp(-above)
-                peak[asked, :] = peak[asked, :] + above
-                logits = logits - above
-            total[asked, :] = total[asked, :] + xp.exp(logits) @ part.value
-        return Accumulator(peak, total)
+        ends = np.searchsorted(on_host(cells), np.arange(near.shape[-1] + 1)).tolist()
+        asked, starts = xp.take(query, rows, axis=0), self.starts.tolist()
+        blocks = [
+            (slice(*of_query), slice(*of_key))
+            for of_query, of_key in zip(itertools.pairwise(ends), itertools.pairwise(starts), strict=True)
+            if of_query[0] < of_query[1] and of_key[0] < of_key[1]
+        ]
+        if not blocks:
+            return Accumulator(peak, total)
+        found = self._products(asked, xp.take(peak, rows, axis=0), blocks)
+        if not bool(xp.all(found[:, -1] < math.sqrt(xp.finfo(found.dtype).max))):
+            higher = self._raised(asked, rows, peak, blocks)
+            peak, total = higher, total * xp.exp(peak - higher)
+            found = self._products(asked, xp.take(peak, rows, axis=0), blocks)
+        return Accumulator(peak, total + segment_sums(found, rows, near.shape[0]))
+
+    def _products(self, asked: Array, peak: Array, blocks: Sequence[Block]) -> Array:
+        """Of each query with the keys of its cell, sum of exp(x.y - peak) [value, 1]; beyond what exp takes: infinite.
+
+        There are thousands of blocks of a few queries each: what is done in this loop is the time it takes.
+        """
+        xp, values = array_namespace(asked), self.sorted.value
+        found, columns = xp.zeros_like(asked[:, :1] * values[:1, :]), xp.matrix_transpose(self.sorted.key)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for rows, keys in blocks:
+                found[rows, :] = xp.exp(asked[rows, :] @ columns[:, keys] - peak[rows, :]) @ values[keys, :]
+        return found
+
+    def _raised(self, asked: Array, rows: Array, peak: Array, blocks: Sequence[Block]) -> Array:
+        """The peak of each query, or the largest logit of the keys near to it where that is above."""
+        xp, raised = array_namespace(asked), peak + 0.0
+        for part, keys in blocks:
+            where, logits = rows[part], asked[part, :] @ xp.matrix_transpose(self.sorted.key[keys, :])
+            raised[where, :] = xp.maximum(raised[where, :], xp.max(logits, axis=-1, keepdims=True))
+        return raised
