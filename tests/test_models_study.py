@@ -12,6 +12,8 @@ from scipy.stats import spearmanr
 
 from favorbench.errors import InputError, ModelError, ScenarioError, StoreError
 from favorbench.models.plan import Asked, units
+from favorbench.models.report import markdown
+from favorbench.models.seconds import times
 from favorbench.models.summary import ENCODER, LANGUAGE, lines_of, read, sentence
 from tests.conftest import REPOSITORY
 from tests.small_models import small_folder
@@ -291,6 +293,39 @@ def test_the_command_measures_shows_and_resumes(folder, tmp_path):
     assert json.loads(again.stdout)["manifest"]["complete"] and again.stderr == ""
     assert "| estimator | cost | 1 - cos |" in (tmp_path / "run" / "summary.md").read_text()
     assert (tmp_path / "run" / "summary.csv").exists() and (tmp_path / "run" / "figures" / "effect.png").exists()
+
+
+def test_seconds_are_kept_beside_the_study(folder, tmp_path):
+    from favorbench.models.study import study
+
+    study(asked(folder, "llama", methods=("clusters", "sampled-keys")), tmp_path / "run", repeats=2)
+    before = read(tmp_path / "run")
+    timed = before.lines[before.lines["kind"].isin(["map", "method"])]
+    assert len(timed) == 6 and (timed["time"] > 0).all()
+    assert before.lines[before.lines["kind"] == "trivial"]["time"].isna().all()
+    assert "time: CPU seconds" in markdown(before) and "| time |" in markdown(before)
+    study(asked(folder, "llama", methods=("clusters(lloyd=1)",), maps=()), tmp_path / "run", repeats=1)
+    kept = json.loads((tmp_path / "run" / "seconds.json").read_text())
+    assert kept["threads"] == 1 and kept["layers"] == [0, 1] and len(kept["rows"]) == 8
+    study(asked(folder, "llama", texts=2), tmp_path / "other")
+    assert "time" not in read(tmp_path / "other").lines
+    (tmp_path / "run" / "seconds.json").write_text("{}")
+    with pytest.raises(StoreError, match=r"seconds.json is damaged"):
+        read(tmp_path / "run")
+
+
+def test_seconds_are_those_of_what_is_called():
+    """A replacement that works three times as long takes about three times as long; exact attention itself takes 1."""
+    from favorbench.models.replacements import Exact, Heads
+
+    class Thrice(Exact):
+        def outputs(self, *given):
+            return torch.stack([super(Thrice, self).outputs(*given) for _ in range(3)])[0]
+
+    heads = Heads(*torch.randn((3, 1, 4, 512, 32), generator=torch.Generator().manual_seed(0)), True)
+    found = times({0: heads, 3: heads}, [Exact(), Thrice()], repeats=9)
+    assert [row["estimator"] for row in found] == ["exact", "exact"] and found[0]["low"] <= found[0]["ratio"]
+    assert found[1]["ratio"] / found[0]["ratio"] > 1.5  # 3, on a machine that nobody else uses
 
 
 def test_the_command_says_in_one_line_what_is_wrong(folder):

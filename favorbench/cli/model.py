@@ -52,6 +52,10 @@ def model(
     heads: Annotated[
         bool, typer.Option("--heads/--no-heads", help="Measure the errors of single heads, too: twice the work.")
     ] = True,
+    seconds: Annotated[
+        int,
+        typer.Option(min=0, max=1000, help="Time each estimator, too: so many runs in turns with exact attention."),
+    ] = 0,
     seed: Seed = 0,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Directory.  [default: results/model-NAME]", show_default=False)
@@ -83,18 +87,18 @@ def model(
     )  # fmt: skip
     path = out or Path("results") / f"model-{Path(model).stem}"
     try:
-        _measure(asked, path, trust_remote_code, quiet)
+        _measure(asked, path, trust_remote_code, quiet, seconds)
     except KeyboardInterrupt as error:
         _interrupted(path, error)
     _show(path, as_json)
 
 
-def _measure(asked: "Asked", path: Path, trust_remote_code: bool, quiet: bool) -> None:
+def _measure(asked: "Asked", path: Path, trust_remote_code: bool, quiet: bool, seconds: int) -> None:
     from favorbench import console
     from favorbench.models.study import study
 
     with console.progress(f"model {Path(asked.model).name}", quiet, "measurements") as report:
-        found = study(asked, path, trust_remote_code, report)
+        found = study(asked, path, trust_remote_code, report, seconds)
     for name in found.set_aside if not quiet else ():
         say(f"{path}/trials/{name} was damaged: set aside, and what was in it measured again")
     for name, reason in found.left.items() if not quiet else ():

@@ -72,10 +72,12 @@ def note(study: Study) -> str:
         "inputs; W_O: |W_O error| / |h|, root of the sum of squares over the heads of a layer, median over layers"
     )
     heads = heads if study.lines["head_median"].notna().any() else ""
+    timed = "; time: CPU seconds / those of exact attention (torch's own), in turns, one thread, two of the layers"
+    timed = timed if "time" in study.lines else ""
     texts = f"{study.texts} text{'' if study.texts == 1 else 's'}"
     return (
         f"{effect}; hidden: relative error after the last layer{heads}; cost: multiplications / those of exact "
-        f"attention. Median over {texts} of the mean over draws, {interval_name(study.texts)}; *: worse "
+        f"attention{timed}. Median over {texts} of the mean over draws, {interval_name(study.texts)}; *: worse "
         "than uniform attention, text by text"
     )
 
@@ -84,6 +86,7 @@ def _effect(line: pd.Series, study: Study) -> dict[str, str]:
     shown = {
         "estimator": _short(line),
         "cost": _number(line["cost"]),
+        **({"time": _number(line["time"])} if "time" in line else {}),
         study.measure.heading: f"{_number(line['effect'])}{'*' if line['worse'] else ''}",
         "interval": f"[{_number(line['low'])}, {_number(line['high'])}]",
         "worst": _number(line["worst"]),

@@ -17,6 +17,7 @@ from favorbench.models.effects import Layer, Reference, effect, head_errors, lay
 from favorbench.models.load import Loaded, load
 from favorbench.models.plan import ALL, LENGTH, Asked, Unit, units
 from favorbench.models.replacements import ByMap, ByMethod, Exact, Replacement
+from favorbench.models.seconds import heads_in, sampled, times, write_seconds
 from favorbench.models.store import Store
 from favorbench.models.swap import swapped
 from favorbench.models.texts import Text, read_texts
@@ -32,8 +33,10 @@ class Done(NamedTuple):
     left: dict[str, str]
 
 
-def study(asked: Asked, path: Path, trust_remote_code: bool = False, progress: Progress | None = None) -> Done:
-    """Measure all that is asked and not yet in the directory.
+def study(
+    asked: Asked, path: Path, trust_remote_code: bool = False, progress: Progress | None = None, repeats: int = 0
+) -> Done:
+    """Measure all that is asked and not yet in the directory; then time every estimator so often, on the first text.
 
     Raises what is wrong with models, texts, estimators and directories as a FavorbenchError.
     """
@@ -65,6 +68,11 @@ def study(asked: Asked, path: Path, trust_remote_code: bool = False, progress: P
             store.append(measuring.row(unit))
             if progress:
                 progress(len(done) + i, len(planned))
+        if repeats:
+            asked_ready = [measuring.ready(one) for one in asked.replacements()]
+            heads = heads_in(loaded.model, texts[0].tokens, sampled(possible))
+            rows = times(heads, asked_ready, repeats, asked.seed)
+            write_seconds(path, rows, texts[0].name, list(heads), texts[0].tokens.shape[-1])
         left = {layer.name: layer.left for found in layers.values() for layer in found if layer.left is not None}
         return Done(store.set_aside, left)
 
