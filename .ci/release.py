@@ -8,6 +8,8 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+WHEEL = ("favorbench/py.typed", "favorbench/scenarios/quick.toml", "favorbench/scenarios/data/minilm-cc0.npz")
+
 
 def main(dist: Path) -> None:
     """Print what is wrong with the wheel and the source distribution in a directory; exit 1 if anything is."""
@@ -28,15 +30,7 @@ def main(dist: Path) -> None:
         *([] if f"## [{version}]" in Path("CHANGELOG.md").read_text("utf-8") else ["CHANGELOG.md: no such version"]),
         *(f"the wheel lacks {name}" for name in licences if name not in names),
         *([] if len(licences) == 3 else [f"{len(licences)} licence files instead of 3"]),
-        *(
-            f"the wheel lacks {name}"
-            for name in (
-                "favorbench/py.typed",
-                "favorbench/scenarios/quick.toml",
-                "favorbench/scenarios/data/minilm-cc0.npz",
-            )
-            if name not in names
-        ),
+        *(f"the wheel lacks {name}" for name in WHEEL if name not in names),
         *(f"the source distribution lacks {name}, which README.md shows" for name in shown if name not in sources),
         *(f"the page links to {link}" for link in re.findall(r"\]\((?!https?:|#)([^)]+)\)", text)),
     ]
