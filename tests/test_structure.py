@@ -174,5 +174,5 @@ def test_version_and_readme_lines_agree_with_the_project():
     project = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
     number = version.stdout.split()[1]
     assert f'version = "{number}"' in project
-    assert f"## {number}" in (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"## [{number}]" in (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
     assert f"version: {number}" in (REPOSITORY / "CITATION.cff").read_text(encoding="utf-8")

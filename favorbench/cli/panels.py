@@ -22,8 +22,8 @@ PANELS = {
     ),
     "Figures": ("size", "title", "dark", "only"),
     "Kernel": ("sigma", "degree", "constant"),
-    "Draws": ("trials", "draws", "redraw", "query_rows", "repeats", "seed"),
-    "Computing": ("workers", "cluster", "batch", "backend", "device", "dtype"),
+    "Draws": ("trials", "draws", "redraw", "query_rows", "repeats", "seed", "retry_failed"),
+    "Computing": ("workers", "cluster", "batch", "backend", "device", "dtype", "seconds"),
     OUTPUT: ("out", "format", "dry_run", "as_json", "quiet", "help"),
 }  # fmt: skip
 
