@@ -199,9 +199,9 @@ def test_the_front_is_what_nothing_cheaper_beats():
 
 @pytest.mark.parametrize("count", [13, 3])
 def test_of_too_many_estimators_those_nearest_the_front_keep_their_colours(count, monkeypatch):
-    from favorbench.results.figures import error_vs_cost, pareto
+    from favorbench.results.figures import choice, error_vs_cost, pareto
 
-    monkeypatch.setattr(pareto, "CURVES", 4)
+    monkeypatch.setattr(choice, "CURVES", 4)
     maps = ",".join(f"positive-eps(eps={i + 1}e-3)" for i in range(count))
     results = of_heads(2, maps=maps)
     cost = error_vs_cost.MULTIPLICATIONS

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from favorbench.results import head_ranking
-from favorbench.results.ranking import letters, rankings
+from favorbench.results.ranking import group_names, groups_of, rankings
 from favorbench.results.summary import rows_of
 from favorbench.run import sweep
 from favorbench.statistics import sign_test
@@ -26,15 +26,23 @@ PAIRS = list(itertools.combinations(range(6), 2))
 
 @given(st.sets(st.sampled_from(PAIRS)))
 def test_a_shared_letter_is_no_difference_and_nothing_else(different):
-    found = letters(6, sorted(different))
+    found = groups_of(6, sorted(different))
     for i, j in PAIRS:
         assert bool(set(found[i]) & set(found[j])) == ((i, j) not in different)
 
 
+def test_many_groups_are_ranges_and_more_than_letters_are_numbers():
+    assert group_names([(0,), (0, 1), (1, 2, 3, 4), (0, 2, 3, 4, 5)]) == ["a", "ab", "b-e", "a c-f"]
+    assert group_names([(0,), (30,), (1, 2, 3, 9), tuple(range(40))]) == ["1", "31", "2 3 4 10", "1-40"]
+    chain = groups_of(60, [(i, j) for i in range(60) for j in range(i + 2, 60)])  # each like its neighbours only
+    names = group_names(chain)
+    assert names[:3] == ["1", "1 2", "2 3"] and names[-1] == "59" and len(set(names)) == 60
+
+
 def test_letters_of_a_chain():
     """1 and 2, and 2 and 3, cannot be told apart, 1 and 3 can."""
-    assert letters(3, [(0, 2)]) == ["a", "ab", "b"]
-    assert letters(2, []) == ["a", "a"]
+    assert group_names(groups_of(3, [(0, 2)])) == ["a", "ab", "b"]
+    assert group_names(groups_of(2, [])) == ["a", "a"]
 
 
 @pytest.mark.parametrize("metric", ["mse", "skill"])

@@ -16,17 +16,35 @@ def plot(
         Path, typer.Argument(help="A run directory, or one above several.", autocompletion=complete.runs)
     ] = Path("results"),
     metric: Metric = "mse",
+    heads: Annotated[
+        str | None, typer.Option(help="These heads, each by itself, e.g. L0H1,L5H0.", show_default=False)
+    ] = None,
+    estimators: Annotated[
+        str | None,
+        typer.Option(
+            help="Of the map of layers and heads, e.g. clusters,multipole; else the best one.", show_default=False
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="Where to, instead of RUN/figures (one run only).", show_default=False),
     ] = None,
+    format: Annotated[str, typer.Option(help="png, svg or pdf, with commas.")] = "png,svg",
+    size: Annotated[
+        str | None, typer.Option(help="Of each figure, in inches, e.g. 3.3x2.5 for one column.", show_default=False)
+    ] = None,
+    title: Annotated[str, typer.Option(help="Above each figure.", show_default=False)] = "",
+    dark: Annotated[bool, typer.Option("--dark", help="For a dark ground: NAME-dark.png and so on.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Draw every figure that the axes of each run allow.
 
-    PNG, SVG, and a CSV of the plotted numbers. Error against seconds where `favorbench time RUN` has timed a run.
+    Each with a CSV of the plotted numbers. Of more than six heads figures over all of them, and of single ones with
+    --heads, in a folder of their own. Error against seconds where `favorbench time RUN` has timed a run. With --size a
+    figure is exactly so large, with as many panels as it has room for, and its caption stands in NAME.txt.
     """
+    from favorbench import style
     from favorbench.engine.store import find_runs
     from favorbench.metrics import METRICS
     from favorbench.results.figures import draw_all
@@ -34,6 +52,7 @@ def plot(
     from favorbench.results.seconds import timed
 
     check("--metric", metric, METRICS)
+    wanted = style.Wanted(style.formats_of(format), style.size_of(size) if size else None, title, dark)
     runs = find_runs(path)
     if out is not None and len(runs) > 1:
         raise ScenarioError(
@@ -42,7 +61,8 @@ def plot(
     written: list[Path] = []
     for run in runs:
         try:
-            files = draw_all(load(run), metric, out)
+            with style.asked(wanted):
+                files = draw_all(load(run), metric, out, heads=heads, estimators=estimators)
         except FavorbenchError as error:
             if len(runs) == 1:
                 raise
@@ -50,7 +70,8 @@ def plot(
             continue
         if not files and not quiet:
             say(f"{run}: nothing to draw: a figure needs two values of R, L, d or scale")
-        if any(file.name == "error-vs-cost.png" for file in files) and not timed(run) and not quiet:
+        drawn = {file.stem.removesuffix("-dark") for file in files}
+        if "error-vs-cost" in drawn and not timed(run) and not quiet:
             say(f"{run}: error against seconds is drawn where the run was timed: favorbench time {run}")
         written += files
     if as_json:

@@ -22,6 +22,7 @@ def table(
         Literal["heads"] | None,
         typer.Option(help="One table for all heads of an input: errors over those of uniform attention."),
     ] = None,
+    heads: Annotated[str | None, typer.Option(help="These heads only, e.g. L0H1,L5H0.", show_default=False)] = None,
     metric: Metric = "mse",
     stat: Annotated[
         str,
@@ -33,10 +34,16 @@ def table(
     format: Annotated[Literal["rich", "md", "csv", "latex", "json"], typer.Option(help="How to print it.")] = "rich",
     as_json: Json = False,
 ) -> None:
-    """Print a table: any metric, any statistic, by any axes."""
+    """Print a table: any metric, any statistic, by any axes.
+
+    Of more than six heads one table over all of them, and each by itself with --heads or --by head.
+    """
     from favorbench import console
     from favorbench.metrics import METRICS
+    from favorbench.registry import split_list
     from favorbench.results import tables
+    from favorbench.results.head_ranking import of_heads
+    from favorbench.results.heads import MANY, populations, without_many
     from favorbench.results.results import load
     from favorbench.results.summary import STATS
 
@@ -44,6 +51,8 @@ def table(
     check("--stat", stat, STATS)
     results = load(run)
     warn_partial(results)
+    if heads is not None:
+        results = of_heads(results, split_list(heads))
     if over:
         if by or stat != "median":
             raise ScenarioError("--over heads shows medians and quartiles of its own: leave --by and --stat out")
@@ -59,6 +68,13 @@ def table(
         else:
             print_json(tables.records(long))
         return
+    if heads is None and not by and any(one.heads > MANY for one in populations(results)):
+        if stat == "median" and METRICS[metric].error and METRICS[metric].better == "lower":
+            _over_heads(results, metric, format, MANY + 1)
+        say(f"single heads: favorbench table {run} --heads {results.summary['head'].iloc[0]}; all: --by head,map,R")
+        results = without_many(results)
+        if results.summary.empty:
+            return
     wanted = (
         [tables.pivoted(results, tables.parse_by(by), metric, stat)]
         if by
@@ -75,11 +91,12 @@ def table(
             echo(tables.latex(one, metric))
 
 
-def _over_heads(results: "Results", metric: str, format: str) -> None:
+def _over_heads(results: "Results", metric: str, format: str, least: int = 2) -> None:
+    """The tables of populations of ``least`` heads or more."""
     from favorbench import console
     from favorbench.results import heads, tables
 
-    populations = heads.populations(results, metric)
+    populations = [one for one in heads.populations(results, metric) if one.heads >= least]
     if not populations:
         raise ScenarioError(f"--over heads: {results.path} has no input with two heads or more")
     if format == "csv":

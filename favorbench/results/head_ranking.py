@@ -11,7 +11,14 @@ from favorbench.errors import ScenarioError
 from favorbench.metrics import METRICS
 from favorbench.registry import nearest
 from favorbench.results.heads import MANY, POPULATION, quartiles
-from favorbench.results.ranking import Ranking, different, letters, rankings
+from favorbench.results.ranking import (
+    Ranking,
+    different,
+    group_names,
+    groups_of,
+    how_groups_are_read,
+    rankings,
+)
 from favorbench.results.results import Results
 from favorbench.results.summary import at_largest, is_oracle, marked_name
 from favorbench.results.tables import rounding_level
@@ -38,7 +45,7 @@ class HeadRanked(NamedTuple):
     first: int | None
     best_group: int | None
     worse: int
-    groups: str
+    groups: tuple[int, ...]
 
 
 class HeadRanking(NamedTuple):
@@ -50,6 +57,11 @@ class HeadRanking(NamedTuple):
     draws: int
     draws_needed: int
     rows: tuple[HeadRanked, ...]
+
+    @property
+    def group_names(self) -> list[str]:
+        """The groups of each row, as they are shown."""
+        return group_names([row.groups for row in self.rows])
 
     @property
     def heads_needed(self) -> int:
@@ -74,7 +86,7 @@ def _over_heads(results: Results, rows: pd.DataFrame, metric: str) -> HeadRankin
     values, chosen = _by_head(results, rows, metric)
     ranks = values.rank(axis="columns")
     order = sorted(chosen.index, key=lambda i: (ranks[i].median(), ranks[i].mean()))
-    groups = letters(len(order), different([values[i].to_numpy() for i in order]))
+    groups = groups_of(len(order), different([values[i].to_numpy() for i in order]))
     uniform = values[chosen.index[chosen["map"] == "uniform"][0]]
     least = values[[i for i in order if not is_oracle(chosen["map"][i])]].min(axis="columns")
     here = results.trials.merge(rows[list(CELL)].drop_duplicates(), on=list(CELL))
@@ -82,14 +94,14 @@ def _over_heads(results: Results, rows: pd.DataFrame, metric: str) -> HeadRankin
     draws, needed = min(one.draws for one in alone), max(one.draws_needed for one in alone)
     best = [_best_group(one) for one in alone] if draws >= needed else None
     found = []
-    for i, letter in zip(order, groups, strict=True):
+    for i, group in zip(order, groups, strict=True):
         row, (low, middle, high) = chosen.loc[i], quartiles(ranks[i].to_numpy())
         name, sampler = str(row["map"]), None if pd.isna(row["sampler"]) else str(row["sampler"])
         first = None if is_oracle(name) else int((values[i] == least).sum())
         shares = None if best is None or first is None else sum((name, sampler) in group for group in best)
         worse = int((values[i] > uniform).sum())
         of_it = (str(row["kind"]), name, sampler, int(row["num_features"]))
-        found.append(HeadRanked(*of_it, middle, low, high, first, shares, worse, letter))
+        found.append(HeadRanked(*of_it, middle, low, high, first, shares, worse, group))
     title = f"{len(values)} heads of {describe_cell({**rows.iloc[0], 'head': '-'})}"
     return HeadRanking(title, rows.iloc[0][list(POPULATION)], len(values), draws, needed, tuple(found))
 
@@ -110,8 +122,7 @@ def _by_head(results: Results, rows: pd.DataFrame, metric: str) -> tuple[pd.Data
 
 def _best_group(ranking: Ranking) -> set[tuple[str, str | None]]:
     """What is in a group with the best one of a head that is no bound."""
-    best = next(set(row.groups) for row in ranking.rows if not is_oracle(row.map))
-    return {(row.map, row.sampler) for row in ranking.rows if best & set(row.groups)}
+    return {(row.map, row.sampler) for row, best in zip(ranking.rows, ranking.with_best, strict=True) if best}
 
 
 def shown(ranking: HeadRanking) -> list[dict[str, str]]:
@@ -124,9 +135,9 @@ def shown(ranking: HeadRanking) -> list[dict[str, str]]:
             "first": _of(row.first, ranking.heads),
             **({"best": _of(row.best_group, ranking.heads)} if ranking.draws >= ranking.draws_needed else {}),
             "worse": f"{row.worse}/{ranking.heads}",
-            "groups": row.groups,
+            "groups": groups,
         }
-        for row in ranking.rows
+        for row, groups in zip(ranking.rows, ranking.group_names, strict=True)
     ]
 
 
@@ -149,7 +160,7 @@ def legend(ranking: HeadRanking) -> str:
     if ranking.heads < ranking.heads_needed:
         return text + f"Groups: so few heads tell no two apart, {ranking.heads_needed} or more would."
     return text + (
-        "Estimators without a letter in common differ detectably over heads (sign tests of all pairs, one difference "
+        f"{how_groups_are_read(ranking.group_names)} over heads (sign tests of all pairs, one difference "
         "for each head, Holm, 5 %, as if heads were drawn independently); those with one do not."
     )
 
@@ -158,7 +169,7 @@ def combined(found: Sequence[HeadRanking]) -> pd.DataFrame:
     """Rankings over heads as one frame, a row for each population and estimator."""
     frames = [
         pd.DataFrame(one.rows, columns=list(HeadRanked._fields)).assign(
-            **{str(k): v for k, v in one.cell.items()}, heads=one.heads, draws=one.draws
+            **{str(k): v for k, v in one.cell.items()}, heads=one.heads, draws=one.draws, groups=one.group_names
         )
         for one in found
     ]
@@ -170,7 +181,8 @@ def of_heads(results: Results, asked: Sequence[str]) -> Results:
     there = [str(name) for name in dict.fromkeys(results.summary["head"]) if name != "-"]
     for name in asked:
         if name not in there:
-            has = f"it has {', '.join(there)}" if there else "its inputs have no heads: leave `heads` out"
+            some = ", ".join(there[:8]) + (f" and {len(there) - 8} more" if len(there) > 8 else "")
+            has = f"it has {some}" if there else "its inputs have no heads: leave `heads` out"
             raise ScenarioError(f"`heads`: {results.path} has no head {name!r}{nearest(name, there)}; {has}")
     trials, summary = (frame[frame["head"].isin(asked)] for frame in (results.trials, results.summary))
     return results._replace(trials=trials, summary=summary)

@@ -8,9 +8,11 @@ import pandas as pd
 
 from favorbench.baselines import BASELINES
 from favorbench.engine.columns import CELL, ESTIMATOR, Labels
-from favorbench.methods import PREFIXES
+from favorbench.maps import MAPS
+from favorbench.methods import METHODS, PREFIXES
 from favorbench.metrics import METRICS
 from favorbench.registry import split_list
+from favorbench.samplers import SAMPLERS
 from favorbench.statistics import holm, median_interval, sign_test, verdict
 
 #: Kinds of rows that are compared with one another: baselines are what they are compared with.
@@ -18,6 +20,9 @@ COMPARED = ("map", "method")
 
 #: Names of baselines and prefixes that look at every pair of a query and a key: bounds, not what one could use.
 ORACLES = {b.name for b in BASELINES if b.oracle is True} | {p.prefix for p in PREFIXES if p.oracle is True}
+
+#: Names of members that are not a user's.
+OURS = {member.name for family in (MAPS, METHODS, BASELINES, SAMPLERS) for member in family}
 
 #: What stands behind the names of these.
 BOUND = " (bound)"
@@ -109,6 +114,12 @@ def compared(frame: pd.DataFrame) -> pd.DataFrame:
 def is_oracle(name: str) -> bool:
     """Whether what has this name looks at every pair of a query and a key."""
     return any(part.partition("(")[0].strip() in ORACLES for part in split_list(name, ":"))
+
+
+def is_own(row: Labels) -> bool:
+    """Whether a user has brought what is measured here: the estimator, or its sampler."""
+    names = [row["map"]] if pd.isna(row["sampler"]) else [row["map"], row["sampler"]]
+    return any(split_list(str(name), ":")[-1].partition("(")[0].strip() not in OURS for name in names)
 
 
 def estimator_name(row: Labels) -> str:

@@ -1,11 +1,13 @@
 """Error curves: a median line with its 10 to 90 % band for each series, beside the baselines, in panels."""
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
@@ -14,12 +16,18 @@ from favorbench.baselines import BASELINES
 from favorbench.engine.columns import CELL, describe_cell
 from favorbench.formats import HEADINGS
 from favorbench.metrics import METRICS
+from favorbench.results.figures.choice import LEAST, MOST, capped, chosen, in_words, most_curves
 from favorbench.results.results import Results
 from favorbench.results.summary import compared as compared_rows
+from favorbench.results.summary import is_own
 from favorbench.results.tables import SIZES, draws_in_words, size_axis, size_label, what_r_means
 
 PANELS = 12  # in one figure; more go to name-2, name-3, ...
-CURVES = 12  # in one panel, at most: more cannot be told apart
+
+
+HUGE = 1e100  # what stands for infinity, which matplotlib would leave out: a line that leaves the axis
+
+AnyPanel = TypeVar("AnyPanel")
 
 
 @dataclass(frozen=True)
@@ -95,23 +103,55 @@ def draw_panels(
     metric: str,
     directory: Path,
 ) -> list[Path]:
-    """Draw the panels, PANELS to a figure, and save each figure with its numbers; nothing with too many curves."""
+    """Draw the panels, as many to a figure as it has room for, and save each figure with its numbers."""
     written: list[Path] = []
-    if any(len({series(row) for _, row in panel.maps.iterrows()}) > CURVES for panel in panels):
-        return []
-    pages = [panels[i : i + PANELS] for i in range(0, len(panels), PANELS)]
-    for number, page in enumerate(pages, start=1):
+    panels = [replace(panel, maps=panel.maps.assign(series=_names(panel.maps, series))) for panel in panels]
+    named = _named(panels, x, metric)
+    for suffix, page in pages(panels, columns):
         with style.context():
             figure, axes = style.panels(len(page), min(columns, len(page)))
-            names = list(dict.fromkeys(series(row) for panel in panels for _, row in panel.maps.iterrows()))
             data = []
             for ax, panel in zip(axes, page, strict=True):
-                data.append(_draw(ax, panel, x, series, names, metric).assign(panel=panel.title))
+                data.append(_draw(ax, panel, x, named, metric).assign(panel=panel.title))
                 ax.set_xlabel(size_label(results) if x in SIZES else HEADINGS.get(x, x))
-            suffix = f"-{number}" if len(pages) > 1 else ""
-            style.finish(figure, axes, style.plain(caption(results, metric, x)))
+            style.same_range(axes)
+            text = caption(results, metric, x) + _rest(page, named) + _beyond(axes)
+            style.finish(figure, axes, style.plain(text))
             written += style.save(figure, directory, f"{name}{suffix}", pd.concat(data, ignore_index=True))
     return written
+
+
+def pages(panels: Sequence[AnyPanel], columns: int) -> Iterator[tuple[str, Sequence[AnyPanel]]]:
+    """The panels of each figure, and what its name ends in: "-2" of the second of several."""
+    most = style.room(PANELS, columns)
+    for start in range(0, len(panels), most):
+        yield f"-{start // most + 1}" if len(panels) > most else "", panels[start : start + most]
+
+
+def _names(rows: pd.DataFrame, series: Callable[[pd.Series], str]) -> list[str]:
+    return [series(row) for _, row in rows.iterrows()]
+
+
+def _named(panels: Sequence[Panel], x: str, metric: str) -> list[str]:
+    """The series with a look of their own: those that are best at the last x, and a user's."""
+    rows = pd.concat([panel.maps for panel in panels])
+    own = {row["series"] for _, row in rows.drop_duplicates(["series", "map", "sampler"]).iterrows() if is_own(row)}
+    last = rows[rows[x] == rows.groupby("series")[x].transform("max")]
+    sign = 1.0 if METRICS[metric].better == "lower" else -1.0
+    errors = (sign * last[f"{metric}_median"]).groupby(last["series"]).median()
+    return chosen({str(name): float(errors[name]) for name in rows["series"].unique()}, most_curves(), own)
+
+
+def _rest(page: Sequence[Panel], named: Sequence[str]) -> str:
+    """The series without a look of their own, in words."""
+    rest = list(dict.fromkeys(name for panel in page for name in panel.maps["series"] if name not in named))
+    return f" Thin grey: {in_words(rest)}." if rest else ""
+
+
+def _beyond(axes: Sequence[Axes]) -> str:
+    """What arrows mean, where there are any."""
+    arrows = any(line.get_marker() == "^" and not line.get_clip_on() for ax in axes for line in ax.lines)
+    return f" Arrows: more than {MOST:g} times the error of uniform attention." if arrows else ""
 
 
 def cells(results: Results, drop: Sequence[str] = ()) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -150,34 +190,46 @@ def _sampled_rows(summary: pd.DataFrame) -> str:
     )
 
 
-def _draw(
-    ax: Axes, panel: Panel, x: str, series: Callable[[pd.Series], str], names: Sequence[str], metric: str
-) -> pd.DataFrame:
-    maps = panel.maps.assign(series=[series(row) for _, row in panel.maps.iterrows()])
-    kept = []
-    for name in names:
-        curve = maps[maps["series"] == name].sort_values(x)
+def _draw(ax: Axes, panel: Panel, x: str, named: Sequence[str], metric: str) -> pd.DataFrame:
+    uniform = panel.others[panel.others["map"] == "uniform"][f"{metric}_median"]
+    most = capped(metric, float(uniform.max()) if len(uniform) else 0.0)
+    kept, arrows = [], 0
+    for name in dict.fromkeys([*named, *panel.maps["series"]]):
+        curve = panel.maps[panel.maps["series"] == name].sort_values(x)
         if curve.empty:
             continue
-        look, places = style.look(names.index(name)), curve[x].astype(float)
-        low, high = curve[f"{metric}_q10"], curve[f"{metric}_q90"]
-        ax.fill_between(places, low, high, color=look["color"], alpha=0.15, linewidth=0)
-        ax.plot(places, curve[f"{metric}_median"], markersize=5, label=style.plain(name), **look)
+        look = _of_series(name, named)
+        places, median = curve[x].astype(float), curve[f"{metric}_median"].fillna(np.inf).clip(upper=HUGE)
+        if name in named:
+            low, high = (curve[f"{metric}_{one}"].clip(upper=HUGE) for one in ("q10", "q90"))
+            ax.fill_between(places, low, high, color=look["color"], alpha=0.13, linewidth=0)
+        ax.plot(places, median, **look)
+        if name in named and (median > most).any():
+            style.above(ax, places[median > most].tolist(), arrows, look)
+            arrows += 1
         kept.append(curve)
     drawn = pd.concat(kept)
     kept.append(_others(ax, panel.others, x, sorted(set(drawn[x])), metric))
-    _axes(ax, panel, drawn, x, metric)
+    _axes(ax, panel, drawn[drawn["series"].isin(named)], x, metric, most)
     columns = ["series", x, "n", f"{metric}_median", f"{metric}_q10", f"{metric}_q90"]
     return pd.concat(kept)[list(dict.fromkeys(columns))]
 
 
-def _axes(ax: Axes, panel: Panel, drawn: pd.DataFrame, x: str, metric: str) -> None:
+def _of_series(name: str, named: Sequence[str]) -> dict[str, Any]:
+    """How a series looks: one that is not named is thin and grey."""
+    if name not in named:
+        return {"color": "0.72", "linewidth": 0.8, "zorder": 1, "label": "others", "marker": ".", "markersize": 3}
+    return style.look(named.index(name)) | {"markersize": style.scaled(5), "label": style.plain(name)}
+
+
+def _axes(ax: Axes, panel: Panel, drawn: pd.DataFrame, x: str, metric: str, most: float) -> None:
     for_every_r = panel.others["num_projections"].notna()
     firm = panel.others[~for_every_r][f"{metric}_median"]
     best = panel.others[for_every_r][f"{metric}_median"]  # nothing at R = L
     if METRICS[metric].log:
         quantiles = [*drawn[f"{metric}_median"], *drawn[f"{metric}_q10"], *drawn[f"{metric}_q90"]]
-        style.log_limits(ax, [*quantiles, *firm], [*best])
+        least = LEAST * most / MOST if math.isfinite(most) else 0.0
+        style.log_limits(ax, [max(v, least) for v in (*quantiles, *firm)], [*best], most)
     style.number_axis(ax, list(drawn[x]))
     ax.set_title(style.plain(panel.title))
     ax.set_ylabel(metric)
@@ -191,7 +243,7 @@ def _others(ax: Axes, others: pd.DataFrame, x: str, positions: Sequence[float], 
         if x in SIZES and points["num_projections"].isna().all():
             points = pd.concat([points.iloc[[0]]] * len(positions)).assign(**{x: list(positions)})
         look = baseline_look(str(name), number)
-        ax.plot(points[x].astype(float), points[f"{metric}_median"], zorder=1.5, linewidth=1.6, **look)
+        ax.plot(points[x].astype(float), points[f"{metric}_median"], zorder=1.5, linewidth=style.scaled(1.6), **look)
         drawn.append(points.assign(series=name))
     return pd.concat(drawn)
 

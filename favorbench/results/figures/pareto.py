@@ -14,15 +14,15 @@ from matplotlib.axes import Axes
 from favorbench import style
 from favorbench.engine.columns import Labels, describe_cell
 from favorbench.metrics import METRICS
-from favorbench.results.figures.curves import CURVES, PANELS, baseline_look
+from favorbench.results.figures.choice import LEAST, MOST, chosen, in_words, most_curves
+from favorbench.results.figures.curves import HUGE, baseline_look, pages
 from favorbench.results.front import front
 from favorbench.results.heads import MANY, POPULATION, on_each_head, quartiles
 from favorbench.results.results import Results
-from favorbench.results.summary import COMPARED, ORACLES, estimator_name, is_oracle
+from favorbench.results.summary import COMPARED, ORACLES, estimator_name, is_oracle, is_own
 from favorbench.results.tables import draws_in_words
 
-MOST = 30.0  # times the error of uniform attention: what is worse stands at the edge, an arrow
-
+USUAL = "positive"  # the map that readers know, FAVOR+: always among those with a look of their own
 
 #: The cost of a row, and its bounds.
 COSTS = ("cost", "cost_low", "cost_high")
@@ -66,15 +66,14 @@ def draw_against(cost: Cost, results: Results, metric: str, directory: Path) -> 
     if not panels:
         return []
     written, names = [], named(panels)
-    pages = [panels[i : i + PANELS] for i in range(0, len(panels), PANELS)]
-    for number, page in enumerate(pages, start=1):
+    for suffix, page in pages(panels, 2):
         columns = min(len(page), 2)
         with style.context():
             figure, axes = style.panels(len(page), columns, *((4.6, 8.4) if len(page) == 1 else ()))
             for ax, panel in zip(axes, page, strict=True):
                 _draw(ax, panel, names, metric, cost)
-            style.finish(figure, axes, style.plain(_caption(cost, results, rows, page, metric)))
-            suffix = f"-{number}" if len(pages) > 1 else ""
+            style.same_range(axes)
+            style.finish(figure, axes, style.plain(_caption(cost, results, rows, page, names, metric)))
             data = pd.concat([panel.points.assign(panel=panel.title, heads=panel.heads) for panel in page])
             written += style.save(figure, directory, f"{cost.name}{suffix}", data.rename(columns={"cost": cost.axis}))
     return written
@@ -105,7 +104,8 @@ def _labelled(rows: pd.DataFrame) -> pd.DataFrame:
     names = [estimator_name(row) for _, row in rows.iterrows()]
     bound = [is_oracle(str(name)) for name in rows["map"]]
     kept = ["kind", "num_projections", "num_features", "budget", *COSTS, "ratio", "low", "high"]
-    return rows[kept].assign(estimator=names, bound=bound).reset_index(drop=True)
+    own = [bool(is_own(row)) and row["kind"] in COMPARED for _, row in rows.iterrows()]
+    return rows[kept].assign(estimator=names, bound=bound, own=own).reset_index(drop=True)
 
 
 def _over_heads(cell: pd.DataFrame) -> pd.DataFrame:
@@ -137,17 +137,17 @@ def front_of(points: pd.DataFrame, exact: float | None) -> pd.DataFrame:
 
 
 def named(panels: Sequence[Panel]) -> list[str]:
-    """The estimators that have a look of their own: all, or the best map and those that come nearest to the front."""
+    """The estimators with a look of their own: all, or a user's, the best map, USUAL and those nearest to the front."""
     names = list(dict.fromkeys(name for panel in panels for name in _lines(panel.points)))
-    if len(names) <= CURVES:
-        return names
     points = pd.concat([panel.points for panel in panels])
-    best = points.groupby("estimator")["ratio"].min().sort_values()
+    best = points.groupby("estimator")["ratio"].min()
+    maps = best[best.index.isin(points[points["kind"] == "map"]["estimator"])]
+    usual = maps[maps.index.str.fullmatch(f"{USUAL}( / .*)?")]
+    always = {str(some.idxmin()) for some in (maps, usual) if len(some)}
+    always |= {*points[points["own"].astype(bool)]["estimator"]}
     on_front = {name for panel in panels for name in front_of(panel.points, panel.exact)["estimator"]}
-    maps = set(points[points["kind"] == "map"]["estimator"])
-    on_front |= {next(name for name in best.index if name in maps)} if maps else set()
-    chosen = sorted(names, key=lambda name: (name not in on_front, best[name]))[:CURVES]
-    return [name for name in names if name in chosen]
+    errors = {name: float(best[name]) - (HUGE if name in on_front else 0.0) for name in names}
+    return chosen(errors, most_curves(), always)
 
 
 def _lines(points: pd.DataFrame) -> list[str]:
@@ -161,31 +161,30 @@ def _draw(ax: Axes, panel: Panel, names: Sequence[str], metric: str, cost: Cost)
     if len(best):
         end = (panel.exact, 0.0) if panel.exact else (points["cost"].max(), best["ratio"].min())
         costs, ratios = [*best["cost"], end[0]], [*best["ratio"], end[1]]
-        ax.step(costs, ratios, where="post", color="0.85", linewidth=6, zorder=0.5, label="Pareto front")
-    ax.axhline(1.0, color="black", linestyle="--", linewidth=1.4, label="uniform (mean of V)")
+        ax.step(costs, ratios, where="post", color="0.85", linewidth=style.scaled(6), zorder=0.5, label="Pareto front")
+    ax.axhline(1.0, color="black", linestyle="--", linewidth=style.scaled(1.4), label="uniform (mean of V)")
     if panel.exact:
-        ax.axvline(panel.exact, color="0.4", linestyle=":", linewidth=1.4, label=cost.exact_name)
+        ax.axvline(panel.exact, color="0.4", linestyle=":", linewidth=style.scaled(1.4), label=cost.exact_name)
     groups = sorted(points.groupby("estimator", sort=False), key=lambda group: _is_thin(group[1], names))
+    arrows = 0
     for number, (name, rows) in enumerate(groups):
-        rows, look = (
-            rows.sort_values(["num_projections", "cost"]),
-            _look(str(name), str(rows["kind"].iloc[0]), number, names),
-        )
+        rows = rows.sort_values(["num_projections", "cost"])
+        look, ratio = _look(str(name), str(rows["kind"].iloc[0]), number, names), rows["ratio"].clip(upper=HUGE)
         if name in names:
-            low, high = np.minimum(rows["low"], MOST), np.minimum(rows["high"], MOST)
-            ax.fill_between(rows["cost"], low, high, color=look["color"], alpha=0.12, linewidth=0)
+            low, high = (rows[one].clip(upper=HUGE) for one in ("low", "high"))
+            ax.fill_between(rows["cost"], low, high, color=look["color"], alpha=0.1, linewidth=0)
             if len(rows) == 1:  # a band of no width
                 ax.vlines(rows["cost"], low, high, color=look["color"], alpha=0.3, linewidth=3)
-            heights = np.minimum(rows["ratio"], MOST)
-            ax.hlines(heights, rows["cost_low"], rows["cost_high"], color=look["color"], alpha=0.5, linewidth=1)
-        ax.plot(rows["cost"], np.minimum(rows["ratio"], MOST), **look)
-        beyond = rows[rows["ratio"] >= MOST]["cost"]
-        arrow = {"color": look["color"], "markersize": 7, "clip_on": False, "zorder": 3}
-        (arrows,) = ax.plot(beyond, [MOST] * len(beyond), "^", **arrow)
-        arrows.set_in_layout(False)  # what is not clipped is laid out, and where there are none nothing has no place
+            ax.hlines(ratio, rows["cost_low"], rows["cost_high"], color=look["color"], alpha=0.5, linewidth=1)
+        ax.plot(rows["cost"], ratio, **look)
+        beyond = rows[ratio > MOST]["cost"].tolist()
+        if beyond and name in names:
+            style.above(ax, beyond, arrows, look)
+            arrows += 1
     ax.set_xscale("log")
     style.few_ticks(ax)
-    style.log_limits(ax, [*np.minimum(points["ratio"], MOST), 1.0])
+    shown = points[points["estimator"].isin(names) | ~points["kind"].isin(COMPARED)]
+    style.log_limits(ax, [*shown["ratio"].clip(lower=LEAST), 1.0], most=MOST)
     ax.set_title(style.plain(panel.title))
     ax.set_xlabel(cost.axis)
     ax.set_ylabel(f"{metric} / that of uniform")
@@ -199,13 +198,28 @@ def _is_thin(rows: pd.DataFrame, names: Sequence[str]) -> bool:
 def _look(name: str, kind: str, number: int, names: Sequence[str]) -> dict[str, Any]:
     """Of a named estimator as in other figures, of a baseline its own; the rest is thin and grey."""
     if name in names:
-        return style.look(names.index(name)) | {"markersize": 5, "zorder": 3, "label": style.plain(name)}
+        return style.look(names.index(name)) | {
+            "markersize": style.scaled(5), "zorder": 3, "label": style.plain(name),
+        }  # fmt: skip
     if kind in COMPARED:
-        return {"color": "0.75", "linewidth": 0.8, "zorder": 1, "label": "others"}
-    return {"marker": "x+"[number % 2], "markersize": 5} | baseline_look(name, number) | {"linewidth": 1.2, "zorder": 2}
+        return {
+            "color": "0.72",
+            "linewidth": style.scaled(0.8),
+            "zorder": 1,
+            "label": "others",
+            "marker": ".",
+            "markersize": style.scaled(3),
+        }
+    return (
+        {"marker": "x+"[number % 2], "markersize": 5}
+        | baseline_look(name, number)
+        | {"linewidth": style.scaled(1.2), "zorder": 2}
+    )
 
 
-def _caption(cost: Cost, results: Results, rows: pd.DataFrame, panels: Sequence[Panel], metric: str) -> str:
+def _caption(
+    cost: Cost, results: Results, rows: pd.DataFrame, panels: Sequence[Panel], names: Sequence[str], metric: str
+) -> str:
     draws = draws_in_words(results.summary["n"])
     several = [panel.heads > 1 for panel in panels]
     over = (
@@ -219,7 +233,13 @@ def _caption(cost: Cost, results: Results, rows: pd.DataFrame, panels: Sequence[
     missing = [f"as {cost.unknown}: {', '.join(unknown)}"] if unknown else []
     missing += [f"as a bound at any cost: {', '.join(bounds)}"] if bounds else []
     left_out = f" Not shown, {'; nor, '.join(missing)}." if missing else ""
-    beyond = " Arrows: above the axis." if any((p.points["ratio"] >= MOST).any() for p in panels) else ""
+    rest = list(dict.fromkeys(name for p in panels for name in _lines(p.points) if name not in names))
+    left_out += f" Thin grey: {in_words(rest)}." if rest else ""
+    beyond = (
+        f" Arrows: more than {MOST:g} times the error of uniform attention."
+        if any((p.points["ratio"] > MOST).any() for p in panels)
+        else ""
+    )
     return (
         f"{partial}{results.scenario.name}: {metric} over that of uniform attention, against {cost.what}; {over}; "
         f"{draws}. Grey steps: the Pareto front, what neither another nor exact attention is both cheaper and better "

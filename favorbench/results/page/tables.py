@@ -34,17 +34,20 @@ def of_cell(found: Table, ranking: Ranking, looks: Looks) -> str:
     head = ["map or method", "sampler", *(f"{heading} = {size}" for size in found.columns)]
     head += [interval_name(ranking.draws), "groups", "against uniform", "features"]
     values = {labels: (row, worse) for labels, row, worse in found.rows}
-    rows = [_row(one, *values[one.map, one.sampler or "-"], found.floor, looks) for one in ranking.rows]
+    rows = [
+        _row(one, groups, *values[one.map, one.sampler or "-"], found.floor, looks)
+        for one, groups in zip(ranking.rows, ranking.group_names, strict=True)
+    ]
     return table(f"{found.title}: {found.caption}", head, rows, 2)
 
 
-def _row(one: Ranked, values: Sequence[float], worse: Sequence[bool], floor: float, looks: Looks) -> str:
+def _row(one: Ranked, groups: str, values: Sequence[float], worse: Sequence[bool], floor: float, looks: Looks) -> str:
     cells = [
         f"<td class=w>{format_value(x, 'mse', floor)}*" if bad else f"<td>{format_value(x, 'mse', floor)}"
         for x, bad in zip(values, worse, strict=True)
     ]
     interval = " to ".join(format_value(x, "mse", floor) for x in (one.low, one.high))
-    rest = (interval, one.groups, one.versus_uniform, one.num_features)
+    rest = (interval, groups, one.versus_uniform, one.num_features)
     return (
         f"{_start(one.map, one.name, looks)}{escaped(one.map)}<td class=t>{escaped(one.sampler or '-')}"
         f"{''.join(cells)}{''.join(f'<td>{escaped(text)}' for text in rest)}"
