@@ -82,10 +82,8 @@ class Canvas:
         figure.get_layout_engine().set(rect=(0, 1 - height / total, 1, height / total))  # pyright: ignore
         below = {"loc": "lower center", "bbox_to_anchor": (0.5, caption_height / total), "borderaxespad": 0.0}
         if entries:
-            legend = figure.legend(list(entries.values()), list(entries), ncols=across, frameon=False, **below)
-            legend.set_in_layout(False)
-        text = figure.text(0.01, 0.0, "\n".join(lines), va="bottom", fontsize=9, color="0.25", linespacing=1.25)
-        text.set_in_layout(False)
+            figure.legend(list(entries.values()), list(entries), ncols=across, frameon=False, **below)
+        figure.text(0.01, 0.0, "\n".join(lines), va="bottom", fontsize=9, color="0.25", linespacing=1.25)
 
     def keep(self, name: str, data: pd.DataFrame) -> list:
         """What would be written; no files."""
@@ -140,6 +138,10 @@ def plotted(
             f"`ax`: {len(given)} axes were given, and {name!r} has {panels} panels here: give a list of as many, or "
             "leave `ax` out; of a single head: `heads`"
         )
+    if given is None:
+        import matplotlib.pyplot as plt
+
+        plt.draw_if_interactive()  # loads the backend: a notebook's sets what a style that is left would take back
     with drawn_on(Canvas(numbers, given)) as one:
         draw()
     axes = [each for number in numbers for each in one.sheets[number].axes]
