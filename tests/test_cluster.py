@@ -340,6 +340,48 @@ cli.main()
     assert subprocess.run([sys.executable, "-c", code, "-q"], capture_output=True).returncode == 0
 
 
+def test_recommendations_are_the_same_and_resumed(processes, rng):
+    np.savez("mine.npz", **{name: rng.normal(size=(3, 24, 4)) for name in "qkv"})
+    asked = {"inputs": "mine.npz", "target": 0.4, "max_size": 16, "confidence": 0.9}
+    alone = fb.recommend(**asked, out="alone")
+    calls = []
+    found = fb.recommend(
+        **asked, out="run", cluster=processes.address, progress=lambda *now, step="": calls.append((*now, step))
+    )
+    assert found._replace(path=None) == alone._replace(path=None) and found.complete
+    assert {step for *_, step in calls} == {"h0", "h1", "h2"}
+    one, two = (
+        fb.load(run_).trials.sort_values(["draw", "kind", "map", "sampler", "num_projections"], ignore_index=True)
+        for run_ in ("alone", "run")
+    )
+    assert one.equals(two)
+    before = sorted(Path("run/trials").iterdir())
+    code, out, _ = run("recommend", "mine.npz", "--target", "0.4", "--max-size", "16", "--confidence", "0.9",
+                       "--out", "run", "--cluster", processes.address)  # fmt: skip
+    assert code == 0 and "L = 24" in out and sorted(Path("run/trials").iterdir()) == before
+
+
+def test_verify_says_the_same_of_a_module_that_travels(processes, mine):
+    mine(1.0)
+    from favorbench.studies.verify import verify
+
+    steps = []
+    with Cluster(processes.address) as place:
+        subjects = ["positive/iid", "my_method:mine"]
+        found = verify(subjects, 400, progress=lambda *now: steps.append(now), cluster=place)
+    assert found == verify(subjects, 400)
+    assert steps[-1][0] == steps[-1][1] == len(steps)
+
+
+@pytest.mark.slow
+def test_reproduce_on_a_cluster(processes):
+    arguments = ("reproduce", "iid-vs-ortho", "--as", "corrected", "-q")
+    alone = run(*arguments, "--workers", "1", "--out", "alone")
+    found = run(*arguments, "--cluster", processes.address, "--out", "blog")
+    assert found[:2] == (alone[0], alone[1].replace("alone/", "blog/"))
+    assert (Path("alone") / "iid-vs-ortho.md").read_text() == (Path("blog") / "iid-vs-ortho.md").read_text()
+
+
 def test_a_run_in_processes_and_on_a_cluster_can_take_turns(processes):
     """A run that was cut short in one goes on in the other, and they are the same."""
     scenario = small_scenario(trials=30)

@@ -41,19 +41,22 @@ __all__ = [
 ]  # fmt: skip
 
 
-def workers_of(context: typer.Context, workers: int, cluster: str | None) -> "int | Place":
-    """A cluster, where one is asked for, or a number of processes. Raises ScenarioError for both by flags."""
+def place_of(cluster: str | None) -> "Place | None":
+    """The cluster of --cluster, if there is one. Raises ScenarioError."""
     if cluster in (None, "none"):
-        return workers
-    sources = {key: getattr(context.get_parameter_source(key), "name", "") for key in ("workers", "cluster")}
-    typed = {key for key, source in sources.items() if source == "COMMANDLINE"}
-    if "workers" in typed:
-        if "cluster" in typed:
-            raise ScenarioError("--cluster and --workers: a cluster has workers of its own; give one of the two")
-        return workers
+        return None
     from favorbench.engine.cluster.connection import Cluster as Place
 
     return Place(cluster)
+
+
+def workers_of(context: typer.Context, workers: int, cluster: str | None) -> "int | Place":
+    """A cluster, where one is asked for, or a number of processes. Raises ScenarioError for both by flags."""
+    sources = {key: getattr(context.get_parameter_source(key), "name", "") for key in ("workers", "cluster")}
+    typed = {key for key, source in sources.items() if source == "COMMANDLINE"}
+    if cluster not in (None, "none") and typed == {"workers", "cluster"}:
+        raise ScenarioError("--cluster and --workers: a cluster has workers of its own; give one of the two")
+    return workers if "workers" in typed else place_of(cluster) or workers
 
 
 def _version(value: bool) -> None:

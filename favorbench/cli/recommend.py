@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 import typer
 
 from favorbench.cli import complete, options
-from favorbench.cli.app import Json, Metric, Quiet, Seed, app, echo, print_json, say
+from favorbench.cli.app import Cluster, Json, Metric, Quiet, Seed, app, echo, place_of, print_json, say
 from favorbench.cli.endings import ending
 from favorbench.cli.options import and_also
 
@@ -43,6 +43,7 @@ def recommend(
     seq_len: Annotated[int | None, options.LENGTH] = None,
     head_dim: Annotated[int | None, options.HEAD_DIM] = None,
     seed: Seed = 0,
+    cluster: Cluster = None,
     out: Annotated[Path | None, and_also(options.RUN_OUT, "[default: below results]")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -62,7 +63,7 @@ def recommend(
         with console.progress(f"recommend {inputs}", quiet, "heads") as report:
             found = run_recommend(
                 inputs, target, metric, probability, confidence, max_size, max_cost, maps, methods, samplers, causal,
-                heads, over, out, report, **keys,
+                heads, over, out, report, place_of(cluster) or "none", **keys,
             )  # fmt: skip
     except Interrupted as error:
         _interrupted(error, as_json)

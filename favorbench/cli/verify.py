@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from favorbench.cli import complete
-from favorbench.cli.app import Json, Quiet, Seed, app, print_json
+from favorbench.cli.app import Cluster, Json, Quiet, Seed, app, place_of, print_json
 
 
 @app.command()
@@ -26,6 +26,7 @@ def verify(
     thorough: Annotated[bool, typer.Option("--thorough", help="More draws: a quarter of the detectable bias.")] = False,
     draws: Annotated[int | None, typer.Option(min=100, help="Draws of omega, instead of the default.")] = None,
     seed: Seed = 0,
+    cluster: Cluster = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -39,8 +40,9 @@ def verify(
     from favorbench.studies.verify import controls as known_mistakes
     from favorbench.studies.verify import verify as run_verify
 
+    where, count = place_of(cluster), draws or (THOROUGH_DRAWS if thorough else DRAWS)
     with console.progress("verify", quiet) as report:
-        result = run_verify(subjects or (), draws or (THOROUGH_DRAWS if thorough else DRAWS), seed, report)
+        result = run_verify(subjects or (), count, seed, report, where)
         caught = list(known_mistakes.run(seed)) if controls else []
     if as_json:
         found = [{"control": c.control, "mistake": c.mistake, "caught_by": c.caught_by} for c in caught]

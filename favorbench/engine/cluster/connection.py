@@ -28,8 +28,9 @@ def chosen(where: Any, workers: Any, otherwise: str | None) -> "Cluster | None":
 
     Raises ScenarioError for what is no cluster, and for one beside other workers.
     """
-    if isinstance(workers, Cluster):
-        return workers
+    for given in (workers, where):
+        if isinstance(given, Cluster):
+            return given
     if type(workers).__module__.startswith("distributed.") and hasattr(workers, "get_executor"):
         return Cluster(workers)
     if where == "none":

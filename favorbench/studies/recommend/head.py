@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,6 @@ import numpy as np
 from favorbench.attention.exact import exact_attention
 from favorbench.engine.columns import Row, failed_of
 from favorbench.engine.plan import Draw
-from favorbench.engine.store import Store, read_trials
 from favorbench.engine.study import Study
 from favorbench.engine.trial import run_draws
 from favorbench.errors import EstimatorError
@@ -25,15 +24,18 @@ Key = tuple[str, str, str | None, int | None]
 
 
 class Bench:
-    """Measures candidates with the engine's own draws, each once, and keeps every row. Rows that are there are read."""
+    """Measures candidates with the engine's own draws, each once, and hands every new row to ``keep``.
 
-    def __init__(self, metric: str, store: Store) -> None:
-        self.metric, self._store = metric, store
+    known: rows that are there.
+    """
+
+    def __init__(self, metric: str, known: Iterable[Any], keep: Callable[[list[Row]], None]) -> None:
+        self.metric, self._keep = metric, keep
         self._known: dict[int, dict[Key, float]] = {}
-        if store.done().any():
-            self._remember(read_trials(store.path).to_dict("records"))
+        self.remember(known)
 
-    def _remember(self, rows: Iterable[Any]) -> None:
+    def remember(self, rows: Iterable[Any]) -> None:
+        """Rows that were measured elsewhere."""
         for row in rows:
             self._known.setdefault(int(row["draw"]), {})[_key(row)] = signed(float(row[self.metric]), self.metric)
 
@@ -47,8 +49,8 @@ class Bench:
             for name, how in failed_of(rows).items():
                 raise EstimatorError(f"{name} failed: {next(iter(how))}")
             new = [row for row in rows if _key(row) not in known]
-            self._store.append(new)
-            self._remember(new)
+            self._keep(new)
+            self.remember(new)
         return known
 
 

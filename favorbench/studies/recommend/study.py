@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from favorbench.engine.columns import describe_cell, of_draw
+from favorbench.engine.cluster.connection import Cluster, chosen
+from favorbench.engine.columns import Row, describe_cell, of_draw
 from favorbench.engine.cost import check_fits
 from favorbench.engine.plan import Plan, plan
-from favorbench.engine.store import Store
+from favorbench.engine.store import Store, read_trials
 from favorbench.engine.study import Study, default_directory
 from favorbench.errors import ScenarioError
 from favorbench.files import write_text
@@ -25,6 +26,7 @@ from favorbench.studies.recommend.candidates import (
     families,
     study_of,
 )
+from favorbench.studies.recommend.elsewhere import Search, measured
 from favorbench.studies.recommend.evidence import MOST_DRAWS, Rule
 from favorbench.studies.recommend.head import Bench, Head, not_begun, signed
 from favorbench.studies.recommend.units import Unit, units_of
@@ -57,6 +59,7 @@ def recommend(
     over: Literal["heads", "texts"] = "heads",
     out: str | Path | None = None,
     progress: Progress | None = None,
+    cluster: str | Cluster | Any = None,
     **keys: Any,
 ) -> Recommendation:
     """For every head the cheapest setting with P(error <= target) >= probability, certified, or that there is none.
@@ -69,6 +72,7 @@ def recommend(
     candidates; trivial answers are always among them. causal: None is what a file of heads says of itself. over:
     "texts" where the file holds several texts, which are then the draws. keys: seq_len, head_dim, scale, query_rows,
     dtype and seed of a scenario. out: the run directory, by default one below results, or none for arrays.
+    cluster: as of a sweep; every head is then searched by a worker.
 
     Raises ScenarioError and InputError; Interrupted, with the answer so far, when Ctrl-C comes. All draws are saved.
     """
@@ -90,20 +94,23 @@ def recommend(
             _over(study, draws, over), max(draws.shapes[0].sizes), exact_cost(study.shape(draws.shapes[0].head)), (),
             True,
         )  # fmt: skip
-        return _searched(draws, units, rule, said, max_cost, path, progress)
+        search = Search(draws, over, rule, said, max_cost, ())
+        return _searched(search, units, path, progress, chosen(cluster, 1, None))
 
 
 def _searched(
-    draws: Plan, units: Sequence[Unit], rule: Rule, said: Recommendation, max_cost: float, path: Path,
-    progress: Progress | None,
-) -> Recommendation:  # fmt: skip
-    found, of = [], families(draws.study)
-    with Store(path, draws) as store, one_core(), told(progress, "recommend", "heads") as report:
-        bench = Bench(said.metric, store)
+    search: Search, units: Sequence[Unit], path: Path, progress: Progress | None, cluster: Cluster | None
+) -> Recommendation:
+    found, of, said = [], families(search.draws.study), search.said
+    with Store(path, search.draws) as store, one_core(), told(progress, "recommend", "heads") as report:
+        known = read_trials(store.path).to_dict("records") if store.done().any() else []
+        bench = Bench(said.metric, known, store.append)
         try:
+            if cluster is not None:
+                _measured_elsewhere(search._replace(known=known), cluster, store, bench, report)
             for done, unit in enumerate(units):
                 report(done, len(units), step=unit.label)
-                head = Head(unit, of, rule, said, max_cost, bench)
+                head = Head(unit, of, search.rule, said, search.max_cost, bench)
                 found.append(head)
                 head.search()
                 if progress is None:
@@ -111,8 +118,23 @@ def _searched(
         except KeyboardInterrupt as interruption:
             _keep(said := _answer(said, found, units), store)
             raise Interrupted(said) from interruption
+        finally:
+            store.record_workers(cluster.machines if cluster else [])
         _keep(said := _answer(said, found, units), store)
     return said
+
+
+def _measured_elsewhere(search: Search, cluster: Cluster, store: Store, bench: Bench, report: Progress) -> None:
+    """All that the search will ask for: it then finds every row there."""
+    finished: list[str] = []
+
+    def keep(label: str, rows: list[Row]) -> None:
+        store.append(rows)
+        bench.remember(rows)
+        finished.append(label)
+        report(len(finished), len(units_of(search.draws, search.over)), step=label)
+
+    measured(search, cluster, keep)
 
 
 def _answer(said: Recommendation, found: "Sequence[Head]", units: Sequence[Unit]) -> Recommendation:

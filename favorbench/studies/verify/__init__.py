@@ -7,10 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from favorbench.baselines import BASELINES, get_baseline
+from favorbench.engine.cluster.connection import Cluster
+from favorbench.engine.cluster.luggage import packed
+from favorbench.engine.cluster.work import Work
 from favorbench.errors import ScenarioError
 from favorbench.maps import MAPS, FeatureMap
 from favorbench.maps import TRANSFORMS as MAP_TRANSFORMS
 from favorbench.methods import METHODS, PREFIXES, Method, get_method
+from favorbench.numerics.backend import Backend
 from favorbench.numerics.machine import one_core
 from favorbench.registry import nearest
 from favorbench.samplers import SAMPLERS, Sampler, get_sampler
@@ -72,7 +76,11 @@ class Verification(NamedTuple):
 
 
 def verify(
-    subjects: Sequence[str] = (), draws: int = DRAWS, seed: int = 0, progress: Progress | None = None
+    subjects: Sequence[str] = (),
+    draws: int = DRAWS,
+    seed: int = 0,
+    progress: Progress | None = None,
+    cluster: Cluster | None = None,
 ) -> Verification:
     """Test what the subjects claim.
 
@@ -80,18 +88,57 @@ def verify(
     module:object.
     Without any: all maps under iid and orthogonal, and the other samplers with trig, phase, positive and hyperbolic,
     all but iid with half the draws; and exact attention, methods, baselines and metrics. On one BLAS thread, so that
-    sums have one order. Raises ScenarioError for anything else.
+    sums have one order. cluster: where the steps are measured, if not here. Raises ScenarioError for anything else.
     """
-    other_draws = draws if subjects else draws // 2
-    steps = list(_steps(subjects, draws, other_draws, seed))
-    measured: list[Measurement] = []
-    with one_core(), np.errstate(all="ignore"):  # what fails to be a number is a measurement, and refutes
-        for done, (name, step) in enumerate(steps):
-            if progress:
-                progress(done, len(steps), name)
-            measured += step()
+    asked = _Asked(tuple(subjects), draws, draws if subjects else draws // 2, seed)
+    found = _here(asked, progress) if cluster is None else _on_cluster(asked, progress, cluster)
+    measured = [measurement for step in found for measurement in step]
+    other_draws = asked.other_draws
     tests = sum(m.tests for m in measured)
     return Verification(tuple(judged(measured)), draws, other_draws, tests, FALSE_ALARM)
+
+
+class _Asked(NamedTuple):
+    """What the steps follow from."""
+
+    subjects: tuple[str, ...]
+    draws: int
+    other_draws: int
+    seed: int
+
+
+def _here(asked: _Asked, progress: Progress | None) -> Iterator[list[Measurement]]:
+    steps = list(_steps(*asked))
+    for done, (name, step) in enumerate(steps):
+        if progress:
+            progress(done, len(steps), name)
+        yield _measured(step)
+
+
+def _on_cluster(asked: _Asked, progress: Progress | None, cluster: Cluster) -> list[list[Measurement]]:
+    names, found = [name for name, _ in _steps(*asked)], {}
+
+    def missing(number: int) -> str:
+        left = len(names) - len(found)
+        return f"{left} of {len(names)} steps are missing, one is {names[number]}; nothing is kept: run it again"
+
+    work = Work(cluster, packed(asked, asked.subjects, Backend()), measured_step, lambda number: number, missing)
+    for number, measured in work.results(iter(range(len(names))), len(names)):
+        found[number] = measured
+        if progress:
+            progress(len(found), len(names), names[number])
+    return [found[number] for number in range(len(names))]
+
+
+def measured_step(asked: _Asked, number: int) -> list[Measurement]:
+    """One of the steps, for a worker that has nothing but what they follow from."""
+    _, step = list(_steps(*asked))[number]
+    return _measured(step)
+
+
+def _measured(step: Callable[[], list[Measurement]]) -> list[Measurement]:
+    with one_core(), np.errstate(all="ignore"):  # what fails to be a number is a measurement, and refutes
+        return step()
 
 
 def _steps(
