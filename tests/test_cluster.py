@@ -129,7 +129,7 @@ def mine(monkeypatch):
 
     yield written
     for name in ("my_helper", "my_late_helper", "my_method"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+        sys.modules.pop(name, None)
 
 
 def test_a_users_modules_travel_and_changed_ones_are_not_those_of_before(processes, mine):
@@ -164,7 +164,7 @@ def test_an_installed_module_that_differs_is_refused(processes, monkeypatch, tmp
     monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))
     with pytest.raises(WorkerError, match=r"worker tcp.*: somewhere_else is not installed there, .* here; install the"):
         sweep(small_scenario(methods="somewhere_else:mine"), "run", cluster=processes.address)
-    monkeypatch.delitem(sys.modules, "somewhere_else")
+    sys.modules.pop("somewhere_else", None)
 
 
 @pytest.mark.parametrize("name", ["numpy", "favorbench"])
@@ -254,8 +254,25 @@ def test_an_address_that_does_not_answer_is_one_line(monkeypatch):
         for port in (9, silent.getsockname()[1]):
             line = refused("sweep", "-R", "4", "--cluster", f"tcp://127.0.0.1:{port}", "--out", "run")
             assert f"--cluster tcp://127.0.0.1:{port}: no scheduler answers (tried for 2 s); is it running" in line
+    line = refused("sweep", "-R", "4", "--cluster", "tls://127.0.0.1:9", "--out", "run")
+    assert "TLS expects a ssl_context" in line
     monkeypatch.setenv("FAVORBENCH_CLUSTER_TIMEOUT", "soon")
     assert "allowed: seconds from 1" in refused("sweep", "-R", "4", "--cluster", "tcp://127.0.0.1:9")
+
+
+def test_what_is_no_scheduler_is_one_line(monkeypatch):
+    monkeypatch.setenv("FAVORBENCH_CLUSTER_TIMEOUT", "5")
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+
+        def answer() -> None:
+            talk, _ = other.accept()
+            talk.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10)
+
+        threading.Thread(target=answer, daemon=True).start()
+        line = refused("sweep", "-R", "4", "--cluster", f"127.0.0.1:{other.getsockname()[1]}", "--out", "run")
+        assert "what answers there is no Dask scheduler (tried for 5 s)" in line
 
 
 def test_a_scheduler_without_workers_is_one_line(tmp_path, monkeypatch):

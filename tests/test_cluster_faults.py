@@ -39,12 +39,13 @@ def scenario(monkeypatch):
     """A scenario whose method takes time, and kills its worker where an expression says so."""
 
     def written(deadly: str = "False", trials: int = 100):
+        sys.modules.pop("mine", None)
         Path("mine.py").write_text(METHOD.format(deadly=deadly))
         return small_scenario(maps="positive", methods="mine:mine", num_projections="3", trials=trials)
 
     monkeypatch.setenv("FAVORBENCH_CLUSTER_TIMEOUT", "4")
     yield written
-    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    sys.modules.pop("mine", None)
 
 
 def at(count: int, act):
@@ -139,7 +140,6 @@ def test_a_draw_that_kills_its_worker_each_time_fails_alone(tmp_path, scenario, 
 
     study = Study.of(scenario(trials=12))
     value = float(_inputs(study, plan(study)[7]).query[0, 0])
-    sys.modules.pop("mine")
     asked = scenario(ONE_OF_THEM.format(value=value), trials=12)
     with (
         cluster(tmp_path / "c", 2, "--nanny", DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="1") as processes,

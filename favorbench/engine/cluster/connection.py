@@ -1,5 +1,6 @@
 """The connection to a cluster: made, asked with a limit to every wait, and closed."""
 
+import asyncio
 import contextlib
 import importlib
 import importlib.metadata
@@ -108,10 +109,15 @@ class Cluster:
             )  # fmt: skip
             self._stack.callback(_quietly, lambda: scheduler.close(timeout=10))
         try:
-            # Beside its own limit one of ours: of what takes connections and says nothing it would wait for minutes.
+            if isinstance(scheduler, str):
+                within(limit, lambda: asyncio.run(_reached(scheduler, limit)))
             client = within(limit + 1, lambda: dask.Client(scheduler, timeout=limit, set_as_default=False))
-        except (OSError, TimeoutError, ValueError) as error:
-            reason = "no scheduler answers" if isinstance(error, OSError | TimeoutError) else str(error)
+        except Exception as error:
+            reason = "what answers there is no Dask scheduler"  # it reads whatever as a length: MemoryError and others
+            if isinstance(error, OSError):
+                reason = "no scheduler answers"
+            elif isinstance(error, TypeError | RuntimeError | FavorbenchError):  # of the configuration of TLS
+                reason = _said(error)
             raise WorkerError(
                 f"`cluster` {self.name}: {reason} (tried for {limit:g} s); is it running, and reachable from here?"
             ) from None
@@ -182,6 +188,13 @@ class Cluster:
                 known["done"] += items
                 return
         self.machines.append({**machine, "done": items})
+
+
+async def _reached(address: str, seconds: float) -> None:
+    """Whether a scheduler answers: a Client that finds none is not easily got rid of, and may wait for minutes."""
+    dask = distributed()
+    connection = dask.comm.connect(address, timeout=seconds, **dask.Security().get_connection_args("client"))
+    (await asyncio.wait_for(connection, seconds)).abort()
 
 
 def _open_here(name: str, dask_worker: Any = None) -> None:
