@@ -20,8 +20,9 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 TICK = 1.0  # seconds between two looks at what is there
-TWICE_AFTER = 10.0  # seconds, and ...
-TWICE_TIMES = 5.0  # ... so many times what was expected, after which idle workers do what another has not finished
+AGAIN_AFTER = 10.0  # seconds, and ...
+AGAIN_TIMES = 5.0  # ... so many times what was expected, after which idle workers do what another has not finished
+MOST_TASKS = 3  # with the same items
 GIVEN_UP = 3  # items in a row, each alone, whose workers died
 
 
@@ -129,7 +130,7 @@ class Work(Generic[Item, Result]):
                         elif trouble := watch.trouble():
                             raise self._ended(trouble, pieces)
                         else:
-                            self._hand_out_twice(executor, pieces, watch.threads)
+                            self._hand_out_again(executor, pieces)
             finally:
                 watch.end()
                 for task in self._tasks:
@@ -158,12 +159,15 @@ class Work(Generic[Item, Result]):
             self._submit(executor, _Piece([self._suspects.popleft()], 0.0, alone=True))
         return bool(self._tasks)
 
-    def _hand_out_twice(self, executor: Executor, pieces: Pieces[Item], threads: int) -> None:
-        """Where nothing else is left for idle workers: what a slow or a stuck one has had for long."""
+    def _hand_out_again(self, executor: Executor, pieces: Pieces[Item]) -> None:
+        """Where nothing else is left for idle workers: what slow or stuck ones have had for long."""
+        if pieces.left:
+            return
         now = time.monotonic()
-        for piece in list(self._tasks.values()):
-            late = now - piece.since > max(TWICE_AFTER, TWICE_TIMES * piece.seconds)
-            if late and not pieces.left and len(piece.tasks) == 1 and len(self._tasks) < threads:
+        for piece in set(self._tasks.values()):
+            limit = max(AGAIN_AFTER, AGAIN_TIMES * piece.seconds) if piece.seconds else self._cluster.patience
+            if now - piece.since > limit and len(piece.tasks) < MOST_TASKS:
+                piece.since = now
                 self._submit(executor, piece)
 
     def _finished(self, task: Future[Done], pieces: Pieces[Item]) -> Iterator[tuple[Item, Result]]:
