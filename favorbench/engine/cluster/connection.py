@@ -70,7 +70,9 @@ class Cluster:
     @property
     def name(self) -> str:
         """What it is called in messages."""
-        return self._where if isinstance(self._where, str) else str(getattr(self._where, "scheduler", self._where))
+        return (
+            self._where if isinstance(self._where, str) else getattr(self._where.scheduler, "address", "of the client")
+        )
 
     @property
     def local_workers(self) -> int:
@@ -100,14 +102,7 @@ class Cluster:
         dask, limit = distributed(), min(CONNECT, self.patience)
         logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what is lost is told in a line of ours
         warnings.filterwarnings("ignore", module="distributed")  # versions are compared by us
-        scheduler: Any = self._address
-        if self._local:
-            # On loopback alone: whoever reaches the port of a scheduler runs code as this user.
-            scheduler = dask.LocalCluster(
-                n_workers=self._local, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address=None,
-                memory_limit=0, silence_logs=logging.CRITICAL,
-            )  # fmt: skip
-            self._stack.callback(_quietly, lambda: scheduler.close(timeout=10))
+        scheduler: Any = self._processes() if self._local else self._address
         try:
             if isinstance(scheduler, str):
                 within(limit, lambda: asyncio.run(_reached(scheduler, limit)))
@@ -123,6 +118,21 @@ class Cluster:
             ) from None
         self._stack.callback(_quietly, lambda: client.close(timeout=5))
         return client
+
+    def _processes(self) -> Any:
+        """A cluster of this machine, on loopback alone: whoever reaches the port of a scheduler runs code as we do."""
+        try:
+            started = distributed().LocalCluster(
+                n_workers=self._local, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address=None,
+                memory_limit=0, silence_logs=logging.CRITICAL,
+            )  # fmt: skip
+        except (OSError, RuntimeError) as error:
+            raise WorkerError(
+                f"`cluster` {self.name}: its processes do not start: {_said(error)} "
+                "(a Python script needs an `if __name__ == '__main__':` guard)"
+            ) from None
+        self._stack.callback(_quietly, lambda: started.close(timeout=10))
+        return started
 
     def wait_for_workers(self) -> None:
         """Until there is one. Raises WorkerError after ``patience`` seconds."""
