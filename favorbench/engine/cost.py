@@ -11,7 +11,7 @@ from favorbench.engine.study import Study
 from favorbench.numerics.machine import Rates, available_memory, check_memory, one_core, rates
 
 EXPS_OF_A_FEATURE = 3.0  # passes of exp, log or tan over each feature, of queries and of keys: the dearest maps have 3
-LIBRARIES_BYTES = 150 << 20  # resident size of a worker before its first draw; torch takes more
+LIBRARIES_BYTES = 128 << 20  # of a worker: 60 MiB before its first draw, and what SciPy and BLAS add; torch takes more
 
 ARRAYS_OF_INPUTS = 5  # q, k, v and, at their largest, scaled copies of two of them
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from favorbench.engine.earlier import as_now
 from favorbench.errors import StoreError
 from favorbench.files import write_durable, write_whole
 
@@ -64,13 +65,21 @@ def read_part(path: Path, schema: pa.Schema | None, columns: Sequence[str] | Non
     """A part, or some columns of it; None if it is not what was written. Raises OSError if it may not be read,
     StoreError for other columns than those of a schema."""
     data = path.read_bytes()
-    if path.stem.rpartition("-")[2] != _identity(data):
+    identity = path.stem.rpartition("-")[2]
+    if identity != _identity(data) and len(identity) != 16:  # in the first format parts were named by their draws
         return None
-    file = pq.ParquetFile(io.BytesIO(data))
-    if schema is not None and not file.schema_arrow.equals(schema):
-        raise StoreError(f"{path} has other columns than this version of favorbench writes; use another `out`")
+    try:
+        file = pq.ParquetFile(io.BytesIO(data))
+    except pa.ArrowInvalid:
+        return None
     said = json.loads((file.schema_arrow.metadata or {}).get(_ABOUT, b"{}"))
-    table = file.read(columns=columns).replace_schema_metadata(None)
+    if schema is None or file.schema_arrow.equals(schema):
+        table = file.read(columns=columns).replace_schema_metadata(None)
+    else:
+        table = as_now(file.read().replace_schema_metadata(None), schema)
+        if table is None:
+            raise StoreError(f"{path} has other columns than this version of favorbench writes; use another `out`")
+        table = table if columns is None else table.select(columns)
     about = About(said.get("seconds"), said.get("failed", {}), tuple(said.get("replaces", ())))
     return Part(path, table, about, file.metadata.num_rows)
 

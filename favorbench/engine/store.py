@@ -22,6 +22,7 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from favorbench.engine.columns import COLUMNS, ESTIMATOR, FAILURE, Row, failed_of
+from favorbench.engine.earlier import FORMAT, manifest_as_now
 from favorbench.engine.lock import DirectoryLock
 from favorbench.engine.parts import Failed, parts_in, read_parts, together
 from favorbench.engine.plan import Plan
@@ -30,8 +31,6 @@ from favorbench.engine.scenario import NAMES_ONLY, Scenario
 from favorbench.engine.writer import Writer
 from favorbench.errors import StoreError
 from favorbench.files import clear_errors, write_text
-
-FORMAT = 5  # of the manifest and of the parts
 
 _TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
 SCHEMA = pa.schema([pa.field(c.name, _TYPES[c.kind], nullable=c.optional) for c in COLUMNS])
@@ -133,7 +132,8 @@ class Store:
         digest, file = self.plan.study.digest, self.path / "manifest.json"
         if file.exists():
             manifest = read_manifest(self.path)
-            if manifest["digest"] == digest and manifest["favorbench"] == VERSION:
+            same = (manifest["digest"], manifest["favorbench"], manifest["format"]) == (digest, VERSION, FORMAT)
+            if same:
                 return manifest
             if _parts(self.path):
                 raise StoreError(f"{self.path} holds another run: {self._difference(manifest)}; use another `out`")
@@ -164,6 +164,8 @@ class Store:
             for key in here
             if key not in ("name", "title") and there.get(key) != here.get(key)
         ]
+        if manifest["format"] != FORMAT:
+            changed.append(f"format {manifest['format']} there, {FORMAT} here, which can be read and not resumed")
         if manifest["favorbench"] != VERSION:
             changed.append(f"favorbench {manifest['favorbench']} there, {VERSION} here")
         return "; ".join(changed) or "its input file, or a module of yours that it uses, has changed since"
@@ -191,9 +193,16 @@ def read_manifest(path: Path) -> dict[str, Any]:
         "digest": str, "favorbench": str, "scenario": dict, "draws": int, "draws_done": int, "complete": bool,
         "num_features": dict,
     }  # fmt: skip
-    ours = isinstance(manifest, dict) and manifest.get("format") == FORMAT
-    if not ours:
-        raise StoreError(f"{file} was not written by this version of favorbench ({VERSION}, format {FORMAT})")
+    number = manifest.get("format") if isinstance(manifest, dict) else None
+    if type(number) is not int or number < 1:
+        raise StoreError(f"{file} was not written by favorbench: it has no number of a format")
+    if number > FORMAT:
+        raise StoreError(
+            f"{file} is of format {number}, written by favorbench {manifest.get('favorbench')}; this is favorbench "
+            f"{VERSION}, which reads formats 1 to {FORMAT}: use a newer one"
+        )
+    if number < FORMAT:
+        manifest = manifest_as_now(manifest)
     for key, kind in keys.items():
         if not isinstance(manifest.get(key), kind):
             raise StoreError(f"{file} was changed by hand: its {key} is no {kind.__name__}")
