@@ -5,7 +5,6 @@ import multiprocessing
 import queue
 import signal
 import threading
-from collections import deque
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from pathlib import Path
@@ -134,7 +133,7 @@ def _rows(study: Study, work: Iterator[Batch], draws: int, workers: int | Execut
     elif isinstance(workers, Executor):
         batches_of_rows = _in_executor(study, work, workers)
     elif workers > 1 and draws > 1:
-        batches_of_rows = _in_processes(study, deque(work), workers)
+        batches_of_rows = _in_processes(study, work, min(workers, draws))
     else:
         batches_of_rows = _here(study, work)
     for rows in batches_of_rows:
@@ -178,20 +177,21 @@ def _on_cluster(study: Study, work: Iterator[Batch], draws: int, cluster: Cluste
         yield rows
 
 
-def _in_processes(study: Study, waiting: deque[Batch], workers: int) -> Iterator[list[list[Row]]]:
-    """Work in processes. If one dies, what was under way is tried once more, each alone; what fails again is told.
+def _in_processes(study: Study, waiting: Iterator[Batch], workers: int) -> Iterator[list[list[Row]]]:
+    """Work in processes, each draw made when it is next: a million of them are as small as ten.
+
+    If a process dies, what was under way is tried once more, each alone; what fails again is told.
 
     Raises WorkerError at the end, or at once if nothing that was under way can be done.
     """
     lost: list[Batch] = []
     task = packed(study)
-    while waiting:
-        under_way = yield from _until_broken(task, waiting, workers)
+    while under_way := (yield from _until_broken(task, waiting, workers)):
         done_alone = 0
         for batch in under_way:
-            lost += yield from _until_broken(task, deque([batch]), 1)
+            lost += yield from _until_broken(task, iter([batch]), 1)
             done_alone += batch not in lost
-        if under_way and not done_alone:
+        if not done_alone:
             break
     if lost:
         raise WorkerError(
@@ -206,19 +206,21 @@ def _first(batch: Batch) -> str:
 
 
 def _until_broken(
-    task: tuple[bytes, str], waiting: deque[Batch], workers: int
+    task: tuple[bytes, str], waiting: Iterator[Batch], workers: int
 ) -> Generator[list[list[Row]], None, list[Batch]]:
-    """Do what waits, taking it off the queue; ends early when a worker dies, and returns what was under way then."""
+    """Do what waits, as it comes; ends early when a worker dies, and returns what was under way then."""
     context = multiprocessing.get_context("spawn")
     with _interrupts_ignored():  # multiprocessing's own helper is started here, and inherits it
-        pool = ProcessPoolExecutor(min(workers, len(waiting)), mp_context=context, initializer=settle)
+        pool = ProcessPoolExecutor(workers, mp_context=context, initializer=settle)
     under_way: dict[Future[list[list[Row]]], Batch] = {}
-    done = queue.SimpleQueue[Future[list[list[Row]]]]()
+    done, refused = queue.SimpleQueue[Future[list[list[Row]]]](), []
 
     def submit() -> None:
-        while waiting and len(under_way) < 2 * workers:
-            future = pool.submit(run_batch, task, waiting[0])
-            under_way[future] = waiting.popleft()
+        while len(under_way) < 2 * workers and (batch := next(waiting, None)) is not None:
+            refused[:] = [batch]
+            future = pool.submit(run_batch, task, batch)
+            refused.clear()
+            under_way[future] = batch
             future.add_done_callback(done.put)
 
     with Deferred() as interrupts:
@@ -232,7 +234,7 @@ def _until_broken(
                 yield rows
                 submit()
         except BrokenExecutor:
-            return list(under_way.values())
+            return [*under_way.values(), *refused]
         except BaseException:
             _kill_workers(pool)
             raise

@@ -1,0 +1,50 @@
+"""A run that is moved, with or without its inputs, is the same run: files are known by their contents."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import favorbench as fb
+from favorbench.errors import StoreError
+
+KEYS = {"maps": "positive,trig", "samplers": "iid", "num_projections": "8", "baselines": "uniform"}
+
+
+def inputs(path: Path, seed: int = 0) -> str:
+    path.parent.mkdir(exist_ok=True)
+    rng = np.random.default_rng(seed)
+    np.savez(path, **{name: rng.normal(size=(2, 32, 4)) for name in "qkv"})
+    return str(path)
+
+
+def test_a_run_is_resumed_where_it_was_moved_to(monkeypatch):
+    here = KEYS | {"inputs": inputs(Path("data/mine.npz")), "trials": 4}
+    whole = fb.sweep(here, "whole").trials
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        calls = []
+
+        def report(done, total):
+            calls.append(done)
+            if done == 3:
+                raise KeyboardInterrupt
+
+        patch.setattr("favorbench.engine.writer.FLUSH_SECONDS", -1.0)
+        fb.sweep(here, "run", progress=report)
+    assert fb.load("run").manifest["draws_done"] == 3
+    Path("elsewhere").mkdir()
+    shutil.move("run", "elsewhere/another-name")
+    shutil.move("data/mine.npz", "elsewhere/mine.npz")
+    shutil.rmtree("data")
+    assert len(fb.load("elsewhere/another-name").trials)  # to read it, its inputs are not needed
+    monkeypatch.chdir("elsewhere")
+    there = here | {"inputs": "mine.npz"}
+    began = []
+    moved = fb.sweep(there, "another-name", progress=lambda done, total: began.append(done))
+    assert began[0] == 3
+    pd.testing.assert_frame_equal(moved.trials, whole, check_exact=True)
+    inputs(Path("mine.npz"), seed=1)
+    with pytest.raises(StoreError, match="holds another run"):
+        fb.sweep(there, "another-name")
