@@ -248,6 +248,23 @@ class TestLoad:
             with pytest.raises(ModelError, match=said):
                 load(name)
 
+    def test_a_model_of_the_hub_that_is_here_needs_no_network(self, tmp_path, monkeypatch):
+        """In the cache of huggingface_hub, as its own tools leave it: asked for by its id."""
+        from favorbench.models.load import load
+
+        revision = 40 * "1"
+        home = tmp_path / "hub" / "models--nobody--tiny"
+        self.folder(home / "snapshots" / revision)
+        (home / "refs").mkdir()
+        (home / "refs" / "main").write_text(revision)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+        loaded = load("nobody/tiny")
+        assert loaded.name == "nobody/tiny" and loaded.tokenizer is not None
+        assert loaded.weights == load(str(home / "snapshots" / revision)).weights
+        (home / "snapshots" / revision / "config.json").unlink()  # the control: a part of it is not enough
+        with pytest.raises(ModelError, match=r"no model 'nobody/tiny'.*not to be had from the hub"):
+            load("nobody/tiny")
+
     def test_code_of_others_is_never_run_unasked(self, tmp_path, monkeypatch):
         from favorbench.models.load import load
 

@@ -299,12 +299,15 @@ def test_a_function_brings_its_inputs(tmp_path, monkeypatch):
         "        return torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)\n"
         "def build():\n"
         "    return Model(), torch.randn(1, 2, 6, 8, generator=torch.Generator().manual_seed(0))\n"
+        "def failing():\n"
+        "    return torch.nn.Linear(2, 2), torch.randn(2, 3)\n"
         "def wrong():\n"
         "    return Model()\n"
     )
     code, out, _ = run("capture", "mine:build", "--out", "h.safetensors")
     assert code == 0 and "h.safetensors: 2 heads, causal, q (6, 8)" in out and "--causal" in out
     assert "mine:wrong returned Model; it must return (model, inputs)" in refused("capture", "mine:wrong")
+    assert "model 'mine:failing' on its inputs failed: RuntimeError: mat1 and" in refused("capture", "mine:failing")
     assert "leave --text and -L out" in refused("capture", "mine:build", "-L", "4")
 
 

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -12,10 +10,10 @@ from scipy.stats import spearmanr
 
 from favorbench.errors import InputError, ModelError, ScenarioError, StoreError
 from favorbench.models.plan import Asked, units
-from favorbench.models.report import markdown
+from favorbench.models.report import markdown, sentences
 from favorbench.models.seconds import times
 from favorbench.models.summary import ENCODER, LANGUAGE, lines_of, read, sentence
-from tests.conftest import REPOSITORY
+from tests.command_line import refused, run
 from tests.small_models import small_folder
 from tests.test_models_swap import bert, llama
 
@@ -72,21 +70,21 @@ def test_what_is_asked_is_planned_text_by_text():
 def test_an_interrupted_study_is_resumed_bit_for_bit(folder, tmp_path):
     from favorbench.models.study import study
 
-    study(asked(folder), tmp_path / "whole")
+    study(asked(folder, texts=2), tmp_path / "whole")
 
     def stop(done, total):
         if done == 17:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        study(asked(folder), tmp_path / "half", progress=stop)
+        study(asked(folder, texts=2), tmp_path / "half", progress=stop)
     there = json.loads((tmp_path / "half" / "model.json").read_text())
     assert there["measurements_done"] == 17 and not there["complete"]
-    study(asked(folder), tmp_path / "half")
+    study(asked(folder, texts=2), tmp_path / "half")
     assert measured(tmp_path / "half") == measured(tmp_path / "whole")
     other = read(tmp_path / "whole").rows
-    assert len(other) == 4 * (5 + 2 * 2 * 2) and json.loads((tmp_path / "half" / "model.json").read_text())["complete"]
-    study(asked(folder, seed=1), tmp_path / "other")
+    assert len(other) == 2 * (5 + 2 * 2 * 2) and json.loads((tmp_path / "half" / "model.json").read_text())["complete"]
+    study(asked(folder, texts=2, seed=1), tmp_path / "other")
     assert measured(tmp_path / "other") != measured(tmp_path / "whole")
 
 
@@ -199,13 +197,22 @@ def test_a_causal_model_with_calibrated_maps(folder, tmp_path):
     from favorbench.models.study import study
 
     more = {"maps": ("calibrated:centre:positive",), "calibrate": str(folder / "text4.txt"), "layers": "all,each"}
-    study(asked(folder, "llama", **more), tmp_path / "run")
+    study(asked(folder, "llama", texts=2, draws=1, **more), tmp_path / "run")
     found = read(tmp_path / "run")
     assert found.measure is LANGUAGE and set(found.rows["layers"]) == {"all", "0", "1"}
     assert found.rows["kl"].notna().all() and (found.rows["kl"] > -1e-6).all()
     everything = pd.Series(found.rows["kl"].to_numpy(), index=found.rows["estimator"])
     assert everything.loc["exact"].max() == 0 < everything.loc["uniform"].min()
     from favorbench.models import figures
+    from favorbench.models.predictions import predictions
+
+    predicted = predictions(found)
+    assert predicted is not None and len(predicted.points) == 2 * 2 * 4
+    for name in ("of_relative_error", "of_projected_error"):
+        column = {"of_relative_error": "head_error"}.get(name, "head_after_projection")
+        direct = spearmanr(predicted.points[column], predicted.points["effect"]).statistic
+        assert abs(getattr(predicted, name) - direct) < 1e-12
+    assert f"|W_O error| / |h| (Spearman {predicted.of_projected_error:.2f})" in " ".join(sentences(found))
 
     files = figures.draw(found, tmp_path / "figures")
     assert {file.stem for file in files} == {"effect", "hidden-error", "one-layer", "heads"}
@@ -276,21 +283,14 @@ def test_the_text_to_calibrate_on_is_none_of_those_measured(folder, tmp_path):
         study(twice, tmp_path / "run")
 
 
-def command(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "favorbench", "model", *map(str, arguments)], capture_output=True, text=True,
-        env={"PYTHONPATH": str(REPOSITORY), "PATH": "", "COLUMNS": "80", "HF_HUB_OFFLINE": "1"},
-    )  # fmt: skip
-
-
 def test_the_command_measures_shows_and_resumes(folder, tmp_path):
-    texts = [folder / f"text{i}.txt" for i in range(3)]
-    small = ("-L", 24, "-R", "4,8", "--draws", 1, "--methods", "clusters", "--no-heads", "--out", "run")
-    done = command(folder / "bert", "--text", *texts, *small)
-    assert done.returncode == 0, done.stderr
-    assert "all layers replaced" in done.stdout and "attention unnoticed: the best" in " ".join(done.stdout.split())
-    again = command(folder / "bert", "--text", *texts, *small, "--json", "-q")
-    assert json.loads(again.stdout)["manifest"]["complete"] and again.stderr == ""
+    texts = [str(folder / f"text{i}.txt") for i in range(3)]
+    small = ("-L", "24", "-R", "4,8", "--draws", "1", "--methods", "clusters", "--no-heads", "--out", "run")
+    code, out, err = run("model", str(folder / "bert"), "--text", *texts, *small, "-q")
+    assert (code, err) == (0, "") and max(map(len, out.partition("1 - cos: ")[0].splitlines())) <= 80
+    assert "all layers replaced" in out and "attention unnoticed: the best" in " ".join(out.split())
+    code, out, err = run("model", str(folder / "bert"), "--text", *texts, *small, "--json", "-q")
+    assert json.loads(out)["manifest"]["complete"] and (code, err) == (0, "")
     assert "| estimator | cost | 1 - cos |" in (tmp_path / "run" / "summary.md").read_text()
     assert (tmp_path / "run" / "summary.csv").exists() and (tmp_path / "run" / "figures" / "effect.png").exists()
 
@@ -328,16 +328,17 @@ def test_seconds_are_those_of_what_is_called():
     assert found[1]["ratio"] / found[0]["ratio"] > 1.5  # 3, on a machine that nobody else uses
 
 
-def test_the_command_says_in_one_line_what_is_wrong(folder):
-    text = folder / "text0.txt"
-    for arguments, said in (
-        ((folder / "bert",), "--text: a model is measured on text"),
-        ((folder / "bert", "--text", folder / "no.txt"), "cannot read text"),
-        ((folder / "bert", "--text", text, "--calibrate", text), "--calibrate"),
-        ((folder / "bert", "--text", text, "--layers", "9"), "--layers 9:"),
-        ((folder / "bert", "--text", text, "-R", "x"), "-R: 'x' given"),
-        ((folder / "nothing", "--text", text), "nothing"),
-    ):
-        done = command(*arguments, "--out", "run")
-        assert done.returncode == 2 and done.stdout == ""
-        assert len(done.stderr.splitlines()) == 1 and said in done.stderr, done.stderr
+@pytest.mark.parametrize(
+    ("model", "more", "said"),
+    [
+        ("bert", (), "--text: a model is measured on text"),
+        ("bert", ("--text", "no.txt"), "cannot read text"),
+        ("bert", ("--text", "TEXT", "--calibrate", "TEXT"), "--calibrate"),
+        ("bert", ("--text", "TEXT", "--layers", "9"), "--layers 9:"),
+        ("bert", ("--text", "TEXT", "-R", "x"), "-R: 'x' given"),
+        ("nothing", ("--text", "TEXT"), "nothing"),
+    ],
+)
+def test_the_command_says_in_one_line_what_is_wrong(model, more, said, folder):
+    given = [str(folder / "text0.txt") if one == "TEXT" else one for one in more]
+    assert said in refused("model", str(folder / model), *given, "--out", "run")

@@ -22,6 +22,7 @@ from favorbench.models.texts import read_texts
 from favorbench.models.weights import module_digest
 from favorbench.numerics.machine import check_memory
 from favorbench.progress import Progress
+from favorbench.users import failures_named
 
 LENGTH = 512  # tokens
 
@@ -72,10 +73,20 @@ def _runs(loaded: Loaded, texts: Sequence[str | Path], length: int | None) -> li
     if loaded.inputs is not None:
         if texts or length is not None:
             raise ScenarioError(f"{loaded.name} brings its inputs along: leave `text` and `length` out")
-        return runs_of(loaded.model, loaded.inputs)
+        return [run._replace(forward=_named(loaded.name, run)) for run in runs_of(loaded.model, loaded.inputs)]
     runs = text_runs(loaded, texts, min(LENGTH, loaded.limit or LENGTH) if length is None else length)
     _check_memory(loaded.model, runs[0].tokens)
     return runs
+
+
+def _named(name: str, run: Run) -> Callable[[], Any]:
+    """The pass of a user's model, whose failure is the user's: EstimatorError. Lack of memory stays what it is."""
+
+    def forward() -> Any:
+        with failures_named(f"model {shown(name)} on its inputs"), memory_errors():
+            return run.forward()
+
+    return forward
 
 
 def _check_memory(model: Any, length: int) -> None:

@@ -1,5 +1,6 @@
 """A model by its name. Every failure is one line that says what to do."""
 
+import contextlib
 import importlib.util
 import re
 from collections.abc import Callable
@@ -120,7 +121,23 @@ def _pretrained(name: str, trust_remote_code: bool) -> Loaded:
     hint = "" if "/" in name else nearest(name, PACKAGED)
     if hint or not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", name) or name.endswith(".gguf"):
         raise ModelError(f"no model {shown(name)}{hint}: no such folder; {ALLOWED}")
+    if cached := _cached(name):
+        return _from_folder(name, cached, None, trust_remote_code, digest_of(weight_files(cached)))
     return _from_folder(name, name, None, trust_remote_code, None)
+
+
+def _cached(name: str) -> Path | None:
+    """The folder of a hub's model that is all here already, and is taken as it is; None: the hub must be asked."""
+    with contextlib.suppress(OSError, ValueError):  # not there, or no name of the hub's
+        folder = Path(import_module("huggingface_hub").snapshot_download(name, local_files_only=True))
+        files = [folder / "config.json", *weight_files(folder)]
+        if len(files) > 1 and all(file.exists() for file in files) and _has_tokenizer(folder):
+            return folder
+    return None
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    return any((folder / name).exists() for name in _TOKENIZERS)
 
 
 def _from_folder(name: str, home: Path | str, gguf: Path | None, remote_code: bool, digest: str | None) -> Loaded:
@@ -164,7 +181,7 @@ def _tokenizer(transformers: Any, home: Path | str, source: dict[str, Any]) -> A
 
     Of a folder without its files transformers makes one that knows no word.
     """
-    if isinstance(home, Path) and "gguf_file" not in source and not any((home / name).exists() for name in _TOKENIZERS):
+    if isinstance(home, Path) and "gguf_file" not in source and not _has_tokenizer(home):
         return None
     try:
         return transformers.AutoTokenizer.from_pretrained(home, **source)

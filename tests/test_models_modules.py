@@ -1,0 +1,104 @@
+"""Modules that are none of transformers': heard at torch's scaled_dot_product_attention, captured and replaced."""
+
+import importlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import favorbench as fb
+
+torch: Any = pytest.importorskip("torch")
+
+
+SINGLE = 300 * np.finfo(np.float32).eps  # sums of some hundred terms in float32
+
+
+def importable(name: str) -> Any:
+    """A package, or a skip: one that is there may fail in ways of its own, for want of what it needs itself."""
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        pytest.skip(f"{name} is not to be had: {error}")
+
+
+def own() -> Any:
+    """A user's module: two layers of causal attention, one tensor in and out."""
+
+    class Attention(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inward, self.outward = torch.nn.Linear(16, 48), torch.nn.Linear(16, 16)
+
+        def forward(self, x: Any) -> Any:
+            q, k, v = self.inward(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+            attention = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            return x + self.outward(attention.transpose(1, 2).flatten(2))
+
+    torch.manual_seed(0)
+    return torch.nn.Sequential(Attention(), Attention()).eval(), torch.randn(1, 12, 16)
+
+
+def vit() -> Any:
+    timm = importable("timm")
+    timm.layers.set_fused_attn(True)
+    torch.manual_seed(0)
+    sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 32, "depth": 2, "num_heads": 4}
+    model = timm.create_model("vit_tiny_patch16_224", pretrained=False, num_classes=3, **sizes)
+    return model.eval(), torch.randn(2, 3, 16, 16)
+
+
+def unet() -> Any:
+    """Self-attention between pixels, and attention to five words."""
+    diffusers = importable("diffusers")
+    torch.manual_seed(0)
+    model = diffusers.UNet2DConditionModel(
+        sample_size=8, in_channels=4, out_channels=4, layers_per_block=1, block_out_channels=(16, 32),
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"), up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+        cross_attention_dim=16, attention_head_dim=4, norm_num_groups=8,
+    )  # fmt: skip
+    words = {"timestep": torch.tensor(3), "encoder_hidden_states": torch.randn(1, 5, 16)}
+    return model.eval(), {"sample": torch.randn(1, 4, 8, 8)} | words
+
+
+def answer(model: Any, inputs: Any) -> Any:
+    with torch.no_grad():
+        found = model(**inputs) if isinstance(inputs, dict) else model(inputs)
+    return found if isinstance(found, torch.Tensor) else found.sample
+
+
+@pytest.fixture(scope="module", params=[own, vit, unet], ids=["own", "timm", "diffusers"])
+def module(request):
+    return request.param()
+
+
+#: Heads kept, causal, and whether there are layers whose keys are not those of the first.
+EXPECTED = {
+    "Sequential": (4, True, False),
+    "VisionTransformer": (16, False, False),
+    "UNet2DConditionModel": (8, False, True),
+}
+
+
+def test_its_heads_are_captured_and_checked(module):
+    model, inputs = module
+    before = answer(model, inputs)
+    captured = fb.capture(model, inputs)
+    heads, causal, others = EXPECTED[type(model).__name__]
+    kept = [layer for layer in captured.layers if layer.heads]
+    assert all(layer.difference <= layer.limit < 1e-5 for layer in kept)
+    assert (len(captured.query) % heads, captured.causal, len(kept) < len(captured.layers)) == (0, causal, others)
+    assert all("queries on 5 keys" in layer.reason for layer in captured.layers if layer not in kept)
+    assert torch.equal(answer(model, inputs), before)
+
+
+def test_exact_attention_in_its_place_is_the_module_and_the_mean_is_not(module):
+    model, inputs = module
+    before = answer(model, inputs)
+    off = {}
+    for method in ("exact", "uniform"):
+        with fb.swapped(model, method=method) as swapped:
+            off[method] = float((answer(model, inputs) - before).norm() / before.norm())
+        assert swapped.replaced > 1 and not swapped.left
+    assert off["exact"] < SINGLE and off["uniform"] > 10 * SINGLE
+    assert torch.equal(answer(model, inputs), before)
