@@ -15,8 +15,16 @@ def few_ticks(ax: Axes) -> None:
     low, high = ax.get_xlim()
     if high < 50 * low:
         ax.xaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
-        ax.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+        ax.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: _short(value)))
     ax.xaxis.set_minor_formatter(ticker.NullFormatter())
+
+
+def _short(value: float) -> str:
+    """A number as it is, or as a formula with a power of ten."""
+    if value < 1e5:
+        return f"{value:g}"
+    mantissa, exponent = f"{value:e}".split("e")
+    return f"${float(mantissa):g}\\cdot 10^{{{int(exponent)}}}$"
 
 
 def log_limits(ax: Axes, values: Sequence[float], fill: Sequence[float] = (), most: float = math.inf) -> None:

@@ -162,6 +162,6 @@ def _caption(results: Results, metric: str) -> str:
     draws = draws_in_words(results.summary["n"])
     return (
         f"{partial}{results.scenario.name}: {metric} of each head, median of {draws}, over "
-        f"that of uniform attention (the mean of V). {WORSE}: worse than uniform attention. Below {DARKEST:g} and "
-        f"above {MOST:g} colours do not change."
+        f"that of uniform attention (the mean of V). {WORSE}: worse than uniform attention. What is beyond the "
+        "colour bar has the colour of its end."
     )

@@ -1,0 +1,208 @@
+"""What is drawn: sizes, formats, ranges, arrows, names that can be read; held on the artists and the files."""
+
+import itertools
+import re
+from pathlib import Path
+
+import matplotlib.image
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.text import Text
+
+from favorbench import style
+from favorbench.results.figures import draw_all
+from favorbench.results.figures import heads as layer_map
+from favorbench.results.figures.choice import CURVES, chosen, in_words
+from favorbench.results.summary import is_own
+from favorbench.run import sweep
+from favorbench.style.looks import _DARK, on_dark
+from tests.command_line import refused, run
+from tests.conftest import small_scenario
+
+COLUMN = (3.3, 2.5)
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Figures by name, laid out, in the place of files."""
+    found = {}
+
+    def keep(figure, directory, name, data):
+        figure.draw_without_rendering()
+        found[name] = figure
+        return [directory / f"{name}.png"]
+
+    monkeypatch.setattr(style, "save", keep)
+    return found
+
+
+def layered(layers: int, heads: int, name: str = "model.npz") -> str:
+    """A file of the heads of some layers, the later the harder."""
+    rng = np.random.default_rng(1)
+    query, key, value = rng.normal(size=(3, layers * heads, 16, 4))
+    numbers = np.divmod(np.arange(layers * heads), heads)
+    scales = np.linspace(0.2, 3.0, layers * heads)[:, None, None]
+    np.savez(name, q=query * scales, k=key, v=value, layer=numbers[0], head=numbers[1])
+    return name
+
+
+def of_layers(layers: int, heads: int, out: str = "run", **changes: object):
+    flags = {"inputs": layered(layers, heads), "seq_len": None, "head_dim": None, "methods": "clusters"}
+    return sweep(small_scenario(**flags | {"trials": 1, "num_projections": "4,8"} | changes), out)
+
+
+def ranked(out: str, **changes: object):
+    flags = {"maps": "positive,trig,phase,hyperbolic,oprf,taylor", "budget": "features", "num_projections": "8"}
+    return sweep(small_scenario(**flags | changes), out)
+
+
+def boxes(artists):
+    return [one.get_window_extent() for one in artists if one.get_text() and one.get_visible()]
+
+
+def test_a_size_is_that_of_the_file_and_text_is_text():
+    results = sweep(small_scenario(trials=1), "run")
+    with style.asked(style.Wanted(("png", "svg", "pdf"), COLUMN, "Mine: $5 a head")):
+        files = draw_all(results, directory=Path("small"))
+    assert {file.name for file in files} >= {f"iid-vs-ortho-{i}.{kind}" for i in (1, 2) for kind in ("png", "pdf")}
+    assert matplotlib.image.imread("small/iid-vs-ortho-1.png").shape[:2] == (750, 990)  # 300 to the inch
+    svg, pdf = Path("small/iid-vs-ortho-1.svg").read_text("utf-8"), Path("small/iid-vs-ortho-1.pdf").read_bytes()
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+    assert {"positive", "iid", "uniform", "Mine: $5 a head"} <= set(texts) and 'width="237.6pt"' in svg
+    assert b"/FontFile2" in pdf and b"/Type3" not in pdf and b"237.6 180" in pdf  # TrueType, as publishers ask for
+    caption = Path("small/iid-vs-ortho-1.txt").read_text("utf-8")
+    assert caption.startswith("quick: median of 1 draw") and "median of 1 draw" in svg and caption[:30] not in texts
+
+
+@pytest.mark.parametrize("size", [COLUMN, (7.0, 4.0), None])
+def test_names_do_not_overlap_and_legends_lie_inside(drawn, size):
+    with style.asked(style.Wanted(size=size)):
+        draw_all(sweep(small_scenario(trials=1, methods="clusters"), "run"))
+        draw_all(ranked("ranked", trials=1))
+    assert {name.partition("-")[0] for name in drawn} >= {"iid", "maps", "error", "ranking"}
+    for name, figure in drawn.items():
+        for ax in figure.axes:
+            for labels in (ax.get_xticklabels(), ax.get_yticklabels()):
+                for one, other in itertools.pairwise(boxes(labels)):
+                    assert not one.overlaps(other), name
+        for legend in figure.legends if size else ():
+            box, whole = legend.get_window_extent(), figure.bbox
+            assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= whole.x1 and box.y1 <= whole.y1, name
+            assert not any(box.overlaps(ax.get_window_extent()) for ax in figure.axes), name
+        for ax in figure.axes if size else ():
+            names = boxes([*ax.get_yticklabels(), ax.yaxis.label])
+            beside = [box for box in names if box.y0 < ax.bbox.y1 and box.y1 > ax.bbox.y0]  # not of ticks out of range
+            assert all(box.x0 >= -1 and box.y0 >= 0 and box.y1 <= figure.bbox.y1 for box in beside), name
+
+
+def test_panels_side_by_side_share_their_range_and_what_is_far_worse_is_an_arrow(drawn):
+    results = sweep(small_scenario(scale="0.3,1.5", seq_len="64", head_dim="16", baselines="uniform"), "run")
+    draw_all(results)
+    uniform = results.summary[results.summary["map"] == "uniform"].set_index("scale")["mse_median"]
+    beyond = 0
+    axes = drawn["iid-vs-ortho"].axes
+    for left, right in zip(axes[::2], axes[1::2], strict=True):
+        assert left.get_ylim() == right.get_ylim() and left.get_ylabel() == "mse" and not right.get_ylabel()
+        scale = float(re.search(r"scale = ([\d.]+)", left.get_title())[1])
+        assert left.get_ylim()[1] <= 100 * uniform[scale] * 10
+        arrows = [line for line in right.lines if line.get_marker() == "^" and not line.get_clip_on()]
+        beyond += sum(len(line.get_xdata()) for line in arrows)
+    trig = results.summary[results.summary["map"] == "trig"]
+    assert beyond == (trig["mse_median"] > 100 * trig["scale"].map(uniform)).sum() > 0
+    assert drawn["iid-vs-ortho"].axes[0].get_ylim() != drawn["iid-vs-ortho"].axes[2].get_ylim()  # the control
+
+
+def test_of_many_those_are_shown_that_can_be_told_apart_and_the_rest_is_named(drawn):
+    maps = ",".join(f"positive-eps(eps={i}e-3)" for i in range(1, 12))
+    Path("own_map.py").write_text(
+        "from favorbench import get_map\nfrom dataclasses import dataclass, replace\n"
+        "class Bad(type(get_map('trig'))):\n    name = 'bad'\n", "utf-8"
+    )  # fmt: skip
+    draw_all(sweep(small_scenario(maps=f"{maps},own_map:Bad", samplers="iid", trials=1, scale="2"), "run"))
+    (ax,) = drawn["maps"].axes
+    labels = ax.get_legend_handles_labels()[1]
+    assert "bad" in labels and len([name for name in labels if name.startswith("positive")]) == CURVES - 1
+    caption = drawn["maps"].get_label()
+    rest = [f"positive-eps(eps={i / 1000:g})" for i in range(1, 12)]
+    assert sum(name in caption.partition("Thin grey: ")[2] for name in rest) == 12 - CURVES
+
+
+def test_who_is_chosen():
+    errors = {"a": 3.0, "b": float("nan"), "c": 1.0, "d": 2.0, "own": 9.0}
+    assert chosen(errors, 3, {"own"}) == ["c", "d", "own"] and chosen(errors, 9) == list(errors)
+    assert chosen(errors, 1, {"b", "own"}) == ["b", "own"]
+    assert in_words([str(i) for i in range(20)]).endswith("15 and 4 more (all in the CSV)")
+    ours = ("centre:oprf(rho=0.5)", "sinks(4):window(32):clusters(lloyd=3)", "uniform", "positive-eps(eps=1e-3)")
+    assert not any(is_own({"map": name, "sampler": "antithetic:iid"}) for name in ours)
+    assert is_own({"map": "centre:mine", "sampler": None}) and is_own({"map": "trig", "sampler": "signs"})
+
+
+def test_a_map_of_layers_and_heads_by_hand(drawn):
+    results = of_layers(2, 4, samplers="iid", methods=None)
+    layer_map.draw(results, "mse", Path("figures"), "positive / iid")
+    few = of_layers(2, 3, "few", samplers="iid", methods=None)
+    assert layer_map.draw(few, "mse", Path("figures")) == []  # six heads are shown each by itself
+    assert layer_map.draw(results, "skill", Path("figures")) == []
+    figure = drawn["heads"]
+    image, texts = figure.axes[0].images[0].get_array(), [text.get_text() for text in figure.axes[0].texts]
+    summary = results.summary[results.summary["num_projections"].isin([8]) & (results.summary["sampler"] == "iid")]
+    errors = summary[summary["map"] == "positive"].set_index("head")["mse_median"]
+    trivial = results.summary[results.summary["map"] == "uniform"].set_index("head")["mse_median"]
+    for i, j in np.ndindex(2, 4):
+        ratio = errors[f"L{i}H{j}"] / trivial[f"L{i}H{j}"]
+        assert image[i, j] == pytest.approx(np.clip(ratio, *figure.axes[0].images[0].get_clim()), rel=1e-12)
+        assert texts[4 * i + j].startswith("×") == (ratio > 1)
+    assert "positive / iid at R = 8" in figure.axes[0].get_title() and "8 heads" in figure.axes[0].get_title()
+
+
+def test_single_heads_on_request():
+    of_layers(2, 4, samplers="iid")
+    code, out, _ = run("plot", "run", "--heads", "L0H1", "--format", "png", "-q")
+    assert code == 0 and "run/figures/L0H1/error-vs-cost.png" in out and "heads.png" not in out
+    assert set(pd.read_csv("run/figures/L0H1/error-vs-cost.csv")["heads"]) == {1}
+    code, out, err = run("table", "run")
+    assert code == 0 and out.count("mse, ") == 0 and "over 8 heads" in out and "--heads L0H0" in err
+    code, out, _ = run("table", "run", "--heads", "L0H1")
+    assert code == 0 and out.count("model.npz L0H1") == 1 and "L0H0" not in out
+    assert "no head 'L0H9'" in refused("plot", "run", "--heads", "L0H9")
+    assert "did you mean 'clusters'" in refused("plot", "run", "--estimators", "cluster")
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [("--size", "0x3"), ("--size", "300x300"), ("--size", "3.3"), ("--size", "1e1x3"), ("--size", "-3x3"),
+     ("--format", "bmp"), ("--format", ""), ("--format", "png,,svg")],
+)  # fmt: skip
+def test_what_no_figure_can_be(flag, value):
+    sweep(small_scenario(trials=1), "run")
+    said = refused("plot", "run", flag, value)
+    assert repr(value) in said or "''" in said
+    assert "allowed" in said and not Path("run/figures").exists()
+
+
+def luminance(colour) -> float:
+    """Relative luminance, WCAG 2.1."""
+    rgb = np.array(to_rgb(colour))
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def test_on_a_dark_ground_everything_can_be_seen(drawn):
+    ground = luminance(_DARK["axes.facecolor"])
+    contrast = {colour: (luminance(on_dark(colour)) + 0.05) / (ground + 0.05) for colour in style.COLOURS}
+    assert min(contrast.values()) > 4.5  # of text, by WCAG; and as they are on white some would not be
+    assert min((luminance(colour) + 0.05) / (ground + 0.05) for colour in style.COLOURS) < 3
+    with style.asked(style.Wanted(dark=True)):
+        draw_all(sweep(small_scenario(trials=1), "run"))
+    style.darken(drawn["iid-vs-ortho"])
+    for text in drawn["iid-vs-ortho"].findobj(Text):
+        assert (luminance(text.get_color()) + 0.05) / (ground + 0.05) > 4.5, text
+
+
+def test_dark_figures_stand_beside_the_others():
+    sweep(small_scenario(trials=1), "run")
+    assert run("plot", "run", "--dark", "--format", "png", "-q")[0] == 0
+    corner = matplotlib.image.imread("run/figures/iid-vs-ortho-dark.png")[0, 0, :3]
+    assert corner.max() < 0.15 and not Path("run/figures/iid-vs-ortho.png").exists()
