@@ -52,18 +52,33 @@ def sweep(
     """Measure everything a scenario asks for, and return the results; what is in ``out`` already is not done again.
 
     scenario: a Scenario, a shipped name or a TOML path, or a mapping of keys on top of the default scenario, which is
-    what None is. keys: of the scenario, on top: maps="positive,trig", num_projections=[64, 256]. inputs may be a
-    mapping of names to arrays (q, k, v) of NumPy, torch or what NumPy reads, in the shapes that files have:
-    inputs={"mine": (q, k, v)}; calibrate may be such arrays too.
+    what None is. keys: of the scenario, on top, as the flags of ``favorbench sweep``: maps, methods, samplers,
+    num_projections (R), seq_len (L), head_dim (d), scale, inputs, heads, budget, trials, seed and so on; lists may be
+    texts with commas: maps="positive,trig", num_projections=[64, 256].
+    inputs may be a mapping of names to arrays in memory, inputs={"mine": (q, k, v)}: of NumPy, torch or what NumPy
+    reads, (L, d), (heads, L, d) or (batch, heads, L, d), before any division by sqrt(d); or what ``fb.capture`` gives.
+    The rows are those of the file that numpy.savez(path, q=q, k=k, v=v) writes, bit for bit. calibrate: the same.
     out: the run directory, by default results/<name>. workers: processes, or an executor whose workers can import
-    favorbench. The rows are the same bits for any number of workers.
+    favorbench; the rows are the same bits for any number of them. progress: called with (draws done, draws in all);
+    None: a bar in a notebook, elsewhere nothing.
     cluster: a Dask cluster, as a Client given for ``workers`` is: "tcp://host:8786", the path of a scheduler.json,
     "local:4", or "none", whatever FAVORBENCH_CLUSTER and the scenario say.
-    batch: draws computed together by the torch backend, by default one on a CPU and as many as fill a GPU.
     retry_failed: compute the draws anew in which an estimator failed; without it they count as done.
+    batch: draws computed together by the torch backend, by default one on a CPU and as many as fill a GPU.
+
+    Errors of estimators are in the units of the metric: mse in those of v squared, relative_error a share of |exact|.
     Raises ScenarioError, also for what will not fit into memory, InputError, StoreError; EstimatorError for a member
     that fails on the first draw; WorkerError if a worker process dies twice over the same draws. All finished draws
     are saved first.
+
+    >>> import favorbench as fb, numpy as np
+    >>> q, k, v = np.random.default_rng(0).normal(size=(3, 2, 32, 4))  # two heads
+    >>> results = fb.sweep("quick", maps="positive,oprf", num_projections=[8, 16], trials=2, inputs={"mine": (q, k, v)})
+    >>> results.trials["head"].unique().tolist(), len(results.trials)
+    (['h0', 'h1'], 52)
+    >>> fb.sweep("quick", mapz="positive")
+    Traceback (most recent call last):
+    favorbench.errors.ScenarioError: ...: unknown key 'mapz' (did you mean 'maps'?); allowed: ...
     """
     from favorbench.engine.store import Store  # brings pandas: not for the workers of a script that imports this module
 

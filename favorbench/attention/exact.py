@@ -23,6 +23,11 @@ def exact_attention(
 
     causal: a query sees the keys up to its own position only; positions: which these are, increasing, where the queries
     are some of them. Raises InputError if the shapes do not fit. Vaswani et al. 2017, eq. (1).
+
+    >>> import favorbench as fb, numpy as np
+    >>> query, key, value = np.random.default_rng(0).normal(size=(3, 2, 64, 8))  # two heads
+    >>> fb.exact_attention(query, key, value).shape
+    (2, 64, 8)
     """
     check_shapes(query, key, value, causal and positions is None)
     xp = array_namespace(query, key, value)

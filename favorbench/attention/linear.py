@@ -31,6 +31,13 @@ def linear_attention(
     moved to their library, device and dtype; it may have the axes of the heads, one sample each.
     causal: a query sees the keys up to its own position only. Raises InputError if the shapes do not fit, or for a map
     that uses the whole sequence in a causal setting; ScenarioError for an unknown map.
+
+    >>> import favorbench as fb, numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> query, key, value = 0.5 * rng.normal(size=(3, 2, 64, 8))
+    >>> omega = fb.sample_omega("orthogonal", num_projections=32, head_dim=8, rng=rng)
+    >>> fb.linear_attention(query, key, value, omega, map="positive", causal=True).shape
+    (2, 64, 8)
     """
     check_shapes(query, key, value, causal)
     feature_map, sample = _resolved(map, omega, query)
@@ -60,6 +67,13 @@ def kernel_estimate(
 
     omega, and extra, may have leading axes, one sample each: the result has them too. Raises InputError if the shapes
     do not fit, ScenarioError for an unknown map.
+
+    >>> import favorbench as fb, numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> x, y = 0.3 * rng.normal(size=(2, 5, 8))
+    >>> omega = fb.sample_omega("orthogonal", num_projections=4096, head_dim=8, rng=rng)
+    >>> bool(np.max(np.abs(fb.kernel_estimate(x, y, omega) / np.exp(x @ y.T) - 1)) < 0.2)
+    True
     """
     if x.shape[-1] != y.shape[-1]:
         raise InputError(f"x has head_dim {x.shape[-1]} and y has {y.shape[-1]}; they must be equal")
@@ -103,6 +117,13 @@ def sample_omega(
     """Draw omega; with ``map``, the whole sample that map needs (for "phase", omega and the phases).
 
     Raises ScenarioError for an unknown sampler or map.
+
+    >>> import favorbench as fb, numpy as np
+    >>> fb.sample_omega("orthogonal", num_projections=64, head_dim=16, rng=np.random.default_rng(0)).shape
+    (64, 16)
+    >>> fb.sample_omega("orthogonl", 64, 16, np.random.default_rng(0))
+    Traceback (most recent call last):
+    favorbench.errors.ScenarioError: unknown sampler 'orthogonl' (did you mean 'orthogonal'?); allowed: ...
     """
     omega = get_sampler(sampler).sample(rng, num_projections, head_dim)
     return omega if map is None else Sample(omega, get_map(map).draw_extra(rng.spawn(1)[0], num_projections, head_dim))

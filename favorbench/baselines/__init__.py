@@ -12,7 +12,16 @@ BASELINES: tuple[type[Method], ...] = (Uniform, Taylor1, Taylor2, SampledKeys, B
 
 
 def get_baseline(spec: str | Method) -> Method:
-    """The baseline that ``spec`` names. Raises ScenarioError."""
+    """The baseline that ``spec`` names. Raises ScenarioError.
+
+    Also a bound, such as "best-rank" and "top-keys". Raises ScenarioError, with the nearest name, if there is none.
+
+    >>> import favorbench as fb, numpy as np
+    >>> query, key, value = np.random.default_rng(0).normal(size=(3, 16, 4))
+    >>> answer = fb.method_attention(query, key, value, fb.get_baseline("uniform"))
+    >>> bool(np.allclose(answer, value.mean(axis=0)))
+    True
+    """
     if isinstance(spec, Method):
         return spec
     if spec in {method.name for method in METHODS}:

@@ -210,6 +210,11 @@ def load_scenario(source: str | None = None, flags: Mapping[str, Any] | None = N
 
     Flags that are lists may be strings with commas. Raises ScenarioError: the file or flag, the key, the value, what
     is allowed and the nearest name.
+
+    >>> import favorbench as fb
+    >>> scenario = fb.load_scenario("quick", {"maps": "positive,oprf", "trials": 5})
+    >>> scenario.maps, scenario.trials
+    (('positive', 'oprf'), 5)
     """
     path = _find(source or DEFAULT_SCENARIO)
     content = _read_toml(path)

@@ -51,6 +51,10 @@ def get_map(spec: str | FeatureMap) -> FeatureMap:
     """The feature map that ``spec`` names, e.g. "positive", "oprf(rho=0.5)", "centre:positive", "my_module:MyMap".
 
     Raises ScenarioError, with the nearest name, if there is none.
+
+    >>> import favorbench as fb
+    >>> fb.get_map("oprf(rho=0.5)")
+    OPRF(rho=0.5)
     """
     return spec if isinstance(spec, FeatureMap) else build("map", spec, MAPS, FeatureMap, TRANSFORMS)
 
@@ -64,8 +68,13 @@ def calibrate(query: Array, key: Array, map: Any = "centre:aderf-sderf") -> Any:
     be asked for. Raises InputError where there is nothing to calibrate or the shapes do not fit, ScenarioError for an
     unknown map.
 
-        frozen = fb.calibrate(query, key, map="centre:aderf-sderf")
-        fb.linear_attention(other_query, other_key, other_value, omega, map=frozen, causal=True)
+    >>> import favorbench as fb, numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> query, key, value, other_query, other_key = rng.normal(size=(5, 32, 8))
+    >>> frozen = fb.calibrate(query, key, map="centre:aderf-sderf")
+    >>> omega = fb.sample_omega("orthogonal", 16, 8, rng)
+    >>> fb.linear_attention(other_query, other_key, value, omega, map=frozen, causal=True).shape
+    (32, 8)
     """
     member = get_map(map) if isinstance(map, str) else map
     if isinstance(member, FeatureMap) and not isinstance(member, Calibrated):

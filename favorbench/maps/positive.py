@@ -13,7 +13,17 @@ from favorbench.samplers.laws import RowLaw
 
 
 def exponential_target(x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
-    """exp(-|x|^2/2) E exp(w.(x + y)) exp(-|y|^2/2)."""
+    """exp(-|x|^2/2) E exp(w.(x + y)) exp(-|y|^2/2).
+
+    What a map exp(w.x - |x|^2/2) estimates with rows w of this law: exp(x.y) where they are Gaussian. For a user's own
+    map: x (n, d) and y (l, d), already scaled by d^-1/4, to (n, l).
+
+    >>> import favorbench as fb, numpy as np
+    >>> from favorbench.samplers import GaussianRows
+    >>> x, y = np.array([[0.3, 0.1]]), np.array([[0.2, -0.5]])
+    >>> bool(np.isclose(fb.exponential_target(x, y, GaussianRows()), np.exp(x @ y.T)).all())
+    True
+    """
     return norm_factors(x, y) * rows.laplace(x[..., :, None, :] + y[..., None, :, :])
 
 

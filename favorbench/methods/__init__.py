@@ -41,6 +41,10 @@ def get_method(spec: str | Method | Callable[..., Any]) -> Method:
 
     "clusters", "multipole(exact=0.25)", "sinks(4):window(128):multipole", "window(64):positive",
     "my_module:my_attention". Raises ScenarioError, with the nearest name, if there is none.
+
+    >>> import favorbench as fb
+    >>> fb.get_method("multipole(lloyd=3)").lloyd
+    3
     """
     if isinstance(spec, Method):
         return spec

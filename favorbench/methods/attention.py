@@ -30,6 +30,11 @@ def method_attention(
     rng: a generator, or the seed of one. causal: a query sees the keys up to its own position only. Raises InputError
     if the shapes do not fit or the method cannot be causal, ScenarioError for an unknown method or an impossible size,
     EstimatorError where a user's method fails.
+
+    >>> import favorbench as fb, numpy as np
+    >>> query, key, value = np.random.default_rng(0).normal(size=(3, 64, 8))
+    >>> fb.method_attention(query, key, value, "sinks(4):clusters", size=16, causal=True).shape
+    (64, 8)
     """
     check_shapes(query, key, value, causal)
     asked = get_method(method)

@@ -36,6 +36,18 @@ def capture(
     inputs: what it is called with: a tensor, a tuple, or a mapping of keywords; a list of these for several texts. Each
     item of a batch is a text of its own. layers, heads: numbers, in the order of calls. last: of causal layers, only so
     many queries, on all the keys before them. Raises ModelError where nothing can be captured, and ScenarioError.
+
+    >>> import favorbench as fb, torch
+    >>> class Attention(torch.nn.Module):
+    ...     def forward(self, x):
+    ...         return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+    >>> x = torch.randn(1, 2, 16, 4)  # (batch, heads, L, d)
+    >>> captured = fb.capture(Attention(), x)
+    >>> captured.query.shape
+    (2, 16, 4)
+
+    ``captured.save("mine.npz")`` writes a file for ``favorbench sweep --inputs``; fb.sweep(inputs={"mine": captured})
+    and fb.recommend(captured) take it as it is.
     """
     check_installed("torch")
     check_plain(model)

@@ -55,6 +55,16 @@ def swapped(
 
     Layers whose attention is not softmax(q k^T) v under no mask, a causal one or padding are left alone, and named in
     ``left``. Raises ScenarioError for what is unknown, and InputError at the end where nothing was replaced.
+
+    >>> import favorbench as fb, torch
+    >>> class Attention(torch.nn.Module):
+    ...     def forward(self, x):
+    ...         return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+    >>> x = torch.randn(1, 2, 16, 4)  # (batch, heads, L, d)
+    >>> with fb.swapped(model := Attention(), "positive", num_projections=32) as record:
+    ...     output = model(x)
+    >>> record.replaced, tuple(output.shape)
+    (1, (1, 2, 16, 4))
     """
     if (map is None) == (method is None):
         raise ScenarioError("give `map` or `method`, one of them")

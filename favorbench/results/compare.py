@@ -117,6 +117,13 @@ def compare(
     Columns: mark (+ worse, - better, ~ no detectable difference, = the same, x not comparable), verdict, reason, the
     cell, both estimators, the size, the medians old and new, ratio with low, high and coverage of its interval, n_old,
     n_new, pairs, p_value. Raises StoreError and ScenarioError as ``comparison`` does.
+
+    >>> import favorbench as fb
+    >>> asked = {"maps": "positive", "num_projections": 8, "seq_len": 32, "head_dim": 4, "baselines": "uniform"}
+    >>> one = fb.sweep(asked, "one", trials=3)
+    >>> two = fb.sweep(asked, "two", trials=3)
+    >>> fb.compare(one, two)["mark"].unique().tolist()
+    ['=']
     """
     return comparison(old, new, estimators, metric, factor, alpha).frame()
 

@@ -152,7 +152,7 @@ def load(path: str | Path) -> Results:
     >>> fb.sweep("quick", maps="positive", num_projections=[4, 16], seq_len=32, head_dim=4, trials=2, out="run")
     <Results of 'quick' in run: 2 of 2 draws, 18 rows>
     >>> fb.load("run").summary["map"].unique().tolist()
-    ['positive', 'uniform', 'taylor-1', 'taylor-2', 'best-rank']
+    ['uniform', 'taylor-1', 'taylor-2', 'best-rank', 'positive']
     """
     path = Path(path)
     (trials, failed), manifest = read_run(path), read_manifest(path)

@@ -26,6 +26,10 @@ def get_sampler(spec: str | Sampler) -> Sampler:
     """The sampler that ``spec`` names, e.g. "orthogonal", "antithetic:orthogonal", "my_module:MySampler".
 
     Raises ScenarioError, with the nearest name, if there is none.
+
+    >>> import favorbench as fb, numpy as np
+    >>> fb.get_sampler("antithetic:iid").sample(np.random.default_rng(0), 4, 2).shape
+    (4, 2)
     """
     return spec if isinstance(spec, Sampler) else build("sampler", spec, SAMPLERS, Sampler, TRANSFORMS)
 

@@ -64,8 +64,9 @@ def recommend(
 ) -> Recommendation:
     """For every head the cheapest setting with P(error <= target) >= probability, certified, or that there is none.
 
-    inputs: what a sweep takes (a path, "minilm", "gaussian"), or arrays query, key and value of shape (L, d) or
-    (heads, L, d), of NumPy or torch, as attention takes them. metric: of `favorbench list metrics`, an error; where
+    inputs: what a sweep takes: a path, "minilm", "gaussian", or in memory arrays (q, k, v), {"mine": (q, k, v)} or
+    what ``fb.capture`` gives, of NumPy or torch, (L, d), (heads, L, d) or (batch, heads, L, d), as attention takes
+    them. metric: of `favorbench list metrics`, an error; where
     larger is better, the target is to be reached from above. confidence: that every verdict on every head is right.
     max_size: of projections, centroids, landmarks or keys. max_cost: what candidates cost less than, in
     multiplications of exact attention. maps, methods, samplers: names with commas, in place of the default
@@ -75,6 +76,14 @@ def recommend(
     cluster: as of a sweep; every head is then searched by a worker.
 
     Raises ScenarioError and InputError; Interrupted, with the answer so far, when Ctrl-C comes. All draws are saved.
+
+    >>> import favorbench as fb, numpy as np
+    >>> q, k, v = np.random.default_rng(0).normal(size=(3, 64, 4))
+    >>> found = fb.recommend((0.3 * q, 0.3 * k, v), target=0.2, methods="clusters")
+    >>> found.decisions[0].outcome
+    'certified'
+    >>> print(found.decisions[0].python.splitlines()[-1].strip())
+    return fb...
     """
     _check(target, metric, probability, confidence, max_size, max_cost)
     with tempfile.TemporaryDirectory() as folder:
