@@ -1,0 +1,118 @@
+"""The runs in results/: each can be given to what reads a run, and is what its folder's tables say."""
+
+import csv
+import json
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from command_line import run
+
+import favorbench as fb
+from benchmarks.committed import COMMANDS
+from favorbench.engine.compact import compact
+from favorbench.engine.parts import parts_in
+from favorbench.errors import StoreError
+from favorbench.results.heads import over_heads
+
+REPOSITORY = Path(__file__).parent.parent
+RESULTS = REPOSITORY / "results"
+RUNS = sorted(file.parent for file in RESULTS.glob("*/manifest.json"))
+SMALL = [path for path in RUNS if parts_in(path / "trials")[0].stat().st_size < 100_000]
+LIMIT = 25e6  # bytes of the work tree
+
+everywhere = pytest.mark.parametrize(
+    "path",
+    [path if path in SMALL else pytest.param(path, marks=pytest.mark.slow) for path in RUNS],
+    ids=lambda path: path.name,
+)
+
+
+@everywhere
+@pytest.mark.parametrize("command", ["table", "table --over heads", "rank", "compare", "export", "report"])
+def test_a_committed_run_can_be_read(path, command):
+    name, *flags = command.split()
+    if name == "compare":
+        code, out, err = run("compare", str(path), str(path), "--json")
+        assert {row["mark"] for row in json.loads(out)["rows"]} == {"="}
+    elif name == "export":
+        code, out, err = run("export", str(path), "--csv", "--out", "rows.csv")
+        with open("rows.csv", newline="") as file:
+            assert len(list(csv.reader(file))) == len(fb.load(path).trials) + 1
+    elif name == "report":
+        code, out, err = run("report", str(path), "--out", "page.html")
+        assert Path("page.html").stat().st_size < 1e6
+    else:
+        code, out, err = run(name, str(path), *flags, "--json")
+        if code == 2:  # of a run without heads there is no table over heads
+            assert flags and fb.load(path).summary["head"].nunique() == 1
+            return
+        assert json.loads(out)
+    assert code == 0 and "PARTIAL" not in err
+
+
+def differs(kept: pd.DataFrame, found: pd.DataFrame, column: str) -> bool:
+    """Whether two tables have other rows, or numbers that six digits tell apart."""
+    if len(kept) != len(found) or kept["map"].tolist() != found["map"].tolist():
+        return True
+    shown = kept[column] != 0  # what is rounding is kept as 0
+    return not np.allclose(kept[column][shown], found[column][shown], rtol=5e-6 * (1 + 1e-9), atol=0, equal_nan=True)
+
+
+@everywhere
+def test_the_tables_beside_a_run_are_its_own(path):
+    results = fb.load(path)
+    assert results.manifest["complete"]
+    for name, found, column in (
+        ("summary.csv", results.summary, "mse_median"),
+        ("summary-heads.csv", over_heads(results), "ratio_median"),
+    ):
+        if (path / name).exists():
+            kept = pd.read_csv(path / name)
+            assert not differs(kept, found, column)
+            changed = kept.copy()
+            changed.loc[len(kept) - 1, column] *= 1.0001
+            assert differs(changed, found, column)
+
+
+def test_a_run_is_made_small_without_losing_a_bit():
+    before = fb.sweep({"trials": 3, "num_projections": [4, 8], "seq_len": [16]}, "run")
+    for _ in range(2):
+        assert compact(Path("run")) > 0
+        after = fb.load("run")
+        pd.testing.assert_frame_equal(after.trials, before.trials, check_exact=True)
+        assert len(parts_in(Path("run/trials"))) == 1
+    manifest = json.loads(Path("run/manifest.json").read_text())
+    Path("run/manifest.json").write_text(json.dumps(manifest | {"complete": False}))
+    with pytest.raises(StoreError, match="not complete"):
+        compact(Path("run"))
+
+
+@pytest.mark.slow
+def test_one_is_plotted():
+    code, out, err = run("plot", str(RESULTS / "smollm2-1024"), "--out", "figures", "--json")
+    assert (code, err) == (0, "")
+    assert any(file.endswith("error-vs-cost.png") for file in json.loads(out)["figures"])
+
+
+def test_every_run_has_its_command():
+    assert {path.name for path in RUNS} <= set(COMMANDS)
+    assert {path.name for path in RESULTS.iterdir() if path.is_dir()} >= set(COMMANDS)
+
+
+def test_the_first_commands_of_the_readme_leave_a_clone_clean():
+    """What it writes is nothing that git has, and nothing that git would take."""
+    kept = subprocess.run(["git", "ls-files", "results/quick"], cwd=REPOSITORY, capture_output=True, text=True)
+    asked = ["git", "check-ignore", "results/quick/summary.csv", "results/catalogue/.lock", "results/dtype/report.html"]
+    ignored = subprocess.run(asked, cwd=REPOSITORY, capture_output=True, text=True)
+    if kept.returncode == 0:  # not in a source distribution
+        assert kept.stdout == "" and len(ignored.stdout.splitlines()) == 3
+
+
+def test_the_work_tree_is_small():
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, text=True)
+    if listed.returncode == 0:
+        files = [REPOSITORY / name for name in listed.stdout.split("\0")[:-1]]
+        assert sum(file.stat().st_size for file in files if file.exists()) < LIMIT
