@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from favorbench.engine.compact import compact
+from favorbench.engine.store import find_runs
 
 _SINKS = "sweep sinks --inputs smollm2-last256-{}.npz -R 64,256"
 _CAUSAL = (
@@ -23,6 +24,7 @@ _CAUSAL = (
 
 #: The arguments of favorbench, without --out.
 COMMANDS = {
+    "blog": "reproduce",
     "real-heads": "sweep real-heads",
     "real-heads-positive": "sweep real-heads --maps positive,hyperbolic",
     "samplers": "sweep samplers",
@@ -44,7 +46,8 @@ def main(names: list[str]) -> None:
         out = Path("results") / name
         command = [sys.executable, "-m", "favorbench", *shlex.split(COMMANDS[name]), "--out", str(out)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        print(f"{out}: {compact(out)} bytes")
+        for run in find_runs(out):
+            print(f"{run}: {compact(run)} bytes")
     for name, command in COMMANDS.items() if not names else ():
         print(f"{name:20} favorbench {command}")
 

@@ -19,7 +19,7 @@ from favorbench.results.heads import over_heads
 
 REPOSITORY = Path(__file__).parent.parent
 RESULTS = REPOSITORY / "results"
-RUNS = sorted(file.parent for file in RESULTS.glob("*/manifest.json"))
+RUNS = sorted(file.parent for pattern in ("*", "blog/runs/*") for file in RESULTS.glob(f"{pattern}/manifest.json"))
 SMALL = [path for path in RUNS if parts_in(path / "trials")[0].stat().st_size < 100_000]
 LIMIT = 25e6  # bytes of the work tree
 
@@ -98,7 +98,7 @@ def test_one_is_plotted():
 
 
 def test_every_run_has_its_command():
-    assert {path.name for path in RUNS} <= set(COMMANDS)
+    assert {path.relative_to(RESULTS).parts[0] for path in RUNS} <= set(COMMANDS)
     assert {path.name for path in RESULTS.iterdir() if path.is_dir()} >= set(COMMANDS)
 
 

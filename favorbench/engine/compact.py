@@ -1,6 +1,7 @@
 """A run as small as it gets without losing a bit: to be kept in git."""
 
 from pathlib import Path
+from typing import Any
 
 from favorbench.engine.columns import COLUMNS
 from favorbench.engine.parts import read_parts, replace_parts
@@ -22,8 +23,7 @@ def compact(path: Path) -> int:
     if damaged:
         raise StoreError(f"{path} has a damaged part: run the same sweep again first")
     metrics = [column.name for column in COLUMNS if column.role == "metric"]
-    kept = replace_parts(
-        path / "trials", parts, order="draw", compression="zstd", compression_level=_LEVEL,
-        use_dictionary=[column.name for column in COLUMNS if column.role != "metric"], use_byte_stream_split=metrics,
-    )  # fmt: skip
+    labels = [column.name for column in COLUMNS if column.role != "metric"]
+    encoding: dict[str, Any] = {"use_dictionary": labels, "use_byte_stream_split": metrics}
+    kept = replace_parts(path / "trials", parts, order="draw", compression="zstd", compression_level=_LEVEL, **encoding)
     return kept.path.stat().st_size
