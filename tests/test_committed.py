@@ -92,7 +92,7 @@ def test_a_run_is_made_small_without_losing_a_bit():
 
 @pytest.mark.slow
 def test_one_is_plotted():
-    code, out, err = run("plot", str(RESULTS / "smollm2-1024"), "--out", "figures", "--json")
+    code, out, err = run("plot", str(RESULTS / "smollm2-1024"), "--out", "figures", "--json", "-q")
     assert (code, err) == (0, "")
     assert any(file.endswith("error-vs-cost.png") for file in json.loads(out)["figures"])
 
