@@ -1,10 +1,7 @@
 """Draws to rows to the store: in this process, in worker processes, or in any Executor; always resuming."""
 
-import contextlib
 import multiprocessing
 import queue
-import signal
-import threading
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from pathlib import Path
@@ -18,7 +15,7 @@ from favorbench.engine.cluster.luggage import packed as luggage_of
 from favorbench.engine.cluster.work import Work
 from favorbench.engine.columns import Row, failed_of
 from favorbench.engine.cost import check_fits
-from favorbench.engine.interrupts import ENDS, Deferred
+from favorbench.engine.interrupts import Deferred, interrupts_ignored
 from favorbench.engine.plan import plan
 from favorbench.engine.scenario import Scenario, as_scenario
 from favorbench.engine.study import Study, default_directory
@@ -225,7 +222,7 @@ def _until_broken(
 ) -> Generator[list[list[Row]], None, list[Batch]]:
     """Do what waits, as it comes; ends early when a worker dies, and returns what was under way then."""
     context = multiprocessing.get_context("spawn")
-    with _interrupts_ignored():  # multiprocessing's own helper is started here, and inherits it
+    with interrupts_ignored():  # multiprocessing's own helper is started here, and inherits it
         pool = ProcessPoolExecutor(workers, mp_context=context, initializer=settle)
     under_way: dict[Future[list[list[Row]]], Batch] = {}
     done, refused = queue.SimpleQueue[Future[list[list[Row]]]](), []
@@ -240,7 +237,7 @@ def _until_broken(
 
     with Deferred() as interrupts:
         try:
-            with _interrupts_ignored():  # workers are started here and inherit it: Ctrl-C is the parent's to handle
+            with interrupts_ignored():  # workers are started here and inherit it: Ctrl-C is the parent's to handle
                 submit()
             while under_way:
                 future = interrupts.wait_for(done)
@@ -265,20 +262,3 @@ def _kill_workers(pool: ProcessPoolExecutor) -> None:
         return
     for process in list((pool._processes or {}).values()):
         process.kill()
-
-
-@contextlib.contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """No Ctrl-C and no closed terminal inside; only the main thread may say so, others are not interrupted anyway.
-
-    SIGTERM stays: workers must end when they are told to.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = [(number, signal.signal(number, signal.SIG_IGN)) for number in ENDS if number != signal.SIGTERM]
-    try:
-        yield
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)

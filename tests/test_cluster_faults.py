@@ -212,7 +212,7 @@ def test_ctrl_c_cancels_and_says_what_is_saved(tmp_path, scenario, number, local
         process = subprocess.Popen(
             [*command, "--cluster", where], stderr=subprocess.PIPE, text=True, start_new_session=True
         )
-        wait_for(lambda: list(Path("run/trials").glob("part-*")))
+        wait_for(lambda: list(Path("run/trials").glob("part-*")), 180)
         os.killpg(process.pid, number)  # as a terminal does: to workers of this machine too
         _, err = process.communicate(timeout=60)
         word, code = ("interrupted", 130) if number == signal.SIGINT else ("terminated", 143)

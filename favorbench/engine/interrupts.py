@@ -1,9 +1,10 @@
 """Interruptions that wait for a safe moment."""
 
+import contextlib
 import queue
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
@@ -67,3 +68,20 @@ class Deferred:
             return None
         finally:
             self._waiting = False
+
+
+@contextlib.contextmanager
+def interrupts_ignored() -> Iterator[None]:
+    """No Ctrl-C and no closed terminal inside; only the main thread may say so, others are not interrupted anyway.
+
+    SIGTERM stays: workers must end when they are told to.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = [(number, signal.signal(number, signal.SIG_IGN)) for number in ENDS if number != signal.SIGTERM]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)

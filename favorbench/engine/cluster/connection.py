@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from favorbench.engine.cluster.luggage import Luggage, opened
 from favorbench.engine.cluster.place import address, distributed, patience, processes
+from favorbench.engine.interrupts import interrupts_ignored
 from favorbench.errors import FavorbenchError, ScenarioError, WorkerError
 
 Value = TypeVar("Value")
@@ -121,11 +122,13 @@ class Cluster:
 
     def _processes(self) -> Any:
         """A cluster of this machine, on loopback alone: whoever reaches the port of a scheduler runs code as we do."""
+        dask = distributed()
         try:
-            started = distributed().LocalCluster(
-                n_workers=self._local, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address=None,
-                memory_limit=0, silence_logs=logging.CRITICAL,
-            )  # fmt: skip
+            with interrupts_ignored():  # they inherit it: Ctrl-C is ours to handle
+                started = dask.LocalCluster(
+                    n_workers=self._local, threads_per_worker=1, processes=True, host="127.0.0.1",
+                    dashboard_address=None, memory_limit=0, silence_logs=logging.CRITICAL,
+                )  # fmt: skip
         except (OSError, RuntimeError) as error:
             raise WorkerError(
                 f"`cluster` {self.name}: its processes do not start: {_said(error)} "
