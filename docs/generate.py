@@ -22,13 +22,16 @@ from favorbench.studies.kernel.targets import KERNELS
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 
 FUNCTIONS = {  # by what they are for; what is not here stands under "Also"
-    "Sweeps and decisions": ("sweep", "load", "Results", "recommend", "Recommendation", "compare"),
+    "Sweeps and decisions": ("sweep", "load", "Results", "recommend", "Recommendation", "compare", "RunComparison"),
     "Estimates of attention": (
         "exact_attention", "linear_attention", "method_attention", "kernel_estimate", "sample_omega",
     ),
     "Models": ("capture", "swapped"),
     "Names to objects": ("get_map", "get_method", "get_sampler", "get_baseline", "calibrate"),
     "Scenarios": ("Scenario", "load_scenario"),
+    "Errors": (
+        "FavorbenchError", "ScenarioError", "InputError", "StoreError", "ModelError", "EstimatorError", "WorkerError",
+    ),
     "For estimators of your own": (
         "FeatureMap", "Features", "Sample", "exponential_target", "half_squared_norm", "Sampler", "Method", "Question",
         "Answer", "Baseline",

@@ -33,6 +33,14 @@ ELSEWHERE = re.compile(
     re.VERBOSE,
 )
 
+#: Flags and settings of Dask and of OpenBLAS.
+OF_OTHERS = re.compile(
+    r"(--nthreads|--memory-limit|--host|--interface)( \w+)?|distributed\..*|OPENBLAS_\w+=\w+|workers"
+)
+
+#: Blocks that need a model, or other machines: the tests of these run such lines.
+NEEDS_MORE = re.compile(r"import torch|fb\.swapped|fb\.capture|[cC]luster")
+
 #: Files that a run has.
 OF_A_RUN = {
     "manifest.json", "seconds.json", "recommendation.json", "model.json", "summary.md", "trials/", "figures/"
@@ -68,7 +76,7 @@ def parsed(words: Sequence[str]) -> dict[str, object]:
 def exists(span: str) -> bool:
     """Whether what stands between backquotes is there: a flag, a command, a member, a path, a name of the code."""
     first = span.split()[0]
-    if ELSEWHERE.fullmatch(span) or span in OF_A_RUN or first == "favorbench":
+    if ELSEWHERE.fullmatch(span) or OF_OTHERS.fullmatch(span) or span in OF_A_RUN or first == "favorbench":
         return True  # commands have a test of their own
     if first.startswith("-"):
         return first.split("=")[0] in options()
@@ -91,11 +99,11 @@ def known() -> frozenset[str]:
 
 
 def is_file(name: str) -> bool:
-    """A path, of the repository or below favorbench/, a file's name, a room, or a name that a file there defines."""
+    """A path, of the repository or below favorbench/, a file's name, a room, or a name that a file there has."""
     package = REPOSITORY / "favorbench"
     if (REPOSITORY / name).exists() or (package / name).exists() or any(package.rglob(f"*/{name}")):
         return True
-    defined = re.compile(rf"^(class )?{re.escape(name)}\b( =|:|\()", re.MULTILINE)
+    defined = re.compile(rf"^(class )?{re.escape(name)}\b( =|:|\()|\"{re.escape(name)}\"", re.MULTILINE)
     return name.strip("_")[:1].isupper() and any(
         defined.search(path.read_text("utf-8")) for path in package.rglob("*.py")
     )
@@ -173,9 +181,9 @@ def test_python_blocks_run(name, monkeypatch):
     monkeypatch.syspath_prepend(str(Path.cwd()))
     names: dict[str, object] = {"__name__": "page"}
     for block in pages.blocks(text, "python"):
-        if "import torch" in block.text or "fb.swapped" in block.text or "fb.capture" in block.text:
+        if NEEDS_MORE.search(block.text):
             compile(block.text, name, "exec")
-            continue  # the tests of models run these
+            continue
         if (match := re.match(r"# (\w+)\.py\n", block.text)) is not None:
             Path(f"{match[1]}.py").write_text(block.text, encoding="utf-8")
             sys.modules.pop(match[1], None)
