@@ -168,7 +168,7 @@ README = [
         SINKS,
     ),
     Claim(
-        "has {} times uniform's error, on the worst head {}; with",
+        "has {} times uniform's error in the median, {} on the worst head; with",
         _statistics("smollm2-8192", ("clusters", 256, None)),
         SINKS,
     ),
