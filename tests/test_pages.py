@@ -29,7 +29,7 @@ NAMES = [str(page.relative_to(REPOSITORY)) for page in pages.PAGES]
 ELSEWHERE = re.compile(
     r"""[*+=x~-]|<1e-28|\(bound\)|rng|CI|generate|coupling|check|attention_error(\.check)?|module:\w+|values\ \*.*
     |(mine|my_module|my_maps):\w*|concurrent\.futures\.Executor|pandas\.\w+\(.*\)|(pip|pytest|ruff|pyright)\b.*
-    |[\w.-]+\.(npz|safetensors|gguf|npy|csv|html)|/iid|\.\w+|(calibrated|centre|antithetic):(MAP|X)?|(window|sinks|top)\(\w+\):X""",
+    |[\w.-]+\.(npz|safetensors|gguf|npy|csv|html)|/iid|dask|\.\w+|(calibrated|centre|antithetic):(MAP|X)?|(window|sinks|top)\(\w+\):X""",
     re.VERBOSE,
 )
 
