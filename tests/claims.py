@@ -1,6 +1,5 @@
 """The numbers of README.md and docs/findings.md: in which sentence, from which data, printed by which command."""
 
-import re
 import tomllib
 from collections.abc import Callable
 from functools import cache
@@ -16,9 +15,9 @@ from tests import pages
 from tests.conftest import REPOSITORY
 
 SWEEP_72 = "favorbench table results/minilm-72 --over heads"
-SWEEP_GPL = "favorbench table results/minilm-72-gpl --over heads"
-SINKS = "favorbench table results/smollm2-8192 --over heads"
-CATALOGUE = "favorbench sweep catalogue"
+SWEEP_GPL = "favorbench sweep estimators --inputs minilm72-gpl.npz"
+SINKS = "favorbench sweep sinks --inputs smollm2-last256-8192.npz -R 64,256,1024"
+CATALOGUE = "favorbench rank results/catalogue"
 MODEL = "favorbench model minilm -L 512 --draws 1 --no-heads --text doc-types.txt"  # all of it in results/models
 
 
@@ -377,13 +376,3 @@ def table_rows() -> list[str]:
         cells = [f"{tokens:,}", f"{row['texts']:.0f}", label, *(two(row[key]) for key in ("effect", "worst", "cost"))]
         rows.append("| " + " | ".join(cells) + " |")
     return rows
-
-
-def quick_block() -> str:
-    """The table of README's first command, from the summary that it leaves."""
-    summary = (REPOSITORY / "results" / "quick" / "summary.md").read_text(encoding="utf-8")
-    title = re.search(r"^## (mse, .*)$", summary, re.MULTILINE)
-    lines = [line.strip("| ").split(" | ") for line in summary.splitlines() if line.startswith("| ")]
-    lines = [line for line in lines if set(line[0]) != {"-"}]
-    assert title is not None
-    return "\n".join([title[1], *(" ".join(cell.replace(" ", "") for cell in line) for line in lines)])
