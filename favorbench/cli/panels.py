@@ -20,7 +20,7 @@ PANELS = {
         "inputs", "layout", "heads", "last", "causal", "points", "num_points", "seq_len", "head_dim", "scale",
         "value_scale", "norm", "cosine",
     ),
-    "Figures": ("size", "title", "dark", "only"),
+    "Figures": ("estimators", "size", "figure_title", "dark", "only"),
     "Kernel": ("sigma", "degree", "constant"),
     "Draws": ("trials", "draws", "redraw", "query_rows", "repeats", "seed", "retry_failed"),
     "Computing": ("workers", "cluster", "batch", "backend", "device", "dtype", "seconds"),

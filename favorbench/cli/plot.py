@@ -33,7 +33,9 @@ def plot(
     size: Annotated[
         str | None, typer.Option(help="Of each figure, in inches, e.g. 3.3x2.5 for one column.", show_default=False)
     ] = None,
-    title: Annotated[str, typer.Option(help="Above each figure.", show_default=False)] = "",
+    figure_title: Annotated[
+        str, typer.Option("--title", help="Above each figure.", show_default=False)
+    ] = "",  # not `title`, which is a key of scenarios
     dark: Annotated[bool, typer.Option("--dark", help="For a dark ground: NAME-dark.png and so on.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -52,7 +54,7 @@ def plot(
     from favorbench.results.seconds import timed
 
     check("--metric", metric, METRICS)
-    wanted = style.Wanted(style.formats_of(format), style.size_of(size) if size else None, title, dark)
+    wanted = style.Wanted(style.formats_of(format), style.size_of(size) if size else None, figure_title, dark)
     runs = find_runs(path)
     if out is not None and len(runs) > 1:
         raise ScenarioError(

@@ -108,10 +108,11 @@ def failure_sentences(results: Results) -> list[str]:
 def _machines(results: Results) -> list[str]:
     """What is to be known where workers differed in what their sums depend on."""
     manifest: Mapping[str, Any] = results.manifest
-    workers = manifest.get("workers", [])
+    if not (workers := manifest.get("workers", [])):
+        return []
     alone = sum(machine["done"] for machine in workers) >= manifest["draws_done"]
     kinds = sorted({_kind(machine) for machine in (workers if alone else [*workers, manifest])})
-    if not workers or len(kinds) == 1:
+    if len(kinds) == 1:
         return []
     return [
         f"Computed on {len(kinds)} kinds of machine ({'; '.join(kinds)}): last digits may differ from those of one."
