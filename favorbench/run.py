@@ -52,8 +52,9 @@ def sweep(
     what None is. keys: of the scenario, on top, as the flags of ``favorbench sweep``: maps, methods, samplers,
     num_projections (R), seq_len (L), head_dim (d), scale, inputs, heads, budget, trials, seed and so on; lists may be
     texts with commas: maps="positive,trig", num_projections=[64, 256].
-    inputs may be a mapping of names to arrays in memory, inputs={"mine": (q, k, v)}: of NumPy, torch or what NumPy
-    reads, (L, d), (heads, L, d) or (batch, heads, L, d), before any division by sqrt(d); or what ``fb.capture`` gives.
+    inputs may be arrays in memory, (q, k, v), or a mapping of names to such, inputs={"mine": (q, k, v)}: of NumPy,
+    torch or what NumPy reads, (L, d), (heads, L, d) or (batch, heads, L, d), before any division by sqrt(d); or what
+    ``fb.capture`` gives.
     The rows are those of the file that numpy.savez(path, q=q, k=k, v=v) writes, bit for bit. calibrate: the same.
     out: the run directory, by default results/<name>. workers: processes, or an executor whose workers can import
     favorbench; the rows are the same bits for any number of them. progress: called with (draws done, draws in all);

@@ -33,6 +33,8 @@ def test_arrays_are_the_file_that_savez_writes_of_them(rng, leading, dtype):
     of_file = fb.sweep("quick", inputs="mine.npz", out="file", **QUICK)
     assert results.trials.equals(renamed(of_file.trials, "mine"))
     assert results.trials["head"].nunique() == int(np.prod(leading))
+    without_a_name = fb.sweep("quick", inputs=tuple(arrays), out="nameless", **QUICK)
+    assert without_a_name.trials.equals(renamed(of_file.trials, "arrays"))
     arrays[2] = np.nextafter(arrays[2], dtype(np.inf))  # the control: other values are other inputs
     assert Arrays.of("mine", arrays).digest() != get_input("mine.npz").digest()
 

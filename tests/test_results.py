@@ -193,9 +193,9 @@ def test_a_ranking_of_one_cell_says_what_it_was_measured_on():
     results = sweep(small_scenario(maps=maps, budget="features", num_projections="8", trials=8), "run")
     draw_all(results)
     assert set(pd.read_csv("run/figures/ranking.csv")["panel"]) == {rankings(results)[0].title}
-    assert "so few draws can tell nothing" in _caption(results, rankings(results), "mse", [], [])
+    assert "so few draws can tell nothing" in _caption(results, rankings(results), "mse", ["positive"], [])
     more = sweep(small_scenario(maps=maps, budget="features", num_projections="8", trials=12), "more")
-    assert "Blue: detectably better" in _caption(more, rankings(more), "mse", [], [])
+    assert "Blue: detectably better" in _caption(more, rankings(more), "mse", ["positive"], [])
 
 
 def changed(path: str, **values: object) -> None:

@@ -80,7 +80,8 @@ def _print(found: "Recommendation", as_json: bool) -> None:
         return
     console.show_recommendation(console.stdout(), found)
     console.show_python(console.stdout(), found)
-    echo(f"\nSaved in {found.path}: recommendation.json has the choice for each head.")
+    decided = any(decision.outcome != "not finished" for decision in found.decisions)
+    echo(f"\nSaved in {found.path}" + (": recommendation.json has the choice for each head." if decided else "."))
     for file in files[:1]:
         echo(str(file))
 

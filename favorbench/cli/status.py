@@ -10,6 +10,8 @@ from favorbench.cli.app import Json, app, print_json, say
 if TYPE_CHECKING:
     from favorbench.results.status import Status
 
+WIDTH = 28  # of the names of runs in the table
+
 
 @app.command()
 def status(
@@ -43,10 +45,15 @@ def _record(one: "Status") -> dict[str, object]:
     left = "-" if one.left is None else format_seconds(one.left)
     done = f"{one.done}" if one.kind == "recommend" else f"{one.done} of {one.planned}"
     return {
-        "run": one.run, "state": one.state, "done": done, "failed": one.failed,
+        "run": _short(one.run), "state": one.state, "done": done, "failed": one.failed,
         "per second": "-" if one.per_second is None else f"{one.per_second:.3g}", "left": left,
         "ends": one.ends or "-",
     }  # fmt: skip
+
+
+def _short(name: str) -> str:
+    """The end of a long path: numbers beside it are to be read at 80 columns."""
+    return name if len(name) <= WIDTH else f"…{name[1 - WIDTH :]}"
 
 
 def _say_what_is_wrong(one: "Status") -> None:

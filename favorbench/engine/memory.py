@@ -16,10 +16,14 @@ CALIBRATION = "calibration"  # the name of arrays that maps are calibrated on
 def taken_out(flags: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, InputLaw]]:
     """The keys of a scenario with names for arrays, and what the names stand for.
 
-    inputs may be a mapping of names to arrays (q, k, v), calibrate such arrays. Raises ScenarioError.
+    inputs may be arrays (q, k, v), called "arrays", or a mapping of names to such; calibrate such arrays. Raises
+    ScenarioError.
     """
     layout, keys, held = flags.get("layout") or "heads,L,d", dict(flags), {}
-    if isinstance(inputs := flags.get("inputs"), Mapping):
+    inputs = flags.get("inputs")
+    if isinstance(inputs, tuple | list) and len(inputs) == 3 and not any(isinstance(one, str) for one in inputs):
+        inputs = {"arrays": inputs}
+    if isinstance(inputs, Mapping):
         for name, given in inputs.items():
             _check_name(name)
             held[name] = Arrays.of(name, given, layout)

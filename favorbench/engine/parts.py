@@ -74,7 +74,8 @@ def read_part(path: Path, schema: pa.Schema | None, columns: Sequence[str] | Non
         return None
     said = json.loads((file.schema_arrow.metadata or {}).get(_ABOUT, b"{}"))
     if schema is None or file.schema_arrow.equals(schema):
-        table = file.read(columns=columns).replace_schema_metadata(None)
+        # A few columns are read before a thread is started for them, and a command that ends at once aborts over one.
+        table = file.read(columns=columns, use_threads=columns is None).replace_schema_metadata(None)
     else:
         table = as_now(file.read().replace_schema_metadata(None), schema)
         if table is None:

@@ -107,12 +107,14 @@ class _Asked(NamedTuple):
     seed: int
 
 
-def _here(asked: _Asked, progress: Progress | None) -> Iterator[list[Measurement]]:
-    steps = list(_steps(*asked))
-    for done, (name, step) in enumerate(steps):
-        if progress:
-            progress(done, len(steps), name)
-        yield _measured(step)
+def _here(asked: _Asked, progress: Progress | None) -> list[list[Measurement]]:
+    steps, found = list(_steps(*asked)), []
+    with one_core():
+        for done, (name, step) in enumerate(steps):
+            if progress:
+                progress(done, len(steps), name)
+            found.append(_measured(step))
+    return found
 
 
 def _on_cluster(asked: _Asked, progress: Progress | None, cluster: Cluster) -> list[list[Measurement]]:
