@@ -137,13 +137,15 @@ def front_of(points: pd.DataFrame, exact: float | None) -> pd.DataFrame:
 
 
 def named(panels: Sequence[Panel]) -> list[str]:
-    """The estimators with a look of their own: all, or a user's, the best map, USUAL and those nearest to the front."""
+    """The estimators with a look of their own: all, or a user's, the best, the best map, USUAL and those nearest to the
+    front."""
     names = list(dict.fromkeys(name for panel in panels for name in _lines(panel.points)))
     points = pd.concat([panel.points for panel in panels])
     best = points.groupby("estimator")["ratio"].min()
     maps = best[best.index.isin(points[points["kind"] == "map"]["estimator"])]
     usual = maps[maps.index.str.fullmatch(f"{USUAL}( / .*)?")]
-    always = {str(some.idxmin()) for some in (maps, usual) if len(some)}
+    usable = best[best.index.isin(points[~points["bound"].astype(bool)]["estimator"]) & best.index.isin(names)]
+    always = {str(some.idxmin()) for some in (usable, maps, usual) if len(some)}
     always |= {*points[points["own"].astype(bool)]["estimator"]}
     on_front = {name for panel in panels for name in front_of(panel.points, panel.exact)["estimator"]}
     errors = {name: float(best[name]) - (HUGE if name in on_front else 0.0) for name in names}
