@@ -150,8 +150,8 @@ def sentences(results: Results) -> list[str]:
 
 
 def _sentence(population: Population, budget: str, axis: str) -> str:
-    usable = compared(population.rows)
-    usable = usable[~usable["map"].map(is_oracle).astype(bool)]
+    every = population.rows[~population.rows["map"].map(is_oracle).astype(bool)]
+    usable = compared(every)
     largest = usable[axis].max()
     last = usable[(usable[axis] == largest) | usable[axis].isna()].sort_values("ratio_median")
     if last.empty:
@@ -163,6 +163,10 @@ def _sentence(population: Population, budget: str, axis: str) -> str:
     text = f"{population.title}: {where}{estimator_name(best)} {least}, {_in_words(best, said)}"
     if best["kind"] != "map" and len(maps):
         text += f"; the best map, {estimator_name(maps.iloc[0])}, {_in_words(maps.iloc[0])}"
+    baselines = every[(every["kind"] == "baseline") & ((every[axis] == largest) | every[axis].isna())]
+    better = baselines[baselines["ratio_median"] < best["ratio_median"]].sort_values("ratio_median")
+    if len(better):
+        text += f"; the baseline {better.iloc[0]['map']} has less, {_in_words(better.iloc[0])}"
     return text + "."
 
 
