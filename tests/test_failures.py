@@ -117,12 +117,17 @@ def test_every_command_reads_a_run_with_failures():
     assert "FAILED: mine on" in run("table", "run")[1] + run("table", "run")[2]
 
 
-def test_what_fails_on_the_first_draw_ends_the_sweep_at_once(monkeypatch):
-    """Most likely a mistake of its own: nobody wants to wait for the others to hear of it."""
+@pytest.mark.parametrize("there", [False, True])
+def test_what_fails_on_the_first_draw_ends_the_sweep_at_once(monkeypatch, there):
+    """Most likely a mistake of its own: nobody wants to wait for the others to hear of it. It leaves nothing behind;
+    a directory of the user's stays."""
+    if there:
+        Path("run").mkdir()
     sys.modules.pop("failing_module", None)
     Path("failing_module.py").write_text(MODULE.replace("% 8 == when", "% 1 == 0"))
     monkeypatch.syspath_prepend(str(Path.cwd()))
     with pytest.raises(EstimatorError, match="mine failed: ValueError: odd keys"):
         broken_sweep("run")
     sys.modules.pop("failing_module", None)
-    assert not list(Path("run/trials").iterdir()) and read_manifest(Path("run"))["draws_done"] == 0
+    assert Path("run").exists() == there
+    assert not there or read_manifest(Path("run"))["draws_done"] == 0

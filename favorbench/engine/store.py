@@ -9,6 +9,7 @@
 A killed run leaves whole parts only. One writer at a time, held by a lock the operating system frees.
 """
 
+import contextlib
 import json
 import os
 import time
@@ -44,6 +45,7 @@ class Store:
         self._writer = Writer(path / "trials", SCHEMA)
         self._lock = DirectoryLock(path)
         self._manifest: dict[str, Any] = {}
+        self._new = False
 
     def __enter__(self) -> "Store":
         """Lock the directory and read or write its manifest.
@@ -52,6 +54,7 @@ class Store:
         """
         with clear_errors(self.path):
             _refuse_foreign(self.path)
+            self._new = not self.path.exists()
             (self.path / "trials").mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
             try:
@@ -65,7 +68,18 @@ class Store:
         try:
             self.flush()
         finally:
+            empty = self._new and error is not None and not _parts(self.path)
             self._lock.release()
+            if empty:
+                self._remove()
+
+    def _remove(self) -> None:
+        """Leave nothing of a run that ended before its first row."""
+        with contextlib.suppress(OSError):
+            for file in (self.path / "manifest.json", self.path / ".lock"):
+                file.unlink(missing_ok=True)
+            (self.path / "trials").rmdir()
+            self.path.rmdir()
 
     @property
     def set_aside(self) -> list[str]:
