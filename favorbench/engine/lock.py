@@ -43,13 +43,13 @@ class DirectoryLock:
     def __init__(self, path: Path) -> None:
         self._path = path
         with Deferred():  # what is half made, the library stumbles over at the end of the program
-            self._file = filelock.FileLock(path / ".lock", timeout=PATIENCE, poll_interval=PATIENCE / 10)
+            self._file = filelock.FileLock(path / ".lock", timeout=PATIENCE)
         self._directory: int | None = None
 
     def acquire(self) -> None:
         """Take the lock. Raises StoreError if another process has it."""
         try:
-            self._file.acquire()
+            self._file.acquire(poll_interval=PATIENCE / 10)
             self._lock_directory()
         except (filelock.Timeout, BlockingIOError):
             self.release()
