@@ -20,7 +20,7 @@ from favorbench.engine.cluster.pieces import MOST_ITEMS, Pieces
 from favorbench.engine.plan import plan
 from favorbench.engine.study import Study
 from favorbench.engine.trial import _inputs
-from favorbench.errors import EstimatorError, ScenarioError, StoreError, WorkerError
+from favorbench.errors import ScenarioError, StoreError, WorkerError
 from favorbench.results.report import sentences
 from favorbench.run import sweep
 from tests.clusters import cluster
@@ -177,7 +177,7 @@ def test_versions_that_differ_are_refused_in_one_line(processes, monkeypatch, na
         sweep(small_scenario(), "run", cluster=processes.address)
 
 
-def test_an_estimator_that_fails_loses_no_draw_before_it(processes, mine):
+def test_an_estimator_that_fails_on_a_draw_keeps_the_rows_of_the_others(processes, mine):
     Path("my_method.py").write_text(
         "def fails(query, key, value, size, rng):\n"
         "    if abs(query[0, 0] - LAST) < 1e-9:\n        raise ZeroDivisionError('oh')\n    return 0 * query\n"
@@ -187,9 +187,10 @@ def test_an_estimator_that_fails_loses_no_draw_before_it(processes, mine):
     last = float(_inputs(Study.of(scenario), draw).query[0, 0])
     text = Path("my_method.py").read_text().replace("LAST", repr(last))
     Path("my_method.py").write_text(text)
-    with pytest.raises(EstimatorError, match="fails failed: ZeroDivisionError: oh"):
-        sweep(small_scenario(trials=30, methods="my_method:fails"), "run", cluster=processes.address)
-    assert set(fb.load("run").trials["draw"]) == set(range(29))
+    results = sweep(small_scenario(trials=30, methods="my_method:fails"), "run", cluster=processes.address)
+    assert results.failed == {"fails": {"ZeroDivisionError: oh": [29]}}
+    there = results.trials.groupby("map")["draw"].agg(set)
+    assert there["fails"] == set(range(29)) and there["positive"] == set(range(30))
 
 
 def test_machines_that_differ_are_named_beside_the_table(processes):
@@ -425,8 +426,8 @@ def test_a_full_disk_here_is_one_line_and_the_rest_is_computed_when_there_is_roo
     def full(*arguments):
         raise StoreError("cannot use run: No space left on device; nothing saved before is lost")
 
-    monkeypatch.setattr("favorbench.engine.store.write_part", full)
+    monkeypatch.setattr("favorbench.engine.writer.write_part", full)
     with pytest.raises(StoreError, match="No space left"):
         sweep(scenario, "run", cluster=processes.address)
-    monkeypatch.setattr("favorbench.engine.store.write_part", original)
+    monkeypatch.setattr("favorbench.engine.writer.write_part", original)
     same(sweep(scenario, "alone"), sweep(scenario, "run", cluster=processes.address))
