@@ -5,6 +5,7 @@ import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
@@ -72,16 +73,26 @@ class Deferred:
 
 @contextlib.contextmanager
 def interrupts_ignored() -> Iterator[None]:
-    """No Ctrl-C and no closed terminal inside; only the main thread may say so, others are not interrupted anyway.
+    """Processes started inside never hear of a Ctrl-C or a closed terminal; here it is heard of afterwards.
 
-    SIGTERM stays: workers must end when they are told to.
+    SIGTERM stays: workers must end when they are told to. Only the main thread may say so, others are not interrupted.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = [(number, signal.signal(number, signal.SIG_IGN)) for number in ENDS if number != signal.SIGTERM]
+    held = [number for number in ENDS if number != signal.SIGTERM]
+    if hasattr(signal, "pthread_sigmask"):
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
+        try:
+            resource_tracker.ensure_running()  # multiprocessing's own helper; it unblocks SIGINT
+            signal.pthread_sigmask(signal.SIG_BLOCK, held)
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return
+    handlers = [(number, signal.signal(number, signal.SIG_IGN)) for number in held]
     try:
         yield
     finally:
-        for number, handler in before:
+        for number, handler in handlers:
             signal.signal(number, handler)
