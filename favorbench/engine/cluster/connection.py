@@ -101,7 +101,8 @@ class Cluster:
         if not isinstance(self._where, str):
             return self._where
         dask, limit = distributed(), min(CONNECT, self.patience)
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what is lost is told in a line of ours
+        for name in ("distributed", "tornado", "asyncio"):  # what is lost is told in a line of ours
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         warnings.filterwarnings("ignore", module="distributed")  # versions are compared by us
         scheduler: Any = self._processes() if self._local else self._address
         try:
