@@ -1,13 +1,19 @@
 """What the tests share: small scenarios and random inputs."""
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from favorbench.engine.scenario import Scenario, load_scenario
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+settings.register_profile("same", derandomize=True)  # of Hypothesis: the examples of a commit are those of its next run
+if os.environ.get("CI"):
+    settings.load_profile("same")
 
 
 def small_scenario(**changes: object) -> Scenario:

@@ -3,14 +3,14 @@
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from favorbench.engine.cost import cost
 from favorbench.engine.plan import plan
 from favorbench.engine.scenario import as_scenario, load_scenario, shipped_scenarios
 from favorbench.engine.study import Study
-from favorbench.errors import ScenarioError
+from favorbench.errors import InputError, ScenarioError
 from tests.conftest import small_scenario
 
 
@@ -161,11 +161,13 @@ def test_budget_features_needs_multiples():
         max_size=4,
     )
 )
+@example({"inputs": [False, False, False]})  # no arrays
+@example({"inputs": [[True], [1.0], [2]]})  # arrays that cannot be measured
 def test_any_content_is_a_scenario_or_one_clear_line(content):
     """Never another exception, whatever the keys and values are."""
     try:
         as_scenario(
             {{"R": "num_projections", "L": "seq_len", "d": "head_dim"}.get(k, k): v for k, v in content.items()}
         )
-    except ScenarioError as error:
+    except (ScenarioError, InputError) as error:
         assert "\n" not in str(error)

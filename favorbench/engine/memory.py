@@ -1,7 +1,7 @@
 """Inputs in memory: a scenario has their names, and beside it what they name."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from favorbench.errors import ScenarioError
@@ -17,11 +17,11 @@ def taken_out(flags: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Input
     """The keys of a scenario with names for arrays, and what the names stand for.
 
     inputs may be arrays (q, k, v), called "arrays", or a mapping of names to such; calibrate such arrays. Raises
-    ScenarioError.
+    ScenarioError for what are no arrays, InputError for arrays that cannot be measured.
     """
     layout, keys, held = flags.get("layout") or "heads,L,d", dict(flags), {}
     inputs = flags.get("inputs")
-    if isinstance(inputs, tuple | list) and len(inputs) == 3 and not any(isinstance(one, str) for one in inputs):
+    if isinstance(inputs, tuple | list) and len(inputs) == 3 and all(map(_has_axes, inputs)):
         inputs = {"arrays": inputs}
     if isinstance(inputs, Mapping):
         for name, given in inputs.items():
@@ -33,6 +33,10 @@ def taken_out(flags: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Input
         held[CALIBRATION] = Arrays.of(CALIBRATION, calibrate, layout)
         keys["calibrate"] = CALIBRATION
     return keys, held
+
+
+def _has_axes(given: object) -> bool:
+    return getattr(given, "ndim", 0) > 0 or (isinstance(given, Sequence) and not isinstance(given, str | bytes))
 
 
 def _check_name(name: object) -> None:

@@ -209,7 +209,7 @@ def load_scenario(source: str | None = None, flags: Mapping[str, Any] | None = N
     """A scenario from a file or a shipped name (default: "quick"), with flags on top; a flag of None was not given.
 
     Flags that are lists may be strings with commas. Raises ScenarioError: the file or flag, the key, the value, what
-    is allowed and the nearest name.
+    is allowed and the nearest name; and InputError for arrays among them that cannot be measured.
 
     >>> import favorbench as fb
     >>> scenario = fb.load_scenario("quick", {"maps": "positive,oprf", "trials": 5})
