@@ -59,7 +59,9 @@ def main() -> None:
     ratios: list[Ratio] = []
     for name in given.part or [name for name in known if not (given.quick and name in TOO_SHORT)]:
         with contextlib.nullcontext() if name in OF_PROCESSES else one_core():
-            ratios += known[name]()
+            for ratio in known[name]():
+                print(ratio, flush=True)
+                ratios.append(ratio)
     print("\n| ratio | measured | target | |\n| --- | ---: | ---: | --- |")
     print(*(ratio.row() for ratio in ratios), sep="\n")
     if any(ratio.share() < FAR for ratio in ratios):

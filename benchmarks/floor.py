@@ -2,11 +2,11 @@
 
 import numpy as np
 
+from favorbench.baselines.trivial import Polynomial
 from favorbench.engine.plan import Draw
 from favorbench.engine.study import Study
-from favorbench.maps import get_map
+from favorbench.maps import Taylor
 from favorbench.numerics.machine import Rates, rates
-from favorbench.registry import label
 
 
 class Work:
@@ -30,8 +30,8 @@ class Work:
                     else:
                         self.exps += tokens * features
             for baseline in study.baselines:
-                if label(baseline).startswith("taylor-"):
-                    self.flops += 2.0 * tokens * get_map(label(baseline)).num_features(size, dim) * (dim + 1)
+                if isinstance(baseline, Polynomial):
+                    self.flops += 2.0 * tokens * Taylor(baseline.order).num_features(0, dim) * (dim + 1)
 
     def seconds(self, machine: Rates) -> float:
         """At the rates of a machine."""
