@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 
-from favorbench.numerics.arrays import Array, array_namespace, as_like, half_squared_norm
+from favorbench.numerics.arrays import Array, array_namespace, as_like, columns_first, half_squared_norm
 from favorbench.numerics.shapes import Float
 
 
@@ -65,12 +65,13 @@ def _monomials(x: Array, degree: int) -> list[Array]:
     x_i times the products of one order less whose indices are all at least i: a suffix of them.
     """
     xp = array_namespace(x)
-    found, suffixes = [xp.ones_like(x[..., :1])], [0] * x.shape[-1]
+    rows = xp.matrix_transpose(columns_first(x))  # every product runs along the tokens, which are many
+    found, suffixes = [xp.ones_like(rows[..., :1, :])], [0] * x.shape[-1]
     for _ in range(degree):
-        blocks = [x[..., i : i + 1] * found[-1][..., start:] for i, start in enumerate(suffixes)]
-        suffixes = list(itertools.accumulate((block.shape[-1] for block in blocks[:-1]), initial=0))
-        found.append(xp.concat(blocks, axis=-1))
-    return found
+        blocks = [rows[..., i : i + 1, :] * found[-1][..., start:, :] for i, start in enumerate(suffixes)]
+        suffixes = list(itertools.accumulate((block.shape[-2] for block in blocks[:-1]), initial=0))
+        found.append(xp.concat(blocks, axis=-2))
+    return [xp.matrix_transpose(products) for products in found]
 
 
 @functools.lru_cache(maxsize=64)

@@ -62,6 +62,7 @@ def causal_outputs(
     value: Array,
     omega: Array,
     estimators: Sequence[Estimator],
+    scale: float,
     positions: np.ndarray | None = None,
 ) -> Iterator[Estimate]:
     """The estimates of a chunk of positions for each estimator, chunk by chunk.
@@ -71,7 +72,7 @@ def causal_outputs(
     features are taken relative to the largest key up to the end of its chunk. O(L) time, no L x R x d_v array.
     Katharopoulos et al. 2020, arXiv 2006.16236, eq. (9)-(12).
     """
-    scale, right = query.shape[-1] ** -0.25, with_ones(value)
+    right = with_ones(value)
     positions = np.arange(query.shape[-2]) if positions is None else positions
     summaries: list[Sequence[Accumulator]] = [() for _ in estimators]
     for keys in chunks(key.shape[-2]):

@@ -138,6 +138,7 @@ def attention_estimates(
     fit_query: Array | None = None,
     causal: bool = False,
     positions: np.ndarray | None = None,
+    scale: float | None = None,
 ) -> Iterator[Estimate]:
     """Every estimator at every R, tile by tile, from one projection of queries and of keys.
 
@@ -145,16 +146,17 @@ def attention_estimates(
     from one running sum over features. Memory is O(tile + R d_v) beside the inputs.
     fit_query: all queries, for maps that take parameters from them, where ``query`` is a part of them only.
     causal, positions: as for ``exact_attention``; chunk by chunk in one pass.
+    scale: of queries and keys; d^-1/4 unless given.
     """
-    scale = query.shape[-1] ** -0.25
+    scale = query.shape[-1] ** -0.25 if scale is None else scale
     if causal:
-        yield from causal_outputs(query, key, value, omega, estimators, positions)
+        yield from causal_outputs(query, key, value, omega, estimators, scale, positions)
         return
     samples = [estimator.sample(omega) for estimator in estimators]
     fit_query = query if fit_query is None else fit_query
-    maps = [fitted(e.map, fit_query, key, sample.omega) for e, sample in zip(estimators, samples, strict=True)]
+    maps = [fitted(e.map, fit_query, key, scale, sample.omega) for e, sample in zip(estimators, samples, strict=True)]
     width = max(omega.shape[-2], *(feature_map.num_features(0, query.shape[-1]) for feature_map in maps))
-    summaries = _key_summaries(key, value, omega, maps, samples, width)
+    summaries = _key_summaries(key, value, omega, maps, samples, width, scale)
     for rows in tiles(query.shape[-2], width, query):
         x = query[..., rows, :] * scale
         projection = _projection(x, omega, maps)
@@ -171,19 +173,23 @@ def _projection(x: Array, omega: Array, maps: Sequence[FeatureMap]) -> Array:
     return projected(x, omega)
 
 
-def fitted(feature_map: FeatureMap, query: Array, key: Array, omega: Array) -> FeatureMap:
+def fitted(feature_map: FeatureMap, query: Array, key: Array, scale: float, omega: Array) -> FeatureMap:
     """The map with what it takes from the data; a map that takes nothing spares two arrays as long as the inputs."""
     if not feature_map.takes_data:
         return feature_map
-    scale = query.shape[-1] ** -0.25
     return feature_map.fit(query * scale, key * scale, omega)
 
 
 def _key_summaries(
-    key: Array, value: Array, omega: Array, maps: Sequence[FeatureMap], samples: Sequence[Sample], width: int
+    key: Array,
+    value: Array,
+    omega: Array,
+    maps: Sequence[FeatureMap],
+    samples: Sequence[Sample],
+    width: int,
+    scale: float,
 ) -> list[list[Accumulator]]:
     """For each map and block of features: sum over keys of feature times [value, 1], one row per feature."""
-    scale = key.shape[-1] ** -0.25
     summaries: list[list[Accumulator | None]] = [[] for _ in maps]
     for keys in tiles(key.shape[-2], width, key):
         y, right = key[..., keys, :] * scale, with_ones(value[..., keys, :])

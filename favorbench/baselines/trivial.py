@@ -50,11 +50,21 @@ class Uniform(Unsized):
 
 def taylor_attention(question: Question, order: int) -> Answer:
     """Linear attention with the explicit features of the Taylor polynomial of exp(x.y), in tiles."""
-    factor = question.query.shape[-1] ** 0.25
-    query, key, value = question.query * factor, question.key * factor, question.value
+    query, key, value, positions, causal = question
     estimator, no_omega = Estimator(Taylor(order), None, (1,)), query[:1] * 0.0
-    causal, positions = question.causal, question.positions if question.causal else None
-    found = list(attention_estimates(query, key, value, no_omega, [estimator], causal=causal, positions=positions))
+    where = positions if causal else None
+    found = list(
+        attention_estimates(
+            query,
+            key,
+            value,
+            no_omega,
+            [estimator],
+            causal=causal,
+            positions=where,
+            scale=1.0,  # question's are scaled
+        )
+    )
     output, normaliser = (np.concatenate([getattr(e, part)[0] for e in found]) for part in ("output", "normaliser"))
     return Answer(None, Taylor(order).num_features(0, query.shape[-1]), output, normaliser)
 

@@ -1,7 +1,7 @@
 """Draws: their inputs, exact answers, and every sampler, map and R measured on them. The whole pipeline."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -67,9 +67,16 @@ def run_draws(study: Study, draws: Sequence[Draw]) -> list[list[Row]]:
     if len(draws) > 1 and any(sums is None for each in found for _, sums in each):
         return [rows for draw in draws for rows in run_draws(study, [draw])]  # it may have failed on one of them only
     return [
-        [of_draw(scenario, draw) | names | (_plain(metrics_of(sums, trivial)) if sums else {}) for names, sums in each]
-        for draw, each, trivial in zip(draws, found, uniform, strict=True)
+        _rows(of_draw(scenario, draw), each, trivial) for draw, each, trivial in zip(draws, found, uniform, strict=True)
     ]
+
+
+def _rows(shared: Row, measured: Sequence[Measured], uniform: ErrorSums) -> list[Row]:
+    """The rows of one draw; the metrics of all estimators are computed together."""
+    sums = ErrorSums(*map(np.array, zip(*(one for _, one in measured if one), strict=True)))
+    metrics = metrics_of(sums, uniform)
+    values = zip(*(column.tolist() for column in metrics.values()), strict=True)
+    return [shared | names | (dict(zip(metrics, next(values), strict=True)) if one else {}) for names, one in measured]
 
 
 def _add(found: list[list[Measured]], measured: Iterable[list[Measured]]) -> None:
@@ -298,19 +305,15 @@ def _of_map(
 ) -> list[Measured]:
     """Labels and errors for all that was asked of a map."""
     feature_map, found = estimator.map, []
-    under = None if group.sampler is None else label(group.sampler)
+    name, under = label(feature_map), None if group.sampler is None else label(group.sampler)
     shape = study.shape(draw.head)
     for asked, size in sized:
         shown, features = None if feature_map.randomness == "none" else size, feature_map.num_features(size, shape.d)
-        names = _names("map", label(feature_map), under, shown, features)
+        names = _names("map", name, under, shown, features)
         names |= {"budget": asked, "multiplications": work_of_map(feature_map, shape, size)}
         index = estimator.sizes.index(size)
         found.append((names, sums.each(lambda a, index=index: a[index] if np.ndim(a) else a)))
     return found
-
-
-def _plain(metrics: Mapping[str, np.ndarray]) -> Row:
-    return {name: float(value) for name, value in metrics.items()}
 
 
 def _names(kind: str, name: str, sampler: str | None, num_projections: int | None, num_features: int) -> Row:
