@@ -29,7 +29,7 @@ class ErrorSums(NamedTuple):
 
     def each(self, function: Callable[[Array], Array]) -> "ErrorSums":
         """A function of each array; the counts stay."""
-        return ErrorSums(*(a if name in _COUNTS else function(a) for name, a in zip(self._fields, self, strict=True)))
+        return self._make(a if name in _COUNTS else function(a) for name, a in zip(self._fields, self, strict=True))
 
 
 _COUNTS = ("entries", "rows")

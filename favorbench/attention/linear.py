@@ -148,17 +148,17 @@ def attention_estimates(
     causal, positions: as for ``exact_attention``; chunk by chunk in one pass.
     scale: of queries and keys; d^-1/4 unless given.
     """
-    scale = query.shape[-1] ** -0.25 if scale is None else scale
+    factor: float = query.shape[-1] ** -0.25 if scale is None else scale
     if causal:
-        yield from causal_outputs(query, key, value, omega, estimators, scale, positions)
+        yield from causal_outputs(query, key, value, omega, estimators, factor, positions)
         return
     samples = [estimator.sample(omega) for estimator in estimators]
     fit_query = query if fit_query is None else fit_query
-    maps = [fitted(e.map, fit_query, key, scale, sample.omega) for e, sample in zip(estimators, samples, strict=True)]
+    maps = [fitted(e.map, fit_query, key, factor, sample.omega) for e, sample in zip(estimators, samples, strict=True)]
     width = max(omega.shape[-2], *(feature_map.num_features(0, query.shape[-1]) for feature_map in maps))
-    summaries = _key_summaries(key, value, omega, maps, samples, width, scale)
+    summaries = _key_summaries(key, value, omega, maps, samples, width, factor)
     for rows in tiles(query.shape[-2], width, query):
-        x = query[..., rows, :] * scale
+        x = query[..., rows, :] * factor
         projection = _projection(x, omega, maps)
         for index, (feature_map, sample, summary) in enumerate(zip(maps, samples, summaries, strict=True)):
             blocks = feature_map.query_features(x, projection[..., : sample.omega.shape[-2]], sample)

@@ -206,7 +206,7 @@ def _print_tables(results: "Results") -> None:
     for sentence in [*report.run_sentences(results), *report.cell_sentences(few)]:
         to.print(with_flags(sentence), soft_wrap=not to.is_terminal)
     if len(few.summary) < len(results.summary):
-        to.print(f"Each head by itself: {results.path}/summary.md", soft_wrap=not to.is_terminal)
+        to.print(heads.each_by_itself(results), soft_wrap=not to.is_terminal)
     to.print(f"Saved in {results.path}. Figures: favorbench plot {results.path}", soft_wrap=not to.is_terminal)
 
 

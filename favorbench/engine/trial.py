@@ -73,7 +73,7 @@ def run_draws(study: Study, draws: Sequence[Draw]) -> list[list[Row]]:
 
 def _rows(shared: Row, measured: Sequence[Measured], uniform: ErrorSums) -> list[Row]:
     """The rows of one draw; the metrics of all estimators are computed together."""
-    sums = ErrorSums(*map(np.array, zip(*(one for _, one in measured if one), strict=True)))
+    sums = ErrorSums._make(map(np.array, zip(*(one for _, one in measured if one), strict=True)))
     metrics = metrics_of(sums, uniform)
     values = zip(*(column.tolist() for column in metrics.values()), strict=True)
     return [shared | names | (dict(zip(metrics, next(values), strict=True)) if one else {}) for names, one in measured]

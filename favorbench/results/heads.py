@@ -20,7 +20,7 @@ from favorbench.results.tables import (
     what_r_means,
 )
 
-MANY = 6  # heads, above which they are shown together, and each by itself in summary.md only
+MANY = 6  # heads, above which they are shown together, and one of them by itself on request
 
 #: What heads of one population share.
 POPULATION = tuple(axis for axis in CELL if axis != "head")
@@ -188,6 +188,11 @@ def number(ratio: float) -> str:
     if ratio and not 1e-3 <= ratio < 99.5:
         return format_value(ratio, "mse")
     return f"{ratio:#.2g}" if ratio < 9.95 else f"{ratio:.0f}"
+
+
+def each_by_itself(results: Results) -> str:
+    """How to see one of many heads."""
+    return f"Each head by itself: favorbench table {results.path} --heads {results.summary['head'].iloc[0]}"
 
 
 def without_many(results: Results) -> Results:

@@ -30,10 +30,13 @@ from favorbench.statistics import compare, fewest_draws, holm, verdict
 
 
 def markdown_report(results: Results) -> str:
-    """summary.md: sentences, tables over heads, rankings where features or cost are equal, the table of every cell."""
-    scenario = results.scenario
+    """summary.md: sentences, tables over heads, rankings where features or cost are equal, the table of every cell.
+
+    Of many heads, one by one, nothing: there a reader looks for one of them.
+    """
+    scenario, few = results.scenario, heads.without_many(results)
     lines = [f"# {scenario.name}", ""] + ([scenario.title, ""] if scenario.title else [])
-    lines += [f"* {sentence}" for sentence in sentences(results)] + [""]
+    lines += [f"* {sentence}" for sentence in [*run_sentences(results), *cell_sentences(few)]] + [""]
     populations = heads.populations(results)
     for population, note in zip(populations, said_once([heads.legend(results)] * len(populations)), strict=True):
         text = rows_as_markdown(heads.shown(population, size_axis(results)))
@@ -42,12 +45,13 @@ def markdown_report(results: Results) -> str:
         for one in head_ranking.rankings_over_heads(results):
             text = rows_as_markdown(head_ranking.shown(one))
             lines += [f"## Ranking over {one.title}", "", text, head_ranking.legend(one).replace("`", ""), ""]
-        found = rankings(results)
+        found = rankings(few)
         for one, note in zip(found, said_once([ranking_legend(one) for one in found]), strict=True):
             lines += [f"## Ranking: {one.title}", "", rows_as_markdown(shown(one, "mse")), *_below(note)]
-    found = cell_tables(results)
+    found = cell_tables(few)
     for table, note in zip(found, said_once([f"{one.caption}. {legend(results)}" for one in found]), strict=True):
         lines += [f"## {table.title}", "", markdown(table, "mse"), *_below(note)]
+    lines += [f"{heads.each_by_itself(results)}.", ""] if len(few.summary) < len(results.summary) else []
     return "\n".join(lines)
 
 
