@@ -78,6 +78,7 @@ class Peeking(Calibrated):
         return self.wrapped.fit(x, x, None)
 
 
+@pytest.mark.slow
 def test_verify_holds_frozen_maps_to_what_they_claim():
     """Frozen at tokens that it is not measured on: unbiased, with the variance of those parameters, and causal."""
     found = verify(["calibrated:centre:aderf-sderf/iid", "sinks(4):calibrated:centre:positive"], draws=2000)

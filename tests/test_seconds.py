@@ -134,6 +134,7 @@ def test_a_users_function_is_timed_by_itself():
     assert ASKED.count((24, 4)) in range(5, 10)  # a warm-up and four turns, each once or, being short, twice
 
 
+@pytest.mark.slow
 def test_the_command_and_the_plot_that_follows():
     head_file(3)
     arguments = ["--inputs", "heads.npz", "--maps", "positive", "--methods", "clusters", "-R", "3,8", "--trials", "2"]

@@ -125,6 +125,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_allocated(monkeypatch, 
     assert "-L 16777216 with -d 4096 and 512 features needs" in line and "use a smaller -L, -R or -d" in line
 
 
+@pytest.mark.slow
 def test_what_is_said_to_be_needed_is_what_is_taken(monkeypatch):
     """The least of it: not more than what is allocated at the peak, nor less than half."""
     said = []

@@ -38,6 +38,7 @@ WITHOUT_A_CLAIM = {
 }
 
 
+@pytest.mark.slow
 def test_everything_registered_holds():
     """Every claim of every member, not merely: none is refuted."""
     result = verify(draws=600)
@@ -64,6 +65,7 @@ def test_everything_registered_holds():
     assert "would see a bias of" in result.power()
 
 
+@pytest.mark.slow
 def test_published_variants_have_the_kernel_they_declare():
     """Every published variant passes with its own target: in closed form, for all three row laws."""
     result = verify([m.name for m in MAPS if not m.unbiased], draws=600)
