@@ -105,7 +105,7 @@ def sweep(
         finally:
             if missing or not store.complete:
                 store.flush()
-                store.record_workers(on.machines if on else [])
+                store.record_workers(on.take_machines() if on else [])
                 count = store.finish()
             results = _results(path, anew=bool(missing)) if count else None
         set_aside = tuple(store.set_aside)

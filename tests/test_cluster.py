@@ -1,6 +1,7 @@
 """Sweeps on a Dask cluster: the same bits as in one process, with nothing shared but a port, and clear refusals."""
 
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -62,6 +63,28 @@ def test_the_same_bits_as_in_one_process(processes):
     (machine,) = found.manifest["workers"]
     assert machine["done"] == 40 and machine["blas"] and machine["host"] == socket.gethostname()
     assert "workers" not in alone.manifest
+
+
+def test_what_machines_have_done_is_counted_for_each_run_of_one_connection(processes):
+    with Cluster(processes.address) as place:
+        runs = [sweep(small_scenario(trials=trials), f"run-{trials}", workers=place) for trials in (4, 6, 7)]
+    assert [sum(machine["done"] for machine in run.manifest["workers"]) for run in runs] == [4, 6, 7]
+
+
+def test_the_library_leaves_logs_alone_and_the_command_silences_those_of_dask(processes):
+    loggers = [logging.getLogger(name) for name in ("distributed", "tornado", "asyncio")]
+    before = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.INFO)
+        sweep(small_scenario(), "library", cluster=processes.address)
+        assert [logger.level for logger in loggers] == [logging.INFO] * 3
+        arguments = ("sweep", "-R", "4", "-L", "8", "-d", "4", "--trials", "2", "-q", "--out", "command")
+        assert run(*arguments, "--cluster", processes.address)[0] == 0
+        assert [logger.level for logger in loggers] == [logging.CRITICAL] * 3
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
 
 
 def test_what_is_there_is_not_done_again_and_needs_no_cluster(processes):

@@ -1,7 +1,9 @@
 """The Typer application, and what its commands share."""
 
 import contextlib
+import logging
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -47,7 +49,11 @@ def place_of(cluster: str | None) -> "Place | None":
         return None
     from favorbench.engine.cluster.connection import Cluster as Place
 
-    return Place(cluster)
+    place = Place(cluster)  # brings Dask, which sets levels of its own
+    for name in ("distributed", "tornado", "asyncio"):  # what is lost is told in a line of ours
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    warnings.filterwarnings("ignore", module="distributed")  # versions are compared by us
+    return place
 
 
 def workers_of(context: typer.Context, workers: int, cluster: str | None) -> "int | Place":

@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,15 @@ def machine(backend: Backend) -> dict[str, Any]:
         ],
         "blas_threads_per_worker": 1,
     }
+
+
+def count_done(machines: list[dict[str, Any]], machine: Mapping[str, Any], done: int) -> None:
+    """That one of some machines, or one that is new among them, has done so many items more."""
+    for known in machines:
+        if {**known, "done": 0} == {**machine, "done": 0}:
+            known["done"] += done
+            return
+    machines.append({**machine, "done": done})
 
 
 def _features(plan: Plan, feature_map: FeatureMap) -> str:

@@ -27,7 +27,7 @@ from favorbench.engine.earlier import FORMAT, manifest_as_now
 from favorbench.engine.lock import DirectoryLock
 from favorbench.engine.parts import Failed, parts_in, read_parts, together
 from favorbench.engine.plan import Plan
-from favorbench.engine.provenance import VERSION, provenance
+from favorbench.engine.provenance import VERSION, count_done, provenance
 from favorbench.engine.scenario import NAMES_ONLY, Scenario
 from favorbench.engine.writer import Writer
 from favorbench.errors import StoreError
@@ -117,13 +117,8 @@ class Store:
 
     def record_workers(self, machines: Sequence[Mapping[str, Any]]) -> None:
         """The machines of a cluster, and how many batches each has done, beside those of earlier; for ``finish``."""
-        there = self._manifest.setdefault("workers", []) if machines else []
         for machine in machines:
-            same = next((known for known in there if {**known, "done": 0} == {**machine, "done": 0}), None)
-            if same is None:
-                there.append(dict(machine))
-            else:
-                same["done"] += machine["done"]
+            count_done(self._manifest.setdefault("workers", []), machine, machine["done"])
 
     @property
     def complete(self) -> bool:

@@ -9,7 +9,6 @@ import os
 import tempfile
 import threading
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any, TypeVar
 from favorbench.engine.cluster.luggage import Luggage, opened
 from favorbench.engine.cluster.place import address, distributed, patience, processes
 from favorbench.engine.interrupts import interrupts_ignored
+from favorbench.engine.provenance import count_done
 from favorbench.errors import FavorbenchError, ScenarioError, WorkerError
 
 Value = TypeVar("Value")
@@ -48,13 +48,12 @@ def chosen(where: Any, workers: Any, otherwise: str | None) -> "Cluster | None":
 class Cluster:
     """Workers of a Dask cluster. Use as a context manager, which may be entered again inside.
 
-    where: what ALLOWED says, or a Client, which stays open. machines: of the workers that have computed something, and
-    how many items each has done.
+    where: what ALLOWED says, or a Client, which stays open.
     """
 
     def __init__(self, where: Any) -> None:
         self.patience = patience()
-        self.machines: list[dict[str, Any]] = []
+        self._machines: list[dict[str, Any]] = []
         self._where, self._entered = where, 0
         self._local = processes(where) if isinstance(where, str) else None
         self._address = where if not isinstance(where, str) or self._local else address(where)
@@ -101,9 +100,6 @@ class Cluster:
         if not isinstance(self._where, str):
             return self._where
         dask, limit = distributed(), min(CONNECT, self.patience)
-        for name in ("distributed", "tornado", "asyncio"):  # what is lost is told in a line of ours
-            logging.getLogger(name).setLevel(logging.CRITICAL)
-        warnings.filterwarnings("ignore", module="distributed")  # versions are compared by us
         scheduler: Any = self._processes() if self._local else self._address
         try:
             if isinstance(scheduler, str):
@@ -197,11 +193,12 @@ class Cluster:
 
     def count(self, machine: Mapping[str, Any], items: int) -> None:
         """That a worker has done so many items."""
-        for known in self.machines:
-            if {**known, "done": 0} == {**machine, "done": 0}:
-                known["done"] += items
-                return
-        self.machines.append({**machine, "done": items})
+        count_done(self._machines, machine, items)
+
+    def take_machines(self) -> list[dict[str, Any]]:
+        """Machines of the workers that have computed something since this was asked last, and how many items each."""
+        taken, self._machines = self._machines, []
+        return taken
 
 
 async def _reached(address: str, seconds: float) -> None:

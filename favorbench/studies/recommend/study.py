@@ -128,7 +128,7 @@ def _searched(
             _keep(said := _answer(said, found, units), store)
             raise Interrupted(said) from interruption
         finally:
-            store.record_workers(cluster.machines if cluster else [])
+            store.record_workers(cluster.take_machines() if cluster else [])
         _keep(said := _answer(said, found, units), store)
     return said
 
