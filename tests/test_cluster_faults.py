@@ -1,12 +1,10 @@
 """What dies under a sweep on a cluster costs time: the table is whole, or one line says what is missing."""
 
 import os
-import random
 import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -227,35 +225,3 @@ def test_ctrl_c_cancels_and_says_what_is_saved(tmp_path, scenario, number, local
 
             with Client(processes.address, set_as_default=False) as client:
                 wait_for(lambda: not any(client.processing().values()))
-
-
-@pytest.mark.slow
-def test_fifty_kills_at_random(tmp_path, scenario, monkeypatch):
-    """Workers die without warning, and new ones come, from the first draw to the last."""
-    monkeypatch.setenv("FAVORBENCH_CLUSTER_TIMEOUT", "120")
-    asked, over, killed = scenario(trials=3000), threading.Event(), []
-    chance = random.Random(20261122)
-    with cluster(tmp_path / "c", 0, DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="20") as processes:
-        workers = [processes.worker() for _ in range(3)]
-
-        def kill() -> None:
-            while not over.is_set() and len(killed) < 50:
-                time.sleep(chance.uniform(0.2, 1.5))
-                victim = workers.pop(chance.randrange(len(workers)))
-                victim.kill()
-                killed.append(victim.pid)
-                workers.append(processes.worker())
-
-        killer = threading.Thread(target=kill, daemon=True)
-        runs = 0
-        while len(killed) < 50:  # a fast machine is done before they are
-            runs += 1
-            found = sweep(asked, f"run-{runs}", cluster=processes.address, progress=at(1, lambda: start(killer)))
-            assert found.manifest["complete"] and len(set(found.trials["draw"])) == 3000
-        over.set()
-    assert found.trials.equals(sweep(asked, "alone").trials)
-
-
-def start(thread: threading.Thread) -> None:
-    if not thread.ident:
-        thread.start()
