@@ -353,6 +353,10 @@ def test_pieces_are_of_about_a_second_and_small_at_the_end():
         pieces.learn(piece, 1e-4 * len(piece))
         sizes.append(len(piece))
     assert sizes[-1] == 1 and max(sizes) <= MOST_ITEMS
+    many = Pieces(iter(range(10**6)), 10**6, lambda item: "all")
+    many.learn(many.next(1000), 0.01)
+    assert many.expected(many.next(200)) == pytest.approx(1.0, abs=0.02)
+    assert many.expected(many.next(1000)) == pytest.approx(5.0, abs=0.02)  # its scheduler has 200 in a second
     kinds = Pieces(iter("aab"), 3, lambda item: item)
     assert [kinds.next(1) for _ in range(4)] == [["a"], ["a"], ["b"], []]
 

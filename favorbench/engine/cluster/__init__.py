@@ -3,6 +3,6 @@
 place     what a user may write for a cluster, and the connection to it
 modules   which of the user's own modules a piece of work needs
 luggage   what travels: the work itself, files of inputs, modules; packed here, opened in a worker
-pieces    how items become tasks of about a second
+pieces    how items become tasks of a second or a few
 work      items to results, whatever dies meanwhile
 """

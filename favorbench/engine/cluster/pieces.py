@@ -1,4 +1,4 @@
-"""Items to tasks of about a second: a scheduler spends a millisecond on each, and a draw may take less than that."""
+"""Items to tasks of about a second: a scheduler spends milliseconds on each, and a draw may take less than that."""
 
 import math
 from collections import deque
@@ -7,12 +7,13 @@ from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 
-SECONDS = 1.0  # of a task
+SECONDS = 1.0  # of a task, and ...
+SECONDS_PER_THREAD = 0.005  # ... on many threads so much for each: a scheduler needs 3.5 ms of CPU for a task
 MOST_ITEMS = 4096  # of a task
 
 
 class Pieces(Generic[Item]):
-    """Lists of items, each of about a second of work as far as is known, and smaller at the end of all.
+    """Lists of items, each of a second of work or, for many threads, a few, as far as is known; smaller at the end.
 
     kind: items of one kind take equally long. What a kind takes is learned from the pieces that are done.
     """
@@ -26,7 +27,7 @@ class Pieces(Generic[Item]):
         """The next piece, for one of so many threads; empty at the end. Of an unknown kind, an item alone."""
         piece: list[Item] = []
         most, expected = min(MOST_ITEMS, math.ceil(self.left / max(1, 2 * threads))), 0.0
-        while len(piece) < most and expected < SECONDS:
+        while len(piece) < most and expected < max(SECONDS, SECONDS_PER_THREAD * threads):
             item = self._held.popleft() if self._held else next(self._items, None)
             if item is None:
                 break
