@@ -48,6 +48,13 @@ class Processes:
             "--local-directory", str(folder), *nanny, *options, cwd=folder, **environment,
         )  # fmt: skip
 
+    def wait_for_workers(self, count: int) -> None:
+        """Until so many are there: how long a start takes is no part of a test."""
+        from distributed import Client
+
+        with Client(self.address, set_as_default=False) as client:
+            client.wait_for_workers(count, timeout=120)
+
     def _start(self, *arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.Popen:
         process = subprocess.Popen(
             [sys.executable, "-m", "dask", *arguments],
@@ -60,11 +67,13 @@ class Processes:
 
 @contextlib.contextmanager
 def cluster(folder: Path, workers: int = 2, *options: str, **environment: str) -> Iterator[Processes]:
-    """A scheduler and so many workers, which are starting."""
+    """A scheduler and so many workers, which have come."""
     folder.mkdir(parents=True, exist_ok=True)
     with Processes(folder, **environment) as processes:
         for _ in range(workers):
             processes.worker(*options)
+        if workers:
+            processes.wait_for_workers(workers)
         yield processes
 
 

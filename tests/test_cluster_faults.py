@@ -96,6 +96,7 @@ def test_all_workers_are_gone(tmp_path, scenario):
     asked = scenario()
     with cluster(tmp_path / "c", 0) as processes:
         workers = [processes.worker(), processes.worker()]
+        processes.wait_for_workers(2)
         kill = at(20, lambda: [worker.kill() for worker in workers])
         with pytest.raises(WorkerError, match=r"no worker of tcp.* is left, and none came within 4 s; draws") as error:
             sweep(asked, "run", cluster=processes.address, progress=kill)
