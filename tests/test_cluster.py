@@ -237,15 +237,38 @@ def test_machines_that_differ_are_named_beside_the_table(processes):
         ("http://host:80", "allowed: an address"),
         ("missing.json", "`cluster`: cannot read the scheduler file 'missing.json': No such file"),
         ("broken.json", "it is no scheduler file"),
+        ("nowhere.json", "it is no scheduler file"),
+        ("tcp://127.0.0.1:99999", "allowed: an address"),
+        ("127.0.0.1:0", "allowed: an address"),
     ],
 )
 def test_what_is_no_cluster_is_refused(where, said):
     Path("broken.json").write_text("[1")
+    Path("nowhere.json").write_text('{"address": "nowhere"}')
     with pytest.raises(ScenarioError, match=said):
         sweep(small_scenario(), "run", cluster=where)
     assert not Path("run").exists()
     line = refused("sweep", "-R", "4", "--cluster", where, "--out", "run")
     assert "--cluster" in line
+
+
+def test_an_error_names_what_asked_for_the_cluster(monkeypatch):
+    def unknown_host(*arguments: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown_host)  # a real look-up may take as long as it likes
+    scenario = 'maps = "positive"\nsamplers = "iid"\nR = 4\nL = 8\nd = 4\ncluster = "nowhere.invalid:2"\n'
+    Path("mine.toml").write_text(scenario)
+    unknown = "nowhere.invalid:2: no machine is known here as 'nowhere.invalid'; allowed: an address (tcp://host:8786)"
+    assert refused("sweep", "mine.toml", "-q").startswith(f"favorbench: mine.toml: cluster {unknown}")
+    with pytest.raises(WorkerError, match=r"the scenario's `cluster` nowhere\.invalid:2: no machine"):
+        sweep("mine.toml")
+    assert f"--cluster {unknown}" in refused("sweep", "-R", "4", "--cluster", "nowhere.invalid:2")
+    monkeypatch.setenv("FAVORBENCH_CLUSTER", "nonsense")
+    for command in (("sweep", "-R", "4"), ("verify", "positive"), ("recommend", "gaussian", "--target", "0.5")):
+        assert refused(*command).startswith("favorbench: FAVORBENCH_CLUSTER 'nonsense' given, allowed: an address")
+    with pytest.raises(ScenarioError, match="FAVORBENCH_CLUSTER 'nonsense' given"):
+        sweep(small_scenario())
 
 
 def test_one_of_cluster_and_workers():

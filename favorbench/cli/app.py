@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -43,13 +44,15 @@ __all__ = [
 ]  # fmt: skip
 
 
-def place_of(cluster: str | None) -> "Place | None":
-    """The cluster of --cluster, if there is one. Raises ScenarioError."""
+def place_of(cluster: str | None, asked: str = "--cluster") -> "Place | None":
+    """The cluster of --cluster, if there is one. asked: by what it was asked for, in errors. Raises ScenarioError."""
     if cluster in (None, "none"):
         return None
     from favorbench.engine.cluster.connection import Cluster as Place
 
-    place = Place(cluster)  # brings Dask, which sets levels of its own
+    if asked == "--cluster" and cluster == os.environ.get("FAVORBENCH_CLUSTER"):
+        asked = "FAVORBENCH_CLUSTER"
+    place = Place(cluster, asked)  # brings Dask, which sets levels of its own
     for name in ("distributed", "tornado", "asyncio"):  # what is lost is told in a line of ours
         logging.getLogger(name).setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", module="distributed")  # versions are compared by us
@@ -62,7 +65,8 @@ def workers_of(context: typer.Context, workers: int, cluster: str | None) -> "in
     typed = {key for key, source in sources.items() if source == "COMMANDLINE"}
     if cluster not in (None, "none") and typed == {"workers", "cluster"}:
         raise ScenarioError("--cluster and --workers: a cluster has workers of its own; give one of the two")
-    return workers if "workers" in typed else place_of(cluster) or workers
+    asked = "--cluster" if context.params.get("cluster") is not None else f"{context.params.get('scenario')}: cluster"
+    return workers if "workers" in typed else place_of(cluster, asked) or workers
 
 
 def _version(value: bool) -> None:

@@ -6,6 +6,7 @@ import importlib
 import importlib.metadata
 import logging
 import os
+import socket
 import tempfile
 import threading
 import time
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from favorbench.engine.cluster.luggage import Luggage, opened
-from favorbench.engine.cluster.place import address, distributed, patience, processes
+from favorbench.engine.cluster.place import ALLOWED, address, distributed, host_of, patience, processes
 from favorbench.engine.interrupts import interrupts_ignored
 from favorbench.engine.provenance import count_done
 from favorbench.errors import FavorbenchError, ScenarioError, WorkerError
@@ -41,22 +42,25 @@ def chosen(where: Any, workers: Any, otherwise: str | None) -> "Cluster | None":
         if workers != 1:
             raise ScenarioError("`cluster` and `workers`: a cluster has workers of its own; give one of the two")
         return Cluster(where)
-    found = (os.environ.get("FAVORBENCH_CLUSTER") or otherwise) if workers == 1 else None
-    return Cluster(found) if found and found != "none" else None
+    if workers != 1:
+        return None
+    there = os.environ.get("FAVORBENCH_CLUSTER")
+    found, asked = (there, "FAVORBENCH_CLUSTER") if there else (otherwise, "the scenario's `cluster`")
+    return Cluster(found, asked) if found and found != "none" else None
 
 
 class Cluster:
     """Workers of a Dask cluster. Use as a context manager, which may be entered again inside.
 
-    where: what ALLOWED says, or a Client, which stays open.
+    where: what ALLOWED says, or a Client, which stays open. asked: by what it was asked for, in errors.
     """
 
-    def __init__(self, where: Any) -> None:
+    def __init__(self, where: Any, asked: str = "`cluster`") -> None:
         self.patience = patience()
         self._machines: list[dict[str, Any]] = []
-        self._where, self._entered = where, 0
-        self._local = processes(where) if isinstance(where, str) else None
-        self._address = where if not isinstance(where, str) or self._local else address(where)
+        self._where, self._asked, self._entered = where, asked, 0
+        self._local = processes(where, asked) if isinstance(where, str) else None
+        self._address = where if not isinstance(where, str) or self._local else address(where, asked)
         if isinstance(where, str):
             distributed()
         self._stack = contextlib.ExitStack()
@@ -103,8 +107,13 @@ class Cluster:
         scheduler: Any = self._processes() if self._local else self._address
         try:
             if isinstance(scheduler, str):
+                within(limit, lambda: socket.getaddrinfo(host_of(scheduler), None))  # else the name is asked for again
                 within(limit, lambda: asyncio.run(_reached(scheduler, limit)))
             client = within(limit + 1, lambda: dask.Client(scheduler, timeout=limit, set_as_default=False))
+        except socket.gaierror:
+            raise WorkerError(
+                f"{self._asked} {self.name}: no machine is known here as {host_of(scheduler)!r}; allowed: {ALLOWED}"
+            ) from None
         except Exception as error:
             reason = "what answers there is no Dask scheduler"  # it reads whatever as a length: MemoryError and others
             if isinstance(error, OSError):
@@ -112,7 +121,7 @@ class Cluster:
             elif isinstance(error, TypeError | RuntimeError | FavorbenchError):  # of the configuration of TLS
                 reason = _said(error)
             raise WorkerError(
-                f"`cluster` {self.name}: {reason} (tried for {limit:g} s); is it running, and reachable from here?"
+                f"{self._asked} {self.name}: {reason} (tried for {limit:g} s); is it running, and reachable from here?"
             ) from None
         self._stack.callback(_quietly, lambda: client.close(timeout=5))
         return client
@@ -128,7 +137,7 @@ class Cluster:
                 )  # fmt: skip
         except (OSError, RuntimeError) as error:
             raise WorkerError(
-                f"`cluster` {self.name}: its processes do not start: {_said(error)} "
+                f"{self._asked} {self.name}: its processes do not start: {_said(error)} "
                 "(a Python script needs an `if __name__ == '__main__':` guard)"
             ) from None
         self._stack.callback(_quietly, lambda: started.close(timeout=10))
@@ -140,7 +149,7 @@ class Cluster:
         while not self.threads():
             if time.monotonic() > end:
                 raise WorkerError(
-                    f"`cluster` {self.name}: no worker within {self.patience:g} s; start some: dask worker "
+                    f"{self._asked} {self.name}: no worker within {self.patience:g} s; start some: dask worker "
                     f"{'ADDRESS' if self._local else self.name}"
                 )
             time.sleep(0.2)
@@ -156,7 +165,7 @@ class Cluster:
         except FavorbenchError:
             raise
         except Exception as error:
-            raise WorkerError(f"`cluster` {self.name}: {_said(error)} (waited up to {self.patience:g} s)") from None
+            raise WorkerError(f"{self._asked} {self.name}: {_said(error)} (waited up to {self.patience:g} s)") from None
 
     def send(self, luggage: Luggage) -> None:
         """Luggage to all workers that there are and that will be; every one opens it. Raises WorkerError, e.g. where
