@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 
 from favorbench.errors import InputError, ModelError, ScenarioError, StoreError
 from favorbench.models.plan import Asked, units
-from favorbench.models.report import markdown, sentences
+from favorbench.models.report import markdown, sentences, tables
 from favorbench.models.seconds import times
 from favorbench.models.summary import ENCODER, LANGUAGE, lines_of, read, sentence
 from tests.command_line import refused, run
@@ -189,6 +189,8 @@ def test_the_sentence_names_the_best_and_its_worst_text():
     assert "none of 2 settings (none of them cheaper than exact attention)" in dearer
     half = sentence(rows.assign(exact_multiplications=rows["estimator"].map({"good": 0.5}).fillna(4.0)))
     assert "none of 1 setting (cheaper than exact attention)" in half and "the best, bad" in half
+    grown = rows[(rows["estimator"] != "good") | (rows["text"] == "a")]
+    assert "none of 1 setting (cheaper" in sentence(grown) and "the best, bad" in sentence(grown)
     given["method", "good"] = (0.001, 0.002)
     assert "1 of 2 settings (cheaper than exact attention) replaces attention unnoticed" in sentence(rows_of(given))
 
@@ -291,8 +293,20 @@ def test_the_command_measures_shows_and_resumes(folder, tmp_path):
     assert "all layers replaced" in out and "attention unnoticed: the best" in " ".join(out.split())
     code, out, err = run("model", str(folder / "bert"), "--text", *texts, *small, "--json", "-q")
     assert json.loads(out)["manifest"]["complete"] and (code, err) == (0, "")
-    assert "| estimator | cost | 1 - cos |" in (tmp_path / "run" / "summary.md").read_text()
+    summary = (tmp_path / "run" / "summary.md").read_text()
+    assert "| estimator | cost | 1 - cos |" in summary and "texts |" not in summary
     assert (tmp_path / "run" / "summary.csv").exists() and (tmp_path / "run" / "figures" / "effect.png").exists()
+
+
+def test_a_study_that_grew_unevenly_says_how_many_texts_each_line_has(folder, tmp_path):
+    from favorbench.models.study import study
+
+    for texts, sizes in ((3, (4,)), (1, (8,))):
+        study(asked(folder, texts=texts, sizes=sizes, draws=1, heads=False, methods=()), tmp_path / "run")
+    found = read(tmp_path / "run")
+    given = {record["estimator"]: record["texts"] for record in tables(found)[0][1]}
+    assert found.uneven and (given["positive, R = 4"], given["positive, R = 8"], given["uniform"]) == ("3", "1", "3")
+    assert "Median over up to 3 texts" in markdown(found) and sentence(found.rows).startswith("all layers, 3 texts")
 
 
 def test_seconds_are_kept_beside_the_study(folder, tmp_path):

@@ -180,7 +180,8 @@ def _about(study: Study) -> str:
     tokens = f"{lengths[0]}" if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
     draws = int(study.rows["draw"].max()) + 1
     one = "" if study.texts == 1 else "s"
+    most = "up to " if study.uneven else ""
     return (
-        f"{Path(study.manifest['asked']['model']).name}, {study.texts} text{one} of {tokens} tokens, up to "
+        f"{Path(study.manifest['asked']['model']).name}, {most}{study.texts} text{one} of {tokens} tokens, up to "
         f"{draws} draw{'' if draws == 1 else 's'}"
     )

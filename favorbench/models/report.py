@@ -74,7 +74,7 @@ def note(study: Study) -> str:
     heads = heads if study.lines["head_median"].notna().any() else ""
     timed = "; time: CPU seconds / those of exact attention (torch's own), in turns, one thread, two of the layers"
     timed = timed if "time" in study.lines else ""
-    texts = f"{study.texts} text{'' if study.texts == 1 else 's'}"
+    texts = f"{'up to ' * study.uneven}{study.texts} text{'' if study.texts == 1 else 's'}"
     return (
         f"{effect}; hidden: relative error after the last layer{heads}; cost: multiplications / those of exact "
         f"attention{timed}. Median over {texts} of the mean over draws, {interval_name(study.texts)}; *: worse "
@@ -90,6 +90,7 @@ def _effect(line: pd.Series, study: Study) -> dict[str, str]:
         study.measure.heading: f"{_number(line['effect'])}{'*' if line['worse'] else ''}",
         "interval": f"[{_number(line['low'])}, {_number(line['high'])}]",
         "worst": _number(line["worst"]),
+        **({"texts": str(line["texts"])} if study.uneven else {}),
     }
     if study.measure is not ENCODER:
         shown |= {"late": _number(line["late_delta_nll"])}

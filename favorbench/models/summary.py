@@ -49,6 +49,11 @@ class Study(NamedTuple):
         """How many are measured."""
         return int(self.rows["text"].nunique())
 
+    @property
+    def uneven(self) -> bool:
+        """Whether some lines have fewer texts than others: a study that grew, or is not complete."""
+        return self.lines["texts"].nunique() > 1
+
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
         return plain({
@@ -154,13 +159,15 @@ def _rank(group: pd.DataFrame, exact: pd.Series | None) -> float:
 
 def sentence(rows: pd.DataFrame) -> str:
     """What all of it comes to, with the number of texts and draws, of what costs less than exact attention if anything
-    does. Best and unnoticed by the distance that is never below 0, KL for a language model: unnoticed is what moves no
-    text further than bfloat16 moves the one that it moves furthest."""
+    does; where a study has grown unevenly, of the estimators that have most texts. Best and unnoticed by the distance
+    that is never below 0, KL for a language model: unnoticed is what moves no text further than bfloat16 moves the one
+    that it moves furthest."""
     measure, lines = measure_of(rows), lines_of(rows)
     lines = lines[lines["layers"] == lines["layers"].iloc[0]]
     compared = lines[lines["kind"].isin(COMPARED)]
     if compared.empty:
         return ""
+    compared = compared[compared["texts"] == compared["texts"].max()]
     cheaper = compared[compared["cost"] < 1]
     asked, of_what = (cheaper, "cheaper") if len(cheaper) else (compared, "none of them cheaper")
     best = asked.loc[asked["distance"].idxmin()]
