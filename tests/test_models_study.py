@@ -295,6 +295,8 @@ def test_the_command_measures_shows_and_resumes(folder, tmp_path):
     assert json.loads(out)["manifest"]["complete"] and (code, err) == (0, "")
     summary = (tmp_path / "run" / "summary.md").read_text()
     assert "| estimator | cost | 1 - cos |" in summary and "texts |" not in summary
+    shown = {name for name in ("rank", "hidden", "head") if f"| {name} |" in summary}
+    assert shown == {name for name in ("rank", "hidden", "head") if f"; {name}" in summary} == {"rank"}
     assert (tmp_path / "run" / "summary.csv").exists() and (tmp_path / "run" / "figures" / "effect.png").exists()
 
 

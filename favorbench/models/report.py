@@ -60,9 +60,10 @@ def _escaped(text: str) -> str:
 
 def note(study: Study) -> str:
     """What the columns are."""
+    rank = "; rank: Spearman's correlation of the similarities of all pairs of texts"
     effect = (
-        "1 - cos: what the cosine of the embeddings, of the model and of the model replaced, lacks; rank: Spearman's "
-        "correlation of the similarities of all pairs of texts"
+        "1 - cos: what the cosine of the embeddings, of the model and of the model replaced, lacks"
+        + (rank if study.lines["rank"].notna().any() else "")
         if study.measure is ENCODER
         else "nats: change of the negative log likelihood, per token; late: the same over the second half of a text; "
         "KL(exact || replaced) in nats; top1: same most likely token"
@@ -72,13 +73,13 @@ def note(study: Study) -> str:
         "inputs; W_O: |W_O error| / |h|, root of the sum of squares over the heads of a layer, median over layers"
     )
     heads = heads if study.lines["head_median"].notna().any() else ""
+    hidden = "; hidden: relative error after the last layer" if heads or study.measure is not ENCODER else ""
     timed = "; time: CPU seconds / those of exact attention (torch's own), in turns, one thread, two of the layers"
     timed = timed if "time" in study.lines else ""
     texts = f"{'up to ' * study.uneven}{study.texts} text{'' if study.texts == 1 else 's'}"
     return (
-        f"{effect}; hidden: relative error after the last layer{heads}; cost: multiplications / those of exact "
-        f"attention{timed}. Median over {texts} of the mean over draws, {interval_name(study.texts)}; *: worse "
-        "than uniform attention, text by text"
+        f"{effect}{hidden}{heads}; cost: multiplications / those of exact attention{timed}. Median over {texts} of the "
+        f"mean over draws, {interval_name(study.texts)}; *: worse than uniform attention, text by text"
     )
 
 
