@@ -41,6 +41,7 @@ class Canvas:
     wanted: Sequence[int] = ()
     given: Sequence[Axes] | None = None
     sheets: list[Sheet] = field(default_factory=list)
+    finished: Sheet | None = None
 
     def panels(self, count: int, columns: int, height: float, width: float) -> tuple[Figure, list[Axes]]:
         """The axes of the next sheet, as ``style.panels`` gives them."""
@@ -66,6 +67,7 @@ class Canvas:
 
     def finish(self, figure: Figure, axes: Sequence[Axes], caption: str) -> None:
         """A legend, and on a page of pyplot's the caption; on a user's own axes a legend in the first of them alone."""
+        self.finished = next(sheet for sheet in self.sheets if sheet.axes[0] is axes[0])
         entries: dict[str, Artist] = {}
         for ax in axes:
             for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
@@ -86,8 +88,9 @@ class Canvas:
         figure.text(0.01, 0.0, "\n".join(lines), va="bottom", fontsize=9, color="0.25", linespacing=1.25)
 
     def keep(self, name: str, data: pd.DataFrame) -> list:
-        """What would be written; no files."""
-        self.sheets[-1].name, self.sheets[-1].data = name, data
+        """What would be written of the sheet that was finished last; no files."""
+        assert self.finished
+        self.finished.name, self.finished.data = name, data
         return []
 
 

@@ -66,13 +66,15 @@ def test_a_size_is_that_of_the_file_and_text_is_text():
     results = sweep(small_scenario(trials=1), "run")
     with style.asked(style.Wanted(("png", "svg", "pdf"), COLUMN, "Mine: $5 a head")):
         files = draw_all(results, directory=Path("small"))
-    assert {file.name for file in files} >= {f"iid-vs-ortho-{i}.{kind}" for i in (1, 2) for kind in ("png", "pdf")}
-    assert matplotlib.image.imread("small/iid-vs-ortho-1.png").shape[:2] == (750, 990)  # 300 to the inch
-    svg, pdf = Path("small/iid-vs-ortho-1.svg").read_text("utf-8"), Path("small/iid-vs-ortho-1.pdf").read_bytes()
+    panels = [f"iid-vs-ortho-{name}" for name in ("positive", "trig")]
+    assert {file.name for file in files} >= {f"{panel}.{kind}" for panel in panels for kind in ("png", "pdf")}
+    assert matplotlib.image.imread("small/iid-vs-ortho-positive.png").shape[:2] == (750, 990)  # 300 to the inch
+    svg, pdf = (Path(f"small/iid-vs-ortho-positive.{kind}").read_bytes() for kind in ("svg", "pdf"))
+    svg = svg.decode()
     texts = re.findall(r"<text[^>]*>([^<]*)</text>", svg)
     assert {"positive", "iid", "uniform", "Mine: $5 a head"} <= set(texts) and 'width="237.6pt"' in svg
     assert b"/FontFile2" in pdf and b"/Type3" not in pdf and b"237.6 180" in pdf  # TrueType, as publishers ask for
-    caption = Path("small/iid-vs-ortho-1.txt").read_text("utf-8")
+    caption = Path("small/iid-vs-ortho-positive.txt").read_text("utf-8")
     assert caption.startswith("quick: median of 1 draw") and "median of 1 draw" in svg and caption[:30] not in texts
 
 

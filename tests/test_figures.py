@@ -9,7 +9,7 @@ import pytest
 
 from favorbench import style
 from favorbench.results import figures
-from favorbench.results.figures import curves, draw_all
+from favorbench.results.figures import draw_all, paging
 from favorbench.run import sweep
 from favorbench.studies.blog import kernel_trick
 from tests.conftest import small_scenario
@@ -20,9 +20,9 @@ def names(files):
 
 
 def test_what_the_axes_allow_is_drawn(monkeypatch):
-    monkeypatch.setattr(curves, "PANELS", 3)
+    monkeypatch.setattr(paging, "PANELS", 3)
     results = sweep(small_scenario(seq_len="16,24", baselines="uniform", trials=1), "length")
-    pages = {"iid-vs-ortho-1", "iid-vs-ortho-2", "trig-vs-positive-1", "trig-vs-positive-2"}
+    pages = {f"{name}-L={length}" for name in ("iid-vs-ortho", "trig-vs-positive") for length in (16, 24)}
     assert names(draw_all(results)) == pages | {"error-vs-L"}
     fixed = {"num_projections": "4", "samplers": "iid", "trials": 1}
     both = sweep(small_scenario(scale="0.5,1", head_dim="2,4", **fixed), "both")

@@ -1,5 +1,6 @@
 """Many heads of one input are a population: how large errors are over heads, and on how many uniform attention wins."""
 
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,6 +42,11 @@ class Population(NamedTuple):
     def cell(self) -> tuple[object, ...]:
         """What its heads share."""
         return tuple(self.rows.iloc[0][list(POPULATION)])
+
+
+def population_of(rows: pd.DataFrame, but: Sequence[str] = ()) -> Hashable:
+    """What tells the population of these rows, of one head each time, from others, but for some axes."""
+    return tuple((axis, rows[axis].iloc[0]) for axis in POPULATION if axis not in but)
 
 
 def over_heads(results: Results, metric: str = "mse") -> pd.DataFrame:

@@ -17,7 +17,7 @@ from favorbench.style.looks import (
     plain,
     scaled,
 )
-from favorbench.style.sheets import SHORTER, finish, panels, room, save, shorter
+from favorbench.style.sheets import SHORTER, across, finish, panels, room, save, shorter
 from favorbench.style.wanted import FORMATS, Wanted, asked, formats_of, size_of, wanted
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "Figure",
     "Wanted",
     "above",
+    "across",
     "asked",
     "context",
     "darken",

@@ -58,21 +58,20 @@ def _evenly_spaced(ordered: Sequence[float]) -> bool:
     return len(steps) == 1 and len(ordered) > 2
 
 
-def same_range(axes: Sequence[Axes]) -> None:
-    """One range of y for panels side by side, and its numbers and label at the first of them only."""
-    rows: dict[int, list[Axes]] = {}
-    for ax in axes:
-        spec = ax.get_subplotspec()
-        rows.setdefault(spec.rowspan.start if spec else 0, []).append(ax)
-    for row in rows.values():
-        if len({ax.get_yscale() for ax in row}) > 1:
+def same_range(axes: Sequence[Axes], sets: Sequence[int]) -> None:
+    """One range of y for the panels of each set, its numbers and label at the first of those beside one another."""
+    for one in set(sets):
+        members = [ax for ax, of in zip(axes, sets, strict=True) if of == one]
+        if len({ax.get_yscale() for ax in members}) > 1:
             continue  # nothing above 0 in one of them: there is no common axis
-        low, high = zip(*(ax.get_ylim() for ax in row), strict=True)
-        for ax in row:
+        low, high = zip(*(ax.get_ylim() for ax in members), strict=True)
+        first: dict[object, Axes] = {}
+        for ax in members:
             ax.set_ylim(min(low), max(high))
-        for ax in row[1:]:
-            ax.tick_params(axis="y", which="both", labelleft=False)
-            ax.set_ylabel("")
+            spec = ax.get_subplotspec()
+            if first.setdefault((ax.figure, spec.rowspan.start if spec else 0), ax) is not ax:
+                ax.tick_params(axis="y", which="both", labelleft=False)
+                ax.set_ylabel("")
 
 
 def above(ax: Axes, places: Sequence[float], number: int, look: Mapping[str, Any]) -> None:

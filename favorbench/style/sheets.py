@@ -29,7 +29,7 @@ _METADATA = {
 }
 
 
-def _across(columns: int) -> int:
+def across(columns: int) -> int:
     """How many panels stand side by side, of ``columns`` where there is room."""
     size = wanted().size
     return columns if size is None else max(1, min(columns, int(size[0] / PANEL[0])))
@@ -38,14 +38,14 @@ def _across(columns: int) -> int:
 def room(usual: int, columns: int) -> int:
     """How many panels a figure holds: ``usual``, or as many as a figure of the size asked for has room for."""
     size = wanted().size
-    return usual if size is None else min(usual, _across(columns) * max(1, int((size[1] - BELOW) / PANEL[1])))
+    return usual if size is None else min(usual, across(columns) * max(1, int((size[1] - BELOW) / PANEL[1])))
 
 
 def panels(count: int, columns: int, height: float = 3.3, width: float = 4.2) -> tuple[Figure, list[Axes]]:
     """A figure with ``count`` panels in rows of ``columns``; height and width of each, in inches."""
     if on := canvas():
         return on.panels(count, columns, height, width)
-    columns = min(count, _across(columns)) if wanted().size else columns
+    columns = min(count, across(columns)) if wanted().size else columns
     rows = -(-count // columns)
     size = wanted().size or (max(width * columns, 6.4), height * rows)
     figure = Figure(figsize=size, layout="constrained")

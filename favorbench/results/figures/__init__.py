@@ -1,6 +1,5 @@
 """Figures of a run. A new one is one file with ``draw(results, metric, directory)`` and its name in FIGURES."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from favorbench.results.figures import (
     trig_vs_positive,
 )
 from favorbench.results.figures import heads as layer_map
+from favorbench.results.figures.paging import slug
 from favorbench.results.head_ranking import of_heads
 from favorbench.results.heads import without_many
 from favorbench.results.results import Results
@@ -57,7 +57,7 @@ def draw_all(
 
 def _folder_of(heads: Sequence[str]) -> str:
     """ "L0H1-L5H0": what a folder of figures of these heads is called."""
-    name = "-".join(re.sub(r"[^\w.@=-]+", "-", one) for one in heads)
+    name = "-".join(map(slug, heads))
     return name if len(name) <= 60 else f"{len(heads)}-heads-from-{name[:40]}"
 
 

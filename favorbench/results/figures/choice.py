@@ -13,6 +13,8 @@ LEAST = 1e-6  # times it: what is less leaves the axis below, as what is exact u
 CURVES = 8  # that have a colour of their own, at most: as many as there are colours
 NARROW, FEWER = 5.0, 5  # inches: in a narrower figure not so many
 
+USUAL = "positive"  # the map that readers know, FAVOR+: with its best sampler it is always shown
+
 SPOKEN = 16  # names in a caption, at most: the others are in the CSV beside it
 
 
@@ -20,6 +22,11 @@ def most_curves() -> int:
     """How many curves can be told apart in a figure of the size that is asked for."""
     size = style.wanted().size
     return CURVES if size is None or size[0] >= NARROW else FEWER
+
+
+def is_usual(estimator: str) -> bool:
+    """Whether an estimator is USUAL with some sampler."""
+    return estimator == USUAL or estimator.startswith(f"{USUAL} / ")
 
 
 def chosen(errors: Mapping[str, float], most: int, always: Collection[str] = ()) -> list[str]:

@@ -1,11 +1,10 @@
 """Error curves: a median line with its 10 to 90 % band for each series, beside the baselines, in panels."""
 
 import math
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,26 +16,25 @@ from favorbench.engine.columns import CELL, describe_cell
 from favorbench.formats import HEADINGS
 from favorbench.metrics import METRICS
 from favorbench.results.figures.choice import LEAST, MOST, capped, chosen, in_words, most_curves
+from favorbench.results.figures.paging import draw_in_files, slug, together
+from favorbench.results.heads import population_of
 from favorbench.results.results import Results
 from favorbench.results.summary import compared as compared_rows
 from favorbench.results.summary import is_own
 from favorbench.results.tables import SIZES, draws_in_words, size_axis, size_label, what_r_means
 
-PANELS = 12  # in one figure; more go to name-2, name-3, ...
-
-
 HUGE = 1e100  # what stands for infinity, which matplotlib would leave out: a line that leaves the axis
-
-AnyPanel = TypeVar("AnyPanel")
 
 
 @dataclass(frozen=True)
 class Panel:
-    """What one panel shows: rows of the summary, and a title. others: baselines, and what has no size."""
+    """What one panel shows: rows of the summary. others: baselines, and what has no size. most: above it are arrows."""
 
     title: str
+    beside: Hashable
     maps: pd.DataFrame
     others: pd.DataFrame
+    most: float = math.inf
 
 
 def draw_comparison(
@@ -70,12 +68,13 @@ def _panels(title: str, cell: pd.DataFrame, curves: pd.DataFrame, panel_for_each
     here, others = cell[cell.index.isin(curves.index)], cell[~cell.index.isin(curves.index)]
     apart = _apart(here, panel_for_each)
     everywhere = here[here[panel_for_each].isna() & ~here.index.isin(apart.index)]
+    beside = population_of(cell)
     for value, rows in here.dropna(subset=[panel_for_each]).groupby(panel_for_each, sort=False):
-        yield Panel(", ".join(filter(None, (title, str(value)))), pd.concat([rows, everywhere]), others)
+        yield Panel(", ".join(filter(None, (title, str(value)))), beside, pd.concat([rows, everywhere]), others)
     if len(apart):
-        yield Panel(", ".join(filter(None, (title, "methods"))), apart, others)
+        yield Panel(", ".join(filter(None, (title, "methods"))), beside, apart, others)
     if len(everywhere) == len(here) > 0:
-        yield Panel(title, everywhere, others)
+        yield Panel(title, beside, everywhere, others)
 
 
 def _apart(curves: pd.DataFrame, panel_for_each: str) -> pd.DataFrame:
@@ -90,7 +89,7 @@ def file_name(usual: tuple[str, str], names: Sequence[str], axis: str) -> str:
     if len(names) > 2:
         return f"{axis}s"
     ordered = usual if known or set(names) == set(usual) else names
-    return "-vs-".join(re.sub(r"[^\w.=-]+", "-", known.get(name, name)).strip("-") for name in ordered)
+    return "-vs-".join(slug(known.get(name, name)) for name in ordered)
 
 
 def draw_panels(
@@ -104,28 +103,26 @@ def draw_panels(
     directory: Path,
 ) -> list[Path]:
     """Draw the panels, as many to a figure as it has room for, and save each figure with its numbers."""
-    written: list[Path] = []
     panels = [replace(panel, maps=panel.maps.assign(series=_names(panel.maps, series))) for panel in panels]
-    named = _named(panels, x, metric)
-    for suffix, page in pages(panels, columns):
-        with style.context():
-            figure, axes = style.panels(len(page), min(columns, len(page)))
-            data = []
-            for ax, panel in zip(axes, page, strict=True):
-                data.append(_draw(ax, panel, x, named, metric).assign(panel=panel.title))
-                ax.set_xlabel(size_label(results) if x in SIZES else HEADINGS.get(x, x))
-            style.same_range(axes)
-            text = caption(results, metric, x) + _rest(page, named) + _beyond(axes)
-            style.finish(figure, axes, style.plain(text))
-            written += style.save(figure, directory, f"{name}{suffix}", pd.concat(data, ignore_index=True))
-    return written
+    named, caps = _named(panels, x, metric), [_cap(panel, metric) for panel in panels]
+    sets = together(panels, columns)
+    most = {one: max(cap for cap, its in zip(caps, sets, strict=True) if its == one) for one in sets}
+    panels = [replace(panel, most=most[one]) for panel, one in zip(panels, sets, strict=True)]
+
+    def draw(ax: Axes, panel: Panel) -> pd.DataFrame:
+        ax.set_xlabel(size_label(results) if x in SIZES else HEADINGS.get(x, x))
+        return _draw(ax, panel, x, named, metric)
+
+    def below(page: Sequence[Panel], axes: Sequence[Axes]) -> str:
+        return caption(results, metric, x) + _rest(page, named) + _beyond(axes)
+
+    return draw_in_files(panels, columns, directory, name, draw, below)
 
 
-def pages(panels: Sequence[AnyPanel], columns: int) -> Iterator[tuple[str, Sequence[AnyPanel]]]:
-    """The panels of each figure, and what its name ends in: "-2" of the second of several."""
-    most = style.room(PANELS, columns)
-    for start in range(0, len(panels), most):
-        yield f"-{start // most + 1}" if len(panels) > most else "", panels[start : start + most]
+def _cap(panel: Panel, metric: str) -> float:
+    """The largest value that a panel by itself would show."""
+    uniform = panel.others[panel.others["map"] == "uniform"][f"{metric}_median"]
+    return capped(metric, float(uniform.max()) if len(uniform) else 0.0)
 
 
 def _names(rows: pd.DataFrame, series: Callable[[pd.Series], str]) -> list[str]:
@@ -191,8 +188,7 @@ def _sampled_rows(summary: pd.DataFrame) -> str:
 
 
 def _draw(ax: Axes, panel: Panel, x: str, named: Sequence[str], metric: str) -> pd.DataFrame:
-    uniform = panel.others[panel.others["map"] == "uniform"][f"{metric}_median"]
-    most = capped(metric, float(uniform.max()) if len(uniform) else 0.0)
+    most = panel.most
     kept, arrows = [], 0
     for name in dict.fromkeys([*named, *panel.maps["series"]]):
         curve = panel.maps[panel.maps["series"] == name].sort_values(x)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from favorbench.results.figures.curves import Panel, cells, draw_panels
+from favorbench.results.heads import population_of
 from favorbench.results.results import Results
 from favorbench.results.summary import compared, estimator_name
 from favorbench.results.tables import at_size, size_axis
@@ -38,7 +39,11 @@ def _draw(
             wanted = cell if one is None else cell[cell["num_projections"].isna() | (cell[size] == one)]
             label = "R = int(d ln d)" if one is None else at_size(results.scenario.budget, one)
             baselines = wanted[wanted["kind"] == "baseline"]
-            panels.append(Panel(", ".join(filter(None, (title, label))), compared(wanted), baselines))
+            panels.append(
+                Panel(
+                    ", ".join(filter(None, (title, label))), population_of(cell, together), compared(wanted), baselines
+                )
+            )
     several = estimators["sampler"].nunique() > 1
     return draw_panels(
         results,

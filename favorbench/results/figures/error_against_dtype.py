@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -9,6 +10,7 @@ from matplotlib.axes import Axes
 from favorbench import style
 from favorbench.numerics.backend import DTYPES
 from favorbench.results.figures.curves import baseline_look, cells
+from favorbench.results.figures.paging import draw_in_files
 from favorbench.results.results import Results
 from favorbench.results.summary import at_largest, compared
 
@@ -19,24 +21,34 @@ def draw(results: Results, metric: str, directory: Path) -> list[Path]:
     """Write the figure if the run has several precisions; it shows relative errors, whatever the metric is."""
     if results.summary["dtype"].nunique() < 2:
         return []
-    panels = list(cells(results, drop=("dtype",)))
-    with style.context():
-        figure, axes = style.panels(len(panels), min(2, len(panels)))
-        data = []
-        for ax, (title, cell) in zip(axes, panels, strict=True):
-            largest = at_largest(compared(cell))
-            _panel(ax, largest, cell[cell["map"] == "uniform"])
-            ax.set_title(style.plain(title))
-            data.append(largest[COLUMNS].assign(panel=title))
-        shown = pd.concat(data, ignore_index=True)
-        text = (
-            f"{'' if results.manifest['complete'] else 'PARTIAL RUN. '}{results.scenario.name}: median of "
-            f"{shown['n'].min()} draws at the largest size ({shown['num_projections'].max()}), worst sampler of each. "
-            "Full: distance to exact attention. Hollow: rounding, the distance to the same estimate in float64. "
-            "Both relative to |exact|. Arrows: infinite, or not a number."
-        )
-        style.finish(figure, axes, style.plain(text))
-        return style.save(figure, directory, "error-vs-dtype", shown)
+    panels = [Panel(title, cell) for title, cell in cells(results, drop=("dtype",))]
+    shown = pd.concat([panel.largest for panel in panels])
+    text = (
+        f"{'' if results.manifest['complete'] else 'PARTIAL RUN. '}{results.scenario.name}: median of "
+        f"{shown['n'].min()} draws at the largest size ({shown['num_projections'].max()}), worst sampler of each. "
+        "Full: distance to exact attention. Hollow: rounding, the distance to the same estimate in float64. "
+        "Both relative to |exact|. Arrows: infinite, or not a number."
+    )
+
+    def one(ax: Axes, panel: Panel) -> pd.DataFrame:
+        _panel(ax, panel.largest, panel.cell[panel.cell["map"] == "uniform"])
+        ax.set_title(style.plain(panel.title))
+        return panel.largest[COLUMNS]
+
+    columns = min(2, len(panels))
+    return draw_in_files(panels, columns, directory, "error-vs-dtype", one, lambda page, axes: text)
+
+
+class Panel(NamedTuple):
+    """What differs in its precision only."""
+
+    title: str
+    cell: pd.DataFrame
+    beside: str = ""  # relative errors can all be compared
+
+    @property
+    def largest(self) -> pd.DataFrame:
+        return at_largest(compared(self.cell))
 
 
 def _panel(ax: Axes, rows: pd.DataFrame, uniform: pd.DataFrame) -> None:

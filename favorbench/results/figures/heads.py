@@ -17,7 +17,7 @@ from favorbench.errors import ScenarioError
 from favorbench.metrics import METRICS
 from favorbench.registry import nearest, split_list
 from favorbench.results.figures.choice import MOST
-from favorbench.results.figures.curves import pages
+from favorbench.results.figures.paging import pages
 from favorbench.results.heads import MANY, POPULATION, number, on_each_head
 from favorbench.results.results import Results
 from favorbench.results.summary import at_largest, compared, estimator_name, is_oracle

@@ -14,15 +14,14 @@ from matplotlib.axes import Axes
 from favorbench import style
 from favorbench.engine.columns import Labels, describe_cell
 from favorbench.metrics import METRICS
-from favorbench.results.figures.choice import LEAST, MOST, chosen, in_words, most_curves
-from favorbench.results.figures.curves import HUGE, baseline_look, pages
+from favorbench.results.figures.choice import LEAST, MOST, chosen, in_words, is_usual, most_curves
+from favorbench.results.figures.curves import HUGE, baseline_look
+from favorbench.results.figures.paging import draw_in_files
 from favorbench.results.front import front
 from favorbench.results.heads import MANY, POPULATION, on_each_head, quartiles
 from favorbench.results.results import Results
 from favorbench.results.summary import COMPARED, ORACLES, estimator_name, is_oracle, is_own
 from favorbench.results.tables import draws_in_words
-
-USUAL = "positive"  # the map that readers know, FAVOR+: always among those with a look of their own
 
 #: The cost of a row, and its bounds.
 COSTS = ("cost", "cost_low", "cost_high")
@@ -55,6 +54,7 @@ class Panel(NamedTuple):
     points: pd.DataFrame
     heads: int
     exact: float | None
+    beside: str = ""  # ratios to uniform attention can all be compared
 
 
 def draw_against(cost: Cost, results: Results, metric: str, directory: Path) -> list[Path]:
@@ -65,18 +65,16 @@ def draw_against(cost: Cost, results: Results, metric: str, directory: Path) -> 
     panels = [panel for panel in panels_of(cost, rows, metric) if _worth_drawing(panel.points)]
     if not panels:
         return []
-    written, names = [], named(panels)
-    for suffix, page in pages(panels, 2):
-        columns = min(len(page), 2)
-        with style.context():
-            figure, axes = style.panels(len(page), columns, *((4.6, 8.4) if len(page) == 1 else ()))
-            for ax, panel in zip(axes, page, strict=True):
-                _draw(ax, panel, names, metric, cost)
-            style.same_range(axes)
-            style.finish(figure, axes, style.plain(_caption(cost, results, rows, page, names, metric)))
-            data = pd.concat([panel.points.assign(panel=panel.title, heads=panel.heads) for panel in page])
-            written += style.save(figure, directory, f"{cost.name}{suffix}", data.rename(columns={"cost": cost.axis}))
-    return written
+    names = named(panels)
+
+    def draw(ax: Axes, panel: Panel) -> pd.DataFrame:
+        _draw(ax, panel, names, metric, cost)
+        return panel.points.assign(heads=panel.heads).rename(columns={"cost": cost.axis})
+
+    def caption(page: Sequence[Panel], axes: Sequence[Axes]) -> str:
+        return _caption(cost, results, rows, page, names, metric)
+
+    return draw_in_files(panels, 2, directory, cost.name, draw, caption, alone=(4.6, 8.4))
 
 
 def _rows(cost: Cost, results: Results, metric: str) -> pd.DataFrame:
@@ -137,13 +135,13 @@ def front_of(points: pd.DataFrame, exact: float | None) -> pd.DataFrame:
 
 
 def named(panels: Sequence[Panel]) -> list[str]:
-    """The estimators with a look of their own: all, or a user's, the best, the best map, USUAL and those nearest to the
-    front."""
+    """The estimators with a look of their own: all, or a user's, the best, the best map, the usual one, and those
+    nearest to the front."""
     names = list(dict.fromkeys(name for panel in panels for name in _lines(panel.points)))
     points = pd.concat([panel.points for panel in panels])
     best = points.groupby("estimator")["ratio"].min()
     maps = best[best.index.isin(points[points["kind"] == "map"]["estimator"])]
-    usual = maps[maps.index.str.fullmatch(f"{USUAL}( / .*)?")]
+    usual = best[[is_usual(str(name)) for name in best.index]]
     usable = best[best.index.isin(points[~points["bound"].astype(bool)]["estimator"]) & best.index.isin(names)]
     always = {str(some.idxmin()) for some in (usable, maps, usual) if len(some)}
     always |= {*points[points["own"].astype(bool)]["estimator"]}

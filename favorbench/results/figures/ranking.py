@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -10,8 +11,9 @@ from matplotlib.axes import Axes
 from favorbench import style
 from favorbench.engine.columns import CELL
 from favorbench.metrics import METRICS
-from favorbench.results.figures.choice import MOST, chosen, in_words
+from favorbench.results.figures.choice import MOST, chosen, in_words, is_usual
 from favorbench.results.figures.curves import cells
+from favorbench.results.figures.paging import pages
 from favorbench.results.ranking import Ranking, combined, rankings
 from favorbench.results.results import Results
 from favorbench.results.summary import compared, is_own
@@ -21,9 +23,9 @@ from favorbench.statistics import fewest_draws, interval_name
 FEWEST = 8  # estimators (pairs of map and sampler, methods), below which curves say more
 LEAST = 1e-3  # of the error over that of uniform attention; what lies beyond stands at the edge, an arrow
 
-ROWS = 26  # at most, and no more than fit into a figure of a given size
-ACROSS = 5  # panels
-_ROW, _PANEL, _NAMES = 0.225, 1.35, 3.2  # inches: a row, a panel, and the names beside them
+ROWS = 18  # at most, and no more than fit into a figure of a given size
+ACROSS = 3  # panels: with the names beside them twice the width of a column, so that half of it can be read
+_ROW, _PANEL, _NAMES = 0.245, 1.3, 2.8  # inches: a row, a panel, and the names beside them
 
 
 def draw(results: Results, metric: str, directory: Path) -> list[Path]:
@@ -37,25 +39,31 @@ def draw(results: Results, metric: str, directory: Path) -> list[Path]:
     short = [title for title, _ in cells(results)]  # empty where there is one cell only
     frames = [_relative(one).assign(panel=title or one.title) for one, title in zip(found, short, strict=True)]
     order, rest = _order(pd.concat(frames, ignore_index=True))
-    size, written = style.wanted().size, []
-    columns = min(len(frames), ACROSS) if size is None else 1
-    most = style.room(len(frames), columns)
-    for start in range(0, len(frames), most):
-        page = frames[start : start + most]
+    columns, written = style.across(ACROSS), []
+    most = None if style.wanted().size is None else columns  # a row of them: names need all the height
+    for ending, page in pages([Panel(str(frame["panel"].iloc[0]), frame) for frame in frames], columns, most):
         with style.context():
-            height, width = 0.75 + _ROW * len(order), _PANEL + _NAMES / columns
-            figure, axes = style.panels(len(page), columns, height=height, width=width)
+            across = min(len(page), columns)
+            height, width = 0.75 + _ROW * len(order), _PANEL + _NAMES / across
+            figure, axes = style.panels(len(page), across, height=height, width=width)
             names = _shown_names(order)
-            for i, (ax, frame) in enumerate(zip(axes, page, strict=True)):
-                _panel(ax, frame.set_index("estimator").reindex(order), names if i % columns == 0 else {})
-                ax.set_title(style.plain(_wrapped(str(frame["panel"].iloc[0]))), fontsize=style.font_size() - 1)
-                ax.set_xlabel(f"{metric} / that of uniform" if columns == 1 else "")
-            if columns > 1:
+            for i, (ax, panel) in enumerate(zip(axes, page, strict=True)):
+                _panel(ax, panel.rows.set_index("estimator").reindex(order), names if i % across == 0 else {})
+                ax.set_title(style.plain(_wrapped(panel.title)), fontsize=style.font_size() - 1)
+                ax.set_xlabel(f"{metric} / that of uniform" if across == 1 else "")
+            if across > 1:
                 figure.supxlabel(f"{metric} / that of uniform attention", fontsize=style.font_size())
             style.finish(figure, axes, style.plain(_caption(results, found, metric, order, rest)))
-            suffix = f"-{start // most + 1}" if len(frames) > most else ""
-            written += style.save(figure, directory, f"ranking{suffix}", pd.concat(page, ignore_index=True))
+            data = pd.concat([panel.rows for panel in page], ignore_index=True)
+            written += style.save(figure, directory, f"ranking{ending}", data)
     return written
+
+
+class Panel(NamedTuple):
+    """The estimators of one cell."""
+
+    title: str
+    rows: pd.DataFrame
 
 
 def _order(data: pd.DataFrame) -> tuple[list[str], list[str]]:
@@ -67,6 +75,7 @@ def _order(data: pd.DataFrame) -> tuple[list[str], list[str]]:
     medians = data.assign(ratio=data["ratio"].fillna(math.inf)).groupby("estimator")["ratio"].median()
     always = {*data[(data["kind"] == "baseline") | data["own"].astype(bool)]["estimator"]}
     best_first = medians.sort_values(kind="stable").index.tolist()
+    always |= {*[str(name) for name in best_first if is_usual(str(name))][:1]}
     kept = chosen({name: float(medians[name]) for name in best_first}, _most_rows(), always)
     return kept[::-1], [name for name in best_first if name not in kept]
 
@@ -78,13 +87,13 @@ def _most_rows() -> int:
 
 
 def _shown_names(order: Sequence[str]) -> dict[str, str]:
-    """The names of rows; in a figure of a given size shorter ones where they would take more than half of it."""
+    """The names of rows, shorter ones where they would take more than their place."""
     size = style.wanted().size
-    room = math.inf if size is None else int(size[0] * 0.55 / (0.0082 * style.font_size()))
+    room = int((_NAMES if size is None else size[0] * 0.55) / (0.0082 * style.font_size()))
     if max(map(len, order)) <= room:
         return {name: name for name in order}
     found = {name: style.shorter(name, 0) for name in order}
-    return {name: short if len(short) <= room else f"{short[: int(room) - 1]}…" for name, short in found.items()}
+    return {name: short if len(short) <= room else f"{short[: room - 1]}…" for name, short in found.items()}
 
 
 def _wrapped(title: str) -> str:
@@ -150,8 +159,7 @@ def _panel(ax: Axes, frame: pd.DataFrame, names: Mapping[str, str]) -> None:
     ax.set_xticks([], minor=True)
     ax.set_ylim(-0.7, len(frame) - 0.3)
     ax.set_yticks(range(len(frame)), [style.plain(names.get(str(name), "")) for name in frame.index])
-    points = style.font_size() if style.wanted().size else style.font_size() - 1.5
-    ax.tick_params(axis="y", labelsize=points, length=0)
+    ax.tick_params(axis="y", labelsize=style.font_size(), length=0)
 
 
 def _inside(ratio: float) -> float:
