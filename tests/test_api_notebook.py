@@ -99,7 +99,8 @@ def test_tables_and_rankings(run):
     table = run.table("map,R", metric="relative_error", stat="mean")
     assert table == tables.pivoted(run, ["map", "num_projections"], "relative_error", "mean")
     assert repr(table).startswith("mean relative_error of 12 draws, pooled over head, sampler\n\n| map | R = 3 |")
-    assert len(run.table()) == 2 and "Ranking, mine h0" in repr(run.ranking())
+    assert len(run.table()) == 1 and len(run.table(stat="mean")) == len(run.table(heads="h0,h1")) == 2
+    assert "Ranking, over 2 heads of mine" in repr(run.ranking()) and "mine h0" in repr(run.ranking(heads="h0"))
     assert [one.title for one in run.table(over="heads")] == [heads.title(heads.populations(run)[0])]
     for wrong, said in [
         ({"by": "mapp,R"}, "unknown axis 'mapp' (did you mean 'map'?)"),
@@ -147,10 +148,13 @@ def test_html_is_whole_and_has_the_numbers_of_the_tables(run):
         page = Checked(shown._repr_html_())
         assert page.tags <= PLAIN and "table" in page.tags
     cell = tables.cell_tables(run)[0]
-    texts = Checked(run._repr_html_()).texts
+    texts = Checked(run.table(heads="h0")._repr_html_()).texts
     for labels, values, worse in cell.rows:
         for value, bad in zip(values, worse, strict=True):
             assert tables.format_value(value, "mse", cell.floor) + "*" * bad in texts, labels
+    together, (population,) = Checked(run._repr_html_()).texts, heads.populations(run)
+    for record in heads.shown(population, "num_projections"):
+        assert set(record.values()) <= set(together)
     assert set(other.frame()["mark"]) <= set("+-~=x") and "Comparison of mse" in repr(other)
     assert repr(found).startswith("<Recommendation for gaussian(std=0.2)")
 
@@ -161,11 +165,11 @@ def test_names_stay_names(run):
     trials = run.trials.assign(head=run.trials["head"].where(run.trials["head"] != "h0", evil))
     summary = run.summary.assign(head=run.summary["head"].where(run.summary["head"] != "h0", evil))
     named = run._replace(trials=trials, summary=summary, path=run.path / evil)
-    for shown in (named, named.table(), named.ranking(), named.table("head,map,R")):
+    for shown in (named, named.table(heads=evil), named.ranking(heads=evil), named.table("head,map,R")):
         text = shown._repr_html_()
         assert "&lt;script&gt;alert(1)&lt;/script&gt;\\x1b[31m&amp;" in text
         assert "script" not in Checked(text).tags and "\x1b" not in text
-    assert "\x1b" not in repr(named.table()) + repr(named.ranking()) + repr(named.table("head,map,R"))
+        assert "\x1b" not in (repr(shown) if shown is not named else "")
     bar = progress.Bar(evil, "draws")
     assert "<script" not in bar._repr_html_()
 

@@ -95,7 +95,10 @@ def test_many_heads_are_shown_together_and_each_on_request():
     assert "over 7 heads" in written and "mse, heads.npz h0" not in written and "--heads h0." in written
     assert "mse, heads.npz h3" in run("table", "run", "--heads", "h3")[1]
     few = run(*arguments, "--heads", "h0,h1", "--trials", "2", "-q", "--out", "few")[1]
-    assert "mse, heads.npz h0" in few and "over 2 heads of heads.npz" in few and "Each head by itself" not in few
+    assert "mse, heads.npz h0" not in few and "over 2 heads of heads.npz" in few and "Each head by itself" in few
+    assert "h0, scale 1, L = 24" not in few and few.count("too few to compare") == 0  # one sentence, over both
+    alone, why = run("table", "few", "--stat", "mean")[1:]  # of which nothing is said over heads
+    assert "mse, heads.npz h0" in alone and "mse, heads.npz h1" in alone and "--heads h0" in why
 
 
 def test_table_over_heads_in_every_format():

@@ -153,7 +153,9 @@ def test_rank_over_heads_first_and_single_heads_on_request():
     assert "| estimator | rank |" in run("rank", "run", "--format", "md")[1]
     many_heads(3, out="few")
     few = run("rank", "few")[1]
-    assert "over 3 heads" not in few and few.count("versus") == 0 and few.count("against uniform") == 3
+    assert "over 3 heads" in few and "so few heads tell no two apart" in few and "against uniform" not in few
+    each = run("rank", "few", "--heads", "h0,h1,h2")[1]
+    assert "over 3 heads" not in each and each.count("against uniform") == 3
     sweep(small_scenario(), "drawn")
     assert "have no heads: leave --heads out" in refused("rank", "drawn", "--heads", "h0")
 

@@ -20,7 +20,7 @@ def rank(
 ) -> None:
     """Rank estimators, in groups that do not differ.
 
-    Of more than six heads a ranking over all of them, and each by itself with --heads; else one for each cell. Each
+    Of two heads or more a ranking over all of them, and each by itself with --heads; else one for each cell. Each
     estimator at its largest R; most is learnt from a run with --budget features or cost.
     """
     import pandas as pd
@@ -28,7 +28,7 @@ def rank(
     from favorbench.metrics import METRICS
     from favorbench.registry import split_list
     from favorbench.results import head_ranking, ranking, tables
-    from favorbench.results.heads import without_many
+    from favorbench.results.heads import first_head, without_many
     from favorbench.results.results import load
 
     check("--metric", metric, METRICS)
@@ -53,7 +53,7 @@ def rank(
     for (title, rows, _), note in zip(texts, tables.said_once([note for *_, note in texts]), strict=True):
         _show(title, rows, with_flags(note), format)
     if over and format == "rich":
-        say(f"single heads: favorbench rank {run} --heads {results.summary['head'].iloc[0]}")
+        say(f"single heads: favorbench rank {run} --heads {first_head(results)}")
 
 
 def _show(title: str, rows: list[dict[str, str]], note: str, format: str) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from favorbench.engine.study import Study
     from favorbench.results.results import Results
 
-MAX_TABLES = 12  # cells printed at the end of a sweep; of more than heads.MANY heads none
+MAX_TABLES = 12  # cells printed at the end of a sweep; of two heads or more none
 A_WHILE = 60.0  # seconds after which a user wants to know how many more
 
 

@@ -36,14 +36,14 @@ def table(
 ) -> None:
     """Print a table: any metric, any statistic, by any axes.
 
-    Of more than six heads one table over all of them, and each by itself with --heads or --by head.
+    Of two heads or more one table over all of them, and each by itself with --heads or --by head.
     """
     from favorbench import console
     from favorbench.metrics import METRICS
     from favorbench.registry import split_list
     from favorbench.results import tables
     from favorbench.results.head_ranking import of_heads
-    from favorbench.results.heads import MANY, populations, without_many
+    from favorbench.results.heads import FEW, can_be_compared, first_head, populations, without_many
     from favorbench.results.results import load
     from favorbench.results.summary import STATS
 
@@ -68,11 +68,12 @@ def table(
         else:
             print_json(tables.records(long))
         return
-    if heads is None and not by and any(one.heads > MANY for one in populations(results)):
-        if stat == "median" and METRICS[metric].error and METRICS[metric].better == "lower":
-            _over_heads(results, metric, format, MANY + 1)
-        say(f"single heads: favorbench table {run} --heads {results.summary['head'].iloc[0]}; all: --by head,map,R")
-        results = without_many(results)
+    if heads is None and not by and populations(results):
+        over_all = stat == "median" and can_be_compared(metric)
+        if over_all:
+            _over_heads(results, metric, format)
+        say(f"single heads: favorbench table {run} --heads {first_head(results)}; all: --by head,map,R")
+        results = without_many(results, 1 if over_all else FEW)
         if results.summary.empty:
             return
     wanted = (
@@ -91,12 +92,12 @@ def table(
             echo(tables.latex(one, metric))
 
 
-def _over_heads(results: "Results", metric: str, format: str, least: int = 2) -> None:
-    """The tables of populations of ``least`` heads or more."""
+def _over_heads(results: "Results", metric: str, format: str) -> None:
+    """The tables over heads."""
     from favorbench import console
     from favorbench.results import heads, tables
 
-    populations = [one for one in heads.populations(results, metric) if one.heads >= least]
+    populations = heads.populations(results, metric)
     if not populations:
         raise ScenarioError(f"--over heads: {results.path} has no input with two heads or more")
     if format == "csv":

@@ -10,7 +10,7 @@ from favorbench.engine.columns import CELL, describe_cell
 from favorbench.errors import ScenarioError
 from favorbench.metrics import METRICS
 from favorbench.registry import nearest
-from favorbench.results.heads import MANY, POPULATION, quartiles
+from favorbench.results.heads import POPULATION, quartiles
 from favorbench.results.ranking import (
     Ranking,
     different,
@@ -70,14 +70,14 @@ class HeadRanking(NamedTuple):
 
 
 def rankings_over_heads(results: Results, metric: str = "mse") -> list[HeadRanking]:
-    """A ranking for every population of more than MANY heads.
+    """A ranking for every population of two heads or more.
 
     Of each head the medians over draws; sign tests of all pairs over heads, Holm over the pairs. What two values below
     rounding are to each other is not known: a tie.
     """
     found = []
     for _, rows in results.summary.groupby(list(POPULATION), sort=False, dropna=False):
-        if rows["head"].nunique() > MANY:
+        if rows["head"].nunique() > 1:
             found.append(_over_heads(results, rows, metric))
     return found
 

@@ -21,7 +21,7 @@ from favorbench.results.tables import (
     what_r_means,
 )
 
-MANY = 6  # heads, above which they are shown together, and one of them by itself on request
+FEW = 6  # heads of one input, up to which a figure has a panel for each; tables and words are over two or more
 
 #: What heads of one population share.
 POPULATION = tuple(axis for axis in CELL if axis != "head")
@@ -49,6 +49,11 @@ def population_of(rows: pd.DataFrame, but: Sequence[str] = ()) -> Hashable:
     return tuple((axis, rows[axis].iloc[0]) for axis in POPULATION if axis not in but)
 
 
+def can_be_compared(metric: str) -> bool:
+    """Whether a metric is an error, which has a ratio to that of uniform attention."""
+    return METRICS[metric].error and METRICS[metric].better == "lower"
+
+
 def over_heads(results: Results, metric: str = "mse") -> pd.DataFrame:
     """One row for each population of heads, estimator and size; empty where no input has two heads or more.
 
@@ -56,8 +61,8 @@ def over_heads(results: Results, metric: str = "mse") -> pd.DataFrame:
     and its largest value over heads, on which head, and on how many uniform attention is better. Raises ScenarioError
     for a metric that is no error.
     """
-    if not METRICS[metric].error or METRICS[metric].better != "lower":
-        allowed = ", ".join(name for name, one in METRICS.items() if one.error and one.better == "lower")
+    if not can_be_compared(metric):
+        allowed = ", ".join(filter(can_be_compared, METRICS))
         raise ScenarioError(
             f"over heads errors are compared with uniform attention's: {metric} given, allowed: {allowed}"
         )
@@ -201,11 +206,16 @@ def each_by_itself(results: Results) -> str:
     return f"Each head by itself: favorbench table {results.path} --heads {results.summary['head'].iloc[0]}"
 
 
-def without_many(results: Results) -> Results:
-    """The run without heads that are among more than MANY: what is shown cell by cell."""
-    many = {one.cell for one in populations(results) if one.heads > MANY}
+def without_many(results: Results, most: int = 1) -> Results:
+    """The run without heads that are among more than ``most`` of one input: what is shown cell by cell."""
+    many = {one.cell for one in populations(results) if one.heads > most}
     trials, summary = (
         frame[[row not in many for row in frame[list(POPULATION)].itertuples(index=False, name=None)]]
         for frame in (results.trials, results.summary)
     )
     return results._replace(trials=trials, summary=summary)
+
+
+def first_head(results: Results) -> str:
+    """The label of some head, for an example; there is one."""
+    return next(str(name) for name in results.summary["head"] if name != "-")

@@ -81,12 +81,18 @@ def of_table(table: Table, note: str = "") -> Records:
     return Records(table.title or table.caption, rows, note or (table.caption if table.title else ""))
 
 
-def tables_of(results: Results, metric: str = "mse", stat: str = "median") -> Several:
-    """The table of each cell, but of those of many heads."""
-    few = heads.without_many(results)
+def tables_of(results: Results, metric: str = "mse", stat: str = "median", alone: bool = False) -> Several:
+    """As ``favorbench table``: over the heads of each input that has several, and of every cell else; alone: of every
+    cell. Where nothing can be said over heads, those that are few are shown each by itself.
+    """
+    if alone:
+        over, few = Several(), results
+    else:
+        over = over_heads(results, metric) if stat == "median" and heads.can_be_compared(metric) else Several()
+        few = heads.without_many(results, 1 if over else heads.FEW)
     found = cell_tables(few, metric, stat) if len(few.summary) else []
     notes = said_once([f"{one.caption}. {legend(results)}" for one in found])
-    return Several(of_table(one, note) for one, note in zip(found, notes, strict=True))
+    return Several([*over, *(of_table(one, note) for one, note in zip(found, notes, strict=True))])
 
 
 def over_heads(results: Results, metric: str = "mse") -> Several:
@@ -121,4 +127,4 @@ def of_run(results: Results) -> str:
     where = (
         f"<p {_QUIET}>{escaped(repr(results))}; .trials and .summary are DataFrames; .table() .ranking() .plot()</p>"
     )
-    return Several(tables[:MOST])._repr_html_() + more + over_heads(results)._repr_html_() + html_list(said) + where
+    return Several(tables[:MOST])._repr_html_() + more + html_list(said) + where

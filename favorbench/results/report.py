@@ -34,7 +34,7 @@ def markdown_report(results: Results) -> str:
 
     Of many heads, one by one, nothing: there a reader looks for one of them.
     """
-    scenario, few = results.scenario, heads.without_many(results)
+    scenario, few = results.scenario, heads.without_many(results, heads.FEW)
     lines = [f"# {scenario.name}", ""] + ([scenario.title, ""] if scenario.title else [])
     lines += [f"* {sentence}" for sentence in [*run_sentences(results), *cell_sentences(few)]] + [""]
     populations = heads.populations(results)

@@ -49,12 +49,15 @@ class Results(NamedTuple):
         metric: str = "mse",
         stat: str = "median",
         over: Literal["heads"] | None = None,
+        heads: str | None = None,
     ) -> "Table | Several":
-        """A table of a metric over axes, the last of them as columns: ``by="map,sampler,R"``; none: one for each cell.
+        """A table of a metric over axes, the last of them as columns: ``by="map,sampler,R"``.
 
-        stat: median, mean, std, q10, q90, min, max or n, over draws. over: "heads" for one table over all heads of an
-        input, of errors over those of uniform attention. * marks what is worse than uniform attention. Raises
-        ScenarioError for an axis, a metric or a statistic that does not exist, with the nearest.
+        Without axes one over the heads of each input that has two or more, and else one for each cell. stat: median,
+        mean, std, q10, q90, min, max or n, over draws. over: "heads" for nothing but tables over heads, of errors over
+        those of uniform attention. heads: these, each by itself, labels with commas. * marks what is worse than
+        uniform attention. Raises ScenarioError for an axis, a metric, a statistic or a head that does not exist, with
+        the nearest.
 
             results.table("map,R", metric="relative_error")
         """
@@ -62,6 +65,8 @@ class Results(NamedTuple):
 
         _check("metric", metric, METRICS)
         _check("stat", stat, STATS)
+        if heads is not None:
+            self = _of_heads(self, heads)
         if over is not None:
             _check("over", over, ["heads"])
             if by is not None or stat != "median":
@@ -70,21 +75,20 @@ class Results(NamedTuple):
                 raise ScenarioError(f"`over` heads: {self.path} has no input with two heads or more")
             return found
         if by is None:
-            return notebook.tables_of(self, metric, stat)
+            return notebook.tables_of(self, metric, stat, alone=heads is not None)
         axes = tables.parse_by(by if isinstance(by, str) else ",".join(by))
         return tables.pivoted(self, axes, metric, stat)
 
     def ranking(self, metric: str = "mse", heads: str | None = None) -> "Several":
         """Which estimators are better than which: groups by letters, each estimator at its largest size.
 
-        Of more than six heads one ranking over all, else one for each cell. heads: these alone, labels with commas.
+        Of two heads or more one ranking over all, else one for each cell. heads: these alone, labels with commas.
         Raises ScenarioError for a metric or a head that does not exist, with the nearest.
         """
         from favorbench.results import notebook
-        from favorbench.results.head_ranking import of_heads
 
         _check("metric", metric, METRICS)
-        chosen = self if heads is None else of_heads(self, split_list(heads))
+        chosen = self if heads is None else _of_heads(self, heads)
         return notebook.rankings_of(chosen, metric, heads is not None)
 
     def plot(
@@ -160,6 +164,12 @@ def load(path: str | Path) -> Results:
     manifest |= {"draws_done": done, "complete": done == manifest["draws"]}
     manifest["num_features"] = manifest["num_features"] or features_of_maps(trials)
     return Results(path, manifest, read_scenario(path), trials, summarise(trials), failed=failed)
+
+
+def _of_heads(results: Results, heads: str) -> Results:
+    from favorbench.results.head_ranking import of_heads
+
+    return of_heads(results, split_list(heads))
 
 
 def _check(key: str, value: object, allowed: "Sequence[str] | Mapping[str, object]") -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from favorbench.registry import split_list
+from favorbench.results import heads as of_inputs
 from favorbench.results.figures import (
     error_against,
     error_against_dtype,
@@ -16,7 +17,6 @@ from favorbench.results.figures import (
 from favorbench.results.figures import heads as layer_map
 from favorbench.results.figures.paging import slug
 from favorbench.results.head_ranking import of_heads
-from favorbench.results.heads import without_many
 from favorbench.results.results import Results
 
 #: Each returns the files that it wrote: none where a run has not the axes it shows.
@@ -46,7 +46,7 @@ def draw_all(
         asked = split_list(heads)
         results, directory = of_heads(results, asked), directory / _folder_of(asked)
     layer_map.check_estimators(results, estimators)
-    few, written = results if heads is not None else without_many(results), []
+    few, written = results if heads is not None else of_inputs.without_many(results, of_inputs.FEW), []
     for figure in FIGURES:
         shown = results if figure in OVER_HEADS else few
         if len(shown.summary):

@@ -6,14 +6,14 @@ import pandas as pd
 
 from favorbench.engine.columns import Labels
 from favorbench.results.figures.pareto import COSTS, Cost, draw_against
-from favorbench.results.heads import MANY, populations
+from favorbench.results.heads import FEW, populations
 from favorbench.results.results import Results
 
 
 def draw(results: Results, metric: str, directory: Path) -> list[Path]:
     """Write the figure where there is a method, equal cost or many heads, and two estimators have two costs."""
     usual = results.scenario.budget == "cost" or (results.summary["kind"] == "method").any()
-    if not usual and not any(one.heads > MANY for one in populations(results)):
+    if not usual and not any(one.heads > FEW for one in populations(results)):
         return []
     return draw_against(MULTIPLICATIONS, results, metric, directory)
 

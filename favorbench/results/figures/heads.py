@@ -18,7 +18,7 @@ from favorbench.metrics import METRICS
 from favorbench.registry import nearest, split_list
 from favorbench.results.figures.choice import MOST
 from favorbench.results.figures.paging import pages
-from favorbench.results.heads import MANY, POPULATION, number, on_each_head
+from favorbench.results.heads import FEW, POPULATION, number, on_each_head
 from favorbench.results.results import Results
 from favorbench.results.summary import at_largest, compared, estimator_name, is_oracle
 from favorbench.results.tables import at_size, draws_in_words, size_axis
@@ -44,7 +44,7 @@ class Map(NamedTuple):
 
 
 def draw(results: Results, metric: str, directory: Path, estimators: str | None = None) -> list[Path]:
-    """Write the figure where more than MANY heads have layers; of the best estimator, or of those asked for."""
+    """Write the figure where more than FEW heads have layers; of the best estimator, or of those asked for."""
     if not METRICS[metric].error or METRICS[metric].better != "lower":
         return []
     maps = _maps(results, metric, split_list(estimators) if estimators else [])
@@ -88,7 +88,7 @@ def _maps(results: Results, metric: str, asked: Sequence[str]) -> list[Map]:
     )
     found, size = [], size_axis(results)
     for _, cell in rows.dropna(subset=["layer"]).groupby(list(POPULATION), sort=False, dropna=False):
-        if cell["head"].nunique() <= MANY:
+        if cell["head"].nunique() <= FEW:
             continue
         largest = at_largest(cell)
         for name in asked or [_best(largest)]:

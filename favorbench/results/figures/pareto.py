@@ -18,7 +18,7 @@ from favorbench.results.figures.choice import LEAST, MOST, chosen, in_words, is_
 from favorbench.results.figures.curves import HUGE, baseline_look
 from favorbench.results.figures.paging import draw_in_files
 from favorbench.results.front import front
-from favorbench.results.heads import MANY, POPULATION, on_each_head, quartiles
+from favorbench.results.heads import FEW, POPULATION, on_each_head, quartiles
 from favorbench.results.results import Results
 from favorbench.results.summary import COMPARED, ORACLES, estimator_name, is_oracle, is_own
 from favorbench.results.tables import draws_in_words
@@ -85,7 +85,7 @@ def _rows(cost: Cost, results: Results, metric: str) -> pd.DataFrame:
 
 
 def panels_of(cost: Cost, rows: pd.DataFrame, metric: str) -> list[Panel]:
-    """A panel for each population of heads, and for each head where they are no more than MANY."""
+    """A panel for each population of heads, and for each head where they are no more than FEW."""
     found = []
     for _, cell in rows[rows["cost"] > 0].groupby(list(POPULATION), sort=False, dropna=False):
         heads, first = cell["head"].nunique(), {**cell.iloc[0]}
@@ -93,7 +93,7 @@ def panels_of(cost: Cost, rows: pd.DataFrame, metric: str) -> list[Panel]:
         if heads > 1:
             title = f"{heads} heads of {describe_cell(first | {'head': '-'})}"
             found.append(Panel(title, _over_heads(cell), heads, exact))
-        for _, head in cell.groupby("head", sort=False) if heads <= MANY else ():
+        for _, head in cell.groupby("head", sort=False) if heads <= FEW else ():
             found.append(Panel(describe_cell(head.iloc[0]), _of_draws(head, metric), 1, exact))
     return found
 

@@ -21,7 +21,7 @@ from favorbench.results.figures import (
     trig_vs_positive,
 )
 from favorbench.results.head_ranking import of_heads
-from favorbench.results.heads import without_many
+from favorbench.results.heads import FEW, without_many
 from favorbench.results.results import Results
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _figure(results: Results, name: str, metric: str, alone: bool) -> tuple[Call
     kinds = {**COMPARISONS, **NAMED}
     comparisons: list[str] = []
     for module in dict.fromkeys([kinds[name]] if name in kinds else COMPARISONS.values()):
-        few = results if module in OVER_HEADS or alone else without_many(results)
+        few = results if module in OVER_HEADS or alone else without_many(results, FEW)
 
         def draw(module: ModuleType = module, few: Results = few) -> None:
             if len(few.summary):

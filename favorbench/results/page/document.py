@@ -18,7 +18,7 @@ from favorbench.errors import ScenarioError, StoreError
 from favorbench.files import clear_errors, read_regular, write_text
 from favorbench.registry import nearest, split_list
 from favorbench.results import heads, report
-from favorbench.results.heads import MANY, POPULATION, Population
+from favorbench.results.heads import FEW, POPULATION, Population
 from favorbench.results.page import parts
 from favorbench.results.page.looks import Looks
 from favorbench.results.page.parts import Section
@@ -86,23 +86,24 @@ _OTHERS = "favorbench report RUN --heads H has a page of some heads."
 def _cells(
     results: Results, each: pd.DataFrame, looks: Looks, populations: Sequence[Population]
 ) -> tuple[list[Section], str]:
-    """A section for each cell, numbered after the populations; and what is said of those that are not among many."""
-    many = {one.cell for one in populations if one.heads > MANY}
+    """A section for each cell, numbered after the populations; and what is said of those of one head."""
+    heads_of = {one.cell: one.heads for one in populations}
     of_cell = dict(list(each.groupby(list(CELL), sort=False, dropna=False)))
     found, said = [], []
     inputs = zip(cell_tables(results), rankings(results), report.cell_sentences(results), strict=True)
     for number, (table, ranking, sentence) in enumerate(inputs, start=len(populations)):
-        if tuple(ranking.cell[list(POPULATION)]) in many:
-            found.append(parts.of_one_of_many(table, ranking, looks, number, sentence))
+        rows, beside = of_cell[tuple(ranking.cell)], heads_of.get(tuple(ranking.cell[list(POPULATION)]))
+        if beside is not None:
+            drawn = rows if beside <= FEW else None
+            found.append(parts.of_one_of_many(results, table, ranking, drawn, looks, number, sentence))
         else:
-            rows = of_cell[tuple(ranking.cell)]
             found.append(parts.of_cell(results, table, ranking, rows, looks, number))
             said.append(f"<li data-c={number}>{escaped(sentence)}")
     return found, f"<ul>{''.join(said)}</ul>" if said else ""
 
 
 def fitted(values: Mapping[str, str], sentences: str, sections: Sequence[Section], others: str = "") -> str:
-    """The template with as much as there is room for: tables, then figures, then what is closed.
+    """The template with as much as there is room for: tables, then figures, then what is closed, tables first.
 
     others: where else one finds what is left out, besides the data.
     """
@@ -117,9 +118,12 @@ def fitted(values: Mapping[str, str], sentences: str, sections: Sequence[Section
     tabled, room = _prefix([one.start + one.body + one.end for one in open_ones], room)
     drawn, room = _prefix([one.figures for one in open_ones[:tabled]], room)
     listed, room = _prefix([one.start + one.body + one.end for one in closed], room)
+    more, room = _prefix([one.figures for one in closed[:listed]], room)
     shown = [one if i < drawn else one._replace(figures="") for i, one in enumerate(open_ones[:tabled])]
-    views = "".join(one.start + one.body + one.figures + one.end for one in [*shown, *closed[:listed]])
-    left = Left(len(sections), len(sections) - tabled - listed, sum(bool(one.figures) for one in open_ones[drawn:]))
+    shown += [one if i < more else one._replace(figures="") for i, one in enumerate(closed[:listed])]
+    views = "".join(one.start + one.body + one.figures + one.end for one in shown)
+    without = sum(bool(one.figures) for one in [*open_ones[drawn:], *closed[more:]])
+    left = Left(len(sections), len(sections) - tabled - listed, without)
     return template.substitute(values, sentences=sentences + _left_out(left, others), views=views)
 
 

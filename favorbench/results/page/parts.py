@@ -69,16 +69,22 @@ _DOTS = (
 
 def of_cell(results: Results, table: Table, ranking: Ranking, rows: pd.DataFrame, looks: Looks, number: int) -> Section:
     """One cell with its figures. rows: of ``on_each_head``, of this cell."""
-    pictures = [(picture, "") for picture in figures.of_cell(results, rows, looks, ranking.title, table.floor)]
     start = f"<section data-c={number}><h2>{escaped(ranking.title)}</h2>\n"
-    drawn = _figures(pictures, rows, looks, "Bands: 10 % to 90 % of draws.")
-    return Section(start, _table(table, ranking, looks), drawn, "</section>\n")
+    return Section(start, _table(table, ranking, looks), _drawn(results, table, ranking, rows, looks), "</section>\n")
 
 
-def of_one_of_many(table: Table, ranking: Ranking, looks: Looks, number: int, sentence: str) -> Section:
-    """One cell of many heads: closed, until it is asked for."""
-    start = f"<details data-c={number}><summary>{escaped(ranking.title)}</summary>\n<p>{escaped(sentence)}</p>\n"
-    return Section(start, _table(table, ranking, looks), "", "</details>\n", True)
+def of_one_of_many(
+    results: Results, table: Table, ranking: Ranking, rows: pd.DataFrame | None, looks: Looks, number: int, said: str
+) -> Section:
+    """One of several heads, with its sentence: closed, until it is asked for. rows: None for no figures."""
+    start = f"<details data-c={number}><summary>{escaped(ranking.title)}</summary>\n<p>{escaped(said)}</p>\n"
+    drawn = "" if rows is None else _drawn(results, table, ranking, rows, looks)
+    return Section(start, _table(table, ranking, looks), drawn, "</details>\n", True)
+
+
+def _drawn(results: Results, table: Table, ranking: Ranking, rows: pd.DataFrame, looks: Looks) -> str:
+    pictures = [(picture, "") for picture in figures.of_cell(results, rows, looks, ranking.title, table.floor)]
+    return _figures(pictures, rows, looks, "Bands: 10 % to 90 % of draws.")
 
 
 def _table(table: Table, ranking: Ranking, looks: Looks) -> str:
