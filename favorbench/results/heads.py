@@ -203,7 +203,7 @@ def number(ratio: float) -> str:
 
 def each_by_itself(results: Results) -> str:
     """How to see one of many heads."""
-    return f"Each head by itself: favorbench table {results.path} --heads {results.summary['head'].iloc[0]}"
+    return f"Each head by itself: favorbench table {results.path} --heads {first_head(results)}"
 
 
 def without_many(results: Results, most: int = 1) -> Results:
