@@ -19,6 +19,7 @@ SWEEP_GPL = "favorbench sweep estimators --inputs minilm72-gpl.npz"
 SINKS = "favorbench sweep sinks --inputs smollm2-last256-8192.npz -R 64,256,1024"
 CATALOGUE = "favorbench rank results/catalogue"
 MODEL = "favorbench model minilm -L 512 --draws 1 --no-heads --text doc-types.txt"  # all of it in results/models
+LANGUAGE_MODEL = "favorbench model smollm2 -L 8192 --draws 1 --no-heads --seconds 1 --text doc-types.txt"
 
 
 def two(value: float) -> str:
@@ -102,6 +103,26 @@ def _unnoticed() -> list[str]:
     frame = _models("minilm-512").query("kind in ('map', 'method') and cost < 1")
     assert frame["effect"].min() > models("exact, model in bfloat16", 0)["effect"]
     return [str(len(frame))]
+
+
+def _within() -> list[str]:
+    """Of the composition: what all of four texts stay within, its cost and the worst at 1,024 and at 4,096 tokens; of
+    the settings cheaper than exact attention that four texts have, none keeps all of them within 0.02."""
+    short, long = models(COMPOSED, 64, "smollm2-1024"), models(COMPOSED, 256, "smollm2-4096")
+    for folder in ("smollm2-1024", "smollm2-4096"):
+        frame = _models(folder).query("kind in ('map', 'method') and cost < 1 and texts == 4")
+        assert len(frame) and frame["worst"].min() > 0.02
+    assert short["texts"] == long["texts"] == 4 and max(short["worst"], long["worst"]) < 0.1
+    costs = [two(one[key]) for one in (short, long) for key in ("cost", "worst")]
+    return ["four", "0.1", *costs, "0.02"]
+
+
+def _an_eighth() -> list[str]:
+    """Of the composition at 8,192 tokens: that the larger stays within 0.1 nats, and an eighth of the cost does not."""
+    more, eighth = (models(COMPOSED, size, "smollm2-8192") for size in (256, 112))
+    assert more["texts"] == eighth["texts"] == 1
+    assert more["worst"] < 0.1 < eighth["effect"] and 0.12 < eighth["cost"] < 1 / 8
+    return [two(more["cost"]), "0.1", two(eighth["cost"])]
 
 
 def _all_above() -> list[str]:
@@ -226,6 +247,18 @@ README = [
     Claim("none of the {} settings cheaper than exact attention goes unnoticed", _unnoticed, MODEL),
     Claim("keeps all {} embeddings above a cosine of {} at {} of the cost", _all_above, MODEL),
     Claim(
+        "On {} texts the first 4 keys and a window exact and `multipole` for the rest stay within {} nats at {} of the "
+        "cost at 1,024 tokens (worst text {}) and at {} at 4,096 ({}); within {} no",
+        _within,
+        LANGUAGE_MODEL,
+    ),
+    Claim("on one text, {} of the cost stays within {} and an eighth, {}, does not", _an_eighth, LANGUAGE_MODEL),
+    Claim(
+        "it takes {} times the CPU seconds of torch's fused attention",
+        lambda: [two(models(COMPOSED, 256, "smollm2-8192")["time"])],
+        LANGUAGE_MODEL,
+    ),
+    Claim(
         "false-alarm rate of {} for the whole run",
         lambda: [f"{FALSE_ALARM:.0e}".replace("e-0", "e-")],
         "favorbench verify",
@@ -268,7 +301,8 @@ FINDINGS = [
 #: What is a name, a setting or a bound of the text itself, and no measurement.
 SETTINGS = [
     r"all-MiniLM-L6-v2", r"SmolLM2-135M", r"m = \d+", r"8,192 tokens", r"512 tokens", r"all 6 layers",
-    r"standard deviation of 0\.25", r"1 - cos", r"all 30 layers",  r"R=\d+",
+    r"standard deviation of 0\.25", r"1 - cos", r"all 30 layers", r"R=\d+",
+    r"first 4 keys", r"at 1,024 tokens", r"at 4,096 \(", r"At 8,192", r"at 8,192 tokens",
     r"N\(0, I\)", r"L0H5", r"1/sqrt\(R\)", r"a 2 pi", r"\(2020\)", r"last 256 queries", r"With 256 queries",
     r"1,024 to 8,192 tokens", r"SmolLM2, 4,096 tokens", r"\[[1248],\d+\]", r"\[results/[\w-]+\]", r"\| L = [\d,]+",
     r"exit 1", r"on 21 heads of SmolLM2, 4,096",
@@ -299,13 +333,19 @@ MODEL_TABLE = {  # all layers of all-MiniLM-L6-v2 replaced
     "the mean of V": ("uniform", 0),
 }
 
+COMPOSED = "sinks(4):window(128):multipole(lloyd=3)"
+
 LANGUAGE_TABLE = [  # tokens, label, estimator, size: all layers of SmolLM2-135M replaced
     (256, "`positive`, m = 256", "positive", 256),
     (256, "the mean of V", "uniform", 0),
-    (4096, "`sinks(4):window(128):multipole(lloyd=3)`, m = 256", "sinks(4):window(128):multipole(lloyd=3)", 256),
-    (4096, "`sinks(4):window(128):multipole(lloyd=3)`, m = 128", "sinks(4):window(128):multipole(lloyd=3)", 128),
+    *(
+        (1024, f"`{name}`, m = {size}", name, size)
+        for name, size in ((COMPOSED, 128), (COMPOSED, 64), ("sinks(4):multipole", 64))
+    ),
+    *((4096, f"`{COMPOSED}`, m = {size}", COMPOSED, size) for size in (256, 128)),
+    (4096, "`sinks(4):window(128):sampled-keys`, m = 256", "sinks(4):window(128):sampled-keys", 256),
     (4096, "the mean of V", "uniform", 0),
-    (8192, "`sinks(4):window(128):multipole(lloyd=3)`, m = 256", "sinks(4):window(128):multipole(lloyd=3)", 256),
+    *((8192, f"`{COMPOSED}`, m = {size}", COMPOSED, size) for size in (256, 112)),
 ]
 
 

@@ -189,6 +189,8 @@ def test_the_sentence_names_the_best_and_its_worst_text():
     assert "none of 2 settings (none of them cheaper than exact attention)" in dearer
     half = sentence(rows.assign(exact_multiplications=rows["estimator"].map({"good": 0.5}).fillna(4.0)))
     assert "none of 1 setting (cheaper than exact attention)" in half and "the best, bad" in half
+    bare = sentence(rows[rows["kind"] != "exact"])
+    assert "1 draw: 2 settings (cheaper than exact attention): the best, good" in bare and "bfloat16" not in bare
     grown = rows[(rows["estimator"] != "good") | (rows["text"] == "a")]
     assert "none of 1 setting (cheaper" in sentence(grown) and "the best, bad" in sentence(grown)
     given["method", "good"] = (0.001, 0.002)

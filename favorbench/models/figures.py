@@ -54,8 +54,9 @@ def effect(study: Study, directory: Path) -> list[Path]:
         style.few_ticks(axes[1])
         axes[1].set_xlabel("multiplications / those of exact attention")
         axes[0].set_ylabel(study.measure.axis)
+        interval = "" if compared["least"].isna().all() else ", with its interval"
         style.finish(figure, axes, style.plain(
-            f"{_about(study)}, all layers replaced: median over texts of the mean over draws, with its interval."
+            f"{_about(study)}, all layers replaced: median over texts of the mean over draws{interval}."
         ))  # fmt: skip
         return style.save(figure, directory, "effect", points)
 
@@ -181,7 +182,6 @@ def _about(study: Study) -> str:
     draws = int(study.rows["draw"].max()) + 1
     one = "" if study.texts == 1 else "s"
     most = "up to " if study.uneven else ""
-    return (
-        f"{Path(study.manifest['asked']['model']).name}, {most}{study.texts} text{one} of {tokens} tokens, up to "
-        f"{draws} draw{'' if draws == 1 else 's'}"
+    return f"{Path(study.manifest['asked']['model']).name}, {most}{study.texts} text{one} of {tokens} tokens, " + (
+        "one draw" if draws == 1 else f"up to {draws} draws"
     )

@@ -161,7 +161,7 @@ def sentence(rows: pd.DataFrame) -> str:
     """What all of it comes to, with the number of texts and draws, of what costs less than exact attention if anything
     does; where a study has grown unevenly, of the estimators that have most texts. Best and unnoticed by the distance
     that is never below 0, KL for a language model: unnoticed is what moves no text further than bfloat16 moves the one
-    that it moves furthest."""
+    that it moves furthest; of a study without bfloat16, which is not complete, nothing is said about that."""
     measure, lines = measure_of(rows), lines_of(rows)
     lines = lines[lines["layers"] == lines["layers"].iloc[0]]
     compared = lines[lines["kind"].isin(COMPARED)]
@@ -172,12 +172,16 @@ def sentence(rows: pd.DataFrame) -> str:
     asked, of_what = (cheaper, "cheaper") if len(cheaper) else (compared, "none of them cheaper")
     best = asked.loc[asked["distance"].idxmin()]
     halved = lines[lines["estimator"].isin([BFLOAT16, "exact, attention in bfloat16"])]
-    unnoticed = int((asked["worst_distance"] <= float(halved["worst_distance"].max())).sum())
+    counted = f"{_count(len(asked), 'setting')} ({of_what} than exact attention)"
+    if halved.empty:
+        said, beside = counted, ""
+    else:
+        unnoticed = int((asked["worst_distance"] <= float(halved["worst_distance"].max())).sum())
+        said = f"{unnoticed or 'none'} of {counted} replace{'s' if unnoticed < 2 else ''} attention unnoticed"
+        beside = f"bfloat16 {_costs(halved['effect'].max(), measure)} and "
     return (
-        f"{_where(best, rows)}: {unnoticed or 'none'} of {_count(len(asked), 'setting')} ({of_what} than exact "
-        f"attention) replace{'s' if unnoticed < 2 else ''} attention unnoticed: the best, {described(best)}, at "
-        f"{best['cost']:.2f} of its multiplications, {_costs(best['effect'], measure)} (worst text "
-        f"{_value(best['worst'], measure)}), where bfloat16 {_costs(halved['effect'].max(), measure)} and uniform "
+        f"{_where(best, rows)}: {said}: the best, {described(best)}, at {best['cost']:.2f} of its multiplications, "
+        f"{_costs(best['effect'], measure)} (worst text {_value(best['worst'], measure)}), where {beside}uniform "
         f"attention {_costs(lines[lines['estimator'] == UNIFORM].iloc[0]['effect'], measure)}"
     )
 
