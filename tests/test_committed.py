@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -93,6 +94,22 @@ def test_a_run_is_made_small_without_losing_a_bit():
     Path("run/manifest.json").write_text(json.dumps(manifest | {"complete": False}))
     with pytest.raises(StoreError, match="not complete"):
         compact(Path("run"))
+
+
+@pytest.mark.parametrize("command", ["table", "rank", "report", "plot"])
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [
+        ("speed", "favorbench speed wrote it; look at .*speed.csv"),
+        ("models/minilm-512", "favorbench model wrote it; look at .*summary.md"),
+        ("models", r"it holds what favorbench model wrote \(minilm-512, "),
+        ("blog", "it holds 2 runs; give one of them, e.g. .*trig-vs-positive|e.g. .*iid-vs-ortho"),
+    ],
+)
+def test_what_is_no_run_is_said(folder, said, command):
+    if (folder, command) != ("blog", "plot"):  # which draws all runs below a folder
+        code, out, err = run(command, str(RESULTS / folder), *(["--out", "x.html"] if command == "report" else []))
+        assert (code, out) == (2, "") and re.search(said, err.replace("\n", " "))
 
 
 @pytest.mark.slow

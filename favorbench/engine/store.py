@@ -180,20 +180,36 @@ class Store:
         return "; ".join(changed) or "its input file, or a module of yours that it uses, has changed since"
 
 
+#: What other commands leave in a folder, by a file that only they write.
+_OTHERS = {"model.json": "model", "speed.csv": "speed"}
+
+
+def _what_it_is(path: Path) -> str:
+    """What a path that is no run is, and what to do."""
+    if not path.exists():
+        return "it does not exist; give a directory that favorbench sweep wrote"
+    for file, command in _OTHERS.items():
+        if (path / file).exists():
+            there = [name for name in ("summary.md", "summary.csv", "speed.csv", "figures") if (path / name).exists()]
+            said = f"favorbench {command} wrote it; look at {', '.join(str(path / name) for name in there)}"
+            return said if there else f"favorbench {command} wrote it, and has not ended"
+    if below := sorted(file.parent for depth in ("*", "*/*") for file in path.glob(f"{depth}/manifest.json")):
+        return f"it holds {len(below)} runs; give one of them, e.g. {below[0]}"
+    if below := sorted(file.parent.name for file in path.glob("*/model.json")):
+        return f"it holds what favorbench model wrote ({', '.join(below[:6])}); look at the summary.md in each"
+    return (
+        "it has no manifest.json (a summary alone? its sweep computes the trials); give a directory that favorbench "
+        "sweep wrote"
+    )
+
+
 def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest of a run directory. Raises StoreError if there is none or it is not favorbench's."""
     file = path / "manifest.json"
     try:
         manifest = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        hint = (
-            "it does not exist"
-            if not path.exists()
-            else "it has no manifest.json (a summary alone? its sweep computes the trials)"
-        )
-        raise StoreError(
-            f"{str(path)!r} is not a favorbench run: {hint}; give a directory that favorbench sweep wrote"
-        ) from None
+        raise StoreError(f"{str(path)!r} is not a favorbench run: {_what_it_is(path)}") from None
     except OSError as error:
         raise StoreError(f"cannot read {file}: {error.strerror}") from None
     except ValueError:
@@ -279,7 +295,7 @@ def find_runs(path: Path) -> list[Path]:
         raise StoreError(f"{str(path)!r} does not exist; give a directory that favorbench sweep wrote")
     runs = sorted(file.parent for file in path.rglob("manifest.json"))
     if not runs:
-        raise StoreError(f"no favorbench run at or below {str(path)!r} (no manifest.json); run favorbench sweep first")
+        raise StoreError(f"no favorbench run at or below {str(path)!r}: {_what_it_is(path)}")
     return runs
 
 
