@@ -200,6 +200,25 @@ def test_a_scheduler_that_is_stopped_for_ever(tmp_path, scenario):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("dies", "said"), [("scheduler", "is gone"), ("workers", "none came within 4 s")])
+def test_a_command_says_in_one_line_what_died(tmp_path, scenario, dies, said):
+    """And nothing of what Dask logs meanwhile."""
+    scenario()
+    arguments = ["sweep", "--maps", "positive", "--methods", "mine:mine", "-R", "3", "-L", "24", "-d", "4"]
+    with cluster(tmp_path / "c", 0) as processes:
+        workers = [processes.worker(), processes.worker()]
+        processes.wait_for_workers(2)
+        command = [sys.executable, "-m", "favorbench", *arguments, "--trials", "1000", "--out", "run"]
+        process = subprocess.Popen([*command, "--cluster", processes.address], stderr=subprocess.PIPE, text=True)
+        wait_for(lambda: list(Path("run/trials").glob("part-*")), 180)
+        for victim in [processes.scheduler] if dies == "scheduler" else workers:
+            victim.kill()
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 2 and err.count("\n") == 1, err
+    assert err.startswith("favorbench: ") and said in err and "; draws missing: " in err
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("local", [False, True])
 def test_ctrl_c_cancels_and_says_what_is_saved(tmp_path, scenario, number, local):

@@ -53,8 +53,9 @@ def place_of(cluster: str | None, asked: str = "--cluster") -> "Place | None":
     if asked == "--cluster" and cluster == os.environ.get("FAVORBENCH_CLUSTER"):
         asked = "FAVORBENCH_CLUSTER"
     place = Place(cluster, asked)  # brings Dask, which sets levels of its own
-    for name in ("distributed", "tornado", "asyncio"):  # what is lost is told in a line of ours
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    for name in ["distributed", "tornado", "asyncio", *logging.root.manager.loggerDict]:
+        if name.partition(".")[0] in ("distributed", "tornado", "asyncio"):  # what is lost is told in a line of ours
+            logging.getLogger(name).setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", module="distributed")  # versions are compared by us
     return place
 
