@@ -43,9 +43,10 @@ def run(tmp_path_factory):
 def test_a_figure_is_drawn_on_axes_as_in_its_file(run, pyplot, tmp_path):
     """The numbers of its lines are those of the CSV, and no file is written."""
     before = sorted(run.path.rglob("*"))
-    panels = run.plot("trig-vs-positive")
+    first = run.plot("trig-vs-positive")
     assert sorted(run.path.rglob("*")) == before
-    assert isinstance(panels, list) and [type(ax) for ax in panels] == [Axes] * 4  # two heads, two samplers
+    panels = first.figure.axes
+    assert first is panels[0] and [type(ax) for ax in panels] == [Axes] * 4  # two heads, two samplers
     trig_vs_positive.draw(run, "mse", tmp_path)
     data = pd.read_csv(tmp_path / "trig-vs-positive.csv")
     for ax, (title, rows) in zip(panels, data.groupby("panel", sort=False), strict=True):
@@ -64,11 +65,16 @@ def test_one_panel_is_one_axes_and_may_be_the_users_own(run, pyplot):
     assert alone.plot("maps", ax=right) is right
     assert right.lines and not left.lines and len(pyplot.get_fignums()) == 2 and not figure.texts
     figure, grid = pyplot.subplots(2, 2)
-    assert run.plot("samplers", ax=grid) == list(grid.flat)
+    assert run.plot("samplers", ax=grid) is grid[0, 0]
     assert all(ax.lines for ax in grid.flat)
     sub = Figure().subfigures(1, 2)[1]
     assert alone.plot("maps", ax=sub.subplots()).lines  # pyright: ignore[reportAttributeAccessIssue]
-    assert isinstance(run.plot("maps", heads="h1"), list) and len(run.plot("maps", heads="h1")) == 2
+    for count, asked in ((2, {"heads": "h1"}), (2, {"samplers": "iid"}), (1, {"heads": "h1", "samplers": "iid"})):
+        assert len(run.plot("maps", inputs="mine", **asked).figure.axes) == count
+    figure, (left, right) = pyplot.subplots(1, 2)
+    assert run.plot("maps", heads="h1", samplers="iid", ax=left) is left and not right.lines
+    with pytest.raises(fb.ScenarioError, match=r"`samplers`: the run has no 'idd' \(did you mean 'iid'"):
+        run.plot("maps", samplers="idd")
 
 
 def test_what_cannot_be_plotted_is_said(run, pyplot):

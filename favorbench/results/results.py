@@ -97,23 +97,26 @@ class Results(NamedTuple):
         ax: "Axes | Sequence[Axes] | None" = None,
         metric: str = "mse",
         heads: str | None = None,
-    ) -> "Axes | list[Axes]":
-        """Draw a figure of the run by its name; returns its Axes, a list of them where it has several panels.
+        inputs: str | None = None,
+        samplers: str | None = None,
+    ) -> "Axes":
+        """Draw a figure of the run by its name; returns the Axes of its first panel, all are ``.figure.axes``.
 
         figure: "maps" (or "trig-vs-positive") and "samplers" (or "iid-vs-ortho") for error against R, "error-vs-L",
         "error-vs-d", "error-vs-scale", "error-vs-dtype", "error-vs-cost", "error-vs-seconds", "ranking", or what
         ``favorbench plot`` calls its file. ax: where to draw, as many Axes as there are panels, with a legend in the
-        first; without, a figure of pyplot's, with legend and caption. heads: these alone, labels with commas.
+        first; without, a figure of pyplot's, with legend and caption. heads, inputs, samplers: these alone, with
+        commas: of one of each there is one panel in "maps".
 
         Raises ScenarioError for a name that there is not, with the nearest, for what the run has nothing to show of,
         and for another number of Axes than of panels.
 
-            ax = results.plot("maps", heads="L0H1")
+            ax = results.plot("maps", heads="L0H1", samplers="orthogonal")
             ax.figure.savefig("maps.pdf")
         """
         from favorbench.results.figures.shown import plot
 
-        return plot(self, figure, ax, metric, heads)
+        return plot(self, figure, ax, metric, heads, inputs, samplers)
 
     def compare(
         self,

@@ -44,15 +44,37 @@ NAMED: Mapping[str, ModuleType] = {
 
 
 def plot(
-    results: Results, name: str, ax: "Axes | Sequence[Axes] | None", metric: str, heads: str | None
-) -> "Axes | list[Axes]":
+    results: Results,
+    name: str,
+    ax: "Axes | Sequence[Axes] | None",
+    metric: str,
+    heads: str | None,
+    inputs: str | None,
+    samplers: str | None,
+) -> "Axes":
     """``Results.plot``."""
     if metric not in METRICS:
         raise ScenarioError(f"`metric` {shown(metric)}{nearest(str(metric), METRICS)}; allowed: {', '.join(METRICS)}")
     if heads is not None:
         results = of_heads(results, split_list(heads))
+    for key, column, asked in (("inputs", "input", inputs), ("samplers", "sampler", samplers)):
+        if asked is not None:
+            results = _only(results, key, column, split_list(asked))
     draw, names = _figure(results, str(name), metric, heads is not None)
-    return plotted(name, draw, ax, lambda sheet: sheet.name in names)
+    axes = plotted(name, draw, ax, lambda sheet: sheet.name in names)
+    return axes[0] if isinstance(axes, list) else axes
+
+
+def _only(results: Results, key: str, column: str, asked: Sequence[str]) -> Results:
+    """The part of a run that has one of these, or none. Raises ScenarioError for one that it does not have."""
+    there = [str(name) for name in results.summary[column].dropna().unique()]
+    for name in asked:
+        if name not in there:
+            raise ScenarioError(f"`{key}`: the run has no {name!r}{nearest(name, there)}; it has {', '.join(there)}")
+    trials, summary = (
+        frame[frame[column].isin(asked) | frame[column].isna()] for frame in (results.trials, results.summary)
+    )
+    return results._replace(trials=trials, summary=summary)
 
 
 def _figure(results: Results, name: str, metric: str, alone: bool) -> tuple[Callable[[], None], set[str]]:
