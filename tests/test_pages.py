@@ -33,9 +33,10 @@ ELSEWHERE = re.compile(
     re.VERBOSE,
 )
 
-#: Flags and settings of Dask and of OpenBLAS.
+#: Flags and settings of Dask and of OpenBLAS, commands of SLURM, names of network interfaces.
 OF_OTHERS = re.compile(
     r"(--nthreads|--memory-limit|--host|--interface)( \w+)?|distributed\..*|OPENBLAS_\w+=\w+|workers"
+    r"|walltime|sbatch|srun|lo|ib0"
 )
 
 #: Blocks that need a model, or other machines: the tests of these run such lines.
