@@ -27,9 +27,12 @@ from favorbench.results.results import load
 from favorbench.results.summary import BOUND, summarise
 from favorbench.results.tables import rounding_level
 from favorbench.run import sweep
+from favorbench.statistics import fewest_draws
 from tests.command_line import refused, run
 from tests.conftest import small_scenario
 from tests.test_heads import of_heads
+
+JUDGED = ("groups", "against uniform")
 
 
 class Read(HTMLParser):
@@ -112,7 +115,11 @@ def check_cells(results, read, first):
                 value = float(by_size.get(size, by_size.get(0, math.nan)))
                 worse = max(value, floor) > max(uniform, floor)
                 assert text == format_value(value, "mse", floor) + ("*" if worse else "")
-            assert texts[len(sizes) :] == [*list(record.values())[2:]]
+            heading = table["rows"][0]
+            told = {name: value for name, value in list(record.items())[2:] if name not in JUDGED or name in heading}
+            assert texts[len(sizes) :] == [*told.values()]
+            few = min(ranking.draws_needed, fewest_draws(len(ranking.rows) - 1))
+            assert (set(JUDGED) <= set(heading)) == (ranking.draws >= few)  # else they would say nothing
 
 
 def test_every_number_of_a_cell_is_the_summarys():

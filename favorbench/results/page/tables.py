@@ -12,7 +12,7 @@ from favorbench.results.page.text import escaped
 from favorbench.results.ranking import Ranked, Ranking
 from favorbench.results.summary import estimator_name, is_oracle
 from favorbench.results.tables import Table
-from favorbench.statistics import interval_name
+from favorbench.statistics import fewest_draws, interval_name
 
 
 def table(caption: str, head: Sequence[str], rows: Sequence[str], first_numbers: int) -> str:
@@ -28,26 +28,36 @@ def table(caption: str, head: Sequence[str], rows: Sequence[str], first_numbers:
 def of_cell(found: Table, ranking: Ranking, looks: Looks) -> str:
     """Ranking and table in one, best first: the median at each size, then interval, letters and verdict.
 
-    A class says what is worse than uniform attention, and so does the mark.
+    A class says what is worse than uniform attention, and so does the mark. Letters and verdicts are left out where so
+    few draws could tell no two apart.
     """
     heading = HEADINGS.get(found.axis, found.axis)
     head = ["map or method", "sampler", *(f"{heading} = {size}" for size in found.columns)]
-    head += [interval_name(ranking.draws), "groups", "against uniform", "features"]
+    judged = ranking.draws >= min(ranking.draws_needed, fewest_draws(len(ranking.rows) - 1))
+    head += [interval_name(ranking.draws), *(["groups", "against uniform"] if judged else []), "features"]
     values = {labels: (row, worse) for labels, row, worse in found.rows}
     rows = [
-        _row(one, groups, *values[one.map, one.sampler or "-"], found.floor, looks)
+        _row(
+            one,
+            [groups, one.versus_uniform] if judged else [],
+            *values[one.map, one.sampler or "-"],
+            found.floor,
+            looks,
+        )
         for one, groups in zip(ranking.rows, ranking.group_names, strict=True)
     ]
     return table(f"{found.title}: {found.caption}", head, rows, 2)
 
 
-def _row(one: Ranked, groups: str, values: Sequence[float], worse: Sequence[bool], floor: float, looks: Looks) -> str:
+def _row(
+    one: Ranked, judged: Sequence[str], values: Sequence[float], worse: Sequence[bool], floor: float, looks: Looks
+) -> str:
     cells = [
         f"<td class=w>{format_value(x, 'mse', floor)}*" if bad else f"<td>{format_value(x, 'mse', floor)}"
         for x, bad in zip(values, worse, strict=True)
     ]
     interval = " to ".join(format_value(x, "mse", floor) for x in (one.low, one.high))
-    rest = (interval, groups, one.versus_uniform, one.num_features)
+    rest = (interval, *judged, one.num_features)
     return (
         f"{_start(one.map, one.name, looks)}{escaped(one.map)}<td class=t>{escaped(one.sampler or '-')}"
         f"{''.join(cells)}{''.join(f'<td>{escaped(text)}' for text in rest)}"
