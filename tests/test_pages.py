@@ -29,14 +29,14 @@ NAMES = [str(page.relative_to(REPOSITORY)) for page in pages.PAGES]
 ELSEWHERE = re.compile(
     r"""[*+=x~-]|<1e-28|\(bound\)|rng|CI|generate|coupling|check|attention_error(\.check)?|module:\w+|values\ \*.*
     |(mine|my_module|my_maps):\w*|concurrent\.futures\.Executor|pandas\.\w+\(.*\)|(pip|pytest|ruff|pyright)\b.*
-    |[\w.-]+\.(npz|safetensors|gguf|npy|csv|html)|/iid|dask|\.\w+|(calibrated|centre|antithetic):(MAP|X)?|(window|sinks|top)\(\w+\):X""",
+    |[\w.-]+\.(npz|safetensors|gguf|npy|csv|html|png)|/iid|dask|\.\w+|(calibrated|centre|antithetic):(MAP|X)?|(window|sinks|top)\(\w+\):X""",
     re.VERBOSE,
 )
 
-#: Flags and settings of Dask and of OpenBLAS, commands of SLURM, names of network interfaces.
+#: Flags and settings of Dask, OpenBLAS and our benchmarks, commands of SLURM, names of network interfaces.
 OF_OTHERS = re.compile(
     r"(--nthreads|--memory-limit|--host|--interface)( \w+)?|distributed\..*|OPENBLAS_\w+=\w+|workers"
-    r"|walltime|sbatch|srun|lo|ib0"
+    r"|--most|--rows \d+|walltime|sbatch|srun|lo|ib0"
 )
 
 #: Blocks that need a model, or other machines: the tests of these run such lines.
