@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from favorbench.engine.compact import compact
-from favorbench.engine.store import find_runs
+from favorbench.engine.reading import find_runs
 
 _SINKS = "sweep sinks --inputs smollm2-last256-{}.npz -R 64,256"
 _CAUSAL = (

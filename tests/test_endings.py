@@ -20,7 +20,7 @@ import pytest
 from favorbench.cli.endings import interruptions
 from favorbench.console import progress, terminal
 from favorbench.engine.interrupts import ENDS, Deferred
-from favorbench.engine.store import read_manifest
+from favorbench.engine.reading import read_manifest
 
 COMMAND = [sys.executable, "-m", "favorbench"]
 LONG = ["sweep", "-R", "512", "-L", "512", "--trials", "2000", "--baselines", "uniform", "--out", "run"]

@@ -12,7 +12,7 @@ import pytest
 import favorbench as fb
 from favorbench.baselines import Baseline
 from favorbench.engine.columns import CELL, COLUMNS, ESTIMATOR, LABELS
-from favorbench.engine.store import SCHEMA
+from favorbench.engine.reading import SCHEMA
 from favorbench.errors import StoreError
 from favorbench.methods import Answer
 from favorbench.results import report, tables

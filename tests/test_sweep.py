@@ -18,8 +18,8 @@ import favorbench as fb
 from favorbench.engine import trial
 from favorbench.engine.columns import LABELS
 from favorbench.engine.plan import plan
+from favorbench.engine.reading import read_trials
 from favorbench.engine.scenario import override
-from favorbench.engine.store import read_trials
 from favorbench.engine.study import Study
 from favorbench.engine.trial import run_draws
 from favorbench.errors import ScenarioError, StoreError, WorkerError

@@ -5,7 +5,7 @@ from typing import Any
 
 from favorbench.engine.columns import COLUMNS
 from favorbench.engine.parts import read_parts, replace_parts
-from favorbench.engine.store import SCHEMA, read_manifest
+from favorbench.engine.reading import SCHEMA, read_manifest
 from favorbench.errors import StoreError
 
 _LEVEL = 19  # of Zstandard: a second where a run took minutes

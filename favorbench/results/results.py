@@ -8,8 +8,8 @@ import pandas as pd
 
 from favorbench.engine.earlier import features_of_maps
 from favorbench.engine.parts import Failed
+from favorbench.engine.reading import read_manifest, read_run, read_scenario
 from favorbench.engine.scenario import Scenario
-from favorbench.engine.store import read_manifest, read_run, read_scenario
 from favorbench.errors import ScenarioError
 from favorbench.formats import shown
 from favorbench.metrics import METRICS

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from favorbench.engine.columns import CELL, COLUMNS, describe_cell
-from favorbench.engine.store import read_manifest
+from favorbench.engine.reading import read_manifest
 from favorbench.errors import StoreError
 from favorbench.files import read_regular, write_text
 from favorbench.formats import plain

@@ -9,7 +9,7 @@ import numpy as np
 
 from favorbench.engine.lock import in_use
 from favorbench.engine.parts import Failed, Part, read_parts, together
-from favorbench.engine.store import draws_of, read_manifest
+from favorbench.engine.reading import draws_of, read_manifest
 from favorbench.errors import StoreError
 from favorbench.files import clear_errors
 
