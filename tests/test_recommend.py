@@ -23,7 +23,16 @@ from favorbench.inputs import SHIPPED
 from favorbench.methods import Shape
 from favorbench.studies.recommend import head as head_module
 from favorbench.studies.recommend.answer import certified_in_words, python_lines, records, sentence, spent
-from favorbench.studies.recommend.candidates import cheaper_from, exact_cost, families, least_errors, study_of
+from favorbench.studies.recommend.candidates import (
+    MAPS,
+    METHODS,
+    TRIVIAL,
+    cheaper_from,
+    exact_cost,
+    families,
+    least_errors,
+    study_of,
+)
 from favorbench.studies.recommend.evidence import Rule
 from favorbench.studies.recommend.search import Candidate, Setting, chosen, search
 from favorbench.studies.recommend.study import Interrupted
@@ -327,6 +336,7 @@ def test_the_command_says_it_all(heads):
         (["--confidence", "1.5"], "--confidence 1.5 given"),
         (["--probability", "0.9999999"], "--probability 1 at this --confidence takes"),
         (["--maps", ""], "there is no candidate to try"),
+        (["--maps", "none", "--methods", "none"], "there is no candidate to try; leave one of them out"),
         (["--methods", "clusters,,nystrom"], "there is no candidate to try"),
         (["--methods", "top(8):clusters"], "looks at every pair of a query and a key: a bound, not a candidate"),
         (["--methods", "sinks(2):top(8):clusters"], "a bound, not a candidate"),
@@ -363,6 +373,23 @@ def test_default_candidates_are_such_as_the_inputs_allow():
     assert not any(method.needs_positions for method in apart.methods) and apart.scenario.num_projections == (16, 32)
     names = {family.kind for family in families(apart)}
     assert names == {"baseline", "map", "method"}
+
+
+@pytest.mark.parametrize(
+    ("maps", "methods", "tried"),
+    [
+        ("none", "clusters", {"clusters"}),
+        ("positive", "none", {"positive"}),
+        ("none", None, {*METHODS}),
+        (None, "none", {*MAPS}),
+    ],
+)
+def test_none_is_a_list_of_nothing(maps, methods, tried):
+    """What is not spoken of is the usual, beside nothing of the other."""
+    study = study_of({"inputs": "gaussian", "seq_len": 64}, maps, methods, None, 16)
+    names = {family.spec for family in families(study)}
+    assert names - {"uniform", *TRIVIAL} == tried - {"uniform"}
+    assert names & {"uniform"}
 
 
 def test_tables_have_a_line_for_each_head(heads):

@@ -92,12 +92,14 @@ def study_of(
 ) -> Study:
     """The study of all candidates. keys: other keys of a scenario, as the flags of a sweep have them.
 
-    maps, methods: lists with commas; where one is given the other is empty, and where none is, the default ones that
-    these inputs allow. Raises ScenarioError for an empty list, an oracle, and what a sweep refuses.
+    maps, methods: lists with commas, or "none"; where one names some the other is empty, and where neither does, the
+    default ones that these inputs allow. Raises ScenarioError for an empty list, an oracle, and what a sweep refuses.
     """
-    own = maps is None and methods is None
-    some_maps = MAPS if own else _listed("maps", maps)
-    some_methods = METHODS if own else _listed("methods", methods)
+    some_maps = MAPS if maps is None and methods in (None, "none") else _listed("maps", maps)
+    some_methods = METHODS if methods is None and maps in (None, "none") else _listed("methods", methods)
+    if not (some_maps or some_methods):
+        raise ScenarioError("`maps` none, `methods` none: there is no candidate to try; leave one of them out")
+    own = some_maps is MAPS or some_methods is METHODS
     for spec in (*some_maps, *some_methods):
         if is_oracle(spec):
             raise ScenarioError(f"{spec!r} looks at every pair of a query and a key: a bound, not a candidate")
@@ -151,7 +153,7 @@ def _allowed(member: FeatureMap | Method, shapes: Sequence[Shape], all_rows: boo
 
 def _listed(key: str, given: str | None) -> tuple[str, ...]:
     """The names of a list with commas. Raises ScenarioError for an empty one."""
-    if given is None:
+    if given is None or given == "none":
         return ()
     names = tuple(dict.fromkeys(split_list(given)))
     if not all(names):

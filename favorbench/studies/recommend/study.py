@@ -67,13 +67,13 @@ def recommend(
 
     inputs: what a sweep takes: a path, "minilm", "gaussian", or in memory arrays (q, k, v), {"mine": (q, k, v)} or
     what ``fb.capture`` gives, of NumPy or torch, (L, d), (heads, L, d) or (batch, heads, L, d), as attention takes
-    them. metric: of `favorbench list metrics`, an error; where
-    larger is better, the target is to be reached from above. confidence: that every verdict on every head is right.
-    max_size: of projections, centroids, landmarks or keys. max_cost: what candidates cost less than, in
-    multiplications of exact attention. maps, methods, samplers: names with commas, in place of the default
-    candidates; trivial answers are always among them. causal: None is what a file of heads says of itself. over:
-    "texts" where the file holds several texts, which are then the draws. keys: seq_len, head_dim, scale, query_rows,
-    dtype and seed of a scenario. out: the run directory, by default one below results, or none for arrays.
+    them. metric: of `favorbench list metrics`, an error; where larger is better, the target is to be reached from
+    above. confidence: that every verdict on every head is right. max_size: of projections, centroids, landmarks or
+    keys. max_cost: what candidates cost less than, in multiplications of exact attention. maps, methods, samplers:
+    names with commas, in place of the default candidates, or "none" of maps or of methods; trivial answers are always
+    among them. causal: None is what a file of heads says of itself. over: "texts" where the file holds several texts,
+    which are then the draws. keys: seq_len, head_dim, scale, query_rows, dtype and seed of a scenario. out: the run
+    directory, by default one below results, or none for arrays.
     cluster: as of a sweep; every head is then searched by a worker.
 
     Raises ScenarioError and InputError; Interrupted, with the answer so far, when Ctrl-C comes. All draws are saved.
