@@ -258,8 +258,8 @@ def test_layers_that_are_no_softmax_of_q_and_k_are_left_alone_and_named(tokens):
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({}, "give `map` or `method`"),
-        ({"map": "positive", "method": "clusters"}, "give `map` or `method`"),
+        ({}, "give `map`, `method` or `recommended`"),
+        ({"map": "positive", "method": "clusters"}, "give `map`, `method` or `recommended`"),
         ({"map": "positve"}, "did you mean 'positive'"),
         ({"method": "cluster"}, "did you mean 'clusters'"),
         ({"method": "exact", "dtype": "bfloat"}, "did you mean 'bfloat16'"),

@@ -39,6 +39,10 @@ def model(
     layers: Annotated[
         str, typer.Option(help="all; each, one at a time; or numbers, replaced together; all,each for both.")
     ] = "all",
+    recommended: Annotated[
+        str | None,
+        typer.Option(help="Directories of recommend, e.g. results/mine: each head by its choice.", show_default=False),
+    ] = None,
     calibrate: Annotated[
         Path | None, typer.Option(help="A text of its own to fit calibrated: maps to.", show_default=False)
     ] = None,
@@ -84,6 +88,7 @@ def model(
         model, tuple(map(str, [*(text or []), *(more or [])])), tokens, names(maps), names(methods),
         names(samplers), tuple(numbers("-R", num_projections, int, 1, 1 << 20)),
         number("--draws", draws, int, 1, 1 << 16), layers, calibrate and str(calibrate), redraw, seed, heads,
+        () if recommended is None else tuple(split_list(recommended)),
     )  # fmt: skip
     path = out or Path("results") / f"model-{Path(model).stem}"
     try:

@@ -14,7 +14,7 @@ OUTPUT = "Output"
 
 PANELS = {
     "What is asked": ("target", "metric", "probability", "confidence", "max_cost", "max_size", "over"),
-    "Estimators": ("maps", "methods", "samplers", "num_projections", "budget", "baselines", "calibrate"),
+    "Estimators": ("maps", "methods", "samplers", "num_projections", "budget", "baselines", "recommended", "calibrate"),
     "Model and texts": ("text", "length", "layers", "trust_remote_code"),
     "Inputs": (
         "inputs", "layout", "heads", "last", "causal", "points", "num_points", "seq_len", "head_dim", "scale",

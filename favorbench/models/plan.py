@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from favorbench.errors import InputError, ScenarioError
 from favorbench.maps import get_map
+from favorbench.models.recommended import ByHead, by_head
 from favorbench.models.replacements import ByMap, ByMethod, Exact, Removed, Replacement, replacement
 from favorbench.models.swap import REDRAWS
 from favorbench.parameters import check_whole
@@ -22,11 +23,13 @@ BFLOAT16 = "exact, model in bfloat16"  # all of it, not its attention alone
 
 @dataclass(frozen=True)
 class Asked:
-    """A study of one model; texts and calibrate are paths. Checked when it is made: raises ScenarioError, InputError.
+    """A study of one model; texts, calibrate and recommended are paths. Checked when it is made: raises ScenarioError,
+    InputError.
 
     length: tokens of each text, at most; None: LENGTH, or as many as the model reads. sizes: R of maps, m of methods.
     layers: "all", "each", or numbers of layers that are replaced together, with commas; "all,each" for both. calibrate:
     the text that ``calibrated:`` maps are fitted to. heads: the errors of single heads are measured, too.
+    recommended: directories of ``recommend``, whose choices are one estimator each.
     """
 
     model: str
@@ -42,6 +45,7 @@ class Asked:
     redraw: str = "layer"
     seed: int = 0
     heads: bool = True
+    recommended: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.texts:
@@ -62,6 +66,7 @@ class Asked:
             found += (ByMap(get_map(name), sampler, size) for size in self.sizes)
         for name in self.methods:
             found += (replacement(name, size) for size in self.sizes)
+        found += map(by_head, self.recommended)
         return tuple({(one.label, one.sampler, one.size): one for one in found}.values())
 
     def layer_sets(self) -> tuple[str, ...]:
@@ -95,6 +100,8 @@ class Unit(NamedTuple):
         """map, method, oracle, exact, or trivial."""
         if isinstance(self.what, ByMap):
             return "map"
+        if isinstance(self.what, ByHead):
+            return "method"
         if isinstance(self.what, ByMethod):
             oracle = "oracle" if self.what.method.oracle else "method"
             return "trivial" if self.name == "uniform" else oracle

@@ -27,12 +27,16 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
 class Heads(NamedTuple):
-    """Queries (B, H, n, d), keys (B, H, l, d), values (B, H, l, d_v): attention is softmax(q k^T / sqrt(d)) v."""
+    """Queries (B, H, n, d), keys (B, H, l, d), values (B, H, l, d_v): attention is softmax(q k^T / sqrt(d)) v.
+
+    numbers: of some heads of a layer, where each stands among all B * H: it draws what it draws among them.
+    """
 
     query: Tensor
     key: Tensor
     value: Tensor
     causal: bool
+    numbers: tuple[int, ...] = ()
 
     @property
     def shape(self) -> Shape:
@@ -43,6 +47,13 @@ class Heads(NamedTuple):
     def part(self, batch: int) -> "Heads":
         """One member of the batch, which keeps its axis."""
         return self._replace(**{name: getattr(self, name)[batch : batch + 1] for name in ("query", "key", "value")})
+
+    def of(self, chosen: Sequence[int]) -> "Heads":
+        """Some heads, by number."""
+        batch, heads = self.query.shape[:2]
+        numbers = tuple(i * heads + head for i in range(batch) for head in chosen)
+        query, key, value = (array[:, chosen] for array in self[:3])
+        return Heads(query, key, value, self.causal, numbers)
 
 
 def exact_multiplications(shape: Shape) -> float:
@@ -61,6 +72,16 @@ class Replacement(ABC):
     #: What it draws is not the same for every draw.
     random: bool = False
     causal_safe: bool = True
+    #: Layers that it is made for; none: any.
+    layers: tuple[int, ...] = ()
+
+    @property
+    def every(self) -> tuple["Replacement", ...]:
+        """What it consists of, where heads are replaced differently."""
+        return (self,)
+
+    def check(self, shape: Shape, heads: int, layer: int) -> None:  # noqa: B027 - most can answer all
+        """Raise ScenarioError or InputError for heads of a layer that it cannot answer."""
 
     @abstractmethod
     def outputs(self, heads: Heads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
@@ -69,6 +90,11 @@ class Replacement(ABC):
     def multiplications(self, shape: Shape) -> float | None:
         """Those of the matrix products of one head; None where they are not known."""
         return 0.0
+
+    def work(self, shape: Shape, heads: int, layer: int) -> float | None:
+        """Multiplications in all heads of a layer; None where they are not known."""
+        each = self.multiplications(shape)
+        return None if each is None else heads * each
 
 
 @dataclass(frozen=True)
@@ -148,9 +174,10 @@ class ByMethod(Replacement):
             raise ScenarioError(f"method {self.label!r} uses the whole sequence and cannot be causal")
         if self.method.needs_positions and shape.n != shape.l:
             raise ScenarioError(f"method {self.label!r} needs as many queries as keys")
-        self.method.check((self.asked_size,), shape)
+        self.check(shape, query.shape[1], layer)
         count = query.shape[0] * query.shape[1]
-        generators = [stream(seed, "model", "method", self.label, *names, head) for head in range(count)]
+        numbers = heads.numbers or range(count)
+        generators = [stream(seed, "model", "method", self.label, *names, number) for number in numbers]
         flat = [array.reshape(count, *array.shape[-2:]) for array in heads[:3]]
         asked = self.fitted.get(layer, self.method)
         with failures_named(self.label):
@@ -161,6 +188,9 @@ class ByMethod(Replacement):
                 each = zip(*flat, generators, strict=True)
                 found = torch.stack([self._of_one(asked, list(one), shape, generator) for *one, generator in each])
         return found.reshape(*query.shape[:-1], shape.d_v).to(query)
+
+    def check(self, shape: Shape, heads: int, layer: int) -> None:
+        self.method.check((self.asked_size,), shape)
 
     def _of_one(self, asked: Method, arrays: list[Tensor], shape: Shape, generator: np.random.Generator) -> Tensor:
         torch = import_module("torch")

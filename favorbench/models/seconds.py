@@ -42,8 +42,9 @@ def heads_in(model: Any, tokens: Tensor, layers: Sequence[int]) -> dict[int, Hea
 
     def attend(call: Call) -> Tensor:
         if call.index in layers:
-            query, key, value, causal = heads_of(call)
-            found[call.index] = Heads(query.clone(), key.clone(), value.clone(), causal)
+            heads = heads_of(call)
+            query, key, value = (array.clone() for array in heads[:3])
+            found[call.index] = Heads(query, key, value, heads.causal)
         if len(found) == len(layers):
             raise _Enough
         return call.own()

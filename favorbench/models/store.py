@@ -34,6 +34,9 @@ _LISTS = ("hidden_error", "embedding", "head_error", "head_after_projection")
 #: What every measurement depends on: of what is asked, this may not change within a directory.
 FIXED = ("model", "weights", "length", "calibrate", "redraw", "seed")
 
+#: Digests by name, of what may be added to but not changed, and how one is called.
+GROWING = {"texts": "text ", "recommended": ""}
+
 #: What tells one row from another.
 KEY = ("text", "layers", "estimator", "sampler", "size", "draw")
 
@@ -83,11 +86,13 @@ class Store:
             there = read_manifest(self.path)["asked"]
             changed = [key for key in FIXED if there.get(key) != self._asked[key]]
             told = [f"{key} {json.dumps(there.get(key))} there, {json.dumps(self._asked[key])} here" for key in changed]
-            texts = self._asked["texts"]
-            told += [f"text {name} has changed" for name, sha in there["texts"].items() if texts.get(name, sha) != sha]
+            grown = {key: {**there.get(key, {}), **self._asked[key]} for key in GROWING}
+            for key, word in GROWING.items():
+                before = there.get(key, {})
+                told += [f"{word}{name} has changed" for name in before if grown[key][name] != before[name]]
             if told:
                 raise StoreError(f"{self.path} holds another study: {'; '.join(told)}; use another `out`")
-            self._asked = {**self._asked, "texts": {**there["texts"], **texts}}
+            self._asked = {**self._asked, **grown}
         else:
             self._write(set())
 

@@ -16,7 +16,8 @@ from favorbench.models.calibration import calibrated, waits
 from favorbench.models.effects import Layer, Reference, effect, head_errors, layers_of, run
 from favorbench.models.load import Loaded, load
 from favorbench.models.plan import ALL, LENGTH, Asked, Unit, units
-from favorbench.models.replacements import ByMap, ByMethod, Exact, Replacement
+from favorbench.models.recommended import ByHead
+from favorbench.models.replacements import ByMap, Exact, Replacement
 from favorbench.models.seconds import heads_in, sampled, times, write_seconds
 from favorbench.models.store import Store
 from favorbench.models.swap import swapped
@@ -51,10 +52,10 @@ def study(
     _check(asked, layers)
     possible = [layer.index for layer in layers[texts[0].name] if layer.left is None]
     planned = units(asked, [text.name for text in texts], possible)
-    named = {key: value for key, value in dataclasses.asdict(asked).items() if key not in ("texts", "calibrate")}
-    named |= {
+    named = dataclasses.asdict(asked) | {
         "texts": {text.name: text.sha256 for text in texts}, "calibrate": of_text and of_text.sha256,
         "weights": loaded.weights,
+        "recommended": {one.label: one.sha256 for one in asked.replacements() if isinstance(one, ByHead)},
     }  # fmt: skip
     about = _about(loaded, texts, layers[texts[0].name])
     named = json.loads(json.dumps(named))  # as it will be read again
@@ -108,18 +109,21 @@ def _check(asked: Asked, layers: dict[str, tuple[Layer, ...]]) -> None:
     possible = [layer for layer in some if layer.left is None]
     if not possible:
         raise InputError(f"{asked.model}: no attention of it can be replaced: {some[0].name}: {some[0].left}")
-    for one in asked.replacements():
+    for one in (part for asked_for in asked.replacements() for part in asked_for.every):
         if waits(one) and asked.calibrate is None:
             raise ScenarioError(f"{one.label} is calibrated on a text of its own: name it with `calibrate`")
         if any(layer.shape.causal for layer in possible) and not one.causal_safe:
             hint = f"; calibrated:{one.label} is, with `calibrate`" if isinstance(one, ByMap) else ""
             raise ScenarioError(f"{asked.model} is causal, and {one.label} is not{hint}")
-        if isinstance(one, ByMethod):
-            for name, found in layers.items():
-                try:
-                    one.method.check((one.asked_size,), found[0].shape)
-                except ScenarioError as error:
-                    raise ScenarioError(f"{name}: {error}") from None
+    for one in asked.replacements():
+        if missing := set(one.layers) - {layer.index for layer in some}:
+            raise InputError(f"{one.label} has a choice for layer {min(missing)}: {asked.model} has {len(some)}")
+        for name, found in layers.items():
+            try:
+                for layer in found:
+                    one.check(layer.shape, layer.heads, layer.index)
+            except ScenarioError as error:
+                raise ScenarioError(f"{name}: {error}") from None
 
 
 def _calibrate(asked: Asked, loaded: Loaded, texts: Sequence[Text], length: int) -> Text | None:
@@ -220,8 +224,8 @@ class Measuring:
 
 def _work(what: Replacement, layers: Sequence[Layer]) -> float | None:
     """Multiplications in all heads of these layers; None where they are not known."""
-    each = [what.multiplications(layer.shape) for layer in layers]
-    known = [layer.heads * one for layer, one in zip(layers, each, strict=True) if one is not None]
+    each = [what.work(layer.shape, layer.heads, layer.index) for layer in layers]
+    known = [one for one in each if one is not None]
     return sum(known) if len(known) == len(each) else None
 
 

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from favorbench.errors import InputError, ScenarioError
@@ -10,6 +11,7 @@ from favorbench.maps import FeatureMap, get_map
 from favorbench.methods import Method
 from favorbench.models.interface import Call, attending
 from favorbench.models.masks import visible
+from favorbench.models.recommended import by_head
 from favorbench.models.replacements import ByMap, Heads, Replacement, Tensor, replacement
 from favorbench.registry import nearest
 from favorbench.samplers import get_sampler
@@ -35,6 +37,7 @@ def swapped(
     model: Any,
     map: str | FeatureMap | None = None,
     method: str | Method | Replacement | None = None,
+    recommended: str | Path | None = None,
     *,
     sampler: str = "orthogonal",
     num_projections: int = 256,
@@ -49,9 +52,10 @@ def swapped(
     """The model with its attention replaced as long as the context lasts: ``with swapped(model, "positive"): ...``.
 
     map, sampler, num_projections: linear attention. method, size: a method or a baseline, "removed" (an output of 0),
-    or "exact" in ``dtype``. layers, heads: only these; all others are the model's own. redraw: omega, or what a method
-    draws, is drawn once for each layer, once for all of them, or anew at each call; heads of a layer share omega. seed,
-    draw: equal ones draw the same. Causal attention is what its mask says is causal.
+    or "exact" in ``dtype``. recommended: a directory of ``recommend`` for heads captured from this model: each head by
+    its certified choice, those without one exact. layers, heads: only these; all others are the model's own. redraw:
+    omega, or what a method draws, is drawn once for each layer, once for all of them, or anew at each call; heads of a
+    layer share omega. seed, draw: equal ones draw the same. Causal attention is what its mask says is causal.
 
     Layers whose attention is not softmax(q k^T) v under no mask, a causal one or padding are left alone, and named in
     ``left``. Raises ScenarioError for what is unknown, and InputError at the end where nothing was replaced.
@@ -66,13 +70,15 @@ def swapped(
     >>> record.replaced, tuple(output.shape)
     (1, (1, 2, 16, 4))
     """
-    if (map is None) == (method is None):
-        raise ScenarioError("give `map` or `method`, one of them")
+    if sum(one is not None for one in (map, method, recommended)) != 1:
+        raise ScenarioError("give `map`, `method` or `recommended`, one of them")
     if redraw not in REDRAWS:
         raise ScenarioError(f"`redraw` {redraw!r}{nearest(str(redraw), REDRAWS)}; allowed: {', '.join(REDRAWS)}")
     if map is not None:
         get_sampler(sampler)
         found = ByMap(get_map(map), sampler, num_projections)
+    elif recommended is not None:
+        found = by_head(recommended)
     else:
         assert method is not None
         found = method if isinstance(method, Replacement) else replacement(method, size, dtype)
@@ -84,9 +90,10 @@ def swapped(
 
 def _refuse_nothing(record: Swapped, found: Replacement, layers: Collection[int] | None) -> None:
     """Raise InputError for a swap that did nothing: no effect would be measured, and reported as one."""
-    if layers is not None and (missing := sorted(set(layers) - record.layers)):
+    if missing := sorted({*(layers or ()), *found.layers} - record.layers):
         there = f"it has {len(record.layers)}, 0 to {max(record.layers)}" if record.layers else "no layer asked for any"
-        raise InputError(f"`layers` {', '.join(map(str, missing))}: not in this model; {there}")
+        of = "`layers`" if set(missing) <= {*(layers or ())} else f"{found.label}: layers"
+        raise InputError(f"{of} {', '.join(map(str, missing))}: not in this model; {there}")
     if not record.replaced:
         why = "; ".join(f"{name}: {reason}" for name, reason in list(record.left.items())[:3])
         raise InputError(

@@ -118,7 +118,7 @@ class Recommendation(NamedTuple):
 def _of_head(decision: Decision) -> dict[str, Any]:
     setting = decision.setting
     found = decision._asdict() | {"certified": decision.outcome == "certified"}
-    found["estimator"] = setting and {name: getattr(setting, name) for name in ("kind", "name", "sampler", "size")}
+    found["estimator"] = setting and setting._asdict()
     found["points"] = [point._replace(setting=point.setting.text)._asdict() for point in decision.points]  # pyright: ignore
     del found["setting"]
     return found

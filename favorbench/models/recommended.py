@@ -1,0 +1,142 @@
+"""What ``recommend`` chose for each head of a model, in the place of its attention."""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+from favorbench.engine.reading import read_scenario
+from favorbench.errors import InputError, StoreError
+from favorbench.files import read_regular
+from favorbench.maps import get_map
+from favorbench.maps.calibrated import calibrations
+from favorbench.methods import Shape
+from favorbench.models.replacements import ByMap, Exact, Heads, Replacement, Tensor, replacement
+
+FILE = "recommendation.json"
+
+_HEAD = re.compile(r"L(\d+)H(\d+)")
+
+
+@dataclass(frozen=True)
+class ByHead(Replacement):
+    """Each head by a replacement of its own; those without one keep exact attention, and its cost.
+
+    choices: of layers and, in them, of heads. Heads of a layer that share a map at one size share omega.
+    """
+
+    name: str
+    choices: Mapping[int, Mapping[int, Replacement]]
+    sha256: str = ""
+
+    @property
+    def label(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return f"recommended({self.name})"
+
+    @property
+    def every(self) -> tuple[Replacement, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The choices, each once."""
+        return tuple({id(one): one for heads in self.choices.values() for one in heads.values()}.values())
+
+    @property
+    def random(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return any(one.random for one in self.every)
+
+    @property
+    def causal_safe(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return all(one.causal_safe for one in self.every)
+
+    @property
+    def layers(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return tuple(sorted(self.choices))
+
+    def check(self, shape: Shape, heads: int, layer: int) -> None:
+        chosen = self.choices.get(layer, {})
+        if missing := [head for head in sorted(chosen) if head >= heads]:
+            raise InputError(f"{self.label} has a choice for L{layer}H{missing[0]}: this model has {heads} heads there")
+        for one in chosen.values():
+            one.check(shape, heads, layer)
+
+    def outputs(self, heads: Heads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
+        count = heads.query.shape[1]
+        self.check(heads.shape, count, layer)
+        found = heads.query.new_empty((*heads.query.shape[:-1], heads.value.shape[-1]))
+        for one, chosen in self._groups(layer, count):
+            found[:, chosen] = one.outputs(heads.of(chosen), seed, names, layer)
+        return found
+
+    def work(self, shape: Shape, heads: int, layer: int) -> float | None:
+        each = [one.work(shape, len(chosen), layer) for one, chosen in self._groups(layer, heads)]
+        known = [one for one in each if one is not None]
+        return sum(known) if len(known) == len(each) else None
+
+    def _groups(self, layer: int, count: int) -> list[tuple[Replacement, list[int]]]:
+        """Heads of a layer that are answered together."""
+        exact, chosen = Exact(), self.choices.get(layer, {})
+        members: dict[int, tuple[Replacement, list[int]]] = {}
+        for head in range(count):
+            one = chosen.get(head, exact)
+            members.setdefault(id(one), (one, []))[1].append(head)
+        return list(members.values())
+
+
+def by_head(path: str | Path) -> ByHead:
+    """The certified choices in a directory of ``recommend``. Raises InputError, StoreError and ScenarioError."""
+    path = Path(path)
+    if not (path / FILE).exists():
+        raise InputError(f"{str(path)!r} has no {FILE}: give a directory that `favorbench recommend --out` has written")
+    sure = _certified(path)
+    if not sure:
+        raise InputError(f"{path}: nothing is certified there for any head; recommend with a larger `target`")
+    if (scale := read_scenario(path).scale) != (1.0,):
+        raise InputError(f"{path} recommends for queries and keys times {scale[0]:g}: recommend with `scale` 1")
+    made: dict[_Estimator, Replacement] = {}
+    choices: defaultdict[int, dict[int, Replacement]] = defaultdict(dict)
+    for name, estimator in sure.items():
+        layer, head = _numbers(name, path)
+        if estimator not in made:
+            made[estimator] = _made(estimator)
+        choices[layer][head] = made[estimator]
+    return ByHead(path.resolve().name, dict(choices), sha256(json.dumps(sure).encode()).hexdigest())
+
+
+class _Estimator(NamedTuple):
+    """As the file has it."""
+
+    kind: str
+    name: str
+    sampler: str | None
+    size: int | None
+    spec: str
+
+
+def _certified(path: Path) -> dict[str, _Estimator]:
+    """What is certified, by the names of heads. Raises StoreError."""
+    try:
+        heads = json.loads(read_regular(path / FILE, "recommendation", StoreError))["heads"]
+        return {one["head"]: _Estimator(**one["estimator"]) for one in heads if one["certified"]}
+    except (ValueError, KeyError, TypeError):
+        raise StoreError(f"{path / FILE} was damaged, or not written by this version of favorbench") from None
+
+
+def _numbers(head: str, path: Path) -> tuple[int, int]:
+    """Layer and head of "L0H1"."""
+    if not (found := _HEAD.fullmatch(head)):
+        raise InputError(
+            f"{path} recommends for {head!r}, which is no head of a model such as L0H1; recommend for a file that "
+            "`favorbench capture` has written, with `--over texts` where it has several texts"
+        )
+    return int(found[1]), int(found[2])
+
+
+def _made(given: _Estimator) -> Replacement:
+    size = given.size or 1  # of what has none it plays no part
+    if given.kind != "map":
+        return replacement(given.spec, size)
+    if calibrations(found := get_map(given.spec)):
+        raise InputError(f"{given.spec} is fitted to a text of its own: recommend without `calibrated:` maps")
+    return ByMap(found, given.sampler, size)

@@ -1,0 +1,190 @@
+"""What is recommended for each head, in the place of a model's attention: random small models in float64."""
+
+import json
+import re
+import shlex
+import shutil
+
+import pytest
+
+import favorbench as fb
+from favorbench.errors import InputError, ScenarioError, StoreError
+from favorbench.models.plan import Asked
+from favorbench.models.recommended import ByHead, by_head
+from favorbench.models.replacements import ByMap, ByMethod, Exact, Heads, replacement
+from favorbench.models.summary import read
+from favorbench.models.swap import swapped
+from tests.command_line import refused, run
+from tests.test_models_study import folder  # noqa: F401
+from tests.test_models_swap import CLEAR, LENGTH, TOLERANCE, bert, difference, hidden, llama
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers", minversion="5")
+
+CHOICES = {
+    ("L0H0", "multipole", 6), ("L0H2", "multipole", 6), ("L0H3", "multipole", 3), ("L1H1", "window(4):multipole", 2),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    return torch.randint(0, 40, (1, LENGTH), generator=torch.Generator().manual_seed(7))
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory, tokens):
+    """A directory as ``recommend`` writes it, of the heads of a small model."""
+    path = tmp_path_factory.mktemp("found") / "rec"
+    captured = fb.capture(bert(), {"input_ids": tokens})
+    fb.recommend(captured, target=0.9, max_size=8, methods="clusters,multipole", maps="positive", out=path)
+    return path
+
+
+def changed(found, to, change):
+    """A copy of the directory, of which the recommendation is another."""
+    shutil.copytree(found, to)
+    content = json.loads((to / "recommendation.json").read_text())
+    change(content)
+    (to / "recommendation.json").write_text(json.dumps(content))
+    return to
+
+
+def chosen(content, choices=CHOICES):
+    """These choices, and nothing certified for the other heads."""
+    fixed = {"kind": "method", "sampler": None}
+    estimators = {name: fixed | {"name": spec, "size": m, "spec": spec} for name, spec, m in choices}
+    for head in content["heads"]:
+        head["certified"] = head["head"] in estimators
+        head["estimator"] = estimators.get(head["head"])
+
+
+def by_hand(heads, method, size):
+    return replacement(method, size).outputs(heads, 0, (0, "layer", 0), 0)
+
+
+def test_each_head_is_answered_by_its_own_choice(found, tmp_path):
+    choices = by_head(changed(found, tmp_path / "mine", chosen))
+    drawn = torch.randn((3, 2, 4, LENGTH, 8), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    heads = Heads(drawn[0], drawn[1], drawn[2], False)
+    output = choices.outputs(heads, 0, (0, "layer", 0), 0)
+    exact = Exact().outputs(heads, 0, (), 0)
+    for head, expected in {0: ("multipole", 6), 1: None, 2: ("multipole", 6), 3: ("multipole", 3)}.items():
+        one = (exact if expected is None else by_hand(heads, *expected))[:, [head]]
+        assert difference(output[:, [head]], one) < TOLERANCE, head
+    assert difference(output[:, [3]], by_hand(heads, "multipole", 6)[:, [3]]) > CLEAR  # of another head's size
+    each = [replacement("multipole", m).multiplications(heads.shape) for m in (6, 6, 3)]
+    assert choices.work(heads.shape, 4, 0) == sum(each) + Exact().multiplications(heads.shape)
+    assert choices.work(heads.shape, 4, 7) == 4 * Exact().multiplications(heads.shape)  # a layer without any
+
+
+def test_a_model_with_every_head_by_its_choice(found, tokens, tmp_path):
+    """The same as heads replaced one after the other, in the last layer, where each adds what it adds."""
+    model, path = bert(), changed(found, tmp_path / "last", lambda content: chosen(content, {("L1H1", "multipole", 3)}))
+    with swapped(model, recommended=path) as record:
+        output = hidden(model, tokens)
+    with swapped(model, method="multipole", size=3, layers=[1], heads=[1]):
+        assert difference(hidden(model, tokens), output) < TOLERANCE
+    with swapped(model, method="multipole", size=3, layers=[1], heads=[2]):
+        assert difference(hidden(model, tokens), output) > CLEAR
+    assert record.replaced == 2
+
+
+def test_what_recommend_writes_is_what_is_read(found, tokens):
+    written = {one["head"]: one for one in json.loads((found / "recommendation.json").read_text())["heads"]}
+    choices = by_head(str(found))
+    assert choices.label == "recommended(rec)" and len(written) == 8
+    assert any(one["certified"] for one in written.values())
+    for name, one in written.items():
+        layer, head = map(int, re.findall(r"\d+", name))
+        made = choices.choices.get(layer, {}).get(head)
+        assert (made is not None) == one["certified"]
+        if made is not None:
+            estimator = one["estimator"]
+            assert isinstance(made, ByMap if estimator["kind"] == "map" else ByMethod)
+            assert made.label == estimator["name"] and made.size in (estimator["size"], None)
+
+
+def test_a_study_of_what_is_recommended(folder, found, tmp_path):  # noqa: F811
+    """From a model to its heads, to a choice for each, to what that does to the model on another text."""
+    model, texts = str(folder / "bert"), [str(folder / f"text{i}.txt") for i in range(3)]
+    assert run("capture", model, "--text", texts[0], "-L", "24", "--out", "heads.npz", "-q")[0] == 0
+    rec = shlex.split("recommend heads.npz --max-size 8 --methods multipole --maps none --out rec -q")
+    assert run(*rec, "--target", "0.9")[0] == 0
+    ask = ["model", model, "--text", *texts[1:], "--recommended", "rec"]
+    ask += shlex.split("--maps none --methods multipole -R 4 --draws 1 -L 24 --out run -q")
+    code, out, err = run(*ask)
+    assert (code, err) == (0, "") and "recommended(rec)" in out
+    rows = read(tmp_path / "run").rows
+    mine = rows[rows["estimator"] == "recommended(rec)"]
+    assert len(mine) == 2 and set(mine["kind"]) == {"method"} and mine["embedding_loss"].gt(0).all()
+    content = json.loads((tmp_path / "rec" / "recommendation.json").read_text())
+    exact = mine["exact_multiplications"].iloc[0] / 8
+    expected = sum(one["multiplications"] if one["certified"] else exact for one in content["heads"])
+    assert mine["multiplications"].tolist() == [expected] * 2
+    assert run(*ask, "--json")[0] == 0  # resumed: nothing is measured again
+    assert len(read(tmp_path / "run").rows) == len(rows)
+    assert run(*rec, "--target", "0.8")[0] == 0
+    assert "recommended(rec) has changed; use another --out" in refused(*ask)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        (lambda content: chosen(content, set()), InputError, "nothing is certified there for any head"),
+        (
+            lambda content: content["heads"][0].update(head="one:L0H0"),
+            InputError,
+            "'one:L0H0', which is no head of a model",
+        ),
+        (lambda content: content.pop("heads"), StoreError, "was damaged"),
+        (lambda content: content["heads"][0]["estimator"].pop("spec"), StoreError, "was damaged"),
+        (lambda content: chosen(content, {("L0H0", "clustrs", 4)}), ScenarioError, "did you mean 'clusters'"),
+    ],
+)
+def test_a_recommendation_that_cannot_be_used_is_one_line(change, error, said, found, tmp_path):
+    def certain(content):
+        content["heads"][0]["certified"] = True
+        change(content)
+
+    with pytest.raises(error, match=said):
+        by_head(changed(found, tmp_path / "other", certain))
+
+
+def test_the_recommendation_for_another_model_is_refused(found, tokens, tmp_path):
+    with pytest.raises(InputError, match=re.escape("has no recommendation.json: give a directory")):
+        by_head(tmp_path)
+    for name, said in (
+        ("L9H0", "recommended(a): layers 9: not in this model; it has 2"),
+        ("L1H7", "this model has 4 heads"),
+    ):
+        shutil.rmtree(tmp_path / "a", ignore_errors=True)
+        path = changed(found, tmp_path / "a", lambda content, name=name: _renamed(content, name))
+        with pytest.raises(InputError, match=re.escape(said)), swapped(model := bert(), recommended=path):
+            hidden(model, tokens)
+    uncausal = {("L0H0", "nystrom", 4)}
+    path = changed(found, tmp_path / "nystrom", lambda content: chosen(content, uncausal))
+    with pytest.raises(ScenarioError, match="cannot be causal"), swapped(model := llama(), recommended=path):
+        hidden(model, tokens)
+
+
+def _renamed(content, name):
+    chosen(content, {("L0H0", "multipole", 4)})
+    content["heads"][0]["head"] = name
+
+
+def test_heads_that_are_scaled_are_not_those_of_the_model(tokens, tmp_path):
+    captured = fb.capture(bert(), {"input_ids": tokens})
+    fb.recommend(captured, target=2.0, methods="clusters", max_size=4, scale=0.5, out=tmp_path / "half")
+    with pytest.raises(InputError, match=r"times 0\.5: recommend with `scale` 1"):
+        by_head(tmp_path / "half")
+
+
+def test_it_is_asked_by_itself_and_on_the_command_line_by_name(found, folder):  # noqa: F811
+    with pytest.raises(ScenarioError, match="give `map`, `method` or `recommended`, one of them"):  # noqa: SIM117
+        with swapped(bert(), method="clusters", recommended=found):
+            pass
+    assert Asked("m", ("a",), recommended=(str(found),)).replacements()[-1].label == "recommended(rec)"
+    assert isinstance(by_head(found), ByHead)
+    text = str(folder / "text0.txt")
+    said = refused("model", str(folder / "bert"), "--text", text, "--recommended", "nowhere", "--out", "run")
+    assert "'nowhere' has no recommendation.json" in said
