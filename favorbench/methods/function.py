@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from favorbench.errors import EstimatorError, ScenarioError
-from favorbench.methods.base import Answer, Method, Question
+from favorbench.methods.base import Answer, Method, Question, Shape
 from favorbench.numerics.arrays import Array, array_namespace
 from favorbench.numerics.streams import Streams
 
@@ -17,8 +17,9 @@ from favorbench.numerics.streams import Streams
 class Function(Method):
     """A function f(query, key, value, size, rng) -> output, of arrays of NumPy or torch: (n, d), (l, d), (l, d_v).
 
-    It is asked as attention is, with queries and keys as they come, and claims nothing. Raises EstimatorError for an
-    output that is no (n, d_v) array. Numbers in it that are not finite are a measurement: an infinite error.
+    It is asked as attention is, with queries and keys as they come, and claims nothing; what it costs it may say in an
+    attribute ``multiplications``, a function of shape and size. Raises EstimatorError for an output that is no (n, d_v)
+    array. Numbers in it that are not finite are a measurement: an infinite error.
     """
 
     reference: ClassVar[str] = "a function of the user's"
@@ -53,6 +54,10 @@ class Function(Method):
             rng.bit_generator.state = before  # the weights of the same draw: what comes out where every value is 1
             ones = self._output(query, key, xp.ones_like(question.value), size, rng)
             yield Answer(size, size, output, None, ones[..., :1])
+
+    def multiplications(self, shape: Shape, size: int) -> float | None:
+        stated = getattr(self.function, "multiplications", None)
+        return None if stated is None else float(stated(shape, size))
 
     def _output(self, query: Array, key: Array, value: Array, size: int, rng: np.random.Generator) -> Array:
         xp, shape = array_namespace(value), (query.shape[-2], value.shape[-1])
