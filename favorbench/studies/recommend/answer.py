@@ -263,11 +263,9 @@ def notes(found: Recommendation) -> list[str]:
         "on they are fewer (the error is certified at this length only). uniform: the error of uniform attention."
     ]
     if some:
-        dearer, rank = max(d.dearer for d in found.decisions), max(d.rank for d in found.decisions)
         measured, full = spent(found.decisions)
         said.append(
-            f"{some.candidates} candidates on {some.head}; up to {dearer} settings are not tried on a head as they "
-            f"cost more than allowed, and {rank} as the rank of their output is too low. {measured} measurements, "
+            f"{some.candidates} candidates on {some.head}{_not_tried(found.decisions)}. {measured} measurements, "
             f"{percent(measured / full)} of the {full} of a sweep with as many draws of each as a certificate takes."
         )
     if undecided := [d for d in found.decisions if d.undecided]:
@@ -275,6 +273,14 @@ def notes(found: Recommendation) -> list[str]:
         more = f"; and some on {len(undecided) - 3} more heads" if len(undecided) > 3 else ""
         said.append(f"Too near to the target to decide: {names}{more}.")
     return said
+
+
+def _not_tried(decisions: Sequence[Decision]) -> str:
+    """How many settings were left out, and why; nothing where none was."""
+    dearer, rank = max(d.dearer for d in decisions), max(d.rank for d in decisions)
+    why = {"they cost more than allowed": dearer, "the rank of their output is too low": rank}
+    parts = [f"{count} as {reason}" for reason, count in why.items() if count]
+    return f"; not tried on a head: up to {', and '.join(parts)}" if parts else ""
 
 
 def spent(decisions: Sequence[Decision]) -> tuple[int, int]:
