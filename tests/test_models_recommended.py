@@ -89,6 +89,21 @@ def test_a_model_with_every_head_by_its_choice(found, tokens, tmp_path):
     assert record.replaced == 2
 
 
+def test_of_several_texts_a_head_gets_the_dearest_choice_if_each_has_one(found, tmp_path):
+    def several(content):
+        four = {("L0H0", "multipole", 3), ("L0H1", "multipole", 6), ("L0H2", "clusters", 4), ("L0H3", "clusters", 5)}
+        chosen(content, four)
+        renamed = {"L0H0@b": 1.0, "L0H0@a": 2.0, "L0H1@a": 1.0, "L0H2@a": 1.0, "L0H1@b": 3.0}
+        for head, (name, cost) in zip(content["heads"], renamed.items(), strict=False):
+            head.update(head=name, multiplications=cost)  # on the last of them nothing is certified
+        del content["heads"][5:]
+
+    made = by_head(changed(found, tmp_path / "texts", several)).choices
+    assert {layer: {head: (one.label, one.size) for head, one in heads.items()} for layer, heads in made.items()} == {
+        0: {0: ("multipole", 6), 2: ("clusters", 5)}
+    }
+
+
 def test_what_recommend_writes_is_what_is_read(found, tokens):
     written = {one["head"]: one for one in json.loads((found / "recommendation.json").read_text())["heads"]}
     choices = by_head(str(found))
@@ -132,9 +147,9 @@ def test_a_study_of_what_is_recommended(folder, found, tmp_path):  # noqa: F811
     [
         (lambda content: chosen(content, set()), InputError, "nothing is certified there for any head"),
         (
-            lambda content: content["heads"][0].update(head="one:L0H0"),
+            lambda content: content["heads"][0].update(head="first"),
             InputError,
-            "'one:L0H0', which is no head of a model",
+            "'first', which is no head of a model",
         ),
         (lambda content: content.pop("heads"), StoreError, "was damaged"),
         (lambda content: content["heads"][0]["estimator"].pop("spec"), StoreError, "was damaged"),

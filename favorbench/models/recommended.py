@@ -19,7 +19,7 @@ from favorbench.models.replacements import ByMap, Exact, Heads, Replacement, Ten
 
 FILE = "recommendation.json"
 
-_HEAD = re.compile(r"L(\d+)H(\d+)")
+_HEAD = re.compile(r"L(\d+)H(\d+)(@.*)?")
 
 
 @dataclass(frozen=True)
@@ -85,23 +85,24 @@ class ByHead(Replacement):
 
 
 def by_head(path: str | Path) -> ByHead:
-    """The certified choices in a directory of ``recommend``. Raises InputError, StoreError and ScenarioError."""
+    """The certified choices in a directory of ``recommend``. Raises InputError, StoreError and ScenarioError.
+
+    A head of several texts gets the dearest of its choices, if it has one on every text.
+    """
     path = Path(path)
     if not (path / FILE).exists():
         raise InputError(f"{str(path)!r} has no {FILE}: give a directory that `favorbench recommend --out` has written")
-    sure = _certified(path)
-    if not sure:
-        raise InputError(f"{path}: nothing is certified there for any head; recommend with a larger `target`")
     if (scale := read_scenario(path).scale) != (1.0,):
         raise InputError(f"{path} recommends for queries and keys times {scale[0]:g}: recommend with `scale` 1")
-    made: dict[_Estimator, Replacement] = {}
+    sure = _of_every_text(_read(path), path)
+    if not sure:
+        raise InputError(f"{path}: nothing is certified there for any head; recommend with a larger `target`")
+    made = {estimator: _made(estimator) for estimator in sure.values()}
     choices: defaultdict[int, dict[int, Replacement]] = defaultdict(dict)
-    for name, estimator in sure.items():
-        layer, head = _numbers(name, path)
-        if estimator not in made:
-            made[estimator] = _made(estimator)
+    for (layer, head), estimator in sure.items():
         choices[layer][head] = made[estimator]
-    return ByHead(path.resolve().name, dict(choices), sha256(json.dumps(sure).encode()).hexdigest())
+    digest = sha256(json.dumps([*sure.items()]).encode()).hexdigest()
+    return ByHead(path.resolve().name, dict(choices), digest)
 
 
 class _Estimator(NamedTuple):
@@ -114,23 +115,43 @@ class _Estimator(NamedTuple):
     spec: str
 
 
-def _certified(path: Path) -> dict[str, _Estimator]:
-    """What is certified, by the names of heads. Raises StoreError."""
+class _Decision(NamedTuple):
+    """On one head. estimator: None where nothing is certified."""
+
+    head: str
+    multiplications: float
+    estimator: _Estimator | None
+
+
+def _read(path: Path) -> list[_Decision]:
+    """The decisions of the file, one for each head. Raises StoreError."""
     try:
-        heads = json.loads(read_regular(path / FILE, "recommendation", StoreError))["heads"]
-        return {one["head"]: _Estimator(**one["estimator"]) for one in heads if one["certified"]}
+        return [
+            _Decision(
+                str(one["head"]), float(one["multiplications"]),
+                _Estimator(**one["estimator"]) if one["certified"] else None,
+            )
+            for one in json.loads(read_regular(path / FILE, "recommendation", StoreError))["heads"]
+        ]  # fmt: skip
     except (ValueError, KeyError, TypeError):
         raise StoreError(f"{path / FILE} was damaged, or not written by this version of favorbench") from None
 
 
-def _numbers(head: str, path: Path) -> tuple[int, int]:
-    """Layer and head of "L0H1"."""
-    if not (found := _HEAD.fullmatch(head)):
-        raise InputError(
-            f"{path} recommends for {head!r}, which is no head of a model such as L0H1; recommend for a file that "
-            "`favorbench capture` has written, with `--over texts` where it has several texts"
-        )
-    return int(found[1]), int(found[2])
+def _of_every_text(decisions: Sequence[_Decision], path: Path) -> dict[tuple[int, int], _Estimator]:
+    """By layer and head, cheap ones first."""
+    found: dict[tuple[int, int], _Estimator] = {}
+    for decision in sorted(decisions, key=lambda one: (one.estimator is None, one.multiplications)):
+        if not (numbers := _HEAD.fullmatch(decision.head)):
+            raise InputError(
+                f"{path} recommends for {decision.head!r}, which is no head of a model such as L0H1; recommend for a "
+                "file that `favorbench capture` has written"
+            )
+        where = int(numbers[1]), int(numbers[2])
+        if decision.estimator is None:
+            found.pop(where, None)
+        else:
+            found[where] = decision.estimator
+    return found
 
 
 def _made(given: _Estimator) -> Replacement:
