@@ -8,7 +8,9 @@ import matplotlib.image
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from favorbench import style
@@ -97,6 +99,25 @@ def test_names_do_not_overlap_and_legends_lie_inside(drawn, size):
             names = boxes([*ax.get_yticklabels(), ax.yaxis.label])
             beside = [box for box in names if box.y0 < ax.bbox.y1 and box.y1 > ax.bbox.y0]  # not of ticks out of range
             assert all(box.x0 >= -1 and box.y0 >= 0 and box.y1 <= figure.bbox.y1 for box in beside), name
+
+
+def test_sizes_that_are_close_to_each_other_do_not_touch():
+    sizes = [16, 32, 64, 96, 128, 160, 240]
+
+    def touching(ticks):
+        figure = Figure(figsize=(4.5, 3))
+        FigureCanvasAgg(figure)
+        ax = figure.add_subplot()
+        ax.plot(sizes, sizes)
+        style.number_axis(ax, sizes, log=True)
+        if ticks:
+            ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        figure.draw_without_rendering()
+        gaps = [right.x0 - left.x1 for left, right in itertools.pairwise(boxes(ax.get_xticklabels()))]
+        return min(gaps) < 4, [label.get_text() for label in ax.get_xticklabels()]
+
+    assert touching(None) == (False, ["16", "32", "64", "96", "160", "240"])
+    assert touching(sizes)[0]
 
 
 def test_panels_side_by_side_share_their_range_and_what_is_far_worse_is_an_arrow(drawn):

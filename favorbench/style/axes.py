@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from matplotlib import ticker
@@ -49,8 +49,18 @@ def number_axis(ax: Axes, values: Sequence[float], log: bool = False) -> None:
     if log or spread:
         ax.set_xscale("log")
     ticks = ordered if len(ordered) <= 7 else ordered[:: -(-len(ordered) // 7)]
+    ticks = _apart(ticks, math.log if log or spread else float)
     ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     ax.set_xticks([], minor=True)
+
+
+def _apart(ordered: Sequence[float], scale: Callable[[float], float]) -> list[float]:
+    """The largest, and of the others those whose numbers do not touch the next; four digits take a tenth of an axis."""
+    kept, span = [*ordered[-1:]], scale(ordered[-1]) - scale(ordered[0]) if len(ordered) > 1 else 0.0
+    for tick in reversed(ordered[:-1]):
+        if scale(kept[0]) - scale(tick) >= 0.09 * span:
+            kept.insert(0, tick)
+    return kept
 
 
 def _evenly_spaced(ordered: Sequence[float]) -> bool:
