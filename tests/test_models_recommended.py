@@ -4,12 +4,13 @@ import json
 import re
 import shlex
 import shutil
+from dataclasses import replace
 
 import pytest
 
 import favorbench as fb
 from favorbench.errors import InputError, ScenarioError, StoreError
-from favorbench.models.plan import Asked
+from favorbench.models.plan import Asked, units
 from favorbench.models.recommended import ByHead, by_head
 from favorbench.models.replacements import ByMap, ByMethod, Exact, Heads, replacement
 from favorbench.models.summary import read
@@ -86,7 +87,7 @@ def test_a_model_with_every_head_by_its_choice(found, tokens, tmp_path):
         assert difference(hidden(model, tokens), output) < TOLERANCE
     with swapped(model, method="multipole", size=3, layers=[1], heads=[2]):
         assert difference(hidden(model, tokens), output) > CLEAR
-    assert record.replaced == 2
+    assert record.replaced == 1  # the other layer is left as it is
 
 
 def test_of_several_texts_a_head_gets_the_dearest_choice_if_each_has_one(found, tmp_path):
@@ -107,7 +108,7 @@ def test_of_several_texts_a_head_gets_the_dearest_choice_if_each_has_one(found, 
 def test_what_recommend_writes_is_what_is_read(found, tokens):
     written = {one["head"]: one for one in json.loads((found / "recommendation.json").read_text())["heads"]}
     choices = by_head(str(found))
-    assert choices.label == "recommended(rec)" and len(written) == 8
+    assert choices.label == "recommended(rec, 8 heads)" and len(written) == 8
     assert any(one["certified"] for one in written.values())
     for name, one in written.items():
         layer, head = map(int, re.findall(r"\d+", name))
@@ -128,9 +129,9 @@ def test_a_study_of_what_is_recommended(folder, found, tmp_path):  # noqa: F811
     ask = ["model", model, "--text", *texts[1:], "--recommended", "rec"]
     ask += shlex.split("--maps none --methods multipole -R 4 --draws 1 -L 24 --out run -q")
     code, out, err = run(*ask)
-    assert (code, err) == (0, "") and "recommended(rec)" in out
+    assert (code, err) == (0, "") and by_head("rec").label in out
     rows = read(tmp_path / "run").rows
-    mine = rows[rows["estimator"] == "recommended(rec)"]
+    mine = rows[rows["estimator"] == by_head("rec").label]
     assert len(mine) == 2 and set(mine["kind"]) == {"method"} and mine["embedding_loss"].gt(0).all()
     content = json.loads((tmp_path / "rec" / "recommendation.json").read_text())
     exact = mine["exact_multiplications"].iloc[0] / 8
@@ -139,7 +140,7 @@ def test_a_study_of_what_is_recommended(folder, found, tmp_path):  # noqa: F811
     assert run(*ask, "--json")[0] == 0  # resumed: nothing is measured again
     assert len(read(tmp_path / "run").rows) == len(rows)
     assert run(*rec, "--target", "0.8")[0] == 0
-    assert "recommended(rec) has changed; use another --out" in refused(*ask)
+    assert "recommendation rec has changed; use another --out" in refused(*ask)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +170,7 @@ def test_the_recommendation_for_another_model_is_refused(found, tokens, tmp_path
     with pytest.raises(InputError, match=re.escape("has no recommendation.json: give a directory")):
         by_head(tmp_path)
     for name, said in (
-        ("L9H0", "recommended(a): layers 9: not in this model; it has 2"),
+        ("L9H0", "recommended(a, 1 head): layers 9: not in this model; it has 2"),
         ("L1H7", "this model has 4 heads"),
     ):
         shutil.rmtree(tmp_path / "a", ignore_errors=True)
@@ -187,6 +188,36 @@ def _renamed(content, name):
     content["heads"][0]["head"] = name
 
 
+def test_layers_without_a_choice_are_not_said_to_be_replaced(folder, found, tmp_path):  # noqa: F811
+    from favorbench.models.study import study
+
+    path = changed(found, tmp_path / "one", lambda content: chosen(content, {("L0H0", "multipole", 4)}))
+    given = dict.fromkeys(("maps", "methods"), ())
+    one = Asked(str(folder / "bert"), (str(folder / "text0.txt"),), 24, layers="1", recommended=(str(path),), **given)
+    with pytest.raises(InputError, match=r"`layers` 1: recommended\(one, 1 head\) has no choice there, but in 0"):
+        study(one, tmp_path / "run")
+    planned = units(replace(one, layers="all,each"), ["a"], [0, 1])
+    assert [*dict.fromkeys(unit.layers for unit in planned if unit.what and unit.what.layers)] == ["all", "0"]
+
+
+def test_two_of_one_name_are_refused(found, tmp_path):
+    other = changed(found, tmp_path / "rec", lambda content: None)
+    with pytest.raises(ScenarioError, match="another one is called 'rec', too; rename one of them"):
+        Asked("m", ("a",), recommended=(str(found), str(other)))
+
+
+def test_what_recommend_returns_will_do(found, tokens, tmp_path):
+    captured = fb.capture(model := bert(), {"input_ids": tokens})
+    unsaved = fb.recommend(captured, target=2.0, methods="clusters", max_size=4)
+    with pytest.raises(InputError, match="recommend with `out`"), swapped(model, recommended=unsaved):
+        pass
+    saved = fb.recommend(captured, target=2.0, methods="clusters", max_size=4, out=tmp_path / "saved")
+    with swapped(model, recommended=saved):
+        one = hidden(model, tokens)
+    with swapped(model, recommended=tmp_path / "saved" / "recommendation.json"):
+        assert torch.equal(hidden(model, tokens), one)
+
+
 def test_heads_that_are_scaled_are_not_those_of_the_model(tokens, tmp_path):
     captured = fb.capture(bert(), {"input_ids": tokens})
     fb.recommend(captured, target=2.0, methods="clusters", max_size=4, scale=0.5, out=tmp_path / "half")
@@ -198,7 +229,7 @@ def test_it_is_asked_by_itself_and_on_the_command_line_by_name(found, folder):  
     with pytest.raises(ScenarioError, match="give `map`, `method` or `recommended`, one of them"):  # noqa: SIM117
         with swapped(bert(), method="clusters", recommended=found):
             pass
-    assert Asked("m", ("a",), recommended=(str(found),)).replacements()[-1].label == "recommended(rec)"
+    assert Asked("m", ("a",), recommended=(str(found),)).replacements()[-1].label == by_head(found).label
     assert isinstance(by_head(found), ByHead)
     text = str(folder / "text0.txt")
     said = refused("model", str(folder / "bert"), "--text", text, "--recommended", "nowhere", "--out", "run")

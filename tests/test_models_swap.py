@@ -153,7 +153,8 @@ def test_the_future_plays_no_part(method):
     def change(what):
         outputs = []
         for given in (tokens, others):
-            with swapped(model, "positive" if what is None else None, what, num_projections=16, size=32):
+            asked = {"map": "positive", "num_projections": 16} if what is None else {"method": what, "size": 32}
+            with swapped(model, **asked):
                 outputs.append(hidden(model, given))
         return difference(outputs[0][:, :280], outputs[1][:, :280])
 
@@ -221,6 +222,29 @@ def test_only_the_layers_and_heads_that_are_asked_for(model, tokens):
     assert record.replaced == 1 and difference(one, both) > CLEAR
 
 
+def test_a_function_is_asked_as_a_sweep_asks_it(tokens):
+    """With NumPy's arrays, or torch's where it says so: exact attention, written either way."""
+    model = bert()
+    own = hidden(model, tokens)
+
+    def host(query, key, value, size, rng):
+        weights = np.exp(query @ key.T / np.sqrt(query.shape[-1]))
+        return weights @ value / weights.sum(axis=-1, keepdims=True)
+
+    def tensors(query, key, value, size, rng):
+        return torch.softmax(query @ key.mT / query.shape[-1] ** 0.5, dim=-1) @ value
+
+    def flat(query, key, value, size, rng):
+        return np.broadcast_to(value.mean(axis=0), (len(query), value.shape[-1])).copy()
+
+    tensors.tensors = True
+    for function in (host, tensors):
+        with swapped(model, method=function, size=4):
+            assert difference(hidden(model, tokens), own) < TOLERANCE
+    with swapped(model, method=flat, size=4):
+        assert difference(hidden(model, tokens), own) > CLEAR
+
+
 def test_padding_is_no_key(tokens):
     """The text alone, and in a batch with a longer one: what is drawn does not depend on the batch either."""
     model = bert()
@@ -264,6 +288,10 @@ def test_layers_that_are_no_softmax_of_q_and_k_are_left_alone_and_named(tokens):
         ({"method": "cluster"}, "did you mean 'clusters'"),
         ({"method": "exact", "dtype": "bfloat"}, "did you mean 'bfloat16'"),
         ({"method": "clusters", "dtype": "bfloat16"}, "`dtype` is the precision of exact attention"),
+        ({"method": "clusters", "size": 0}, "`size` must be a whole number from 1"),
+        ({"map": "positive", "num_projections": -1}, "`num_projections` must be a whole number from 1"),
+        ({"map": "positive", "size": 32}, "`size` 32: `map` has num_projections, `method` has size"),
+        ({"method": "monarch", "num_projections": 32}, "`num_projections` 32: `map` has num_projections"),
         ({"map": "positive", "redraw": "calls"}, "did you mean 'call'"),
         ({"map": "positive", "sampler": "ortogonal"}, "did you mean 'orthogonal'"),
     ],

@@ -37,7 +37,7 @@ def show_table(console: Console, table: "Table", metric: str, note: str = "") ->
     if hidden:
         note += f" {hidden} of {len(table.columns)} columns do not fit: widen the terminal, or ask for --format md."
     if note:
-        console.print(Text(note.strip(), style="dim"))
+        print_line(console, note.strip(), "dim")
     console.print()
 
 
@@ -70,7 +70,7 @@ def show_records(console: Console, records: Sequence[Mapping[str, object]], titl
             console.print()
         console.print(rich_table)
     if note:
-        console.print(Text(note, style="dim"))
+        print_line(console, note, "dim")
     if title or note:
         console.print()
 

@@ -18,8 +18,9 @@ class Function(Method):
     """A function f(query, key, value, size, rng) -> output, of arrays of NumPy or torch: (n, d), (l, d), (l, d_v).
 
     It is asked as attention is, with queries and keys as they come, and claims nothing; what it costs it may say in an
-    attribute ``multiplications``, a function of shape and size. Raises EstimatorError for an output that is no (n, d_v)
-    array. Numbers in it that are not finite are a measurement: an infinite error.
+    attribute ``multiplications``, a function of shape and size. In a model it is asked with arrays of NumPy, as in a
+    sweep, unless its attribute ``tensors`` says that it takes those of torch. Raises EstimatorError for an output that
+    is no (n, d_v) array. Numbers in it that are not finite are a measurement: an infinite error.
     """
 
     reference: ClassVar[str] = "a function of the user's"
@@ -54,6 +55,11 @@ class Function(Method):
             rng.bit_generator.state = before  # the weights of the same draw: what comes out where every value is 1
             ones = self._output(query, key, xp.ones_like(question.value), size, rng)
             yield Answer(size, size, output, None, ones[..., :1])
+
+    @property
+    def tensors(self) -> bool:
+        """Whether it takes arrays of torch."""
+        return bool(getattr(self.function, "tensors", False))
 
     def multiplications(self, shape: Shape, size: int) -> float | None:
         stated = getattr(self.function, "multiplications", None)

@@ -9,9 +9,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from favorbench import style
-from favorbench.models.plan import ALL, BFLOAT16
+from favorbench.models.plan import BFLOAT16
 from favorbench.models.predictions import predictions
-from favorbench.models.summary import COMPARED, LINE, REMOVED, UNIFORM, Study, described
+from favorbench.models.summary import COMPARED, LINE, REMOVED, UNIFORM, Study, described, which_layers
 
 #: Lines to compare with, and how they look.
 FIXED: dict[str, dict[str, Any]] = {
@@ -29,8 +29,9 @@ def draw(study: Study, directory: Path) -> list[Path]:
 
 
 def effect(study: Study, directory: Path) -> list[Path]:
-    """Against size and against multiplications, all layers replaced."""
-    points = _points(study, study.lines[(study.lines["layers"] == ALL) & (study.lines["estimator"] != "exact")])
+    """Against size and against multiplications, all layers replaced, or those that were asked for first."""
+    layers = study.lines["layers"].iloc[0]
+    points = _points(study, study.lines[(study.lines["layers"] == layers) & (study.lines["estimator"] != "exact")])
     compared = points[points["kind"].isin(COMPARED)]
     if compared.empty:
         return []
@@ -56,14 +57,18 @@ def effect(study: Study, directory: Path) -> list[Path]:
         axes[0].set_ylabel(study.measure.axis)
         interval = "" if compared["least"].isna().all() else ", with its interval"
         style.finish(figure, axes, style.plain(
-            f"{_about(study)}, all layers replaced: median over texts of the mean over draws{interval}."
+            f"{_about(study)}, {which_layers(layers)} replaced: median over texts of the mean over draws{interval}."
         ))  # fmt: skip
         return style.save(figure, directory, "effect", points)
 
 
 def by_layer(study: Study, directory: Path) -> list[Path]:
-    """The error of the hidden states after each layer, all replaced; of each estimator at its largest size."""
-    rows = study.rows[study.rows["layers"] == ALL]
+    """The error of the hidden states after each layer, all replaced, or those that were asked for first.
+
+    Of each estimator at its largest size.
+    """
+    layers = study.lines["layers"].iloc[0]
+    rows = study.rows[study.rows["layers"] == layers]
     found = []
     for key, group in _largest(rows).groupby(LINE, sort=False):
         errors = np.stack([np.asarray(one) for one in group["hidden_error"]])
@@ -75,7 +80,7 @@ def by_layer(study: Study, directory: Path) -> list[Path]:
         return []
     return _against_layer(
         study, directory, data, "hidden-error", "|h' - h| / |h| after the layer, mean over tokens", "layer",
-        f"{_about(study)}, all layers replaced; each estimator at its largest size; median over texts.",
+        f"{_about(study)}, {which_layers(layers)} replaced; each estimator at its largest size; median over texts.",
     )  # fmt: skip
 
 

@@ -66,8 +66,13 @@ class Asked:
             found += (ByMap(get_map(name), sampler, size) for size in self.sizes)
         for name in self.methods:
             found += (replacement(name, size) for size in self.sizes)
-        found += map(by_head, self.recommended)
-        return tuple({(one.label, one.sampler, one.size): one for one in found}.values())
+        chosen = [by_head(path) for path in self.recommended]
+        for one, path in zip(chosen, self.recommended, strict=True):
+            if sum(other.name == one.name for other in chosen) > 1:
+                raise ScenarioError(
+                    f"`recommended` {path}: another one is called {one.name!r}, too; rename one of them"
+                )
+        return tuple({(one.label, one.sampler, one.size): one for one in [*found, *chosen]}.values())
 
     def layer_sets(self) -> tuple[str, ...]:
         """ "all", "each", and numbers with commas. Raises ScenarioError."""
@@ -129,6 +134,8 @@ def _units(asked: Asked, texts: Sequence[str], possible: Sequence[int]) -> Itera
         for one in fixed:
             yield Unit(text, layers, one, 0)
         for one in asked.replacements():
+            if one.layers and layers != ALL and not {*map(int, layers.split(","))} & {*one.layers}:
+                continue  # none of its heads is in these layers
             for draw in range(asked.draws if one.random else 1):
                 yield Unit(text, layers, one, draw)
 

@@ -35,7 +35,8 @@ class ByHead(Replacement):
 
     @property
     def label(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return f"recommended({self.name})"
+        count = sum(len(heads) for heads in self.choices.values())
+        return f"recommended({self.name}, {count} head{'' if count == 1 else 's'})"
 
     @property
     def every(self) -> tuple[Replacement, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -90,8 +91,9 @@ def by_head(path: str | Path) -> ByHead:
     A head of several texts gets the dearest of its choices, if it has one on every text.
     """
     path = Path(path)
+    path = path.parent if path.name == FILE else path
     if not (path / FILE).exists():
-        raise InputError(f"{str(path)!r} has no {FILE}: give a directory that `favorbench recommend --out` has written")
+        raise InputError(f"{str(path)!r} has no {FILE}: give a directory that `favorbench recommend` has written")
     if (scale := read_scenario(path).scale) != (1.0,):
         raise InputError(f"{path} recommends for queries and keys times {scale[0]:g}: recommend with `scale` 1")
     sure = _of_every_text(_read(path), path)

@@ -16,6 +16,7 @@ from favorbench.maps import FeatureMap, Sample
 from favorbench.methods import Method, Shape, get_method
 from favorbench.methods.base import Question
 from favorbench.methods.features import FromMap
+from favorbench.methods.function import Function
 from favorbench.numerics.streams import Streams, stream
 from favorbench.registry import label, nearest
 from favorbench.users import failures_named
@@ -194,7 +195,7 @@ class ByMethod(Replacement):
 
     def _of_one(self, asked: Method, arrays: list[Tensor], shape: Shape, generator: np.random.Generator) -> Tensor:
         torch = import_module("torch")
-        if asked.arrays == "host":
+        if asked.arrays == "host" or (isinstance(asked, Function) and not asked.tensors):
             hosts = [array.double().cpu().numpy() for array in arrays]
             return torch.as_tensor(np.array(self._answer(asked, hosts, shape, Streams.of(generator)))).to(arrays[0])
         streams = Streams((generator,), lambda hosts: torch.as_tensor(hosts[0], device=arrays[0].device))

@@ -7,7 +7,7 @@ import pandas as pd
 from favorbench.formats import printable
 from favorbench.models.plan import ALL
 from favorbench.models.predictions import predictions
-from favorbench.models.summary import ENCODER, Study, described, sentence
+from favorbench.models.summary import ENCODER, Study, described, sentence, which_layers
 from favorbench.statistics import interval_name
 
 Records = list[dict[str, str]]
@@ -22,7 +22,7 @@ def tables(study: Study) -> list[tuple[str, Records]]:
     """
     found, sets = [], study.lines["layers"].nunique()
     for layers, lines in study.lines.groupby("layers", sort=False):
-        which = "all layers" if layers == ALL else f"layer{'s' if ',' in str(layers) else ''} {layers}"
+        which = which_layers(str(layers))
         if layers == ALL or sets <= MANY:
             found.append((f"{which} replaced", [_effect(line, study) for _, line in lines.iterrows()]))
             if len(columns := _beside(lines, study)) > 1:

@@ -35,7 +35,7 @@ _LISTS = ("hidden_error", "embedding", "head_error", "head_after_projection")
 FIXED = ("model", "weights", "length", "calibrate", "redraw", "seed")
 
 #: Digests by name, of what may be added to but not changed, and how one is called.
-GROWING = {"texts": "text ", "recommended": ""}
+GROWING = {"texts": "text ", "recommended": "recommendation "}
 
 #: What tells one row from another.
 KEY = ("text", "layers", "estimator", "sampler", "size", "draw")

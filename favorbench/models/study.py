@@ -15,7 +15,7 @@ from favorbench.errors import InputError, ModelError, ScenarioError
 from favorbench.models.calibration import calibrated, waits
 from favorbench.models.effects import Layer, Reference, effect, head_errors, layers_of, run
 from favorbench.models.load import Loaded, load
-from favorbench.models.plan import ALL, LENGTH, Asked, Unit, units
+from favorbench.models.plan import ALL, EACH, LENGTH, Asked, Unit, units
 from favorbench.models.recommended import ByHead
 from favorbench.models.replacements import ByMap, Exact, Replacement
 from favorbench.models.seconds import heads_in, sampled, times, write_seconds
@@ -55,7 +55,7 @@ def study(
     named = dataclasses.asdict(asked) | {
         "texts": {text.name: text.sha256 for text in texts}, "calibrate": of_text and of_text.sha256,
         "weights": loaded.weights,
-        "recommended": {one.label: one.sha256 for one in asked.replacements() if isinstance(one, ByHead)},
+        "recommended": {one.name: one.sha256 for one in asked.replacements() if isinstance(one, ByHead)},
     }  # fmt: skip
     about = _about(loaded, texts, layers[texts[0].name])
     named = json.loads(json.dumps(named))  # as it will be read again
@@ -118,12 +118,19 @@ def _check(asked: Asked, layers: dict[str, tuple[Layer, ...]]) -> None:
     for one in asked.replacements():
         if missing := set(one.layers) - {layer.index for layer in some}:
             raise InputError(f"{one.label} has a choice for layer {min(missing)}: {asked.model} has {len(some)}")
+        for numbers in asked.layer_sets():
+            if one.layers and numbers not in (ALL, EACH) and not {*map(int, numbers.split(","))} & {*one.layers}:
+                raise InputError(f"`layers` {numbers}: {one.label} has no choice there, but in {_listed(one.layers)}")
         for name, found in layers.items():
             try:
                 for layer in found:
                     one.check(layer.shape, layer.heads, layer.index)
             except ScenarioError as error:
                 raise ScenarioError(f"{name}: {error}") from None
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
 
 
 def _calibrate(asked: Asked, loaded: Loaded, texts: Sequence[Text], length: int) -> Text | None:

@@ -189,8 +189,13 @@ def sentence(rows: pd.DataFrame) -> str:
 def _where(line: pd.Series, rows: pd.DataFrame) -> str:
     lengths = sorted({*rows["seq_len"]})
     tokens = f"{lengths[0]}" if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
-    where = "all layers" if line["layers"] == ALL else f"layers {line['layers']}"
-    return f"{where}, {_count(line['texts'], 'text')} of {tokens} tokens, {_count(line['draws'], 'draw')}"
+    texts, draws = _count(line["texts"], "text"), _count(line["draws"], "draw")
+    return f"{which_layers(line['layers'])}, {texts} of {tokens} tokens, {draws}"
+
+
+def which_layers(layers: str) -> str:
+    """ "all layers", "layer 3", "layers 0,3"."""
+    return "all layers" if layers == ALL else f"layer{'s' if ',' in layers else ''} {layers}"
 
 
 def described(line: Mapping[str, Any] | pd.Series) -> str:

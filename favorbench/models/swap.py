@@ -13,6 +13,7 @@ from favorbench.models.interface import Call, attending
 from favorbench.models.masks import visible
 from favorbench.models.recommended import by_head
 from favorbench.models.replacements import ByMap, Heads, Replacement, Tensor, replacement
+from favorbench.parameters import check_whole
 from favorbench.registry import nearest
 from favorbench.samplers import get_sampler
 
@@ -37,11 +38,11 @@ def swapped(
     model: Any,
     map: str | FeatureMap | None = None,
     method: str | Method | Replacement | None = None,
-    recommended: str | Path | None = None,
+    recommended: str | Path | Any = None,
     *,
     sampler: str = "orthogonal",
-    num_projections: int = 256,
-    size: int = 64,
+    num_projections: int | None = None,
+    size: int | None = None,
     dtype: str | None = None,
     layers: Collection[int] | None = None,
     heads: Collection[int] | None = None,
@@ -51,9 +52,10 @@ def swapped(
 ) -> Iterator[Swapped]:
     """The model with its attention replaced as long as the context lasts: ``with swapped(model, "positive"): ...``.
 
-    map, sampler, num_projections: linear attention. method, size: a method or a baseline, "removed" (an output of 0),
-    or "exact" in ``dtype``. recommended: a directory of ``recommend`` for heads captured from this model: each head by
-    its certified choice, those without one exact. layers, heads: only these; all others are the model's own. redraw:
+    map, sampler, num_projections (256): linear attention. method, size (64): a method or a baseline, a function
+    f(query, key, value, size, rng) -> output of NumPy's arrays, "removed" (an output of 0), or "exact" in ``dtype``.
+    recommended: what ``recommend`` found for heads captured from this model, or its directory: each head by its
+    certified choice, those without one exact. layers, heads: only these; all others are the model's own. redraw:
     omega, or what a method draws, is drawn once for each layer, once for all of them, or anew at each call; heads of a
     layer share omega. seed, draw: equal ones draw the same. Causal attention is what its mask says is causal.
 
@@ -76,16 +78,36 @@ def swapped(
         raise ScenarioError(f"`redraw` {redraw!r}{nearest(str(redraw), REDRAWS)}; allowed: {', '.join(REDRAWS)}")
     if map is not None:
         get_sampler(sampler)
-        found = ByMap(get_map(map), sampler, num_projections)
+        found = ByMap(get_map(map), sampler, 256 if num_projections is None else num_projections)
     elif recommended is not None:
-        found = by_head(recommended)
+        found = by_head(_directory(recommended))
     else:
         assert method is not None
-        found = method if isinstance(method, Replacement) else replacement(method, size, dtype)
+        found = method if isinstance(method, Replacement) else replacement(method, 64 if size is None else size, dtype)
+    _check_sizes(map, method, num_projections, size)
     record = Swapped()
     with attending(model, _attend(found, record, layers, heads, redraw, seed, draw)):
         yield record
     _refuse_nothing(record, found, layers)
+
+
+def _check_sizes(map: Any, method: Any, num_projections: int | None, size: int | None) -> None:
+    """Raise ScenarioError for a size that is none, or not of what is asked."""
+    for name, given, of in (("num_projections", num_projections, map), ("size", size, method)):
+        if given is not None:
+            check_whole(f"`{name}`", given, 1, 1 << 20)
+            if of is None:
+                raise ScenarioError(
+                    f"`{name}` {given}: `map` has num_projections, `method` has size, `recommended` its own"
+                )
+
+
+def _directory(recommended: Any) -> str | Path:
+    """Where a recommendation was saved. Raises InputError where it was not."""
+    path = getattr(recommended, "path", recommended)
+    if not isinstance(path, str | Path):
+        raise InputError("`recommended` is no saved recommendation: give its directory, or recommend with `out`")
+    return path
 
 
 def _refuse_nothing(record: Swapped, found: Replacement, layers: Collection[int] | None) -> None:
@@ -116,7 +138,7 @@ def _attend(
     def attend(call: Call) -> Tensor:
         count = calls[call.index] = calls.get(call.index, -1) + 1
         record.layers.add(call.index)
-        if layers is not None and call.index not in layers:
+        if (layers is not None and call.index not in layers) or (found.layers and call.index not in found.layers):
             return call.own()
         if reason := why_not(call):
             record.left[call.name] = reason

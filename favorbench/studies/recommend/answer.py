@@ -264,8 +264,9 @@ def notes(found: Recommendation) -> list[str]:
     ]
     if some:
         measured, full = spent(found.decisions)
+        on = "" if some.head == "-" else f" on {some.head}"
         said.append(
-            f"{some.candidates} candidates on {some.head}{_not_tried(found.decisions)}. {measured} measurements, "
+            f"{some.candidates} candidates{on}{_not_tried(found.decisions)}. {measured} measurements, "
             f"{percent(measured / full)} of the {full} of a sweep with as many draws of each as a certificate takes."
         )
     if undecided := [d for d in found.decisions if d.undecided]:
