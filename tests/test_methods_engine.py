@@ -337,11 +337,11 @@ def test_a_function_says_what_it_costs():
     """That of the documents, as it stands there: a candidate of ``recommend``, and none without its attribute."""
     page = (Path(__file__).parents[1] / "docs/own-estimator.md").read_text(encoding="utf-8")
     code = page.split("# mine.py\n")[1].split("```")[0]
-    Path("mine.py").write_text(code)
+    Path("of_the_page.py").write_text(code)  # no test has imported another module of this name
     Path("mute.py").write_text(code.split("nearest.multiplications")[0])
     ask = ("recommend", "gaussian", "-L", "64", "-d", "4", "--maps", "none", "--max-size", "8", "--target", "0.01")
     assert "'mute:nearest' does not say what it costs" in refused(*ask, "--methods", "mute:nearest")
-    status, out, err = run(*ask, "--methods", "mine:nearest", "--json", "-q")
+    status, out, err = run(*ask, "--methods", "of_the_page:nearest", "--json", "-q")
     assert (status, err) == (0, "")
     points = json.loads(out)["heads"][0]["points"]
     costs = {point["setting"]: point["multiplications"] for point in points if point["setting"].startswith("nearest")}
