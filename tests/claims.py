@@ -271,7 +271,7 @@ README = [
     Claim("An eighth of the cost, at 8,192 tokens, loses {} (worst text {})", _an_eighth, LANGUAGE_MODEL),
     Claim(
         "it takes {} times the CPU seconds of torch's fused attention",
-        lambda: [two(models(WITH_LLOYD, 256, "smollm2-8192")["time"])],
+        lambda: [two(models(COMPOSED, 512, "smollm2-8192")["time"])],
         LANGUAGE_MODEL,
     ),
     Claim(
