@@ -194,7 +194,7 @@ def test_layers_without_a_choice_are_not_said_to_be_replaced(folder, found, tmp_
     path = changed(found, tmp_path / "one", lambda content: chosen(content, {("L0H0", "multipole", 4)}))
     given = dict.fromkeys(("maps", "methods"), ())
     one = Asked(str(folder / "bert"), (str(folder / "text0.txt"),), 24, layers="1", recommended=(str(path),), **given)
-    with pytest.raises(InputError, match=r"`layers` 1: recommended\(one, 1 head\) has no choice there, but in 0"):
+    with pytest.raises(InputError, match=r"`layers` 1: recommended\(one, 1 head\) has no choice there, but in \[0\]"):
         study(one, tmp_path / "run")
     planned = units(replace(one, layers="all,each"), ["a"], [0, 1])
     assert [*dict.fromkeys(unit.layers for unit in planned if unit.what and unit.what.layers)] == ["all", "0"]

@@ -134,8 +134,8 @@ def _units(asked: Asked, texts: Sequence[str], possible: Sequence[int]) -> Itera
         for one in fixed:
             yield Unit(text, layers, one, 0)
         for one in asked.replacements():
-            if one.layers and layers != ALL and not {*map(int, layers.split(","))} & {*one.layers}:
-                continue  # none of its heads is in these layers
+            if layers != ALL and not one.is_for(map(int, layers.split(","))):
+                continue
             for draw in range(asked.draws if one.random else 1):
                 yield Unit(text, layers, one, draw)
 

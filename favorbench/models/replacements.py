@@ -2,7 +2,7 @@
 nothing at all."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -80,6 +80,10 @@ class Replacement(ABC):
     def every(self) -> tuple["Replacement", ...]:
         """What it consists of, where heads are replaced differently."""
         return (self,)
+
+    def is_for(self, layers: Iterable[int]) -> bool:
+        """Whether it replaces anything in these layers."""
+        return not self.layers or not {*self.layers}.isdisjoint(layers)
 
     def check(self, shape: Shape, heads: int, layer: int) -> None:  # noqa: B027 - most can answer all
         """Raise ScenarioError or InputError for heads of a layer that it cannot answer."""

@@ -119,18 +119,14 @@ def _check(asked: Asked, layers: dict[str, tuple[Layer, ...]]) -> None:
         if missing := set(one.layers) - {layer.index for layer in some}:
             raise InputError(f"{one.label} has a choice for layer {min(missing)}: {asked.model} has {len(some)}")
         for numbers in asked.layer_sets():
-            if one.layers and numbers not in (ALL, EACH) and not {*map(int, numbers.split(","))} & {*one.layers}:
-                raise InputError(f"`layers` {numbers}: {one.label} has no choice there, but in {_listed(one.layers)}")
+            if numbers not in (ALL, EACH) and not one.is_for(map(int, numbers.split(","))):
+                raise InputError(f"`layers` {numbers}: {one.label} has no choice there, but in {list(one.layers)}")
         for name, found in layers.items():
             try:
                 for layer in found:
                     one.check(layer.shape, layer.heads, layer.index)
             except ScenarioError as error:
                 raise ScenarioError(f"{name}: {error}") from None
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers))
 
 
 def _calibrate(asked: Asked, loaded: Loaded, texts: Sequence[Text], length: int) -> Text | None:

@@ -138,7 +138,7 @@ def _attend(
     def attend(call: Call) -> Tensor:
         count = calls[call.index] = calls.get(call.index, -1) + 1
         record.layers.add(call.index)
-        if (layers is not None and call.index not in layers) or (found.layers and call.index not in found.layers):
+        if (layers is not None and call.index not in layers) or not found.is_for([call.index]):
             return call.own()
         if reason := why_not(call):
             record.left[call.name] = reason
