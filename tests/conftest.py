@@ -3,6 +3,16 @@
 import os
 from pathlib import Path
 
+# Before NumPy is imported: the workers of pytest-xdist share the cores, so each takes one BLAS thread.
+for _threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_threads, "1")
+
+if "SHAPES" in os.environ:
+    import shape_checks
+    from jaxtyping import install_import_hook
+
+    install_import_hook(shape_checks.PACKAGES, "shape_checks.checked")
+
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -14,6 +24,14 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # Of Hypothesis: no test asserts a time, and where CI is set the examples of a commit are those of its next run.
 settings.register_profile("ours", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("ours")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """Return the number of CPUs that this process may use; pytest-xdist alone counts those of the machine."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ or not hasattr(os, "sched_getaffinity"):
+        return None
+    return len(os.sched_getaffinity(0))
 
 
 def small_scenario(**changes: object) -> Scenario:

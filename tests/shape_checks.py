@@ -1,9 +1,15 @@
-"""What jaxtyping checks shapes with, in the packages that pyproject.toml names."""
+"""Shape checks of signatures at run time: set the environment variable SHAPES to switch them on (tests/conftest.py)."""
 
 from collections.abc import Callable
 from typing import TypeVar
 
 from beartype import BeartypeConf, beartype
+
+# attention/ checks the shapes of its arguments itself: its errors are part of its API.
+PACKAGES = [
+    f"favorbench.{name}"
+    for name in ("kernels", "numerics.logsum", "samplers", "inputs", "maps", "baselines", "studies.kernel")
+]
 
 Function = TypeVar("Function", bound=Callable[..., object])
 

@@ -28,7 +28,7 @@ from tests.clusters import cluster
 from tests.command_line import refused, run
 from tests.conftest import small_scenario
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Dask's own, of sockets that its threads close late
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # Dask's own, of sockets closed late
 
 MINE = """
 from dataclasses import dataclass
@@ -441,7 +441,6 @@ def test_verify_says_the_same_of_a_module_that_travels(processes, mine):
     assert steps[-1][0] == steps[-1][1] == len(steps)
 
 
-@pytest.mark.slow
 def test_reproduce_on_a_cluster(processes):
     arguments = ("reproduce", "iid-vs-ortho", "--as", "corrected", "-q")
     alone = run(*arguments, "--workers", "1", "--out", "alone")

@@ -17,7 +17,7 @@ from favorbench.run import sweep
 from tests.clusters import cluster, wait_for
 from tests.conftest import small_scenario
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Dask's own, of what was killed
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # Dask's own, of what was killed
 
 METHOD = """
 import os, signal, time
@@ -103,7 +103,6 @@ def test_all_workers_are_gone(tmp_path, scenario):
     check_resumed(asked, str(error.value))
 
 
-@pytest.mark.slow
 def test_all_workers_are_gone_and_others_come(tmp_path, scenario, monkeypatch):
     monkeypatch.setenv("FAVORBENCH_CLUSTER_TIMEOUT", "60")
     asked = scenario()
@@ -118,7 +117,6 @@ def test_all_workers_are_gone_and_others_come(tmp_path, scenario, monkeypatch):
     assert found.trials.equals(sweep(asked, "alone").trials)
 
 
-@pytest.mark.slow
 def test_a_worker_with_a_nanny_is_killed(tmp_path, scenario):
     asked = scenario()
     with cluster(tmp_path / "c", 2, "--nanny") as processes:
@@ -130,7 +128,6 @@ def test_a_worker_with_a_nanny_is_killed(tmp_path, scenario):
 ONE_OF_THEM = "abs(query[0, 0] - {value!r}) < 1e-12"
 
 
-@pytest.mark.slow
 def test_a_draw_that_kills_its_worker_each_time_fails_alone(tmp_path, scenario, monkeypatch):
     monkeypatch.setenv("FAVORBENCH_CLUSTER_TIMEOUT", "60")
     from favorbench.engine.plan import plan
@@ -148,7 +145,6 @@ def test_a_draw_that_kills_its_worker_each_time_fails_alone(tmp_path, scenario, 
     assert set(fb.load("run").trials["draw"]) == set(range(12)) - {7}
 
 
-@pytest.mark.slow
 def test_where_every_draw_kills_its_worker_it_is_given_up(tmp_path, scenario, monkeypatch):
     monkeypatch.setenv("FAVORBENCH_CLUSTER_TIMEOUT", "60")
     asked = scenario("True", trials=6)
@@ -159,7 +155,6 @@ def test_where_every_draw_kills_its_worker_it_is_given_up(tmp_path, scenario, mo
         sweep(asked, "run", cluster=processes.address)
 
 
-@pytest.mark.slow
 def test_a_draw_that_kills_every_worker_and_no_nanny(tmp_path, scenario):
     asked = scenario("not Path('/nowhere').exists()", trials=6)
     with (
@@ -169,7 +164,6 @@ def test_a_draw_that_kills_every_worker_and_no_nanny(tmp_path, scenario):
         sweep(asked, "run", cluster=processes.address)
 
 
-@pytest.mark.slow
 def test_a_worker_twenty_times_slower(tmp_path, scenario):
     asked = scenario()
     with cluster(tmp_path / "c", 1) as processes:
@@ -178,7 +172,6 @@ def test_a_worker_twenty_times_slower(tmp_path, scenario):
     assert found.trials.equals(sweep(asked, "alone").trials)
 
 
-@pytest.mark.slow
 def test_a_worker_that_is_stopped_for_ever(tmp_path, scenario):
     """Others do what it had; the scheduler drops it after minutes only."""
     asked = scenario()
@@ -189,7 +182,6 @@ def test_a_worker_that_is_stopped_for_ever(tmp_path, scenario):
     assert found.trials.equals(sweep(asked, "alone").trials)
 
 
-@pytest.mark.slow
 def test_a_scheduler_that_is_stopped_for_ever(tmp_path, scenario):
     asked = scenario()
     with cluster(tmp_path / "c") as processes:
@@ -199,7 +191,6 @@ def test_a_scheduler_that_is_stopped_for_ever(tmp_path, scenario):
     check_resumed(asked, str(error.value))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("dies", "said"), [("scheduler", "is gone"), ("workers", "none came within 4 s")])
 def test_a_command_says_in_one_line_what_died(tmp_path, scenario, dies, said):
     """And nothing of what Dask logs meanwhile."""
@@ -218,7 +209,6 @@ def test_a_command_says_in_one_line_what_died(tmp_path, scenario, dies, said):
     assert err.startswith("favorbench: ") and said in err and "; draws missing: " in err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("local", [False, True])
 def test_ctrl_c_cancels_and_says_what_is_saved(tmp_path, scenario, number, local):

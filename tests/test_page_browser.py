@@ -13,7 +13,7 @@ from tests.conftest import small_scenario
 from tests.test_heads import head_file
 from tests.test_page import EVIL, renamed
 
-pytestmark = pytest.mark.skipif(BROWSER is None, reason=ABSENT)
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason=ABSENT)]
 
 ROWS = "[...document.querySelectorAll('[data-c=\"{}\"] table')[0].tBodies[0].rows]"
 
