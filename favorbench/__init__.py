@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         WorkerError,
     )
     from favorbench.maps import MAPS, FeatureMap, Sample, calibrate, get_map
-    from favorbench.maps.positive import exponential_target
+    from favorbench.maps.random_features import exponential_target
     from favorbench.methods import METHODS, Answer, Method, Question, get_method
     from favorbench.methods.attention import method_attention
     from favorbench.models.capture import capture
@@ -44,7 +44,7 @@ _HOMES = {
         "EstimatorError", "FavorbenchError", "InputError", "ModelError", "ScenarioError", "StoreError", "WorkerError",
     ),
     "maps": ("MAPS", "FeatureMap", "Sample", "calibrate", "get_map"),
-    "maps.positive": ("exponential_target",),
+    "maps.random_features": ("exponential_target",),
     "methods": ("METHODS", "Answer", "Method", "Question", "get_method"),
     "methods.attention": ("method_attention",),
     "models.capture": ("capture",),

@@ -7,8 +7,7 @@ from collections import Counter
 
 import numpy as np
 
-from favorbench.numerics.arrays import Array, array_namespace, as_like, columns_first, half_squared_norm
-from favorbench.numerics.shapes import Float
+from favorbench.numerics.arrays import Array, Float, array_namespace, as_like, columns_first, half_squared_norm
 
 
 def softmax_kernel(x: Float[Array, "*batch n d"], y: Float[Array, "*batch l d"]) -> Float[Array, "*batch n l"]:

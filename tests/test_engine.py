@@ -142,7 +142,7 @@ def test_a_file_made_to_break_the_reader_is_one_clear_line(text):
 def test_a_study_finds_a_users_module_wherever_its_workers_start():
     """Members travel as objects: their module is looked for in the folder of the sweep, and only then."""
     Path("mine.py").write_text(
-        "from dataclasses import dataclass\nfrom favorbench.maps.positive import Positive\n\n\n"
+        "from dataclasses import dataclass\nfrom favorbench.maps.random_features import Positive\n\n\n"
         "@dataclass(frozen=True)\nclass Mine(Positive):\n    name = 'mine'\n"
     )
     results = sweep(small_scenario(maps="positive,mine:Mine"), "run", 2)

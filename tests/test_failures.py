@@ -19,7 +19,7 @@ MODULE = """
 import os
 from dataclasses import dataclass
 import numpy as np
-from favorbench.maps.positive import Positive
+from favorbench.maps.random_features import Positive
 
 def fails(x, when):
     return os.path.exists("broken") and int(abs(x[0, 0]) * 1e6) % 8 == when

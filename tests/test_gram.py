@@ -16,8 +16,7 @@ import favorbench as fb
 from favorbench.errors import InputError, ScenarioError
 from favorbench.kernels import squared_distance
 from favorbench.maps import Sample
-from favorbench.studies.kernel.points import Points, gaussian_points, read_points
-from favorbench.studies.kernel.study import GramStudy, study
+from favorbench.studies.kernel.study import GramStudy, Points, gaussian_points, read_points, study
 from favorbench.studies.kernel.targets import KERNELS, Cosine, Gaussian, Linear, Polynomial, Softmax, get_kernel
 from tests.command_line import refused, run
 
@@ -359,7 +358,7 @@ def test_the_figure_holds_what_it_shows():
 
 OWN_MAPS = """
 from dataclasses import dataclass
-from favorbench.maps.positive import Positive
+from favorbench.maps.random_features import Positive
 
 @dataclass(frozen=True)
 class Mine(Positive):

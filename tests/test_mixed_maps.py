@@ -9,8 +9,8 @@ from scipy import integrate, stats
 
 import favorbench as fb
 from favorbench.maps import Sample, get_map
-from favorbench.maps.hybrid import angle
-from favorbench.maps.linear import _relu_moments
+from favorbench.maps.other_kernels import _relu_moments
+from favorbench.maps.random_features import angle
 from favorbench.samplers.laws import FixedNormRows, GaussianRows
 
 ROWS = GaussianRows()

@@ -46,7 +46,7 @@ class TestMasks:
 
     def kind(self, seen: Any) -> str:
         """Of a boolean mask, in all the forms that models give it."""
-        from favorbench.models.masks import additive, kind_of
+        from favorbench.models.interface import additive, kind_of
 
         like = self.torch.zeros(1)
         masks = [additive(seen, like), self.torch.zeros(seen.shape).masked_fill(~seen, -self.torch.inf)]
@@ -75,14 +75,14 @@ class TestMasks:
         assert self.kind(self.torch.rand(5, 5, generator=self.torch.Generator().manual_seed(0)) < 0.5) == "other"
 
     def test_items_of_a_batch_that_are_padded_differently(self):
-        from favorbench.models.masks import additive, kind_of
+        from favorbench.models.interface import additive, kind_of
 
         seen = self.torch.ones(2, 1, 4, 4).bool()
         seen[1, ..., 3] = False
         assert kind_of(additive(seen, self.torch.zeros(1)), (4, 4)) == "padded"
 
     def test_finite_terms_are_a_bias(self):
-        from favorbench.models.masks import kind_of
+        from favorbench.models.interface import kind_of
 
         assert kind_of(self.torch.full((4, 4), 1e-3), (4, 4)) == "bias"
         assert kind_of(self.torch.zeros(4, 4), (4, 4)) == kind_of(None, (4, 4)) == "full"
@@ -211,8 +211,7 @@ class TestLoad:
         return str(path)
 
     def test_a_folder(self, tmp_path):
-        from favorbench.models.load import load
-        from favorbench.models.texts import read_tokens
+        from favorbench.models.load import load, read_tokens
         from tests.small_models import small_text
 
         loaded = load(self.folder(tmp_path / "model"))

@@ -18,14 +18,10 @@ from favorbench.errors import InputError, ModelError, ScenarioError, StoreError 
 from favorbench.inputs import File  # noqa: E402
 from favorbench.inputs.shipped import SHIPPED  # noqa: E402
 from favorbench.models import spool  # noqa: E402
-from favorbench.models.calls import Call  # noqa: E402
 from favorbench.models.capture import of_loaded, record, runs_of, text_runs  # noqa: E402
-from favorbench.models.check import ROUNDINGS  # noqa: E402
-from favorbench.models.interface import attending  # noqa: E402
-from favorbench.models.load import load  # noqa: E402
-from favorbench.models.packaged import PACKAGED  # noqa: E402
-from favorbench.models.recorder import Recorder  # noqa: E402
-from favorbench.models.records import Choice  # noqa: E402
+from favorbench.models.interface import Call, attending  # noqa: E402
+from favorbench.models.load import PACKAGED, load  # noqa: E402
+from favorbench.models.recorder import ROUNDINGS, Choice, Recorder  # noqa: E402
 from favorbench.models.spool import Spool  # noqa: E402
 from tests.command_line import refused, run  # noqa: E402
 from tests.small_models import CONFIGS, TOKENS, small_folder, small_inputs, small_model, small_text  # noqa: E402

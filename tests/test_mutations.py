@@ -14,11 +14,11 @@ import pytest
 import favorbench as fb
 from favorbench.attention import causal, exact
 from favorbench.baselines import trivial
-from favorbench.maps import centre, hybrid, integer, linear, maclaurin, published, tensorsketch
+from favorbench.maps import centre, integer, other_kernels, polynomial, random_features
 from favorbench.methods import Method, landmarks, nystrom
 from favorbench.metrics import METRICS
 from favorbench.numerics import logsum
-from favorbench.samplers import base, fixed_norm, get_sampler
+from favorbench.samplers import base, get_sampler, orthogonal
 from favorbench.studies.verify import attention, definitions, kernel, laws, metrics, references
 from favorbench.studies.verify.checks import REFUTED, judged
 from tests import oracle
@@ -130,39 +130,40 @@ MUTANTS: dict[str, Mutant] = {
         exact.tiled_attention, "min(start + width, length)", "min(start + width, length) - (start > 0)",
         lambda: exact_attention_is_wrong(Case(2050, 3, 1.0, 1.0, 1, num_queries=300))),
     "positive-eps: the queries' shift includes the norm": Mutant(
-        published.PositiveEps.query_features, "xp.max(projection, axis=-1, keepdims=True)",
+        other_kernels.PositiveEps.query_features, "xp.max(projection, axis=-1, keepdims=True)",
         "xp.max(projection - half_squared_norm(x), axis=-1, keepdims=True)",
         lambda: linear_attention_is_wrong(("positive-eps", Case(60, 8, 2.0, 1.0, 12)))),
     "hybrid: the last angular bucket unused, by the oracle": Mutant(
-        hybrid.Hybrid._features, "for i in range(self.n):", "for i in range(self.n - 1):",
+        random_features.Hybrid._features, "for i in range(self.n):", "for i in range(self.n - 1):",
         lambda: linear_attention_is_wrong(("hybrid", Case(60, 8, 1.0, 1.0, 12)))),
     "hybrid: the last angular bucket unused, weights adapted": Mutant(
-        hybrid.Hybrid.draw_extra, "rng.standard_normal((self.n, head_dim))",
+        random_features.Hybrid.draw_extra, "rng.standard_normal((self.n, head_dim))",
         "np.repeat(rng.standard_normal((self.n - 1, head_dim)), [1] * (self.n - 2) + [2], axis=0)",
         lambda: map_is_refuted("hybrid", 8000)),
     "hybrid: buckets shared": Mutant(
-        hybrid.Hybrid._features, "signs[..., i : i + 1]", "signs[..., max(i - 1, 0) : max(i, 1)]",
+        random_features.Hybrid._features, "signs[..., i : i + 1]", "signs[..., max(i - 1, 0) : max(i, 1)]",
         lambda: linear_attention_is_wrong(("hybrid", Case(60, 8, 1.0, 1.0, 12)))),
     "centring without its factor exp(a.b)": Mutant(
         centre.Centre.query_features, "factor = _dot(moved, means.key)", "factor = _dot(x, means.key)",
         lambda: map_is_refuted("centre:positive")),
     "relu: a declared variance of 1.3 times": Mutant(
-        linear.ReLU.relative_variance, "/ num_projections", "/ num_projections * 1.3", lambda: map_is_refuted("relu")),
+        other_kernels.ReLU.relative_variance, "/ num_projections", "/ num_projections * 1.3",
+        lambda: map_is_refuted("relu")),
     "maclaurin: a declared variance of 1.3 times": Mutant(
-        maclaurin.Maclaurin.relative_variance, "/ target**2 / num_projections", "/ target**2 / num_projections * 1.3",
+        polynomial.Maclaurin.relative_variance, "/ target**2 / num_projections", "/ target**2 / num_projections * 1.3",
         lambda: map_is_refuted("maclaurin", 8000)),
     "tensorsketch: a declared variance of 1.3 times": Mutant(
-        tensorsketch.TensorSketch.relative_variance, "return variance /", "return 1.3 * variance /",
+        polynomial.TensorSketch.relative_variance, "return variance /", "return 1.3 * variance /",
         lambda: map_is_refuted("tensorsketch", 8000)),
     "poisson: a declared variance that is not a number": Mutant(
         integer.Poisson.relative_variance, "np.expm1(", "np.nan * np.expm1(", lambda: map_is_refuted("poisson", 500)),
     "sorf: rows of sqrt(d) for sqrt(p)": Mutant(
-        fixed_norm.SORF.sample, "np.sqrt(size) * rows", "np.sqrt(head_dim) * rows",
+        orthogonal.SORF.sample, "np.sqrt(size) * rows", "np.sqrt(head_dim) * rows",
         lambda: sampler_is_refuted("sorf")),
     "sorf: without the third matrix of signs": Mutant(
-        fixed_norm.SORF.sample, _THIRD, _THIRD.removesuffix(" * signs[:, 2]"), lambda: sampler_is_refuted("sorf")),
+        orthogonal.SORF.sample, _THIRD, _THIRD.removesuffix(" * signs[:, 2]"), lambda: sampler_is_refuted("sorf")),
     "sorf: H D only": Mutant(
-        fixed_norm.SORF.sample, _THIRD, "transform * signs[:, 0]", lambda: sampler_is_refuted("sorf")),
+        orthogonal.SORF.sample, _THIRD, "transform * signs[:, 0]", lambda: sampler_is_refuted("sorf")),
     "haar blocks without the signs": Mutant(
         base.haar_blocks, "np.copysign(1.0, ", "np.abs(1.0 + 0.0 * ", lambda: sampler_is_refuted("orthogonal")),
     "uniform attention of all but the first": Mutant(

@@ -16,7 +16,7 @@ from favorbench.cli import app
 from favorbench.engine.columns import COLUMNS
 from favorbench.errors import FavorbenchError
 from favorbench.inputs import get_input
-from favorbench.models.packaged import PACKAGED
+from favorbench.models.load import PACKAGED
 from favorbench.numerics.backend import DTYPES
 from favorbench.registry import split_list
 from favorbench.studies.kernel.targets import KERNELS

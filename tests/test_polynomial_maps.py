@@ -12,7 +12,7 @@ import favorbench as fb
 from favorbench.errors import ScenarioError
 from favorbench.kernels import polynomial_features
 from favorbench.maps import Sample, get_map
-from favorbench.maps.tensorsketch import sketch_variance
+from favorbench.maps.polynomial import sketch_variance
 from favorbench.samplers import get_sampler
 from favorbench.samplers.base import GaussianRows
 from favorbench.studies.theory.closed_forms import draws_needed, relative_variance

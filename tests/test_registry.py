@@ -25,7 +25,7 @@ from favorbench.maps import MAPS, get_map
 from favorbench.maps.base import FeatureMap, WrappedMap
 from favorbench.maps.calibrated import Calibrated, calibrations
 from favorbench.maps.centre import Centre
-from favorbench.maps.positive import Positive
+from favorbench.maps.random_features import Positive
 from favorbench.registry import build, canonical, label, split_list
 from favorbench.samplers import SAMPLERS, Sampler, get_sampler
 from favorbench.users import import_object
@@ -269,7 +269,7 @@ def test_all_spellings_of_a_sampler_are_one_study(spelling, others, tmp_path):
 
 USER = """
 import dataclasses
-from favorbench.maps.positive import Positive
+from favorbench.maps.random_features import Positive
 
 @dataclasses.dataclass(frozen=True)
 class Wide(Positive):

@@ -11,9 +11,15 @@ from favorbench.inputs import get_input
 from favorbench.numerics.streams import stream
 from favorbench.run import sweep
 from favorbench.samplers import get_sampler
-from favorbench.studies.blog.circles import circles
-from favorbench.studies.blog.claims import iid_vs_ortho_claims, kernel_trick_claims, trig_vs_positive_claims
-from favorbench.studies.blog.reproduce import CURVES, blog_statistics, reproduce
+from favorbench.studies.blog.kernel_trick import circles
+from favorbench.studies.blog.reproduce import (
+    CURVES,
+    blog_statistics,
+    iid_vs_ortho_claims,
+    kernel_trick_claims,
+    reproduce,
+    trig_vs_positive_claims,
+)
 
 
 @pytest.mark.parametrize(("name", "temperature"), [("iid-vs-ortho", 1.0), ("trig-vs-positive", 1.5)])

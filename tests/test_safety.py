@@ -102,7 +102,7 @@ HOSTILE = "h\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202e"
 
 HOSTILE_MAP = """
 from dataclasses import dataclass
-from favorbench.maps.positive import Positive
+from favorbench.maps.random_features import Positive
 
 @dataclass(frozen=True)
 class Mine(Positive):

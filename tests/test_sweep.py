@@ -343,7 +343,7 @@ DYING = """
 import os
 from pathlib import Path
 from dataclasses import dataclass
-from favorbench.maps.positive import Positive
+from favorbench.maps.random_features import Positive
 
 @dataclass(frozen=True)
 class Dying(Positive):
@@ -432,7 +432,7 @@ def test_a_killed_run_says_how_much_is_there():
 
 EDITED = """
 from dataclasses import dataclass
-from favorbench.maps.positive import Positive
+from favorbench.maps.random_features import Positive
 
 @dataclass(frozen=True)
 class Mine(Positive):
@@ -454,7 +454,7 @@ def test_an_edited_map_of_the_users_is_noticed_and_not_needed_to_read(monkeypatc
 
 FAILING = """
 from dataclasses import dataclass
-from favorbench.maps.positive import Positive
+from favorbench.maps.random_features import Positive
 
 @dataclass(frozen=True)
 class Failing(Positive):

@@ -256,7 +256,7 @@ SAMPLER_MUTATIONS = ["rows x 1.03", "rows shifted", "first row of one sign", "no
 
 
 #: All but the published mistakes, of which less is claimed.
-RIGHT_SAMPLERS = [m() for m in SAMPLERS if m.__module__ != "favorbench.samplers.published"] + [
+RIGHT_SAMPLERS = [m() for m in SAMPLERS if m.__module__ != "favorbench.samplers.orthogonal"] + [
     Antithetic(get_sampler(name)) for name in ("iid", "orthogonal", "simplex", "moment-matched")
 ]
 
@@ -324,7 +324,7 @@ def test_subjects_are_maps_samplers_or_both():
 
 LIAR = """
 import dataclasses
-from favorbench.maps.positive import Positive
+from favorbench.maps.random_features import Positive
 
 @dataclasses.dataclass(frozen=True)
 class Liar(Positive):

@@ -11,7 +11,7 @@ import pytest
 
 from favorbench.errors import ScenarioError
 from favorbench.maps import get_map
-from favorbench.maps.positive import Positive
+from favorbench.maps.random_features import Positive
 from favorbench.numerics.arrays import Features
 from favorbench.samplers import Sampler, get_sampler
 from favorbench.samplers.coupling import INDEPENDENT, WORDS, Blocks, Coupling, EvenlySpread, OppositePairs
@@ -133,7 +133,7 @@ USERS = """
 import dataclasses
 import numpy as np
 from favorbench import Sampler
-from favorbench.maps.positive import Positive
+from favorbench.maps.random_features import Positive
 from favorbench.numerics.arrays import Features
 
 @dataclasses.dataclass(frozen=True)

@@ -4,8 +4,7 @@ from typing import NamedTuple
 
 from favorbench.errors import InputError
 from favorbench.maps import FeatureMap, Sample
-from favorbench.numerics.arrays import Array, kind_of
-from favorbench.numerics.shapes import Float
+from favorbench.numerics.arrays import Array, Float, kind_of
 
 
 class Estimator(NamedTuple):

@@ -11,9 +11,8 @@ from favorbench.attention.estimator import Estimate, Estimator, check_shapes
 from favorbench.attention.groups import over_groups
 from favorbench.errors import InputError
 from favorbench.maps import FeatureMap, Sample, get_map
-from favorbench.numerics.arrays import Array, Features, array_namespace, moved, projected
+from favorbench.numerics.arrays import Array, Features, Float, array_namespace, moved, projected
 from favorbench.numerics.logsum import Accumulator, accumulate, joined, prefix_sums, quotient, tiles, with_ones
-from favorbench.numerics.shapes import Float
 from favorbench.samplers import Sampler, get_sampler
 
 

@@ -51,7 +51,7 @@ def capture(
     """
     from favorbench import console
     from favorbench.models.capture import LENGTH, capture_file
-    from favorbench.models.records import Choice
+    from favorbench.models.recorder import Choice
 
     choice = Choice(_numbers("--layers", layers), _numbers("--heads", heads), last, dtype)
     texts = [*(text or []), *(more or [])]

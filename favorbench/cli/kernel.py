@@ -11,7 +11,7 @@ from favorbench.cli.flags import check_maps, numbers
 from favorbench.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from favorbench.studies.kernel.points import Points
+    from favorbench.studies.kernel.study import Points
 
 
 @app.command()
@@ -96,7 +96,7 @@ def kernel(
 
 
 def _points(path: str | None, count: int | None, head_dim: int | None, scale: float, seed: int) -> "Points":
-    from favorbench.studies.kernel.points import DEFAULT_POINTS, gaussian_points, points_of_file
+    from favorbench.studies.kernel.study import DEFAULT_POINTS, gaussian_points, points_of_file
 
     if path is None:
         return gaussian_points(count or DEFAULT_POINTS, head_dim or 16, scale, seed)

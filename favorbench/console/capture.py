@@ -10,7 +10,7 @@ from favorbench.console.terminal import print_line
 from favorbench.formats import format_bytes
 
 if TYPE_CHECKING:
-    from favorbench.models.records import Captured, Layer
+    from favorbench.models.recorder import Captured, Layer
 
 CHECK = (
     "check: the model's own output minus softmax(q k^T / sqrt(d)) v of the captured rows in float64, as a share of a "

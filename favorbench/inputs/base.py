@@ -5,7 +5,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from favorbench.numerics.shapes import Float
+from favorbench.numerics.arrays import Float
 
 
 class Inputs(NamedTuple):

@@ -7,15 +7,10 @@ from favorbench.maps.base import FeatureMap, Sample, WrappedMap
 from favorbench.maps.calibrated import Calibrated, calibrations, scaled, with_calibrated
 from favorbench.maps.centre import Centre
 from favorbench.maps.exponential import ADERF, OPRF, SADERF, SDERF, ADERFThenSDERF
-from favorbench.maps.hybrid import Hybrid
 from favorbench.maps.integer import Geometric, Poisson
-from favorbench.maps.linear import ELU, ReLU
-from favorbench.maps.maclaurin import Maclaurin
-from favorbench.maps.positive import Hyperbolic, Positive
-from favorbench.maps.published import ExpTutorial, PositiveEps, TrigBlog, TrigTutorial
-from favorbench.maps.taylor import Taylor
-from favorbench.maps.tensorsketch import TensorSketch
-from favorbench.maps.trigonometric import Phase, Trig
+from favorbench.maps.other_kernels import ELU, ExpTutorial, PositiveEps, ReLU, TrigBlog, TrigTutorial
+from favorbench.maps.polynomial import Maclaurin, Taylor, TensorSketch
+from favorbench.maps.random_features import Hybrid, Hyperbolic, Phase, Positive, Trig
 from favorbench.numerics.arrays import Array
 from favorbench.registry import build, label
 

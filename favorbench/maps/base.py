@@ -10,8 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from favorbench.errors import ScenarioError
-from favorbench.numerics.arrays import Array, Features
-from favorbench.numerics.shapes import Float
+from favorbench.numerics.arrays import Array, Features, Float
 from favorbench.samplers.laws import PairLaw, RowLaw
 
 Randomness = Literal["omega", "own", "none"]

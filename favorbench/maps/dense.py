@@ -19,7 +19,7 @@ from favorbench.maps.base import (
     Tokens,
     with_values,
 )
-from favorbench.maps.positive import norm_factors
+from favorbench.maps.random_features import norm_factors
 from favorbench.numerics.arrays import Array, Features, array_namespace, half_squared_norm, projected
 from favorbench.samplers.laws import FixedNormRows, GaussianRows, OppositeRow, PairLaw, RowLaw
 

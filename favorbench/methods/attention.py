@@ -9,8 +9,7 @@ from favorbench.attention.estimator import check_shapes
 from favorbench.errors import InputError
 from favorbench.methods import Method, get_method
 from favorbench.methods.base import Question, Shape
-from favorbench.numerics.arrays import Array, beside, on_host
-from favorbench.numerics.shapes import Float
+from favorbench.numerics.arrays import Array, Float, beside, on_host
 from favorbench.numerics.streams import Streams
 from favorbench.parameters import check_whole
 from favorbench.users import failures_named

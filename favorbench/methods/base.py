@@ -7,8 +7,7 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 
 from favorbench.errors import ScenarioError
-from favorbench.numerics.arrays import Array
-from favorbench.numerics.shapes import Float
+from favorbench.numerics.arrays import Array, Float
 from favorbench.numerics.streams import Streams
 
 

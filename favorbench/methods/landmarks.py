@@ -9,9 +9,8 @@ import scipy
 
 from favorbench.kernels import gaussian_kernel
 from favorbench.methods.summaries import Queries, Tokens
-from favorbench.numerics.arrays import Features, half_squared_norm
+from favorbench.numerics.arrays import Features, Float, half_squared_norm
 from favorbench.numerics.logsum import Accumulator, accumulate, tiles, with_ones
-from favorbench.numerics.shapes import Float
 
 #: Which point comes next, for the residual of each point (0 where nothing is left) and the step.
 Choice = Callable[[np.ndarray, int], int]

@@ -11,15 +11,19 @@ from typing import Any
 from favorbench.errors import InputError, ScenarioError
 from favorbench.files import clear_errors, read_regular
 from favorbench.formats import shown
-from favorbench.models.failures import memory_errors
-from favorbench.models.interface import attending
-from favorbench.models.load import Loaded, check_installed, is_function, load, versions
-from favorbench.models.plain import check_plain
-from favorbench.models.recorder import Recorder
-from favorbench.models.records import Captured, Choice, Run, check_path
+from favorbench.models.interface import attending, check_plain
+from favorbench.models.load import (
+    Loaded,
+    check_installed,
+    is_function,
+    load,
+    memory_errors,
+    module_digest,
+    read_texts,
+    versions,
+)
+from favorbench.models.recorder import Captured, Choice, Recorder, Run, check_path
 from favorbench.models.spool import Spool
-from favorbench.models.texts import read_texts
-from favorbench.models.weights import module_digest
 from favorbench.numerics.machine import check_memory
 from favorbench.progress import Progress
 from favorbench.users import failures_named

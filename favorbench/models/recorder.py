@@ -1,17 +1,165 @@
-"""What is kept of a model's calls: those that are softmax attention, checked one by one."""
+"""Record the attention calls of a model that are softmax attention, checked one by one."""
 
-from collections.abc import Mapping
+import json
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from favorbench.attention.exact import exact_attention
 from favorbench.errors import ModelError, ScenarioError
-from favorbench.models.calls import Call
-from favorbench.models.check import VAGUE, Heads, answers, differences, limits, relative_error, rows_of
-from favorbench.models.records import Captured, Choice, Layer, Run
-from favorbench.models.spool import Spool
+from favorbench.formats import shown
+from favorbench.models.interface import Call
+from favorbench.models.spool import DTYPES, SUFFIXES, Spool, write_heads
+
+
+class Layer(NamedTuple):
+    """One attention of a model: its number in the order of calls, its name, its mask, and what the check said.
+
+    heads: how many were kept. difference: between its own output and the captured rows' exact attention, as a share of
+    the largest entry, and limit: what rounding explains; of the head and the input that come closest to it.
+    rounding: what storing in 16 bits changed, as a share of the output. reason: why it was refused, "" if it was not.
+    """
+
+    layer: int
+    name: str
+    heads: int
+    mask: str
+    scaling: float
+    difference: float
+    limit: float
+    rounding: float
+    reason: str
+
+
+class Run(NamedTuple):
+    """One forward pass: of which text, its sha256, how many tokens it has, and how it is made."""
+
+    name: str
+    sha256: str
+    tokens: int
+    forward: Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What of a model is captured. None: all. last: so many queries, the last ones, on the keys before them all."""
+
+    layers: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
+    last: int | None = None
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ScenarioError(f"`dtype` {shown(self.dtype)}: allowed: {', '.join(DTYPES)}")
+        if self.last is not None and self.last < 1:
+            raise ScenarioError(f"`last` {self.last}: at least 1")
+
+
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """Heads of a model: softmax(q k^T / sqrt(d)) v is what its own attention gave, up to rounding.
+
+    query (heads, n, d), key (heads, l, d), value (heads, l, d_v), mapped from disk; bfloat16 as its 16 bits. layer,
+    head, text (heads,): which each is. layers: what was found of each layer, refused ones too. meta: what the file
+    says beside the arrays.
+    """
+
+    query: np.ndarray
+    key: np.ndarray
+    value: np.ndarray
+    layer: np.ndarray
+    head: np.ndarray
+    text: np.ndarray
+    layers: tuple[Layer, ...]
+    meta: dict[str, Any]
+
+    @property
+    def causal(self) -> bool:
+        """Whether a query sees the keys up to its own position only."""
+        return self.meta["causal"]
+
+    def save(self, path: str | Path) -> None:
+        """Write PATH.npz or PATH.safetensors, in pieces, whole or not at all. Raises ScenarioError, StoreError."""
+        check_path(Path(path), self.meta["dtype"])
+        names = {"q": self.query, "k": self.key, "v": self.value}
+        write_heads(Path(path), names | {"layer": self.layer, "head": self.head, "text": self.text}, self.meta)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What a .npz file of it holds, for the inputs of a sweep; bfloat16 as float32, which holds all of these."""
+        names = {"q": self.query, "k": self.key, "v": self.value}
+        if self.meta["dtype"] == "bfloat16":
+            names = {name: (bits.astype(np.uint32) << 16).view(np.float32) for name, bits in names.items()}
+        about = {"meta": np.array(json.dumps(self.meta, sort_keys=True))}
+        return names | {"layer": self.layer, "head": self.head, "text": self.text} | about
+
+
+def check_path(path: Path, dtype: str) -> None:
+    """Raise ScenarioError for a file that cannot hold captured heads."""
+    if path.suffix not in SUFFIXES:
+        raise ScenarioError(f"`out` {path}: allowed are files that end in {' or '.join(SUFFIXES)}")
+    if dtype == "bfloat16" and path.suffix == ".npz":
+        raise ScenarioError(f"`out` {path}: .npz files have no bfloat16: use .safetensors, or `dtype` float16")
+
+
+#: q, k and v of some heads: (..., n, d), (..., l, d), (..., l, d_v).
+Heads = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+#: Queries of a head that are computed again, spread evenly. A wrong mask, factor or group shows in nearly all.
+ROWS = 512
+
+#: Of float32, whose factors have 24 bits.
+UNIT_ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-53}
+
+#: Units of rounding that a difference may have, see ``limits``. Seen: up to 2.3 in small random models of ten families
+#: (d = 8), 0.6 in the heads of MiniLM and 0.4 in those of SmolLM2 at L = 512 and 1024. There a factor of 1.01 on the
+#: logits makes 175 times the limit or more in every layer, and a wrong mask or another head's keys 10,000 times.
+ROUNDINGS = 8
+
+#: A limit beyond this is none: a factor of 1.01 on the logits makes no more.
+VAGUE = 5e-3
+
+
+def rows_of(n: int, last: int | None = None) -> np.ndarray:
+    """The queries to be computed again: all, or ROWS of them; of the last ``last`` only, where that is given."""
+    first = 0 if last is None else n - last
+    return np.unique(np.linspace(first, n - 1, min(ROWS, n - first)).astype(np.int64))
+
+
+def answers(heads: Heads, causal: bool, rows: np.ndarray) -> np.ndarray:
+    """softmax(q k^T / sqrt(d)) v of some queries, float64, (..., rows, d_v); causal: query i sees the keys up to i."""
+    query, key, value = heads
+    return exact_attention(query[..., rows, :], key, value, causal, rows if causal else None)
+
+
+def differences(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """Of each head (..., rows, d_v) the largest difference, as a share of its largest entry; inf for NaN."""
+    with np.errstate(invalid="ignore"):
+        size = np.abs(expected).max(axis=(-2, -1))
+        shares = np.abs(found - expected).max(axis=(-2, -1)) / np.where(size > 0, size, 1.0)
+    return np.nan_to_num(shares, nan=np.inf)
+
+
+def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
+    """The largest relative error of any head, Frobenius."""
+    errors = np.linalg.norm(found - expected, axis=(-2, -1))
+    return float((errors / np.maximum(np.linalg.norm(expected, axis=(-2, -1)), 1e-300)).max())
+
+
+def limits(query: np.ndarray, key: np.ndarray, dtype: str) -> np.ndarray:
+    """What rounding can make of ``differences``, and hardly anything else.
+
+    A logit of float32 is off by a few units of 2^-24 of |q| |k| / sqrt(d), at least as much as the largest logit, and
+    a weight by as much as its logit, relatively: ROUNDINGS 2^-24 (1 + max |q| max |k| / sqrt(d)).
+    """
+    squares = ((array.astype(np.float64) ** 2).sum(-1).max(-1) for array in (query, key))
+    return ROUNDINGS * UNIT_ROUNDOFF[dtype] * (1.0 + np.sqrt(math.prod(squares) / query.shape[-1]))
+
 
 #: Why a mask cannot go into a file, whose attention is full or causal.
 MASKS = {

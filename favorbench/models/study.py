@@ -14,14 +14,13 @@ from favorbench.engine.provenance import VERSION
 from favorbench.errors import InputError, ModelError, ScenarioError
 from favorbench.models.calibration import calibrated, waits
 from favorbench.models.effects import Layer, Reference, effect, head_errors, layers_of, run
-from favorbench.models.load import Loaded, load
+from favorbench.models.load import Loaded, Text, load, read_texts
 from favorbench.models.plan import ALL, EACH, LENGTH, Asked, Unit, units
 from favorbench.models.recommended import ByHead
 from favorbench.models.replacements import ByMap, Exact, Replacement
 from favorbench.models.seconds import heads_in, sampled, times, write_seconds
 from favorbench.models.store import Store
 from favorbench.models.swap import swapped
-from favorbench.models.texts import Text, read_texts
 from favorbench.numerics.machine import check_memory
 from favorbench.progress import Progress
 

@@ -9,8 +9,7 @@ from typing import Any, Literal
 from favorbench.errors import InputError, ScenarioError
 from favorbench.maps import FeatureMap, get_map
 from favorbench.methods import Method
-from favorbench.models.interface import Call, attending
-from favorbench.models.masks import visible
+from favorbench.models.interface import Call, attending, visible
 from favorbench.models.recommended import by_head
 from favorbench.models.replacements import ByMap, Heads, Replacement, Tensor, replacement
 from favorbench.parameters import check_whole

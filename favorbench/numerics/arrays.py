@@ -4,13 +4,25 @@ Everything here and in the estimators is written for the Python array API standa
 """
 
 import math
-from typing import Any, NamedTuple
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import array_api_compat
 import numpy as np
 from array_api_compat import device
 
 from favorbench.errors import InputError
+
+if TYPE_CHECKING or "jaxtyping" in sys.modules:
+    from jaxtyping import Float
+else:
+
+    class Float:
+        """Any array."""
+
+        def __class_getitem__(cls, shape: object) -> Any:
+            return Any
+
 
 # An array of any backend. jaxtyping checks shapes and dtypes of these at run time, under pytest only.
 Array = Any

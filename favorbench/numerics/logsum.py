@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from array_api_compat import device
 
-from favorbench.numerics.arrays import Array, Features, array_namespace, tile_elements
-from favorbench.numerics.shapes import Float
+from favorbench.numerics.arrays import Array, Features, Float, array_namespace, tile_elements
 
 
 class Accumulator(NamedTuple):

@@ -1,17 +1,21 @@
 """Samplers of omega. A new one is one file and one line in SAMPLERS."""
 
 from favorbench.registry import build
-from favorbench.samplers.antithetic import Antithetic
 from favorbench.samplers.base import Sampler
-from favorbench.samplers.fixed_norm import SORF, OrthogonalSqrtD
-from favorbench.samplers.iid import IID
+from favorbench.samplers.iid import IID, Antithetic, Halton, MomentMatched, Sobol
 from favorbench.samplers.laws import FixedNormRows, GaussianRows, PairLaw, RawQRRows, RowLaw
-from favorbench.samplers.moment_matched import MomentMatched
-from favorbench.samplers.norms import NormCoupled, StratifiedNorms
-from favorbench.samplers.orthogonal import GramSchmidt, Orthogonal
-from favorbench.samplers.published import OrthogonalBlog, OrthogonalQR
-from favorbench.samplers.quasi import Halton, Sobol
-from favorbench.samplers.simplex import Simplex, SimplexPlus
+from favorbench.samplers.orthogonal import (
+    SORF,
+    GramSchmidt,
+    NormCoupled,
+    Orthogonal,
+    OrthogonalBlog,
+    OrthogonalQR,
+    OrthogonalSqrtD,
+    Simplex,
+    SimplexPlus,
+    StratifiedNorms,
+)
 
 SAMPLERS: tuple[type[Sampler], ...] = (
     IID, Orthogonal, GramSchmidt, OrthogonalSqrtD, SORF, Simplex, SimplexPlus, NormCoupled, StratifiedNorms, Sobol,

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from favorbench.errors import ScenarioError
-from favorbench.numerics.shapes import Float
+from favorbench.numerics.arrays import Float
 from favorbench.samplers.coupling import INDEPENDENT, ORTHOGONAL, WORDS, Coupling, coupling_of
 from favorbench.samplers.laws import AtAngle, GaussianRows, PairLaw, RowLaw
 

@@ -1,13 +1,28 @@
-"""Orthogonal projections: exactly orthogonal inside blocks of head_dim rows, independent between blocks."""
+"""Samplers made of square blocks of orthogonal (or simplex) rows, and the variants of published code."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from favorbench.numerics.shapes import Float
-from favorbench.samplers.base import Sampler, chi_norms, gaussian_blocks, haar_blocks
-from favorbench.samplers.coupling import ORTHOGONAL, Coupling
+from favorbench.numerics.arrays import Float
+from favorbench.samplers.base import Sampler, chi_norms, gaussian_blocks, haar_blocks, same_block_pairs
+from favorbench.samplers.coupling import ORTHOGONAL, SIMPLEX, Blocks, Coupling
+from favorbench.samplers.laws import (
+    AtAngle,
+    CoupledNorms,
+    FixedNormRows,
+    FourthMoments,
+    GaussianRows,
+    OnSpheres,
+    PairLaw,
+    RawQRRows,
+    SecondMomentRows,
+    chi_quantile,
+    chi_upper_quantile,
+)
+
+SWEEPS = 5  # of simplex-plus over the rows of a block, as in the authors' code
 
 
 @dataclass(frozen=True)
@@ -56,3 +71,237 @@ class GramSchmidt(Sampler):
                 row = row - (row @ np.matrix_transpose(unit)) @ unit
             unit[:, i : i + 1] = row / np.linalg.norm(row, axis=-1, keepdims=True)
         return (unit * norms).reshape(-1, head_dim)[:num_projections]
+
+
+@dataclass(frozen=True)
+class Simplex(Sampler):
+    """Blocks of d rows at the angles of a simplex, cosine -1/(d - 1), randomly rotated, with independent chi(d) norms.
+
+    Of all couplings with independent norms the best for ``positive``; for ``trig`` and ``hyperbolic`` worse than
+    ``orthogonal``. Reid et al. 2023, "Simplex Random Features", arXiv 2301.13856.
+    """
+
+    name: ClassVar[str] = "simplex"
+    reference: ClassVar[str] = "Reid et al. 2023, arXiv 2301.13856 (SimRF)"
+    gaussian_rows: ClassVar[bool] = True
+    coupling: ClassVar[Coupling] = SIMPLEX
+
+    def sample(
+        self, rng: np.random.Generator, num_projections: int, head_dim: int
+    ) -> Float[np.ndarray, "num_projections head_dim"]:
+        directions, norms = rng.spawn(2)
+        blocks = simplex(head_dim) @ haar_blocks(directions, num_projections, head_dim)
+        return (blocks * chi_norms(norms, len(blocks), head_dim)).reshape(-1, head_dim)[:num_projections]
+
+    def pair_laws(self, num_projections: int, head_dim: int) -> tuple[tuple[int, PairLaw], ...]:
+        cosine = -1.0 / max(head_dim - 1, 1)
+        return ((same_block_pairs(num_projections, head_dim), AtAngle(head_dim, cosine)),)
+
+
+@dataclass(frozen=True)
+class SimplexPlus(Sampler):
+    """Simplex blocks whose directions are then fitted to the norms: each in turn is set against the sum of the others.
+
+    Five sweeps, and a random rotation. A shorter sum of the rows of a block means less variance for ``positive``.
+    Reid et al. 2023, arXiv 2301.13856 (SimRF+). No closed form of the variance is known.
+    """
+
+    name: ClassVar[str] = "simplex-plus"
+    reference: ClassVar[str] = "Reid et al. 2023, arXiv 2301.13856 (SimRF+)"
+    gaussian_rows: ClassVar[bool] = True
+    coupling: ClassVar[Coupling] = Blocks("balanced")
+
+    def sample(
+        self, rng: np.random.Generator, num_projections: int, head_dim: int
+    ) -> Float[np.ndarray, "num_projections head_dim"]:
+        directions, norms = rng.spawn(2)
+        rotations = haar_blocks(directions, num_projections, head_dim)
+        lengths = chi_norms(norms, len(rotations), head_dim)
+        rows = simplex(head_dim) * lengths
+        total = np.sum(rows, axis=1)
+        for i in list(range(head_dim)) * SWEEPS if head_dim > 1 else []:
+            others = total - rows[:, i]
+            rows[:, i] = -others * (lengths[:, i] / np.sqrt(np.vecdot(others, others))[:, None])
+            total = others + rows[:, i]
+        return (rows @ rotations).reshape(-1, head_dim)[:num_projections]
+
+
+def simplex(head_dim: int) -> Float[np.ndarray, "head_dim head_dim"]:
+    """Unit rows with the cosine -1/(d - 1) between any two, in the hyperplane of coordinate sum 0."""
+    if head_dim == 1:
+        return np.ones((1, 1))
+    return (np.eye(head_dim) - 1.0 / head_dim) * np.sqrt(head_dim / (head_dim - 1))
+
+
+@dataclass(frozen=True)
+class NormCoupled(Sampler):
+    """Haar-distributed orthogonal blocks, their rows in couples of which one is long and the other short.
+
+    The norms of rows 1 and 2 of a block, 3 and 4, ... satisfy F(r) + F(r') = 1, F the chi(d) distribution function;
+    where d is odd the last row of a block has no partner. Best for small arguments.
+    Reid et al. 2024, "Variance-Reducing Couplings for Random Features", arXiv 2405.16541 (pairwise norm coupling).
+    """
+
+    name: ClassVar[str] = "norm-coupled"
+    reference: ClassVar[str] = "Reid et al. 2024, arXiv 2405.16541 (PNC)"
+    gaussian_rows: ClassVar[bool] = True
+    coupling: ClassVar[Coupling] = Blocks("orthogonal", norms="in couples")
+
+    def sample(
+        self, rng: np.random.Generator, num_projections: int, head_dim: int
+    ) -> Float[np.ndarray, "num_projections head_dim"]:
+        directions, norms = rng.spawn(2)
+        blocks = haar_blocks(directions, num_projections, head_dim)
+        uniform = norms.uniform(size=(len(blocks), (head_dim + 1) // 2))
+        couples = np.stack([chi_quantile(uniform, head_dim), chi_upper_quantile(uniform, head_dim)], axis=-1)
+        lengths = couples.reshape(len(blocks), -1, 1)[:, :head_dim]
+        return (blocks * lengths).reshape(-1, head_dim)[:num_projections]
+
+    def pair_laws(self, num_projections: int, head_dim: int) -> tuple[tuple[int, PairLaw], ...]:
+        blocks, rest = divmod(num_projections, head_dim)
+        coupled = 2 * (blocks * (head_dim // 2) + rest // 2)
+        others = same_block_pairs(num_projections, head_dim) - coupled
+        return (coupled, CoupledNorms(head_dim)), (others, AtAngle(head_dim))
+
+
+@dataclass(frozen=True)
+class StratifiedNorms(Sampler):
+    """Haar-distributed orthogonal blocks; the R norms fall one into each of R intervals of equal probability.
+
+    In random order, so that each row alone is N(0, I). No closed form of the variance is declared.
+    """
+
+    name: ClassVar[str] = "stratified-norms"
+    reference: ClassVar[str] = "stratified sampling of the norms of Yu et al. 2016, arXiv 1610.09072"
+    gaussian_rows: ClassVar[bool] = True
+    nested: ClassVar[bool] = False
+    coupling: ClassVar[Coupling] = Blocks("orthogonal", norms="stratified")
+
+    def sample(
+        self, rng: np.random.Generator, num_projections: int, head_dim: int
+    ) -> Float[np.ndarray, "num_projections head_dim"]:
+        rows = haar_blocks(rng, num_projections, head_dim).reshape(-1, head_dim)[:num_projections]
+        stratum = rng.permutation(num_projections) + rng.uniform(size=num_projections)
+        return rows * chi_quantile(stratum / num_projections, head_dim)[:, None]
+
+
+@dataclass(frozen=True)
+class OrthogonalSqrtD(Sampler):
+    """Haar-distributed orthogonal blocks, every row of norm sqrt(d): "regularised" softmax attention.
+
+    The estimate is not of exp(x.y): its kernel has 0F1(; d/2; d |z|^2/4) where N(0, I) rows give exp(|z|^2/2), less by
+    a factor of about exp(-|z|^4 / (4 (d + 2))). Choromanski et al. 2021, arXiv 2009.14794, Theorem 1 ("SMREG");
+    Demni & Kadri 2023, arXiv 2310.07370.
+    """
+
+    name: ClassVar[str] = "orthogonal-sqrt-d"
+    reference: ClassVar[str] = "Choromanski et al. 2021, arXiv 2009.14794; Demni & Kadri 2023, arXiv 2310.07370"
+    gaussian_rows: ClassVar[bool] = False
+    coupling: ClassVar[Coupling] = ORTHOGONAL
+
+    def sample(
+        self, rng: np.random.Generator, num_projections: int, head_dim: int
+    ) -> Float[np.ndarray, "num_projections head_dim"]:
+        blocks = haar_blocks(rng, num_projections, head_dim)
+        return np.sqrt(head_dim) * blocks.reshape(-1, head_dim)[:num_projections]
+
+    def row_law(self, num_projections: int, head_dim: int) -> FixedNormRows:
+        return FixedNormRows(float(np.sqrt(head_dim)))
+
+    def pair_laws(self, num_projections: int, head_dim: int) -> tuple[tuple[int, PairLaw], ...]:
+        hypotenuse = 2.0 * head_dim
+        return ((same_block_pairs(num_projections, head_dim), OnSpheres(head_dim, hypotenuse, hypotenuse)),)
+
+
+@dataclass(frozen=True)
+class SORF(Sampler):
+    """Structured orthogonal rows sqrt(p) H D1 H D2 H D3: H the Hadamard matrix of p = 2^k >= d rows, D random signs.
+
+    Projecting costs O(p log p) a block with the fast transform (favorbench multiplies the matrices: it measures errors,
+    not this speed). Where d is a power of two the rows are orthogonal and have norm sqrt(d), so the kernel is off as
+    with ``orthogonal-sqrt-d``, and depends on the direction besides, visibly for small d. Elsewhere the p-dimensional
+    rows are cut to d coordinates, which costs them both properties. The last signs make those of the coordinates of a
+    row fair and independent coins; given the other two, E w_i^4 = 3 - 6/p + 4/p^2 and E w_i^2 w_j^2 = 1 - 2/p + 4/p^2.
+    Yu et al. 2016, "Orthogonal Random Features", arXiv 1610.09072.
+    """
+
+    name: ClassVar[str] = "sorf"
+    reference: ClassVar[str] = "Yu et al. 2016, arXiv 1610.09072 (SORF)"
+    gaussian_rows: ClassVar[bool] = False
+    coupling: ClassVar[Coupling] = Blocks("orthogonal", powers_of_two=True)
+
+    def sample(
+        self, rng: np.random.Generator, num_projections: int, head_dim: int
+    ) -> Float[np.ndarray, "num_projections head_dim"]:
+        from scipy.linalg import hadamard  # 60 ms at start-up, for this sampler alone
+
+        size = _power_of_two(head_dim)
+        transform = hadamard(size) / np.sqrt(size)
+        signs = rng.integers(2, size=(-(-num_projections // size), 3, 1, size)) * 2.0 - 1.0
+        rows = transform * signs[:, 0] @ transform * signs[:, 1] @ transform * signs[:, 2]
+        return np.sqrt(size) * rows[..., :head_dim].reshape(-1, head_dim)[:num_projections]
+
+    def row_law(self, num_projections: int, head_dim: int) -> SecondMomentRows:
+        p = _power_of_two(head_dim)
+        fourth = FourthMoments(same=3.0 - 6.0 / p + 4.0 / p**2, mixed=1.0 - 2.0 / p + 4.0 / p**2)
+        return SecondMomentRows(float(np.sqrt(head_dim)) if p == head_dim else None, fourth)
+
+
+def _power_of_two(number: int) -> int:
+    """The smallest power of two that is not below."""
+    return 1 << (number - 1).bit_length()
+
+
+def _raw_qr_rows(rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:
+    """Orthonormal rows straight from LAPACK: Q_11 < 0 always, so the rows are not Haar."""
+    q, _ = np.linalg.qr(gaussian_blocks(rng, num_projections, head_dim))
+    return np.matrix_transpose(q)
+
+
+@dataclass(frozen=True)
+class OrthogonalQR(Sampler):
+    """QR blocks without the sign correction, chi(d) norms: google-research/performer, performer-pytorch, TF-Models.
+
+    Row 1 of a block is restricted to w_1 < 0, so E exp(w.z) is off by the factor 2 Phi(-z_1); even maps (trig, phase,
+    hyperbolic) do not notice.
+    """
+
+    name: ClassVar[str] = "orthogonal-qr"
+    reference: ClassVar[str] = "google-research/performer; performer-pytorch (QR without the sign)"
+    gaussian_rows: ClassVar[bool] = False
+    coupling: ClassVar[Coupling] = ORTHOGONAL
+
+    def sample(
+        self, rng: np.random.Generator, num_projections: int, head_dim: int
+    ) -> Float[np.ndarray, "num_projections head_dim"]:
+        directions, norms = rng.spawn(2)
+        q = _raw_qr_rows(directions, num_projections, head_dim)
+        return (q * chi_norms(norms, len(q), head_dim)).reshape(-1, head_dim)[:num_projections]
+
+    def row_law(self, num_projections: int, head_dim: int) -> RawQRRows:
+        return RawQRRows(GaussianRows(), first_row=1 in (num_projections, head_dim))
+
+
+@dataclass(frozen=True)
+class OrthogonalBlog(Sampler):
+    """QR blocks without the sign, every row of norm sqrt(d / R): the code of the blog post of 2020.
+
+    The norm shrinks as R grows, so the kernel it estimates changes with R and the sample is not nested.
+    """
+
+    name: ClassVar[str] = "orthogonal-blog"
+    reference: ClassVar[str] = "teddykoker/performer, 2020"
+    gaussian_rows: ClassVar[bool] = False
+    nested: ClassVar[bool] = False
+    coupling: ClassVar[Coupling] = ORTHOGONAL
+
+    def sample(
+        self, rng: np.random.Generator, num_projections: int, head_dim: int
+    ) -> Float[np.ndarray, "num_projections head_dim"]:
+        rows = _raw_qr_rows(rng, num_projections, head_dim).reshape(-1, head_dim)[:num_projections]
+        return rows * np.sqrt(head_dim / num_projections)
+
+    def row_law(self, num_projections: int, head_dim: int) -> RawQRRows:
+        return RawQRRows(
+            FixedNormRows(float(np.sqrt(head_dim / num_projections))), first_row=1 in (num_projections, head_dim)
+        )

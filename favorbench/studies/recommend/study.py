@@ -33,7 +33,7 @@ from favorbench.studies.recommend.head import Bench, Head, not_begun, signed
 from favorbench.studies.recommend.units import Unit, units_of
 
 if TYPE_CHECKING:
-    from favorbench.models.records import Captured
+    from favorbench.models.recorder import Captured
 
 
 class Interrupted(KeyboardInterrupt):

@@ -9,7 +9,7 @@ import numpy as np
 
 from favorbench.maps import FeatureMap, Sample, get_map
 from favorbench.maps.base import WrappedMap
-from favorbench.maps.positive import Hyperbolic, Positive
+from favorbench.maps.random_features import Hyperbolic, Positive
 from favorbench.numerics.arrays import Array, Features, array_namespace, half_squared_norm
 from favorbench.numerics.machine import one_core
 from favorbench.samplers import RowLaw, Sampler, get_sampler
