@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,21 @@ from favorbench.results.summary import rows_of
 from tests.command_line import refused, run
 
 SMALL = ["--maps", "positive,trig", "-R", "3,8", "-L", "24", "-d", "4", "--trials", "2"]
+TINY = ["--maps", "positive", "-R", "3,8", "-L", "24", "-d", "4", "--trials", "2"]
 COMMAND = [sys.executable, "-m", "favorbench"]
+
+
+@pytest.fixture(scope="module")
+def run_of_small(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("small") / "run"
+    run("sweep", *SMALL, "--out", str(folder))
+    return folder
+
+
+@pytest.fixture
+def small_run(run_of_small):
+    """The run of SMALL, in the folder ``run``."""
+    shutil.copytree(run_of_small, "run")
 
 
 def test_sweep_prints_the_table_a_sentence_and_where_it_is():
@@ -96,8 +111,7 @@ def test_dry_run_computes_nothing():
 
 @pytest.mark.parametrize("format", ["rich", "md", "csv", "latex", "json"])
 @pytest.mark.parametrize("by", [None, "map,sampler,R", "R", "sampler,map", "trial,map,R"])
-def test_table_in_every_format(format, by):
-    run("sweep", *SMALL, "--out", "run")
+def test_table_in_every_format(format, by, small_run):
     arguments = ["table", "run", "--format", format, *(["--by", by] if by else [])]
     code, out, _ = run(*arguments)
     assert code == 0 and out.strip()
@@ -117,8 +131,7 @@ def test_pooling_is_said():
     assert "pooled over scale, sampler" in out
 
 
-def test_export_holds_every_row():
-    run("sweep", *SMALL, "--out", "run")
+def test_export_holds_every_row(small_run):
     rows = pd.read_parquet("run/trials")
     assert run("export", "run", "--csv", "-o", "-")[1].count("\n") == len(rows) + 1
     assert run("export", "run", "--parquet")[1] == f"run.parquet: {len(rows)} rows\n"
@@ -126,8 +139,8 @@ def test_export_holds_every_row():
 
 
 def test_plot_draws_every_run_below():
-    run("sweep", *SMALL, "--out", "results/one")
-    run("sweep", *SMALL, "--seed", "1", "--out", "results/two")
+    run("sweep", *TINY, "--out", "results/one")
+    run("sweep", *TINY, "--seed", "1", "--out", "results/two")
     code, out, _ = run("plot", "results")
     assert code == 0
     assert {Path(line).parent.parent.name for line in out.split()} == {"one", "two"}
@@ -238,8 +251,7 @@ def test_a_mistake_is_one_clear_line_and_exit_2(arguments, said):
     assert os.listdir() == []  # nothing was made
 
 
-def test_unknown_axes_are_named():
-    run("sweep", *SMALL, "--out", "run")
+def test_unknown_axes_are_named(small_run):
     assert "unknown axis 'smapler' (did you mean 'sampler'?)" in refused("table", "run", "--by", "smapler,R")
 
 
@@ -314,8 +326,7 @@ def listed(value: object) -> list[object]:
     return value if isinstance(value, list) else [value]
 
 
-def test_a_closed_pipe_is_no_error():
-    run("sweep", *SMALL, "--out", "run")
+def test_a_closed_pipe_is_no_error(small_run):
     done = subprocess.run(
         f"{' '.join(COMMAND)} export run --csv -o - | head -1", shell=True, capture_output=True, text=True
     )

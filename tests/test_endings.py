@@ -47,6 +47,7 @@ def when_asked_for(module: str, what: str, *arguments: str) -> subprocess.Comple
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
 @pytest.mark.parametrize("module", ["typer", "favorbench.cli.sweep", "pydantic", "pandas"])
 def test_an_interruption_while_libraries_are_loaded_is_one_line(module, name, code):
@@ -58,6 +59,7 @@ def test_an_interruption_while_libraries_are_loaded_is_one_line(module, name, co
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_an_interruption_that_something_swallows_comes_again():
     """As a callback of a library does; but what follows in the handling of it is the orderly end."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
@@ -77,6 +79,7 @@ def test_an_interruption_that_something_swallows_comes_again():
     assert len(received) == 2
 
 
+@pytest.mark.slow
 def test_an_interruption_of_what_is_run_by_an_import():
     """A module that runs the command line when it is imported is never done with being imported."""
     Path("runs.py").write_text(
@@ -98,6 +101,7 @@ def test_an_interruption_of_what_is_run_by_an_import():
     assert process.returncode == 130 and "the same command again resumes" in err
 
 
+@pytest.mark.slow
 def test_an_ignored_interruption_stays_ignored():
     """A background job of a shell, and what nohup starts, are not ended by another's Ctrl-C."""
     arguments = ["sweep", "--maps", "positive", "-R", "4", "-L", "8", "-d", "2", "--trials", "1", "--out", "run", "-q"]
@@ -127,8 +131,10 @@ def started(*arguments: str, until: str) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.parametrize("whole_group", [True, False])
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize(
+    ("workers", "whole_group"),
+    [("2", True), *(pytest.param(*case, marks=pytest.mark.slow) for case in [("1", True), ("1", False), ("2", False)])],
+)
 def test_sigterm_saves_what_is_computed(workers, whole_group):
     """As schedulers and shutdowns send it, to the process or to its group; multiprocessing has nothing to add."""
     process = started(*LONG, "--workers", workers, until="run/trials/part-*")
@@ -140,6 +146,7 @@ def test_sigterm_saves_what_is_computed(workers, whole_group):
     assert int(err.split("terminated: ")[1].split()[0]) == pd.read_parquet("run/trials")["draw"].nunique() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="terminals of POSIX")
 def test_a_terminal_that_is_closed_ends_a_sweep_in_good_order():
     """Its processes get SIGHUP, and what they still say fails: it is saved all the same, and nobody is left."""
@@ -182,6 +189,7 @@ def test_any_moment_is_a_good_one_to_be_ended(name, workers):
     assert saved
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pause", [0.0, 0.005, 0.02, 0.08, 0.3])
 def test_a_second_interruption_leaves_nobody_to_wait_for(pause):
     """As people press Ctrl-C, and as ``timeout`` sends it: to the process, and to its group."""
@@ -194,6 +202,7 @@ def test_a_second_interruption_leaves_nobody_to_wait_for(pause):
     assert process.returncode in (130, -signal.SIGINT) and len(pd.read_parquet("run/trials"))
 
 
+@pytest.mark.slow
 def test_an_interrupted_reproduction_says_what_is_saved():
     process = started("reproduce", "iid-vs-ortho", "--out", "blog", "--workers", "1", until="blog/runs/*/trials/part-*")
     os.killpg(process.pid, signal.SIGINT)
@@ -204,7 +213,9 @@ def test_an_interrupted_reproduction_says_what_is_saved():
     assert err == f"interrupted: {saved} of 180 draws are saved in {run}; the same command again resumes\n"
 
 
-@pytest.mark.parametrize("module", ["typer", "pydantic", "pandas"])
+@pytest.mark.parametrize(
+    "module", ["pandas", *(pytest.param(name, marks=pytest.mark.slow) for name in ("typer", "pydantic"))]
+)
 def test_a_library_that_does_not_fit_into_memory_is_one_line(module):
     what = "raise ImportError('libx.so.1: failed to map segment from shared object')"
     done = when_asked_for(module, what, *LONG)
@@ -214,6 +225,7 @@ def test_a_library_that_does_not_fit_into_memory_is_one_line(module):
     assert "unexpected" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="ulimit -v")
 def test_a_limit_on_memory_is_said():
     done = subprocess.run(
@@ -238,6 +250,7 @@ for name in ("fcntl", "termios", "resource", "pwd", "grp", "tty", "pty"):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [["--help"], ["list", "maps"], ["sweep", "-R", "4", "-L", "16", "--trials", "1", "--out", "run"],
@@ -252,7 +265,7 @@ def test_nothing_needs_posix(arguments):
     assert done.stdout
 
 
-@pytest.mark.parametrize("reader", ["| true", "> /dev/full"])
+@pytest.mark.parametrize("reader", [pytest.param("| true", marks=pytest.mark.slow), "> /dev/full"])
 def test_the_end_of_a_reader_without_poll(reader):
     """Where a closed pipe cannot be asked for, the failing write says it."""
     code = "import select; del select.poll; import sys; sys.argv = ['favorbench', 'list', 'maps']; "
@@ -330,6 +343,7 @@ def test_an_hour_without_a_terminal_gives_sixty_lines():
     assert lines[-1] == "sweep: 360 of 720 draws, 6 draws/min, about 60 min left"
 
 
+@pytest.mark.slow
 def test_a_sweep_under_nohup_says_how_far_it_is():
     code = "import sys; from favorbench.console import terminal; terminal.SECONDS_BETWEEN_LINES = 0.3; "
     code += f"sys.argv = {['favorbench', *LONG]!r}; sys.argv[sys.argv.index('2000')] = '120'; "

@@ -1,5 +1,6 @@
 """The evidence that `recommend` decides by: its formulas, its table, and how often it is wrong."""
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -58,12 +59,18 @@ def errors_at(p: float, shape: tuple[int, ...], rng: np.random.Generator) -> np.
     return np.where(hit, 0.1 * rng.random(shape), misses)
 
 
+@functools.cache
+def evidence_table(log_evidence: Callable[..., np.ndarray], p: float, most: int) -> np.ndarray:
+    """Log evidence of 0 to ``most`` hits (rows) in 0 to ``most`` draws (columns)."""
+    count = np.arange(most + 1)
+    return log_evidence(np.minimum(count[:, None], count), count, p)
+
+
 def ever(hit: np.ndarray, log_evidence: Callable[..., np.ndarray], p: float, alpha: float) -> np.ndarray:
     """Whether the evidence of each stream (last axis) is enough after any of its draws."""
     most = hit.shape[-1]
-    count = np.arange(most + 1)
-    enough = log_evidence(np.minimum(count[:, None], count), count, p) >= -math.log(alpha)  # hits by draws
-    return np.any(enough[np.cumsum(hit, axis=-1), count[1:]], axis=-1)
+    enough = evidence_table(log_evidence, p, most) >= -math.log(alpha)
+    return np.any(enough[np.cumsum(hit, axis=-1), np.arange(1, most + 1)], axis=-1)
 
 
 def naive(errors: np.ndarray, rule: Rule) -> np.ndarray:
@@ -72,7 +79,7 @@ def naive(errors: np.ndarray, rule: Rule) -> np.ndarray:
 
 
 @pytest.mark.parametrize("p", [0.5, 0.9, 0.95])
-@pytest.mark.parametrize("candidates", [1, 60])
+@pytest.mark.parametrize("candidates", [1, pytest.param(60, marks=pytest.mark.slow)])
 def test_no_more_is_certified_by_chance_than_confidence_allows(p, candidates):
     """At a hit rate of exactly p, the largest that is not to be certified; looked at after each of 400 draws."""
     rng, wrong, naively = np.random.default_rng(7), 0, 0
