@@ -3,11 +3,16 @@
 import contextlib
 import io
 import os
+import re
+import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from favorbench.errors import FavorbenchError, InputError, StoreError
+
+#: Folders that favorbench makes inside the directory of a run.
+RUN_FOLDERS = ("trials", "figures")
 
 
 def read_regular(path: str | Path, what: str, error: type[FavorbenchError] = InputError) -> bytes:
@@ -77,16 +82,51 @@ def _directory(path: Path) -> Iterator[int]:
 
 @contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[io.BufferedWriter]:
-    """A file to be written in pieces, which is there when all of them are, or not at all. Raises StoreError."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    """A file to be written in pieces; it appears under its name when all of them are written. Raises StoreError.
+
+    The temporary file beside it has a random name, so that no link can stand there and no other process uses it.
+    A link at ``path`` is replaced, not followed. A device or a pipe is written into: nothing may take its name.
+    """
+    _refuse_links(path)
     with clear_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        if (descriptor := _special(path)) is not None:
+            with os.fdopen(descriptor, "wb") as file:
+                yield file
+            return
+        temporary = path.with_name(f".{path.name[:80]}.{secrets.token_hex(8)}.tmp")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
         try:
-            with temporary.open("wb") as file:
+            with os.fdopen(os.open(temporary, flags, 0o666), "wb") as file:
                 yield file
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def _special(path: Path) -> int | None:
+    """A descriptor of the device, the pipe or the open file of this process (/dev/stdout) that has this name.
+
+    None for all other names. Raises OSError for a pipe that nobody reads: to wait for a reader could last for ever.
+    """
+    if opened := re.fullmatch(r"/dev/(?:fd/(\d+)|stdout|stderr)", str(path)):
+        return os.dup(int(opened[1]) if opened[1] else {"/dev/stdout": 1, "/dev/stderr": 2}[str(path)])
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):  # there is none, or there cannot be one: to create it says why
+        mode = stat.S_IFREG
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        return None
+    descriptor = os.open(path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
+    os.set_blocking(descriptor, True)
+    return descriptor
+
+
+def _refuse_links(path: Path) -> None:
+    """Raise StoreError where a folder of a run is a link: the run may be somebody else's."""
+    linked = next((folder for folder in path.parents if folder.name in RUN_FOLDERS and folder.is_symlink()), None)
+    if linked is not None:
+        raise StoreError(f"{linked} is a link to another folder, and nothing is written through it: remove the link")
 
 
 @contextlib.contextmanager

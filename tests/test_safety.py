@@ -1,19 +1,23 @@
 """What no file, name or environment may do: hang a command, write to the terminal, or leave half a figure."""
 
+import ast
+import errno
 import json
 import math
 import os
+import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from favorbench import style
+from favorbench import files, style
 from favorbench.errors import InputError, StoreError
-from favorbench.files import read_regular
+from favorbench.files import RUN_FOLDERS, read_regular, write_whole, written_whole
 from favorbench.formats import format_value, plain, printable
 
 COMMAND = [sys.executable, "-m", "favorbench"]
@@ -60,18 +64,173 @@ def test_only_regular_files_are_read(name):
     assert read_regular(Path("file"), "points", StoreError) == b"abc"
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a disk that is always full")
-def test_a_full_disk_leaves_no_half_figure(monkeypatch, tmp_path):
-    """The figure goes where figures go, and only the disk is full: nothing is left under the names of the files."""
+@pytest.fixture
+def full_disk(monkeypatch):
+    """A disk that is full after the first 100 bytes of each file."""
+    opened = os.fdopen
+
+    class Full:
+        def __init__(self, file):
+            self.file = file
+
+        def __enter__(self):
+            self.file.__enter__()
+            return self
+
+        def __exit__(self, *error):
+            self.file.__exit__(*error)
+
+        def write(self, data):
+            self.file.write(data[:100])
+            if len(data) > 100:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(
+        os, "fdopen", lambda number, mode="r": opened(number, mode) if "r" in mode else Full(opened(number, mode))
+    )
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_leaves_no_half_figure(tmp_path):
+    """Nothing is left under the names of the files, nor under others."""
     directory = tmp_path / "figures"
-    directory.mkdir()
-    os.symlink("/dev/full", directory / ".one.png.tmp")
     with style.context():
         figure, (ax,) = style.panels(1, 1)
         ax.plot([1, 2])
         with pytest.raises(StoreError, match=r"one\.png: No space left on device"):
             style.save(figure, directory, "one", pd.DataFrame({"x": [1]}))
     assert os.listdir(directory) == []
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_keeps_what_was_there():
+    Path("page").write_bytes(b"old")
+    with pytest.raises(StoreError, match="page: No space left on device"):
+        write_whole(Path("page"), b"new" * 100)
+    assert Path("page").read_bytes() == b"old" and os.listdir() == ["page"]
+
+
+def test_files_are_written_beside_links_and_never_through_them():
+    """Names that a temporary file might have, and the name itself, as links to a file outside."""
+    Path("outside").write_bytes(b"precious")
+    Path("run").mkdir()
+    for name in (".page.tmp", ".page.html.tmp", "page"):
+        os.symlink("../outside", f"run/{name}")
+    write_whole(Path("run/page"), b"new")
+    assert Path("outside").read_bytes() == b"precious"
+    assert Path("run/page").read_bytes() == b"new" and not Path("run/page").is_symlink()
+    umask = os.umask(0o022)
+    os.umask(umask)
+    assert Path("run/page").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_nothing_is_written_through_a_folder_that_is_a_link():
+    Path("outside").mkdir()
+    Path("run").mkdir()
+    for name in RUN_FOLDERS:
+        os.symlink("../outside", f"run/{name}")
+        with pytest.raises(StoreError, match=f"run/{name} is a link to another folder.*remove the link"):
+            write_whole(Path("run") / name / "of-one-head" / "file", b"new")
+    assert os.listdir("outside") == []
+    os.symlink("run", "mine")  # the directory of a run is the user's own choice
+    write_whole(Path("mine/file"), b"new")
+    assert Path("run/file").read_bytes() == b"new"
+
+
+def test_many_writers_of_one_name_do_not_meet():
+    """All in pieces at the same time: each file that is ever seen is that of one of them, and whole."""
+
+    def write(number: int) -> None:
+        with written_whole(Path("page")) as file:
+            for _ in range(100):
+                file.write(bytes([number]) * 100)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(write, range(64)))
+    found = Path("page").read_bytes()
+    assert len(found) == 10_000 and len(set(found)) == 1 and os.listdir() == ["page"]
+
+
+def test_a_pipe_is_written_into_and_stays_a_pipe():
+    os.mkfifo("pipe")
+    with pytest.raises(StoreError, match="cannot use pipe: "):  # nobody reads it: said at once, and not waited for
+        write_whole(Path("pipe"), b"lost")
+    data = b"x" * 1_000_000  # more than a pipe holds
+    descriptor = os.open("pipe", os.O_RDONLY | os.O_NONBLOCK)
+    os.set_blocking(descriptor, True)
+    with ThreadPoolExecutor(1) as threads, os.fdopen(descriptor, "rb") as pipe:
+        written = threads.submit(write_whole, Path("pipe"), data)
+        assert pipe.read(len(data)) == data
+        written.result()
+    assert stat.S_ISFIFO(os.stat("pipe").st_mode) and os.listdir() == ["pipe"]
+
+
+def test_a_link_to_a_device_is_written_into():
+    """As /dev/stdout is one; the device is this test's own terminal, whose end is read here."""
+    ours, theirs = os.openpty()
+    os.symlink(os.ttyname(theirs), "terminal")
+    write_whole(Path("terminal"), b"seen\n")
+    assert os.read(ours, 100).strip() == b"seen"
+    assert Path("terminal").is_symlink() and stat.S_ISCHR(os.stat(theirs).st_mode)
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_what_a_process_has_open_is_written_into():
+    """/dev/fd/N is a link to a regular file: nothing takes the place of the link, and what follows comes behind."""
+    with open("file", "wb", buffering=0) as file:
+        write_whole(Path(f"/dev/fd/{file.fileno()}"), b"new")
+        file.write(b"er")
+    assert Path("file").read_bytes() == b"newer" and os.listdir() == ["file"]
+
+
+#: Calls that write a file. All of the package go through favorbench/files.py, but for these, each with its reason.
+WRITERS = {
+    "models/spool.py": "files without a name, gone when they are closed",
+    "inputs/fixed.py": "a file without a name, to take its digest",
+    "inputs/stored.py": "into a file that is already open: an archive in it, and its members",
+}
+
+
+def test_every_file_is_written_by_one_function():
+    package = Path(files.__file__).parent
+    found = {}
+    for path in package.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        if names := {name for call in calls if (name := writes(call))}:
+            found[path.relative_to(package).as_posix()] = names
+    ours = {path: names for path, names in found.items() if path not in WRITERS and path != "files.py"}
+    assert found["files.py"]  # or this test sees nothing
+    assert {path: names for path, names in ours.items() if "cluster" not in path} == {}
+
+
+def writes(call: ast.Call) -> str:
+    """What a call that writes a file is called, or nothing."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    texts = [
+        node.value for node in (*call.args, *(word.value for word in call.keywords)) if isinstance(node, ast.Constant)
+    ]
+    modes = [
+        text for text in texts if isinstance(text, str) and set(text) <= set("rwaxbt+") and set(text) & set("wax+")
+    ]
+    if name in ("open", "fdopen", "NamedTemporaryFile", "TemporaryFile", "ZipFile") and (modes or "Temp" in name):
+        return name
+    return (
+        name
+        if name in ("write_text", "write_bytes", "mkstemp", "symlink_to") and isinstance(call.func, ast.Attribute)
+        else ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [("open(p, 'w')", "open"), ("p.open(mode='xb')", "open"), ("open(p, 'r+')", "open"),
+     ("p.write_text(t)", "write_text"), ("open(p)", ""),
+     ("open(p, 'rb')", ""), ("p.open()", ""), ("write_text(p, t)", "")],
+)  # fmt: skip
+def test_the_search_for_writers_sees_them(source, name):
+    assert writes(ast.parse(source, mode="eval").body) == name
 
 
 FIGURE = """
