@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from benchmarks.ratio import Ratio, seconds_of_call
-from favorbench.attention.estimator import Estimator
 from favorbench.attention.linear import attention_estimates, linear_attention, sample_omega
+from favorbench.attention.problem import SampledMap
 from favorbench.engine.sizes import sizes_of_method
 from favorbench.maps import get_map
-from favorbench.methods import METHODS, Method, Question, Shape, get_method
+from favorbench.methods import METHODS, AttentionProblem, Method, Shape, get_method
 from favorbench.numerics.streams import Streams
 from favorbench.registry import label
 
@@ -28,7 +28,7 @@ def data_dependent(runs: int) -> Iterator[Ratio]:
 
     def seconds(name: str) -> float:
         feature_map = get_map(name)
-        estimator = Estimator(feature_map, feature_map.draw_extra(rng, 256, 64), (256,))
+        estimator = SampledMap(feature_map, feature_map.draw_extra(rng, 256, 64), (256,))
         start = time.perf_counter()
         list(attention_estimates(query, key, value, omega, [estimator]))
         return time.perf_counter() - start
@@ -51,7 +51,7 @@ def methods_at_equal_cost(length: int, runs: int) -> Iterator[Ratio]:
         if causal and not method.causal_safe:
             continue
         (sized,) = sizes_of_method(method, "cost", (256,), Shape(length, length, 64, 64, causal))
-        question = Question(query * factor, key * factor, value, np.arange(length), causal)
+        question = AttentionProblem(query * factor, key * factor, value, np.arange(length), causal)
         ours = functools.partial(answered, method, question, sized.size)
         theirs = functools.partial(linear_attention, query, key, value, omega, causal=causal)
         for call in (ours, theirs):  # warm up
@@ -64,6 +64,6 @@ def methods_at_equal_cost(length: int, runs: int) -> Iterator[Ratio]:
         yield Ratio(f"{label(method)}, m = {sized.size}{word} / positive, R = 256", ratios, 3.0, most=True)
 
 
-def answered(method: Method, question: Question, size: int) -> None:
+def answered(method: Method, question: AttentionProblem, size: int) -> None:
     """One answer of a method."""
-    list(method.answers(question, (size,), Streams.of(np.random.default_rng(0))))
+    list(method.estimates(question, (size,), Streams.of(np.random.default_rng(0))))

@@ -33,8 +33,8 @@ FUNCTIONS = {  # by what they are for; what is not here stands under "Also"
         "FavorbenchError", "ScenarioError", "InputError", "StoreError", "ModelError", "EstimatorError", "WorkerError",
     ),
     "For estimators of your own": (
-        "FeatureMap", "Features", "Sample", "exponential_target", "half_squared_norm", "Sampler", "Method", "Question",
-        "Answer", "Baseline",
+        "FeatureMap", "Features", "Sample", "exponential_target", "half_squared_norm", "Sampler", "Method",
+        "AttentionProblem", "Estimate", "Baseline",
     ),
 }  # fmt: skip
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     )
     from favorbench.maps import MAPS, FeatureMap, Sample, calibrate, get_map
     from favorbench.maps.random_features import exponential_target
-    from favorbench.methods import METHODS, Answer, Method, Question, get_method
+    from favorbench.methods import METHODS, AttentionProblem, Estimate, Method, get_method
     from favorbench.methods.attention import method_attention
     from favorbench.models.capture import capture
     from favorbench.models.swap import swapped
@@ -45,7 +45,7 @@ _HOMES = {
     ),
     "maps": ("MAPS", "FeatureMap", "Sample", "calibrate", "get_map"),
     "maps.random_features": ("exponential_target",),
-    "methods": ("METHODS", "Answer", "Method", "Question", "get_method"),
+    "methods": ("METHODS", "Answer", "AttentionProblem", "Estimate", "Method", "Question", "get_method"),
     "methods.attention": ("method_attention",),
     "models.capture": ("capture",),
     "numerics.arrays": ("Features", "half_squared_norm"),
@@ -85,8 +85,8 @@ def __dir__() -> "list[str]":
 
 
 __all__ = [
-    "BASELINES", "MAPS", "METHODS", "SAMPLERS", "Answer", "Baseline", "EstimatorError", "FavorbenchError",
-    "FeatureMap", "Features", "InputError", "Method", "ModelError", "Question", "Recommendation", "Results",
+    "BASELINES", "MAPS", "METHODS", "SAMPLERS", "AttentionProblem", "Baseline", "Estimate", "EstimatorError",
+    "FavorbenchError", "FeatureMap", "Features", "InputError", "Method", "ModelError", "Recommendation", "Results",
     "RunComparison", "Sample", "Sampler", "Scenario", "ScenarioError", "StoreError", "WorkerError", "__version__",
     "calibrate", "capture", "compare", "exact_attention", "exponential_target", "get_baseline", "get_map",
     "get_method", "get_sampler", "half_squared_norm", "kernel_estimate", "linear_attention", "load", "load_scenario",

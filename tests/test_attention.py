@@ -5,8 +5,8 @@ import pytest
 from scipy.special import softmax
 
 import favorbench as fb
-from favorbench.attention.estimator import Estimator
 from favorbench.attention.linear import attention_estimates
+from favorbench.attention.problem import SampledMap
 from favorbench.errors import InputError, ScenarioError
 from favorbench.maps import MAPS, Sample
 from favorbench.numerics import arrays
@@ -63,7 +63,7 @@ def test_linear_attention_is_the_kernel_estimate_normalised(rng, member, sampler
 @pytest.mark.parametrize("member", MAPS, ids=lambda m: m.name)
 @pytest.mark.parametrize("tile", [64, 1 << 16])
 def test_all_sizes_in_one_pass_equal_each_size_alone(rng, monkeypatch, member, tile):
-    """Prefix sums over features, in tiles of any size, change nothing but rounding."""
+    """ExactKeys sums over features, in tiles of any size, change nothing but rounding."""
     q, k, v = rng.normal(size=(3, 50, 6))
     sample, sizes = sample_for(member.name, 31, 6), (1, 5, 6, 30, 31)
     if not member.nested:
@@ -72,7 +72,7 @@ def test_all_sizes_in_one_pass_equal_each_size_alone(rng, monkeypatch, member, t
     outputs = {size: np.full((50, 6), np.nan) for size in sizes}
     normalisers = {size: np.full((50, 1), np.nan) for size in sizes}
     for _, rows, output, normaliser in attention_estimates(
-        q, k, v, sample.omega, [Estimator(member(), sample.extra, sizes)]
+        q, k, v, sample.omega, [SampledMap(member(), sample.extra, sizes)]
     ):
         for i, size in enumerate(sizes):
             outputs[size][rows], normalisers[size][rows] = output[i], normaliser[i]
@@ -94,7 +94,7 @@ def test_a_size_far_below_the_others_does_not_underflow(rng, dtype):
     omega[0] = 0.0
     q, k = 60.0 * np.sign(omega[1]) + q, 60.0 * np.sign(omega[1]) + k
     alone = fb.linear_attention(q, k, v, omega[:1], map="positive")
-    together = next(attention_estimates(q, k, v, omega, [Estimator(fb.get_map("positive"), None, (1, 5))]))
+    together = next(attention_estimates(q, k, v, omega, [SampledMap(fb.get_map("positive"), None, (1, 5))]))
     np.testing.assert_allclose(together.output[0], alone, rtol=100 * np.finfo(dtype).eps)
     assert np.all(np.isfinite(together.output))
 
@@ -206,7 +206,7 @@ def test_causal_estimates_of_all_sizes_and_some_rows_equal_the_masked_kernel(rng
     positions[-1] = 299
     outputs = np.full((len(sizes), 90, 5), np.nan)
     for _, rows, output, _ in attention_estimates(
-        q[positions], k, v, sample.omega, [Estimator(member(), sample.extra, sizes)], causal=True, positions=positions
+        q[positions], k, v, sample.omega, [SampledMap(member(), sample.extra, sizes)], causal=True, positions=positions
     ):
         outputs[:, rows] = output
     for output, size in zip(outputs, sizes, strict=True):

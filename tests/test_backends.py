@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 import favorbench as fb
-from favorbench.attention.estimator import Estimator
 from favorbench.attention.linear import attention_estimates
+from favorbench.attention.problem import SampledMap
 from favorbench.engine.batches import batches
 from favorbench.engine.plan import plan
 from favorbench.engine.scenario import load_scenario
@@ -80,7 +80,7 @@ def test_exact_attention_and_kernel_estimate_agree_with_numpy(rng, to, back, cau
 def test_all_sizes_in_one_pass_agree_with_numpy(rng, to, back):
     q, k, v = 0.5 * rng.normal(size=(3, 60, 4))
     omega, sizes = rng.normal(size=(24, 4)), (3, 10, 24)
-    estimators = [Estimator(get_map(name), None, sizes) for name in ("positive", "trig")]
+    estimators = [SampledMap(get_map(name), None, sizes) for name in ("positive", "trig")]
     ours = list(attention_estimates(q, k, v, omega, estimators))
     theirs = list(attention_estimates(to(q), to(k), to(v), to(omega), estimators))
     for a, b in zip(ours, theirs, strict=True):

@@ -7,7 +7,7 @@ from scipy.special import softmax
 
 import favorbench as fb
 from favorbench.baselines import BASELINES, get_baseline
-from favorbench.methods import METHODS, Question, Shape
+from favorbench.methods import METHODS, AttentionProblem, Shape
 from favorbench.methods.landmarks import landmark_summaries, pivoted_cholesky
 from favorbench.methods.summaries import Queries, Tokens
 from favorbench.numerics.logsum import quotient
@@ -22,15 +22,15 @@ def problem(rng):
 
 def answers(name, problem, sizes=(4,), positions=None, seed=0):
     query, key = (a * a.shape[-1] ** -0.25 for a in problem[:2])
-    question = Question(query, key, problem[2], positions, positions is not None)
+    question = AttentionProblem(query, key, problem[2], positions, positions is not None)
     method = next((member() for member in METHODS if member.name == name), None) or get_baseline(name)
-    return list(method.answers(question, sizes, Streams.of(np.random.default_rng(seed))))
+    return list(method.estimates(question, sizes, Streams.of(np.random.default_rng(seed))))
 
 
 def test_uniform_is_the_mean_of_v(problem):
     (answer,) = answers("uniform", problem)
     np.testing.assert_allclose(answer.output, np.tile(problem[2].mean(axis=0), (40, 1)), rtol=1e-15)
-    assert (answer.num_projections, answer.num_features) == (None, 1)
+    assert (answer.size, answer.num_features) == (None, 1)
 
 
 @pytest.mark.parametrize(("name", "kernel", "features"), [
@@ -53,7 +53,7 @@ def test_best_rank_is_the_truncated_svd(problem):
     matrix = softmax(q @ k.T / np.sqrt(6), axis=-1)
     u, s, vt = np.linalg.svd(matrix, full_matrices=False)
     for answer in answers("best-rank", problem, (1, 3, 10, 40, 99)):
-        r = answer.num_projections
+        r = answer.size
         expected = (u[:, :r] * s[:r]) @ vt[:r] @ v
         # eigenvectors of A A^T lose half the digits of small singular values: see the docstring
         np.testing.assert_allclose(answer.output, expected, rtol=0, atol=1e-7 * s[0] * np.abs(v).max())
@@ -70,7 +70,7 @@ def test_best_rank_projects_on_the_leading_singular_vectors_whatever_the_shape(r
         matrix = softmax(query @ key.T / 2.0, axis=-1)
         u, s, vt = np.linalg.svd(matrix, full_matrices=False)
         for answer in answers("best-rank", (query, key, v, matrix @ v), (1, 2, 3, 8, 11, 12, 40)):
-            r = answer.num_projections
+            r = answer.size
             expected = (u[:, :r] * s[:r]) @ vt[:r] @ v
             np.testing.assert_allclose(answer.output, expected, rtol=0, atol=1e-7 * s[0] * np.abs(v).max())
 
@@ -148,7 +148,7 @@ def test_landmark_baselines_are_nystrom_through_their_landmarks(problem, name):
     (answer,) = answers(name, problem, (1,))
     through = np.array([nystrom_through(k[i : i + 1] * 6**-0.25, q, k, v) for i in range(len(k))])
     assert np.min(np.max(np.abs(through - answer.output), axis=(1, 2))) < 1e-12
-    assert (answer.num_projections, answer.num_features) == (1, 1)
+    assert (answer.size, answer.num_features) == (1, 1)
 
 
 @pytest.mark.parametrize("name", ["nystrom", "wildcat"])
@@ -181,7 +181,7 @@ def test_keys_that_are_there_twice_are_one_landmark(rng, name):
 def test_every_size_is_the_prefix_of_the_largest(problem, name):
     together = answers(name, problem, (1, 4, 9, 30))
     for answer in together:
-        (alone,) = answers(name, problem, (answer.num_projections,))
+        (alone,) = answers(name, problem, (answer.size,))
         np.testing.assert_allclose(answer.output, alone.output, rtol=1e-9, atol=1e-11)
     assert error(together[0].output, answers(name, problem, (1,), seed=1)[0].output) > 1e-6  # another draw is another
 

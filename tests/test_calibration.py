@@ -239,9 +239,11 @@ def test_random_inputs_are_calibrated_on_a_draw_of_their_own():
 def test_frozen_parameters_spare_the_pass_over_the_data():
     """The product of tokens with a d x d matrix that moments take, and no other."""
     for spec in ("sderf", "aderf", "aderf-sderf", "centre:aderf-sderf"):
-        whole, frozen = (fb.get_map(name).own_products(9, 7, 5, 3) for name in (spec, f"calibrated:{spec}"))
+        whole, frozen = (fb.get_map(name).map_multiplications(9, 7, 5, 3) for name in (spec, f"calibrated:{spec}"))
         assert whole - frozen == (9 + 7) * 5 * 5
-    assert fb.get_map("calibrated:saderf").own_products(9, 7, 5, 3) == fb.get_map("saderf").own_products(9, 7, 5, 3)
+    assert fb.get_map("calibrated:saderf").map_multiplications(9, 7, 5, 3) == fb.get_map("saderf").map_multiplications(
+        9, 7, 5, 3
+    )
 
 
 def test_scaled_is_the_factor_of_attention(rng):

@@ -74,7 +74,7 @@ def test_the_features_that_are_counted_are_those_that_come(name, rng):
     """At several d and R, in blocks: a fixed block has as many columns whatever R."""
     for head_dim, size in ((1, 4), (3, 6), (5, 2)):
         points = 0.5 * rng.normal(size=(7, head_dim))
-        feature_map = get_map(name).ready(points, points)
+        feature_map = get_map(name).with_parameters(points, points)
         sample = fb.sample_omega("iid", size, head_dim, rng, map=name)
         projection = points @ sample.omega.T
         blocks = feature_map.key_features(points, projection, sample)

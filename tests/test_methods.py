@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from favorbench.methods import Question, get_method
+from favorbench.methods import AttentionProblem, get_method
 from favorbench.numerics.streams import Streams
 from favorbench.samplers import get_sampler
 
@@ -222,7 +222,7 @@ def whole(asked, question, size, rng):
     (name, number), rest = asked.prefixes[0], asked._replace(prefixes=asked.prefixes[1:])
     if name == "sinks":
         moved = None if at is None else at - number
-        inner = whole(rest, Question(x, keys[number:], values[number:], moved), size, rng)
+        inner = whole(rest, AttentionProblem(x, keys[number:], values[number:], moved), size, rng)
         first = logits(x, keys[:number])
         parts = zip(Dense.of(first), inner, strict=True)
         return Dense(*(np.concatenate(pair, axis=1) for pair in parts))
@@ -262,8 +262,8 @@ def ratio(spec, question, size, seed=0, sizes=None, eps=None):
     """The error of an answer over its rounding: of the terms that were added up, relative to what is left of them."""
     eps = eps or np.finfo(float).eps
     method, asked = get_method(spec) if ":" in spec or "sampled" not in spec else sampled(spec), Asked.of(spec)
-    answers = method.answers(question, sizes or (size,), Streams.of(np.random.default_rng(seed)))
-    found = next(answer.output for answer in answers if answer.num_projections == size)
+    answers = method.estimates(question, sizes or (size,), Streams.of(np.random.default_rng(seed)))
+    found = next(answer.output for answer in answers if answer.size == size)
     exact = question._replace(**{k: np.asarray(getattr(question, k), float) for k in ("query", "key", "value")})
     define = causal if question.causal else whole
     sign, log, mass = define(asked, exact, size, np.random.default_rng(seed))
@@ -294,7 +294,7 @@ def problem(seed=0, n=40, length=40, d=5, d_v=3, norm=0.8, dtype=float, at=None,
     query, key = norm * rng.normal(size=(n, d)) + 0.3, norm * rng.normal(size=(length, d)) - 0.2
     positions = np.arange(n) if n == length else at
     arrays = (a.astype(dtype) for a in (query, key, rng.normal(size=(length, d_v))))
-    return Question(*arrays, positions, is_causal)
+    return AttentionProblem(*arrays, positions, is_causal)
 
 
 INSIDE = [
@@ -324,9 +324,9 @@ def test_an_answer_is_its_definition(spec):
 def test_the_definitions_tell_wrong_answers_apart(spec):
     """The control: those of another seed, and of another size, are far outside of the rounding."""
     question, method = problem(), get_method(spec) if spec != "sampled-keys" else sampled(spec)
-    (right,) = method.answers(question, (10,), Streams.of(np.random.default_rng(0)))
+    (right,) = method.estimates(question, (10,), Streams.of(np.random.default_rng(0)))
     for size, seed in ((9, 0), (10, 1)):
-        (wrong,) = method.answers(question, (size,), Streams.of(np.random.default_rng(seed)))
+        (wrong,) = method.estimates(question, (size,), Streams.of(np.random.default_rng(seed)))
         assert np.max(np.abs(wrong.output - right.output)) > 1e-3
 
 
@@ -361,7 +361,7 @@ def test_what_is_chosen_among_duplicates_plays_no_part(spec):
     """Keys that are all the same have one cell: an exact answer, the mean of values."""
     question = problem(4, 30, 30)
     question = question._replace(key=np.repeat(question.key[:1], 30, axis=0))
-    (answer,) = get_method(spec).answers(question, (12,), Streams.of(np.random.default_rng(0)))
+    (answer,) = get_method(spec).estimates(question, (12,), Streams.of(np.random.default_rng(0)))
     np.testing.assert_allclose(answer.output, np.mean(question.value, axis=0) + 0 * answer.output, atol=1e-14)
 
 
@@ -384,7 +384,7 @@ def test_float32(spec):
     question = problem(6, dtype=np.float32)
     assert ratio(spec, question, 9, eps=np.finfo(np.float32).eps) <= 1
     method = get_method(spec) if spec != "sampled-keys" else sampled(spec)
-    (answer,) = method.answers(question, (9,), Streams.of(np.random.default_rng(0)))
+    (answer,) = method.estimates(question, (9,), Streams.of(np.random.default_rng(0)))
     assert answer.output.dtype == np.float32
 
 
@@ -404,10 +404,10 @@ def test_causal_answers_are_their_definitions(spec):
 def test_causal_answers_do_not_depend_on_which_are_asked(spec):
     method = get_method(spec)
     question = problem(8, 300, 300, is_causal=True)
-    (every,) = method.answers(question, (20,), Streams.of(np.random.default_rng(0)))
+    (every,) = method.estimates(question, (20,), Streams.of(np.random.default_rng(0)))
     for at in (np.array([5]), np.array([130, 131]), np.arange(250, 300), np.array([0, 299])):
         some = question._replace(query=question.query[at], positions=at)
-        (answer,) = method.answers(some, (20,), Streams.of(np.random.default_rng(0)))
+        (answer,) = method.estimates(some, (20,), Streams.of(np.random.default_rng(0)))
         np.testing.assert_allclose(answer.output, every.output[at], rtol=1e-12, atol=1e-13)
 
 
@@ -419,8 +419,8 @@ def test_a_key_far_from_its_centroid_overflows_nothing(dtype):
     direction = question.query[0] / np.sum(question.query[0] ** 2)
     keys = question.key.copy()
     keys[7], keys[8] = keys[9] + above * direction, keys[9] - above * direction  # their mean is where key 9 is
-    given = Question(*(array.astype(dtype) for array in (question.query, keys, question.value)), None)
-    (answer,) = get_method("multipole(exact=0.9)").answers(given, (20,), Streams.of(np.random.default_rng(3)))
+    given = AttentionProblem(*(array.astype(dtype) for array in (question.query, keys, question.value)), None)
+    (answer,) = get_method("multipole(exact=0.9)").estimates(given, (20,), Streams.of(np.random.default_rng(3)))
     np.testing.assert_allclose(answer.output[0], question.value[7], rtol=8 * np.finfo(dtype).eps)  # the others: e^-88
 
 
@@ -431,7 +431,7 @@ def test_the_first_keys_of_causal_attention_are_exact(spec):
     """Up to the first chunk there is no past; one key, and sinks that reach over chunks."""
     for length in (1, 2, 127, 128):
         question = problem(9, length, length, is_causal=True)
-        (answer,) = get_method(spec).answers(question, (1,), Streams.of(np.random.default_rng(0)))
+        (answer,) = get_method(spec).estimates(question, (1,), Streams.of(np.random.default_rng(0)))
         log = question.query @ question.key.T
         weights = np.where(np.tri(length, dtype=bool), np.exp(log), 0.0)
         expected = weights @ question.value / np.sum(weights, axis=1, keepdims=True)
@@ -458,9 +458,9 @@ def test_causal_logits_of_hundreds_and_duplicates(spec):
 def test_an_answer_does_not_depend_on_the_other_sizes(spec, is_causal):
     question = problem(12, 140, 140, is_causal=is_causal)
     method = sampled(spec) if spec.startswith("sampled") else get_method(spec)
-    several = list(method.answers(question, (4, 9, 20), Streams.of(np.random.default_rng(0))))
+    several = list(method.estimates(question, (4, 9, 20), Streams.of(np.random.default_rng(0))))
     for answer, size in zip(several, (4, 9, 20), strict=True):
-        (alone,) = method.answers(question, (size,), Streams.of(np.random.default_rng(0)))
+        (alone,) = method.estimates(question, (size,), Streams.of(np.random.default_rng(0)))
         np.testing.assert_allclose(answer.output, alone.output, rtol=1e-12, atol=1e-13)
 
 

@@ -13,7 +13,7 @@ from favorbench.engine.plan import plan
 from favorbench.engine.scenario import load_scenario
 from favorbench.engine.study import Study
 from favorbench.engine.trial import run_draws
-from favorbench.methods import METHODS, PREFIXES, Question, get_method
+from favorbench.methods import METHODS, PREFIXES, AttentionProblem, get_method
 from favorbench.numerics.backend import from_torch, to_torch
 from favorbench.numerics.streams import Streams
 
@@ -46,8 +46,8 @@ def problem(rng, spec="", length=150, d=6, d_v=4):
 
 def answers(spec, arrays, causal=False, to=np.asarray, seed=0, sizes=(6, 20)):
     streams = Streams((np.random.default_rng(seed),), lambda hosts: to(hosts[0]))
-    question = Question(*map(to, arrays), np.arange(arrays[0].shape[-2]), causal)
-    return list(method_of(spec).answers(question, sizes, streams))
+    question = AttentionProblem(*map(to, arrays), np.arange(arrays[0].shape[-2]), causal)
+    return list(method_of(spec).estimates(question, sizes, streams))
 
 
 def agree(found, expected, spec, back):
@@ -80,8 +80,8 @@ def together(spec, problems, causal, to, stack):
     """The answers to several draws at once, each with a generator of its own."""
     streams = Streams([np.random.default_rng(i) for i in range(len(problems))], stack)
     stacked = [to(np.stack(arrays)) for arrays in zip(*problems, strict=True)]
-    question = Question(*stacked, np.arange(problems[0][0].shape[-2]), causal)
-    return list(method_of(spec).answers(question, (6, 20), streams))
+    question = AttentionProblem(*stacked, np.arange(problems[0][0].shape[-2]), causal)
+    return list(method_of(spec).estimates(question, (6, 20), streams))
 
 
 BATCHED = [case for case in CASES if method_of(case[0]).arrays == "batched"]
@@ -148,9 +148,9 @@ def test_less_precision_keeps_its_type_and_rounds(rng, spec, dtype):
     arrays = problem(rng, spec)
     kept = [getattr(torch, dtype), torch.float64]
     streams = [Streams((np.random.default_rng(0),), lambda hosts: to_torch(hosts[0])) for _ in kept]
-    questions = [Question(*(to_torch(a).to(kept[0]).to(one) for a in arrays), np.arange(150)) for one in kept]
+    questions = [AttentionProblem(*(to_torch(a).to(kept[0]).to(one) for a in arrays), np.arange(150)) for one in kept]
     (low,), (high,) = (
-        list(method_of(spec).answers(question, (20,), stream))
+        list(method_of(spec).estimates(question, (20,), stream))
         for question, stream in zip(questions, streams, strict=True)
     )
     assert low.output.dtype == kept[0]

@@ -299,10 +299,10 @@ def test_a_function_that_works_in_place_changes_nothing_else(mine):
 
 
 def test_functions_are_asked_for_each_size_with_the_same_numbers(mine):
-    question = fb.methods.Question(*np.random.default_rng(0).normal(size=(3, 12, 4)))
+    question = fb.methods.AttentionProblem(*np.random.default_rng(0).normal(size=(3, 12, 4)))
     method = get_method("my_methods:sampled")
-    several = list(method.answers(question, (2, 5), fb.numerics.streams.Streams.of(np.random.default_rng(1))))
-    (alone,) = method.answers(question, (5,), fb.numerics.streams.Streams.of(np.random.default_rng(1)))
+    several = list(method.estimates(question, (2, 5), fb.numerics.streams.Streams.of(np.random.default_rng(1))))
+    (alone,) = method.estimates(question, (5,), fb.numerics.streams.Streams.of(np.random.default_rng(1)))
     np.testing.assert_array_equal(several[1].output, alone.output)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from favorbench.errors import ScenarioError
-from favorbench.methods import METHODS, Question, Shape, get_method
+from favorbench.methods import METHODS, AttentionProblem, Shape, get_method
 from favorbench.methods.lara import Lara, LaraSummary
 from favorbench.methods.monarch import Blocks, Monarch, blocks_of, monarch_factors
 from favorbench.methods.nystromformer import Nystromformer
@@ -33,8 +33,8 @@ def problem(rng, n=48, length=48, d=6, d_v=5, norm=1.0):
 
 
 def ask(spec, question, sizes, seed=0):
-    question = Question(*question) if isinstance(question, tuple) else question
-    return list(get_method(spec).answers(question, sizes, Streams.of(np.random.default_rng(seed))))
+    question = AttentionProblem(*question) if isinstance(question, tuple) else question
+    return list(get_method(spec).estimates(question, sizes, Streams.of(np.random.default_rng(seed))))
 
 
 def softmax(logits):
@@ -76,7 +76,7 @@ def test_segments_are_in_a_row_and_as_equal_as_can_be(rng, length, count):
 def test_weights_are_nonnegative_and_sum_to_one_where_that_is_claimed(rng, spec):
     """The weights are the answer to the unit vectors as values."""
     query, key, _ = problem(rng)
-    question = Question(query, key, np.eye(48), np.arange(48))
+    question = AttentionProblem(query, key, np.eye(48), np.arange(48))
     for answer in ask(spec, question, (5, 12, 24)):
         sums = np.sum(answer.output, axis=-1, keepdims=True)
         if get_method(spec).convex:
@@ -127,9 +127,9 @@ def test_there_may_be_more_or_fewer_queries_than_keys(rng, spec, n, length):
 @pytest.mark.parametrize("spec", SPECS)
 def test_draws_may_be_computed_together(rng, spec):
     problems = [problem(rng) for _ in range(3)]
-    stacked = Question(*(np.stack(arrays) for arrays in zip(*problems, strict=True)))
+    stacked = AttentionProblem(*(np.stack(arrays) for arrays in zip(*problems, strict=True)))
     streams = Streams([np.random.default_rng(i) for i in range(3)], np.stack)
-    together = list(get_method(spec).answers(stacked, (7, 16), streams))
+    together = list(get_method(spec).estimates(stacked, (7, 16), streams))
     for i, alone in enumerate(problems):
         for all_of_them, one in zip(together, ask(spec, alone, (7, 16), i), strict=True):
             np.testing.assert_allclose(all_of_them.output[i], one.output, rtol=1e-7, atol=1e-9)
@@ -140,7 +140,7 @@ def test_draws_may_be_computed_together(rng, spec):
 def test_other_libraries_agree_with_numpy(rng, spec, to, back):
     question = problem(rng)
     streams = Streams((np.random.default_rng(0),), lambda hosts: to(hosts[0]))
-    found = get_method(spec).answers(Question(*map(to, question)), (7, 16, 48), streams)
+    found = get_method(spec).estimates(AttentionProblem(*map(to, question)), (7, 16, 48), streams)
     for there, here in zip(found, ask(spec, question, (7, 16, 48)), strict=True):
         np.testing.assert_allclose(back(there.output), here.output, rtol=1e-7, atol=1e-9)
 
@@ -182,9 +182,9 @@ def test_the_cost_is_that_of_the_matrix_products(rng, monkeypatch, spec, n, leng
         return found
 
     monkeypatch.setattr(array_api_strict._array_object.Array, "__matmul__", counting)
-    question = Question(*map(array_api_strict.asarray, problem(rng, n, length, 16, 64)))
+    question = AttentionProblem(*map(array_api_strict.asarray, problem(rng, n, length, 16, 64)))
     streams = Streams((np.random.default_rng(0),), lambda hosts: array_api_strict.asarray(hosts[0]))
-    list(get_method(spec).answers(question, (size,), streams))
+    list(get_method(spec).estimates(question, (size,), streams))
     stated = get_method(spec).multiplications(Shape(n, length, 16, 64), size)
     assert stated <= sum(counted) <= 1.02 * stated
 

@@ -5,7 +5,7 @@ import pytest
 from sklearn.cluster import KMeans
 from sklearn.kernel_approximation import Nystroem
 
-from favorbench.methods import Question, get_method
+from favorbench.methods import AttentionProblem, get_method
 from favorbench.methods.cells import nearest_centres
 from favorbench.methods.summaries import Queries, Tokens
 from favorbench.numerics.streams import Streams
@@ -41,8 +41,8 @@ def test_nystrom_is_that_of_its_features(tokens, rng):
     left, right = features.transform(query), features.transform(key)
     kernel = left @ right.T
     expected = kernel @ tokens.value / np.sum(kernel, axis=-1, keepdims=True)
-    question = Question(query, key, tokens.value)
-    (answer,) = get_method("nystrom").answers(question, (SIZE,), Streams.of(np.random.default_rng(0)))
+    question = AttentionProblem(query, key, tokens.value)
+    (answer,) = get_method("nystrom").estimates(question, (SIZE,), Streams.of(np.random.default_rng(0)))
     gram = np.exp(landmarks @ landmarks.T)
     bound = np.finfo(float).eps * np.linalg.cond(gram) * np.sum(np.abs(kernel), axis=-1, keepdims=True)
     bound = 10.0 * bound / np.abs(np.sum(kernel, axis=-1, keepdims=True)) * np.max(np.abs(tokens.value))

@@ -6,7 +6,18 @@ from scipy.special import logsumexp, softmax
 
 import favorbench as fb
 from favorbench.errors import FavorbenchError, ScenarioError
-from favorbench.methods import PREFIXES, Eva, HyperAttention, KDEformer, Nystrom, Question, Sinks, Top, WildCat, Window
+from favorbench.methods import (
+    PREFIXES,
+    AttentionProblem,
+    Eva,
+    HyperAttention,
+    KDEformer,
+    Nystrom,
+    Sinks,
+    Top,
+    WildCat,
+    Window,
+)
 from favorbench.methods.base import Shape
 from favorbench.methods.eva import Chunks
 from favorbench.methods.guarded import GuardedSummary
@@ -28,11 +39,11 @@ def streams(seed=0):
 def drawn(rng, length=60, dim=5, scale=1.0, queries=None):
     """Scaled queries and keys of the same tokens, or of as many queries elsewhere."""
     x, y = scale * rng.normal(size=(queries or length, dim)), scale * rng.normal(size=(length, dim)) + 0.2
-    return Question(x, y, rng.normal(size=(length, 3)), None if queries else np.arange(length))
+    return AttentionProblem(x, y, rng.normal(size=(length, 3)), None if queries else np.arange(length))
 
 
 def answer(method, question, size, seed=0):
-    (found,) = method.answers(question, (size,), streams(seed))
+    (found,) = method.estimates(question, (size,), streams(seed))
     return found
 
 
@@ -67,7 +78,7 @@ def landmarks_of(method, key, size):
 def test_landmarks_inside_prefixes_are_the_dense_definition(rng, method):
     """An exact kernel where the prefix says so, that of the landmarks elsewhere, one normaliser."""
     question = drawn(rng, scale=0.7)
-    x, y, value, positions, _ = question
+    x, y, value, positions, _ = question[:5]
     near = positions - positions[:, None]
     logits = x @ y.T
     top = logits >= np.sort(logits, axis=-1)[:, -6:-5]
@@ -115,7 +126,7 @@ def test_landmark_sums_are_those_of_its_kernel(rng, method, scale):
 def test_a_guard_is_certain_of_what_it_refuses(rng):
     """Far from the keys Nystrom's normalisers are wrong by any factor; guarded, no output leaves the values."""
     x, y, value = 3.0 * rng.normal(size=(200, 8)), 0.7 * rng.normal(size=(200, 8)) + 1.0, rng.normal(size=(200, 3))
-    question = Question(x, y, value)
+    question = AttentionProblem(x, y, value)
     exact = softmax(question.query @ question.key.T, axis=-1) @ question.value
     plain, guarded, cells = (
         answer(method, question, 30).output for method in (Nystrom(), Nystrom(guard="cells"), fb.get_method("clusters"))
@@ -145,7 +156,7 @@ def test_a_guard_looks_at_the_whole_answer_with_the_exact_keys_in_it(prefix):
     for seed in range(5):
         rng = np.random.default_rng(seed)
         x, y, value = rng.normal(size=(200, 8)), 0.7 * rng.normal(size=(200, 8)) + 1.0, rng.normal(size=(200, 3))
-        question = Question(3.0 * x, y, value, np.arange(200))
+        question = AttentionProblem(3.0 * x, y, value, np.arange(200))
         low, high = value.min(axis=0) - 1e-5, value.max(axis=0) + 1e-5
         plain, guarded = (answer(prefix(Nystrom(guard=guard)), question, 30).output for guard in ("none", "cells"))
         assert np.all((guarded >= low) & (guarded <= high))
@@ -182,7 +193,7 @@ def test_parameters_are_checked(call, said):
 
 def eva_kernel(question, size, window, form, noise):
     """Every weight of eva: the block exactly, n_c exp(x.c) p_j elsewhere."""
-    x, y, _, positions, _ = question
+    x, y, _, positions, _ = question[:5]
     w = min(round(window * size), size - 1)
     count, length = size - w, len(y)
     chunks = [np.arange(c * length // count, (c + 1) * length // count) for c in range(count)]
@@ -230,7 +241,7 @@ def test_eva_inside_prefixes_is_the_dense_definition(rng, method):
     kernel = np.where((near >= -5) & (near < 6), np.exp(question.query @ question.key.T), kernel)
     found = answer(Window(method, 11), question, 16)
     np.testing.assert_allclose(found.output, attention(kernel, question.value), rtol=1e-10, atol=1e-12)
-    rest = Question(question.query, question.key[4:], question.value[4:], question.positions - 4)
+    rest = AttentionProblem(question.query, question.key[4:], question.value[4:], question.positions - 4)
     kernel = np.exp(question.query @ question.key.T)
     kernel[:, 4:] = eva_kernel(rest, 16, method.window, method.form, eva_noise(method, 16, 5))
     w = method.block(16)
@@ -242,7 +253,7 @@ def test_eva_inside_prefixes_is_the_dense_definition(rng, method):
 
 def causal_eva_kernel(question, size, method, noise, first=0, last=0):
     """Exact for the chunk of 128 positions, the last w keys before it and the first, pseudo-keys for the others."""
-    x, y, _, positions, _ = question
+    x, y, _, positions, _ = question[:5]
     w, length, kernel = method.block(size), len(y) - first, np.zeros((len(x), len(y)))
     count = size - w
     for i, position in enumerate(positions):
@@ -448,7 +459,7 @@ def test_multiplications_are_those_of_the_products(rng, monkeypatch):
     monkeypatch.setattr("favorbench.numerics.logsum.array_namespace", lambda *arrays: np)
     monkeypatch.setattr("favorbench.numerics.arrays.array_namespace", lambda *arrays: np)
     question = drawn(rng, 256, 8)
-    counted = Question(*(a.view(Counted) for a in question[:3]), question.positions)
+    counted = AttentionProblem(*(a.view(Counted) for a in question[:3]), question.positions)
     for method in (Eva(form="mean"), HyperAttention(), KDEformer()):
         Counted.work = 0
         answer(method, counted, 64)
@@ -464,14 +475,14 @@ def test_multiplications_are_those_of_the_products(rng, monkeypatch):
 def test_torch_agrees_and_takes_several_draws_at_once(rng, method, causal):
     torch = pytest.importorskip("torch")
     questions = [drawn(rng, 300)._replace(causal=causal) for _ in range(2)]
-    together = Question(
+    together = AttentionProblem(
         *(torch.stack([torch.from_numpy(q[i]) for q in questions]) for i in range(3)), np.arange(300), causal
     )
     generators = [np.random.default_rng(seed) for seed in range(2)]
     many = Streams(generators, lambda hosts: torch.stack([torch.from_numpy(np.asarray(host)) for host in hosts]))
-    found = list(method.answers(together, (9, 32), many))
+    found = list(method.estimates(together, (9, 32), many))
     for i, question in enumerate(questions):
-        for one, alone in zip(found, method.answers(question, (9, 32), streams(i)), strict=True):
+        for one, alone in zip(found, method.estimates(question, (9, 32), streams(i)), strict=True):
             np.testing.assert_allclose(one.output[i].numpy(), alone.output, rtol=1e-9, atol=1e-11)
 
 
@@ -501,7 +512,7 @@ def test_released_eva_is_that_of_the_authors(rng):
                 linear.bias.zero_()
         module.proj_and_split_heads = lambda x: tuple(torch.from_numpy(a)[None, None] for a in (q, k, v))
         theirs = module(torch.zeros(1, length, dim, dtype=torch.float64))[0].numpy()
-    question = Question(q * dim**-0.25, k * dim**-0.25, v, np.arange(length))
+    question = AttentionProblem(q * dim**-0.25, k * dim**-0.25, v, np.arange(length))
     ours = answer(Eva(window=w / (w + count), form="released"), question, w + count).output
     np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-11)
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import favorbench as fb
-from favorbench.attention.estimator import Estimator
 from favorbench.attention.linear import attention_estimates, sample_omega
+from favorbench.attention.problem import SampledMap
 from favorbench.baselines import get_baseline
 from favorbench.maps import MAPS, TRANSFORMS
-from favorbench.methods import METHODS, PREFIXES, Question, SampledKeys, Shape, get_method
+from favorbench.methods import METHODS, PREFIXES, AttentionProblem, SampledKeys, Shape, get_method
 from favorbench.numerics.streams import Streams
 from favorbench.studies.verify import HOLDS, REFUTED, cost
 from favorbench.studies.verify.checks import NO_CLAIM, NOT_COUNTED, judged
@@ -66,7 +66,7 @@ def test_a_map_does_the_products_it_says(tokens, spec):
         sample = sample_omega("orthogonal", 24, D, np.random.default_rng(seed), map=feature_map)
         size = 1 if feature_map.randomness == "none" else 24
         extra = None if sample.extra is None else counted(sample.extra)
-        estimator = Estimator(feature_map, extra, (size,))
+        estimator = SampledMap(feature_map, extra, (size,))
         with counting() as found:
             list(attention_estimates(query, key, value, counted(sample.omega[:size]), [estimator]))
         declared = feature_map.multiplications(400, 400, D, D_V + 1, size)
@@ -98,9 +98,9 @@ def test_a_method_does_the_products_it_says(tokens, spec, causal):
     method = get_baseline(spec) if spec.startswith(("sampled", "taylor")) else get_method(spec)
     if spec in UNSEEN or (causal and not method.causal_safe):
         return
-    question = Question(*tokens, np.arange(N), causal)
+    question = AttentionProblem(*tokens, np.arange(N), causal)
     with counting() as found:
-        list(method.answers(question, (SIZE,), Streams.of(np.random.default_rng(1))))
+        list(method.estimates(question, (SIZE,), Streams.of(np.random.default_rng(1))))
     declared = method.multiplications(Shape(N, N, D, D_V + 1, causal), SIZE)
     assert declared is not None
     about = max((share for name, share in ABOUT.items() if name in spec), default=0.05 if causal else 1e-9)

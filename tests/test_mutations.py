@@ -167,7 +167,7 @@ MUTANTS: dict[str, Mutant] = {
     "haar blocks without the signs": Mutant(
         base.haar_blocks, "np.copysign(1.0, ", "np.abs(1.0 + 0.0 * ", lambda: sampler_is_refuted("orthogonal")),
     "uniform attention of all but the first": Mutant(
-        trivial.Uniform.answers, "np.mean(value, axis=0)", "np.mean(value[1:], axis=0)",
+        trivial.Uniform.estimates, "np.mean(value, axis=0)", "np.mean(value[1:], axis=0)",
         lambda: is_not_its_definition(trivial.Uniform())),
     "landmarks seen by shorter queries": Mutant(
         landmarks.LandmarkSummary.sums, "queries.query @ self.points.T", "0.99 * queries.query @ self.points.T",

@@ -101,7 +101,7 @@ def test_kernel_estimates_are_the_oracles(spec, dim):
         return_to = fb.kernel_estimate(x, y, Sample(sample.omega), map="positive")
         assert np.all(found > return_to)  # without ``fit`` it has no shifts, which are what the oracle has
         return
-    ready = feature_map.ready(x, y)
+    ready = feature_map.with_parameters(x, y)
     if spec in ("poisson", "geometric"):  # without data the parameter is that of standard normal points
         ready = get_map(f"{spec}({'rate' if spec == 'poisson' else 'p'}={feature_map.parameter(dim)!r})")
     kernel = kernel_of(Asked(*(a.astype(Exact) for a in (x, y, sample.omega)), sample.extra, ready))

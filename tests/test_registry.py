@@ -474,7 +474,7 @@ class Mean(fb.Baseline):
     reference = "-"
     description = "-"
 
-    def answers(self, inputs, sizes, streams):
+    def estimates(self, inputs, sizes, streams):
         yield from ()
 
 class Bare:

@@ -14,7 +14,7 @@ from favorbench.baselines import Baseline
 from favorbench.engine.columns import CELL, COLUMNS, ESTIMATOR, LABELS
 from favorbench.engine.reading import SCHEMA
 from favorbench.errors import StoreError
-from favorbench.methods import Answer
+from favorbench.methods import Estimate
 from favorbench.results import report, tables
 from favorbench.results.figures import draw_all
 from favorbench.results.figures.curves import file_name
@@ -169,8 +169,8 @@ class Zero(Baseline):
     description = "all zeros"
     every_size = False
 
-    def answers(self, question, sizes, streams):
-        yield Answer(None, 0, np.zeros((len(question.query), question.value.shape[-1])), None)
+    def estimates(self, question, sizes, streams):
+        yield Estimate(None, 0, np.zeros((len(question.query), question.value.shape[-1])), None)
 
 
 def test_a_users_baseline_is_drawn():

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from array_api_compat import device
 
-from favorbench.attention.estimator import Estimate, Estimator
+from favorbench.attention.problem import SampledMap, Tile
 from favorbench.maps import Sample
 from favorbench.numerics.arrays import Array, Features, array_namespace, projected
 from favorbench.numerics.logsum import Accumulator, accumulate, joined, merge, prefix_sums, quotient, with_ones
@@ -61,10 +61,10 @@ def causal_outputs(
     key: Array,
     value: Array,
     omega: Array,
-    estimators: Sequence[Estimator],
+    estimators: Sequence[SampledMap],
     scale: float,
     positions: np.ndarray | None = None,
-) -> Iterator[Estimate]:
+) -> Iterator[Tile]:
     """The estimates of a chunk of positions for each estimator, chunk by chunk.
 
     What lies before the chunk enters through a summary of one row per feature, the chunk's own keys through kernel
@@ -82,11 +82,11 @@ def causal_outputs(
         for index, estimator in enumerate(estimators):
             summaries[index], found = _chunk_sums(estimator, estimator.sample(omega), summaries[index], chunk)
             for where, sums in found:
-                yield Estimate(index, where, *quotient(sums))
+                yield Tile(index, where, *quotient(sums))
 
 
 def _chunk_sums(
-    estimator: Estimator, sample: Sample, past: Sequence[Accumulator], chunk: _Chunk
+    estimator: SampledMap, sample: Sample, past: Sequence[Accumulator], chunk: _Chunk
 ) -> tuple[Sequence[Accumulator], list[tuple[slice, Accumulator]]]:
     """The summary of all keys up to the chunk's end, and the sums of its queries for every R, rows by rows.
 
@@ -147,7 +147,7 @@ def visible(positions: np.ndarray, keys: slice, like: Array) -> Array:
     return xp.asarray(np.arange(keys.start, keys.stop) <= positions[:, None], device=device(like))
 
 
-def chunk_products(n: int, l: int, num_features: int, d_v: int) -> float:  # noqa: E741  (its name in every formula)
+def chunk_multiplications(n: int, l: int, num_features: int, d_v: int) -> float:  # noqa: E741  (its name in every formula)
     """Multiplications of linear attention's own chunks, for n queries and l keys: kernel values, and with these values.
 
     Beside those of all keys and queries with features: what a map costs more where attention is causal.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from favorbench.attention.causal import causal_exact_attention
-from favorbench.attention.estimator import check_shapes
+from favorbench.attention.problem import check_shapes
 from favorbench.numerics.arrays import Array, Features, Float, array_namespace, half_squared_norm, tile_elements
 from favorbench.numerics.logsum import Accumulator, accumulate, near_zero, quotient, tiles, with_ones
 

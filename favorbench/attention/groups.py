@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from favorbench.attention.estimator import Estimator
+from favorbench.attention.problem import SampledMap
 from favorbench.maps import Calibrated
 from favorbench.maps.calibrated import with_arrays
 from favorbench.numerics.arrays import Array, array_namespace, device_elements
@@ -12,12 +12,12 @@ LEAST_ROWS = 128  # of a tile: below it matrix products wait for memory
 
 
 def over_groups(
-    attend: Callable[[Array, Array, Array, Array, Estimator], Array],
+    attend: Callable[[Array, Array, Array, Array, SampledMap], Array],
     query: Array,
     key: Array,
     value: Array,
     omega: Array,
-    estimator: Estimator,
+    estimator: SampledMap,
     width: int,
 ) -> Array:
     """``attend`` for so many heads at a time as make good tiles of ``width`` features, all in one result.
@@ -50,7 +50,7 @@ def _of_heads(array: Array, batch: tuple[int, ...], heads: slice, own: int = 2) 
     return xp.reshape(xp.broadcast_to(array, (*batch, *rest)), (-1, *rest))[heads, ...]
 
 
-def _estimator_of(estimator: Estimator, omega: Array, batch: tuple[int, ...], heads: slice) -> Estimator:
+def _estimator_of(estimator: SampledMap, omega: Array, batch: tuple[int, ...], heads: slice) -> SampledMap:
     extra, found = estimator.extra, estimator.map
     if extra is not None and omega.ndim > 2:  # what a map draws has the axes that its omega has
         extra = _of_heads(extra, batch, heads, extra.ndim - omega.ndim + 2)

@@ -7,8 +7,8 @@ import numpy as np
 from array_api_compat import device
 
 from favorbench.attention.causal import causal_outputs
-from favorbench.attention.estimator import Estimate, Estimator, check_shapes
 from favorbench.attention.groups import over_groups
+from favorbench.attention.problem import SampledMap, Tile, check_shapes
 from favorbench.errors import InputError
 from favorbench.maps import FeatureMap, Sample, get_map
 from favorbench.numerics.arrays import Array, Features, Float, array_namespace, moved, projected
@@ -42,13 +42,13 @@ def linear_attention(
     feature_map, sample = _resolved(map, omega, query)
     if causal and not feature_map.causal_safe:
         raise InputError(f"map {feature_map.name!r} uses the whole sequence and cannot be causal")
-    estimator = Estimator(feature_map, sample.extra, (sample.omega.shape[-2],))
+    estimator = SampledMap(feature_map, sample.extra, (sample.omega.shape[-2],))
     xp = array_namespace(query, key, value)
     rows, dtype = sample.omega, xp.result_type(query, key, value)
     if xp.isdtype(dtype, "real floating"):  # omega, drawn in float64, would lift the features of some maps to that
         query, key, value, rows = (xp.astype(a, dtype, copy=False) for a in (query, key, value, rows))
 
-    def attend(query: Array, key: Array, value: Array, omega: Array, estimator: Estimator) -> Array:
+    def attend(query: Array, key: Array, value: Array, omega: Array, estimator: SampledMap) -> Array:
         parts = attention_estimates(query, key, value, omega, [estimator], causal=causal)
         return xp.concat([estimate.output[0, ...] for estimate in parts], axis=-2)
 
@@ -78,7 +78,7 @@ def kernel_estimate(
         raise InputError(f"x has head_dim {x.shape[-1]} and y has {y.shape[-1]}; they must be equal")
     feature_map, sample = _resolved(map, omega, x)
     xp = array_namespace(x, y)
-    feature_map = feature_map.ready(x, y)
+    feature_map = feature_map.with_parameters(x, y)
     if xp.isdtype(dtype := xp.result_type(x, y), "real floating"):
         sample = sample._replace(omega=xp.astype(sample.omega, dtype, copy=False))
     weights = xp.matrix_transpose(sample.omega)
@@ -133,12 +133,12 @@ def attention_estimates(
     key: Array,
     value: Array,
     omega: Array,
-    estimators: Sequence[Estimator],
+    estimators: Sequence[SampledMap],
     fit_query: Array | None = None,
     causal: bool = False,
     positions: np.ndarray | None = None,
     scale: float | None = None,
-) -> Iterator[Estimate]:
+) -> Iterator[Tile]:
     """Every estimator at every R, tile by tile, from one projection of queries and of keys.
 
     Two passes: over keys, for one (R, d_v + 1) summary per block of features; over queries, for the outputs, all R
@@ -162,7 +162,7 @@ def attention_estimates(
         for index, (feature_map, sample, summary) in enumerate(zip(maps, samples, summaries, strict=True)):
             blocks = feature_map.query_features(x, projection[..., : sample.omega.shape[-2]], sample)
             output, normaliser = _outputs(blocks, summary, estimators[index].sizes)
-            yield Estimate(index, rows, output, normaliser)
+            yield Tile(index, rows, output, normaliser)
 
 
 def _projection(x: Array, omega: Array, maps: Sequence[FeatureMap]) -> Array:
@@ -174,7 +174,7 @@ def _projection(x: Array, omega: Array, maps: Sequence[FeatureMap]) -> Array:
 
 def fitted(feature_map: FeatureMap, query: Array, key: Array, scale: float, omega: Array) -> FeatureMap:
     """The map with what it takes from the data; a map that takes nothing spares two arrays as long as the inputs."""
-    if not feature_map.takes_data:
+    if not feature_map.data_dependent:
         return feature_map
     return feature_map.fit(query * scale, key * scale, omega)
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from favorbench.baselines.base import Baseline
-from favorbench.methods import Answer, Question, Shape
+from favorbench.methods import AttentionProblem, Estimate, Shape
 from favorbench.numerics.logsum import with_ones
 from favorbench.numerics.machine import scipy_linalg
 from favorbench.numerics.streams import Streams
@@ -42,20 +42,20 @@ class BestRank(Baseline):
         "markersize": 5,
     }
 
-    def answers(self, question: Question, sizes: tuple[int, ...], streams: Streams) -> Iterator[Answer]:
-        query, key = question.query, question.key
+    def estimates(self, problem: AttentionProblem, sizes: tuple[int, ...], streams: Streams) -> Iterator[Estimate]:
+        query, key = problem.query, problem.key
         if len(query) * len(key) > MATRIX_LIMIT:
             return
         matrix = query @ key.T
         matrix -= np.max(matrix, axis=-1, keepdims=True)
         np.exp(matrix, out=matrix)
         matrix /= np.sum(matrix, axis=-1, keepdims=True)
-        exact = matrix @ with_ones(question.value)
+        exact = matrix @ with_ones(problem.value)
         below = tuple(size for size in sizes if size < min(matrix.shape))  # from there on nothing is cut off
         outputs = leading_projections(matrix, exact, below) if below else []
         for size, output in itertools.zip_longest(sizes, outputs, fillvalue=exact):
             # rows of A add up to 1, those of U_R U_R^T A no longer
-            yield Answer(size, size, output[:, :-1], None, output[:, -1:])
+            yield Estimate(size, size, output[:, :-1], None, output[:, -1:])
 
     def check(self, sizes: tuple[int, ...], shape: Shape) -> None:
         """Every size: above the rank of the matrix it is the matrix."""

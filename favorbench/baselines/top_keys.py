@@ -8,7 +8,7 @@ import numpy as np
 from array_api_compat import device
 
 from favorbench.baselines.base import Baseline
-from favorbench.methods import Answer, Question, Shape
+from favorbench.methods import AttentionProblem, Estimate, Shape
 from favorbench.numerics.arrays import array_namespace, largest
 from favorbench.numerics.logsum import tiles
 from favorbench.numerics.streams import Streams
@@ -34,27 +34,27 @@ class TopKeys(Baseline):
         "color": "0.45", "linestyle": (0, (3, 1, 1, 1)), "label": "top-keys (oracle)", "marker": "^", "markersize": 4,
     }  # fmt: skip
 
-    def answers(self, question: Question, sizes: tuple[int, ...], streams: Streams) -> Iterator[Answer]:
-        xp = array_namespace(question.query)
+    def estimates(self, problem: AttentionProblem, sizes: tuple[int, ...], streams: Streams) -> Iterator[Estimate]:
+        xp = array_namespace(problem.query)
         outputs: list[list] = [[] for _ in sizes]
         normalisers: list[list] = [[] for _ in sizes]
-        for rows in tiles(question.query.shape[-2], question.key.shape[-2], question.query):
-            logits = question.query[rows, :] @ xp.matrix_transpose(question.key)
-            if question.causal:
-                assert question.positions is not None
-                seen = np.arange(len(question.key)) <= question.positions[rows][:, None]
+        for rows in tiles(problem.query.shape[-2], problem.key.shape[-2], problem.query):
+            logits = problem.query[rows, :] @ xp.matrix_transpose(problem.key)
+            if problem.causal:
+                assert problem.positions is not None
+                seen = np.arange(len(problem.key)) <= problem.positions[rows][:, None]
                 logits = xp.where(xp.asarray(seen, device=device(logits)), logits, xp.full_like(logits, -xp.inf))
             index = largest(logits, min(sizes[-1], logits.shape[-1]))
             weights = xp.take_along_axis(logits, index, axis=-1)
             weights = xp.exp(weights - weights[..., :1])
             for i, size in enumerate(sizes):
-                chosen = xp.take(question.value, xp.reshape(index[:, :size], (-1,)), axis=0)
-                chosen = xp.reshape(chosen, (index.shape[0], -1, question.value.shape[-1]))
+                chosen = xp.take(problem.value, xp.reshape(index[:, :size], (-1,)), axis=0)
+                chosen = xp.reshape(chosen, (index.shape[0], -1, problem.value.shape[-1]))
                 normaliser = xp.sum(weights[:, :size], axis=-1, keepdims=True)
                 outputs[i].append(xp.sum(weights[:, :size, None] * chosen, axis=-2) / normaliser)
                 normalisers[i].append(normaliser)
         for size, output, normaliser in zip(sizes, outputs, normalisers, strict=True):
-            yield Answer(size, size, xp.concat(output, axis=0), xp.concat(normaliser, axis=0))
+            yield Estimate(size, size, xp.concat(output, axis=0), xp.concat(normaliser, axis=0))
 
     def multiplications(self, shape: Shape, size: int) -> float:
         """Every pair of a query and a key, and m d_v for each query."""

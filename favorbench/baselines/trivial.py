@@ -6,12 +6,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from favorbench.attention.causal import chunk_products
-from favorbench.attention.estimator import Estimator
+from favorbench.attention.causal import chunk_multiplications
 from favorbench.attention.linear import attention_estimates
+from favorbench.attention.problem import SampledMap
 from favorbench.baselines.base import Baseline
 from favorbench.maps import Taylor
-from favorbench.methods import Answer, Question, Shape
+from favorbench.methods import AttentionProblem, Estimate, Shape
 from favorbench.numerics.streams import Streams
 
 
@@ -34,24 +34,24 @@ class Uniform(Unsized):
     description: ClassVar[str] = "uniform attention: the mean of V for every query"
     look: ClassVar[Mapping[str, object]] = {"color": "black", "linestyle": "--", "label": "uniform (mean of V)"}
 
-    def answers(self, question: Question, sizes: tuple[int, ...], streams: Streams) -> Iterator[Answer]:
-        value = question.value
-        if not question.causal:
+    def estimates(self, problem: AttentionProblem, sizes: tuple[int, ...], streams: Streams) -> Iterator[Estimate]:
+        value = problem.value
+        if not problem.causal:
             mean = np.mean(value, axis=0)
-            yield Answer(None, 1, np.broadcast_to(mean, (len(question.query), value.shape[-1])), None)
+            yield Estimate(None, 1, np.broadcast_to(mean, (len(problem.query), value.shape[-1])), None)
             return
         means = np.cumsum(value, axis=0) / np.arange(1, len(value) + 1)[:, None]
-        yield Answer(None, 1, means[question.positions], None)
+        yield Estimate(None, 1, means[problem.positions], None)
 
     def multiplications(self, shape: Shape, size: int) -> float:
         """None: sums."""
         return 0.0
 
 
-def taylor_attention(question: Question, order: int) -> Answer:
+def taylor_attention(problem: AttentionProblem, order: int) -> Estimate:
     """Linear attention with the explicit features of the Taylor polynomial of exp(x.y), in tiles."""
-    query, key, value, positions, causal = question
-    estimator, no_omega = Estimator(Taylor(order), None, (1,)), query[:1] * 0.0
+    query, key, value, positions, causal = problem[:5]
+    estimator, no_omega = SampledMap(Taylor(order), None, (1,)), query[:1] * 0.0
     where = positions if causal else None
     found = list(
         attention_estimates(
@@ -62,11 +62,11 @@ def taylor_attention(question: Question, order: int) -> Answer:
             [estimator],
             causal=causal,
             positions=where,
-            scale=1.0,  # question's are scaled
+            scale=1.0,  # problem's are scaled
         )
     )
     output, normaliser = (np.concatenate([getattr(e, part)[0] for e in found]) for part in ("output", "normaliser"))
-    return Answer(None, Taylor(order).num_features(0, query.shape[-1]), output, normaliser)
+    return Estimate(None, Taylor(order).num_features(0, query.shape[-1]), output, normaliser)
 
 
 class Polynomial(Unsized):
@@ -74,12 +74,12 @@ class Polynomial(Unsized):
 
     order: ClassVar[int]
 
-    def answers(self, question: Question, sizes: tuple[int, ...], streams: Streams) -> Iterator[Answer]:
-        yield taylor_attention(question, self.order)
+    def estimates(self, problem: AttentionProblem, sizes: tuple[int, ...], streams: Streams) -> Iterator[Estimate]:
+        yield taylor_attention(problem, self.order)
 
     def multiplications(self, shape: Shape, size: int) -> float | None:
         polynomial, (n, length, d, d_v, causal) = Taylor(self.order), shape
-        own = chunk_products(n, length, polynomial.num_features(0, d), d_v) if causal else 0.0
+        own = chunk_multiplications(n, length, polynomial.num_features(0, d), d_v) if causal else 0.0
         return (polynomial.multiplications(n, length, d, d_v, 0) or 0.0) + own
 
 

@@ -13,7 +13,7 @@ Held = Mapping[str, InputLaw]
 CALIBRATION = "calibration"  # the name of arrays that maps are calibrated on
 
 
-def taken_out(flags: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, InputLaw]]:
+def extract_arrays(flags: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, InputLaw]]:
     """The keys of a scenario with names for arrays, and what the names stand for.
 
     inputs may be arrays (q, k, v), called "arrays", or a mapping of names to such; calibrate such arrays. Raises

@@ -142,7 +142,7 @@ def _check_causal(study: Study) -> None:
         for member in members:
             if not member.causal_safe:
                 frozen = (
-                    f", or calibrate it: calibrated:{label(member)}" if getattr(member, "takes_data", False) else ""
+                    f", or calibrate it: calibrated:{label(member)}" if getattr(member, "data_dependent", False) else ""
                 )
                 raise ScenarioError(
                     f"`{key}` {label(member)}: it uses the whole sequence and cannot be causal; leave out one or the "

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
 from favorbench.baselines import BASELINES, get_baseline, no_map
-from favorbench.engine.memory import Held, taken_out
+from favorbench.engine.memory import Held, extract_arrays
 from favorbench.errors import ScenarioError
 from favorbench.files import read_regular
 from favorbench.formats import ALIASES, shown
@@ -223,7 +223,7 @@ def load_scenario(source: str | None = None, flags: Mapping[str, Any] | None = N
             raise ScenarioError(f"{path}: {short!r} and {full!r} are the same key; give one of them")
     values: dict[str, Any] = {"name": path.stem} | {ALIASES.get(key, key): value for key, value in content.items()}
     origin = {"": str(path)} | {ALIASES.get(key, key): f"{path}: {key}" for key in content}
-    flags, held = taken_out(flags or {})
+    flags, held = extract_arrays(flags or {})
     given = {key: _parsed(key, value) for key, value in flags.items() if value is not None}
     if _reads_data(given.get("inputs"), held):  # a file's own L and d win over those of a scenario for other inputs
         values = {key: value for key, value in values.items() if key not in ("seq_len", "head_dim")}
@@ -358,7 +358,7 @@ def _one_line(error: ValidationError, origin: Mapping[str, str]) -> str:
 
 def override(scenario: Scenario, **changes: Any) -> Scenario:
     """The scenario with some keys changed, validated again."""
-    keys, held = taken_out(changes)
+    keys, held = extract_arrays(changes)
     changed = validated(scenario.model_dump() | {"cluster": scenario.cluster} | keys, None, {**scenario.held, **held})
     changed._left_out = scenario.left_out
     return changed

@@ -4,18 +4,18 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from favorbench.attention.causal import chunk_products
+from favorbench.attention.causal import chunk_multiplications
 from favorbench.errors import ScenarioError
 from favorbench.inputs import Head
 from favorbench.maps import FeatureMap
 from favorbench.methods import Method, Shape
 from favorbench.methods.features import MAX_PROJECTIONS
-from favorbench.methods.prefixes import Prefix
+from favorbench.methods.prefixes import ExactKeys
 from favorbench.registry import label
 from favorbench.samplers import Sampler
 
 
-class Sized(NamedTuple):
+class Size(NamedTuple):
     """asked: the R, the number of features or the cost that was asked for, None where the size plays no part.
 
     size: projections of a map, or the size of a method, that it comes to.
@@ -32,44 +32,44 @@ def shape_of(head: Head, causal: bool) -> Shape:
 
 def sizes_of_map(
     feature_map: FeatureMap, sampler: Sampler | None, budget: str, asked: tuple[int, ...], shape: Shape
-) -> tuple[Sized, ...]:
+) -> tuple[Size, ...]:
     """Of a map under a sampler. Raises ScenarioError for a budget that it cannot meet."""
     if feature_map.randomness == "none":
-        return (Sized(None, 1),)
+        return (Size(None, 1),)
     if budget == "cost":
         most = _affordable(feature_map, asked, shape, MAX_PROJECTIONS)
-        return tuple(Sized(one, _drawable(sampler, size, shape)) for one, size in zip(asked, most, strict=True))
+        return tuple(Size(one, _drawable(sampler, size, shape)) for one, size in zip(asked, most, strict=True))
     per = features_for_each(feature_map) if budget == "features" else 1
-    return tuple(Sized(one, one // per) for one in asked)
+    return tuple(Size(one, one // per) for one in asked)
 
 
-def sizes_of_method(method: Method, budget: str, asked: tuple[int, ...], shape: Shape) -> tuple[Sized, ...]:
+def sizes_of_method(method: Method, budget: str, asked: tuple[int, ...], shape: Shape) -> tuple[Size, ...]:
     """Of a method or baseline. What is an oracle is not made to pay. Raises ScenarioError as for a map."""
     if not method.every_size:
-        return (Sized(None, asked[-1]),)
+        return (Size(None, asked[-1]),)
     if budget != "cost" or method.oracle:
         per = features_for_each(method) if budget == "features" else 1
-        return tuple(Sized(one, one // per) for one in asked)
+        return tuple(Size(one, one // per) for one in asked)
     most = max(1, method.largest_size(shape))  # where there is none, the check of sizes says so
     sizes = _affordable(method, asked, shape, most)
-    return tuple(Sized(one, size) for one, size in zip(asked, sizes, strict=True))
+    return tuple(Size(one, size) for one, size in zip(asked, sizes, strict=True))
 
 
 def features_for_each(member: FeatureMap | Method) -> int:
     """Features for each projection of a map, of one inside prefixes too; 1 for what counts something else."""
-    while isinstance(member, Prefix):
+    while isinstance(member, ExactKeys):
         member = member.wrapped
     return member.features_per_projection or 1 if isinstance(member, FeatureMap) else 1
 
 
-def own_sizes(sized: Iterable[Sized]) -> tuple[int, ...]:
+def own_sizes(sized: Iterable[Size]) -> tuple[int, ...]:
     """The sizes, each once, increasing."""
     return tuple(sorted({one.size for one in sized}))
 
 
 def budget_of(asked: int, shape: Shape) -> float:
     """Multiplications of a map of so many features, one for each projection: (n + l) R (d + d_v), and of the chunks."""
-    own = chunk_products(shape.n, shape.l, asked, shape.d_v) if shape.causal else 0.0
+    own = chunk_multiplications(shape.n, shape.l, asked, shape.d_v) if shape.causal else 0.0
     return float((shape.n + shape.l) * asked * (shape.d + shape.d_v)) + own
 
 
@@ -78,7 +78,7 @@ def work_of_map(feature_map: FeatureMap, shape: Shape, size: int) -> float | Non
     work = feature_map.multiplications(shape.n, shape.l, shape.d, shape.d_v, size)
     if work is None or not shape.causal:
         return work
-    return work + chunk_products(shape.n, shape.l, feature_map.num_features(size, shape.d), shape.d_v)
+    return work + chunk_multiplications(shape.n, shape.l, feature_map.num_features(size, shape.d), shape.d_v)
 
 
 def _affordable(member: FeatureMap | Method, asked: tuple[int, ...], shape: Shape, most: int) -> tuple[int, ...]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from favorbench.engine.fixed import Kept
+from favorbench.engine.fixed import Cache
 from favorbench.engine.scenario import MEMBERS, Names, Scenario, override, shipped_title
-from favorbench.engine.sizes import Sized, shape_of, sizes_of_map, sizes_of_method
+from favorbench.engine.sizes import Size, shape_of, sizes_of_map, sizes_of_method
 from favorbench.inputs import SHIPPED, Fixed, Head, InputLaw, get_input
 from favorbench.maps import FeatureMap
 from favorbench.methods import Method, Shape
@@ -27,7 +27,7 @@ class Group(NamedTuple):
     """Maps that are measured on one sample, each at its R (increasing). Without a sampler no omega is drawn."""
 
     sampler: Sampler | None
-    maps: tuple[tuple[FeatureMap, tuple[Sized, ...]], ...]
+    maps: tuple[tuple[FeatureMap, tuple[Size, ...]], ...]
 
     @property
     def name(self) -> str:
@@ -62,7 +62,7 @@ class Study:
     inputs: Mapping[str, Source]
     calibration: Source | None
     digest: str
-    kept: Kept = field(default_factory=Kept, compare=False, repr=False)
+    kept: Cache = field(default_factory=Cache, compare=False, repr=False)
 
     @staticmethod
     def of(scenario: Scenario) -> "Study":
@@ -97,7 +97,7 @@ class Study:
         fixed = self.inputs[draw.input].law.fixed and self.scenario.rows(draw.head.query_len) == draw.head.query_len
         if not fixed or self.backend.batched:
             return compute()
-        return self.kept.once((draw.input, draw.head, draw.scale, *what), compute)
+        return self.kept.get_or_compute((draw.input, draw.head, draw.scale, *what), compute)
 
     @property
     def specs(self) -> tuple[str, ...]:
@@ -108,20 +108,20 @@ class Study:
         """What costs on a head follow from."""
         return shape_of(head, self.scenario.causal)
 
-    def sized(self, method: Method, sizes: tuple[int, ...], head: Head) -> tuple[Sized, ...]:
+    def sized(self, method: Method, sizes: tuple[int, ...], head: Head) -> tuple[Size, ...]:
         """The sizes at which a method or a baseline is measured."""
         budget, shape = self.scenario.budget, self.shape(head)
-        return self.kept.once(
+        return self.kept.get_or_compute(
             ("sizes", label(method), sizes, shape), lambda: sizes_of_method(method, budget, sizes, shape)
         )
 
     def groups(self, sizes: tuple[int, ...], head: Head) -> Iterator[Group]:
         """What is measured together: nested maps at all R on one sample of a nested sampler, others one R at a time."""
 
-        def sized(feature_map: FeatureMap, sampler: Sampler | None) -> tuple[Sized, ...]:
+        def sized(feature_map: FeatureMap, sampler: Sampler | None) -> tuple[Size, ...]:
             budget, shape = self.scenario.budget, self.shape(head)
             key = ("sizes", label(feature_map), None if sampler is None else label(sampler), sizes, shape)
-            return self.kept.once(key, lambda: sizes_of_map(feature_map, sampler, budget, sizes, shape))
+            return self.kept.get_or_compute(key, lambda: sizes_of_map(feature_map, sampler, budget, sizes, shape))
 
         of_omega = [m for m in self.maps if m.randomness == "omega"]
         alone: list[tuple[FeatureMap, Sampler | None]] = [(m, None) for m in self.maps if m.randomness != "omega"]

@@ -7,16 +7,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from favorbench.attention.estimator import Estimate, Estimator
 from favorbench.attention.exact import exact_attention
 from favorbench.attention.linear import attention_estimates
+from favorbench.attention.problem import SampledMap, Tile
 from favorbench.engine.calibration import calibrated
 from favorbench.engine.columns import FAILURE, Row, of_draw
 from favorbench.engine.plan import Draw
-from favorbench.engine.sizes import Sized, own_sizes, work_of_map
+from favorbench.engine.sizes import Size, own_sizes, work_of_map
 from favorbench.engine.study import Group, Study
 from favorbench.errors import EstimatorError
-from favorbench.methods import Answer, Method, Question
+from favorbench.methods import AttentionProblem, Estimate, Method
 from favorbench.metrics import ErrorSums, add, error_sums, metrics_of
 from favorbench.numerics.arrays import Array, beside, columns_first, on_host
 from favorbench.numerics.backend import Backend
@@ -103,7 +103,7 @@ def _inputs(study: Study, draw: Draw) -> Problem:
     if rows < head.query_len:
         rng = stream(scenario.seed, "query rows", *draw.stream_names)
         sampled = np.sort(rng.choice(head.query_len, rows, replace=False))
-    whole = any(feature_map.takes_data for feature_map in study.maps)
+    whole = any(feature_map.data_dependent for feature_map in study.maps)
     rng = stream(scenario.seed, "inputs", *draw.stream_names)
     inputs = study.inputs[draw.input].law.draw(rng, head, None if whole else sampled)
     for array, factor in zip(inputs, (draw.scale, draw.scale, scenario.value_scale), strict=True):
@@ -173,17 +173,22 @@ def _answered(
     return found
 
 
-def _question(study: Study, problem: Problem) -> Question:
+def _question(study: Study, problem: Problem) -> AttentionProblem:
     factor = problem.query.shape[-1] ** -0.25
     query, key = problem.query * factor, problem.key * factor
-    return Question(query, key, problem.value, problem.positions, study.scenario.causal)
+    return AttentionProblem(query, key, problem.value, problem.positions, study.scenario.causal)
 
 
 Sums = dict[int, tuple[int, ErrorSums]]  # by size, or 0 where the size plays no part: num_features, and the errors
 
 
 def _sums(
-    study: Study, method: Method, draws: Sequence[Draw], question: Question, exact: Array, dtype: str = "float64"
+    study: Study,
+    method: Method,
+    draws: Sequence[Draw],
+    question: AttentionProblem,
+    exact: Array,
+    dtype: str = "float64",
 ) -> Sums:
     """The errors of a method at each of its sizes; computed once where nothing about them is random."""
 
@@ -194,24 +199,24 @@ def _sums(
 
 
 def _fresh_sums(
-    study: Study, method: Method, draws: Sequence[Draw], question: Question, exact: Array, dtype: str
+    study: Study, method: Method, draws: Sequence[Draw], question: AttentionProblem, exact: Array, dtype: str
 ) -> Sums:
     """The errors, and the rounding: the distance from the same in float64."""
     sizes = own_sizes(study.sized(method, draws[0].sizes, draws[0].head))
 
-    def answers(dtype: str) -> Iterator[Answer]:
+    def estimates(dtype: str) -> Iterator[Estimate]:
         streams = [stream(study.scenario.seed, "method", label(method), *draw.stream_names) for draw in draws]
         alone = question.query.ndim == 2
         put = (lambda hosts: beside(hosts[0], question.query)) if alone else study.backend.array
         query, key, value = (a if dtype == "float64" else study.backend.cast(a, dtype) for a in question[:3])
-        return method.answers(question._replace(query=query, key=key, value=value), sizes, Streams(streams, put))
+        return method.estimates(question._replace(query=query, key=key, value=value), sizes, Streams(streams, put))
 
     found: Sums = {}
-    doubles = itertools.repeat(None) if dtype == "float64" else answers("float64")
-    for answer, double in zip(answers(dtype), doubles, strict=False):
+    doubles = itertools.repeat(None) if dtype == "float64" else estimates("float64")
+    for answer, double in zip(estimates(dtype), doubles, strict=False):
         in_double = None if double is None else double.output
         sums = error_sums(answer.output, exact, answer.normaliser, in_double, answer.row_sums)
-        key = answer.num_projections if method.every_size else None
+        key = answer.size if method.every_size else None
         found[key or 0] = (answer.num_features, sums.each(on_host))
     return found
 
@@ -255,7 +260,7 @@ def _together(
     return found
 
 
-def _sample(study: Study, draws: Sequence[Draw], group: Group) -> tuple[Array, list[Estimator]]:
+def _sample(study: Study, draws: Sequence[Draw], group: Group) -> tuple[Array, list[SampledMap]]:
     """omega of a group, (R, d) or (draws, R, d), zeros where no map looks at it; and its maps with what they draw."""
     seed, head_dim, width, backend = study.scenario.seed, draws[0].head.head_dim, group.width, study.backend
     if group.sampler is None:
@@ -271,18 +276,18 @@ def _sample(study: Study, draws: Sequence[Draw], group: Group) -> tuple[Array, l
         drawn = [feature_map.draw_extra(rng, sizes[-1], head_dim) for rng in own]
         extras = [extra for extra in drawn if extra is not None]
         frozen = calibrated(study, feature_map, draws, backend.array)
-        estimators.append(Estimator(frozen, backend.array(extras) if extras else None, sizes))
+        estimators.append(SampledMap(frozen, backend.array(extras) if extras else None, sizes))
     return omega, estimators
 
 
 def _measure(
-    problem: Problem, exact: Array, omega: Array, estimators: Sequence[Estimator], dtype: str, study: Study
+    problem: Problem, exact: Array, omega: Array, estimators: Sequence[SampledMap], dtype: str, study: Study
 ) -> list[ErrorSums]:
     """Errors of every estimator for every R (leading axis), and its rounding: its distance from the same in float64."""
 
     backend, causal = study.backend, study.scenario.causal
 
-    def estimates(dtype: str) -> Iterator[Estimate]:
+    def estimates(dtype: str) -> Iterator[Tile]:
         *arrays, positions = problem
         query, key, value, fit_query, rows = (
             None if array is None else backend.cast(array, dtype) for array in (*arrays, omega)
@@ -301,7 +306,7 @@ def _measure(
 
 
 def _of_map(
-    study: Study, draw: Draw, group: Group, sized: Sequence[Sized], estimator: Estimator, sums: ErrorSums
+    study: Study, draw: Draw, group: Group, sized: Sequence[Size], estimator: SampledMap, sums: ErrorSums
 ) -> list[Measured]:
     """Labels and errors for all that was asked of a map."""
     feature_map, found = estimator.map, []

@@ -55,6 +55,13 @@ class Sample(NamedTuple):
     extra: Any = None
 
 
+#: Names of hooks up to version 0.2, which maps of users may still have.
+_RENAMED = {
+    "own_products": "map_multiplications", "fit_products": "fit_multiplications", "ready": "with_parameters",
+    "takes_data": "data_dependent",
+}  # fmt: skip
+
+
 class FeatureMap(ABC):
     """A feature map phi with phi(x).phi(y) near exp(x.y), for x and y already scaled by d^-1/4.
 
@@ -87,6 +94,12 @@ class FeatureMap(ABC):
     #: A transform that no other may stand before.
     outermost: ClassVar[bool] = False
 
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        for old, new in _RENAMED.items():
+            if old in vars(cls):
+                setattr(cls, new, vars(cls)[old])
+
     @property
     def randomness(self) -> Randomness:
         """What the map is measured on: "omega" of a sampler, its "own" sample whatever the sampler is, or "none".
@@ -98,7 +111,7 @@ class FeatureMap(ABC):
         return "own" if self.own_sample else "omega"
 
     @property
-    def takes_data(self) -> bool:
+    def data_dependent(self) -> bool:
         """Whether ``fit`` takes anything from queries and keys."""
         return type(self).fit is not FeatureMap.fit
 
@@ -131,17 +144,17 @@ class FeatureMap(ABC):
         """Multiplications of the matrix products for n queries and l keys; None where they are not known."""
         projected = num_projections * d if self.randomness == "omega" else 0
         products = float((n + l) * (projected + self.num_features(num_projections, d) * d_v))
-        return products + self.own_products(n, l, d, num_projections)
+        return products + self.map_multiplications(n, l, d, num_projections)
 
-    def own_products(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
+    def map_multiplications(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
         """Those of them beside the projections of tokens and the products of features with values.
 
         Terms that do not grow with the tokens, for a matrix that is fitted say, are left out.
         """
         return 0.0
 
-    def fit_products(self, n: int, l: int, d: int) -> float:  # noqa: E741
-        """Those of ``own_products`` that ``fit`` does: what is fitted once, and frozen, is spared them."""
+    def fit_multiplications(self, n: int, l: int, d: int) -> float:  # noqa: E741
+        """Those of ``map_multiplications`` that ``fit`` does: what is fitted once, and frozen, is spared them."""
         return 0.0
 
     def draw_extra(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray | None:
@@ -158,7 +171,7 @@ class FeatureMap(ABC):
         """
         return self
 
-    def ready(self, x: Tokens, y: Keys) -> "FeatureMap":
+    def with_parameters(self, x: Tokens, y: Keys) -> "FeatureMap":
         """The map whose features ``kernel_estimate`` takes and the closed forms describe; itself by default.
 
         A map that has no features before ``fit`` takes its parameters from these x and y, if it has none yet.
@@ -242,8 +255,8 @@ class WrappedMap(FeatureMap):
             raise ScenarioError(f"{first}: stands before all other transforms of a map: {first}:{self.prefix}:...")
 
     @property
-    def takes_data(self) -> bool:
-        return self.wrapped.takes_data
+    def data_dependent(self) -> bool:
+        return self.wrapped.data_dependent
 
     @property
     def draws_extra(self) -> bool:
@@ -261,11 +274,11 @@ class WrappedMap(FeatureMap):
     def num_features(self, num_projections: int, head_dim: int) -> int:
         return self.wrapped.num_features(num_projections, head_dim)
 
-    def own_products(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
-        return self.wrapped.own_products(n, l, d, num_projections)
+    def map_multiplications(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
+        return self.wrapped.map_multiplications(n, l, d, num_projections)
 
-    def fit_products(self, n: int, l: int, d: int) -> float:  # noqa: E741
-        return self.wrapped.fit_products(n, l, d)
+    def fit_multiplications(self, n: int, l: int, d: int) -> float:  # noqa: E741
+        return self.wrapped.fit_multiplications(n, l, d)
 
     def draw_extra(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray | None:
         return self.wrapped.draw_extra(rng, num_projections, head_dim)
@@ -273,8 +286,8 @@ class WrappedMap(FeatureMap):
     def fit(self, x: Tokens, y: Keys, omega: Omega | None) -> "WrappedMap":
         return dataclasses.replace(self, wrapped=self.wrapped.fit(x, y, omega))
 
-    def ready(self, x: Tokens, y: Keys) -> "WrappedMap":
-        return dataclasses.replace(self, wrapped=self.wrapped.ready(x, y))
+    def with_parameters(self, x: Tokens, y: Keys) -> "WrappedMap":
+        return dataclasses.replace(self, wrapped=self.wrapped.with_parameters(x, y))
 
     def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
         return self.wrapped.target_kernel(x, y, rows)

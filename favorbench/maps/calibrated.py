@@ -34,17 +34,17 @@ class Calibrated(WrappedMap):
         super().__post_init__()
         if self.wrapped.fit_needs_omega:
             raise ScenarioError(f"what {label(self.wrapped)} takes from data depends on omega, which is drawn anew")
-        if not (self.wrapped.causal_safe or self.wrapped.takes_data):
+        if not (self.wrapped.causal_safe or self.wrapped.data_dependent):
             raise ScenarioError(f"{label(self.wrapped)} has no `fit` whose parameters could be frozen")
 
     @property
-    def takes_data(self) -> bool:
+    def data_dependent(self) -> bool:
         return False
 
     @property
-    def waits(self) -> bool:
+    def needs_calibration(self) -> bool:
         """Whether it has no features before it is calibrated."""
-        return self.wrapped.takes_data and self.head_dim is None
+        return self.wrapped.data_dependent and self.head_dim is None
 
     def calibrate(self, x: Tokens, y: Keys) -> "Calibrated":
         """The map with the parameters for queries x and keys y, scaled by d^-1/4."""
@@ -53,14 +53,14 @@ class Calibrated(WrappedMap):
     def fit(self, x: Tokens, y: Keys, omega: Omega) -> "Calibrated":
         return self
 
-    def ready(self, x: Tokens, y: Keys) -> "Calibrated":
+    def with_parameters(self, x: Tokens, y: Keys) -> "Calibrated":
         return with_values(self, wrapped=self._frozen(x))
 
-    def own_products(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
+    def map_multiplications(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
         """Those of the map but for the ones of ``fit``."""
-        return self.wrapped.own_products(n, l, d, num_projections) - self.wrapped.fit_products(n, l, d)
+        return self.wrapped.map_multiplications(n, l, d, num_projections) - self.wrapped.fit_multiplications(n, l, d)
 
-    def fit_products(self, n: int, l: int, d: int) -> float:  # noqa: E741
+    def fit_multiplications(self, n: int, l: int, d: int) -> float:  # noqa: E741
         return 0.0
 
     def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
@@ -80,7 +80,7 @@ class Calibrated(WrappedMap):
 
     def _frozen(self, x: Array) -> FeatureMap:
         """The map inside, with its parameters in the library, on the device and in the precision of x."""
-        if self.waits:
+        if self.needs_calibration:
             raise InputError(
                 f"map {label(self)!r} is not calibrated: use calibrate(query, key, map) on another text, or a sweep "
                 "with `calibrate`"
@@ -107,7 +107,7 @@ def with_arrays(members: Sequence[Any], of: Callable[[list[Array]], Array]) -> A
 def calibrations(member: Any) -> list[Calibrated]:
     """The calibrated maps of a map or method that wait for data, however deep inside its transforms."""
     if isinstance(member, Calibrated):
-        return [member] if member.waits else []
+        return [member] if member.needs_calibration else []
     inside = getattr(member, "wrapped", None)
     return [] if inside is None else calibrations(inside)
 

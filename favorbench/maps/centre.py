@@ -50,20 +50,20 @@ class Centre(WrappedMap):
     asymmetric: ClassVar[bool] = True
 
     @property
-    def takes_data(self) -> bool:
+    def data_dependent(self) -> bool:
         return True
 
     def fit(self, x: Tokens, y: Keys, omega: Omega | None) -> "Centre":
         means = _means(x, y)
         return with_values(self, means=means, wrapped=self.wrapped.fit(x - means.query, y - means.key, omega))
 
-    def ready(self, x: Tokens, y: Keys) -> "Centre":
+    def with_parameters(self, x: Tokens, y: Keys) -> "Centre":
         means = _means(x, y) if self.means is None else self.means
-        return with_values(self, means=means, wrapped=self.wrapped.ready(x - means.query, y - means.key))
+        return with_values(self, means=means, wrapped=self.wrapped.with_parameters(x - means.query, y - means.key))
 
-    def own_products(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
+    def map_multiplications(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
         """The product of each token with the mean of the others."""
-        return self.wrapped.own_products(n, l, d, num_projections) + float((n + l) * d)
+        return self.wrapped.map_multiplications(n, l, d, num_projections) + float((n + l) * d)
 
     def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         return self.query_features(x, projection, sample)
@@ -103,7 +103,7 @@ class Centre(WrappedMap):
 
     def _centred(self, x: Array, y: Array) -> tuple[FeatureMap, Array, Array, Means]:
         """The map inside, and what it is given for these points. The compensation is no part of a relative variance."""
-        ready = self.ready(x, y)
+        ready = self.with_parameters(x, y)
         means = ready._fitted()
         return ready.wrapped, x - means.query, y - means.key, means
 

@@ -132,17 +132,17 @@ class DenseExponential(FeatureMap):
     def choice(self, x: Array, y: Array | None) -> Dense:
         """The best parameters for queries x and keys y, in float64; without y, those that need no data."""
 
-    def own_products(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
+    def map_multiplications(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
         """Where the data have been looked at tokens are projected once more, on rows that fit them."""
         return float((n + l) * (num_projections * d + self.squares * d * d)) if self.squares else 0.0
 
-    def fit_products(self, n: int, l: int, d: int) -> float:  # noqa: E741
+    def fit_multiplications(self, n: int, l: int, d: int) -> float:  # noqa: E741
         return float((n + l) * self.moment_squares * d * d)
 
     def fit(self, x: Tokens, y: Keys, omega: Omega | None) -> "DenseExponential":
         return with_values(self, parameters=self.choice(x, y).as_dtype_of(x))
 
-    def ready(self, x: Tokens, y: Keys) -> "DenseExponential":
+    def with_parameters(self, x: Tokens, y: Keys) -> "DenseExponential":
         return with_values(self, parameters=self._parameters(x, y))
 
     def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:

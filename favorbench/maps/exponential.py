@@ -136,7 +136,7 @@ class OPRF(DenseExponential):
     asymmetric: ClassVar[bool] = False
 
     @property
-    def takes_data(self) -> bool:
+    def data_dependent(self) -> bool:
         return self.rho is None
 
     def __post_init__(self) -> None:

@@ -24,7 +24,7 @@ class _IntegerMap(FeatureMap):
     features_per_projection: ClassVar[int] = 1
     nonnegative: ClassVar[bool] = False  # but for coordinates that are all positive
     unbiased: ClassVar[bool] = True
-    causal_safe: ClassVar[bool] = claim(lambda self: not self.takes_data)
+    causal_safe: ClassVar[bool] = claim(lambda self: not self.data_dependent)
     own_sample: ClassVar[bool] = True
 
     fitted: Fitted | None
@@ -46,7 +46,7 @@ class _IntegerMap(FeatureMap):
         """sum_l log(w_l! P(w_l)), (..., R)."""
 
     @property
-    def takes_data(self) -> bool:
+    def data_dependent(self) -> bool:
         return self._given() is None
 
     def draw_extra(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:
@@ -62,7 +62,7 @@ class _IntegerMap(FeatureMap):
         best = self._best(from_torch(moments) if is_torch_array(moments) else np.asarray(moments))
         return with_values(self, fitted=Fitted(as_like(best[..., None, None], moments)))
 
-    def own_products(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
+    def map_multiplications(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
         """Logs and signs of the factors, each times the exponents."""
         return 2.0 * (n + l) * num_projections * d
 

@@ -194,7 +194,7 @@ class PositiveEps(FeatureMap):
         shift = xp.max(y @ xp.matrix_transpose(omega), axis=(-2, -1), keepdims=True)
         return with_values(self, key_shift=Fitted(shift))
 
-    def own_products(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
+    def map_multiplications(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
         """The projections of the keys once more, for their maximum."""
         return float(l * d * num_projections)
 

@@ -133,7 +133,7 @@ class Maclaurin(FeatureMap):
         log_scale = drawn[..., None, :] * log_norm + looked_up(-0.5 * self._log_weights(), drawn)[..., None, :]
         return (*exact_degrees(x, self.exact), Features(values, log_scale))
 
-    def own_products(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
+    def map_multiplications(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
         """d + 1 for each feature and factor; the largest degree drawn, in the mean, is how many factors there are."""
         below = np.minimum(np.cumsum(self._probabilities()), 1.0) ** num_projections
         return float((n + l) * num_projections * (d + 1) * (self.exact + np.sum(1.0 - below)))
@@ -211,7 +211,7 @@ class TensorSketch(FeatureMap):
             first += n
         return tuple(blocks)
 
-    def own_products(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
+    def map_multiplications(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
         """The transforms of n count sketches for each degree n, real and imaginary parts of R / 2 + 1 frequencies."""
         return float((n + l) * sum(self._sketched()) * 2 * (num_projections // 2 + 1) * d)
 

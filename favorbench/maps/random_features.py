@@ -205,7 +205,7 @@ class Hybrid(FeatureMap):
         """The vectors t_i, (n, d), the same for any number of projections."""
         return rng.standard_normal((self.n, head_dim))
 
-    def own_products(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
+    def map_multiplications(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
         return float((n + l) * self.n * d)
 
     def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:

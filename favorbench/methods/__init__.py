@@ -8,7 +8,7 @@ from favorbench.errors import ScenarioError
 from favorbench.formats import shown
 from favorbench.maps import MAPS, FeatureMap
 from favorbench.maps import TRANSFORMS as MAP_TRANSFORMS
-from favorbench.methods.base import Answer, Method, Question, Shape
+from favorbench.methods.base import AttentionProblem, Estimate, Method, Shape
 from favorbench.methods.clusters import Clusters
 from favorbench.methods.eva import Eva
 from favorbench.methods.function import Function
@@ -19,7 +19,7 @@ from favorbench.methods.monarch import Monarch
 from favorbench.methods.multipole import Multipole
 from favorbench.methods.nystrom import Nystrom, WildCat
 from favorbench.methods.nystromformer import Nystromformer
-from favorbench.methods.prefixes import Prefix, Sinks, Top, Window
+from favorbench.methods.prefixes import ExactKeys, Sinks, Top, Window
 from favorbench.methods.sampled import SampledKeys
 from favorbench.methods.thinformer import Thinformer
 from favorbench.registry import build
@@ -30,7 +30,7 @@ METHODS: tuple[type[Method], ...] = (
 )  # fmt: skip
 
 #: ``prefix(number):method`` and ``prefix(number):map``, a user's too; they nest.
-PREFIXES: tuple[type[Prefix], ...] = (Sinks, Window, Top)
+PREFIXES: tuple[type[ExactKeys], ...] = (Sinks, Window, Top)
 
 #: What prefixes take beside methods: baselines that keep a sum over keys, and maps.
 INSIDE = (SampledKeys, *MAPS)
@@ -83,4 +83,10 @@ def _asked(spec: str, found: Any) -> Any:
     return found
 
 
-__all__ = ["METHODS", "PREFIXES", "Answer", "Method", "Question", "SampledKeys", "Shape", "get_method"]
+#: Names up to version 0.2.
+Question, Answer = AttentionProblem, Estimate
+
+__all__ = [
+    "METHODS", "PREFIXES", "Answer", "AttentionProblem", "Estimate", "Method", "Question", "SampledKeys", "Shape",
+    "get_method",
+]  # fmt: skip

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from favorbench.attention.estimator import check_shapes
+from favorbench.attention.problem import check_shapes
 from favorbench.errors import InputError
 from favorbench.methods import Method, get_method
-from favorbench.methods.base import Question, Shape
+from favorbench.methods.base import AttentionProblem, Shape
 from favorbench.numerics.arrays import Array, Float, beside, on_host
 from favorbench.numerics.streams import Streams
 from favorbench.parameters import check_whole
@@ -53,5 +53,5 @@ def method_attention(
         given = [on_host(array) for array in given]
     streams = Streams((np.random.default_rng(rng),), lambda hosts: beside(hosts[0], given[0]))
     with failures_named(asked.name):
-        (answer,) = asked.answers(Question(given[0], given[1], given[2], positions, causal), (size,), streams)
+        (answer,) = asked.estimates(AttentionProblem(given[0], given[1], given[2], positions, causal), (size,), streams)
     return beside(on_host(answer.output), query) if asked.arrays == "host" else answer.output

@@ -2,57 +2,17 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
-import numpy as np
-
+from favorbench.attention.problem import AttentionProblem, Estimate, Shape
 from favorbench.errors import ScenarioError
-from favorbench.numerics.arrays import Array, Float
 from favorbench.numerics.streams import Streams
-
-
-class Question(NamedTuple):
-    """Queries (..., n, d) and keys (..., l, d), both scaled by d^-1/4, values (..., l, d_v).
-
-    positions: of the queries among the keys, (n,), on the host; None where they are not the same tokens. causal: a
-    query sees the keys up to its own position only.
-    """
-
-    query: Float[Array, "*batch n d"]
-    key: Float[Array, "*batch l d"]
-    value: Float[Array, "*batch l d_v"]
-    positions: np.ndarray | None = None
-    causal: bool = False
-
-
-class Answer(NamedTuple):
-    """The output for one size. num_projections is None where the size plays no part.
-
-    normaliser: what the output was divided by, None where it was not. row_sums: of the weights of each query, where
-    they are not 1 by a division.
-    """
-
-    num_projections: int | None
-    num_features: int
-    output: Float[Array, "*batch n d_v"]
-    normaliser: Float[Array, "*batch n 1"] | None
-    row_sums: Float[Array, "*batch n 1"] | None = None
-
-
-class Shape(NamedTuple):
-    """What the cost of an estimator follows from: n queries, l keys, d, d_v."""
-
-    n: int
-    l: int  # noqa: E741  (its name in every formula)
-    d: int
-    d_v: int
-    causal: bool = False
 
 
 class Method(ABC):
     """An estimator of attention from queries, keys and values: clusters, landmarks, sampled keys, windows.
 
-    A member is a frozen dataclass with two methods, ``answers`` and ``multiplications``, and states its claims, which
+    A member is a frozen dataclass with two methods, ``estimates`` and ``multiplications``, and states its claims, which
     ``verify`` holds it to.
     """
 
@@ -84,9 +44,14 @@ class Method(ABC):
     #: How its line looks in figures: matplotlib's color, linestyle, marker and markersize, and a label.
     look: ClassVar[Mapping[str, object]] = {}
 
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "answers" in vars(cls):  # the name of ``estimates`` up to version 0.2
+            cls.estimates = vars(cls)["answers"]
+
     @abstractmethod
-    def answers(self, question: Question, sizes: tuple[int, ...], streams: Streams) -> Iterator[Answer]:
-        """One answer for each size (increasing), or a single one; none where it cannot be had."""
+    def estimates(self, problem: AttentionProblem, sizes: tuple[int, ...], streams: Streams) -> Iterator[Estimate]:
+        """One estimate for each size (increasing), or a single one; none where there is no estimate."""
 
     def multiplications(self, shape: Shape, size: int) -> float | None:
         """Multiplications of its matrix products at this size; None where they are not known."""

@@ -13,7 +13,7 @@ from favorbench.maps.base import claim
 from favorbench.methods.base import Shape
 from favorbench.methods.cells import Cells, cells_of, columns_of, means_of, nearest_centres, segment_sums
 from favorbench.methods.landmarks import pivoted_cholesky
-from favorbench.methods.summaries import Queries, Summarising, Summary, Tokens, causal_work
+from favorbench.methods.summaries import KeySummary, KeySummaryMethod, Queries, Tokens, causal_multiplications
 from favorbench.numerics.arrays import Array, Features, array_namespace, as_like, on_host
 from favorbench.numerics.logsum import Accumulator, accumulate, with_ones
 from favorbench.numerics.streams import Streams
@@ -50,7 +50,7 @@ class CellSummary:
         return Features(None, xp.take_along_axis(self.log_kernel(queries.query), cell, axis=-1))
 
 
-class Centred(Summarising):
+class Centred(KeySummaryMethod):
     """A method that assigns every key to the nearest of m centres.
 
     points: "random", keys drawn uniformly, or "pivots", keys drawn in proportion to what those before leave of the
@@ -78,13 +78,13 @@ class Centred(Summarising):
         """How many of the size are centres."""
         return size
 
-    def summary(self, tokens: Tokens, cells: Cells, labels: Array, size: int) -> Summary:
+    def summary(self, tokens: Tokens, cells: Cells, labels: Array, size: int) -> KeySummary:
         """The summary from the cells, and the cell of each key (..., l)."""
         return CellSummary(cells, labels, self.second_order)
 
     def summaries(
         self, tokens: Tokens, queries: Queries, sizes: tuple[int, ...], streams: Streams
-    ) -> Iterator[Summary]:
+    ) -> Iterator[KeySummary]:
         counts = tuple(self.centres(size) for size in sizes)
         start = self.starts(tokens, counts[-1], streams)
         for size, count, labels in zip(sizes, counts, nearest_centres(tokens.key, start, counts), strict=True):
@@ -104,8 +104,8 @@ class Centred(Summarising):
         order = streams.draw(lambda rng: rng.permutation(tokens.length)[:size])
         return array_namespace(tokens.key).take_along_axis(tokens.key, order[..., None], axis=-2)
 
-    def growing(self, tokens: Tokens, size: int, streams: Streams) -> "GrowingCells":
-        return GrowingCells(self, tokens, size, streams)
+    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> "StreamingCells":
+        return StreamingCells(self, tokens, size, streams)
 
     def multiplications(self, shape: Shape, size: int) -> float:
         """l m d for each pass over the keys, and m (d + d_v) for each query; causal cells are made more than once."""
@@ -115,7 +115,7 @@ class Centred(Summarising):
         if self.points == "pivots":
             assign += made * size * (shape.d + size / 2)
         far = float(shape.n * size * (shape.d + shape.d_v + (shape.d if self.second_order else 0)))
-        return assign + far + (causal_work(shape) if shape.causal else 0.0)
+        return assign + far + (causal_multiplications(shape) if shape.causal else 0.0)
 
 
 def growth(length: int, size: int) -> tuple[int, int]:
@@ -144,7 +144,7 @@ def _pivots(key: Array, size: int, streams: Streams) -> Array:
     return as_like(np.stack(chosen).reshape(*key.shape[:-2], size, -1), key)
 
 
-class GrowingCells:
+class StreamingCells:
     """Cells of the first keys. Made anew whenever these have doubled, from keys among them; meanwhile every new key
     joins the cell whose mean is nearest. While there are no more keys than cells each key is its own."""
 
@@ -156,7 +156,7 @@ class GrowingCells:
         self.sums: Array = None
         self.labels: Array = None
 
-    def extend(self, stop: int) -> Summary:
+    def extend(self, stop: int) -> KeySummary:
         """The summary of the first ``stop`` keys."""
         seen, new = self.tokens.part(slice(0, stop)), self.tokens.part(slice(self.known, stop))
         if stop <= self.size or stop >= 2 * self.made_at:
@@ -212,8 +212,8 @@ class Clusters(Centred):
         super().__post_init__()
         check_whole("order", self.order, 1, 2)
 
-    def pair_work(self, shape: Shape, size: int) -> float:
-        return self.order * super().pair_work(shape, size)
+    def pair_multiplications(self, shape: Shape, size: int) -> float:
+        return self.order * super().pair_multiplications(shape, size)
 
     with_variance = claim(lambda self: self.order == 2)
     second_order = claim(lambda self: self.order == 2)

@@ -12,7 +12,7 @@ from favorbench.maps.base import claim
 from favorbench.methods.base import Shape
 from favorbench.methods.cells import segment_sums
 from favorbench.methods.segments import Segments
-from favorbench.methods.summaries import Queries, Summarising, Summary, Tokens, causal_work
+from favorbench.methods.summaries import KeySummary, KeySummaryMethod, Queries, Tokens, causal_multiplications
 from favorbench.numerics.arrays import Array, Features, array_namespace, beside, half_squared_norm
 from favorbench.numerics.logsum import Accumulator, accumulate, with_ones
 from favorbench.numerics.streams import Streams
@@ -66,7 +66,7 @@ def chunk_means(rows: Array, edges: np.ndarray) -> Array:
 
 
 @dataclass(frozen=True)
-class Eva(Summarising):
+class Eva(KeySummaryMethod):
     """Of m, a share ``window`` are keys attended exactly, those of the query's block; the rest are chunks of keys.
 
     out(x) = softmax over the keys j of the block, logits x.y_j, and the chunks c, logits x.c + log n_c and values
@@ -116,15 +116,15 @@ class Eva(Summarising):
         chunks, far = size - self.block(size), float(shape.l * (shape.d + shape.d_v))
         if shape.causal:
             pairs = shape.n * chunks / 2
-            return far + pairs * (shape.d + shape.d_v) + causal_work(shape, self.block(size))
+            return far + pairs * (shape.d + shape.d_v) + causal_multiplications(shape, self.block(size))
         return far + float(shape.n * size * (shape.d + shape.d_v))
 
-    def pair_work(self, shape: Shape, size: int) -> float:
+    def pair_multiplications(self, shape: Shape, size: int) -> float:
         return float(shape.n * (size - self.block(size) + shape.l) * shape.d)
 
     def summaries(
         self, tokens: Tokens, queries: Queries, sizes: tuple[int, ...], streams: Streams
-    ) -> Iterator[Summary]:
+    ) -> Iterator[KeySummary]:
         if queries.positions is None:
             raise InputError(f"{self.name}: there is no block where queries and keys are not the same tokens")
         for size, own in zip(sizes, streams.for_sizes(len(sizes)), strict=True):
@@ -135,10 +135,10 @@ class Eva(Summarising):
             chunks = Chunks.of(tokens, edges, half * proposal, self.form != "released")
             yield EvaSummary(tokens, chunks, edges, self.block(size), self.form == "released")
 
-    def growing(self, tokens: Tokens, size: int, streams: Streams) -> "GrowingChunks":
+    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> "StreamingChunks":
         if self.form == "released":
             raise InputError(f"method {self.name!r} as released uses the whole sequence and cannot be causal")
-        return GrowingChunks(tokens, self._edges(tokens, size), self._noise(tokens, size, streams))
+        return StreamingChunks(tokens, self._edges(tokens, size), self._noise(tokens, size, streams))
 
     def _edges(self, tokens: Tokens, size: int) -> np.ndarray:
         count = min(size - self.block(size), tokens.length)
@@ -165,14 +165,14 @@ class Eva(Summarising):
         return xp.where(beside(number > 0, asked), means, every)
 
 
-class GrowingChunks:
+class StreamingChunks:
     """The chunks of the first keys: those that are complete as they are, and what there is of the last."""
 
     def __init__(self, tokens: Tokens, edges: np.ndarray, noise: Array) -> None:
         self.tokens, self.edges, self.noise, self.complete = tokens, edges, noise, 0
         self.chunks: Chunks | None = None
 
-    def extend(self, stop: int) -> Summary:
+    def extend(self, stop: int) -> KeySummary:
         """The summary of the first ``stop`` keys."""
         done = int(np.searchsorted(self.edges, stop, side="right")) - 1
         if done > self.complete:

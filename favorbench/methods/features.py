@@ -9,7 +9,7 @@ from typing import ClassVar
 from favorbench.maps import FeatureMap, Sample
 from favorbench.maps.base import claim
 from favorbench.methods.base import Shape
-from favorbench.methods.summaries import Queries, Summarising, Summary, Tokens, causal_work
+from favorbench.methods.summaries import KeySummary, KeySummaryMethod, Queries, Tokens, causal_multiplications
 from favorbench.numerics.arrays import Features, array_namespace, projected
 from favorbench.numerics.logsum import Accumulator, accumulate, joined, prefix_sums, tiles, with_ones
 from favorbench.numerics.streams import Streams
@@ -19,7 +19,7 @@ MAX_PROJECTIONS = 1 << 20  # as a scenario has it
 
 
 @dataclass(frozen=True)
-class FromMap(Summarising):
+class FromMap(KeySummaryMethod):
     """Linear attention with a feature map of m projections from a sampler, fitted to the queries where it takes any."""
 
     map: FeatureMap
@@ -49,41 +49,41 @@ class FromMap(Summarising):
 
     def multiplications(self, shape: Shape, size: int) -> float | None:
         work = self.map.multiplications(shape.n, shape.l, shape.d, shape.d_v, size)
-        return work if work is None or not shape.causal else work + causal_work(shape)
+        return work if work is None or not shape.causal else work + causal_multiplications(shape)
 
-    def pair_work(self, shape: Shape, size: int) -> float:
+    def pair_multiplications(self, shape: Shape, size: int) -> float:
         features = self.map.num_features(size, shape.d)
         return float((shape.n + shape.l) * size * shape.d + shape.n * shape.l * features)
 
     def summaries(
         self, tokens: Tokens, queries: Queries, sizes: tuple[int, ...], streams: Streams
-    ) -> Iterator[Summary]:
+    ) -> Iterator[KeySummary]:
         for size, own in zip(sizes, streams.for_sizes(len(sizes)), strict=True):
             state = self._state(tokens, size, own)
             state.map = self.map.fit(queries.query, tokens.key, state.sample.omega)
             yield state.extend(tokens.length)
 
-    def growing(self, tokens: Tokens, size: int, streams: Streams) -> "GrowingFeatures":
+    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> "StreamingFeatures":
         return self._state(tokens, size, streams)
 
-    def _state(self, tokens: Tokens, size: int, streams: Streams) -> "GrowingFeatures":
+    def _state(self, tokens: Tokens, size: int, streams: Streams) -> "StreamingFeatures":
         d = tokens.key.shape[-1]
         law = get_sampler(self.sampler if self.map.randomness == "omega" else "iid")
         omega = streams.draw(lambda rng: law.sample(rng, size, d))
         extra = streams.draw(lambda rng: self.map.draw_extra(rng, size, d)) if self.map.draws_extra else None  # pyright: ignore[reportArgumentType]
         xp = array_namespace(tokens.key)
         omega, extra = (a if a is None else xp.astype(a, tokens.key.dtype, copy=False) for a in (omega, extra))
-        return GrowingFeatures(self.map, tokens, Sample(omega, extra))
+        return StreamingFeatures(self.map, tokens, Sample(omega, extra))
 
 
-class GrowingFeatures:
+class StreamingFeatures:
     """Sums over the first keys of feature times [value, 1], for each block of features."""
 
     def __init__(self, feature_map: FeatureMap, tokens: Tokens, sample: Sample) -> None:
         self.map, self.tokens, self.sample, self.known = feature_map, tokens, sample, 0
         self.blocks: list[Accumulator | None] = []
 
-    def extend(self, stop: int) -> Summary:
+    def extend(self, stop: int) -> KeySummary:
         """The summary of the first ``stop`` keys."""
         new = self.tokens.part(slice(self.known, stop))
         width = self.map.num_features(self.sample.omega.shape[-2], new.key.shape[-1])

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from favorbench.errors import EstimatorError, ScenarioError
-from favorbench.methods.base import Answer, Method, Question, Shape
+from favorbench.methods.base import AttentionProblem, Estimate, Method, Shape
 from favorbench.numerics.arrays import Array, array_namespace
 from favorbench.numerics.streams import Streams
 
@@ -44,17 +44,17 @@ class Function(Method):
         object.__setattr__(made, "function", function)
         return made
 
-    def answers(self, question: Question, sizes: tuple[int, ...], streams: Streams) -> Iterator[Answer]:
-        (rng,), d = streams.generators, question.query.shape[-1]
-        query, key = question.query * d**0.25, question.key * d**0.25
+    def estimates(self, problem: AttentionProblem, sizes: tuple[int, ...], streams: Streams) -> Iterator[Estimate]:
+        (rng,), d = streams.generators, problem.query.shape[-1]
+        query, key = problem.query * d**0.25, problem.key * d**0.25
         xp = array_namespace(query)
         before = rng.bit_generator.state
         for size in sizes:
             rng.bit_generator.state = before  # what is drawn for one size depends on no other
-            output = self._output(query, key, question.value, size, rng)
+            output = self._output(query, key, problem.value, size, rng)
             rng.bit_generator.state = before  # the weights of the same draw: what comes out where every value is 1
-            ones = self._output(query, key, xp.ones_like(question.value), size, rng)
-            yield Answer(size, size, output, None, ones[..., :1])
+            ones = self._output(query, key, xp.ones_like(problem.value), size, rng)
+            yield Estimate(size, size, output, None, ones[..., :1])
 
     @property
     def tensors(self) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from favorbench.methods.summaries import Queries, Summary
+from favorbench.methods.summaries import KeySummary, Queries
 from favorbench.numerics.arrays import Features
 from favorbench.numerics.logsum import Accumulator, quotient
 
@@ -19,13 +19,13 @@ class GuardedSummary:
     """K(x, y_j) of ``free`` for the queries where its normaliser is near that of ``bound``, its lower bound, and its
     output between the smallest and the largest values; of ``bound`` for others. NumPy only."""
 
-    free: Summary
-    bound: Summary
+    free: KeySummary
+    bound: KeySummary
     low: np.ndarray
     high: np.ndarray
 
     @staticmethod
-    def of(free: Summary, bound: Summary, value: np.ndarray) -> "GuardedSummary":
+    def of(free: KeySummary, bound: KeySummary, value: np.ndarray) -> "GuardedSummary":
         """With the range of the values (l, d_v) that these are means of."""
         low, high = np.min(value, axis=0), np.max(value, axis=0)
         slack = 1e-6 * (high - low)
@@ -51,7 +51,7 @@ class GuardedSummary:
         return inside & (above >= -1e-6) & (above <= np.log(ABOVE_BOUND))
 
 
-def with_exact(inner: Summary, exact: Callable[[Summary], Summary], value: np.ndarray) -> Summary:
+def with_exact(inner: KeySummary, exact: Callable[[KeySummary], KeySummary], value: np.ndarray) -> KeySummary:
     """What a prefix makes of a summary, ``exact``; done inside a guard, which then looks at the whole answer.
 
     Outside of it the exact keys would be put into an answer that was chosen with the estimates of these keys in it:

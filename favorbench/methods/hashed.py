@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from favorbench.methods.base import Answer, Method, Question, Shape
+from favorbench.methods.base import AttentionProblem, Estimate, Method, Shape
 from favorbench.methods.segments import Segments
 from favorbench.methods.summaries import Tokens
 from favorbench.numerics.arrays import Array, Features, array_namespace, beside
@@ -69,8 +69,8 @@ class Hashed(Method):
         pairs = float(queries * (-(-shape.l // blocks) + size - exact))
         return float((shape.n + shape.l) * shape.d * self.projections) + pairs * (shape.d + shape.d_v)
 
-    def answers(self, question: Question, sizes: tuple[int, ...], streams: Streams) -> Iterator[Answer]:
-        query, tokens = question.query, Tokens(question.key, question.value)
+    def estimates(self, problem: AttentionProblem, sizes: tuple[int, ...], streams: Streams) -> Iterator[Estimate]:
+        query, tokens = problem.query, Tokens(problem.key, problem.value)
         xp, d = array_namespace(query), query.shape[-1]
         directions = streams.draw(lambda rng: rng.standard_normal((d, self.projections)))
         directions = xp.astype(directions, query.dtype, copy=False)
@@ -78,7 +78,7 @@ class Hashed(Method):
         counts = tuple(size - self.exact_keys(size) for size in sizes)
         for size, sample in zip(sizes, self.sampled(tokens, counts, streams), strict=True):
             blocks = min(-(-tokens.length // self.exact_keys(size)), query.shape[-2])
-            yield Answer(size, size, *_answered(query, tokens, orders, blocks, sample))
+            yield Estimate(size, size, *_answered(query, tokens, orders, blocks, sample))
 
 
 def _answered(query: Array, tokens: Tokens, orders: list[Array], blocks: int, sample: Sampled) -> tuple[Array, Array]:

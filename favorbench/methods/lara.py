@@ -6,14 +6,14 @@ from typing import ClassVar
 
 from favorbench.methods.base import Shape
 from favorbench.methods.segments import segment_means
-from favorbench.methods.summaries import Queries, Summarising, Summary, Tokens
+from favorbench.methods.summaries import KeySummary, KeySummaryMethod, Queries, Tokens
 from favorbench.numerics.arrays import Array, Features, array_namespace, half_squared_norm
 from favorbench.numerics.logsum import Accumulator, accumulate, merge, tiles, with_ones
 from favorbench.numerics.streams import Streams
 
 
 @dataclass(frozen=True)
-class Lara(Summarising):
+class Lara(KeySummaryMethod):
     """K(x, y) = sum_c xi(x, w_c) xi(y, w_c) / sum_c' xi(mu_c', w_c), with xi(x, w) = exp(w.x - |x|^2 / 2).
 
     w_c ~ N(mu_c, I), one for each of m segments in a row, and mu_c the sum of its mean query and mean key. The
@@ -36,12 +36,12 @@ class Lara(Summarising):
         """m (d + d_v) for each query and key, and m^2 d for the proposals."""
         return float((shape.n + shape.l) * size * (shape.d + shape.d_v) + size * size * shape.d)
 
-    def pair_work(self, shape: Shape, size: int) -> float:
+    def pair_multiplications(self, shape: Shape, size: int) -> float:
         return float((shape.n + shape.l) * size * shape.d + shape.n * shape.l * size)
 
     def summaries(
         self, tokens: Tokens, queries: Queries, sizes: tuple[int, ...], streams: Streams
-    ) -> Iterator[Summary]:
+    ) -> Iterator[KeySummary]:
         xp, d = array_namespace(tokens.key), tokens.key.shape[-1]
         noise = xp.astype(streams.draw(lambda rng: rng.normal(size=(sizes[-1], d))), tokens.key.dtype, copy=False)
         for size in sizes:

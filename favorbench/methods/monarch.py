@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from array_api_compat import device
 
-from favorbench.methods.base import Answer, Method, Question, Shape
+from favorbench.methods.base import AttentionProblem, Estimate, Method, Shape
 from favorbench.methods.segments import segment_bounds
 from favorbench.numerics.arrays import Array, array_namespace, beside
 from favorbench.numerics.streams import Streams
@@ -43,15 +43,15 @@ class Monarch(Method):
     def __post_init__(self) -> None:
         check_whole("steps", self.steps, 1, 100)
 
-    def answers(self, question: Question, sizes: tuple[int, ...], streams: Streams) -> Iterator[Answer]:
-        xp, (query, key, value) = array_namespace(question.query), question[:3]
+    def estimates(self, problem: AttentionProblem, sizes: tuple[int, ...], streams: Streams) -> Iterator[Estimate]:
+        xp, (query, key, value) = array_namespace(problem.query), problem[:3]
         for size in sizes:
             count = blocks_of(size, key.shape[-2])
             log_left, log_right = monarch_factors(query, key, count, self.steps)
             means = xp.exp(log_right) @ Blocks.of(value, count).rows  # (..., c, j, d_v)
             found = _swapped(xp.exp(log_left) @ _swapped(means))  # (..., r, j, d_v)
             output = Blocks.of(query, count).unfolded(found)
-            yield Answer(size, count + log_right.shape[-1], output, None)
+            yield Estimate(size, count + log_right.shape[-1], output, None)
 
     def multiplications(self, shape: Shape, size: int) -> float:
         """For each query a logit and a sum for each block, and for each key for each place in a block, every step."""

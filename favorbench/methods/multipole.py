@@ -12,7 +12,7 @@ from array_api_compat import device
 from favorbench.methods.base import Shape
 from favorbench.methods.cells import Cells, segment_sums
 from favorbench.methods.clusters import CellSummary, Centred, Points
-from favorbench.methods.summaries import Queries, Summary, Tokens
+from favorbench.methods.summaries import KeySummary, Queries, Tokens
 from favorbench.numerics.arrays import Array, Features, array_namespace, largest, on_host, scattered
 from favorbench.numerics.logsum import Accumulator, with_ones
 from favorbench.parameters import check_between
@@ -52,7 +52,7 @@ class Multipole(Centred):
     def centres(self, size: int) -> int:
         return size - self.exact_keys(size)
 
-    def summary(self, tokens: Tokens, cells: Cells, labels: Array, size: int) -> Summary:
+    def summary(self, tokens: Tokens, cells: Cells, labels: Array, size: int) -> KeySummary:
         return MultipoleSummary.of(tokens, cells, labels, self.exact_keys(size))
 
     def multiplications(self, shape: Shape, size: int) -> float:
@@ -63,8 +63,8 @@ class Multipole(Centred):
         """Large tiles: what a cell costs beside its products is paid once for each tile."""
         return max(1, size // 8)
 
-    def pair_work(self, shape: Shape, size: int) -> float:
-        return super().pair_work(shape, self.centres(size)) + float(shape.n * shape.l * shape.d)
+    def pair_multiplications(self, shape: Shape, size: int) -> float:
+        return super().pair_multiplications(shape, self.centres(size)) + float(shape.n * shape.l * shape.d)
 
 
 @dataclass(frozen=True)

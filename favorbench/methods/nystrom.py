@@ -14,7 +14,7 @@ from favorbench.methods.cells import cells_of, nearest_centres
 from favorbench.methods.clusters import CellSummary
 from favorbench.methods.guarded import GuardedSummary
 from favorbench.methods.landmarks import Landmarks, LandmarkSummary, landmark_summaries, pivoted_cholesky
-from favorbench.methods.summaries import Queries, Summarising, Summary, Tokens
+from favorbench.methods.summaries import KeySummary, KeySummaryMethod, Queries, Tokens
 from favorbench.numerics.streams import Streams
 from favorbench.registry import nearest
 
@@ -22,7 +22,7 @@ Guard = Literal["none", "cells"]
 
 
 @dataclass(frozen=True)
-class ThroughLandmarks(Summarising):
+class ThroughLandmarks(KeySummaryMethod):
     """A method that answers through R keys as landmarks: h(x, S) h(S, S)^-1 h(S, y), h = exp(x.y) for scaled x and y.
 
     guard: "none", or "cells": the keys nearest to each landmark are a cell, and where a query's normaliser is below
@@ -49,11 +49,11 @@ class ThroughLandmarks(Summarising):
 
     def summaries(
         self, tokens: Tokens, queries: Queries, sizes: tuple[int, ...], streams: Streams
-    ) -> Iterator[Summary]:
+    ) -> Iterator[KeySummary]:
         for summary in landmark_summaries(tokens, self.landmarks(tokens.key, sizes[-1], streams), sizes):
             yield summary if self.guard == "none" else _guarded(summary)
 
-    def features_kept(self, summary: Summary, size: int, head_dim: int) -> int:
+    def num_features_of(self, summary: KeySummary, size: int, head_dim: int) -> int:
         inner = summary.free if isinstance(summary, GuardedSummary) else summary
         assert isinstance(inner, LandmarkSummary)
         return len(inner.chosen)
@@ -64,7 +64,7 @@ class ThroughLandmarks(Summarising):
         guard = float(shape.l * size * shape.d + shape.n * size * (shape.d + shape.d_v))
         return products + (guard if self.guard == "cells" else 0.0)
 
-    def pair_work(self, shape: Shape, size: int) -> float:
+    def pair_multiplications(self, shape: Shape, size: int) -> float:
         """Queries and keys with landmarks, the solution for each key, both with each other; queries with cells."""
         work = float((shape.n + shape.l) * size * shape.d + shape.l * size * size)
         work += float(shape.n * shape.l * (size + shape.d))

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from array_api_compat import device
 
 from favorbench.errors import ScenarioError
-from favorbench.methods.base import Answer, Method, Question, Shape
+from favorbench.methods.base import AttentionProblem, Estimate, Method, Shape
 from favorbench.methods.segments import segment_means
 from favorbench.numerics.arrays import Array, Features, array_namespace
 from favorbench.numerics.logsum import accumulate, quotient, tiles, with_ones
@@ -46,18 +46,18 @@ class Nystromformer(Method):
         if self.inverse == "pinv" and self.steps != 6:
             raise ScenarioError(f"steps play no part with inverse='pinv'; leave out steps={self.steps}")
 
-    def answers(self, question: Question, sizes: tuple[int, ...], streams: Streams) -> Iterator[Answer]:
-        query, key, value = question[:3]
+    def estimates(self, problem: AttentionProblem, sizes: tuple[int, ...], streams: Streams) -> Iterator[Estimate]:
+        query, key, value = problem[:3]
         for size in sizes:
             if size == key.shape[-2]:
                 output = _softmax_mean(query, key, value)
-                yield Answer(size, size, output, None)
+                yield Estimate(size, size, output, None)
                 continue
             of_queries, of_keys = segment_means(query, size), segment_means(key, size)
             summary = with_ones(_softmax_mean(of_queries, key, value))  # the rows of a softmax sum to 1
             summary = self._inverse(_softmax(of_queries, of_keys)) @ summary
             found = _softmax_mean(query, of_keys, summary)
-            yield Answer(size, size, found[..., :-1], None, found[..., -1:])
+            yield Estimate(size, size, found[..., :-1], None, found[..., -1:])
 
     def _inverse(self, matrix: Array) -> Array:
         """Of (..., m, m) with rows that sum to 1, or what stands for it."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from array_api_compat import device
 
-from favorbench.methods.summaries import Queries, Summary, Tokens, exact_sums
+from favorbench.methods.summaries import KeySummary, Queries, Tokens, exact_sums
 from favorbench.numerics.arrays import Array, Features, array_namespace, largest, scattered
 from favorbench.numerics.logsum import Accumulator, accumulate, merge, with_ones
 
@@ -22,7 +22,7 @@ class SinksSummary:
 
     tokens: Tokens
     n: int
-    inner: Summary
+    inner: KeySummary
 
     def sums(self, queries: Queries) -> Accumulator:
         return merge(self.inner.sums(moved(queries, self.n)), exact_sums(queries, self.tokens, slice(0, self.n)))
@@ -48,7 +48,7 @@ class WindowSummary:
 
     tokens: Tokens
     w: int
-    inner: Summary
+    inner: KeySummary
 
     def sums(self, queries: Queries) -> Accumulator:
         positions, xp, found = self._positions(queries), array_namespace(queries.query), []
@@ -84,7 +84,7 @@ class TopSummary:
 
     tokens: Tokens
     k: int
-    inner: Summary
+    inner: KeySummary
 
     def sums(self, queries: Queries) -> Accumulator:
         keys = slice(0, self.tokens.length)
@@ -107,7 +107,7 @@ def _logits(queries: Queries, tokens: Tokens, keys: slice) -> Array:
     return queries.query @ array_namespace(queries.query).matrix_transpose(tokens.key[..., keys, :])
 
 
-def exact_instead(inner: Summary, queries: Queries, tokens: Tokens, keys: slice, where: Array) -> Accumulator:
+def exact_instead(inner: KeySummary, queries: Queries, tokens: Tokens, keys: slice, where: Array) -> Accumulator:
     """Sum over some keys of (exp(x.y_j) - K(x, y_j)) [v_j, 1], where a flag (..., n, k) says so."""
     xp, right = array_namespace(queries.query), with_ones(tokens.value[..., keys, :])
     exact, estimate = _logits(queries, tokens, keys), inner.kernel(queries, keys)

@@ -11,7 +11,7 @@ from favorbench.methods.base import Method, Shape
 from favorbench.methods.features import FromMap
 from favorbench.methods.guarded import with_exact
 from favorbench.methods.partly_exact import BLOCK, SinksSummary, TopSummary, WindowSummary, moved
-from favorbench.methods.summaries import Growing, Queries, Summarising, Summary, Tokens
+from favorbench.methods.summaries import KeySummary, KeySummaryMethod, Queries, StreamingSummary, Tokens
 from favorbench.numerics.streams import Streams
 from favorbench.parameters import check_whole
 from favorbench.registry import label
@@ -19,7 +19,7 @@ from favorbench.samplers import get_sampler
 
 
 @dataclass(frozen=True)
-class Prefix(Summarising):
+class ExactKeys(KeySummaryMethod):
     """A method or a map with some keys exact; it does and claims what the other does, but for what a subclass says.
 
     sampler: of the projections, where it is around a map. Raises ScenarioError around a method that has no sums to add
@@ -42,10 +42,10 @@ class Prefix(Summarising):
     permutation_invariant: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.wrapped, FeatureMap | Summarising):
+        if not isinstance(self.wrapped, FeatureMap | KeySummaryMethod):
             raise ScenarioError(
                 f"{label(self.wrapped)} has no sums over keys that exact ones could be added to; allowed inside "
-                f"{self.prefix}: maps, {', '.join(_with_sums(Summarising))}"
+                f"{self.prefix}: maps, {', '.join(_with_sums(KeySummaryMethod))}"
             )
         get_sampler(self.law)
 
@@ -59,11 +59,11 @@ class Prefix(Summarising):
         return label(self)
 
     @property
-    def inner(self) -> Summarising:
+    def inner(self) -> KeySummaryMethod:
         """What answers for the rest."""
         if isinstance(self.wrapped, FeatureMap):
             return FromMap(self.wrapped, self.law)
-        assert isinstance(self.wrapped, Summarising)
+        assert isinstance(self.wrapped, KeySummaryMethod)
         return self.wrapped
 
     def largest_size(self, shape: Shape) -> int:
@@ -81,8 +81,8 @@ class Prefix(Summarising):
     def width(self, size: int, length: int) -> int:
         return self.inner.width(size, length)
 
-    def growing(self, tokens: Tokens, size: int, streams: Streams) -> Growing:
-        return self.inner.growing(tokens, size, streams)
+    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> StreamingSummary:
+        return self.inner.streaming(tokens, size, streams)
 
 
 def _with_sums(base: type) -> list[str]:
@@ -92,7 +92,7 @@ def _with_sums(base: type) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Sinks(Prefix):
+class Sinks(ExactKeys):
     """The first n keys exactly, the method on those after them: the tokens that language models attend to from afar.
 
     Xiao et al. 2023 ("attention sinks"), arXiv 2309.17453.
@@ -128,7 +128,7 @@ class Sinks(Prefix):
 
     def summaries(
         self, tokens: Tokens, queries: Queries, sizes: tuple[int, ...], streams: Streams
-    ) -> Iterator[Summary]:
+    ) -> Iterator[KeySummary]:
         rest = tokens.part(slice(self.n, None))
         for inner in self.inner.summaries(rest, moved(queries, self.n), sizes, streams):
             yield with_exact(inner, lambda part: SinksSummary(tokens, self.n, part), tokens.value)
@@ -138,12 +138,12 @@ class Sinks(Prefix):
         pairs = self.alternatives * float(shape.n * self.n * (shape.d + shape.d_v))
         return None if inner is None else inner + pairs
 
-    def pair_work(self, shape: Shape, size: int) -> float:
-        return self.inner.pair_work(shape, size) + float(shape.n * min(self.n, shape.l) * shape.d)
+    def pair_multiplications(self, shape: Shape, size: int) -> float:
+        return self.inner.pair_multiplications(shape, size) + float(shape.n * min(self.n, shape.l) * shape.d)
 
 
 @dataclass(frozen=True)
-class Window(Prefix):
+class Window(ExactKeys):
     """The w keys nearest to each query exactly, half of them before and half after it, the method on the rest.
 
     Where attention is causal at least the last w keys up to the query's own. The estimate of the kernel on these keys
@@ -168,7 +168,7 @@ class Window(Prefix):
 
     def summaries(
         self, tokens: Tokens, queries: Queries, sizes: tuple[int, ...], streams: Streams
-    ) -> Iterator[Summary]:
+    ) -> Iterator[KeySummary]:
         if queries.positions is None:
             raise InputError(f"{self.name}: there is no window where queries and keys are not the same tokens")
         for inner in self.inner.summaries(tokens, queries, sizes, streams):
@@ -182,14 +182,14 @@ class Window(Prefix):
         keys, blocks = min(self.w + BLOCK, shape.l), max(1, -(-shape.n // BLOCK))
         block = shape._replace(n=min(shape.n, BLOCK), l=keys)
         pairs = self.alternatives * float(shape.n * keys * (shape.d + 2 * shape.d_v))
-        return inner + pairs + blocks * self.inner.pair_work(block, size)
+        return inner + pairs + blocks * self.inner.pair_multiplications(block, size)
 
-    def pair_work(self, shape: Shape, size: int) -> float:
-        return self.inner.pair_work(shape, size) + float(shape.n * shape.l * shape.d)
+    def pair_multiplications(self, shape: Shape, size: int) -> float:
+        return self.inner.pair_multiplications(shape, size) + float(shape.n * shape.l * shape.d)
 
 
 @dataclass(frozen=True)
-class Top(Prefix):
+class Top(ExactKeys):
     """The k keys with the largest logits exactly, the method on the rest: an oracle, which looks at every pair.
 
     What any approximate search for the nearest keys is measured against; k may not be above the size of the method.
@@ -222,11 +222,11 @@ class Top(Prefix):
 
     def summaries(
         self, tokens: Tokens, queries: Queries, sizes: tuple[int, ...], streams: Streams
-    ) -> Iterator[Summary]:
+    ) -> Iterator[KeySummary]:
         for inner in self.inner.summaries(tokens, queries, sizes, streams):
             yield with_exact(inner, lambda part: TopSummary(tokens, min(self.k, tokens.length), part), tokens.value)
 
     def multiplications(self, shape: Shape, size: int) -> float | None:
         inner = self.inner.multiplications(shape, size)
         pairs = self.alternatives * float(shape.n * shape.l * (2 * shape.d + 2 * shape.d_v))
-        return None if inner is None else inner + pairs + self.inner.pair_work(shape, size)
+        return None if inner is None else inner + pairs + self.inner.pair_multiplications(shape, size)

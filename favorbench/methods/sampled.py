@@ -10,14 +10,14 @@ from array_api_compat import device
 from favorbench.errors import ScenarioError
 from favorbench.maps.base import claim
 from favorbench.methods.base import Shape
-from favorbench.methods.summaries import Queries, Summarising, Summary, Tokens, causal_work
+from favorbench.methods.summaries import KeySummary, KeySummaryMethod, Queries, Tokens, causal_multiplications
 from favorbench.numerics.arrays import Array, Features, array_namespace
 from favorbench.numerics.logsum import Accumulator, accumulate, with_ones
 from favorbench.numerics.streams import Streams
 
 
 @dataclass(frozen=True)
-class SampledKeys(Summarising):
+class SampledKeys(KeySummaryMethod):
     """Softmax over m keys, a uniform sample without replacement: K(x, y_j) = (l / m) exp(x.y_j) on these, else 0.
 
     weights="values": m draws with replacement, in proportion to |v_j|, each weighted by 1 / (m p_j). Causal: of the
@@ -42,15 +42,15 @@ class SampledKeys(Summarising):
 
     def multiplications(self, shape: Shape, size: int) -> float:
         """d + d_v for each query and sampled key."""
-        return float(shape.n * size * (shape.d + shape.d_v)) + (causal_work(shape) if shape.causal else 0.0)
+        return float(shape.n * size * (shape.d + shape.d_v)) + (causal_multiplications(shape) if shape.causal else 0.0)
 
-    def pair_work(self, shape: Shape, size: int) -> float:
+    def pair_multiplications(self, shape: Shape, size: int) -> float:
         """Logits of every pair."""
         return float(shape.n * shape.l * shape.d)
 
     def summaries(
         self, tokens: Tokens, queries: Queries, sizes: tuple[int, ...], streams: Streams
-    ) -> Iterator[Summary]:
+    ) -> Iterator[KeySummary]:
         if self.weights == "uniform":
             order = streams.draw(lambda rng: rng.permutation(tokens.length))
             for size in sizes:
@@ -67,17 +67,17 @@ class SampledKeys(Summarising):
             drawn = index[..., :size]
             yield SampleSummary.of(tokens, drawn, -xp.log(size * xp.take_along_axis(shares, drawn, axis=-1)))
 
-    def growing(self, tokens: Tokens, size: int, streams: Streams) -> "GrowingSample":
-        return GrowingSample(tokens, size, streams.draw(lambda rng: rng.permutation(tokens.length)))
+    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> "StreamingSample":
+        return StreamingSample(tokens, size, streams.draw(lambda rng: rng.permutation(tokens.length)))
 
 
-class GrowingSample:
+class StreamingSample:
     """A uniform sample of the first keys: those among them that come first in one random order of all."""
 
     def __init__(self, tokens: Tokens, size: int, order: Array) -> None:
         self.tokens, self.size, self.order = tokens, size, order
 
-    def extend(self, stop: int) -> Summary:
+    def extend(self, stop: int) -> KeySummary:
         """The summary of the first ``stop`` keys."""
         xp = array_namespace(self.order)
         among = xp.reshape(self.order[self.order < stop], (*self.order.shape[:-1], stop))

@@ -12,7 +12,7 @@ import numpy as np
 
 from favorbench.attention.causal import CHUNK, chunks, visible
 from favorbench.errors import InputError
-from favorbench.methods.base import Answer, Method, Question, Shape
+from favorbench.methods.base import AttentionProblem, Estimate, Method, Shape
 from favorbench.numerics.arrays import Array, Features, array_namespace
 from favorbench.numerics.logsum import Accumulator, accumulate, merge, quotient, tiles, with_ones
 from favorbench.numerics.streams import Streams
@@ -45,7 +45,7 @@ class Queries(NamedTuple):
         return Queries(self.query[..., where, :], None if self.positions is None else self.positions[where])
 
 
-class Summary(Protocol):
+class KeySummary(Protocol):
     """What is kept of keys and values: sums over them for any queries."""
 
     def sums(self, queries: Queries) -> Accumulator:
@@ -57,24 +57,24 @@ class Summary(Protocol):
         ...
 
 
-class Growing(Protocol):
+class StreamingSummary(Protocol):
     """A summary of the first keys of a sequence, which grows: nothing in it depends on the keys that come later."""
 
-    def extend(self, stop: int) -> Summary:
+    def extend(self, stop: int) -> KeySummary:
         """The summary of the first ``stop`` keys, stop increasing from one call to the next."""
         ...
 
 
-class Summarising(Method):
+class KeySummaryMethod(Method):
     """A method that answers from a summary of the keys, which it makes for each size."""
 
     @abstractmethod
     def summaries(
         self, tokens: Tokens, queries: Queries, sizes: tuple[int, ...], streams: Streams
-    ) -> Iterator[Summary]:
+    ) -> Iterator[KeySummary]:
         """One for each size (increasing); queries: those that will be asked, for what is fitted to them."""
 
-    def growing(self, tokens: Tokens, size: int, streams: Streams) -> Growing:
+    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> StreamingSummary:
         """One that grows with the sequence, for causal attention. Raises InputError where there is none."""
         raise InputError(f"method {self.name!r} uses the whole sequence and cannot be causal")
 
@@ -82,7 +82,7 @@ class Summarising(Method):
         """Numbers that stand for a key in the kernel estimate, or keys and centres that stand for all."""
         return size
 
-    def features_kept(self, summary: Summary, size: int, head_dim: int) -> int:
+    def num_features_of(self, summary: KeySummary, size: int, head_dim: int) -> int:
         """``num_features`` of one summary, where it follows from the keys how many there are."""
         return self.num_features(size, head_dim)
 
@@ -96,7 +96,7 @@ class Summarising(Method):
         """``last`` at this size."""
         return self.last
 
-    def pair_work(self, shape: Shape, size: int) -> float:
+    def pair_multiplications(self, shape: Shape, size: int) -> float:
         """Multiplications of the kernel estimate itself for n queries and l keys in a row."""
         return float(shape.n * size * shape.d)
 
@@ -104,23 +104,23 @@ class Summarising(Method):
         """Numbers in a row of its largest tile: logits for each query."""
         return size
 
-    def answers(self, question: Question, sizes: tuple[int, ...], streams: Streams) -> Iterator[Answer]:
-        tokens, queries = Tokens(question.key, question.value), Queries(question.query, question.positions)
-        xp, d = array_namespace(question.query), question.query.shape[-1]
-        if question.causal:
+    def estimates(self, problem: AttentionProblem, sizes: tuple[int, ...], streams: Streams) -> Iterator[Estimate]:
+        tokens, queries = Tokens(problem.key, problem.value), Queries(problem.query, problem.positions)
+        xp, d = array_namespace(problem.query), problem.query.shape[-1]
+        if problem.causal:
             each = zip(sizes, streams.for_sizes(len(sizes)), strict=True)
             found = ((self._causal(tokens, queries, size, own), self.num_features(size, d)) for size, own in each)
         else:
             each = zip(self.summaries(tokens, queries, sizes, streams), sizes, strict=True)
             found = (
-                (self._whole(summary, tokens, queries, size), self.features_kept(summary, size, d))
+                (self._whole(summary, tokens, queries, size), self.num_features_of(summary, size, d))
                 for summary, size in each
             )
         for size, (parts, features) in zip(sizes, found, strict=True):
             outputs, normalisers = zip(*map(quotient, parts), strict=True)
-            yield Answer(size, features, xp.concat(outputs, axis=-2), xp.concat(normalisers, axis=-2))
+            yield Estimate(size, features, xp.concat(outputs, axis=-2), xp.concat(normalisers, axis=-2))
 
-    def _whole(self, summary: Summary, tokens: Tokens, queries: Queries, size: int) -> Iterator[Accumulator]:
+    def _whole(self, summary: KeySummary, tokens: Tokens, queries: Queries, size: int) -> Iterator[Accumulator]:
         for rows in tiles(queries.query.shape[-2], self.width(size, tokens.length), queries.query):
             yield summary.sums(queries.part(rows))
 
@@ -129,7 +129,7 @@ class Summarising(Method):
         positions = queries.positions
         assert positions is not None
         rest = tokens.part(slice(self.first, None))
-        state, summary, known = self.growing(rest, size, streams), None, self.first
+        state, summary, known = self.streaming(rest, size, streams), None, self.first
         for chunk in chunks(tokens.length):
             rows = slice(*(int(i) for i in np.searchsorted(positions, (chunk.start, chunk.stop))))
             past = chunk.start - max(0, self.recent(size) - 1)  # before every window of the chunk
@@ -157,7 +157,7 @@ def exact_sums(queries: Queries, tokens: Tokens, keys: slice, masked: bool = Fal
     return accumulate(None, Features(None, logits), with_ones(part.value))
 
 
-def causal_work(shape: Shape, last: int = 0) -> float:
+def causal_multiplications(shape: Shape, last: int = 0) -> float:
     """Multiplications of the exact part of causal attention: half a chunk and the window before it, for each query."""
     pairs = shape.n * min(CHUNK + last, shape.l)
     return float(pairs * (shape.d + shape.d_v))

@@ -10,7 +10,7 @@ from array_api_compat import device
 
 from favorbench.methods.base import Shape
 from favorbench.methods.sampled import SampleSummary
-from favorbench.methods.summaries import Queries, Summarising, Summary, Tokens
+from favorbench.methods.summaries import KeySummary, KeySummaryMethod, Queries, Tokens
 from favorbench.numerics.arrays import Array, array_namespace, half_squared_norm
 from favorbench.numerics.streams import Streams
 from favorbench.parameters import check_positive
@@ -36,7 +36,7 @@ def rounds_of(length: int, size: int) -> list[Round]:
 
 
 @dataclass(frozen=True)
-class Thinformer(Summarising):
+class Thinformer(KeySummaryMethod):
     """K(x, y_j) = (l / m) exp(x.y_j) on m keys that are left of all by halving, else 0.
 
     Of l keys the m 2^t <= l that are evenly spaced are halved t times, in buckets of keys in a row. Of each pair in a
@@ -64,7 +64,7 @@ class Thinformer(Summarising):
         pairs = sum(buckets * width * width for buckets, width in rounds_of(shape.l, size))
         return float((pairs + shape.n * size) * (shape.d + shape.d_v))
 
-    def pair_work(self, shape: Shape, size: int) -> float:
+    def pair_multiplications(self, shape: Shape, size: int) -> float:
         """Logits of every pair."""
         return float(shape.n * shape.l * shape.d)
 
@@ -74,7 +74,7 @@ class Thinformer(Summarising):
 
     def summaries(
         self, tokens: Tokens, queries: Queries, sizes: tuple[int, ...], streams: Streams
-    ) -> Iterator[Summary]:
+    ) -> Iterator[KeySummary]:
         xp, uniforms = array_namespace(tokens.key), streams.draw(lambda rng: rng.random((2, tokens.length)))
         exact = Tokens(*(xp.astype(a, xp.float64, copy=False) for a in tokens))  # a choice is not a little off
         for size in sizes:

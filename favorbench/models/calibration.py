@@ -11,7 +11,7 @@ from favorbench.models.replacements import ByMap, ByMethod, Replacement, Tensor
 from favorbench.models.swap import heads_of, why_not
 
 
-def waits(what: Replacement) -> bool:
+def needs_calibration(what: Replacement) -> bool:
     """Whether a replacement has parameters that wait for a text."""
     return bool(calibrations(_member(what)))
 

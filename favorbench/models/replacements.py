@@ -14,7 +14,7 @@ from favorbench.baselines import BASELINES, get_baseline
 from favorbench.errors import ScenarioError
 from favorbench.maps import FeatureMap, Sample
 from favorbench.methods import Method, Shape, get_method
-from favorbench.methods.base import Question
+from favorbench.methods.base import AttentionProblem
 from favorbench.methods.features import FromMap
 from favorbench.methods.function import Function
 from favorbench.numerics.streams import Streams, stream
@@ -209,8 +209,8 @@ class ByMethod(Replacement):
         query, key, value = arrays
         positions = np.arange(shape.n) if shape.n == shape.l else None
         factor = shape.d**-0.25
-        question = Question(query * factor, key * factor, value, positions, shape.causal)
-        (answer,) = asked.answers(question, (self.asked_size,), streams)
+        question = AttentionProblem(query * factor, key * factor, value, positions, shape.causal)
+        (answer,) = asked.estimates(question, (self.asked_size,), streams)
         return answer.output
 
     def multiplications(self, shape: Shape) -> float | None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from favorbench.engine.provenance import VERSION
 from favorbench.errors import InputError, ModelError, ScenarioError
-from favorbench.models.calibration import calibrated, waits
+from favorbench.models.calibration import calibrated, needs_calibration
 from favorbench.models.effects import Layer, Reference, effect, head_errors, layers_of, run
 from favorbench.models.load import Loaded, Text, load, read_texts
 from favorbench.models.plan import ALL, EACH, LENGTH, Asked, Unit, units
@@ -109,7 +109,7 @@ def _check(asked: Asked, layers: dict[str, tuple[Layer, ...]]) -> None:
     if not possible:
         raise InputError(f"{asked.model}: no attention of it can be replaced: {some[0].name}: {some[0].left}")
     for one in (part for asked_for in asked.replacements() for part in asked_for.every):
-        if waits(one) and asked.calibrate is None:
+        if needs_calibration(one) and asked.calibrate is None:
             raise ScenarioError(f"{one.label} is calibrated on a text of its own: name it with `calibrate`")
         if any(layer.shape.causal for layer in possible) and not one.causal_safe:
             hint = f"; calibrated:{one.label} is, with `calibrate`" if isinstance(one, ByMap) else ""
@@ -200,7 +200,7 @@ class Measuring:
 
     def ready(self, what: Replacement) -> Replacement:
         """The estimator, with what it takes from the text to calibrate on."""
-        if self.calibration is None or not waits(what):
+        if self.calibration is None or not needs_calibration(what):
             return what
         key = f"{what.label} {what.sampler} {what.size}"
         if key not in self._fitted:

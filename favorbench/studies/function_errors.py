@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from favorbench.attention.estimator import check_shapes
 from favorbench.attention.exact import exact_attention
+from favorbench.attention.problem import check_shapes
 from favorbench.errors import EstimatorError, InputError, ScenarioError
 from favorbench.formats import shown
 from favorbench.inputs import Head, Inputs, get_input

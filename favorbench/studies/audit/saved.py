@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from favorbench.engine.scenario import Names, load_scenario, override
 from favorbench.engine.study import Study
-from favorbench.methods import Answer, Method, Question
+from favorbench.methods import AttentionProblem, Estimate, Method
 from favorbench.numerics.arrays import array_namespace
 from favorbench.numerics.streams import Streams
 from favorbench.registry import canonical
@@ -39,18 +39,18 @@ class Implementation(Method):
             object.__setattr__(made, name, value)
         return made
 
-    def answers(self, question: Question, sizes: tuple[int, ...], streams: Streams) -> Iterator[Answer]:
-        (rng,), d = streams.generators, question.query.shape[-1]
-        query, key = question.query * d**0.25, question.key * d**0.25
+    def estimates(self, problem: AttentionProblem, sizes: tuple[int, ...], streams: Streams) -> Iterator[Estimate]:
+        (rng,), d = streams.generators, problem.query.shape[-1]
+        query, key = problem.query * d**0.25, problem.key * d**0.25
         xp = array_namespace(query)
         omega = get_sampler("orthogonal").sample(rng, sizes[-1], d)  # nested: a size draws what the others draw
         for size in sizes:
             output, ones = (
                 self.subject.output(xp.asarray(query, copy=True), xp.asarray(key, copy=True), value, omega[:size])
-                for value in (xp.asarray(question.value, copy=True), xp.ones_like(question.value))
+                for value in (xp.asarray(problem.value, copy=True), xp.ones_like(problem.value))
             )
             shown, features = (size, size) if self.every_size else (None, 0)
-            yield Answer(shown, features, output, None, ones[..., :1])
+            yield Estimate(shown, features, output, None, ones[..., :1])
 
 
 def study_of(

@@ -12,7 +12,7 @@ from favorbench.numerics.machine import one_core
 from favorbench.studies.recommend.answer import Recommendation
 from favorbench.studies.recommend.candidates import families
 from favorbench.studies.recommend.evidence import Rule
-from favorbench.studies.recommend.head import Bench, Head
+from favorbench.studies.recommend.head import CandidateEvaluator, Head
 from favorbench.studies.recommend.units import units_of
 
 
@@ -30,7 +30,7 @@ class Search(NamedTuple):
 def rows_of_head(search: Search, number: int) -> list[Row]:
     """The rows that the search of one head measures."""
     rows: list[Row] = []
-    bench = Bench(search.said.metric, search.known, rows.extend)
+    bench = CandidateEvaluator(search.said.metric, search.known, rows.extend)
     unit, of = units_of(search.draws, search.over)[number], families(search.draws.study)
     with one_core():
         Head(unit, of, search.rule, search.said, search.max_cost, bench).search()

@@ -23,7 +23,7 @@ from favorbench.studies.recommend.units import Unit
 Key = tuple[str, str, str | None, int | None]
 
 
-class Bench:
+class CandidateEvaluator:
     """Measures candidates with the engine's own draws, each once, and hands every new row to ``keep``.
 
     known: rows that are there.
@@ -58,7 +58,13 @@ class Head:
     """One head: its candidates, and what is known of them."""
 
     def __init__(
-        self, unit: Unit, of: Sequence[Family], rule: Rule, said: Recommendation, max_cost: float, bench: Bench
+        self,
+        unit: Unit,
+        of: Sequence[Family],
+        rule: Rule,
+        said: Recommendation,
+        max_cost: float,
+        bench: CandidateEvaluator,
     ) -> None:
         self.unit, self.rule, self.bench, self.finished = unit, rule, bench, False
         self.said, self.study = said, of[0].study

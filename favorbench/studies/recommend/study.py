@@ -29,7 +29,7 @@ from favorbench.studies.recommend.candidates import (
 )
 from favorbench.studies.recommend.elsewhere import Search, measured
 from favorbench.studies.recommend.evidence import MOST_DRAWS, Rule
-from favorbench.studies.recommend.head import Bench, Head, not_begun, signed
+from favorbench.studies.recommend.head import CandidateEvaluator, Head, not_begun, signed
 from favorbench.studies.recommend.units import Unit, units_of
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _searched(
     found, of, said = [], families(search.draws.study), search.said
     with Store(path, search.draws) as store, one_core(), told(progress, "recommend", "heads") as report:
         known = read_trials(store.path).to_dict("records") if store.done().any() else []
-        bench = Bench(said.metric, known, store.append)
+        bench = CandidateEvaluator(said.metric, known, store.append)
         try:
             if cluster is not None:
                 _measured_elsewhere(search._replace(known=known), cluster, store, bench, report)
@@ -134,7 +134,9 @@ def _searched(
     return said
 
 
-def _measured_elsewhere(search: Search, cluster: Cluster, store: Store, bench: Bench, report: Progress) -> None:
+def _measured_elsewhere(
+    search: Search, cluster: Cluster, store: Store, bench: CandidateEvaluator, report: Progress
+) -> None:
     """All that the search will ask for: it then finds every row there."""
     finished: list[str] = []
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from favorbench.attention.causal import CHUNK
-from favorbench.attention.estimator import Estimator
 from favorbench.attention.linear import attention_estimates, linear_attention
+from favorbench.attention.problem import SampledMap
 from favorbench.maps import FeatureMap, Sample
 from favorbench.maps.base import WrappedMap
 from favorbench.numerics.arrays import Features
@@ -126,7 +126,7 @@ def _measured(feature_map: FeatureMap, sampler: Sampler, case: Case, seed: int) 
     sample = _sample(feature_map, sampler, case, seed)
     omega, count = sample.omega, len(sample.omega)
     sizes = tuple(sorted({1, -(-count // 2), count})) if feature_map.nested else (count,)
-    estimator = Estimator(feature_map, sample.extra, sizes)
+    estimator = SampledMap(feature_map, sample.extra, sizes)
     tiles = list(attention_estimates(query, key, value, omega, [estimator], causal=case.causal))
     x, y = query * case.head_dim**-0.25, key * case.head_dim**-0.25
     fitted = feature_map.fit(x, y, omega)

@@ -18,13 +18,13 @@ class CalibratedElsewhere(Calibrated):
     """A map calibrated on other tokens, whatever it is asked for and in every dimension."""
 
     @property
-    def takes_data(self) -> bool:
+    def data_dependent(self) -> bool:
         return True
 
     def fit(self, x: Tokens, y: Keys, omega: Omega | None) -> Calibrated:
-        return self.ready(x, y)
+        return self.with_parameters(x, y)
 
-    def ready(self, x: Tokens, y: Keys) -> Calibrated:
+    def with_parameters(self, x: Tokens, y: Keys) -> Calibrated:
         return self._at(x)
 
     def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
@@ -74,4 +74,4 @@ def calibrated_elsewhere(member: Any) -> Any:
 
 
 def _elsewhere(one: Calibrated) -> FeatureMap:
-    return CalibratedElsewhere(one.wrapped) if one.waits else one
+    return CalibratedElsewhere(one.wrapped) if one.needs_calibration else one

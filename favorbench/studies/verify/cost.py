@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from favorbench.attention.estimator import Estimator
 from favorbench.attention.linear import attention_estimates, sample_omega
+from favorbench.attention.problem import SampledMap
 from favorbench.engine.sizes import work_of_map
 from favorbench.maps import FeatureMap
-from favorbench.methods import Method, Question, Shape
+from favorbench.methods import AttentionProblem, Method, Shape
 from favorbench.numerics.streams import Streams, stream
 from favorbench.registry import label
 from favorbench.studies.verify.checks import NOT_COUNTED, Measurement
@@ -41,9 +41,9 @@ def of_method(method: Method, seed: int) -> Measurement:
 def _work_of_method(method: Method, shape: Shape, size: int, seed: int) -> float:
     rng = stream(seed, "verify", "cost", *shape)
     query, key, value = (counted(a) for a in _tokens(rng, shape))
-    question = Question(query, key, value, np.arange(0, shape.l, shape.l // shape.n), shape.causal)
+    question = AttentionProblem(query, key, value, np.arange(0, shape.l, shape.l // shape.n), shape.causal)
     with counting() as work:
-        list(method.answers(question, (size,), Streams.of(rng)))
+        list(method.estimates(question, (size,), Streams.of(rng)))
     return work[0]
 
 
@@ -71,7 +71,7 @@ def _work_of_draw(feature_map: FeatureMap, shape: Shape, size: int, rng: np.rand
     query, key, value = (counted(a) for a in _tokens(rng, shape))
     sample = sample_omega("iid", size, shape.d, rng, map=feature_map)
     extra = counted(sample.extra) if isinstance(sample.extra, np.ndarray) else sample.extra
-    estimator = Estimator(feature_map, extra, (size,))
+    estimator = SampledMap(feature_map, extra, (size,))
     with counting() as work:
         list(attention_estimates(query, key, value, counted(sample.omega), [estimator], causal=shape.causal))
     return work[0]

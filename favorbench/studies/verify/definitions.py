@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import entr
 
-from favorbench.methods import Answer, Method, Question
+from favorbench.methods import AttentionProblem, Estimate, Method
 from favorbench.methods.monarch import Monarch
 from favorbench.methods.nystromformer import Nystromformer
 from favorbench.numerics.streams import Streams
@@ -41,7 +41,7 @@ class Asked(NamedTuple):
 
 
 #: An answer's error over its bound.
-Definition = Callable[[Asked, Answer], float]
+Definition = Callable[[Asked, Estimate], float]
 
 
 def definition_of(method: Method) -> Definition | None:
@@ -61,7 +61,7 @@ def measure(method: Method, seed: int) -> Iterator[Measurement]:
         yield _against_definition(method, inputs, "causal equals masked")
 
 
-def _against_definition(method: Method, inputs: Question, claim: str) -> Measurement:
+def _against_definition(method: Method, inputs: AttentionProblem, claim: str) -> Measurement:
     define = definition_of(method)
     if define is None:
         return Measurement(label(method), claim, None, 0, "nothing declared: no definition here")
@@ -71,7 +71,7 @@ def _against_definition(method: Method, inputs: Question, claim: str) -> Measure
     few = (1, 2) if define in OF_SOME_KEYS else (1, 2, 7, 12)
     question = scaled(inputs)
     asked = Asked(method, *question[:3], seen, logits_of(inputs))
-    answers = method.answers(question, (*few, len(inputs.key)), Streams.of(np.random.default_rng(0)))
+    answers = method.estimates(question, (*few, len(inputs.key)), Streams.of(np.random.default_rng(0)))
     ratios = [define(asked, answer) for answer in answers]
     return over_rounding(label(method), claim, ratios or [math.inf])
 
@@ -79,7 +79,7 @@ def _against_definition(method: Method, inputs: Question, claim: str) -> Measure
 def _polynomial(order: int) -> Definition:
     """sum_j p(s_ij) v_j / sum_j p(s_ij) for the Taylor polynomial p of exp: where p < 0, normalisers cancel."""
 
-    def ratio(asked: Asked, answer: Answer) -> float:
+    def ratio(asked: Asked, answer: Estimate) -> float:
         logits = asked.logits
         kernel = np.where(asked.seen, sum(logits**n / math.factorial(n) for n in range(order + 1)), 0.0)
         total = np.sum(kernel, axis=-1, keepdims=True)
@@ -94,16 +94,16 @@ def _polynomial(order: int) -> Definition:
     return ratio
 
 
-def _uniform(asked: Asked, answer: Answer) -> float:
+def _uniform(asked: Asked, answer: Estimate) -> float:
     expected = np.array([[math.fsum(column[row]) / np.sum(row) for column in asked.value.T] for row in asked.seen])
     return largest(answer.output - expected) / rounding_of(np.zeros(1), asked.value)
 
 
-def _best_rank(asked: Asked, answer: Answer) -> float:
+def _best_rank(asked: Asked, answer: Estimate) -> float:
     """The truncated singular value decomposition, and its row sums; the code's route has half of its digits."""
     matrix = softmax(asked.logits, np.eye(len(asked.key)))
     left, values, right = np.linalg.svd(matrix, full_matrices=False)
-    size = answer.num_projections
+    size = answer.size
     right_hand = np.concatenate([asked.value, np.ones((len(asked.key), 1))], axis=-1)
     expected = (left[:, :size] * values[:size]) @ right[:size] @ right_hand
     sums = np.full_like(expected[:, -1:], np.nan) if answer.row_sums is None else answer.row_sums
@@ -111,12 +111,12 @@ def _best_rank(asked: Asked, answer: Answer) -> float:
     return largest(error) / (math.sqrt(EPS) * values[0] * np.linalg.norm(right_hand))
 
 
-def _landmarks(asked: Asked, answer: Answer) -> float:
+def _landmarks(asked: Asked, answer: Estimate) -> float:
     """h(X, S) h(S, S)^-1 h(S, Y) for some R keys S: whichever come nearest, of all there are, for R up to 2.
 
     Through all keys it is exact attention, but for what a key that is left out lacks, the root of its residual.
     """
-    count, size = len(asked.key), answer.num_projections or 0
+    count, size = len(asked.key), answer.size or 0
     if size == count:
         left_out = (count - answer.num_features) * math.sqrt(4.0 * count * EPS)
         bound = 10.0 * asked.rounding + left_out * largest(asked.value)
@@ -131,25 +131,25 @@ def _landmarks(asked: Asked, answer: Answer) -> float:
     return float(np.min(np.max(errors, axis=(-2, -1)))) / (EPS * count * largest(asked.value))
 
 
-def _some_keys(asked: Asked, answer: Answer) -> float:
+def _some_keys(asked: Asked, answer: Estimate) -> float:
     """Softmax over some m keys: whichever come nearest, of all there are."""
     count, logits = len(asked.key), asked.logits
-    subsets = map(list, itertools.combinations(range(count), answer.num_projections or 0))
+    subsets = map(list, itertools.combinations(range(count), answer.size or 0))
     errors = [largest(answer.output - softmax(logits[:, chosen], asked.value[chosen])) for chosen in subsets]
     return min(errors) / asked.rounding
 
 
-def _best_keys(asked: Asked, answer: Answer) -> float:
+def _best_keys(asked: Asked, answer: Estimate) -> float:
     """Softmax over the m largest logits of each query, found by sorting all."""
-    logits, size = np.where(asked.seen, asked.logits, -np.inf), answer.num_projections or 0
+    logits, size = np.where(asked.seen, asked.logits, -np.inf), answer.size or 0
     best = np.sort(logits, axis=-1)[:, ::-1][:, min(size, logits.shape[-1]) - 1]
     expected = softmax(logits, asked.value, asked.seen & (logits >= best[:, None]))
     return largest(answer.output - expected) / asked.rounding
 
 
-def _centroids(asked: Asked, answer: Answer) -> float:
+def _centroids(asked: Asked, answer: Estimate) -> float:
     """Attention to the centroids of the Voronoi cells of some m keys: whichever come nearest, of all there are."""
-    count, size = len(asked.key), answer.num_projections or 0
+    count, size = len(asked.key), answer.size or 0
     subsets = itertools.combinations(range(count), size)
     errors = []
     for chosen in subsets:
@@ -172,10 +172,10 @@ def _weights(logits: np.ndarray) -> np.ndarray:
     return softmax(logits, np.eye(logits.shape[-1]))
 
 
-def _nystromformer(asked: Asked, answer: Answer) -> float:
+def _nystromformer(asked: Asked, answer: Estimate) -> float:
     """softmax(x Y'^T) Z softmax(X' y^T) v with some steps to Z = softmax(X' Y'^T)^-1, or the pseudo-inverse, and its
     row sums."""
-    size, method = answer.num_projections or 0, asked.method
+    size, method = answer.size or 0, asked.method
     assert isinstance(method, Nystromformer)
     if size == len(asked.key):
         return largest(answer.output - asked.exact) / asked.rounding
@@ -194,11 +194,11 @@ def _nystromformer(asked: Asked, answer: Answer) -> float:
     return largest(errors) / (condition * asked.rounding)
 
 
-def _monarch(asked: Asked, answer: Answer) -> float:
+def _monarch(asked: Asked, answer: Estimate) -> float:
     """In turn the weights of each block's keys, for the mean query of each place in a block, and those of the blocks,
     from the mean logit under these weights plus their entropy. The first mean is the block's own query at that place,
     its last where it has none there."""
-    count, method = max(answer.num_projections or 0, math.isqrt(len(asked.key) - 1) + 1), asked.method
+    count, method = max(answer.size or 0, math.isqrt(len(asked.key) - 1) + 1), asked.method
     assert isinstance(method, Monarch)
     if count == len(asked.key):
         return largest(answer.output - asked.exact) / asked.rounding

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from scipy.special import logsumexp
 
-from favorbench.methods import Method, Question
+from favorbench.methods import AttentionProblem, Method
 from favorbench.methods.eva import Eva
 from favorbench.methods.hashed import Hashed
 from favorbench.methods.hyperattention import HyperAttention
@@ -15,7 +15,7 @@ from favorbench.methods.lara import Lara
 from favorbench.methods.thinformer import Thinformer
 
 
-def of_eva(method: Method, question: Question, size: int, rng: np.random.Generator) -> np.ndarray:
+def of_eva(method: Method, question: AttentionProblem, size: int, rng: np.random.Generator) -> np.ndarray:
     """exp(x.y) in the query's block; the share of each key in its chunk times n_c exp(x.c) elsewhere."""
     assert isinstance(method, Eva) and question.positions is not None
     width, (query, key), own = eva_block(method, size), question[:2], method.form == "released"
@@ -56,7 +56,7 @@ def eva_chunk(query: np.ndarray, key: np.ndarray, proposal: np.ndarray, counted:
     return far[:, None] + share - logsumexp(share)
 
 
-def of_lara(method: Method, question: Question, size: int, rng: np.random.Generator) -> np.ndarray:
+def of_lara(method: Method, question: AttentionProblem, size: int, rng: np.random.Generator) -> np.ndarray:
     """log sum_c xi(x, w_c) xi(y, w_c) / sum_c' xi(mu_c', w_c)."""
     (query, key), d = question[:2], question.key.shape[-1]
     centres = _segment_means(query, size) + _segment_means(key, size)
@@ -78,7 +78,7 @@ def _segment_means(rows: np.ndarray, count: int) -> np.ndarray:
     return np.array([np.mean(part, axis=0) for part in np.split(rows, np.cumsum(lengths)[:-1])])
 
 
-def of_hashed(method: Method, question: Question, size: int, rng: np.random.Generator) -> np.ndarray:
+def of_hashed(method: Method, question: AttentionProblem, size: int, rng: np.random.Generator) -> np.ndarray:
     """exp(x.y) where query and key are in the same block, times what is drawn of the key elsewhere."""
     assert isinstance(method, Hashed)
     query, key, value = question[:3]
@@ -119,7 +119,7 @@ def _drawn(method: Hashed, value: np.ndarray, count: int, rng: np.random.Generat
     return times / (max(count, 1) * shares)
 
 
-def of_thinformer(method: Method, question: Question, size: int, rng: np.random.Generator) -> np.ndarray:
+def of_thinformer(method: Method, question: AttentionProblem, size: int, rng: np.random.Generator) -> np.ndarray:
     """exp(x.y) l / m on the keys that are left, pair by pair."""
     assert isinstance(method, Thinformer)
     query, key, value = question[:3]
@@ -158,6 +158,6 @@ def _halved(
 
 
 #: By method.
-LOG_WEIGHTS: dict[type, Callable[[Method, Question, int, np.random.Generator], np.ndarray]] = {
+LOG_WEIGHTS: dict[type, Callable[[Method, AttentionProblem, int, np.random.Generator], np.ndarray]] = {
     Eva: of_eva, Lara: of_lara, HyperAttention: of_hashed, KDEformer: of_hashed, Thinformer: of_thinformer,
 }  # fmt: skip

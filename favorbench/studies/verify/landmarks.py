@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from favorbench.methods import Method, Question
+from favorbench.methods import AttentionProblem, Method
 from favorbench.methods.nystrom import Nystrom, ThroughLandmarks
-from favorbench.methods.prefixes import Prefix
+from favorbench.methods.prefixes import ExactKeys
 from favorbench.studies.verify.attention import EPS
 from favorbench.studies.verify.weights import exact_keys
 
@@ -26,12 +26,12 @@ def _chosen(method: Method, key: np.ndarray, size: int, rng: np.random.Generator
 def through_landmarks(method: Method) -> ThroughLandmarks | None:
     """The method inside of all prefixes, if it is one that has landmarks."""
     inner = method
-    while isinstance(inner, Prefix):
+    while isinstance(inner, ExactKeys):
         inner = inner.inner
     return inner if isinstance(inner, ThroughLandmarks) else None
 
 
-def answer(method: Method, question: Question, size: int, rng: np.random.Generator) -> tuple[np.ndarray, float]:
+def answer(method: Method, question: AttentionProblem, size: int, rng: np.random.Generator) -> tuple[np.ndarray, float]:
     """sum_j K(x, y_j) v_j / sum_j K(x, y_j), guarded where the method is, and the most that rounding grows in it."""
     inner, value = through_landmarks(method), question.value
     kernel, bound, condition = _kernels(method, question, size, rng)
@@ -44,15 +44,15 @@ def answer(method: Method, question: Question, size: int, rng: np.random.Generat
 
 
 def _kernels(
-    method: Method, question: Question, size: int, rng: np.random.Generator
+    method: Method, question: AttentionProblem, size: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """h(x, S) h(S, S)^-1 h(S, y) and exp(x.c), c the mean of the keys that are nearest to the same landmark; exp(x.y)
     on the exact keys of prefixes. And the condition number of h(S, S)."""
     query, key = question[:2]
-    if isinstance(method, Prefix):
+    if isinstance(method, ExactKeys):
         first, exact = getattr(method, "n", 0), np.exp(query @ key.T)
         positions = None if question.positions is None else question.positions - first
-        rest = Question(query, key[first:], question.value[first:], positions)
+        rest = AttentionProblem(query, key[first:], question.value[first:], positions)
         *parts, condition = _kernels(method.inner, rest, size, rng)
         whole = (np.concatenate([exact[:, :first], part], axis=1) for part in parts)
         kernel, bound = (np.where(exact_keys(method, question), exact, part) for part in whole)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from favorbench.baselines import BASELINES
-from favorbench.methods import METHODS, Method, Question, SampledKeys, get_method
+from favorbench.methods import METHODS, AttentionProblem, Method, SampledKeys, get_method
 from favorbench.methods.clusters import Clusters
 from favorbench.methods.guarded import GuardedSummary
-from favorbench.methods.summaries import Queries, Summarising, Summary, Tokens
+from favorbench.methods.summaries import KeySummary, KeySummaryMethod, Queries, Tokens
 from favorbench.numerics.streams import Streams, stream
 from favorbench.registry import label
 from favorbench.studies.verify import cost, definitions, landmarks
@@ -57,7 +57,7 @@ def of_method(method: Method, seed: int) -> Iterator[Measurement]:
         yield _worst(method, "exact at m = l", ratios)
     if method.causal_safe:
         yield _worst(method, "the future plays no part", [_seen_of_future(method, scale, seed) for scale in SCALES])
-    if isinstance(method, Summarising):
+    if isinstance(method, KeySummaryMethod):
         ratios = [_sums_apart(method, question, seed) for question in _questions(method, seed, causal=False)]
         yield _worst(method, "sums are those of its kernel", ratios)
         if method.unbiased:
@@ -83,41 +83,41 @@ def _worst(method: Method, claim: str, ratios: list[float]) -> Measurement:
     return over_rounding(label(method), claim, ratios)
 
 
-def _question(seed: int, scale: float, length: int = LENGTH, causal: bool = False) -> Question:
+def _question(seed: int, scale: float, length: int = LENGTH, causal: bool = False) -> AttentionProblem:
     """Scaled queries and keys with a mean, keys in falling order of one axis, so that an order can be seen."""
     rng = stream(seed, "verify", "methods", scale, length)
     query, key = (scale * rng.standard_normal((length, DIM)) + 0.2 for _ in range(2))
     key = key[np.argsort(-key[:, 0])]
     value = rng.standard_normal((length, VALUES)) + key[:, :VALUES] / scale
     factor = DIM**-0.25
-    return Question(query * factor, key * factor, value, np.arange(length), causal)
+    return AttentionProblem(query * factor, key * factor, value, np.arange(length), causal)
 
 
-def _fewer(question: Question) -> Question:
+def _fewer(question: AttentionProblem) -> AttentionProblem:
     """Of the last two thirds of the tokens, every second one asks."""
     asked = np.arange(len(question.query) // 3, len(question.query), 2)
     return question._replace(query=question.query[asked], positions=asked)
 
 
-def _questions(method: Method, seed: int, causal: bool = True) -> Iterator[Question]:
+def _questions(method: Method, seed: int, causal: bool = True) -> Iterator[AttentionProblem]:
     for scale in SCALES:
         yield _question(seed, scale)
         if causal and method.causal_safe:
             yield _question(seed, scale, LONG, causal=True)
 
 
-def _answers(method: Method, question: Question, sizes: tuple[int, ...], seed: int) -> list[np.ndarray]:
+def _answers(method: Method, question: AttentionProblem, sizes: tuple[int, ...], seed: int) -> list[np.ndarray]:
     streams = Streams.of(stream(seed, "verify", "methods", method.name))
-    return [answer.output for answer in method.answers(question, sizes, streams)]
+    return [answer.output for answer in method.estimates(question, sizes, streams)]
 
 
-def _exact(question: Question) -> np.ndarray:
+def _exact(question: AttentionProblem) -> np.ndarray:
     logits = np.einsum("id,jd->ij", question.query, question.key)
     seen = np.tri(*logits.shape, dtype=bool) if question.causal else None
     return softmax(logits, question.value, seen)
 
 
-def _apart(method: Method, question: Question, seed: int) -> float:
+def _apart(method: Method, question: AttentionProblem, seed: int) -> float:
     """Answers against those from all weights, with the same draws."""
     found, sizes = 0.0, (*SIZES, LARGER)
     for size, output in zip(sizes, _answers(method, question, sizes, seed), strict=True):
@@ -139,13 +139,13 @@ def _from_landmarks(method: Method, seed: int) -> float:
     return found
 
 
-def _rounding(question: Question) -> float:
+def _rounding(question: AttentionProblem) -> float:
     """Of a weighted mean of values: eps times the largest logit that is exponentiated, and the terms of its sums."""
     norms = [np.max(np.linalg.norm(part, axis=-1)) for part in question[:2]]
     return 8.0 * EPS * (norms[0] * norms[1] + DIM + len(question.key)) * largest(question.value)
 
 
-def _outside(method: Method, question: Question, seed: int) -> float:
+def _outside(method: Method, question: AttentionProblem, seed: int) -> float:
     """How far outputs lie outside the values, along axes and random directions."""
     directions = stream(seed, "verify", "directions").standard_normal((VALUES, 50))
     directions = np.concatenate([np.eye(VALUES), directions / np.linalg.norm(directions, axis=0)], axis=1)
@@ -157,15 +157,15 @@ def _outside(method: Method, question: Question, seed: int) -> float:
     return found / _rounding(question)
 
 
-def _from_exact(method: Method, question: Question, seed: int) -> float:
+def _from_exact(method: Method, question: AttentionProblem, seed: int) -> float:
     (output,) = _answers(method, question, (len(question.key),), seed)
     return largest(output - _exact(question)) / _rounding(question)
 
 
-def _from_row_sums(method: Method, question: Question, seed: int) -> float:
+def _from_row_sums(method: Method, question: AttentionProblem, seed: int) -> float:
     """The answer where every value is 1 against the row sums that it gives, or 1."""
     ones, found = question._replace(value=np.ones_like(question.value)), 0.0
-    for answer in method.answers(ones, SIZES, Streams.of(stream(seed, "verify", "methods", method.name))):
+    for answer in method.estimates(ones, SIZES, Streams.of(stream(seed, "verify", "methods", method.name))):
         error = answer.output - (1.0 if answer.row_sums is None else answer.row_sums)
         found = max(found, largest(error / np.maximum(1.0, np.abs(answer.output))))
     return found / _rounding(ones)
@@ -185,7 +185,7 @@ def _seen_of_future(method: Method, scale: float, seed: int) -> float:
     return found
 
 
-def _sums_apart(method: Summarising, question: Question, seed: int) -> float:
+def _sums_apart(method: KeySummaryMethod, question: AttentionProblem, seed: int) -> float:
     """Its sums against those of its kernel estimates, key by key: the quotient, and the normaliser."""
     tokens, queries = Tokens(question.key, question.value), Queries(question.query, question.positions)
     streams, found = Streams.of(stream(seed, "verify", "methods", method.name)), 0.0
@@ -202,7 +202,7 @@ def _sums_apart(method: Summarising, question: Question, seed: int) -> float:
     return found * largest(question.value) / _rounding(question)
 
 
-def _mass(summary: Summary, queries: Queries, length: int, size: int, log_peak: np.ndarray) -> np.ndarray:
+def _mass(summary: KeySummary, queries: Queries, length: int, size: int, log_peak: np.ndarray) -> np.ndarray:
     """The sizes of all terms that are added up for each query: of features, and of what prefixes take out again."""
     kernel = summary.kernel(queries, slice(0, length))
     terms = 1.0 if kernel.values is None else np.maximum(np.abs(kernel.values), float(size))
@@ -216,7 +216,7 @@ def _mass(summary: Summary, queries: Queries, length: int, size: int, log_peak: 
     return own + _mass(inner, queries._replace(positions=positions), length - first, size, log_peak)
 
 
-def _above_exact(method: Clusters, question: Question, seed: int) -> float:
+def _above_exact(method: Clusters, question: AttentionProblem, seed: int) -> float:
     """How far the log of its normaliser is above the exact one's: never, by Jensen's inequality."""
     tokens, queries = Tokens(question.key, question.value), Queries(question.query, question.positions)
     logits = question.query @ question.key.T
@@ -230,7 +230,7 @@ def _above_exact(method: Clusters, question: Question, seed: int) -> float:
     return found * largest(question.value) / _rounding(question)
 
 
-def _unbiased(method: Summarising, seed: int) -> Measurement:
+def _unbiased(method: KeySummaryMethod, seed: int) -> Measurement:
     """The mean of the kernel estimate's sums with [value, 1], relative to the exact normaliser, over many draws."""
     question = _question(seed, SCALES[0])
     tokens, queries = Tokens(question.key, question.value), Queries(question.query, question.positions)
@@ -261,7 +261,7 @@ def _permuted(method: Method, seed: int) -> Measurement:
     exact, logs = _exact(question), []
     for asked in (question, other):
         streams = Streams.of(stream(seed, "verify", "order", method.name, len(logs)))
-        errors = [next(method.answers(asked, (SIZES[-1],), streams)).output - exact for _ in range(DRAWS // 4)]
+        errors = [next(method.estimates(asked, (SIZES[-1],), streams)).output - exact for _ in range(DRAWS // 4)]
         logs.append([math.log(np.mean(error**2)) for error in errors])
     # What draws nothing, though it may, has errors that differ by rounding alone: that is no spread to test with.
     spread = math.hypot(1e-12, *(np.std(each, ddof=1) / math.sqrt(len(each)) for each in logs))

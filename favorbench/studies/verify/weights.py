@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from favorbench.attention.causal import CHUNK
-from favorbench.methods import Method, Question, SampledKeys
+from favorbench.methods import AttentionProblem, Method, SampledKeys
 from favorbench.methods.clusters import Centred, Clusters
 from favorbench.methods.eva import Eva
 from favorbench.methods.multipole import Multipole
-from favorbench.methods.prefixes import Prefix, Sinks, Top, Window
+from favorbench.methods.prefixes import ExactKeys, Sinks, Top, Window
 from favorbench.studies.verify.drawn import LOG_WEIGHTS, eva_block, eva_chunk, eva_edges
 
 
@@ -33,39 +33,39 @@ class Weights(NamedTuple):
 def is_defined(method: Method) -> bool:
     """Whether there is a definition: of cells of random centres, of sampled keys, of what ``drawn`` has, and of these
     with exact keys."""
-    if isinstance(method, Prefix):
+    if isinstance(method, ExactKeys):
         return isinstance(method.wrapped, Method) and is_defined(method.wrapped)
     if isinstance(method, SampledKeys) or type(method) in LOG_WEIGHTS:
         return True
     return isinstance(method, Clusters | Multipole) and method.points == "random"
 
 
-def weights_of(method: Method, question: Question, size: int, rng: np.random.Generator) -> Weights:
+def weights_of(method: Method, question: AttentionProblem, size: int, rng: np.random.Generator) -> Weights:
     """What the answer of size ``size`` is a quotient of, with the numbers that the method draws from ``rng``."""
     return _causal(method, question, size, rng) if question.causal else _whole(method, question, size, rng)
 
 
-def _whole(method: Method, question: Question, size: int, rng: np.random.Generator) -> Weights:
+def _whole(method: Method, question: AttentionProblem, size: int, rng: np.random.Generator) -> Weights:
     query, key, value, positions = question[:4]
     if type(method) in LOG_WEIGHTS:
         log = LOG_WEIGHTS[type(method)](method, question, size, rng)
         return Weights(log, log)
-    if not isinstance(method, Prefix):
+    if not isinstance(method, ExactKeys):
         ((_, weights),) = _grown(method, query, key, value, size, rng, [len(key)])
         return weights
     exact = query @ key.T
     if isinstance(method, Sinks):
         rest = slice(method.n, None)
         moved = None if positions is None else positions - method.n
-        inner = _whole(method.inner, Question(query, key[rest], value[rest], moved), size, rng)
+        inner = _whole(method.inner, AttentionProblem(query, key[rest], value[rest], moved), size, rng)
         return Weights(*(np.concatenate([exact[:, : method.n], part], axis=1) for part in inner))
     inner, near = _whole(method.inner, question, size, rng), exact_keys(method, question)
     return Weights(np.where(near, exact, inner.log), np.where(near, np.logaddexp(exact, inner.mass), inner.mass))
 
 
-def exact_keys(method: Prefix, question: Question) -> np.ndarray:
+def exact_keys(method: ExactKeys, question: AttentionProblem) -> np.ndarray:
     """Which keys a prefix makes exact, for each query: (n, l)."""
-    query, key, _, positions, _ = question
+    query, key, _, positions, _ = question[:5]
     places = np.arange(len(key))
     if isinstance(method, Sinks):
         return np.tile(places < method.n, (len(query), 1))
@@ -78,11 +78,11 @@ def exact_keys(method: Prefix, question: Question) -> np.ndarray:
     return logits >= np.sort(logits, axis=-1)[:, -method.k :][:, :1]
 
 
-def _causal(method: Method, question: Question, size: int, rng: np.random.Generator) -> Weights:
+def _causal(method: Method, question: AttentionProblem, size: int, rng: np.random.Generator) -> Weights:
     """Keys before the windows of a chunk through what is kept of them, all but the first ones; the others exactly."""
     query, key, value, positions = question[:4]
     first, last, inside = 0, 1, method
-    while isinstance(inside, Prefix):
+    while isinstance(inside, ExactKeys):
         first, last = first + getattr(inside, "n", 0), max(last, getattr(inside, "w", 1))
         inside = inside.inner
     last = max(last, eva_block(inside, size)) if isinstance(inside, Eva) else last

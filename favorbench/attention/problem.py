@@ -1,13 +1,67 @@
-"""What an estimator of attention is asked, and what it answers."""
+"""The attention problem, its shape, and an estimate of its solution."""
 
 from typing import NamedTuple
+
+import numpy as np
 
 from favorbench.errors import InputError
 from favorbench.maps import FeatureMap, Sample
 from favorbench.numerics.arrays import Array, Float, kind_of
 
 
-class Estimator(NamedTuple):
+class Shape(NamedTuple):
+    """What the cost of an estimator follows from: n queries, l keys, d, d_v."""
+
+    n: int
+    l: int  # noqa: E741  (its name in every formula)
+    d: int
+    d_v: int
+    causal: bool = False
+
+
+class AttentionProblem(NamedTuple):
+    """Queries (..., n, d) and keys (..., l, d), both scaled by d^-1/4, and values (..., l, d_v).
+
+    positions: of the queries among the keys, (n,), increasing, on the host; None where they are not the same tokens.
+    causal: a query sees the keys up to its own position only. fit_query: all queries, where ``query`` is a sample of
+    them, for maps that take parameters from the queries.
+    """
+
+    query: Float[Array, "*batch n d"]
+    key: Float[Array, "*batch l d"]
+    value: Float[Array, "*batch l d_v"]
+    positions: np.ndarray | None = None
+    causal: bool = False
+    fit_query: Array | None = None
+
+    @staticmethod
+    def of(query: Array, key: Array, value: Array, causal: bool = False) -> "AttentionProblem":
+        """The problem of queries and keys that are not scaled yet: scaled copies of them."""
+        factor, (n, l) = query.shape[-1] ** -0.25, (query.shape[-2], key.shape[-2])  # noqa: E741
+        return AttentionProblem(query * factor, key * factor, value, np.arange(n) if n == l else None, causal)
+
+    @property
+    def shape(self) -> Shape:
+        """Of one head."""
+        (n, d), (l, d_v) = self.query.shape[-2:], self.value.shape[-2:]  # noqa: E741
+        return Shape(n, l, d, d_v, self.causal)
+
+
+class Estimate(NamedTuple):
+    """The output of an estimator at one size. size is None for an estimator without sizes.
+
+    normaliser: what the output was divided by; None where it was not. row_sums: of the weights of each query, where
+    they are not 1 by a division.
+    """
+
+    size: int | None
+    num_features: int
+    output: Float[Array, "*batch n d_v"]
+    normaliser: Float[Array, "*batch n 1"] | None
+    row_sums: Float[Array, "*batch n 1"] | None = None
+
+
+class SampledMap(NamedTuple):
     """A map to be evaluated for every R in sizes (increasing) on the same sample."""
 
     map: FeatureMap
@@ -19,7 +73,7 @@ class Estimator(NamedTuple):
         return Sample(omega[..., : self.sizes[-1], :], self.extra)
 
 
-class Estimate(NamedTuple):
+class Tile(NamedTuple):
     """A tile of the attention estimates of one estimator for every R in its sizes: which rows of the queries."""
 
     estimator: int
