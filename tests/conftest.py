@@ -7,7 +7,8 @@ from pathlib import Path
 for _threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_threads, "1")
 
-if "SHAPES" in os.environ:
+THOROUGH = "THOROUGH" in os.environ  # one job of CI checks shapes in signatures, and renders every figure
+if THOROUGH:
     import shape_checks
     from jaxtyping import install_import_hook
 
@@ -16,6 +17,7 @@ if "SHAPES" in os.environ:
 import numpy as np
 import pytest
 from hypothesis import settings
+from matplotlib.figure import Figure
 
 from favorbench.engine.scenario import Scenario, load_scenario
 
@@ -58,6 +60,13 @@ def pairs(rng: np.random.Generator, count: int = 4, dim: int = 2, norm: float = 
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(20240607)
+
+
+@pytest.fixture(autouse=True)
+def _images_of_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing a figure writes its numbers and captions; its images only for tests marked ``rendered``, or THOROUGH."""
+    if not THOROUGH and not request.node.get_closest_marker("rendered"):
+        monkeypatch.setattr(Figure, "savefig", lambda figure, file, **options: file.write(b"not rendered"))
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Shape checks of signatures at run time: set the environment variable SHAPES to switch them on (tests/conftest.py)."""
+"""Shape checks of signatures at run time, where THOROUGH is set (tests/conftest.py)."""
 
 from collections.abc import Callable
 from typing import TypeVar

@@ -23,6 +23,8 @@ from favorbench.style.looks import _DARK, on_dark
 from tests.command_line import refused, run
 from tests.conftest import small_scenario
 
+pytestmark = pytest.mark.rendered
+
 COLUMN = (3.3, 2.5)
 
 

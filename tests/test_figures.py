@@ -33,6 +33,7 @@ def test_what_the_axes_allow_is_drawn(monkeypatch):
     assert "error-vs-d" in names(draw_all(rule))
 
 
+@pytest.mark.rendered
 def test_each_figure_has_png_svg_and_its_numbers():
     results = sweep(small_scenario(), "run")
     files = draw_all(results)
@@ -95,6 +96,7 @@ def test_error_against_dtype_holds_both_errors():
     assert np.all((single["rounding_median"] > 0) & (single["rounding_median"] < single["relative_error_median"]))
 
 
+@pytest.mark.rendered
 def test_the_same_run_gives_the_same_figure():
     results = sweep(small_scenario(), "run")
     first = {path: path.read_bytes() for path in draw_all(results)}

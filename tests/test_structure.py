@@ -3,7 +3,6 @@
 import ast
 import importlib
 import inspect
-import os
 import pkgutil
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from favorbench.methods.features import FromMap
 from favorbench.methods.function import Function
 from favorbench.samplers import SAMPLERS, Sampler
 from favorbench.studies.kernel.targets import KERNELS, Kernel
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, THOROUGH
 
 #: Top to bottom: a module imports only from those above it (and from its own package).
 ORDER = [
@@ -93,7 +92,7 @@ def imported_by(code: str) -> set[str]:
     return set(done.stderr.split())
 
 
-@pytest.mark.skipif("SHAPES" not in os.environ, reason="shape checks are off: set SHAPES=1 (tests/shape_checks.py)")
+@pytest.mark.skipif(not THOROUGH, reason="shapes are checked where THOROUGH is set (tests/conftest.py)")
 def test_shapes_in_signatures_are_checked():
     with pytest.raises(Exception, match=r"(?s)softmax_kernel.*x: Float"):
         softmax_kernel(np.zeros(3), np.zeros((2, 3)))
