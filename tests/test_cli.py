@@ -470,7 +470,7 @@ def test_a_seed_gives_the_same_numbers_again_and_another_seed_others():
 
 def test_every_key_of_a_scenario_has_its_flag():
     """Messages of the library name keys; a user of the command line reads the flags that he has typed."""
-    from favorbench.cli.flags import flags, with_flags
+    from favorbench.cli.app import flags, with_flags
     from favorbench.engine.scenario import Scenario
 
     assert set(Scenario.model_fields) - set(flags()) == {"name", "title"}

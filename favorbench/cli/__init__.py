@@ -13,37 +13,35 @@ import typer
 
 # In the order of --help:
 # isort: off
-from favorbench.cli import sweep
 from favorbench.cli import recommend
+from favorbench.cli import sweep
+from favorbench.cli import capture
+from favorbench.cli import model
+from favorbench.cli import audit
+from favorbench.cli import kernel
+from favorbench.cli import speed
 from favorbench.cli import status
 from favorbench.cli import table
 from favorbench.cli import rank
 from favorbench.cli import compare
 from favorbench.cli import plot
-from favorbench.cli import time
 from favorbench.cli import report
 from favorbench.cli import export
-from favorbench.cli import capture
-from favorbench.cli import model
 from favorbench.cli import list_
-from favorbench.cli import reproduce
-from favorbench.cli import verify
 from favorbench.cli import theory
-from favorbench.cli import speed
-from favorbench.cli import audit
-from favorbench.cli import kernel
+from favorbench.cli import verify
+from favorbench.cli import reproduce
 
 # isort: on
 from favorbench.cli import complete
-from favorbench.cli.app import app
+from favorbench.cli.app import app, with_flags
 from favorbench.cli.endings import causes, discard_stdout, ending, fail, interruptions, lack_of_memory, pipe_is_closed
-from favorbench.cli.flags import with_flags
 from favorbench.errors import FavorbenchError
 from favorbench.users import keep_importable_here
 
 __all__ = [
     "app", "audit", "capture", "compare", "export", "kernel", "list_", "main", "model", "plot", "rank",
-    "recommend", "report", "reproduce", "speed", "status", "sweep", "table", "theory", "time", "verify",
+    "recommend", "report", "reproduce", "speed", "status", "sweep", "table", "theory", "verify",
 ]  # fmt: skip
 
 

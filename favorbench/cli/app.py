@@ -1,47 +1,90 @@
 """The Typer application, and what its commands share."""
 
 import contextlib
+import functools
 import logging
+import math
 import os
+import re
 import sys
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
-import typer
+import typer.main
+from typer.core import TyperCommand, TyperGroup
 
 from favorbench.cli.endings import ending
-from favorbench.cli.options import Cluster, Json, Metric, Quiet, RunPath, Seed, Workers
-from favorbench.cli.panels import Command, Group
+from favorbench.cli.options import OUTPUT, Cluster, Json, Metric, Quiet, RunPath, Seed, Workers
 from favorbench.errors import FavorbenchError, ScenarioError
-from favorbench.formats import json_text, printable
+from favorbench.formats import json_text, printable, shown
 
 if TYPE_CHECKING:
     from favorbench.engine.cluster.connection import Cluster as Place
     from favorbench.results.results import Results
 
+__all__ = [
+    "LOOK", "MEASURE", "REFERENCE", "Cluster", "Json", "Metric", "Quiet", "RunPath", "Seed", "Workers", "app", "check",
+    "check_device", "check_maps", "echo", "echo_data", "flags", "interrupted", "interrupted_timing", "number",
+    "numbers", "place_of", "print_json", "say", "warn_partial", "with_flags", "workers_of",
+]  # fmt: skip
+
+MEASURE, LOOK, REFERENCE = "Measure", "Look at what was measured", "Reference"
+
+MANY = 10  # options from which on they stand under headings
+
+
+class _Command(TyperCommand):
+    """A command whose --help is plain text: at 80 columns Rich's frames leave 35 to the words."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """List the options, of a long command under their headings."""
+        records = [(param, record) for param in self.get_params(ctx) if (record := param.get_help_record(ctx))]
+        options = [param for param, _ in records if param.param_type_name == "option"]
+        sections: dict[str, list[Any]] = {"Arguments": []}
+        for param, record in records:
+            heading = getattr(param, "rich_help_panel", None) or (OUTPUT if param.name == "help" else "Options")
+            heading = heading if len(options) >= MANY else "Options"
+            sections.setdefault(heading if param in options else "Arguments", []).append(record)
+        output = sections.pop(OUTPUT, [])
+        _write(formatter, sections | {OUTPUT: output})
+
+
+class _Group(TyperGroup):
+    """The commands under headings."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands with the first sentence of their help."""
+        sections: dict[str, list[Any]] = {MEASURE: [], LOOK: [], REFERENCE: []}
+        for name in self.list_commands(ctx):
+            command: Any = self.get_command(ctx, name)
+            sections[command.rich_help_panel].append((name, command.get_short_help_str(limit=200)))
+        _write(formatter, sections)
+
+
+def _write(formatter: Any, sections: dict[str, list[Any]]) -> None:
+    for heading, records in sections.items():
+        if records:
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
 
 class _App(typer.Typer):
-    """Commands whose --help has headings."""
+    """Commands whose --help has headings; ``panel``: under which the command itself stands."""
 
-    def command(self, name: str | None = None, **settings: Any) -> Any:
-        settings.setdefault("cls", Command)
-        return super().command(name, **settings)
+    def command(self, name: str | None = None, *, panel: str = MEASURE, **settings: Any) -> Any:
+        return super().command(name, cls=_Command, rich_help_panel=panel, **settings)
 
 
 app = _App(
     name="favorbench",
-    cls=Group,
-    help="Measures how well a random-feature estimator replaces softmax attention, in numbers that can be trusted.",
+    cls=_Group,
+    help="Measure how well estimators of softmax attention replace it, on your queries and keys or in your model.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-
-__all__ = [
-    "Cluster", "Json", "Metric", "Quiet", "RunPath", "Seed", "Workers", "app", "check", "echo", "echo_data",
-    "interrupted", "interrupted_timing", "print_json", "say", "warn_partial", "workers_of",
-]  # fmt: skip
 
 
 def place_of(cluster: str | None, asked: str = "--cluster") -> "Place | None":
@@ -113,8 +156,7 @@ def print_json(value: Any) -> None:
 
 def say(text: str) -> None:
     """One line for the user on stderr, beside the results; keys of the library become flags."""
-    from favorbench.cli.flags import with_flags
-    from favorbench.console import message
+    from favorbench.console.terminal import message
 
     message(with_flags(text))
 
@@ -150,3 +192,62 @@ def interrupted_timing(run: Path, error: KeyboardInterrupt) -> NoReturn:
     word, code = ending(error)
     say(f"{word}: no seconds of {run} are kept that were not there before; the same command begins anew")
     sys.exit(code)
+
+
+@functools.cache
+def flags() -> dict[str, str]:
+    """The flag of each key, from the declarations of the commands: the first of its spellings, -R for num_projections.
+
+    To be called when all commands are there, so from inside one of them.
+    """
+    commands: Any = typer.main.get_command(app)
+    options = (option for command in commands.commands.values() for option in command.params)
+    return {option.name: option.opts[0] for option in options if option.opts[0].startswith("-")}
+
+
+def with_flags(text: str) -> str:
+    """A message of the library, where keys stand in backquotes, with the flags in their place."""
+    return re.sub(r"`(\w+)`", lambda match: flags().get(match[1], match[1]), text)
+
+
+def numbers(flag: str, text: str, kind: type[int] | type[float], low: float, high: float = 1e9) -> list[Any]:
+    """The increasing numbers of a list with commas, all from ``low`` to ``high``. Raises ScenarioError."""
+    from favorbench.registry import split_list
+
+    return sorted({_number(flag, part, kind, low, high, "{}s from {} to {}, with commas") for part in split_list(text)})
+
+
+def number(flag: str, text: str, kind: type[int] | type[float], low: float, high: float = 1e9) -> Any:
+    """One number from ``low`` to ``high``. Raises ScenarioError."""
+    return _number(flag, text, kind, low, high, "one {} from {} to {}")
+
+
+def _number(flag: str, text: str, kind: type[int] | type[float], low: float, high: float, allowed: str) -> Any:
+    try:
+        value = kind(text)
+    except ValueError:
+        value = math.nan
+    if not low <= value <= high:
+        words = allowed.format("whole number" if kind is int else "number", f"{low:g}", f"{high:.10g}")
+        raise ScenarioError(f"{flag}: {shown(text)} given, allowed: {words}")
+    return value
+
+
+def check_device(device: str) -> None:
+    """Raise ScenarioError for what is no device of any backend."""
+    if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", device):
+        raise ScenarioError(f"--device: {shown(device)} given, allowed: cpu, cuda or cuda:N")
+
+
+def check_maps(command: str, specs: Iterable[str]) -> None:
+    """Raise ScenarioError for a method or a baseline in a command that is about kernels."""
+    from favorbench.baselines import no_map
+
+    for spec in specs:
+        if found := no_map(spec):
+            name, kind = found
+            flag = "--baselines" if kind == "baseline" else "--methods"
+            raise ScenarioError(
+                f"{command} is about the kernels of maps, and {name!r} is a {kind}: "
+                f"favorbench sweep {flag} {spec} measures its attention"
+            )

@@ -7,7 +7,7 @@ import typer
 
 from favorbench.cli import complete, options
 from favorbench.cli.app import Json, Quiet, Seed, app, interrupted, print_json, say
-from favorbench.cli.options import and_also
+from favorbench.cli.options import DRAWS, and_also, option
 
 if TYPE_CHECKING:
     from favorbench.engine.study import Study
@@ -33,16 +33,16 @@ def audit(
         str | None,
         and_also(options.SIZES, "The claims are measured at the largest."),
     ] = None,
-    runs: Annotated[int, typer.Option(min=6, max=10_000, help="Runs on each input.")] = 20,
+    runs: Annotated[int, option(DRAWS, min=6, max=10_000, help="Runs on each input.")] = 20,
     seed: Seed = 0,
     out: Annotated[Path | None, and_also(options.RUN_OUT, "[default: results/audit-...]")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure other people's implementations.
+    """Measure implementations of other projects.
 
-    Distance to exact and to uniform attention, effect of eps, law of the sampler. The errors are saved as a run, beside
-    FAVOR+ and the trivial answers, for table, rank, plot and compare; the same command again resumes it.
+    Distance to exact and to uniform attention, effect of eps, distribution of the sampler. The errors are saved as a
+    run, beside FAVOR+ and the trivial answers, for table, rank, plot and compare; the same command again resumes it.
     """
     from favorbench import console
     from favorbench.engine.study import default_directory

@@ -4,49 +4,37 @@ import shlex
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from favorbench.cli.app import Json, Quiet, app, print_json, say
-from favorbench.cli.flags import numbers
+from favorbench.cli import options
+from favorbench.cli.app import Json, Quiet, app, numbers, print_json, say
+from favorbench.cli.options import OUTPUT, TEXTS, and_also, option
 
 
 @app.command()
 def capture(
     model: Annotated[
         str,
-        typer.Argument(
-            help="minilm, smollm2, a model's folder, a .gguf file, an id of the hub, or module:function that returns "
-            "(model, inputs).",
-            show_default=False,
-        ),
+        and_also(options.MODEL, "Or module:function that returns (model, inputs)."),
     ],
-    more: Annotated[list[Path] | None, typer.Argument(metavar="FILE", hidden=True, show_default=False)] = None,
-    text: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE...", help="Texts that the model reads, one input each.", show_default=False),
-    ] = None,
-    length: Annotated[
-        int | None, typer.Option("-L", "--length", help="Tokens of each text, at most.  [default: 512]")
-    ] = None,
-    layers: Annotated[str | None, typer.Option(help="Only these layers, e.g. 0,5.")] = None,
-    heads: Annotated[str | None, typer.Option("--heads", help="Only these heads of each layer, e.g. 0,3.")] = None,
+    more: Annotated[list[Path] | None, options.MORE_TEXT] = None,
+    text: Annotated[list[Path] | None, options.TEXT] = None,
+    length: Annotated[int | None, options.TOKENS] = None,
+    layers: Annotated[str | None, option(TEXTS, help="Only these layers, e.g. 0,5.")] = None,
+    heads: Annotated[str | None, option(TEXTS, "--heads", help="Only these heads of each layer, e.g. 0,3.")] = None,
     last: Annotated[
         int | None,
-        typer.Option(min=1, help="Causal layers: only so many queries, the last, on all the keys before them."),
+        option(TEXTS, min=1, help="Causal layers: only this many queries, the last, on all the keys before them."),
     ] = None,
-    dtype: Annotated[str, typer.Option(help="Stored as float32, float16 or bfloat16.")] = "float32",
-    out: Annotated[Path, typer.Option("--out", "-o", help="The .npz or .safetensors file to write.")] = Path(
+    dtype: Annotated[str, option(OUTPUT, help="Stored as float32, float16 or bfloat16.")] = "float32",
+    out: Annotated[Path, option(OUTPUT, "--out", "-o", help="The .npz or .safetensors file to write.")] = Path(
         "heads.npz"
     ),
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run Python code that the model's folder or page brings along.")
-    ] = False,
+    trust_remote_code: Annotated[bool, options.REMOTE_CODE] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Write a model's queries, keys and values to a file.
 
-    The file is for --inputs and recommend. Each layer is checked: exact attention of what is written gives what the
+    The file is for recommend and for --inputs. Each layer is checked: exact attention of what is written gives what the
     model's own attention gave.
     """
     from favorbench import console

@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 import typer
 
 from favorbench.cli import complete
-from favorbench.cli.app import Json, Metric, RunPath, app, echo, echo_data, print_json, warn_partial
+from favorbench.cli.app import LOOK, Json, Metric, RunPath, app, echo, echo_data, print_json, warn_partial
 
 
-@app.command()
+@app.command(panel=LOOK)
 def compare(
     old: RunPath,
     new: Annotated[

@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from favorbench.cli.app import RunPath, app, echo, echo_data, warn_partial
+from favorbench.cli.app import LOOK, RunPath, app, echo, echo_data, warn_partial
 from favorbench.errors import ScenarioError
 
 
-@app.command()
+@app.command(panel=LOOK)
 def export(
     run: RunPath,
     csv: Annotated[bool, typer.Option("--csv", help="All rows as CSV.")] = False,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from favorbench.cli import complete, options
-from favorbench.cli.app import Json, Quiet, Seed, app, print_json
-from favorbench.cli.flags import check_maps, numbers
+from favorbench.cli.app import Json, Quiet, Seed, app, check_maps, numbers, print_json
+from favorbench.cli.options import DRAWS, ESTIMATORS, INPUT, KERNEL, option
 from favorbench.errors import ScenarioError
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ def kernel(
     ] = "gaussian",
     maps: Annotated[
         str | None,
-        typer.Option(
+        option(
+            ESTIMATORS,
             help="gaussian, softmax: any of `favorbench list maps`; polynomial: explicit, tensorsketch; others: "
             "explicit.  [default: gaussian trig,phase; softmax positive,trig; others all]",
             show_default=False,
@@ -36,43 +37,43 @@ def kernel(
     samplers: Annotated[str, options.SAMPLERS] = "iid,orthogonal",
     num_projections: Annotated[str, options.SIZES] = "16,32,64,128,256",
     budget: Annotated[
-        Literal["projections", "features"], typer.Option(help="What -R counts: projections or features.")
+        Literal["projections", "features"], option(ESTIMATORS, help="What -R counts: projections or features.")
     ] = "projections",
     points: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Points, one a row: a .npy or .csv.  [default: N(0, I)]", show_default=False),
+        option(INPUT, metavar="FILE", help="Points, one a row: a .npy or .csv.  [default: N(0, I)]"),
     ] = None,
-    num_points: Annotated[
-        int | None, typer.Option(min=1, max=2048, help="How many points.  [default: 200]", show_default=False)
-    ] = None,
+    num_points: Annotated[int | None, option(INPUT, min=1, max=2048, help="How many points.  [default: 200]")] = None,
     head_dim: Annotated[
         int | None,
-        typer.Option("-d", "--head-dim", min=1, max=4096, help="Their dimension.  [default: 16]", show_default=False),
+        option(INPUT, "-d", "--head-dim", min=1, max=4096, help="Their dimension.  [default: 16]"),
     ] = None,
-    scale: Annotated[float, typer.Option(help="Factor on the points.")] = 1.0,
+    scale: Annotated[float, option(INPUT, help="Factor on the points.")] = 1.0,
     sigma: Annotated[
         float | None,
-        typer.Option(
+        option(
+            KERNEL,
             help="Bandwidth: gaussian and softmax divide points by it.  [default: gaussian d^(1/2), softmax d^(1/4)]",
-            show_default=False,
         ),
     ] = None,
     degree: Annotated[
-        int | None, typer.Option(min=1, max=30, help="Of polynomial.  [default: 2]", show_default=False)
+        int | None,
+        option(KERNEL, min=1, max=30, help="Degree of the polynomial kernel.  [default: 2]"),
     ] = None,
     constant: Annotated[
-        float | None, typer.Option(help="Of polynomial, (x.y + constant)^degree.  [default: 1]", show_default=False)
+        float | None,
+        option(KERNEL, help="Constant of the polynomial kernel, (x.y + c)^degree.  [default: 1]"),
     ] = None,
-    trials: Annotated[int, typer.Option(min=1, max=1_000_000, help="Draws of every cell.")] = 20,
+    trials: Annotated[int, option(DRAWS, min=1, max=1_000_000, help="Draws of every cell.")] = 20,
     seed: Seed = 0,
     out: Annotated[Path | None, options.FIGURE_OUT] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """The error of a kernel's approximated Gram matrix.
+    """Measure the error of a kernel's approximated Gram matrix.
 
-    On fixed points, over draws of the projections: relative Frobenius and largest error, bias and spread, beside the
-    closed form of what is expected.
+    On fixed points, over draws of the projections: relative Frobenius error, largest error, bias and spread, beside the
+    closed form of their expectation.
     """
     from favorbench import console
     from favorbench.registry import split_list

@@ -4,30 +4,40 @@ from typing import Annotated, Literal
 
 import typer
 
-from favorbench.cli.app import Json, app, echo, print_json
+from favorbench.cli.app import REFERENCE, Json, app, echo, print_json
 
 
-@app.command("list")
+@app.command("list", panel=REFERENCE)
 def list_(
     what: Annotated[
-        Literal["maps", "samplers", "methods", "inputs", "scenarios", "metrics", "baselines"],
-        typer.Argument(help="What to list.", show_default=False),
-    ],
+        Literal["maps", "samplers", "methods", "inputs", "scenarios", "metrics", "baselines"] | None,
+        typer.Argument(help="What to list; without it, the names of everything."),
+    ] = None,
     with_papers: Annotated[bool, typer.Option("--papers", help="The papers behind each.")] = False,
     form: Annotated[
         Literal["table", "bibtex"], typer.Option("--format", help="bibtex: an entry for every paper.")
     ] = "table",
     as_json: Json = False,
 ) -> None:
-    """List what there is, with claims and references."""
-    from favorbench import console
-    from favorbench.catalogue import bibtex, papers, records
+    """List the names that options take, with their properties and references."""
+    from favorbench.catalogue import FAMILIES, bibtex, papers, records
+    from favorbench.console.tables import show_records
+    from favorbench.console.terminal import print_line, stdout
 
     if form == "bibtex":
-        echo(bibtex(what))
+        echo("\n\n".join(bibtex(family) for family in ([what] if what else WITH_PAPERS)))
         return
-    found = papers(what) if with_papers else records(what)
+    families = [what] if what else WITH_PAPERS if with_papers else list(FAMILIES)
+    found = {family: papers(family) if with_papers else records(family) for family in families}
     if as_json:
-        print_json({what: found})
+        print_json(found)
+    elif what or with_papers:
+        for family in families:
+            show_records(stdout(), found[family], "" if what else family)
     else:
-        console.show_records(console.stdout(), found)
+        for family, members in found.items():
+            print_line(stdout(), f"{family}: {', '.join(member['name'] for member in members)}")
+        print_line(stdout(), f"\nfavorbench list {families[0]} shows the properties of each.")
+
+
+WITH_PAPERS = ["maps", "samplers", "methods", "baselines"]

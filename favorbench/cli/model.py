@@ -5,13 +5,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
-import typer
-
 from favorbench.cli import options
-from favorbench.cli.app import Json, Quiet, Seed, app, echo, print_json, say
+from favorbench.cli.app import Json, Quiet, Seed, app, echo, number, numbers, print_json, say
 from favorbench.cli.endings import ending
-from favorbench.cli.flags import number, numbers
-from favorbench.cli.options import and_also
+from favorbench.cli.options import COMPUTING, DRAWS, ESTIMATORS, OUTPUT, TEXTS, and_also, option
 from favorbench.errors import FavorbenchError
 
 if TYPE_CHECKING:
@@ -20,62 +17,49 @@ if TYPE_CHECKING:
 
 @app.command()
 def model(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="minilm, smollm2, a model's folder, a .gguf file, or an id of the hub.", show_default=False
-        ),
-    ],
-    more: Annotated[list[Path] | None, typer.Argument(metavar="FILE", hidden=True, show_default=False)] = None,
-    text: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE...", help="Texts that the model reads, one input each.", show_default=False),
-    ] = None,
+    model: Annotated[str, options.MODEL],
+    more: Annotated[list[Path] | None, options.MORE_TEXT] = None,
+    text: Annotated[list[Path] | None, options.TEXT] = None,
     maps: Annotated[str, and_also(options.MAPS, "With --calibrate also calibrated:MAP. Or none.")] = "positive",
     methods: Annotated[str, and_also(options.METHODS, "Or none.")] = "sampled-keys,clusters,multipole",
     num_projections: Annotated[str, options.SIZES] = "64",
     samplers: Annotated[str, options.SAMPLERS] = "orthogonal",
-    draws: Annotated[str, typer.Option(help="Draws of each estimator on each text.", metavar="<int>")] = "3",
+    draws: Annotated[str, option(DRAWS, help="Draws of each estimator on each text.", metavar="<int>")] = "3",
     layers: Annotated[
-        str, typer.Option(help="all; each, one at a time; or numbers, replaced together; all,each for both.")
+        str, option(TEXTS, help="all; each, one at a time; or numbers, replaced together; all,each for both.")
     ] = "all",
     recommended: Annotated[
         str | None,
-        typer.Option(help="Directories of recommend, e.g. results/mine: each head by its choice.", show_default=False),
+        option(ESTIMATORS, help="Directories of recommend: each head by its choice."),
     ] = None,
-    calibrate: Annotated[
-        Path | None, typer.Option(help="A text of its own to fit calibrated: maps to.", show_default=False)
-    ] = None,
+    calibrate: Annotated[Path | None, option(ESTIMATORS, help="A text of its own to fit calibrated: maps to.")] = None,
     redraw: Annotated[
-        str, typer.Option(help="Draw once for each layer, once for the model, or anew at each call.")
+        str, option(DRAWS, help="Draw once for each layer, once for the model, or anew at each call.")
     ] = "layer",
-    length: Annotated[
-        str | None,
-        typer.Option("-L", "--length", help="Tokens of each text, at most.  [default: 512]", metavar="<int>"),
-    ] = None,
+    length: Annotated[str | None, options.TOKENS] = None,
     heads: Annotated[
-        bool, typer.Option("--heads/--no-heads", help="Measure the errors of single heads, too: twice the work.")
+        bool, option(OUTPUT, "--heads/--no-heads", help="Also measure the errors of single heads: twice the work.")
     ] = True,
     seconds: Annotated[
         int,
-        typer.Option(min=0, max=1000, help="Time each estimator, too: so many runs in turns with exact attention."),
+        option(
+            COMPUTING,
+            min=0,
+            max=1000,
+            help="Time each estimator in this many runs, interleaved with exact attention.",
+        ),
     ] = 0,
     seed: Seed = 0,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Directory.  [default: results/model-NAME]", show_default=False)
-    ] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run Python code that the model's folder or page brings along.")
-    ] = False,
+    out: Annotated[Path | None, option(OUTPUT, "--out", "-o", help="Directory.  [default: results/model-NAME]")] = None,
+    trust_remote_code: Annotated[bool, options.REMOTE_CODE] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """What does an estimator do to a whole model?
+    """Measure what an estimator does to a whole model.
 
-    Its attention replaced, without training: every estimator in all layers, or one at a time, on every text, against
-    the model as it is: a table beside exact attention in bfloat16, uniform attention and no attention, and figures.
-    What is measured is saved at once: the same command again resumes, and one that asks for more adds to what is
-    there.
+    Replaces attention, without training, by every estimator, in all layers or one at a time, on every text. Prints a
+    table beside exact attention in bfloat16, uniform attention and no attention, and draws figures. Measurements are
+    saved as they finish: the same command again resumes, and one that asks for more adds to what is there.
     """
     from favorbench.models.plan import Asked
     from favorbench.registry import split_list

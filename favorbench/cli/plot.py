@@ -6,11 +6,11 @@ from typing import Annotated
 import typer
 
 from favorbench.cli import complete
-from favorbench.cli.app import Json, Metric, Quiet, app, check, echo, print_json, say
+from favorbench.cli.app import LOOK, Json, Metric, Quiet, app, check, echo, print_json, say
 from favorbench.errors import FavorbenchError, ScenarioError
 
 
-@app.command()
+@app.command(panel=LOOK)
 def plot(
     path: Annotated[
         Path, typer.Argument(help="A run directory, or one above several.", autocompletion=complete.runs)

@@ -4,11 +4,23 @@ from typing import Annotated, Literal
 
 import typer
 
-from favorbench.cli.app import Json, Metric, RunPath, app, check, echo, echo_data, print_json, say, warn_partial
-from favorbench.cli.flags import with_flags
+from favorbench.cli.app import (
+    LOOK,
+    Json,
+    Metric,
+    RunPath,
+    app,
+    check,
+    echo,
+    echo_data,
+    print_json,
+    say,
+    warn_partial,
+    with_flags,
+)
 
 
-@app.command()
+@app.command(panel=LOOK)
 def rank(
     run: RunPath,
     metric: Metric = "mse",

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 import typer
 
 from favorbench.cli import complete, options
-from favorbench.cli.app import Cluster, Json, Metric, Quiet, Seed, app, echo, place_of, print_json, say
+from favorbench.cli.app import Cluster, Json, Quiet, Seed, app, echo, place_of, print_json, say
 from favorbench.cli.endings import ending
-from favorbench.cli.options import and_also
+from favorbench.cli.options import INPUT, TARGET, and_also, option
 
 if TYPE_CHECKING:
     from favorbench.studies.recommend.answer import Recommendation
@@ -25,21 +25,21 @@ def recommend(
             autocompletion=complete.inputs,
         ),
     ],
-    target: Annotated[float, typer.Option(help="The error to keep below; of cosine and skill, to reach.")] = 0.1,
-    metric: Metric = "relative_error",
-    probability: Annotated[float, typer.Option(help="Share of the draws that must do so.")] = 0.9,
-    confidence: Annotated[float, typer.Option(help="That all verdicts, on all heads, are right.")] = 0.95,
-    max_size: Annotated[int, typer.Option(help="Largest size: projections, centroids, landmarks or keys.")] = 1024,
-    max_cost: Annotated[float, typer.Option(help="Candidates cost less, in multiplications of exact attention.")] = 1.0,
+    target: Annotated[float, option(TARGET, help="The error to keep below; of cosine and skill, to reach.")] = 0.1,
+    metric: Annotated[str, option(TARGET, **options.METRIC)] = "relative_error",
+    probability: Annotated[float, option(TARGET, help="Share of the draws that must do so.")] = 0.9,
+    confidence: Annotated[float, option(TARGET, help="Probability that all verdicts, on all heads, are right.")] = 0.95,
+    max_size: Annotated[int, option(TARGET, help="Largest size: projections, centroids, landmarks or keys.")] = 1024,
+    max_cost: Annotated[float, option(TARGET, help="Largest cost, in multiplications of exact attention.")] = 1.0,
     maps: Annotated[str | None, and_also(options.MAPS, "[default: the usual candidates]")] = None,
     methods: Annotated[str | None, and_also(options.METHODS, "[default: the usual candidates]")] = None,
     samplers: Annotated[str | None, and_also(options.SAMPLERS, "[default: orthogonal]")] = None,
     causal: Annotated[bool | None, options.CAUSAL] = None,
     heads: Annotated[str | None, options.HEADS] = None,
     over: Annotated[
-        Literal["heads", "texts"], typer.Option(help="One answer for each head, or for each head over all its texts.")
+        Literal["heads", "texts"], option(TARGET, help="One answer for each head, or for each head over all its texts.")
     ] = "heads",
-    scale: Annotated[float, typer.Option(help="Factor on q and k.")] = 1.0,
+    scale: Annotated[float, option(INPUT, help="Factor on q and k.")] = 1.0,
     seq_len: Annotated[int | None, options.LENGTH] = None,
     head_dim: Annotated[int | None, options.HEAD_DIM] = None,
     seed: Seed = 0,
@@ -48,11 +48,10 @@ def recommend(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """The cheapest estimator below a target error, certified.
+    """Find the cheapest estimator below a target error, with a statistical guarantee.
 
-    For every head the cheapest setting of which P(error <= target) >= probability is certified, or that there is none.
-    Trivial answers are always among the candidates. What is computed is saved: the same command again resumes, also
-    with another target.
+    For every head: the cheapest setting with P(error <= target) >= probability, certified, or none. Trivial answers
+    are always among the candidates. Draws are saved: the same command again resumes, also with another target.
     """
     from favorbench import console
     from favorbench.studies.recommend.study import Interrupted

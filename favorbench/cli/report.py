@@ -6,11 +6,11 @@ from typing import Annotated
 import typer
 
 from favorbench.cli import complete
-from favorbench.cli.app import Quiet, RunPath, app, echo, say, warn_partial
+from favorbench.cli.app import LOOK, Quiet, RunPath, app, echo, say, warn_partial
 from favorbench.errors import ScenarioError
 
 
-@app.command()
+@app.command(panel=LOOK)
 def report(
     run: RunPath,
     new: Annotated[

@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from favorbench.cli.app import Cluster, Json, Quiet, Workers, app, interrupted, print_json, workers_of
+from favorbench.cli.app import REFERENCE, Cluster, Json, Quiet, Workers, app, interrupted, print_json, workers_of
 
 
-@app.command()
+@app.command(panel=REFERENCE)
 def reproduce(
     context: typer.Context,
     figure: Annotated[
@@ -24,7 +24,7 @@ def reproduce(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Reproduce the blog post's figures, published and corrected.
+    """Reproduce the figures of the blog post of 2020, as published and corrected.
 
     Checks what they claim; exit 1 if a claim fails.
     """

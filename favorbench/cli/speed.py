@@ -1,4 +1,4 @@
-"""favorbench speed."""
+"""favorbench speed and favorbench time."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -6,8 +6,19 @@ from typing import Annotated, Literal
 import typer
 
 from favorbench.cli import options
-from favorbench.cli.app import Json, Quiet, app, echo, print_json
-from favorbench.cli.flags import check_device, numbers
+from favorbench.cli.app import (
+    Json,
+    Quiet,
+    RunPath,
+    app,
+    check_device,
+    echo,
+    interrupted_timing,
+    numbers,
+    print_json,
+    say,
+)  # fmt: skip
+from favorbench.cli.options import COMPUTING, OUTPUT, option
 from favorbench.errors import ScenarioError
 
 
@@ -21,18 +32,19 @@ def speed(
     repeats: Annotated[int, options.REPEATS] = 7,
     backend: Annotated[Literal["numpy", "torch"], options.BACKEND] = "numpy",
     device: Annotated[str, options.DEVICE] = "cpu",
-    dtype: Annotated[str, typer.Option(help="Precision, of exact and linear attention alike.")] = "float64",
+    dtype: Annotated[str, option(COMPUTING, help="Precision of exact and linear attention alike.")] = "float64",
     workers: Annotated[int, typer.Option(hidden=True)] = 1,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the figure goes.")] = Path("results/speed"),
+    out: Annotated[Path, option(OUTPUT, "--out", "-o", help="Where the figure goes.")] = Path("results/speed"),
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """From which L on is linear attention, or a method, faster?
+    """Find the length from which linear attention, or a method, is faster than exact attention.
 
     Exact attention (in tiles; torch's fused one too where torch is installed) against linear attention for each map
-    and R, on one core or one GPU: times, memory, fitted slopes and the crossover, as a table and a figure.
+    and R, on one core or one GPU: times, memory, fitted slopes and the break-even length, as a table and a figure.
     """
-    from favorbench import console
+    from favorbench.console.speed import show_speed
+    from favorbench.console.terminal import progress, stdout
     from favorbench.numerics.backend import Backend
     from favorbench.registry import split_list
     from favorbench.studies.speed import figure as speed_figure
@@ -42,13 +54,43 @@ def speed(
         raise ScenarioError(f"--workers {workers}: speed times one worker, alone on the machine; leave --workers out")
     check_device(device)
     sizes, lengths = numbers("-R", num_projections, int, 1, 1 << 20), numbers("-L", seq_len, int, 1, 1 << 24)
-    with console.progress("speed", quiet) as report:
+    with progress("speed", quiet) as report:
         where, others = Backend(backend, device), split_list(methods) if methods else []
         found = study(split_list(maps), sizes, lengths, head_dim, repeats, where, dtype, report, others)
     files = speed_figure.draw(found, "speed", out)
     if as_json:
         print_json(found.as_dict() | {"files": files})
         return
-    console.show_speed(console.stdout(), found)
+    show_speed(stdout(), found)
     for file in files:
         echo(str(file))
+
+
+@app.command()
+def time(
+    run: RunPath, repeats: Annotated[int, options.REPEATS] = 7, as_json: Json = False, quiet: Quiet = False
+) -> None:
+    """Time the estimators of a run on this machine.
+
+    Exact attention and each estimator at each of its sizes, interleaved, on one head of the run's inputs and on one
+    core or one GPU; bounds among baselines are left out. Saved in RUN/seconds.json, with the machine, apart from the
+    run's rows; `favorbench plot RUN` draws errors against them.
+    """
+    from favorbench.console.seconds import show_seconds
+    from favorbench.console.terminal import progress, stdout
+    from favorbench.results.seconds import write_seconds
+    from favorbench.studies.speed.of_run import time_run
+
+    try:
+        with progress("time", quiet) as report:
+            found = time_run(run, repeats, report)
+    except KeyboardInterrupt as error:
+        interrupted_timing(run, error)
+    file = write_seconds(run, found)
+    if as_json:
+        print_json(found._replace(rows=found.rows.to_dict(orient="records"))._asdict() | {"file": file})
+        return
+    show_seconds(stdout(), found)
+    echo(str(file))
+    if not quiet:
+        say(f"favorbench plot {run} draws errors against them")

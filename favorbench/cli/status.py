@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from favorbench.cli.app import Json, app, print_json, say
+from favorbench.cli.app import LOOK, Json, app, print_json, say
 
 if TYPE_CHECKING:
     from favorbench.results.status import Status
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 WIDTH = 28  # of the names of runs in the table
 
 
-@app.command()
+@app.command(panel=LOOK)
 def status(
     runs: Annotated[list[Path], typer.Argument(help="Run directories, or directories of several.", show_default=False)],
     as_json: Json = False,

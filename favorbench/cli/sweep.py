@@ -7,9 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from favorbench.cli import complete, options
-from favorbench.cli.app import Cluster, Json, Quiet, Workers, app, echo, interrupted, print_json, say, workers_of
-from favorbench.cli.flags import number, with_flags
-from favorbench.cli.options import and_also
+from favorbench.cli.app import (
+    Cluster,
+    Json,
+    Quiet,
+    Workers,
+    app,
+    echo,
+    interrupted,
+    number,
+    print_json,
+    say,
+    with_flags,
+    workers_of,
+)
+from favorbench.cli.options import COMPUTING, DRAWS, ESTIMATORS, INPUT, OUTPUT, and_also, option
 from favorbench.formats import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -20,89 +32,73 @@ MAX_TABLES = 12  # cells printed at the end of a sweep; of two heads or more non
 A_WHILE = 60.0  # seconds after which a user wants to know how many more
 
 
+SCENARIO = typer.Argument(
+    help="A scenario file or the name of a shipped one.  [default: quick]",
+    show_default=False,
+    autocompletion=complete.scenarios,
+)
+BUDGET = option(
+    ESTIMATORS,
+    help="What -R counts: projections, features, or cost: all may multiply as often as R features.",
+    autocompletion=complete.words("projections", "features", "cost"),
+)
+CALIBRATE = option(
+    ESTIMATORS,
+    help="Another text, as --inputs: what maps written calibrated:MAP are fitted to, head by head.",
+    autocompletion=complete.inputs,
+)
+REDRAW = option(DRAWS, help="New inputs for each trial, or for each R.", autocompletion=complete.words("trial", "R"))
+QUERY_ROWS = option(
+    DRAWS,
+    metavar="<int>",
+    help="Measure the error on this many random query rows.  [default: all to 4096, then 1024]",
+)
+RETRY_FAILED = option(DRAWS, "--retry-failed", help="Compute the draws again in which an estimator failed.")
+BATCH = option(
+    COMPUTING, metavar="<int>", help="Draws computed together by torch (NumPy: one); auto: as many as fill a GPU."
+)
+DTYPE = option(
+    COMPUTING,
+    help="Precision of the estimator: float64, float32; torch: tf32, bfloat16, float16.",
+    autocompletion=complete.words("float64", "float32", "tf32", "bfloat16", "float16"),
+)
+DRY_RUN = option(OUTPUT, "--dry-run", help="Print the plan and what it will cost; compute nothing.")
+
+Text = str | None  # as it was typed: a scenario parses it
+
+
 @app.command()
 def sweep(
     context: typer.Context,
-    scenario: Annotated[
-        str | None,
-        typer.Argument(
-            help="A scenario file or the name of a shipped one.  [default: quick]",
-            show_default=False,
-            autocompletion=complete.scenarios,
-        ),
-    ] = None,
-    maps: Annotated[str | None, and_also(options.MAPS, "Or none: methods alone.")] = None,
-    methods: Annotated[str | None, options.METHODS] = None,
-    samplers: Annotated[str | None, options.SAMPLERS] = None,
-    num_projections: Annotated[str | None, and_also(options.SIZES, "dlogd is int(d ln d).")] = None,
-    seq_len: Annotated[str | None, options.LENGTHS] = None,
-    head_dim: Annotated[str | None, options.HEAD_DIMS] = None,
-    scale: Annotated[str | None, typer.Option(help="Factors on q and k, e.g. 0.5,1.0.")] = None,
-    value_scale: Annotated[str | None, typer.Option(help="Factor on v.", metavar="<float>")] = None,
-    inputs: Annotated[str | None, options.INPUTS] = None,
-    layout: Annotated[
-        str | None,
-        typer.Option(metavar="<axes>", help="Axes of q, k, v in a file: heads,L,d or L,heads,d; a batch comes first."),
-    ] = None,
-    calibrate: Annotated[
-        str | None,
-        typer.Option(
-            help="Another text, as --inputs: what maps written calibrated:MAP are fitted to, head by head.",
-            autocompletion=complete.inputs,
-        ),
-    ] = None,
-    heads: Annotated[str | None, options.HEADS] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            help="Precision of the estimator: float64, float32; torch: tf32, bfloat16, float16.",
-            autocompletion=complete.words("float64", "float32", "tf32", "bfloat16", "float16"),
-        ),
-    ] = None,
-    query_rows: Annotated[
-        str | None,
-        typer.Option(
-            metavar="<int>", help="Measure the error on so many random query rows.  [default: all to 4096, then 1024]"
-        ),
-    ] = None,
+    scenario: Annotated[Text, SCENARIO] = None,
+    maps: Annotated[Text, and_also(options.MAPS, "Or none: methods alone.")] = None,
+    methods: Annotated[Text, options.METHODS] = None,
+    samplers: Annotated[Text, options.SAMPLERS] = None,
+    num_projections: Annotated[Text, and_also(options.SIZES, "dlogd is int(d ln d).")] = None,
+    budget: Annotated[Text, BUDGET] = None,
+    baselines: Annotated[Text, options.BASELINES] = None,
+    calibrate: Annotated[Text, CALIBRATE] = None,
+    inputs: Annotated[Text, options.INPUTS] = None,
+    layout: Annotated[Text, options.LAYOUT] = None,
+    heads: Annotated[Text, options.HEADS] = None,
     causal: Annotated[bool | None, options.CAUSAL] = None,
-    backend: Annotated[str | None, options.BACKEND] = None,
-    device: Annotated[str | None, options.DEVICE] = None,
-    baselines: Annotated[
-        str | None,
-        typer.Option(
-            help="uniform (always), taylor-1, taylor-2, sampled-keys, best-rank, top-keys.",
-            autocompletion=complete.baselines,
-        ),
-    ] = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            help="What -R counts: projections, features, or cost: all may multiply as often as R features.",
-            autocompletion=complete.words("projections", "features", "cost"),
-        ),
-    ] = None,
-    redraw: Annotated[
-        str | None,
-        typer.Option(help="New inputs for each trial, or for each R.", autocompletion=complete.words("trial", "R")),
-    ] = None,
-    trials: Annotated[str | None, typer.Option(help="Draws of every cell.", metavar="<int>")] = None,
-    seed: Annotated[str | None, typer.Option(help="Seed of all random streams.", metavar="<int>")] = None,
+    seq_len: Annotated[Text, options.LENGTHS] = None,
+    head_dim: Annotated[Text, options.HEAD_DIMS] = None,
+    scale: Annotated[Text, option(INPUT, help="Factors on q and k, e.g. 0.5,1.0.")] = None,
+    value_scale: Annotated[Text, option(INPUT, help="Factor on v.", metavar="<float>")] = None,
+    trials: Annotated[Text, option(DRAWS, help="Draws of every cell.", metavar="<int>")] = None,
+    redraw: Annotated[Text, REDRAW] = None,
+    query_rows: Annotated[Text, QUERY_ROWS] = None,
+    seed: Annotated[Text, option(DRAWS, help="Seed of all random streams.", metavar="<int>")] = None,
+    retry_failed: Annotated[bool, RETRY_FAILED] = False,
     workers: Workers = 1,
     cluster: Cluster = None,
-    batch: Annotated[
-        str,
-        typer.Option(
-            metavar="<int>", help="Draws computed together by torch (NumPy: one); auto: as many as fill a GPU."
-        ),
-    ] = "auto",
+    batch: Annotated[str, BATCH] = "auto",
+    backend: Annotated[Text, options.BACKEND] = None,
+    device: Annotated[Text, options.DEVICE] = None,
+    dtype: Annotated[Text, DTYPE] = None,
     out: Annotated[Path | None, and_also(options.RUN_OUT, "[default: results/NAME]")] = None,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Compute the draws again in which an estimator failed.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan and what it will cost; compute nothing.")
-    ] = False,
+    dry_run: Annotated[bool, DRY_RUN] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from favorbench.cli import complete
-from favorbench.cli.app import Json, Metric, RunPath, app, check, echo, echo_data, print_json, say, warn_partial
+from favorbench.cli.app import LOOK, Json, Metric, RunPath, app, check, echo, echo_data, print_json, say, warn_partial
 from favorbench.errors import ScenarioError
 
 if TYPE_CHECKING:
     from favorbench.results.results import Results
 
 
-@app.command()
+@app.command(panel=LOOK)
 def table(
     run: RunPath,
     by: Annotated[

@@ -7,34 +7,34 @@ from typing import Annotated
 import typer
 
 from favorbench.cli import complete, options
-from favorbench.cli.app import Json, Quiet, Seed, app, echo, print_json
-from favorbench.cli.flags import check_maps, numbers
+from favorbench.cli.app import REFERENCE, Json, Quiet, Seed, app, check_maps, echo, numbers, print_json
+from favorbench.cli.options import DRAWS, INPUT, TARGET, option
 from favorbench.errors import ScenarioError
 
 
-@app.command()
+@app.command(panel=REFERENCE)
 def theory(
     map: Annotated[
         str,
         typer.Argument(help="A feature map, e.g. positive.", show_default=False, autocompletion=complete.maps),
     ],
     sampler: Annotated[str, typer.Argument(help="A sampler.", autocompletion=complete.samplers)] = "iid",
-    head_dim: Annotated[int, typer.Option("-d", "--head-dim", min=2, max=4096, help="Head dimension.")] = 16,
+    head_dim: Annotated[int, option(INPUT, "-d", "--head-dim", min=2, max=4096, help="Head dimension.")] = 16,
     norm: Annotated[
-        str, typer.Option(help="|x| = |y| of scaled query and key; d^(1/4) is typical of N(0, I) inputs.")
+        str, option(INPUT, help="|x| = |y| of scaled query and key; d^(1/4) is typical of N(0, I) inputs.")
     ] = "0.5,1,1.5,2",
     num_projections: Annotated[str, options.SIZES] = "16,64,256,1024",
-    cosine: Annotated[float, typer.Option(min=-1, max=1, help="Cosine between query and key.")] = 0.0,
-    target: Annotated[float, typer.Option(help="The relative error to reach.")] = 0.1,
-    draws: Annotated[int, typer.Option(min=0, max=1_000_000, help="Draws measured beside it; 0: none.")] = 2000,
+    cosine: Annotated[float, option(INPUT, min=-1, max=1, help="Cosine between query and key.")] = 0.0,
+    target: Annotated[float, option(TARGET, help="The relative error to reach.")] = 0.1,
+    draws: Annotated[int, option(DRAWS, min=0, max=1_000_000, help="Draws measured beside it; 0: none.")] = 2000,
     seed: Seed = 0,
     out: Annotated[Path | None, options.FIGURE_OUT] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """The closed-form error of a kernel estimate, and its R.
+    """Print the closed-form error of a kernel estimate, and the R that it needs.
 
-    Beside it what sampling can measure; where it cannot, it says so.
+    Beside it stands the error that was sampled, where sampling can measure it.
     """
     from favorbench import console
     from favorbench.maps import get_map

@@ -5,10 +5,10 @@ from typing import Annotated
 import typer
 
 from favorbench.cli import complete
-from favorbench.cli.app import Cluster, Json, Quiet, Seed, app, place_of, print_json
+from favorbench.cli.app import REFERENCE, Cluster, Json, Quiet, Seed, app, place_of, print_json
 
 
-@app.command()
+@app.command(panel=REFERENCE)
 def verify(
     subjects: Annotated[
         list[str] | None,
