@@ -49,6 +49,12 @@ def _opened(path: str | Path) -> int:
     raise OSError("it is a directory" if stat.S_ISDIR(mode) else "it is no regular file (a pipe, a socket or a device)")
 
 
+def file_version(path: str | Path) -> tuple[str, ...]:
+    """What changes when a file is written, replaced or touched. Raises OSError."""
+    state = os.stat(path)
+    return tuple(map(str, (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)))
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file whole or not at all. Raises StoreError."""
     write_whole(path, text.encode("utf-8"))

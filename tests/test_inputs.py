@@ -163,7 +163,8 @@ def test_what_is_registered_is_listed_and_accepted(monkeypatch):
     listed = {record["name"]: record["description"] for record in catalogue.records("inputs")}
     assert listed["ones"] == "all ones" and get_input("ones(std=2.0)") == Ones(std=2.0)
     assert "numbers without a header" in [r["description"] for r in catalogue.records("inputs")]
-    assert get_input("a.RAW") == Raw("a.RAW", label="a.RAW")
+    Path("a.RAW").touch()
+    assert get_input("a.RAW") == Raw("a.RAW", label="a.RAW").pinned()
     with pytest.raises(
         ScenarioError, match=re.escape("(did you mean 'ones'?); allowed: gaussian, sphere, ones, minilm")
     ):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from favorbench.engine.fixed import Cache
 from favorbench.engine.scenario import MEMBERS, Names, Scenario, override, shipped_title
 from favorbench.engine.sizes import Size, shape_of, sizes_of_map, sizes_of_method
+from favorbench.errors import ScenarioError
 from favorbench.inputs import SHIPPED, Fixed, Head, InputLaw, get_input
 from favorbench.maps import FeatureMap
 from favorbench.methods import Method, Shape
@@ -51,7 +52,7 @@ class Source(NamedTuple):
 class Study:
     """A scenario's members. inputs: by the names that rows have. digest: of all that is measured, one for each run.
 
-    calibration: what calibrated maps are fitted to.
+    calibration: what calibrated maps are fitted to. sources: by spec, the SHA-256 of the user's module it is from.
     """
 
     scenario: Scenario
@@ -62,6 +63,7 @@ class Study:
     inputs: Mapping[str, Source]
     calibration: Source | None
     digest: str
+    sources: Mapping[str, str | None]
     kept: Cache = field(default_factory=Cache, compare=False, repr=False)
 
     @staticmethod
@@ -83,9 +85,17 @@ class Study:
         if scenario.calibrate is not None:
             law = scenario.held.get(scenario.calibrate) or get_input(scenario.calibrate, scenario.layout)
             calibration = Source(_keys([scenario.calibrate], [law])[0], law)
-        identity = _digest(scenario, keys, built, calibration)
+        sources = _source_digests(scenario, built)
+        identity = _digest(scenario, keys, built, calibration, sources)
         estimators = {kind: members for kind, members in built.items() if kind != "inputs"}
-        return Study(scenario, **estimators, inputs=inputs, calibration=calibration, digest=identity)
+        return Study(scenario, **estimators, inputs=inputs, calibration=calibration, digest=identity, sources=sources)
+
+    def check_sources(self) -> None:
+        """Raise ScenarioError where a user's module is not the one that the study was made with."""
+        members = {kind: getattr(self, kind) for kind in _ESTIMATORS}
+        for spec, now in _source_digests(self.scenario, members).items():
+            if now != self.sources[spec]:
+                raise ScenarioError(f"the module of {spec} has changed since the run began: run the same command again")
 
     @property
     def backend(self) -> Backend:
@@ -158,17 +168,29 @@ def _labels(specs: Sequence[str], laws: Sequence[InputLaw]) -> list[str]:
     return [name if short.count(name) == 1 else spec for name, spec in zip(short, specs, strict=True)]
 
 
+_ESTIMATORS = ("maps", "samplers", "methods", "baselines")
+
+
+def _source_digests(scenario: Scenario, members: Mapping[str, Sequence[Any]]) -> dict[str, str | None]:
+    """By spec, the SHA-256 of the user's module that a member comes from; None for our own members."""
+    return {
+        f"{kind[:-1]} {spec}": source_digest(spec, member)
+        for kind in _ESTIMATORS
+        for spec, member in zip(getattr(scenario, kind), members[kind], strict=True)
+    }
+
+
 def _digest(
-    scenario: Scenario, keys: Sequence[str], members: Mapping[str, Sequence[Any]], calibration: Source | None
+    scenario: Scenario,
+    keys: Sequence[str],
+    members: Mapping[str, Sequence[Any]],
+    calibration: Source | None,
+    sources: Mapping[str, str | None],
 ) -> str:
     """SHA-256 of what is measured: everything but name and title, and the sources of a user's modules."""
     content = scenario.model_dump(mode="json", exclude={"name", "title", "calibrate"}) | {"inputs": list(keys)}
     if calibration is not None:
         content["calibrate"] = [calibration.key, calibration.law.digest()]
     content["input_digests"] = [law.digest() for law in members["inputs"]]
-    content["source_digests"] = [
-        source_digest(spec, member)
-        for kind in ("maps", "samplers", "methods", "baselines")
-        for spec, member in zip(getattr(scenario, kind), members[kind], strict=True)
-    ]
+    content["source_digests"] = list(sources.values())
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -35,7 +35,9 @@ def rows_of(study: Study, draws: Sequence[Draw]) -> list[list[Row]]:
 def _unpacked(data: bytes, folder: str) -> Study:
     """Once for each process, not for each task."""
     with importable_from(folder):
-        return pickle.loads(data)
+        study: Study = pickle.loads(data)
+        study.check_sources()
+    return study
 
 
 def settle() -> None:

@@ -25,11 +25,11 @@ def get_input(spec: object, layout: Layout = "heads,L,d") -> InputLaw:
     if not isinstance(spec, str):
         raise ScenarioError(f"`inputs`: a {type(spec).__name__} was given; allowed: {_allowed(named)}, as texts")
     if spec in SHIPPED:
-        return File(str(SHIPPED[spec].path), label=spec)
+        return File(str(SHIPPED[spec].path), label=spec).pinned()
     if spec.partition("(")[0].strip() in [law.name for law in named]:
         return build("input", spec, named, InputLaw)
     if reader := reader_of(spec):
-        return reader(spec, label=spec, layout=layout)  # pyright: ignore[reportCallIssue]
+        return reader(spec, label=spec, layout=layout).pinned()  # pyright: ignore[reportCallIssue]
     near = nearest(spec, [*(law.name for law in named), *SHIPPED])
     raise ScenarioError(f"unknown inputs {spec!r}{near}; allowed: {_allowed(named)}")
 

@@ -1,7 +1,7 @@
 """What an input law is."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -66,6 +66,10 @@ class InputLaw(ABC):
     def digest(self) -> str | None:
         """SHA-256 of the data behind the law, if there are any."""
         return None
+
+    def pinned(self) -> Self:
+        """The law, bound to the data that are behind it now: other data in their place raise InputError."""
+        return self
 
     @property
     def causal(self) -> bool | None:

@@ -5,14 +5,14 @@ import hashlib
 import tempfile
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from favorbench.errors import InputError, ScenarioError
-from favorbench.files import open_regular
+from favorbench.files import file_version, open_regular
 from favorbench.inputs.base import Head, InputLaw, Inputs
 from favorbench.inputs.heads import ROLES, Heads, Layout, heads_of
 from favorbench.inputs.stored import Stored, open_contents, with_about, write_npz
@@ -71,12 +71,13 @@ class File(Fixed):
     Shapes (heads, L, d), (batch, heads, L, d) or (L, d), or with the layout "L,heads,d" (L, heads, d) and (batch, L,
     heads, d); each head is one input. Lengths of q and k may differ. Integer arrays ``layer`` and ``head``, one number
     for each head, give the labels. One head at a time is in memory, but of a compressed .npz. Nothing is ever
-    unpickled.
+    unpickled. sha256: the digest that the file must have whenever it is read, in whatever process; "" for any.
     """
 
     path: str
     label: str = ""
     layout: Layout = "heads,L,d"
+    sha256: str = ""
     name: ClassVar[str] = "file"
     description: ClassVar[str] = (
         "PATH.npz, PATH.safetensors or a folder of .npy files with arrays q, k, v: (heads, L, d), (batch, heads, L, "
@@ -88,44 +89,63 @@ class File(Fixed):
     def title(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.label or self.path
 
+    def pinned(self) -> "File":
+        return replace(self, sha256=_digest(self.path, file_versions(self.path)))
+
     def opened(self) -> Heads:
-        return _opened(self.path, self.layout, _version(self.path))
+        versions = file_versions(self.path)
+        if self.sha256 and _digest(self.path, versions) != self.sha256:
+            raise InputError(
+                f"inputs {self.path!r} have changed since they were first read: put the file back and run the same "
+                "command again, or give another `out` for the new file"
+            )
+        return _opened(self.path, self.layout, versions)
 
     def check(self) -> None:
-        _check(self.path, self.layout, _version(self.path))
+        _check(self.path, self.layout, file_versions(self.path))
 
     def digest(self) -> str:
-        if not Path(self.path).is_dir():
-            with open_regular(self.path, "inputs") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
-        found = hashlib.sha256()
-        for part in sorted(Path(self.path).glob("*.npy")):
-            with open_regular(part, "inputs") as file:
-                found.update(f"{part.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
-        return found.hexdigest()
+        return self.sha256 or _digest(self.path, file_versions(self.path))
+
+    def draw(self, rng: np.random.Generator, head: Head, rows: np.ndarray | None = None) -> Inputs:
+        before = file_versions(self.path)
+        try:
+            return super().draw(rng, head, rows)
+        finally:
+            if file_versions(self.path) != before:
+                self.opened()  # the digest decides
 
 
-_Version = tuple[tuple[str, int, int], ...]
-
-
-def _version(path: str) -> _Version:
-    """Names, times and sizes of a file or of those of a folder: what is kept of it holds as long as they do."""
+def file_versions(path: str) -> tuple[tuple[str, ...], ...]:
+    """What tells that a file, or one of those of a folder, may have changed; what is kept of it holds as long."""
     try:
         files = sorted(Path(path).glob("*.npy")) if Path(path).is_dir() else [Path(path)]
-        states = [(file, file.stat()) for file in files]
+        return tuple((str(file.resolve()), *file_version(file)) for file in files)
     except OSError as error:
         raise InputError(f"cannot read inputs {path!r}: {error.strerror}") from None
-    return tuple((str(file.resolve()), state.st_mtime_ns, state.st_size) for file, state in states)
+
+
+@functools.lru_cache(maxsize=32)
+def _digest(path: str, versions: tuple[tuple[str, ...], ...]) -> str:
+    """The sha256 of a file; of a folder, that of the names and digests of its .npy files."""
+    if not Path(path).is_dir():
+        with open_regular(path, "inputs") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    found = hashlib.sha256()
+    for part in sorted(Path(path).glob("*.npy")):
+        with open_regular(part, "inputs") as file:
+            found.update(f"{part.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return found.hexdigest()
 
 
 @functools.lru_cache(maxsize=8)
-def _opened(path: str, layout: Layout, version: _Version) -> Heads:
+def _opened(path: str, layout: Layout, versions: tuple[tuple[str, ...], ...]) -> Heads:
     return heads_of(path, open_contents(path), layout)
 
 
 @functools.lru_cache(maxsize=8)
-def _check(path: str, layout: Layout, version: _Version) -> None:
-    _opened(path, layout, version).check()
+def _check(path: str, layout: Layout, versions: tuple[tuple[str, ...], ...]) -> None:
+    _opened(path, layout, versions).check()
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,6 +21,8 @@ _TYPES = {
     "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "|u1", "BOOL": "|b1",
 }  # fmt: skip
 
+BLOCK = 4 << 20  # bytes read at a time where a part of an array is scattered over the file
+
 PICKLED = "it holds Python objects (pickle), which are never read"
 
 
@@ -34,7 +36,7 @@ class Stored:
     shape: tuple[int, ...]
     type: str
     numpy_type: str
-    source: "np.ndarray | Place"
+    source: "np.ndarray | ArrayLocation"
 
     @staticmethod
     def of(array: np.ndarray) -> "Stored":
@@ -46,7 +48,7 @@ class Stored:
         if isinstance(self.source, np.ndarray):
             found = np.array(self.source[index])
         else:
-            found = np.array(self.source.mapped(self.shape, self.numpy_type)[index])
+            found = self.source.read(self.shape, np.dtype(self.numpy_type), index)
         return (found.astype(np.uint32) << 16).view(np.float32) if self.type == "bfloat16" else found
 
     def whole(self) -> np.ndarray:
@@ -54,20 +56,41 @@ class Stored:
         return self.part(())
 
 
-class Place(NamedTuple):
+class ArrayLocation(NamedTuple):
     """Where an array begins in a file. rows_first: the last index moves fastest."""
 
     path: str
     offset: int
     rows_first: bool = True
 
-    def mapped(self, shape: tuple[int, ...], numpy_type: str) -> np.ndarray:
-        """The array as a window on the file. Raises InputError where the file has become another one."""
-        try:
-            order = "C" if self.rows_first else "F"
-            return np.memmap(self.path, numpy_type, "r", self.offset, shape or (1,), order).reshape(shape)
-        except (OSError, ValueError) as error:
-            raise InputError(f"cannot read inputs {self.path!r}: {error}") from None
+    def read(self, shape: tuple[int, ...], dtype: np.dtype, index: tuple[int | slice, ...]) -> np.ndarray:
+        """``array[index]``. The file is not mapped: one that is truncated while it is mapped kills the process.
+
+        Raises InputError where the file ends too early.
+        """
+        places = [*index, *[slice(None)] * (len(shape) - len(index))]
+        if not self.rows_first:
+            shape, places = shape[::-1], places[::-1]
+        offset = self.offset
+        while places and isinstance(place := places[0], int):
+            shape, places = shape[1:], places[1:]
+            offset += place * math.prod(shape) * dtype.itemsize
+        start, stop, _ = places[0].indices(shape[0]) if places else (0, 1, 1)
+        row, inside = shape[1:], tuple(places[1:])
+        whole = all(place == slice(None) for place in inside)
+        step = max(1, stop - start if whole else BLOCK // max(1, math.prod(row) * dtype.itemsize))
+        parts = []
+        with open_regular(self.path, "inputs") as file:
+            for first in range(start, stop, step):
+                count = min(step, stop - first)
+                file.seek(offset + first * math.prod(row) * dtype.itemsize)
+                numbers = np.fromfile(file, dtype, count * math.prod(row))
+                if numbers.size < count * math.prod(row):
+                    raise InputError(f"cannot read inputs {self.path!r}: it has become shorter")
+                block = numbers.reshape(count, *row)
+                parts.append(block if whole else block[(slice(None), *inside)].copy())
+        found = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return found.reshape(()) if not places else found if self.rows_first else found.T
 
 
 class Contents(NamedTuple):
@@ -141,7 +164,7 @@ def _npy(file: io.BufferedIOBase, path: str, end: int) -> Stored:
         raise ValueError(f"its type is {dtype.descr}, no numbers")
     if not math.prod(shape):
         return Stored(shape, str(dtype), dtype.str, np.empty(shape, dtype))
-    return Stored(shape, str(dtype), dtype.str, Place(path, file.tell(), not columns_first))
+    return Stored(shape, str(dtype), dtype.str, ArrayLocation(path, file.tell(), not columns_first))
 
 
 def with_about(arrays: dict[str, Stored]) -> Contents:
@@ -162,7 +185,7 @@ def _of_safetensors(path: str) -> Contents:
     arrays = {}
     for name, entry in header.items():
         kind, shape, (start, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-        place = Place(path, 8 + length + start)
+        place = ArrayLocation(path, 8 + length + start)
         if kind in _TYPES:
             numpy_type = np.dtype(_TYPES[kind])
             shown = "bfloat16" if kind == "BF16" else str(numpy_type)

@@ -1,0 +1,177 @@
+"""Files that change while they are measured: the rows are those of one file, or one line says what happened."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import favorbench as fb
+from favorbench.engine.plan import plan
+from favorbench.engine.scenario import as_scenario
+from favorbench.engine.study import Study
+from favorbench.engine.worker import packed, run_batch
+from favorbench.errors import InputError, ScenarioError
+from favorbench.inputs import File
+from favorbench.inputs.stored import open_contents
+
+KEYS = {
+    "maps": "positive", "samplers": "iid", "num_projections": "4", "baselines": "uniform",
+    "inputs": "x.npz", "trials": 4,
+}  # fmt: skip
+
+
+def write(name: str, seed: int, heads: int = 3, length: int = 24) -> None:
+    rng = np.random.default_rng(seed)
+    np.savez(name, **{role: rng.normal(size=(heads, length, 4)) for role in "qkv"})
+
+
+def replace_by_rename(seed: int = 1) -> None:
+    write("new.npz", seed)
+    os.replace("new.npz", "x.npz")
+
+
+def overwrite_in_place() -> None:
+    write("new.npz", 1)
+    times = os.stat("x.npz")
+    shutil.copyfile("new.npz", "x.npz")
+    os.utime("x.npz", ns=(times.st_atime_ns, times.st_mtime_ns))  # the same size, and the same time of change
+
+
+def truncate() -> None:
+    os.truncate("x.npz", os.path.getsize("x.npz") // 2)
+
+
+CHANGES = {"replaced": replace_by_rename, "overwritten": overwrite_in_place, "truncated": truncate,
+           "removed": lambda: os.remove("x.npz")}  # fmt: skip
+
+
+def sweep_with(change, at: int, **keys) -> fb.Results:
+    """A sweep during which the file changes, when so many draws are done."""
+
+    def progress(done: int, total: int) -> None:
+        if done == at and not changed:
+            changed.append(done)
+            change()
+
+    changed: list[int] = []
+    return fb.sweep(KEYS | keys, "run", progress=progress)
+
+
+@pytest.fixture
+def whole() -> pd.DataFrame:
+    write("x.npz", 0)
+    return fb.sweep(KEYS, "whole").trials
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("at", [1, 5, 11])
+def test_no_row_is_of_another_file(whole, change, at):
+    with pytest.raises(InputError, match=r"inputs 'x\.npz'.*(have changed|No such file)|cannot read inputs") as caught:
+        sweep_with(CHANGES[change], at)
+    assert "\n" not in str(caught.value)
+    stored = fb.load("run").trials  # what was done before is kept, and of the first file
+    assert 0 < len(stored) < len(whole)
+    same = stored.merge(whole, on=["draw", "map"], suffixes=("", "_whole"))
+    assert len(same) == len(stored) and (same["mse"] == same["mse_whole"]).all()
+    write("x.npz", 0)  # put back: the same command goes on
+    pd.testing.assert_frame_equal(fb.sweep(KEYS, "run").trials, whole)
+
+
+def test_a_file_that_is_touched_is_the_same_file(whole):
+    found = sweep_with(lambda: os.utime("x.npz"), 3)
+    pd.testing.assert_frame_equal(found.trials, whole)
+
+
+def test_one_of_several_files_of_a_folder():
+    rng = np.random.default_rng(0)
+    Path("folder").mkdir()
+    for role in "qkv":
+        np.save(f"folder/{role}.npy", rng.normal(size=(3, 24, 4)))
+    with pytest.raises(InputError, match="inputs 'folder' have changed"):
+        sweep_with(lambda: np.save("folder/k.npy", rng.normal(size=(3, 24, 4))), 2, inputs="folder")
+
+
+def test_a_text_that_maps_are_calibrated_on():
+    write("x.npz", 0)
+    write("y.npz", 5)
+    keys = {"maps": "calibrated:centre:aderf-sderf", "inputs": "y.npz", "calibrate": "x.npz"}
+    with pytest.raises(InputError, match=r"inputs 'x\.npz' have changed"):
+        sweep_with(replace_by_rename, 2, **keys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", CHANGES)
+def test_workers_read_the_file_that_was_asked_for(change):
+    """Processes of two workers start when the file has changed already: they compare the digest, not the time."""
+    write("x.npz", 0, heads=40)
+    whole = fb.sweep(KEYS, "whole").trials
+    code = f"""
+import favorbench as fb, test_changing_files as t
+def progress(done, total):
+    if not done: t.CHANGES[{change!r}]()
+if __name__ == "__main__":
+    try:
+        fb.sweep(t.KEYS, "run", workers=2, progress=progress)
+    except fb.errors.FavorbenchError as error:
+        print(type(error).__name__, error)
+"""
+    Path("script.py").write_text(code)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0 and done.stdout.count("\n") == 1 and "Error" in done.stdout, done.stderr
+    write("x.npz", 0, heads=40)
+    pd.testing.assert_frame_equal(fb.sweep(KEYS, "run").trials, whole)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shape", [(3, 24, 4), (24, 3, 4), (2, 3, 24, 4), (24, 4), ()])
+def test_parts_of_arrays_are_read_without_mapping_the_file(monkeypatch, order, shape):
+    """Every kind of index that heads are read by, in pieces of a few rows."""
+    array = np.asarray(np.random.default_rng(0).normal(size=shape), order=order)
+    np.savez("x.npz", q=array)
+    monkeypatch.setattr("favorbench.inputs.stored.BLOCK", 100)
+    stored = open_contents("x.npz").arrays["q"]
+    indices = [
+        (),
+        *((1,), (1, slice(0, 9)), (slice(0, 9), 1), (1, slice(0, 2), 2)) * (len(shape) > 2),
+        (slice(0, 3),) * bool(shape),
+    ]
+    for index in indices:
+        np.testing.assert_array_equal(stored.part(index), array[index])
+
+
+def test_a_digest_may_be_left_open():
+    write("x.npz", 0)
+    pinned, free = File("x.npz").pinned(), File("x.npz")
+    assert pinned.digest() == free.digest() == pinned.sha256
+    replace_by_rename()
+    assert free.digest() != pinned.digest()
+    assert len(free.heads(None, None)) == 3
+    with pytest.raises(InputError, match="have changed"):
+        pinned.heads(None, None)
+
+
+MODULE = """
+def mine(query, key, value, size, rng):
+    return value[: len(query)] * {factor}
+"""
+
+
+def test_workers_use_the_module_that_was_imported(monkeypatch):
+    """It has changed when a worker imports it: the rows would be those of two modules."""
+    Path("changing_module.py").write_text(MODULE.format(factor=1))
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    keys = KEYS | {"maps": "none", "methods": "changing_module:mine", "inputs": "gaussian", "seq_len": 8, "head_dim": 2}
+    study = Study.of(as_scenario(keys))
+    task = packed(study)
+    draw = plan(study)[0]
+    assert run_batch(task, [draw])
+    Path("changing_module.py").write_text(MODULE.format(factor=2))
+    monkeypatch.delitem(sys.modules, "changing_module")
+    with pytest.raises(ScenarioError, match=r"changing_module:mine.*has changed since"):
+        run_batch((task[0] + b" ", task[1]), [draw])  # as another worker takes it
