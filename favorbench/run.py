@@ -23,7 +23,7 @@ from favorbench.engine.trial import run_draws
 from favorbench.engine.worker import packed, rows_of, run_batch, settle
 from favorbench.errors import EstimatorError, ScenarioError, WorkerError
 from favorbench.numerics.machine import one_core
-from favorbench.progress import Progress, told
+from favorbench.progress import Progress, progress_callback
 
 if TYPE_CHECKING:
     from favorbench.results.results import Results
@@ -88,7 +88,7 @@ def sweep(
     draws = plan(study)
     check_fits(draws, on.local_workers if on else workers if isinstance(workers, int) else 1)
     path = Path(out) if out is not None else default_directory(study)
-    with Store(path, draws) as store, told(progress, f"sweep {study.scenario.name}", "draws") as report:
+    with Store(path, draws) as store, progress_callback(progress, f"sweep {study.scenario.name}", "draws") as report:
         if retry_failed:
             store.forget_failed()
         missing = np.flatnonzero(~store.done()).tolist()

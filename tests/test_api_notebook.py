@@ -176,7 +176,7 @@ def test_names_stay_names(run):
         assert "&lt;script&gt;alert(1)&lt;/script&gt;\\x1b[31m&amp;" in text
         assert "script" not in Checked(text).tags and "\x1b" not in text
         assert "\x1b" not in (repr(shown) if shown is not named else "")
-    bar = progress.Bar(evil, "draws")
+    bar = progress.Tracker(evil, "draws")
     assert "<script" not in bar._repr_html_()
 
 
@@ -223,7 +223,7 @@ def test_a_bar_ends_where_the_sweep_was_interrupted(notebook):
     def stop(done, total):
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), progress.told(None, "sweep", "draws") as report:
+    with pytest.raises(KeyboardInterrupt), progress.progress_callback(None, "sweep", "draws") as report:
         report(1, 3)
         stop(1, 3)
     assert notebook.shown.outputs[0][-1] == ("sweep: 1 of 3 draws", "<div>sweep: 1 of 3 draws</div>")

@@ -11,8 +11,6 @@ import sys
 import time
 from contextlib import redirect_stderr
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -21,6 +19,7 @@ from favorbench.cli.endings import interruptions
 from favorbench.console import progress, terminal
 from favorbench.engine.interrupts import ENDS, Deferred
 from favorbench.engine.reading import read_manifest
+from favorbench.progress import Tracker
 
 COMMAND = [sys.executable, "-m", "favorbench"]
 LONG = ["sweep", "-R", "512", "-L", "512", "--trials", "2000", "--baselines", "uniform", "--out", "run"]
@@ -296,51 +295,12 @@ def test_a_line_a_minute_without_a_terminal():
 
 
 def test_the_time_left_is_that_of_what_is_left():
-    """Draws that were there at the start took no time now."""
-    now = 1000.0
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(terminal.time, "monotonic", lambda: now)
-        text = terminal._how_far("sweep", "draws", (910.0, 100, 430, ""), (now, 130, 430, ""))
-    assert text == "sweep: 130 of 430 draws, 20 draws/min, about 15 min left"
-    assert [terminal.rate(s, "draws") for s in (90, 12, 0.25)] == [
-        "2 min for each of the draws", "5 draws/min", "4 draws/s",
-    ]  # fmt: skip
-    assert [terminal.duration(s) for s in (41.2, 200, 9000)] == ["41 s", "3 min", "2.5 h"]
-
-
-class Hour:
-    """An event and a clock in one: waiting takes no time, and a draw is done every 10 s until an hour is over."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.report: Any = None
-
-    def wait(self, seconds: float) -> bool:
-        for _ in range(int(seconds / 10)):
-            self.now += 10
-            self.report(int(self.now / 10), 720)
-        return self.now > 3600
-
-    def set(self) -> None:
-        pass
-
-
-def test_an_hour_without_a_terminal_gives_sixty_lines():
-    hour, targets = Hour(), []
-    thread = SimpleNamespace(start=lambda: None, join=lambda: None)
-    with pytest.MonkeyPatch.context() as patch, redirect_stderr(io.StringIO()) as err:
-        threads = SimpleNamespace(Event=lambda: hour, Thread=lambda target, daemon: targets.append(target) or thread)
-        patch.setattr(terminal, "threading", threads)
-        patch.setattr(terminal, "time", SimpleNamespace(monotonic=lambda: hour.now))
-        with progress("sweep", False, "draws") as hour.report:
-            hour.report(0, 720)
-            targets[0]()
-        with progress("sweep", True, "draws") as none:
-            assert none is None and len(targets) == 1
-    lines = err.getvalue().splitlines()
-    assert len(lines) == 60
-    assert lines[0] == "sweep: 6 of 720 draws, 6 draws/min, about 2.0 h left"
-    assert lines[-1] == "sweep: 360 of 720 draws, 6 draws/min, about 60 min left"
+    """Draws that were there at the start took no time now; a long last step does not make it 0."""
+    tracker = Tracker("sweep", "draws")
+    tracker.calls = [(910.0, 100, 430, ""), (1000.0, 130, 430, "")]
+    assert repr(tracker) == "sweep: 130 of 430 draws, about 15 min left"
+    tracker.calls = [(0.0, 0, 4, ""), (90.0, 3, 4, "")]
+    assert repr(tracker) == "sweep: 3 of 4 draws, about 30.0 s left"
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from favorbench.metrics import METRICS
 from favorbench.numerics.arrays import Array
 from favorbench.numerics.machine import one_core
 from favorbench.parameters import is_number
-from favorbench.progress import Progress, told
+from favorbench.progress import Progress, progress_callback
 from favorbench.registry import nearest
 from favorbench.studies.recommend.answer import Recommendation
 from favorbench.studies.recommend.candidates import (
@@ -112,7 +112,7 @@ def _searched(
     search: Search, units: Sequence[Unit], path: Path, progress: Progress | None, cluster: Cluster | None
 ) -> Recommendation:
     found, of, said = [], families(search.draws.study), search.said
-    with Store(path, search.draws) as store, one_core(), told(progress, "recommend", "heads") as report:
+    with Store(path, search.draws) as store, one_core(), progress_callback(progress, "recommend", "heads") as report:
         known = read_trials(store.path).to_dict("records") if store.done().any() else []
         bench = CandidateEvaluator(said.metric, known, store.append)
         try:
