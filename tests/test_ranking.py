@@ -1,5 +1,6 @@
 """Rankings: letters stand for differences, and what does not differ is not told apart."""
 
+import functools
 import itertools
 import json
 from io import StringIO
@@ -68,6 +69,7 @@ def test_a_ranking_is_in_order_and_its_letters_follow_from_the_draws(metric):
     assert not set(ranking.rows[0].groups) & set(ranking.rows[-1].groups)
 
 
+@functools.cache
 def many_heads(count: int = 16, **changes: object):
     asked = {"methods": "clusters,multipole", "num_projections": "4,8", "baselines": "uniform,top-keys,sampled-keys"}
     return of_heads(count, **asked | changes)
