@@ -88,13 +88,10 @@ def build(
     by_name = {member.name: member for member in members}
     by_prefix = {transform.prefix: transform for transform in transforms}
     parsed = _parsed(kind, spec, by_name, by_prefix)
-    found = adapt(_member(kind, spec, parsed, by_name, by_prefix))
+    found = adapt(_member(kind, spec, parsed, by_name, by_prefix, bases))
     named = isinstance(getattr(found, "name", None), str) and found.name
     if not (isinstance(found, bases) and dataclasses.is_dataclass(found) and named):
-        raise ScenarioError(
-            f"{kind} {shown(spec)} is a {type(found).__name__}; it must be a frozen dataclass derived from "
-            f"favorbench.{bases[0].__name__}, with a name"
-        )
+        raise _wrong_type(kind, spec, type(found), bases)
     if parsed.module is not None:
         check_methods(kind, spec, type(found), next(base for base in bases if isinstance(found, base)))
     built: Any = found
@@ -103,8 +100,17 @@ def build(
     return built
 
 
-def _member(kind: str, spec: str, parsed: _Spec, by_name: dict[str, type], by_prefix: dict[str, type]) -> Any:
-    """What stands inside the transforms of a spec."""
+def _wrong_type(kind: str, spec: str, found: type, bases: tuple[type, ...]) -> ScenarioError:
+    return ScenarioError(
+        f"{kind} {shown(spec)} is a {found.__name__}; it must be a frozen dataclass derived from "
+        f"favorbench.{bases[0].__name__}, with a name"
+    )
+
+
+def _member(
+    kind: str, spec: str, parsed: _Spec, by_name: dict[str, type], by_prefix: dict[str, type], bases: tuple[type, ...]
+) -> Any:
+    """The member inside the transforms of a spec. A class is only called if it is derived from one of ``bases``."""
     name, arguments = parsed.member
     if parsed.module is not None:
         found = import_object(kind, f"{parsed.module}:{name}")
@@ -115,6 +121,8 @@ def _member(kind: str, spec: str, parsed: _Spec, by_name: dict[str, type], by_pr
         unknown = f"unknown {kind} {shown(name)}{nearest(name, by_name)}"
         raise ScenarioError(f"{unknown}; allowed: {choices}, or module:object")
     if isinstance(found, type):
+        if not issubclass(found, bases):
+            raise _wrong_type(kind, spec, found, bases)
         return _constructed(kind, spec, found, parsed.member)
     if arguments is not None:
         raise ScenarioError(f"{kind} {shown(spec)}: {shown(name)} is already built and takes no parameters")

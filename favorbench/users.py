@@ -4,8 +4,10 @@ import contextlib
 import importlib
 import inspect
 import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from favorbench.errors import EstimatorError, FavorbenchError, ScenarioError
@@ -20,6 +22,29 @@ def import_object(kind: str, path: str) -> Any:
             return getattr(importlib.import_module(module_name), attribute)
     except (Exception, SystemExit) as error:  # a user's module may fail in any way; the user is told which
         raise ScenarioError(f"{kind} {shown(path)} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+#: Names of modules, with commas, that files may import although they are not in the working directory.
+TRUST_VARIABLE = "FAVORBENCH_TRUST"
+
+_BEFORE_COLON = re.compile(r"([\w.-]+)\s*:")
+
+
+def check_trusted(specs: Iterable[str], file: str | Path, prefixes: Container[str] = ()) -> None:
+    """Refuse modules that a file names, unless they are files of the working directory or the user trusts them.
+
+    Importing a module runs it, and the file (a scenario, a run, a recommendation) may be somebody else's. prefixes:
+    what may stand before a colon without being a module. Raises ScenarioError.
+    """
+    trusted = os.environ.get(TRUST_VARIABLE, "").split(",")
+    for spec in specs:
+        for module in _BEFORE_COLON.findall(spec):
+            if module in prefixes or module.partition(".")[0] in trusted or Path(f"{module}.py").is_file():
+                continue
+            raise ScenarioError(
+                f"{file}: {shown(spec)} would import {shown(module)}, which is no .py file of the working directory; "
+                f"if you trust the file, set {TRUST_VARIABLE}={shown(module.partition('.')[0])[1:-1]}"
+            )
 
 
 @contextlib.contextmanager

@@ -15,16 +15,24 @@ from favorbench.errors import ScenarioError
 from favorbench.files import read_regular
 from favorbench.formats import ALIASES, shown
 from favorbench.inputs import SHIPPED, Fixed, InputLaw, Layout, data_directory, get_input, reader_of
+from favorbench.maps import TRANSFORMS as MAP_TRANSFORMS
 from favorbench.maps import get_map
-from favorbench.methods import METHODS, get_method
+from favorbench.methods import METHODS, PREFIXES, get_method
 from favorbench.numerics.backend import DTYPES
 from favorbench.registry import canonical, label, nearest, split_list
+from favorbench.samplers import TRANSFORMS as SAMPLER_TRANSFORMS
 from favorbench.samplers import get_sampler
+from favorbench.users import check_trusted
 
 #: Keys that name members, and what builds them.
 MEMBERS: Mapping[str, Callable[..., Any]] = {
     "maps": get_map, "samplers": get_sampler, "methods": get_method, "baselines": get_baseline, "inputs": get_input,
 }  # fmt: skip
+
+_ESTIMATORS = ("maps", "samplers", "methods", "baselines")
+
+#: What may stand before a colon in a spec without being a module.
+TRANSFORM_NAMES = {transform.prefix for transform in (*MAP_TRANSFORMS, *SAMPLER_TRANSFORMS, *PREFIXES)}
 
 #: Keys whose flags are lists with commas: of names, of numbers.
 _NAMES = ("maps", "samplers", "methods", "baselines", "inputs", "heads", "dtype")
@@ -227,12 +235,21 @@ def load_scenario(source: str | None = None, flags: Mapping[str, Any] | None = N
     given = {key: _parsed(key, value) for key, value in flags.items() if value is not None}
     if _reads_data(given.get("inputs"), held):  # a file's own L and d win over those of a scenario for other inputs
         values = {key: value for key, value in values.items() if key not in ("seq_len", "head_dim")}
+    _check_trusted({key: value for key, value in values.items() if key not in given}, path)
     if not all(_same(value, values.get(key)) for key, value in given.items() if key != "cluster"):
         values["title"] = f"{path.stem}, changed by flags"
     scenario = validated(values | given, origin | {key: f"`{key}`" for key in given}, held)
     if "causal" not in values | given and _are_causal(scenario):
         scenario = scenario.model_copy(update={"causal": True})
     return _without_what_cannot_be_causal(scenario, given, path) if scenario.causal else scenario
+
+
+def _check_trusted(values: Mapping[str, Any], file: str | Path) -> None:
+    """Raise ScenarioError where a file names estimators of modules that it may not import."""
+    for key in _ESTIMATORS:
+        specs = values.get(key) or ()
+        texts = [specs] if isinstance(specs, str) else specs if isinstance(specs, list | tuple) else []
+        check_trusted((text for text in texts if isinstance(text, str)), file, TRANSFORM_NAMES)
 
 
 def _are_causal(scenario: Scenario) -> bool:
@@ -356,9 +373,16 @@ def _one_line(error: ValidationError, origin: Mapping[str, str]) -> str:
     return f"{where}: {given} given, allowed: {message}{dlogd}"
 
 
+def is_built(scenario: Scenario) -> bool:
+    """Whether the validation has built the members; a scenario that was read back from a run has names only."""
+    return all(isinstance(getattr(scenario, kind), Names) for kind in MEMBERS)
+
+
 def override(scenario: Scenario, **changes: Any) -> Scenario:
     """The scenario with some keys changed, validated again."""
     keys, held = extract_arrays(changes)
+    if not is_built(scenario):  # it was read back from a run
+        _check_trusted(scenario.model_dump(exclude=set(keys)), "the manifest of the run")
     changed = validated(scenario.model_dump() | {"cluster": scenario.cluster} | keys, None, {**scenario.held, **held})
     changed._left_out = scenario.left_out
     return changed

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from favorbench.engine.fixed import Cache
-from favorbench.engine.scenario import MEMBERS, Names, Scenario, override, shipped_title
+from favorbench.engine.scenario import MEMBERS, Scenario, is_built, override, shipped_title
 from favorbench.engine.sizes import Size, shape_of, sizes_of_map, sizes_of_method
 from favorbench.errors import ScenarioError
 from favorbench.inputs import SHIPPED, Fixed, Head, InputLaw, get_input
@@ -72,7 +72,7 @@ class Study:
 
         Raises ScenarioError where the backend is not to be had.
         """
-        if not all(isinstance(getattr(scenario, kind), Names) for kind in MEMBERS):
+        if not is_built(scenario):
             scenario = override(scenario)
         Backend(scenario.backend, scenario.device).check(scenario.dtype)
         built = {kind: getattr(scenario, kind).members for kind in MEMBERS}

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from favorbench.engine.reading import read_scenario
+from favorbench.engine.scenario import TRANSFORM_NAMES
 from favorbench.errors import InputError, StoreError
 from favorbench.files import read_regular
 from favorbench.maps import get_map
 from favorbench.maps.calibrated import calibrations
 from favorbench.methods import Shape
 from favorbench.models.replacements import ByMap, Exact, Heads, Replacement, Tensor, replacement
+from favorbench.users import check_trusted
 
 FILE = "recommendation.json"
 
@@ -99,6 +101,8 @@ def by_head(path: str | Path) -> ByHead:
     sure = _of_every_text(_read(path), path)
     if not sure:
         raise InputError(f"{path}: nothing is certified there for any head; recommend with a larger `target`")
+    named = [name for one in sure.values() for name in (one.spec, one.sampler) if name]
+    check_trusted(named, path / FILE, TRANSFORM_NAMES)
     made = {estimator: _made(estimator) for estimator in sure.values()}
     choices: defaultdict[int, dict[int, Replacement]] = defaultdict(dict)
     for (layer, head), estimator in sure.items():
