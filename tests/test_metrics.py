@@ -133,7 +133,10 @@ def test_a_failure_never_looks_small(bad):
     assert METRICS["mse"].compute(sums, uniform) == np.inf
     assert METRICS["skill"].compute(sums, uniform) == -np.inf
     assert METRICS["max_abs_error"].compute(sums, uniform) == np.inf
-    assert METRICS["relative_l1"].compute(sums, uniform) == np.inf
+    for name in ("relative_l1", "relative_error"):
+        assert METRICS[name].compute(sums, uniform) == np.inf
+    failed = error_sums(output, EXACT, double=DOUBLE)
+    assert METRICS["rounding"].compute(failed, uniform) == np.inf
 
 
 @pytest.mark.parametrize(("value", "bad"), [(0.0, 1), (-1.0, 1), (np.nan, 1), (np.inf, 1), (1e-300, 0), (1.0, 0)])

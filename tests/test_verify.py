@@ -1,8 +1,6 @@
 """verify: what is right holds, every known mistake is caught for every seed, and no broken factor gets through."""
 
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +13,16 @@ from favorbench.baselines import BASELINES
 from favorbench.errors import ScenarioError
 from favorbench.maps import MAPS, get_map
 from favorbench.maps.base import WrappedMap
-from favorbench.metrics import METRICS
+from favorbench.methods import METHODS
 from favorbench.numerics.arrays import Features
 from favorbench.samplers import SAMPLERS, Antithetic, FixedNormRows, Sampler, get_sampler
 from favorbench.samplers.coupling import INDEPENDENT
 from favorbench.studies.verify import HOLDS, REFERENCE_MAPS, REFUTED, verify
 from favorbench.studies.verify.checks import NO_CLAIM, NOT_COUNTED, Measurement, judged, z_of_p, z_threshold
-from favorbench.studies.verify.controls import CONTROLS, ClaimedMap, checks, run
+from favorbench.studies.verify.controls import CONTROLS, ClaimedMap, checks
+from favorbench.studies.verify.controls import run as run_controls
+from tests.command_line import run
+from tests.conftest import REPOSITORY
 
 #: Closed forms of the variance that nobody has: of maps, and of reference maps under samplers; and of kernels. Whatever
 #: else is without a statistic has lost it.
@@ -58,10 +59,10 @@ def test_everything_registered_holds():
     claims = {check.claim for check in result.checks}
     assert {"target", "unbiased", "variance", "nonnegative", "rows are N(0, I)", "delta method"} <= claims
     assert {"opposite pairs", "simplex inside blocks", "moments are matched", "rows are uniform on a sphere"} <= claims
-    assert {"Performer Lemma 2", "Performer Theorem 2", "causal equals masked", "stabilisers cancel"} <= claims
+    assert {"causal equals masked", "stabilisers cancel", "sums are those of its kernel", "row sums"} <= claims
     assert {"features are finite", "positive normalisers", "quotient of its features", "fourth moments"} <= claims
-    references = {check.subject for check in result.checks if check.claim.startswith("equals ")}
-    assert {"exact attention", *(m.name for m in BASELINES), *(f"metric {name}" for name in METRICS)} <= references
+    costs = {check.subject for check in result.checks if check.claim == "multiplications"}
+    assert {m.name for m in (*MAPS, *METHODS, *BASELINES)} <= costs
     assert "would see a bias of" in result.power()
 
 
@@ -77,12 +78,12 @@ def test_published_variants_have_the_kernel_they_declare():
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_every_known_mistake_is_caught_for_every_seed(seed):
-    assert [caught.control for caught in run(seed) if caught.caught_by is None] == []
+    assert [caught.control for caught in run_controls(seed) if caught.caught_by is None] == []
 
 
 def test_known_mistakes_are_caught_in_one_seed():
     assert len(CONTROLS) == 11
-    assert [caught.control for caught in run(7) if caught.caught_by is None] == []
+    assert [caught.control for caught in run_controls(7) if caught.caught_by is None] == []
 
 
 @pytest.mark.parametrize("name", ["trig", "phase", "positive", "hyperbolic", "oprf", "aderf-sderf", "centre:positive"])
@@ -318,8 +319,11 @@ def test_subjects_are_maps_samplers_or_both():
     assert {c.subject.split("/")[0] for c in only.checks} == {"positive", "iid"}
     laws = verify(["gram-schmidt"], draws=100)
     assert {c.subject.split("/")[-1] for c in laws.checks if c.claim == "target"} == {"gram-schmidt"}
-    with pytest.raises(ScenarioError, match=re.escape("unknown map or sampler 'positve' (did you mean 'positive'?)")):
+    with pytest.raises(
+        ScenarioError, match=re.escape("unknown subject 'positve' (did you mean 'positive'?)")
+    ) as caught:
         verify(["positve"])
+    assert all(name in str(caught.value) for name in ("trig", "sobol", "clusters", "window", "top-keys"))
 
 
 LIAR = """
@@ -334,11 +338,37 @@ class Liar(Positive):
 """
 
 
-def test_a_users_map_that_lies_exits_1(tmp_path):
+def test_a_users_map_that_lies_exits_1():
     Path("liar.py").write_text(LIAR)
-    command = [sys.executable, "-m", "favorbench", "verify", "liar:Liar/iid", "--draws", "1000"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 1 and done.stderr == ""
-    assert "REFUTED" in done.stdout and "claims hold" in done.stdout
-    honest = [sys.executable, "-m", "favorbench", "verify", "positive/iid", "--draws", "1000", "--json"]
-    assert subprocess.run(honest, capture_output=True, text=True).returncode == 0
+    code, out, err = run("verify", "liar:Liar/iid", "--draws", "1000", "-q")
+    assert (code, err) == (1, "") and "REFUTED" in out and "claims hold" in out
+    assert run("verify", "positive/iid", "--draws", "1000", "--json", "-q")[0] == 0
+
+
+def test_the_estimators_of_the_documents_are_verified_as_they_say():
+    """docs/own-estimator.md, literally: the function and the map hold, the sampler of signs is refuted."""
+    text = (REPOSITORY / "docs" / "own-estimator.md").read_text(encoding="utf-8")
+    for name, code in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", text, re.DOTALL):
+        Path(name).write_text(code, encoding="utf-8")
+    commands = re.findall(r"favorbench (verify my_\w+:\w+(?:/iid)?)", text)
+    assert commands == ["verify my_maps:Mine/iid", "verify my_maps:Mine/iid", "verify my_samplers:Signs"]
+    for command, code in (("verify mine:nearest", 0), (commands[0], 0), (commands[2], 1)):
+        done = run(*command.split(), "--draws", "400", "-q")
+        assert done[0] == code and done[2] == "", command
+    Path("wrong.py").write_text(
+        "from mine import nearest\nnearest.multiplications = lambda shape, size: shape.n * size\n"
+    )
+    code, out, _ = run("verify", "wrong:nearest", "-q")
+    assert code == 1 and "multiplications" in out and "1 of 2 claims hold" in out  # the control
+
+
+def test_a_function_may_return_an_array_of_its_own_making():
+    """A plain array, in which nothing is counted; a list is refused by the name of what was asked for."""
+    Path("plain.py").write_text(
+        "import numpy as np\n\n\ndef zeros(query, key, value, size, rng):\n"
+        "    return np.zeros((len(query), value.shape[-1]))\n\n\nzeros.multiplications = lambda shape, size: 0\n\n\n"
+        "def listed(query, key, value, size, rng):\n    return [[0.0]]\n"
+    )
+    assert run("verify", "plain:zeros", "-q")[0] == 0
+    code, _, err = run("verify", "plain:listed", "-q")
+    assert code == 2 and "listed returned list; it must return ndarray of shape" in err

@@ -19,7 +19,7 @@ from favorbench.studies.theory.study import study
 from favorbench.studies.verify import REFUTED, couplings, verify
 from favorbench.studies.verify.checks import HOLDS, NO_CLAIM, NOT_MEASURABLE, Measurement, judged, largest, merged
 from favorbench.studies.verify.controls import checks
-from favorbench.studies.verify.rows import Rows
+from favorbench.studies.verify.couplings import Rows
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""Claims to verdicts: every map and sampler held to what it declares, what they are compared with held to a second
-route, and known mistakes that must be caught."""
+"""Claims to verdicts: every map, sampler and method is held to what it declares, and known mistakes are caught."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from favorbench.numerics.machine import one_core
 from favorbench.registry import nearest
 from favorbench.samplers import SAMPLERS, Sampler, get_sampler
 from favorbench.samplers import TRANSFORMS as SAMPLER_TRANSFORMS
-from favorbench.studies.verify import attention, cost, delta, kernel, laws, methods, metrics, references, theorems
+from favorbench.studies.verify import attention, cost, kernel, laws, methods
 from favorbench.studies.verify.calibrated import calibrated_elsewhere, get_map
 from favorbench.studies.verify.checks import FALSE_ALARM, HOLDS, REFUTED, Check, Measurement, judged
 from favorbench.users import failures_named
@@ -82,13 +83,27 @@ def verify(
     progress: Progress | None = None,
     cluster: Cluster | None = None,
 ) -> Verification:
-    """Test what the subjects claim.
+    """Test what the subjects claim, on one BLAS thread, so that sums have one order.
 
-    subjects: "MAP" (under every sampler), "SAMPLER" (with every map), "MAP/SAMPLER" or "METHOD", each also as
-    module:object.
-    Without any: all maps under iid and orthogonal, and the other samplers with trig, phase, positive and hyperbolic,
-    all but iid with half the draws; and exact attention, methods, baselines and metrics. On one BLAS thread, so that
-    sums have one order. cluster: where the steps are measured, if not here. Raises ScenarioError for anything else.
+    Parameters
+    ----------
+    subjects
+        "MAP" (under every sampler), "SAMPLER" (with every map), "MAP/SAMPLER" or "METHOD", each also as module:object.
+        Without any: all maps under iid and orthogonal; the other samplers with trig, phase, positive and hyperbolic;
+        all methods and baselines. Samplers other than iid then take half the draws.
+    draws
+        Draws of omega.
+    seed
+        Seed of all draws.
+    progress
+        Called with how many steps are done, how many there are, and the name of the step.
+    cluster
+        Where the steps are measured, if not here.
+
+    Raises
+    ------
+    ScenarioError
+        For a subject that is not registered and not importable.
     """
     asked = _Asked(tuple(subjects), draws, draws if subjects else draws // 2, seed)
     found = _here(asked, progress) if cluster is None else _on_cluster(asked, progress, cluster)
@@ -146,122 +161,108 @@ def _measured(step: Callable[[], list[Measurement]]) -> list[Measurement]:
 def _steps(
     subjects: Sequence[str], draws: int, other_draws: int, seed: int
 ) -> Iterator[tuple[str, Callable[[], list[Measurement]]]]:
-    asked = [_method(subject) for subject in subjects if _is_method(subject)]
-    pairs, samplers = _resolved([subject for subject in subjects if not _is_method(subject)], bool(asked))
+    """The name of each step, and what measures it."""
+    pairs, samplers, chosen = _resolved(subjects) if subjects else _everything()
     share = {s: draws if s.name == "iid" else other_draws for s in (*samplers, *(s for _, s in pairs))}
     for sampler in samplers:
         n = min(LAW_DRAWS * share[sampler] // draws, 5 * share[sampler])
-        yield f"law of {sampler.name}", lambda s=sampler, n=n: laws.measure(s, n, seed)
+        yield f"law of {sampler.name}", partial(laws.measure, sampler, n, seed)
     by_sampler: dict[Sampler, list[FeatureMap]] = {}
     for feature_map, sampler in pairs:
         by_sampler.setdefault(sampler, []).append(feature_map)
     for sampler, maps in by_sampler.items():
-        n = share[sampler]
-        yield f"kernels under {sampler.name}", lambda s=sampler, m=maps, n=n: kernel.measure(s, m, n, seed)
+        yield f"kernels under {sampler.name}", partial(kernel.measure, sampler, maps, share[sampler], seed)
     maps = list(dict.fromkeys(feature_map for feature_map, _ in pairs))
     if maps:
-        yield "attention", lambda: attention.measure(maps, get_sampler("orthogonal"), seed)
-        yield "multiplications", lambda: cost.of_maps(maps, seed)
+        yield "attention", partial(attention.measure, maps, get_sampler("orthogonal"), seed)
+        yield "multiplications", partial(cost.of_maps, maps, seed)
     iid, point = get_sampler("iid"), np.ones((1, kernel.HEAD_DIM))
     for feature_map in maps:
         if feature_map.covariance(point, point) is not None:
-            yield (
-                f"delta method of {feature_map.name}",
-                lambda m=feature_map: [delta.measure(m, iid, draws // 4, seed)],
-            )
-    for method in asked:
-        yield method.name, lambda m=method: _claims_of(m, seed)
+            name = f"delta method of {feature_map.name}"
+            yield name, partial(kernel.delta_method, feature_map, iid, draws // 4, seed)
+    for method in chosen:
+        yield method.name, partial(_claims_of, method, seed)
     if not subjects:
-        yield "theorems", lambda: theorems.measure(seed)
-        yield "methods", lambda: methods.measure(seed)
-        yield "exact attention", lambda: references.measure(seed)
-        yield "metrics", lambda: list(metrics.measure(seed))
+        yield "methods", partial(methods.measure, seed)
 
 
 def _claims_of(method: Method, seed: int) -> list[Measurement]:
-    """What a method claims, measured; it may be the user's, and fail."""
+    """Measure the claims of a method, which may be the user's and fail."""
     with failures_named(method.name):
         return list(methods.of_method(method, seed))
 
 
-def _method(spec: str) -> Method:
-    """A method, or a baseline."""
-    if _first_name(spec) in {member.name for member in BASELINES}:
-        return get_baseline(spec)
-    return calibrated_elsewhere(get_method(spec))
+def _names(members: Sequence[Any], transforms: Sequence[Any] = ()) -> list[str]:
+    return [*(member.name for member in members), *(transform.prefix for transform in transforms)]
 
 
-def _first_name(spec: str) -> str:
-    return spec.split(":")[0].partition("(")[0].strip()
+#: The first name of a subject says what it is.
+NAMES = {
+    "map": _names(MAPS, MAP_TRANSFORMS), "sampler": _names(SAMPLERS, SAMPLER_TRANSFORMS),
+    "method": _names(METHODS, PREFIXES), "baseline": _names(BASELINES),
+}  # fmt: skip
 
 
-def _is_method(spec: str) -> bool:
-    """Whether a spec names a method or a baseline, or something with a prefix of methods."""
-    name = _first_name(spec)
-    if name in {member.name for member in (*METHODS, *BASELINES)} | {prefix.prefix for prefix in PREFIXES}:
-        return True
-    if ":" not in spec or name in {transform.prefix for transform in (*MAP_TRANSFORMS, *SAMPLER_TRANSFORMS)}:
-        return False
-    try:
-        return not isinstance(get_method(spec), FeatureMap)
-    except ScenarioError:
-        return False
+def _kind(spec: str) -> str:
+    """What a subject without "/" names: a key of NAMES. Raises ScenarioError, with all names, for none of these."""
+    name, colon, _ = spec.partition(":")
+    name = name.partition("(")[0].strip()
+    for kind, names in NAMES.items():
+        if name in names:
+            return kind
+    if not colon:
+        allowed = "; ".join(f"{kind}s {', '.join(sorted(names))}" for kind, names in NAMES.items())
+        closest = nearest(name, [name for names in NAMES.values() for name in names])
+        raise ScenarioError(f"unknown subject {spec!r}{closest}; allowed: {allowed}; or module:object")
+    for kind, build in (("method", get_method), ("sampler", get_sampler)):
+        with suppress(ScenarioError):
+            build(spec)
+            return kind
+    return "map"
 
 
-def _resolved(subjects: Sequence[str], others: bool = False) -> tuple[list[tuple[FeatureMap, Sampler]], list[Sampler]]:
-    """The map x sampler pairs and the samplers that the subjects name; others: something else is asked for."""
-    all_samplers = [m() for m in SAMPLERS] + [transform(get_sampler("orthogonal")) for transform in SAMPLER_TRANSFORMS]
-    if not subjects and others:
-        return [], []
-    if not subjects:
-        few = [get_map(name) for name in REFERENCE_MAPS]
-        chosen = [(s, _maps_for(s) if s.name in REFERENCE_SAMPLERS else few) for s in all_samplers]
-        return [(m, s) for s, maps in chosen for m in maps], all_samplers
+Subjects = tuple[list[tuple[FeatureMap, Sampler]], list[Sampler], list[Method]]
+
+
+def _resolved(subjects: Sequence[str]) -> Subjects:
+    """The pairs of map and sampler, the samplers and the methods that the subjects name."""
     pairs: list[tuple[FeatureMap, Sampler]] = []
     samplers: list[Sampler] = []
+    chosen: list[Method] = []
     for subject in subjects:
         left, slash, right = subject.partition("/")
-        if slash:
+        kind = "pair" if slash else _kind(subject)
+        if kind == "pair":
             pairs.append((get_map(left), get_sampler(right)))
             samplers.append(pairs[-1][1])
-        elif _is_sampler(left):
-            samplers.append(get_sampler(left))
+        elif kind == "sampler":
+            samplers.append(get_sampler(subject))
             pairs += [(m, samplers[-1]) for m in _maps_for(samplers[-1])]
+        elif kind == "map":
+            feature_map = get_map(subject)
+            pairs += [(feature_map, s) for s in _all_samplers() if s.name == "iid" or feature_map.randomness == "omega"]
         else:
-            pairs += [(get_map(left), s) for s in all_samplers if s.name == "iid" or _uses_omega(get_map(left))]
-    return list(dict.fromkeys(pairs)), list(dict.fromkeys(samplers))
+            chosen.append(get_baseline(subject) if kind == "baseline" else calibrated_elsewhere(get_method(subject)))
+    return list(dict.fromkeys(pairs)), list(dict.fromkeys(samplers)), chosen
+
+
+def _everything() -> Subjects:
+    """All maps under some samplers, all samplers with some maps."""
+    few, samplers = [get_map(name) for name in REFERENCE_MAPS], _all_samplers()
+    pairs = [(m, s) for s in samplers for m in (_maps_for(s) if s.name in REFERENCE_SAMPLERS else few)]
+    return pairs, samplers, []
+
+
+def _all_samplers() -> list[Sampler]:
+    return [m() for m in SAMPLERS] + [transform(get_sampler("orthogonal")) for transform in SAMPLER_TRANSFORMS]
 
 
 def _maps_for(sampler: Sampler) -> list[FeatureMap]:
-    """All maps, but those that make no use of omega only beside iid, once."""
-    around = [get_map(f"{one.prefix}:{INSIDE.get(one.prefix, 'positive')}") for one in MAP_TRANSFORMS]
-    every = [*(member() for member in MAPS), *around]
-    return [feature_map for feature_map in every if sampler.name == "iid" or _uses_omega(feature_map)]
-
-
-def _uses_omega(feature_map: FeatureMap) -> bool:
-    return feature_map.randomness == "omega"
-
-
-def _is_sampler(spec: str) -> bool:
-    """Whether a spec without "/" names a sampler; neither map nor sampler is an error that names both lists."""
-    maps, samplers = {m.name for m in MAPS}, {s.name for s in SAMPLERS}
-    first, colon, _ = spec.partition(":")
-    name = first.partition("(")[0].strip()
-    if colon and any(name == transform.prefix for transform in (*MAP_TRANSFORMS, *SAMPLER_TRANSFORMS)):
-        return any(name == transform.prefix for transform in SAMPLER_TRANSFORMS)
-    if colon:
-        try:
-            get_sampler(spec)
-        except ScenarioError:
-            return False
-        return True
-    if name in maps | samplers:
-        return name in samplers
-    allowed = [*sorted(maps), *sorted(samplers)]
-    raise ScenarioError(
-        f"unknown map or sampler {spec!r}{nearest(name, allowed)}; allowed: {', '.join(allowed)}, or module:object"
-    )
+    """All maps. Those that do not use omega are measured under iid only."""
+    around = [get_map(f"{t.prefix}:{INSIDE.get(t.prefix, 'positive')}") for t in MAP_TRANSFORMS]
+    maps = [*(member() for member in MAPS), *around]
+    return [feature_map for feature_map in maps if sampler.name == "iid" or feature_map.randomness == "omega"]
 
 
 __all__ = ["DRAWS", "HOLDS", "REFUTED", "THOROUGH_DRAWS", "Check", "Measurement", "Verification", "verify"]

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from favorbench import maps
-from favorbench.maps.base import FeatureMap, KeyPairs, Keys, Omega, OneToken, Pairs, Projection, Sample, Tokens
+from favorbench.maps.base import FeatureMap, KeyPairs, Keys, Omega, OneToken, Pairs, Tokens
 from favorbench.maps.calibrated import Calibrated, with_calibrated
-from favorbench.numerics.arrays import Array, Features, as_like
+from favorbench.numerics.arrays import Array, as_like
 from favorbench.numerics.streams import stream
-from favorbench.samplers.laws import PairLaw, RowLaw
+from favorbench.samplers.laws import PairLaw
 
 TOKENS = 50  # that a map is calibrated on
 
@@ -27,20 +27,8 @@ class CalibratedElsewhere(Calibrated):
     def with_parameters(self, x: Tokens, y: Keys) -> Calibrated:
         return self._at(x)
 
-    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
-        return self._at(x).features(x, projection, sample)
-
-    def query_features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
-        return self._at(x).query_features(x, projection, sample)
-
-    def key_features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
-        return self._at(x).key_features(x, projection, sample)
-
-    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
-        return self._at(x).target_kernel(x, y, rows)
-
-    def relative_variance(self, x: Tokens, y: Keys, num_projections: int) -> Pairs | None:
-        return self._at(x).relative_variance(x, y, num_projections)
+    def _frozen(self, x: Tokens) -> FeatureMap:
+        return self._at(x).wrapped
 
     def pair_argument(self, x: Tokens, y: Keys) -> Pairs | None:
         return self._at(x).pair_argument(x, y)

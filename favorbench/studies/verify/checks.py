@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtri_exp
 
+EPS = float(np.finfo(float).eps)
+
 #: Probability that a run in which every claim is true refutes any of them.
 FALSE_ALARM = 1e-6
 

@@ -11,7 +11,7 @@ from favorbench.samplers import FixedNormRows, GaussianRows, RowLaw, Sampler
 from favorbench.samplers.laws import SecondMomentRows
 from favorbench.studies.verify import couplings
 from favorbench.studies.verify.checks import Measurement, largest, merged, z_of_p
-from favorbench.studies.verify.rows import Rows, takes, z_of_zero_mean
+from favorbench.studies.verify.couplings import Rows, takes, z_of_zero_mean
 
 HEAD_DIM = 8
 #: Also measured with a twentieth of the draws, or so many: no power of two, odd, and a single coordinate.
