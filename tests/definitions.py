@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.random import Generator
 from scipy.special import entr, logsumexp
 from scipy.special import softmax as softmax_of
 
@@ -61,10 +62,10 @@ def member(spec: str) -> Method:
 
 def inside(method: Method) -> Method:
     """The method inside all prefixes."""
-    return method if getattr(method, "prefix", None) is None else inside(method.inner)  # pyright: ignore[reportAttributeAccessIssue]
+    return method if getattr(method, "prefix", None) is None else inside(method.inner)
 
 
-def attention_of(method: Method, question: AttentionProblem, size: int, rng: np.random.Generator) -> Attention:
+def attention_of(method: Method, question: AttentionProblem, size: int, rng: Generator) -> Attention:
     """The attention matrix of a method for one size, with the numbers that it draws from ``rng``."""
     if method.name in MATRICES:
         return MATRICES[method.name](method, question, size)
@@ -116,9 +117,7 @@ def error(
 # all keys at once, and prefixes
 
 
-def _whole(
-    method: Method, question: AttentionProblem, size: int, rng: np.random.Generator, bound: bool = False
-) -> Weights:
+def _whole(method: Method, question: AttentionProblem, size: int, rng: Generator, bound: bool = False) -> Weights:
     """The weights where every query sees every key; bound: those that landmarks are guarded by."""
     query, key, value, positions = question[:4]
     prefix = getattr(method, "prefix", None)
@@ -130,14 +129,14 @@ def _whole(
         ((_, weights),) = _grown(method, question, size, rng, [len(key)])
         return weights
     logits: np.ndarray = query @ key.T
-    wrapped: Method = method.inner  # pyright: ignore[reportAttributeAccessIssue]
+    wrapped: Method = method.inner
     if prefix == "sinks":
-        first = method.n  # pyright: ignore[reportAttributeAccessIssue]
+        first = method.n
         moved = None if positions is None else positions - first
         rest = _whole(wrapped, AttentionProblem(query, key[first:], value[first:], moved), size, rng, bound)
         both = zip(Weights.of(logits[:, :first]), rest, strict=True)
         return Weights(*(np.concatenate(parts, axis=1) for parts in both))
-    near = _window(method, question) if prefix == "window" else _best(logits, method.k)  # pyright: ignore[reportAttributeAccessIssue]
+    near = _window(method, question) if prefix == "window" else _best(logits, method.k)
     return _whole(wrapped, question, size, rng, bound).exact_where(near, logits)
 
 
@@ -154,9 +153,7 @@ def _best(logits: np.ndarray, count: int) -> np.ndarray:
     return np.any(order[:, :, None] == np.arange(logits.shape[-1]), axis=1)
 
 
-def _causal(
-    method: Method, question: AttentionProblem, size: int, rng: np.random.Generator, bound: bool = False
-) -> Weights:
+def _causal(method: Method, question: AttentionProblem, size: int, rng: Generator, bound: bool = False) -> Weights:
     """Exact on the first keys and from the windows of the chunk on; estimates of the keys between.
 
     What sees every pair is masked.
@@ -169,7 +166,7 @@ def _causal(
     first, last, innermost = 0, 1, method
     while getattr(innermost, "prefix", None) is not None:
         first, last = first + getattr(innermost, "n", 0), max(last, getattr(innermost, "w", 1))
-        innermost = innermost.inner  # pyright: ignore[reportAttributeAccessIssue]
+        innermost = innermost.inner
     last = max(last, _eva_block(innermost, size)) if innermost.name == "eva" else last
     ends = [max(first, start + 1 - last) for start in range(0, len(key), CHUNK)]
     stops = sorted({end - first for end in ends} - {0})
@@ -194,7 +191,7 @@ def _grown(
     method: Any,
     question: AttentionProblem,
     size: int,
-    rng: np.random.Generator,
+    rng: Generator,
     stops: Sequence[int],
     causal: bool = False,
 ) -> Grown:
@@ -211,21 +208,19 @@ def _grown(
         yield from _centred(method, question.query, question.key, size, rng, stops, causal)
 
 
-def _of_map(
-    method: Any, question: AttentionProblem, size: int, rng: np.random.Generator, stops: Sequence[int]
-) -> Grown:
+def _of_map(method: Any, question: AttentionProblem, size: int, rng: Generator, stops: Sequence[int]) -> Grown:
     """A map's kernel, on the rows of omega that are drawn first."""
     omega = get_sampler(method.sampler).sample(rng, size, question.key.shape[-1])
     for stop in stops:
-        points = (part.astype(Exact) for part in (question.query, question.key[:stop], omega))
-        kernel = kernel_of(Asked(*points, None, method.map))
+        query, key = question.query.astype(Exact), question.key[:stop].astype(Exact)
+        kernel = kernel_of(Asked(query, key, omega.astype(Exact), None, method.map))
         with np.errstate(divide="ignore"):
             parts = np.sign(kernel.values), np.log(np.abs(kernel.values)), np.log(kernel.terms)
         yield stop, Weights(*(np.asarray(part, float) for part in parts))
 
 
 def _times_drawn(
-    method: Any, value: np.ndarray, size: int, rng: np.random.Generator, stops: Sequence[int]
+    method: Any, value: np.ndarray, size: int, rng: Generator, stops: Sequence[int]
 ) -> Iterator[tuple[int, np.ndarray]]:
     """What the draws of each of the first keys weigh together."""
     if method.weights == "values":
@@ -240,7 +235,7 @@ def _times_drawn(
 
 
 def _centred(
-    method: Any, query: np.ndarray, key: np.ndarray, size: int, rng: np.random.Generator, stops: Sequence[int],
+    method: Any, query: np.ndarray, key: np.ndarray, size: int, rng: Generator, stops: Sequence[int],
     causal: bool,
 ) -> Grown:  # fmt: skip
     """clusters: exp(x.c), or with half the variance of x.y in the cell. multipole: exp(x.y) in the nearest cells."""
@@ -261,7 +256,7 @@ def _centred(
 
 
 def _cells(
-    method: Any, key: np.ndarray, count: int, rng: np.random.Generator, stops: Sequence[int], causal: bool
+    method: Any, key: np.ndarray, count: int, rng: Generator, stops: Sequence[int], causal: bool
 ) -> Iterator[tuple[int, np.ndarray]]:
     """The cell of each of the first keys: made anew when these have doubled; between, new keys join the nearest."""
     pivots, cell, made = method.points == "pivots", np.arange(0), 0
@@ -281,7 +276,7 @@ def _cells(
         yield stop, cell
 
 
-def _pivots(kernel: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+def _pivots(kernel: np.ndarray, count: int, rng: Generator) -> np.ndarray:
     """Keys one by one, each in proportion to what those before it leave of the diagonal."""
     left, found = kernel.copy(), []
     for _ in range(count):
@@ -321,7 +316,7 @@ def _near_cells(logits: np.ndarray, spread: np.ndarray, cell: np.ndarray, share:
 # landmarks
 
 
-def _landmarks(method: Method, question: AttentionProblem, size: int, rng: np.random.Generator, bound: bool) -> Weights:
+def _landmarks(method: Method, question: AttentionProblem, size: int, rng: Generator, bound: bool) -> Weights:
     """h(x, S) h(S, S)^-1 h(S, y) for h = exp(x.y); bound: exp(x.c), c the mean of the keys nearest to a landmark."""
     query, key = question[:2]
     chosen = rng.permutation(len(key))[:size] if method.name == "nystrom" else _pivots(np.exp(key @ key.T), size, rng)
@@ -351,7 +346,7 @@ def _trusted(free: Weights, bound: Weights, value: np.ndarray) -> np.ndarray:
 # eva
 
 
-def _eva(method: Any, question: AttentionProblem, size: int, rng: np.random.Generator) -> Weights:
+def _eva(method: Any, question: AttentionProblem, size: int, rng: Generator) -> Weights:
     """exp(x.y) in the query's block; the share of each key in its chunk times n_c exp(x.c) elsewhere."""
     assert question.positions is not None
     width, (query, key), released = _eva_block(method, size), question[:2], method.form == "released"
@@ -370,7 +365,7 @@ def _eva(method: Any, question: AttentionProblem, size: int, rng: np.random.Gene
 
 
 def _eva_grown(
-    method: Any, query: np.ndarray, key: np.ndarray, size: int, rng: np.random.Generator, stops: Sequence[int]
+    method: Any, query: np.ndarray, key: np.ndarray, size: int, rng: Generator, stops: Sequence[int]
 ) -> Grown:
     """Chunks as far as they are there, from proposals that know the keys only."""
     edges = _eva_edges(len(key), size - _eva_block(method, size))
@@ -395,7 +390,7 @@ def _eva_edges(length: int, count: int) -> list[int]:
     return [i * length // count for i in range(count + 1)]
 
 
-def _eva_noise(method: Any, count: int, dim: int, rng: np.random.Generator) -> np.ndarray:
+def _eva_noise(method: Any, count: int, dim: int, rng: Generator) -> np.ndarray:
     return rng.standard_normal((count, dim)) if method.form == "drawn" else np.zeros((count, dim))
 
 
@@ -409,7 +404,7 @@ def _eva_chunk(query: np.ndarray, key: np.ndarray, proposal: np.ndarray, counted
 # lara, hashed and thinned
 
 
-def _lara(method: Method, question: AttentionProblem, size: int, rng: np.random.Generator) -> Weights:
+def _lara(method: Method, question: AttentionProblem, size: int, rng: Generator) -> Weights:
     """sum_c xi(x, w_c) xi(y, w_c) / sum_c' xi(mu_c', w_c)."""
     query, key = question[:2]
     centres = _segment_means(query, size) + _segment_means(key, size)
@@ -434,7 +429,7 @@ def _segment_means(rows: np.ndarray, count: int) -> np.ndarray:
     return np.array([np.mean(part, axis=0) for part in _segments(rows, count)])
 
 
-def _hashed(method: Any, question: AttentionProblem, size: int, rng: np.random.Generator) -> Weights:
+def _hashed(method: Any, question: AttentionProblem, size: int, rng: Generator) -> Weights:
     """exp(x.y) where query and key are in the same block, times what is drawn of the key elsewhere."""
     query, key, value = question[:3]
     directions = rng.standard_normal((key.shape[-1], method.projections))
@@ -470,7 +465,7 @@ def _block_of(bucket: np.ndarray, blocks: int) -> np.ndarray:
     return found
 
 
-def _thinformer(method: Any, question: AttentionProblem, size: int, rng: np.random.Generator) -> Weights:
+def _thinformer(method: Any, question: AttentionProblem, size: int, rng: Generator) -> Weights:
     """exp(x.y) l / m on the keys that are left, pair by pair."""
     query, key, value = question[:3]
     choices, flips = (iter(part) for part in rng.random((2, len(key))))
@@ -518,14 +513,14 @@ def _seen(question: AttentionProblem) -> np.ndarray:
     return np.arange(shape[1]) <= question.positions[:, None]
 
 
-def _uniform(method: Method, question: AttentionProblem, size: int, rng: np.random.Generator) -> Weights:
+def _uniform(method: Method, question: AttentionProblem, size: int, rng: Generator) -> Weights:
     return Weights.of(np.where(_seen(question), 0.0, -np.inf))
 
 
-def _polynomial(order: int) -> Callable[[Method, AttentionProblem, int, np.random.Generator], Weights]:
+def _polynomial(order: int) -> Callable[[Method, AttentionProblem, int, Generator], Weights]:
     """The Taylor polynomial of exp, which may be negative; its terms are those of |x||y|."""
 
-    def weights(method: Method, question: AttentionProblem, size: int, rng: np.random.Generator) -> Weights:
+    def weights(method: Method, question: AttentionProblem, size: int, rng: Generator) -> Weights:
         query, key = question[:2]
         norms = np.linalg.norm(query, axis=-1)[:, None] * np.linalg.norm(key, axis=-1)
         kernel, terms = (sum(s**n / math.factorial(n) for n in range(order + 1)) for s in (query @ key.T, norms))
@@ -537,7 +532,7 @@ def _polynomial(order: int) -> Callable[[Method, AttentionProblem, int, np.rando
     return weights
 
 
-def _top_keys(method: Method, question: AttentionProblem, size: int, rng: np.random.Generator) -> Weights:
+def _top_keys(method: Method, question: AttentionProblem, size: int, rng: Generator) -> Weights:
     logits = np.where(_seen(question), question.query @ question.key.T, -np.inf)
     return Weights.of(np.where(_best(logits, size), logits, -np.inf))
 
@@ -600,7 +595,7 @@ def _monarch(method: Any, question: AttentionProblem, size: int) -> Attention:
     return Attention(matrix, np.full((len(query), 1), float(method.steps)))
 
 
-WHOLE: dict[str, Callable[[Any, AttentionProblem, int, np.random.Generator], Weights]] = {
+WHOLE: dict[str, Callable[[Any, AttentionProblem, int, Generator], Weights]] = {
     "eva": _eva, "lara": _lara, "hyperattention": _hashed, "kdeformer": _hashed, "thinformer": _thinformer,
     "uniform": _uniform, "taylor-1": _polynomial(1), "taylor-2": _polynomial(2), "top-keys": _top_keys,
 }  # fmt: skip
