@@ -20,10 +20,12 @@ from hypothesis import strategies as st
 
 from favorbench.results.summary import rows_of
 from tests.command_line import refused, run
+from tests.conftest import THOROUGH
 
 SMALL = ["--maps", "positive,trig", "-R", "3,8", "-L", "24", "-d", "4", "--trials", "2"]
 TINY = ["--maps", "positive", "-R", "3,8", "-L", "24", "-d", "4", "--trials", "2"]
 COMMAND = [sys.executable, "-m", "favorbench"]
+EXAMPLES = 150 if THOROUGH else 40  # of flags and files that a dry run is given
 
 
 @pytest.fixture(scope="module")
@@ -260,7 +262,7 @@ def test_debug_shows_the_traceback():
     assert "Traceback" in done.stderr
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.tuples(
@@ -297,7 +299,7 @@ def entries(values: dict[str, list[object]]) -> st.SearchStrategy[tuple[str, obj
     return st.sampled_from([(key, value) for key, several in values.items() for value in several])
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(entries(RIGHT), max_size=5), st.lists(entries(WRONG), max_size=1), st.just("") | st.text(max_size=40))
 @example([], [], "\r")  # which TOML does not have, and reading as text would turn into a line's end
 def test_any_file_is_a_plan_or_one_clear_line(right, wrong, more):
@@ -333,7 +335,7 @@ def test_a_closed_pipe_is_no_error(small_run):
     assert done.stderr == "" and done.stdout.startswith("draw,")
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_ctrl_c_says_what_is_saved_and_how_to_resume(workers):
     arguments = ["sweep", "-R", "512", "-L", "512", "--trials", "2000", "--baselines", "uniform", "--out", "run"]
     process = subprocess.Popen(
@@ -411,7 +413,11 @@ def test_latex_is_escaped_and_titled():
     assert run("plot", "run")[0] == 0
 
 
-@pytest.mark.parametrize("command", ["table run", "export run --csv -o -", "list maps", "sweep --out run"])
+@pytest.mark.parametrize(
+    "command",
+    ["list maps", *(pytest.param(f"{name} run{more}", marks=pytest.mark.slow)
+                    for name, more in (("table", ""), ("export", " --csv -o -"), ("sweep --out", "")))],
+)  # fmt: skip
 def test_a_reader_that_leaves_is_no_error(command):
     run("sweep", "--maps", "positive", "-R", "4", "-L", "8", "-d", "2", "--trials", "1", "--out", "run")
     if command.startswith("sweep"):

@@ -187,6 +187,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["in.npz", "in.safetensors", "folder", "packed.npz"])
 def test_a_sweep_holds_one_head_of_a_file_at_a_time(rng, path):
     """48 heads of half a MiB each, as float32: the process grows by a few heads, and not by all of them. The control is

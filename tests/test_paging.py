@@ -11,10 +11,21 @@ from favorbench.results.figures import draw_all
 from favorbench.results.figures.paging import endings, pages, together
 from favorbench.run import sweep
 from tests.conftest import small_scenario
-from tests.test_drawn import COLUMN, drawn
+from tests.test_drawn import COLUMN
 from tests.test_heads import head_file
 
-__all__ = ["drawn"]
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Figures by name, in the place of files."""
+    found = {}
+
+    def keep(figure, directory, name, data):
+        found[name] = figure
+        return [directory / f"{name}.png"]
+
+    monkeypatch.setattr(style, "save", keep)
+    return found
 
 
 class Panel(NamedTuple):

@@ -295,6 +295,7 @@ def test_an_interrupted_search_resumes_to_the_same_answer(heads, monkeypatch):
     pd.testing.assert_frame_equal(ours, theirs)
 
 
+@pytest.mark.slow
 def test_ctrl_c_prints_the_answer_so_far():
     command = [sys.executable, "-m", "favorbench", "recommend", "minilm", "--target", "0.001", "--out", "run"]
     process = subprocess.Popen(

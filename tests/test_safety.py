@@ -19,6 +19,7 @@ from favorbench import files, style
 from favorbench.errors import InputError, StoreError
 from favorbench.files import RUN_FOLDERS, read_regular, write_whole, written_whole
 from favorbench.formats import format_value, plain, printable
+from tests.command_line import refused, run
 
 COMMAND = [sys.executable, "-m", "favorbench"]
 
@@ -245,6 +246,7 @@ with style.context():
 """
 
 
+@pytest.mark.slow
 def test_a_figure_does_not_depend_on_the_directory(tmp_path):
     """A matplotlibrc that asks for LaTeX, and for much else, changes no byte."""
     settings = {"plain": "", "latex": "text.usetex: true\nlines.linewidth: 9\nsavefig.dpi: 10\naxes.titlesize: 40\n"}
@@ -284,18 +286,17 @@ def test_names_from_files_do_not_command_the_terminal(command, tmp_path):
     sweep = ["--inputs", f"{HOSTILE}.npz", "--maps", "positive,hostile:Mine", "-R", "4,8", "--trials", "6"]
     first, *rest = (out if word == "run" else word for word in command.split())
     if first != "sweep":
-        subprocess.run([*COMMAND, "sweep", *sweep, "--out", out, "-q"], check=True, capture_output=True)
-    done = subprocess.run([*COMMAND, first, *rest, *(sweep if first == "sweep" else [])], capture_output=True)
-    printed = done.stdout.decode() + done.stderr.decode()
-    assert done.returncode == 0 and printed.replace("\n", "").isprintable()
+        run("sweep", *sweep, "--out", out, "-q")
+    code, *printed = run(first, *rest, *(sweep if first == "sweep" else []))
+    printed = "".join(printed)
+    assert code == 0 and printed.replace("\n", "").isprintable()
     assert r"\x1b" in printed or r"\u001b" in printed
 
 
 @pytest.mark.parametrize("command", ["table", "plot", "sweep", "list", "audit", "verify", "theory"])
 def test_errors_do_not_command_the_terminal(command):
-    done = subprocess.run([*COMMAND, command, HOSTILE], capture_output=True, text=True)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert done.stderr.rstrip("\n").isprintable() and "owned" in done.stderr
+    line = refused(command, HOSTILE)
+    assert line.rstrip("\n").isprintable() and "owned" in line
 
 
 def test_data_stay_as_they_are():
@@ -310,6 +311,7 @@ def test_data_stay_as_they_are():
     assert {row["input"] for row in listed if "input" in row} <= {f"{HOSTILE}.npz"}
 
 
+@pytest.mark.slow
 def test_figures_do_not_depend_on_a_backend(monkeypatch):
     monkeypatch.setenv("MPLBACKEND", "nosuch")
     sweep = ["sweep", "--maps", "positive", "-R", "4,8", "-L", "8", "-d", "2", "--trials", "2", "--out", "run", "-q"]

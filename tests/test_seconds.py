@@ -177,7 +177,7 @@ def test_broken_off_it_keeps_what_was_there(monkeypatch):
 
 
 @pytest.mark.parametrize("break_it", ["not json", "rows", "digest", "format", "machine"])
-def test_damaged_seconds_are_one_line_and_the_other_figures_are_drawn(break_it):
+def test_damaged_seconds_are_one_line_and_the_other_figures_are_drawn(break_it, clock):
     of_heads(2)
     timed("run")
     content = json.loads(Path("run/seconds.json").read_text())
@@ -190,7 +190,7 @@ def test_damaged_seconds_are_one_line_and_the_other_figures_are_drawn(break_it):
     assert "seconds.json" in said and Path("run/figures/error-vs-cost.png").exists()
 
 
-def test_of_one_cell_without_heads():
+def test_of_one_cell_without_heads(clock):
     sweep(small_scenario(methods="clusters"), "drawn")
     assert set(timed("drawn").rows["head"]) == {"-"}
     assert "error-vs-seconds" in {file.stem for file in draw_all(load("drawn"))}

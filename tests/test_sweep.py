@@ -232,6 +232,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_kill_9_then_the_same_command_gives_the_same_table(workers):
     """A real SIGKILL of a real process, at a moment when some parts are there and others are not."""
