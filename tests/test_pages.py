@@ -35,7 +35,8 @@ ELSEWHERE = re.compile(
 
 #: Flags and settings of Dask, OpenBLAS and our benchmarks, commands of SLURM, names of network interfaces.
 OF_OTHERS = re.compile(
-    r"(--nthreads|--memory-limit|--host|--interface)( \w+)?|distributed\..*|OPENBLAS_\w+=\w+|workers"
+    r"FAVORBENCH_TRUST=[\w,]+"
+    r"|(--nthreads|--memory-limit|--host|--interface)( \w+)?|distributed\..*|OPENBLAS_\w+=\w+|workers"
     r"|--most|--rows \d+|walltime|sbatch|srun|lo|ib0"
 )
 

@@ -17,8 +17,8 @@ from tests.test_pages import parsed
 README, FINDINGS = ((REPOSITORY / name).read_text(encoding="utf-8") for name in ("README.md", "docs/findings.md"))
 
 READ = {
-    "README.md": (README, claims.README, claims.table_rows),
-    "docs/findings.md": (FINDINGS, claims.FINDINGS, claims.length_rows),
+    "README.md": (README, claims.README, list),
+    "docs/findings.md": (FINDINGS, claims.FINDINGS, lambda: claims.length_rows() + claims.table_rows()),
 }
 
 
@@ -70,13 +70,13 @@ def test_a_changed_number_is_noticed(name, claim):
     for group in range(1, len(match.groups()) + 1):
         start, end = match.span(group)
         old = match[group]
-        new = "three" if old in pages.WORDS else re.sub(r"\d(?=\D*$)", lambda m: str((int(m[0]) + 1) % 10), old)
+        word = "four" if old == "three" else "three"
+        new = word if old in pages.WORDS else re.sub(r"\d(?=\D*$)", lambda m: str((int(m[0]) + 1) % 10), old)
         assert any(claim.words in fault for fault in faults(text[:start] + new + text[end:], [claim], []))
 
 
-@pytest.mark.parametrize("name", READ)
-def test_changed_tables_and_new_numbers_are_noticed(name):
-    text, made, rows = READ[name]
+def test_changed_tables_and_new_numbers_are_noticed():
+    text, made, rows = READ["docs/findings.md"]
     row = rows()[0]
     assert any(row in fault for fault in faults(text.replace(row, row.replace("1", "2", 1)), made, rows()))
     assert any("'7'" in fault for fault in faults(text + "\nIt is 7 times as good.\n", made, rows()))
