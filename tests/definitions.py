@@ -55,8 +55,10 @@ class Attention(NamedTuple):
     growth: np.ndarray
 
 
-def member(spec: str) -> Method:
+def member(spec: str | Method) -> Method:
     """A method or a baseline."""
+    if isinstance(spec, Method):
+        return spec
     return (get_baseline if spec.split("(")[0] in {one.name for one in BASELINES} else get_method)(spec)
 
 
@@ -429,7 +431,7 @@ def _segment_means(rows: np.ndarray, count: int) -> np.ndarray:
     return np.array([np.mean(part, axis=0) for part in _segments(rows, count)])
 
 
-def _hashed(method: Any, question: AttentionProblem, size: int, rng: Generator) -> Weights:
+def hashed(method: Any, question: AttentionProblem, size: int, rng: Generator) -> Weights:
     """exp(x.y) where query and key are in the same block, times what is drawn of the key elsewhere."""
     query, key, value = question[:3]
     directions = rng.standard_normal((key.shape[-1], method.projections))
@@ -596,7 +598,7 @@ def _monarch(method: Any, question: AttentionProblem, size: int) -> Attention:
 
 
 WHOLE: dict[str, Callable[[Any, AttentionProblem, int, Generator], Weights]] = {
-    "eva": _eva, "lara": _lara, "hyperattention": _hashed, "kdeformer": _hashed, "thinformer": _thinformer,
+    "eva": _eva, "lara": _lara, "hyperattention": hashed, "kdeformer": hashed, "thinformer": _thinformer,
     "uniform": _uniform, "taylor-1": _polynomial(1), "taylor-2": _polynomial(2), "top-keys": _top_keys,
 }  # fmt: skip
 #: Those that no quotient of weights gives.

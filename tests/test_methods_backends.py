@@ -30,7 +30,8 @@ SPECS = [
 ]  # fmt: skip
 #: What needs no more than the standard has: no scatter, no topk.
 STANDARD = ["sampled-keys", "sampled-keys(weights='values')", "sinks(5):trig", "window(6):trig",
-            "sinks(2):sampled-keys", "window(5):sampled-keys", "sinks(3):window(4):positive"]  # fmt: skip
+            "sinks(2):sampled-keys", "window(5):sampled-keys", "sinks(3):window(4):positive", "nystromformer",
+            "nystromformer(inverse='pinv')", "monarch", "monarch(steps=3)", "lara", "thinformer"]  # fmt: skip
 #: Matrices whose condition is in the thousands are inverted.
 LOOSE = {"nystromformer": 1e-8, "nystromformer(inverse='pinv')": 1e-7}
 
