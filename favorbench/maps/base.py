@@ -230,7 +230,29 @@ def with_values(built: Built, **values: Any) -> Built:
     return copied
 
 
+class _Delegated:
+    """An attribute of the map in ``wrapped``; a class has no map inside, so its methods are those of FeatureMap."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None and self.name in FeatureMap.__annotations__:
+            raise AttributeError(f"{owner.__name__} claims {self.name} where it is built: there is no default")
+        return getattr(FeatureMap if instance is None else instance.wrapped, self.name)
+
+
+def _delegating(cls: type) -> Any:
+    """Delegate every claim and method of FeatureMap that a class does not define, but for those that follow from it."""
+    own = {*vars(cls), "outermost", "randomness", "multiplications"}
+    for name in {*FeatureMap.__annotations__, *vars(FeatureMap)} - own:
+        if not name.startswith("_"):
+            setattr(cls, name, _Delegated(name))
+    return cls
+
+
 @dataclass(frozen=True)
+@_delegating
 class WrappedMap(FeatureMap):
     """A map around another one: it does and claims what the other does, but for what a subclass overrides."""
 
@@ -238,68 +260,20 @@ class WrappedMap(FeatureMap):
     #: What stands before the colon in ``prefix:map``, for the transforms of the registry.
     prefix: ClassVar[str] = ""
     name: ClassVar[str] = claim(lambda self: f"{self.prefix}:{self.wrapped.name}" if self.prefix else self.wrapped.name)
-    reference: ClassVar[str] = claim(lambda self: self.wrapped.reference)
-    features_per_projection: ClassVar[int] = claim(lambda self: self.wrapped.features_per_projection)
-    nonnegative: ClassVar[bool] = claim(lambda self: self.wrapped.nonnegative)
-    unbiased: ClassVar[bool] = claim(lambda self: self.wrapped.unbiased)
-    causal_safe: ClassVar[bool] = claim(lambda self: self.wrapped.causal_safe)
-    nested: ClassVar[bool] = claim(lambda self: self.wrapped.nested)
-    own_sample: ClassVar[bool] = claim(lambda self: self.wrapped.own_sample)
-    even: ClassVar[bool] = claim(lambda self: self.wrapped.even)
-    asymmetric: ClassVar[bool] = claim(lambda self: self.wrapped.asymmetric)
-    fit_needs_omega: ClassVar[bool] = claim(lambda self: self.wrapped.fit_needs_omega)
 
     def __post_init__(self) -> None:
         if self.prefix and self.wrapped.outermost:
             first = getattr(self.wrapped, "prefix", "")
             raise ScenarioError(f"{first}: stands before all other transforms of a map: {first}:{self.prefix}:...")
 
-    @property
-    def data_dependent(self) -> bool:
-        return self.wrapped.data_dependent
-
-    @property
-    def draws_extra(self) -> bool:
-        return self.wrapped.draws_extra
-
     def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         return self.wrapped.features(x, projection, sample)
 
-    def query_features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
-        return self.wrapped.query_features(x, projection, sample)
-
-    def key_features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
-        return self.wrapped.key_features(x, projection, sample)
-
-    def num_features(self, num_projections: int, head_dim: int) -> int:
-        return self.wrapped.num_features(num_projections, head_dim)
-
-    def map_multiplications(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
-        return self.wrapped.map_multiplications(n, l, d, num_projections)
-
-    def fit_multiplications(self, n: int, l: int, d: int) -> float:  # noqa: E741
-        return self.wrapped.fit_multiplications(n, l, d)
-
-    def draw_extra(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray | None:
-        return self.wrapped.draw_extra(rng, num_projections, head_dim)
+    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
+        return self.wrapped.target_kernel(x, y, rows)
 
     def fit(self, x: Tokens, y: Keys, omega: Omega | None) -> "WrappedMap":
         return dataclasses.replace(self, wrapped=self.wrapped.fit(x, y, omega))
 
     def with_parameters(self, x: Tokens, y: Keys) -> "WrappedMap":
         return dataclasses.replace(self, wrapped=self.wrapped.with_parameters(x, y))
-
-    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
-        return self.wrapped.target_kernel(x, y, rows)
-
-    def relative_variance(self, x: Tokens, y: Keys, num_projections: int) -> Pairs | None:
-        return self.wrapped.relative_variance(x, y, num_projections)
-
-    def pair_argument(self, x: Tokens, y: Keys) -> Pairs | None:
-        return self.wrapped.pair_argument(x, y)
-
-    def pair_moment(self, x: Tokens, y: Keys, pair: PairLaw) -> Pairs | None:
-        return self.wrapped.pair_moment(x, y, pair)
-
-    def covariance(self, x: OneToken, y: Keys) -> KeyPairs | None:
-        return self.wrapped.covariance(x, y)
