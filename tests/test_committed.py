@@ -36,6 +36,7 @@ everywhere = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @everywhere
 @pytest.mark.parametrize("command", ["table", "table --over heads", "rank", "compare", "export", "report"])
 def test_a_committed_run_can_be_read(path, command):

@@ -299,6 +299,7 @@ def test_errors_do_not_command_the_terminal(command):
     assert line.rstrip("\n").isprintable() and "owned" in line
 
 
+@pytest.mark.slow
 def test_data_stay_as_they_are():
     """What is written to a file or a pipe for another program keeps every character of a name."""
     rng = np.random.default_rng(0)
