@@ -10,7 +10,7 @@ import favorbench as fb
 from favorbench.errors import InputError, ScenarioError
 from favorbench.kernels import squared_sum
 from favorbench.maps import Sample, get_map
-from favorbench.maps.dense import Dense, DenseExponential
+from favorbench.maps.dense import DenseExponential, DenseParameters
 from favorbench.maps.exponential import ADERF, OPRF, SADERF, SDERF, ADERFThenSDERF
 from favorbench.numerics.arrays import Features
 from favorbench.samplers import get_sampler
@@ -30,9 +30,9 @@ def points(seed=0, n=40, length=30, dim=6):
     return x, y
 
 
-def parameters(member, x, y) -> Dense:
+def parameters(member, x, y) -> DenseParameters:
     found = member().fit(x, y, x).parameters
-    assert isinstance(found, Dense)
+    assert isinstance(found, DenseParameters)
     return found
 
 
@@ -99,7 +99,7 @@ def test_the_shared_rho_is_the_minimum():
     x, y = points(3)
     found = float(parameters(OPRF, x, y).rho[0, 0])
     best = optimize.minimize_scalar(
-        lambda t: mean_log(Dense(np.full((1, 6), np.exp(t))), x, y), bounds=(-6, 3), options={"xatol": 1e-9}
+        lambda t: mean_log(DenseParameters(np.full((1, 6), np.exp(t))), x, y), bounds=(-6, 3), options={"xatol": 1e-9}
     )
     assert found == pytest.approx(np.exp(best.x), rel=1e-6)
     assert found == pytest.approx(_rho(np.mean(squared_sum(x, y)), 6), rel=1e-12)
@@ -153,7 +153,7 @@ def test_no_nearby_parameters_are_better(seed):
             if axes is not None:
                 axes = np.linalg.qr(axes @ shift)[0]
             factor = np.exp(np.diag(step)) if axes is not None else np.exp(step[0, 0])
-            other = Dense(dense.rho * factor, query, key, axes)
+            other = DenseParameters(dense.rho * factor, query, key, axes)
             assert mean_log(other, x, y) > best[member] - tolerance
     assert best[ADERFThenSDERF] <= best[ADERF] + 1e-12 and best[SDERF] <= best[OPRF] + 1e-12
     assert best[ADERF] <= min(best[OPRF], best[SADERF]) + tolerance and best[SADERF] <= best[OPRF] + tolerance

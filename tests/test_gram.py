@@ -16,8 +16,16 @@ import favorbench as fb
 from favorbench.errors import InputError, ScenarioError
 from favorbench.kernels import squared_distance
 from favorbench.maps import Sample
-from favorbench.studies.kernel.study import GramStudy, Points, gaussian_points, read_points, study
-from favorbench.studies.kernel.targets import KERNELS, Cosine, Gaussian, Linear, Polynomial, Softmax, get_kernel
+from favorbench.studies.kernel.study import GramStudy, PointSet, gaussian_points, read_points, study
+from favorbench.studies.kernel.targets import (
+    KERNELS,
+    CosineKernel,
+    GaussianKernel,
+    LinearKernel,
+    PolynomialKernel,
+    SoftmaxKernel,
+    get_kernel,
+)
 from tests.command_line import refused, run
 
 DRAWS = 400
@@ -55,14 +63,14 @@ def test_phase_is_the_rbf_sampler_of_scikit_learn(rng, sigma):
     sample = fb.sample_omega("iid", 64, 4, rng, map="phase")
     sampler.random_weights_, sampler.random_offset_ = sample.omega.T / sigma, sample.extra
     features = sampler.transform(X)
-    kernel = Gaussian(sigma)
+    kernel = GaussianKernel(sigma)
     found = fb.kernel_estimate(kernel.scaled(X), kernel.scaled(X), sample, kernel.map("phase"))
     # 64 products of cosines of angles up to |w||x|/sigma + 2 pi < 100, each right to 100 eps
     np.testing.assert_allclose(found, features @ features.T, rtol=0, atol=2 * 2 * 100 * np.finfo(float).eps)
 
 
 def test_phase_has_the_errors_of_the_rbf_sampler():
-    kernel = Gaussian(2.0)
+    kernel = GaussianKernel(2.0)
     theirs = squared_errors_of(RBFSampler(gamma=0.125, n_components=32), pairwise.rbf_kernel(X, gamma=0.125))
     assert deviation(squared_errors(kernel, "phase", "iid", 32), theirs) < LIMIT
     for wrong in (("trig", "iid", 16), ("phase", "orthogonal", 32), ("phase", "iid", 20)):
@@ -73,7 +81,7 @@ def test_phase_has_the_errors_of_the_rbf_sampler():
 @pytest.mark.parametrize("size", [8, 13])
 def test_tensorsketch_is_the_count_sketch_of_scikit_learn(rng, degree, constant, size):
     sketch = PolynomialCountSketch(degree=degree, coef0=constant, n_components=size).fit(X)
-    kernel = Polynomial(degree, constant)
+    kernel = PolynomialKernel(degree, constant)
     feature_map = kernel.map("tensorsketch")
     extra = feature_map.draw_extra(rng, size, 4)
     assert extra is not None
@@ -86,7 +94,7 @@ def test_tensorsketch_is_the_count_sketch_of_scikit_learn(rng, degree, constant,
 
 @pytest.mark.parametrize(("degree", "constant", "size"), [(2, 0.0, 16), (3, 1.0, 17)])
 def test_tensorsketch_has_the_errors_of_the_count_sketch_and_of_the_closed_form(degree, constant, size):
-    kernel = Polynomial(degree, constant)
+    kernel = PolynomialKernel(degree, constant)
     exact = pairwise.polynomial_kernel(X, degree=degree, coef0=constant, gamma=1.0)
     theirs = squared_errors_of(PolynomialCountSketch(degree=degree, coef0=constant, n_components=size), exact)
     (cell,) = study(kernel, ["tensorsketch"], ["iid"], [size], POINTS, DRAWS).cells
@@ -98,12 +106,12 @@ def test_tensorsketch_has_the_errors_of_the_count_sketch_and_of_the_closed_form(
 
 
 EXACT = [
-    (Polynomial(2, 1.0), pairwise.polynomial_kernel(X, degree=2, coef0=1.0, gamma=1.0)),
-    (Polynomial(4, 0.0), pairwise.polynomial_kernel(X, degree=4, coef0=0.0, gamma=1.0)),
-    (Cosine(), pairwise.cosine_similarity(X)),
-    (Linear(), pairwise.linear_kernel(X)),
-    (Gaussian(1.5), pairwise.rbf_kernel(X, gamma=0.5 / 1.5**2)),
-    (Softmax(1.5), np.exp(X @ X.T / 1.5**2)),
+    (PolynomialKernel(2, 1.0), pairwise.polynomial_kernel(X, degree=2, coef0=1.0, gamma=1.0)),
+    (PolynomialKernel(4, 0.0), pairwise.polynomial_kernel(X, degree=4, coef0=0.0, gamma=1.0)),
+    (CosineKernel(), pairwise.cosine_similarity(X)),
+    (LinearKernel(), pairwise.linear_kernel(X)),
+    (GaussianKernel(1.5), pairwise.rbf_kernel(X, gamma=0.5 / 1.5**2)),
+    (SoftmaxKernel(1.5), np.exp(X @ X.T / 1.5**2)),
 ]
 
 
@@ -117,7 +125,7 @@ def test_kernels_and_explicit_features_are_those_of_scikit_learn(kernel, expecte
         assert cell.median < 64 * np.finfo(float).eps and math.isnan(cell.bias)
 
 
-@pytest.mark.parametrize("kernel", [Gaussian(8.0), Softmax(8.0)], ids=lambda k: k.name)
+@pytest.mark.parametrize("kernel", [GaussianKernel(8.0), SoftmaxKernel(8.0)], ids=lambda k: k.name)
 @pytest.mark.parametrize("sampler", ["iid", "orthogonal"])
 @pytest.mark.parametrize("name", ["trig", "phase", "positive", "hyperbolic"])
 def test_expected_errors_are_the_measured_ones(kernel, sampler, name):
@@ -133,7 +141,9 @@ def test_expected_errors_are_the_measured_ones(kernel, sampler, name):
 
 def test_the_gap_of_phase_and_trig_is_the_closed_form():
     """At D features and iid rows: the mean over pairs, with weights K^2, of (1 - exp(-|x - y|^2 / sigma^2) / 2) / D."""
-    found = study(Gaussian(2.0), ["trig", "phase"], ["iid", "orthogonal"], [8, 32], POINTS, DRAWS, budget="features")
+    found = study(
+        GaussianKernel(2.0), ["trig", "phase"], ["iid", "orthogonal"], [8, 32], POINTS, DRAWS, budget="features"
+    )
     t2 = squared_distance(X / 2.0, X / 2.0)
     share = np.sum(np.exp(-t2) * (1.0 - 0.5 * np.exp(-t2))) / np.sum(np.exp(-t2))
     gaps = {(gap.sampler, gap.num_features): gap for gap in found.gaps()}
@@ -147,19 +157,19 @@ def test_the_gap_of_phase_and_trig_is_the_closed_form():
 
 def test_long_points_do_not_overflow():
     """exp(|x|^2/2) would be exp(20000): trig is exact where x = y, and no entry is beyond what cosines can give."""
-    points = Points(200.0 * X, "long")
-    found = study(Gaussian(1.0), ["trig", "phase", "positive"], ["iid"], [32], points)
+    points = PointSet(200.0 * X, "long")
+    found = study(GaussianKernel(1.0), ["trig", "phase", "positive"], ["iid"], [32], points)
     trig, phase, positive = found.cells
     assert trig.max_abs_error <= 1.0 and 0.1 < phase.max_abs_error <= 2.0 and np.isfinite(positive.median)
     assert math.isnan(trig.expected)  # cosh(|x - y|^2) is beyond float64
     assert json.loads(run("kernel", *SMALL, "--scale", "1e5", "--json")[1])["cells"][0]["expected"] is None
-    near = study(Gaussian(1.0), ["trig"], ["iid"], [32], points._replace(values=200.0 + X[:1] + 0.0 * X)).cells[0]
+    near = study(GaussianKernel(1.0), ["trig"], ["iid"], [32], points._replace(values=200.0 + X[:1] + 0.0 * X)).cells[0]
     assert near.median < 1e-12  # all points are equal, and long
 
 
 def test_bias_is_told_from_chance():
     found = study(
-        Gaussian(3.0), ["trig", "trig-blog", "exp-tutorial", "taylor"], ["iid", "orthogonal-blog"], [16], POINTS
+        GaussianKernel(3.0), ["trig", "trig-blog", "exp-tutorial", "taylor"], ["iid", "orthogonal-blog"], [16], POINTS
     )
     verdicts = {(cell.map, cell.sampler): cell.biased for cell in found.cells}
     trig = found.cells[0]  # an honest map, at a level where a false alarm never comes
@@ -170,7 +180,7 @@ def test_bias_is_told_from_chance():
 
 
 def test_bias_and_spread_are_those_of_the_draws():
-    kernel, x = Gaussian(2.0), X / 2.0
+    kernel, x = GaussianKernel(2.0), X / 2.0
     (cell,) = study(kernel, ["trig"], ["iid"], [8], POINTS, draws=5).cells
     from favorbench.numerics.streams import stream
 
@@ -198,7 +208,7 @@ def test_one_point_and_one_draw_are_enough():
 
 
 def test_what_sampling_cannot_measure_is_marked():
-    cell = study(Softmax(1.0), ["positive"], ["iid"], [16], POINTS).cells[0]
+    cell = study(SoftmaxKernel(1.0), ["positive"], ["iid"], [16], POINTS).cells[0]
     assert not cell.measurable and cell.median < 0.5 * cell.expected and not cell.biased
 
 
@@ -304,7 +314,7 @@ def test_what_the_library_refuses_are_keys():
         with pytest.raises(ScenarioError, match=r"`(sigma|degree)`"):
             get_kernel(name, 4, **given)
     with pytest.raises(ScenarioError, match="trig has 2 features a projection; use `num_projections` 2 or more"):
-        study(Gaussian(1.0), ["trig"], ["iid"], [1], POINTS, budget="features")
+        study(GaussianKernel(1.0), ["trig"], ["iid"], [1], POINTS, budget="features")
 
 
 def test_the_study_computes_on_one_core(monkeypatch):
@@ -317,7 +327,7 @@ def test_the_study_computes_on_one_core(monkeypatch):
         yield
 
     monkeypatch.setattr("favorbench.studies.kernel.study.one_core", one_core)
-    study(Gaussian(1.0), ["trig"], ["iid"], [4], POINTS, 2)
+    study(GaussianKernel(1.0), ["trig"], ["iid"], [4], POINTS, 2)
     assert seen == ["inside"]
 
 
@@ -341,7 +351,7 @@ def test_the_same_seed_gives_the_same_table_and_another_another():
 
 
 def test_the_figure_holds_what_it_shows():
-    found = study(Gaussian(2.0), ["trig", "phase"], ["iid"], [8, 32], POINTS, 3, budget="features")
+    found = study(GaussianKernel(2.0), ["trig", "phase"], ["iid"], [8, 32], POINTS, 3, budget="features")
     assert isinstance(found, GramStudy)
     from favorbench.studies.kernel import figure as gram
 

@@ -11,7 +11,7 @@ from favorbench.cli.options import DRAWS, ESTIMATORS, INPUT, KERNEL, option
 from favorbench.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from favorbench.studies.kernel.study import Points
+    from favorbench.studies.kernel.study import PointSet
 
 
 @app.command()
@@ -96,7 +96,7 @@ def kernel(
     typer.echo("".join(f"{file}\n" for file in files), nl=False)
 
 
-def _points(path: str | None, count: int | None, head_dim: int | None, scale: float, seed: int) -> "Points":
+def _points(path: str | None, count: int | None, head_dim: int | None, scale: float, seed: int) -> "PointSet":
     from favorbench.studies.kernel.study import DEFAULT_POINTS, gaussian_points, points_of_file
 
     if path is None:

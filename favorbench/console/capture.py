@@ -10,7 +10,7 @@ from favorbench.console.terminal import print_line
 from favorbench.formats import format_bytes
 
 if TYPE_CHECKING:
-    from favorbench.models.recorder import Captured, Layer
+    from favorbench.models.recorder import Captured, CapturedLayer
 
 CHECK = (
     "check: the model's own output minus softmax(q k^T / sqrt(d)) v of the captured rows in float64, as a share of a "
@@ -45,6 +45,6 @@ def show_capture(console: Console, captured: "Captured", path: Path, command: st
     print_line(console, f"next: {command}", "bold")
 
 
-def _check(layer: "Layer") -> str:
+def _check(layer: "CapturedLayer") -> str:
     """The difference and its limit; nothing where the mask alone decided."""
     return "-" if layer.difference != layer.difference else f"{layer.difference:.1e} (< {layer.limit:.0e})"

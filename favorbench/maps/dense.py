@@ -25,7 +25,7 @@ from favorbench.samplers.laws import FixedNormRows, GaussianRows, OppositeRow, P
 
 
 @dataclass(frozen=True, eq=False)  # holds arrays: equal only to itself
-class Dense:
+class DenseParameters:
     """The parameters of one member: x' = P x, y' = Q y with x'.y' = x.y (None: x and y themselves), and rho_l > 0
     along the orthonormal columns v_l of ``axes`` (None: all rho_l are equal, and any axes serve). The feature of x is
 
@@ -41,10 +41,10 @@ class Dense:
     key_matrix: Array | None = None  # Q
     axes: Array | None = None
 
-    def as_dtype_of(self, x: Array) -> "Dense":
+    def as_dtype_of(self, x: Array) -> "DenseParameters":
         """The same, in the precision in which features are computed."""
         parts, astype = (self.rho, self.query_matrix, self.key_matrix, self.axes), array_namespace(x).astype
-        return Dense(*(None if part is None else astype(part, x.dtype) for part in parts))
+        return DenseParameters(*(None if part is None else astype(part, x.dtype) for part in parts))
 
     def log_features(self, x: Array, matrix: Array | None, projection: Array, omega: Array) -> Array:
         """log f of the rows of x, (..., n, R). The axes turn omega, not x: R rows, where x may have a million."""
@@ -116,7 +116,7 @@ class DenseExponential(FeatureMap):
     closed forms fit them to the x and y they are given, unless ``fit`` was called before.
     """
 
-    parameters: Dense | None = field(default=None, init=False, repr=False)
+    parameters: DenseParameters | None = field(default=None, init=False, repr=False)
     features_per_projection: ClassVar[int] = 1
     nonnegative: ClassVar[bool] = True
     unbiased: ClassVar[bool] = True
@@ -129,7 +129,7 @@ class DenseExponential(FeatureMap):
     moment_squares: ClassVar[int] = 0
 
     @abstractmethod
-    def choice(self, x: Array, y: Array | None) -> Dense:
+    def choice(self, x: Array, y: Array | None) -> DenseParameters:
         """The best parameters for queries x and keys y, in float64; without y, those that need no data."""
 
     def map_multiplications(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
@@ -183,5 +183,5 @@ class DenseExponential(FeatureMap):
     def covariance(self, x: OneToken, y: Keys) -> KeyPairs:
         return np.expm1(self._parameters(x, y).log_covariance(x, y))
 
-    def _parameters(self, x: Array, y: Array | None = None) -> Dense:
+    def _parameters(self, x: Array, y: Array | None = None) -> DenseParameters:
         return self.choice(x, y).as_dtype_of(x) if self.parameters is None else self.parameters

@@ -1,7 +1,7 @@
 """Dense-exponential features: positive, unbiased, and with a law of the projections that follows the data.
 
 FAVOR++ (``oprf``) and FAVOR# (``saderf``, ``sderf``, ``aderf``), and the best of both, ``aderf-sderf``. All are one
-family with different parameters, ``Dense``; each minimises, over its part of the family, the mean over all pairs of a
+family with different parameters; each minimises, over its part of the family, the mean over all pairs of a
 query and a key of log(E (f(x) g(y))^2 / exp(2 x.y)), in closed form.
 """
 
@@ -12,7 +12,7 @@ from array_api_compat import device
 
 from favorbench.errors import InputError
 from favorbench.maps.base import FeatureMap, claim
-from favorbench.maps.dense import Dense, DenseExponential
+from favorbench.maps.dense import DenseExponential, DenseParameters
 from favorbench.numerics.arrays import Array, array_namespace
 from favorbench.parameters import check_positive
 
@@ -143,13 +143,13 @@ class OPRF(DenseExponential):
         if self.rho is not None:
             check_positive("rho", self.rho, otherwise="left out to be fitted")
 
-    def choice(self, x: Array, y: Array | None) -> Dense:
+    def choice(self, x: Array, y: Array | None) -> DenseParameters:
         xp = array_namespace(x)
         if self.rho is not None:
-            return Dense(xp.full_like(x[..., :1, :], float(self.rho)))
+            return DenseParameters(xp.full_like(x[..., :1, :], float(self.rho)))
         x64, y64 = in_float64(self, x, y)
         phi = mean(x64 * x64) + mean(y64 * y64) + 2.0 * mean(x64) * mean(y64)
-        return Dense(shared_rho(xp.sum(phi, axis=-1, keepdims=True), x))
+        return DenseParameters(shared_rho(xp.sum(phi, axis=-1, keepdims=True), x))
 
 
 @dataclass(frozen=True)
@@ -164,14 +164,14 @@ class SADERF(DenseExponential):
     name: ClassVar[str] = "saderf"
     reference: ClassVar[str] = "Likhosherstov et al. 2023, arXiv 2302.00787"
 
-    def choice(self, x: Array, y: Array | None) -> Dense:
+    def choice(self, x: Array, y: Array | None) -> DenseParameters:
         xp = array_namespace(x)
         x64, y64 = in_float64(self, x, y)
         of_query, of_key = mean(x64 * x64), mean(y64 * y64)
         square = xp.sqrt(lifted(of_key) / lifted(of_query))  # psi^2
         phi = of_query * square + of_key / square + 2.0 * mean(x64) * mean(y64)
         psi, one = xp.sqrt(square), xp.eye(x.shape[-1], dtype=xp.float64, device=device(x))
-        return Dense(shared_rho(xp.sum(phi, axis=-1, keepdims=True), x), one * psi, one / psi)
+        return DenseParameters(shared_rho(xp.sum(phi, axis=-1, keepdims=True), x), one * psi, one / psi)
 
 
 @dataclass(frozen=True)
@@ -187,10 +187,10 @@ class SDERF(DenseExponential):
     reference: ClassVar[str] = "Likhosherstov et al. 2023, arXiv 2302.00787"
     asymmetric: ClassVar[bool] = False
 
-    def choice(self, x: Array, y: Array | None) -> Dense:
+    def choice(self, x: Array, y: Array | None) -> DenseParameters:
         moments = moments_of(*in_float64(self, x, y))
         rho, axes = rho_along_axes(moments.of_sum())
-        return Dense(rho, axes=axes)
+        return DenseParameters(rho, axes=axes)
 
 
 @dataclass(frozen=True)
@@ -205,12 +205,12 @@ class ADERF(DenseExponential):
     name: ClassVar[str] = "aderf"
     reference: ClassVar[str] = "Likhosherstov et al. 2023, arXiv 2302.00787"
 
-    def choice(self, x: Array, y: Array | None) -> Dense:
+    def choice(self, x: Array, y: Array | None) -> DenseParameters:
         xp = array_namespace(x)
         moments = moments_of(*in_float64(self, x, y))
         query, key = balance(moments)
         phi = xp.linalg.trace(moments.images(query, key).of_sum())[..., None, None]
-        return Dense(shared_rho(phi, x), query, key)
+        return DenseParameters(shared_rho(phi, x), query, key)
 
 
 @dataclass(frozen=True)
@@ -226,8 +226,8 @@ class ADERFThenSDERF(DenseExponential):
     name: ClassVar[str] = "aderf-sderf"
     reference: ClassVar[str] = "Likhosherstov et al. 2023, arXiv 2302.00787 (ADERF, then SDERF)"
 
-    def choice(self, x: Array, y: Array | None) -> Dense:
+    def choice(self, x: Array, y: Array | None) -> DenseParameters:
         moments = moments_of(*in_float64(self, x, y))
         query, key = balance(moments)
         rho, axes = rho_along_axes(moments.images(query, key).of_sum())
-        return Dense(rho, query, key, axes)
+        return DenseParameters(rho, query, key, axes)

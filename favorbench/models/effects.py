@@ -118,7 +118,7 @@ def _finite(value: float) -> float:
 
 
 @dataclass(frozen=True)
-class Layer:
+class ModelLayer:
     """An attention of the model on one text: what costs follow from, its heads, why it cannot be replaced (None where
     it can), and the module that projects its output."""
 
@@ -135,17 +135,17 @@ class Layer:
         return self.heads * exact_multiplications(self.shape)
 
 
-def layers_of(model: Any, tokens: Tensor) -> tuple[Layer, ...]:
+def layers_of(model: Any, tokens: Tensor) -> tuple[ModelLayer, ...]:
     """The attentions of a model, in the order of their calls. The projection of the output, W_O, is the first module
     that is given that output; found by what goes in, as no two families give it the same name."""
     torch = import_module("torch")
-    found: dict[int, Layer] = {}
+    found: dict[int, ModelLayer] = {}
     waiting: list[tuple[int, Tensor]] = []
 
     def attend(call: Call) -> Tensor:
         output = call.own()
         shape = heads_of(call).shape
-        found.setdefault(call.index, Layer(call.index, call.name, shape, call.query.shape[1], why_not(call), None))
+        found.setdefault(call.index, ModelLayer(call.index, call.name, shape, call.query.shape[1], why_not(call), None))
         waiting[:] = [(call.index, output.transpose(1, 2).flatten(2))]
         return output
 
@@ -168,7 +168,7 @@ def layers_of(model: Any, tokens: Tensor) -> tuple[Layer, ...]:
 
 
 def head_errors(
-    model: Any, reference: Reference, layers: tuple[Layer, ...], outputs: Callable[[Heads, int], Tensor]
+    model: Any, reference: Reference, layers: tuple[ModelLayer, ...], outputs: Callable[[Heads, int], Tensor]
 ) -> list[HeadError]:
     """The error of each head of each layer where all inputs are exact; outputs: of the heads of a layer, by number."""
     torch = import_module("torch")
@@ -187,19 +187,19 @@ def head_errors(
     return found
 
 
-def _added_to(reference: Reference, index: int, layers: tuple[Layer, ...]) -> Tensor | None:
+def _added_to(reference: Reference, index: int, layers: tuple[ModelLayer, ...]) -> Tensor | None:
     """The hidden state that a layer adds to; None where layers and hidden states are not one for one."""
     return reference.hidden[index] if len(reference.hidden) == len(layers) + 1 else None
 
 
-def _of_heads(layer: Layer, error: Tensor, own: Tensor, hidden: Tensor | None) -> Iterator[HeadError]:
+def _of_heads(layer: ModelLayer, error: Tensor, own: Tensor, hidden: Tensor | None) -> Iterator[HeadError]:
     after = [None] * error.shape[1] if hidden is None else _after_projection(layer, error, hidden)
     for head, projected in enumerate(after):
         one, exact = error[0, head].double(), own[0, head].double()
         yield HeadError(layer.index, head, _finite(float(one.norm() / exact.norm())), projected)
 
 
-def _after_projection(layer: Layer, error: Tensor, hidden: Tensor) -> list[float | None]:
+def _after_projection(layer: ModelLayer, error: Tensor, hidden: Tensor) -> list[float | None]:
     """|W_O error| / |h| for each head alone, mean over tokens."""
     if layer.projection is None:
         return [None] * error.shape[1]

@@ -17,7 +17,7 @@ from favorbench.models.interface import Call
 from favorbench.models.spool import DTYPES, SUFFIXES, Spool, write_heads
 
 
-class Layer(NamedTuple):
+class CapturedLayer(NamedTuple):
     """One attention of a model: its number in the order of calls, its name, its mask, and what the check said.
 
     heads: how many were kept. difference: between its own output and the captured rows' exact attention, as a share of
@@ -76,7 +76,7 @@ class Captured:
     layer: np.ndarray
     head: np.ndarray
     text: np.ndarray
-    layers: tuple[Layer, ...]
+    layers: tuple[CapturedLayer, ...]
     meta: dict[str, Any]
 
     @property
@@ -174,7 +174,7 @@ MASKS = {
 Tensors = tuple[Any, Any, Any]
 
 
-class Shape(NamedTuple):
+class HeadShape(NamedTuple):
     """What all heads of a file share."""
 
     causal: bool
@@ -196,11 +196,11 @@ class Recorder:
     spool: Spool
     run: Run | None = None
     calls: int = 0
-    shape: Shape | None = None
+    shape: HeadShape | None = None
     texts: list[dict[str, Any]] = field(default_factory=list)
     first_text: int = 0
     labels: list[tuple[int, int, int]] = field(default_factory=list)
-    found: dict[int, list[Layer]] = field(default_factory=dict)
+    found: dict[int, list[CapturedLayer]] = field(default_factory=dict)
 
     def begin(self, run: Run) -> None:
         """Before a forward pass."""
@@ -214,11 +214,11 @@ class Recorder:
             self.found.setdefault(call.index, []).append(self._layer(call, output))
         return output
 
-    def _layer(self, call: Call, output: Any) -> Layer:
+    def _layer(self, call: Call, output: Any) -> CapturedLayer:
         """What is found of a call, which is kept if nothing speaks against it."""
         reason = self._unfit(call)
         if reason:
-            return Layer(call.index, call.name, 0, call.kind, call.scaling, np.nan, np.nan, 0.0, reason)
+            return CapturedLayer(call.index, call.name, 0, call.kind, call.scaling, np.nan, np.nan, 0.0, reason)
         heads = list(self.choice.heads or range(call.query.shape[1]))
         folded = call.query * (call.scaling * call.query.shape[-1] ** 0.5)
         tensors = folded[:, heads], call.key[:, heads], call.value[:, heads]
@@ -242,7 +242,7 @@ class Recorder:
         if not reason:
             rounding, reason = self._keep(call, heads, tensors)
         kept = 0 if reason else len(heads)
-        return Layer(call.index, call.name, kept, call.kind, call.scaling, off, most, rounding, reason)
+        return CapturedLayer(call.index, call.name, kept, call.kind, call.scaling, off, most, rounding, reason)
 
     def _unfit(self, call: Call) -> str:
         """What of a call's mask or shape keeps it out of the file; "" for nothing. Raises ScenarioError for heads."""
@@ -320,7 +320,7 @@ class Recorder:
         return Captured(query, key, value, layer, head, text, layers, meta)
 
 
-def _together(found: list[Layer]) -> Layer:
+def _together(found: list[CapturedLayer]) -> CapturedLayer:
     """One layer on all inputs: its worst check, and the first reason to refuse it."""
     refused = [layer.reason for layer in found if layer.reason]
     reason = refused[0] if refused else ""
@@ -331,12 +331,12 @@ def _together(found: list[Layer]) -> Layer:
     return worst._replace(heads=heads, rounding=rounding, reason=reason)
 
 
-def _shape(call: Call) -> Shape:
+def _shape(call: Call) -> HeadShape:
     batch, _, n, d = call.query.shape
-    return Shape(call.kind == "causal", batch, n, call.key.shape[2], d, call.value.shape[3])
+    return HeadShape(call.kind == "causal", batch, n, call.key.shape[2], d, call.value.shape[3])
 
 
-def _described(shape: Shape, other: Shape) -> str:
+def _described(shape: HeadShape, other: HeadShape) -> str:
     """In what a shape differs from another."""
     parts = {
         "mask": "causal" if shape.causal else "full", "batch": f"a batch of {shape.batch}",

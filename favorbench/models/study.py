@@ -13,7 +13,7 @@ import numpy as np
 from favorbench.engine.provenance import VERSION
 from favorbench.errors import InputError, ModelError, ScenarioError
 from favorbench.models.calibration import calibrated, needs_calibration
-from favorbench.models.effects import Layer, Reference, effect, head_errors, layers_of, run
+from favorbench.models.effects import ModelLayer, Reference, effect, head_errors, layers_of, run
 from favorbench.models.load import Loaded, Text, load, read_texts
 from favorbench.models.plan import ALL, EACH, LENGTH, Asked, Unit, units
 from favorbench.models.recommended import ByHead
@@ -94,7 +94,7 @@ def _check_memory(loaded: Loaded, length: int) -> None:
     check_memory(2.0 * 4 * length * width, f"{loaded.name} on {length} tokens", "use a smaller `length`")
 
 
-def _check(asked: Asked, layers: dict[str, tuple[Layer, ...]]) -> None:
+def _check(asked: Asked, layers: dict[str, tuple[ModelLayer, ...]]) -> None:
     """Raise ScenarioError or InputError for what cannot be measured, before anything is."""
     some = next(iter(layers.values()))
     left = {str(layer.index): layer.left for layer in some}
@@ -146,7 +146,7 @@ class Measuring:
     """The measurements of one study. What the model as it is answers is kept for one text at a time."""
 
     def __init__(
-        self, loaded: Loaded, texts: dict[str, Text], layers: dict[str, tuple[Layer, ...]], asked: Asked,
+        self, loaded: Loaded, texts: dict[str, Text], layers: dict[str, tuple[ModelLayer, ...]], asked: Asked,
         calibration: Text | None,
     ) -> None:  # fmt: skip
         self.model, self.texts, self.layers, self.asked = loaded.model, texts, layers, asked
@@ -207,7 +207,9 @@ class Measuring:
             self._fitted[key] = calibrated(self.model, what, self.calibration.tokens)
         return self._fitted[key]
 
-    def _of_heads(self, unit: Unit, reference: Reference, layers: tuple[Layer, ...]) -> dict[str, list[Any] | None]:
+    def _of_heads(
+        self, unit: Unit, reference: Reference, layers: tuple[ModelLayer, ...]
+    ) -> dict[str, list[Any] | None]:
         names = ("head_layer", "head_number", "head_error", "head_after_projection")
         what = unit.what
         if not self.asked.heads or unit.layers != ALL or unit.kind == "exact" or what is None:
@@ -224,14 +226,14 @@ class Measuring:
         return {name: list(column) for name, column in zip(names, columns, strict=True)}
 
 
-def _work(what: Replacement, layers: Sequence[Layer]) -> float | None:
+def _work(what: Replacement, layers: Sequence[ModelLayer]) -> float | None:
     """Multiplications in all heads of these layers; None where they are not known."""
     each = [what.work(layer.shape, layer.heads, layer.index) for layer in layers]
     known = [one for one in each if one is not None]
     return sum(known) if len(known) == len(each) else None
 
 
-def _about(loaded: Loaded, texts: Sequence[Text], layers: tuple[Layer, ...]) -> dict[str, Any]:
+def _about(loaded: Loaded, texts: Sequence[Text], layers: tuple[ModelLayer, ...]) -> dict[str, Any]:
     return {
         "favorbench": VERSION,
         "versions": loaded.versions,

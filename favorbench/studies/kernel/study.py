@@ -30,21 +30,21 @@ from favorbench.users import failures_named
 DEFAULT_POINTS = 200
 
 
-class Points(NamedTuple):
+class PointSet(NamedTuple):
     """Points (n, d), and what they are in words."""
 
     values: np.ndarray
     description: str
 
 
-def gaussian_points(count: int, head_dim: int, scale: float, seed: int) -> Points:
+def gaussian_points(count: int, head_dim: int, scale: float, seed: int) -> PointSet:
     """Points ~ N(0, scale^2 I). Raises ScenarioError."""
     check_positive("`scale`", scale, most=1e6)
     values = scale * stream(seed, "kernel", "points").standard_normal((count, head_dim))
-    return Points(values, f"{count} points N(0, {'' if scale == 1 else f'{scale:g}^2 '}I), d = {head_dim}")
+    return PointSet(values, f"{count} points N(0, {'' if scale == 1 else f'{scale:g}^2 '}I), d = {head_dim}")
 
 
-def points_of_file(path: str, count: int | None, scale: float, seed: int) -> Points:
+def points_of_file(path: str, count: int | None, scale: float, seed: int) -> PointSet:
     """The points of a file, or so many of its rows at random. Raises InputError, ScenarioError."""
     check_positive("`scale`", scale, most=1e6)
     values = read_points(path)
@@ -54,7 +54,7 @@ def points_of_file(path: str, count: int | None, scale: float, seed: int) -> Poi
     rows = np.sort(stream(seed, "kernel", "rows").choice(len(values), wanted, replace=False))
     of = "" if wanted == len(values) else f" of {len(values)}"
     times = "" if scale == 1 else f" times {scale:g}"
-    return Points(scale * values[rows], f"{wanted}{of} points of {path}{times}, d = {values.shape[1]}")
+    return PointSet(scale * values[rows], f"{wanted}{of} points of {path}{times}, d = {values.shape[1]}")
 
 
 def read_points(path: str) -> np.ndarray:
@@ -196,7 +196,7 @@ def study(
     maps: Sequence[str],
     samplers: Sequence[str],
     sizes: Sequence[int],
-    points: Points,
+    points: PointSet,
     draws: int = 20,
     seed: int = 0,
     budget: str = "projections",
@@ -272,7 +272,7 @@ def _check_size(name: str, feature_map: FeatureMap, size: int, points: np.ndarra
         )
 
 
-def _exact(kernel: Kernel, points: Points) -> np.ndarray:
+def _exact(kernel: Kernel, points: PointSet) -> np.ndarray:
     gram = kernel.exact(points.values)
     if len(gram) > MAX_POINTS:
         raise ScenarioError(f"`num_points` {len(gram)} given, allowed: 1 to {MAX_POINTS}")

@@ -30,41 +30,52 @@ class Kernel(ABC):
     """A kernel: a frozen dataclass, whose fields are its parameters. ``points`` are (n, d), as the user gives them."""
 
     name: ClassVar[str]
-    default_maps: ClassVar[tuple[str, ...]]
+    formula_of: ClassVar[str]
+    default_maps: ClassVar[tuple[str, ...]] = ("explicit",)
 
     @classmethod
     def defaults(cls, head_dim: int) -> dict[str, float]:
-        """Its parameters by name, as they are for points of so many coordinates unless something else is asked for."""
+        """Its parameters by name, as they are for points of this dimension unless something else is asked for."""
         return {}
 
     @property
-    @abstractmethod
     def formula(self) -> str:
         """The kernel with its parameters, for titles."""
+        return self.formula_of.format(**vars(self))
 
     @abstractmethod
     def exact(self, points: np.ndarray) -> np.ndarray:
         """The Gram matrix, (n, n)."""
 
-    @abstractmethod
     def scaled(self, points: np.ndarray) -> np.ndarray:
         """The points as the maps take them."""
+        return points
 
-    @abstractmethod
     def map(self, spec: str) -> FeatureMap:
         """The map that ``spec`` names, giving features of this kernel. Raises ScenarioError for one that cannot."""
+        if spec not in self.default_maps:
+            raise ScenarioError(
+                f"`maps`: {shown(spec)} given{nearest(spec, self.default_maps)}, allowed for the {self.name} kernel: "
+                f"{', '.join(self.default_maps)}; maps of exp(x.y) serve the gaussian and softmax kernels"
+            )
+        return self._map(spec)
 
-    @abstractmethod
+    def _map(self, spec: str) -> FeatureMap:
+        """One of ``default_maps``."""
+        return Explicit(degree=1)
+
     def variance(self, feature_map: FeatureMap, sampler: Sampler, points: np.ndarray, size: int) -> np.ndarray | None:
         """Variance of the estimate of every pair for R = size, in closed form; None where none is known."""
+        return None
 
 
 @dataclass(frozen=True)
-class Softmax(Kernel):
+class SoftmaxKernel(Kernel):
     """exp(x.y / sigma^2), inside attention with sigma = d^(1/4)."""
 
     sigma: float
     name: ClassVar[str] = "softmax"
+    formula_of: ClassVar[str] = "exp(x.y / sigma^2), sigma = {sigma:g}"
     default_maps: ClassVar[tuple[str, ...]] = ("positive", "trig")
 
     def __post_init__(self) -> None:
@@ -73,10 +84,6 @@ class Softmax(Kernel):
     @classmethod
     def defaults(cls, head_dim: int) -> dict[str, float]:
         return {"sigma": head_dim**0.25}
-
-    @property
-    def formula(self) -> str:
-        return f"exp(x.y / sigma^2), sigma = {self.sigma:g}"
 
     def exact(self, points: np.ndarray) -> np.ndarray:
         return softmax_kernel(self.scaled(points), self.scaled(points))
@@ -88,50 +95,43 @@ class Softmax(Kernel):
         return get_map(spec)
 
     def variance(self, feature_map: FeatureMap, sampler: Sampler, points: np.ndarray, size: int) -> np.ndarray | None:
-        return _variance(feature_map, sampler, self.scaled(points), size, self.exact(points))
+        """From the relative variance of the map of exp(x.y); None where that is beyond float64."""
+        x, of_softmax = self.scaled(points), feature_map.wrapped if isinstance(feature_map, TimesNorm) else feature_map
+        argument = of_softmax.pair_argument(x, x)
+        if argument is not None and np.max(np.abs(argument)) > LARGEST_EXPONENT:
+            return None
+        relative = relative_variance(of_softmax, sampler, x, x, size)
+        return None if relative is None else relative * self.exact(points) ** 2
 
 
 @dataclass(frozen=True)
-class Gaussian(Kernel):
+class GaussianKernel(SoftmaxKernel):
     """exp(-|x - y|^2 / (2 sigma^2)): that of softmax times a factor of x and one of y, so all its maps serve."""
 
-    sigma: float
     name: ClassVar[str] = "gaussian"
+    formula_of: ClassVar[str] = "exp(-|x - y|^2 / (2 sigma^2)), sigma = {sigma:g}"
     default_maps: ClassVar[tuple[str, ...]] = ("trig", "phase")
-
-    def __post_init__(self) -> None:
-        check_positive("`sigma`", self.sigma, most=1e6)
 
     @classmethod
     def defaults(cls, head_dim: int) -> dict[str, float]:
         return {"sigma": head_dim**0.5}
 
-    @property
-    def formula(self) -> str:
-        return f"exp(-|x - y|^2 / (2 sigma^2)), sigma = {self.sigma:g}"
-
     def exact(self, points: np.ndarray) -> np.ndarray:
         centred = points - np.mean(points, axis=0)  # changes no distance, but far from 0 their digits
         return gaussian_kernel(centred, centred, self.sigma)
 
-    def scaled(self, points: np.ndarray) -> np.ndarray:
-        return points / self.sigma
-
     def map(self, spec: str) -> FeatureMap:
         return TimesNorm(get_map(spec))
 
-    def variance(self, feature_map: FeatureMap, sampler: Sampler, points: np.ndarray, size: int) -> np.ndarray | None:
-        of_softmax = feature_map.wrapped if isinstance(feature_map, TimesNorm) else feature_map
-        return _variance(of_softmax, sampler, self.scaled(points), size, self.exact(points))
-
 
 @dataclass(frozen=True)
-class Polynomial(Kernel):
+class PolynomialKernel(Kernel):
     """(x.y + constant)^degree."""
 
     degree: int
     constant: float
     name: ClassVar[str] = "polynomial"
+    formula_of: ClassVar[str] = "(x.y + {constant:g})^{degree}"
     default_maps: ClassVar[tuple[str, ...]] = ("explicit", "tensorsketch")
 
     def __post_init__(self) -> None:
@@ -143,35 +143,22 @@ class Polynomial(Kernel):
     def defaults(cls, head_dim: int) -> dict[str, float]:
         return {"degree": 2, "constant": 1.0}
 
-    @property
-    def formula(self) -> str:
-        return f"(x.y + {self.constant:g})^{self.degree}"
-
     def exact(self, points: np.ndarray) -> np.ndarray:
         return polynomial_kernel(points, points, self.degree, self.constant)
 
-    def scaled(self, points: np.ndarray) -> np.ndarray:
-        return points
-
-    def map(self, spec: str) -> FeatureMap:
-        found = {"explicit": Explicit, "tensorsketch": PolynomialSketch}
-        _check_map(self, spec, list(found))
-        return found[spec](self.degree, self.constant)
+    def _map(self, spec: str) -> FeatureMap:
+        return {"explicit": Explicit, "tensorsketch": PolynomialSketch}[spec](self.degree, self.constant)
 
     def variance(self, feature_map: FeatureMap, sampler: Sampler, points: np.ndarray, size: int) -> np.ndarray | None:
         return feature_map.variance(points, points, size) if isinstance(feature_map, PolynomialSketch) else None
 
 
 @dataclass(frozen=True)
-class Cosine(Kernel):
+class CosineKernel(Kernel):
     """x.y / (|x| |y|), 0 where one of them is 0."""
 
     name: ClassVar[str] = "cosine"
-    default_maps: ClassVar[tuple[str, ...]] = ("explicit",)
-
-    @property
-    def formula(self) -> str:
-        return "x.y / (|x| |y|)"
+    formula_of: ClassVar[str] = "x.y / (|x| |y|)"
 
     def exact(self, points: np.ndarray) -> np.ndarray:
         norms = _norms(points)
@@ -180,40 +167,19 @@ class Cosine(Kernel):
     def scaled(self, points: np.ndarray) -> np.ndarray:
         return points / _norms(points)
 
-    def map(self, spec: str) -> FeatureMap:
-        _check_map(self, spec, ["explicit"])
-        return Explicit(degree=1)
-
-    def variance(self, feature_map: FeatureMap, sampler: Sampler, points: np.ndarray, size: int) -> None:
-        return None
-
 
 @dataclass(frozen=True)
-class Linear(Kernel):
+class LinearKernel(Kernel):
     """x.y."""
 
     name: ClassVar[str] = "linear"
-    default_maps: ClassVar[tuple[str, ...]] = ("explicit",)
-
-    @property
-    def formula(self) -> str:
-        return "x.y"
+    formula_of: ClassVar[str] = "x.y"
 
     def exact(self, points: np.ndarray) -> np.ndarray:
         return points @ points.T
 
-    def scaled(self, points: np.ndarray) -> np.ndarray:
-        return points
 
-    def map(self, spec: str) -> FeatureMap:
-        _check_map(self, spec, ["explicit"])
-        return Explicit(degree=1)
-
-    def variance(self, feature_map: FeatureMap, sampler: Sampler, points: np.ndarray, size: int) -> None:
-        return None
-
-
-KERNELS: tuple[type[Kernel], ...] = (Gaussian, Softmax, Polynomial, Cosine, Linear)
+KERNELS: tuple[type[Kernel], ...] = (GaussianKernel, SoftmaxKernel, PolynomialKernel, CosineKernel, LinearKernel)
 
 
 def get_kernel(name: str, head_dim: int, **parameters: float | None) -> Kernel:
@@ -254,29 +220,10 @@ def shown_name(feature_map: FeatureMap) -> str:
     return label(feature_map.wrapped if isinstance(feature_map, TimesNorm) else feature_map)
 
 
-def _variance(
-    feature_map: FeatureMap, sampler: Sampler, x: np.ndarray, size: int, kernel: np.ndarray
-) -> np.ndarray | None:
-    """From the relative variance of a map of exp(x.y); None where that is beyond float64."""
-    argument = feature_map.pair_argument(x, x)
-    if argument is not None and np.max(np.abs(argument)) > LARGEST_EXPONENT:
-        return None
-    relative = relative_variance(feature_map, sampler, x, x, size)
-    return None if relative is None else relative * kernel**2
-
-
 def _norms(points: np.ndarray) -> np.ndarray:
     """|x| of every row, (n, 1); 1 for a zero row, whose cosine with anything is then 0."""
     norms = np.linalg.norm(points, axis=-1, keepdims=True)
     return np.where(norms > 0, norms, 1.0)
-
-
-def _check_map(kernel: Kernel, spec: str, allowed: list[str]) -> None:
-    if spec not in allowed:
-        raise ScenarioError(
-            f"`maps`: {shown(spec)} given{nearest(spec, allowed)}, allowed for the {kernel.name} kernel: "
-            f"{', '.join(allowed)}; maps of exp(x.y) serve the gaussian and softmax kernels"
-        )
 
 
 @dataclass(frozen=True)
