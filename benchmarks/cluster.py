@@ -14,10 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from favorbench.engine.cluster.connection import Cluster
-from favorbench.engine.cluster.luggage import packed
-from favorbench.engine.cluster.work import Work
-from favorbench.numerics.backend import Backend
+from favorbench.engine.cluster import Cluster, ClusterPool
 from favorbench.run import sweep
 from tests.clusters import cluster
 
@@ -32,7 +29,7 @@ def main(quick: bool) -> int:
         cluster(Path(folder, "cluster")) as two,
         Cluster(two.address) as place,
     ):
-        while place.threads() < 2:
+        while sum(place.client.nthreads().values()) < 2:
             time.sleep(0.1)
         seconds, scheduler, client = (1e3 * found for found in overhead(place, tasks))
         print(f"overhead: {seconds:.2f} ms for each empty task, a few at a time; "
@@ -60,18 +57,20 @@ def side_by_side(scenario: dict[str, Any], place: Cluster, out: Path) -> float:
 def overhead(place: Cluster, tasks: int) -> tuple[float, float, float]:
     """Seconds for each task that does nothing: by the clock, of the scheduler's CPU, and of the client's, which is this
     process with its threads. What a busy machine does to the first it hardly does to the others."""
-    work = Work(place, packed(None, (), Backend()), nothing, lambda item: item, str)  # each of a kind: none together
 
     def now() -> tuple[float, float, float]:
         return time.perf_counter(), place.client.run_on_scheduler(time.process_time), time.process_time()
 
+    usual, ClusterPool.chunk_seconds = ClusterPool.chunk_seconds, 0.0  # each item is a task
     before = now()
-    assert len(list(work.results(iter(range(tasks)), tasks))) == tasks
+    results = place.results(nothing, None, iter(range(tasks)), tasks, lambda why, item: f"{item} is missing, {why}")
+    assert len(list(results)) == tasks
+    ClusterPool.chunk_seconds = usual
     clock, scheduler, client = ((end - start) / tasks for start, end in zip(before, now(), strict=True))
     return clock, scheduler, client
 
 
-def nothing(work: None, item: int) -> None:
+def nothing(context: None, item: int) -> None:
     """A task that takes no time."""
 
 

@@ -1,28 +1,22 @@
 """Draws to rows to the store: in this process, in worker processes, or in any Executor; always resuming."""
 
 import multiprocessing
-import queue
-from collections.abc import Generator, Iterator, Mapping
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from favorbench.engine.batches import Batch, batches, same_cost
-from favorbench.engine.cluster.connection import Cluster, chosen
-from favorbench.engine.cluster.luggage import packed as luggage_of
-from favorbench.engine.cluster.work import Work
+from favorbench.engine.batches import Batch, batches, rows_of_batch
+from favorbench.engine.cluster import Cluster, choose_cluster
 from favorbench.engine.columns import Row, failed_of
 from favorbench.engine.cost import check_fits
-from favorbench.engine.interrupts import Deferred, interrupts_ignored
 from favorbench.engine.plan import plan
 from favorbench.engine.scenario import Scenario, as_scenario
 from favorbench.engine.study import Study, default_directory
-from favorbench.engine.trial import run_draws
-from favorbench.engine.worker import packed, rows_of, run_batch, settle
-from favorbench.errors import EstimatorError, ScenarioError, WorkerError
-from favorbench.numerics.machine import one_core
+from favorbench.engine.tasks import LocalPool, Pool, TaskBundle, TaskRun
+from favorbench.errors import EstimatorError, ScenarioError
 from favorbench.progress import Progress, progress_callback
 
 if TYPE_CHECKING:
@@ -81,12 +75,12 @@ def sweep(
     from favorbench.engine.store import Store  # brings pandas: not for the workers of a script that imports this module
 
     study = scenario if isinstance(scenario, Study) and not keys else Study.of(as_scenario(_described(scenario), keys))
-    on = chosen(cluster, workers, study.scenario.cluster)
+    on = choose_cluster(cluster, workers, study.scenario.cluster)
     _check_workers(on or workers)
     if study.scenario.device.startswith("cuda") and (on or workers != 1):
         raise ScenarioError("`workers`: a CUDA device is used by one process; leave `workers` out, and see `batch`")
     draws = plan(study)
-    check_fits(draws, on.local_workers if on else workers if isinstance(workers, int) else 1)
+    check_fits(draws, max(1, on.address.processes) if on else workers if isinstance(workers, int) else 1)
     path = Path(out) if out is not None else default_directory(study)
     with Store(path, draws) as store, progress_callback(progress, f"sweep {study.scenario.name}", "draws") as report:
         if retry_failed:
@@ -140,126 +134,25 @@ def _results(path: Path, anew: bool) -> "Results":
 
 
 def _rows(study: Study, work: Iterator[Batch], draws: int, workers: int | Executor | Cluster) -> Iterator[list[Row]]:
-    """The rows of each draw, in whatever order they are finished."""
-    if isinstance(workers, Cluster):
-        batches_of_rows = _on_cluster(study, work, draws, workers)
-    elif isinstance(workers, Executor):
-        batches_of_rows = _in_executor(study, work, workers)
-    elif workers > 1 and draws > 1:
-        batches_of_rows = _in_processes(study, work, min(workers, draws))
-    else:
-        batches_of_rows = _here(study, work)
-    for rows in batches_of_rows:
-        yield from rows
-
-
-def _here(study: Study, work: Iterator[Batch]) -> Iterator[list[list[Row]]]:
-    with one_core():
-        for batch in work:
-            yield run_draws(study, batch)
-
-
-def _in_executor(study: Study, work: Iterator[Batch], executor: Executor) -> Iterator[list[list[Row]]]:
-    task, done = packed(study), queue.SimpleQueue[Future[list[list[Row]]]]()
-    futures: list[Future[list[list[Row]]]] = []
-    try:
-        with Deferred() as interrupts:
-            for batch in work:
-                futures.append(executor.submit(run_batch, task, batch))
-                futures[-1].add_done_callback(done.put)
-            for _ in range(len(futures)):
-                yield interrupts.wait_for(done).result()
-    except BrokenExecutor:
-        raise WorkerError(f"a worker died (killed, or out of memory); {_SAVED}") from None
-    finally:
-        for future in futures:
-            future.cancel()
-
-
-def _on_cluster(study: Study, work: Iterator[Batch], draws: int, cluster: Cluster) -> Iterator[list[list[Row]]]:
-    if not draws:
-        return
+    """The rows of each draw, in the order in which they are finished."""
     left = draws
 
-    def missing(batch: Batch) -> str:
-        return f"draws missing: {left}; {_first(batch)}; {_SAVED_BY_CLUSTER}"
+    def missing(why: str, batch: Batch) -> str:
+        first = batch[0]
+        where = f"draw {first.index}, {first.input}, L = {first.head.seq_len}, d = {first.head.head_dim}"
+        saved = _SAVED_BY_CLUSTER if isinstance(workers, Cluster) else _SAVED
+        return f"draws missing: {left}, {why}; the first is {where}; {saved}"
 
-    luggage = luggage_of(study, study.specs, study.backend)
-    for batch, rows in Work(cluster, luggage, rows_of, same_cost, missing).results(work, draws):
-        left -= len(batch)
-        yield rows
-
-
-def _in_processes(study: Study, waiting: Iterator[Batch], workers: int) -> Iterator[list[list[Row]]]:
-    """Work in processes, each draw made when it is next: a million of them are as small as ten.
-
-    If a process dies, what was under way is tried once more, each alone; what fails again is told.
-
-    Raises WorkerError at the end, or at once if nothing that was under way can be done.
-    """
-    lost: list[Batch] = []
-    task = packed(study)
-    while under_way := (yield from _until_broken(task, waiting, workers)):
-        done_alone = 0
-        for batch in under_way:
-            lost += yield from _until_broken(task, iter([batch]), 1)
-            done_alone += batch not in lost
-        if not done_alone:
-            break
-    if lost:
-        raise WorkerError(
-            f"draws missing: {sum(map(len, lost))}, whose worker died twice (killed, or out of memory); "
-            f"{_first(lost[0])}; {_SAVED}"
-        )
-
-
-def _first(batch: Batch) -> str:
-    draw = batch[0]
-    return f"the first is draw {draw.index}, {draw.input}, L = {draw.head.seq_len}, d = {draw.head.head_dim}"
-
-
-def _until_broken(
-    task: tuple[bytes, str], waiting: Iterator[Batch], workers: int
-) -> Generator[list[list[Row]], None, list[Batch]]:
-    """Do what waits, as it comes; ends early when a worker dies, and returns what was under way then."""
-    context = multiprocessing.get_context("spawn")
-    with interrupts_ignored():  # multiprocessing's own helper is started here, and inherits it
-        pool = ProcessPoolExecutor(workers, mp_context=context, initializer=settle)
-    under_way: dict[Future[list[list[Row]]], Batch] = {}
-    done, refused = queue.SimpleQueue[Future[list[list[Row]]]](), []
-
-    def submit() -> None:
-        while len(under_way) < 2 * workers and (batch := next(waiting, None)) is not None:
-            refused[:] = [batch]
-            future = pool.submit(run_batch, task, batch)
-            refused.clear()
-            under_way[future] = batch
-            future.add_done_callback(done.put)
-
-    with Deferred() as interrupts:
-        try:
-            with interrupts_ignored():  # workers are started here and inherit it: Ctrl-C is the parent's to handle
-                submit()
-            while under_way:
-                future = interrupts.wait_for(done)
-                rows = future.result()
-                del under_way[future]
-                yield rows
-                submit()
-        except BrokenExecutor:
-            return [*under_way.values(), *refused]
-        except BaseException:
-            _kill_workers(pool)
-            raise
-        finally:
-            pool.shutdown(wait=bool(under_way), cancel_futures=True)  # idle workers end while the summary is made
-    return []
-
-
-def _kill_workers(pool: ProcessPoolExecutor) -> None:
-    """What they were computing is not waited for; and no worker is left to wait for when the program ends."""
-    if hasattr(pool, "kill_workers"):  # from Python 3.14 on
-        pool.kill_workers()  # pyright: ignore[reportAttributeAccessIssue]
+    if not draws:
         return
-    for process in list((pool._processes or {}).values()):
-        process.kill()
+    if isinstance(workers, Cluster):
+        results = workers.results(rows_of_batch, study, work, draws, missing, study.specs, study.backend)
+    elif workers == 1 or (draws == 1 and not isinstance(workers, Executor)):
+        results = ((batch, rows_of_batch(study, batch)) for batch in work)
+    else:
+        bundle = TaskBundle.of(rows_of_batch, study)
+        pool = Pool(bundle, workers) if isinstance(workers, Executor) else LocalPool(bundle, min(workers, draws))
+        results = TaskRun(pool, work, draws, missing).results()
+    for batch, rows in results:
+        left -= len(batch)
+        yield from rows

@@ -1,6 +1,7 @@
 """Files that change while they are measured: the rows are those of one file, or one line says what happened."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,10 +12,11 @@ import pandas as pd
 import pytest
 
 import favorbench as fb
+from favorbench.engine.batches import rows_of_batch
 from favorbench.engine.plan import plan
 from favorbench.engine.scenario import as_scenario
 from favorbench.engine.study import Study
-from favorbench.engine.worker import packed, run_batch
+from favorbench.engine.tasks import TaskBundle, load_bundle, run_items
 from favorbench.errors import InputError, ScenarioError
 from favorbench.inputs import File
 from favorbench.inputs.stored import open_contents
@@ -168,10 +170,11 @@ def test_workers_use_the_module_that_was_imported(monkeypatch):
     monkeypatch.syspath_prepend(str(Path.cwd()))
     keys = KEYS | {"maps": "none", "methods": "changing_module:mine", "inputs": "gaussian", "seq_len": 8, "head_dim": 2}
     study = Study.of(as_scenario(keys))
-    task = packed(study)
+    bundle = TaskBundle.of(rows_of_batch, study)
     draw = plan(study)[0]
-    assert run_batch(task, [draw])
+    assert run_items(bundle, [[draw]]).results
     Path("changing_module.py").write_text(MODULE.format(factor=2))
     monkeypatch.delitem(sys.modules, "changing_module")
-    with pytest.raises(ScenarioError, match=r"changing_module:mine.*has changed since"):
-        run_batch((task[0] + b" ", task[1]), [draw])  # as another worker takes it
+    load_bundle.cache_clear()  # as in another worker
+    error = run_items(bundle, [[draw]]).error
+    assert isinstance(error, ScenarioError) and re.search(r"changing_module:mine.*has changed since", str(error))

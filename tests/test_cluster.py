@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -15,30 +16,25 @@ import pytest
 pytest.importorskip("distributed")
 
 import favorbench as fb
-from favorbench.engine.cluster import modules
-from favorbench.engine.cluster.connection import Cluster, within
-from favorbench.engine.cluster.pieces import MOST_ITEMS, Pieces
+from favorbench.engine.cluster import Cluster, within
 from favorbench.engine.plan import plan
 from favorbench.engine.study import Study
 from favorbench.engine.trial import _inputs
 from favorbench.errors import ScenarioError, StoreError, WorkerError
 from favorbench.results.report import sentences
 from favorbench.run import sweep
-from tests.clusters import cluster
+from tests.clusters import cluster, wait_for
 from tests.command_line import refused, run
 from tests.conftest import small_scenario
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # Dask's own, of sockets closed late
 
 MINE = """
-from dataclasses import dataclass
-from my_helper import factor
-import favorbench as fb
+from my_helper import factor, finish
 
 
 def mine(query, key, value, size, rng):
-    from my_late_helper import late  # only when it is called
-    return late(factor * value.mean(0) + 0 * query @ key.T @ value)
+    return finish(factor * value.mean(0) + 0 * query @ key.T @ value)
 """
 
 
@@ -120,38 +116,29 @@ def test_files_arrays_and_calibrations_travel(processes, rng):
     same(sweep(held, "three"), sweep(held, "four", cluster=processes.address))
 
 
-def test_more_than_travels_is_read_in_its_place(processes, rng, monkeypatch):
+def test_files_that_are_too_large_to_send_are_read_where_they_are(processes, rng, monkeypatch):
     np.savez("mine.npz", **{name: rng.normal(size=(2, 20, 4)) for name in "qkv"})
-    monkeypatch.setattr("favorbench.engine.cluster.luggage.MOST", 100)
+    monkeypatch.setattr("favorbench.engine.cluster.MAX_SENT", 100)
     asked = {"inputs": "mine.npz", "num_projections": [4], "trials": 2}
     same(sweep(asked, "one"), sweep(asked, "two", cluster=processes.address))
-    law = Study.of(fb.load_scenario(None, asked)).inputs["mine.npz"].law
-    with (
-        Cluster(processes.address) as place,
-        pytest.raises(WorkerError, match=r"mine\.npz is not there, or is another"),
-    ):
-        from favorbench.engine.cluster.luggage import packed
-        from favorbench.numerics.backend import Backend
-
-        luggage = packed(law, (), Backend())
-        np.savez("mine.npz", **{name: rng.normal(size=(2, 20, 4)) for name in "qkv"})
-        place.send(luggage)
+    monkeypatch.setattr("favorbench.inputs.fixed.File.digest", lambda file: "of another file")
+    with pytest.raises(WorkerError, match=r"worker tcp.*: .*mine\.npz is not there, or is another"):
+        sweep(asked, "three", cluster=processes.address)
 
 
 @pytest.fixture
 def mine(monkeypatch):
-    """A method of the user's in the working directory, which asks two other files there."""
-    monkeypatch.syspath_prepend(os.getcwd())  # as the command line has it: one is imported late
+    """A method of the user's in the working directory, which imports another file there."""
+    monkeypatch.syspath_prepend(os.getcwd())  # as the command line has it
 
     def written(factor: float) -> None:
-        Path("my_helper.py").write_text(f"factor = {factor}\n")
-        Path("my_late_helper.py").write_text("def late(answer):\n    return answer\n")
+        Path("my_helper.py").write_text(f"factor = {factor}\n\n\ndef finish(answer):\n    return answer\n")
         Path("my_method.py").write_text(MINE)
-        for name in ("my_helper", "my_late_helper", "my_method"):
+        for name in ("my_helper", "my_method"):
             sys.modules.pop(name, None)
 
     yield written
-    for name in ("my_helper", "my_late_helper", "my_method"):
+    for name in ("my_helper", "my_method"):
         sys.modules.pop(name, None)
 
 
@@ -165,39 +152,68 @@ def test_a_users_modules_travel_and_changed_ones_are_not_those_of_before(process
     assert not found[0].trials["mse"].equals(found[1].trials["mse"])
 
 
-def test_what_a_module_imports_is_found(mine):
-    mine(1.0)
-    Path("unrelated.py").write_text("1/0\n")
-    os.makedirs("package/inside")
-    for file in ("package/__init__.py", "package/inside/__init__.py"):
-        Path(file).write_text("import my_helper\n")
-    named = modules.named(["window(4):my_method:mine(n=2)", "positive", "package.inside:a/iid"])
-    assert named == {"window", "my_method", "package.inside"}
-    assert set(modules.sources(named, Path.cwd())) == {
-        "my_method.py", "my_helper.py", "my_late_helper.py", "package/__init__.py", "package/inside/__init__.py",
-    }  # fmt: skip
-    assert modules.sources(["favorbench", "not/a/name"], Path(fb.__file__).parents[1]) == {}
-
-
-def test_an_installed_module_that_differs_is_refused(processes, monkeypatch, tmp_path):
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "somewhere_else.py").write_text(
-        "def mine(query, key, value, size, rng):\n    return 0 * query\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))
-    with pytest.raises(WorkerError, match=r"worker tcp.*: somewhere_else is not installed there, .* here; install the"):
+def test_an_installed_module_that_differs_is_refused(processes, monkeypatch, tmp_path_factory):
+    installed = tmp_path_factory.mktemp("installed")
+    (installed / "somewhere_else.py").write_text("def mine(query, key, value, size, rng):\n    return 0 * query\n")
+    monkeypatch.syspath_prepend(str(installed))
+    with pytest.raises(WorkerError, match=r"worker tcp.*: somewhere_else \(not installed\) there, .* here"):
         sweep(small_scenario(methods="somewhere_else:mine"), "run", cluster=processes.address)
     sys.modules.pop("somewhere_else", None)
 
 
 @pytest.mark.parametrize("name", ["numpy", "favorbench"])
-def test_versions_that_differ_are_refused_in_one_line(processes, monkeypatch, name):
-    from favorbench.engine.cluster import luggage
+def test_if_every_worker_has_other_versions_the_run_ends_in_one_line(processes, monkeypatch, name):
+    from favorbench.engine import cluster
 
-    here = luggage.versions
-    monkeypatch.setattr(luggage, "versions", lambda backend: here(backend) | {name: "0.0.1"})
-    with pytest.raises(WorkerError, match=rf"worker tcp.*: {name} .* there, 0\.0\.1 here; install the same on every"):
+    here = cluster._version
+    monkeypatch.setattr(cluster, "_version", lambda library: "0.0.1" if library == name else here(library))
+    with pytest.raises(WorkerError, match=rf"worker tcp.*: {name} .* there, 0\.0\.1 here; install the same"):
         sweep(small_scenario(), "run", cluster=processes.address)
+
+
+def test_nothing_that_was_sent_remains_on_workers(processes, rng):
+    from distributed import Client
+
+    from favorbench.engine.tasks import load_bundle
+
+    inputs = {"mine": tuple(rng.normal(size=(3, 2, 20, 4)))}
+    sweep({"inputs": inputs, "num_projections": [4], "trials": 4}, "run", cluster=processes.address)
+    with Client(processes.address, set_as_default=False) as client:
+        wait_for(lambda: not any(client.has_what().values()))
+        assert {info.currsize for info in client.run(load_bundle.cache_info).values()} == {0}
+
+
+def test_a_worker_that_differs_is_left_out_and_named(processes, monkeypatch):
+    from favorbench.engine import cluster
+
+    admit, left_out = cluster.ClusterPool._admit, []
+
+    def one_differs(pool, worker, found):
+        there, machine = found
+        admit(pool, worker, (there | {"numpy": "0.0.1"} if not left_out else there, machine))
+
+    monkeypatch.setattr(cluster.ClusterPool, "_admit", one_differs)
+    with Cluster(processes.address, say=left_out.append) as place:
+        found = sweep(small_scenario(), "run", workers=place)
+    same(sweep(small_scenario(), "alone"), found)
+    assert len(left_out) == 1 and re.fullmatch(r"worker tcp:\S+: numpy 0\.0\.1 there, .*; it is left out", left_out[0])
+
+
+def test_a_worker_without_memory_is_named_and_others_compute_its_draws(processes, mine, monkeypatch):
+    """It fails three times in a row, and gets no more work."""
+    Path("my_method.py").write_text(
+        "import os\nfrom distributed import get_worker\n\n\ndef mine(query, key, value, size, rng):\n"
+        "    if get_worker().address == BAD:\n        raise MemoryError('no room')\n    return 0 * query\n"
+    )
+    from distributed import Client
+
+    with Client(processes.address, set_as_default=False) as client:
+        bad = sorted(client.nthreads())[0]
+    Path("my_method.py").write_text(Path("my_method.py").read_text().replace("BAD", repr(bad)))
+    said, scenario = [], small_scenario(methods="my_method:mine", trials=30)
+    with Cluster(processes.address, say=said.append) as place:
+        assert sweep(scenario, "run", workers=place).manifest["complete"]
+    assert [text for text in said if bad in text and "MemoryError: no room" in text and "left out" in text]
 
 
 def test_an_estimator_that_fails_on_a_draw_keeps_the_rows_of_the_others(processes, mine):
@@ -231,13 +247,13 @@ def test_machines_that_differ_are_named_beside_the_table(processes):
 @pytest.mark.parametrize(
     ("where", "said"),
     [
-        ("local:0", r"after local: stands a whole number of processes from 1 to 1024"),
+        ("local:0", r"allowed after local: is a number from 1 to 1024"),
         ("local:two", "after local:"),
         ("my-cluster", "'my-cluster' given, allowed: an address"),
         ("http://host:80", "allowed: an address"),
         ("missing.json", "`cluster`: cannot read the scheduler file 'missing.json': No such file"),
-        ("broken.json", "it is no scheduler file"),
-        ("nowhere.json", "it is no scheduler file"),
+        ("broken.json", "not a scheduler file"),
+        ("nowhere.json", "not a scheduler file"),
         ("tcp://127.0.0.1:99999", "allowed: an address"),
         ("127.0.0.1:0", "allowed: an address"),
     ],
@@ -319,7 +335,7 @@ def test_what_is_no_scheduler_is_one_line(monkeypatch):
 
         threading.Thread(target=answer, daemon=True).start()
         line = refused("sweep", "-R", "4", "--cluster", f"127.0.0.1:{other.getsockname()[1]}", "--out", "run")
-        assert "what answers there is no Dask scheduler (tried for 5 s)" in line
+        assert "what answers there is not a Dask scheduler (tried for 5 s)" in line
 
 
 def test_a_scheduler_without_workers_is_one_line(tmp_path, monkeypatch):
@@ -361,27 +377,6 @@ def listening(pids: set[int]) -> set[tuple[str, int]]:
 
 def is_loopback(address: tuple[str, int]) -> bool:
     return address[0] in ("127.0.0.1", "::1")
-
-
-def test_pieces_are_of_about_a_second_and_small_at_the_end():
-    pieces = Pieces(iter(range(100_000)), 100_000, lambda item: "all")
-    assert pieces.next(2) == [0]
-    pieces.learn([0], 0.01)
-    piece = pieces.next(2)
-    assert 90 <= len(piece) <= 110 and pieces.expected(piece) == pytest.approx(1.0, abs=0.02)
-    pieces.learn(piece, 0.001)
-    assert len(pieces.next(2)) < MOST_ITEMS
-    sizes = []
-    while piece := pieces.next(2):
-        pieces.learn(piece, 1e-4 * len(piece))
-        sizes.append(len(piece))
-    assert sizes[-1] == 1 and max(sizes) <= MOST_ITEMS
-    many = Pieces(iter(range(10**6)), 10**6, lambda item: "all")
-    many.learn(many.next(1000), 0.01)
-    assert many.expected(many.next(200)) == pytest.approx(1.0, abs=0.02)
-    assert many.expected(many.next(1000)) == pytest.approx(5.0, abs=0.02)  # its scheduler has 200 in a second
-    kinds = Pieces(iter("aab"), 3, lambda item: item)
-    assert [kinds.next(1) for _ in range(4)] == [["a"], ["a"], ["b"], []]
 
 
 def test_a_call_that_never_returns_is_left():

@@ -69,7 +69,7 @@ def check_resumed(asked, missing: str) -> None:
     """What the error says is missing is missing, and the same without a cluster makes the whole."""
     there = fb.load("run")
     count = 100 - there.manifest["draws_done"]
-    assert 0 < count < 100 and f"draws missing: {count}; the first is draw " in missing
+    assert 0 < count < 100 and f"draws missing: {count}, as " in missing and "; the first is draw " in missing
     assert "all others are saved: run the same command again, on any cluster or on none" in missing
     assert sweep(asked, "run").trials.equals(sweep(asked, "alone").trials)
 
@@ -87,7 +87,7 @@ def test_the_scheduler_is_killed(tmp_path, scenario):
     asked = scenario()
     with cluster(tmp_path / "c") as processes:
         kill = at(20, processes.scheduler.kill)
-        with pytest.raises(WorkerError, match=r"the scheduler tcp.* is gone; draws missing") as error:
+        with pytest.raises(WorkerError, match=r"draws missing: .*, as the scheduler tcp.* is gone; the first") as error:
             sweep(asked, "run", cluster=processes.address, progress=kill)
     check_resumed(asked, str(error.value))
 
@@ -98,7 +98,9 @@ def test_all_workers_are_gone(tmp_path, scenario):
         workers = [processes.worker(), processes.worker()]
         processes.wait_for_workers(2)
         kill = at(20, lambda: [worker.kill() for worker in workers])
-        with pytest.raises(WorkerError, match=r"no worker of tcp.* is left, and none came within 4 s; draws") as error:
+        with pytest.raises(
+            WorkerError, match=r"draws missing: .*, as no worker of tcp.* is left, and none came within 4 s"
+        ) as error:
             sweep(asked, "run", cluster=processes.address, progress=kill)
     check_resumed(asked, str(error.value))
 
@@ -139,7 +141,7 @@ def test_a_draw_that_kills_its_worker_each_time_fails_alone(tmp_path, scenario, 
     asked = scenario(ONE_OF_THEM.format(value=value), trials=12)
     with (
         cluster(tmp_path / "c", 2, "--nanny", DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="1") as processes,
-        pytest.raises(WorkerError, match=r"a worker died .*draws missing: 1; the first is draw 7, gaussian"),
+        pytest.raises(WorkerError, match=r"draws missing: 1, as their worker died .*; the first is draw 7, gaussian"),
     ):
         sweep(asked, "run", cluster=processes.address)
     assert set(fb.load("run").trials["draw"]) == set(range(12)) - {7}
@@ -150,7 +152,7 @@ def test_where_every_draw_kills_its_worker_it_is_given_up(tmp_path, scenario, mo
     asked = scenario("True", trials=6)
     with (
         cluster(tmp_path / "c", 2, "--nanny", DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="0") as processes,
-        pytest.raises(WorkerError, match=r"a worker died .*draws missing: 6; the first is draw "),
+        pytest.raises(WorkerError, match=r"draws missing: 6, as their worker died .*; the first is draw "),
     ):
         sweep(asked, "run", cluster=processes.address)
 
@@ -159,7 +161,7 @@ def test_a_draw_that_kills_every_worker_and_no_nanny(tmp_path, scenario):
     asked = scenario("not Path('/nowhere').exists()", trials=6)
     with (
         cluster(tmp_path / "c", 2) as processes,
-        pytest.raises(WorkerError, match=r"no worker of tcp.* is left, and none came within 4 s; draws missing: 6;"),
+        pytest.raises(WorkerError, match=r"draws missing: 6, as no worker of tcp.* is left, and none came within 4 s;"),
     ):
         sweep(asked, "run", cluster=processes.address)
 
@@ -186,7 +188,9 @@ def test_a_scheduler_that_is_stopped_for_ever(tmp_path, scenario):
     asked = scenario()
     with cluster(tmp_path / "c") as processes:
         stop = at(20, lambda: os.kill(processes.scheduler.pid, signal.SIGSTOP))
-        with pytest.raises(WorkerError, match=r"the scheduler tcp.* has not answered for 4 s; draws") as error:
+        with pytest.raises(
+            WorkerError, match=r"draws missing: .*, as the scheduler tcp.* has not answered for 4 s"
+        ) as error:
             sweep(asked, "run", cluster=processes.address, progress=stop)
     check_resumed(asked, str(error.value))
 
@@ -206,7 +210,7 @@ def test_a_command_says_in_one_line_what_died(tmp_path, scenario, dies, said):
             victim.kill()
         _, err = process.communicate(timeout=120)
     assert process.returncode == 2 and err.count("\n") == 1, err
-    assert err.startswith("favorbench: ") and said in err and "; draws missing: " in err
+    assert err.startswith("favorbench: ") and said in err and "draws missing: " in err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

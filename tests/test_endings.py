@@ -3,7 +3,6 @@
 import contextlib
 import io
 import os
-import queue
 import random
 import signal
 import subprocess
@@ -15,9 +14,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from favorbench.cli.endings import interruptions
 from favorbench.console import progress, terminal
-from favorbench.engine.interrupts import ENDS, Deferred
+from favorbench.engine.interrupts import WORDS, signals_held
 from favorbench.engine.reading import read_manifest
 from favorbench.progress import Tracker
 
@@ -56,26 +54,6 @@ def test_an_interruption_while_libraries_are_loaded_is_one_line(module, name, co
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.removeprefix("favorbench: ").startswith(word)
     assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_an_interruption_that_something_swallows_comes_again():
-    """As a callback of a library does; but what follows in the handling of it is the orderly end."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
-    received: list[KeyboardInterrupt] = []
-    with contextlib.suppress(KeyboardInterrupt), interruptions(received, sys._getframe().f_code):
-        with contextlib.suppress(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-        deadline = time.monotonic() + 30
-        try:
-            while time.monotonic() < deadline:
-                time.sleep(0.01)
-        except KeyboardInterrupt:
-            time.sleep(0.7)  # three times as long as it takes to come again
-            received.append(KeyboardInterrupt("the orderly end was not broken off"))
-    time.sleep(0.3)
-    signal.signal(signal.SIGINT, before)
-    assert len(received) == 2
 
 
 @pytest.mark.slow
@@ -314,9 +292,9 @@ def test_a_sweep_under_nohup_says_how_far_it_is():
     assert lines and all(line.startswith("sweep quick: ") and " of 120 draws" in line for line in lines)
 
 
-@pytest.mark.parametrize("number", ENDS)
-def test_an_interruption_waits_until_no_lock_can_be_held(number):
-    """At any other moment it may leave a lock of an executor taken: the end of the program then waits for ever."""
+@pytest.mark.parametrize("number", WORDS)
+def test_signals_are_held_while_an_executor_is_called(number):
+    """An exception may leave a lock of an executor taken: the end of the program then waits for ever."""
 
     def interrupted(*_):
         raise KeyboardInterrupt
@@ -325,17 +303,31 @@ def test_an_interruption_waits_until_no_lock_can_be_held(number):
     try:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)  # the control: at once
-        steps, items = [], queue.SimpleQueue()
-        items.put("result")
-        with pytest.raises(KeyboardInterrupt), Deferred() as interrupts:
-            steps.append(interrupts.wait_for(items))
+        steps = []
+        with pytest.raises(KeyboardInterrupt), signals_held():
             signal.raise_signal(number)
             steps.append("lock taken and given back")
-            interrupts.wait_for(items)
-            steps.append("never")
-        assert steps == ["result", "lock taken and given back"]
-        with pytest.raises(KeyboardInterrupt), Deferred():
-            signal.raise_signal(number)  # nothing is waited for any more: it is not lost
-        assert signal.getsignal(number) is interrupted
+        assert steps and signal.getsignal(number) is interrupted
+        with signals_held():
+            pass
     finally:
         signal.signal(number, before)
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.slow)])
+def test_a_second_signal_does_not_break_off_the_saving_of_results(name):
+    """As timeout sends it: to the process, and to its group. A second Ctrl-C kills at once."""
+    code = f"""
+import os, signal
+from favorbench.engine.interrupts import ending, signals_raised
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
+with signals_raised():
+    try:
+        os.kill(os.getpid(), signal.{name})
+    except KeyboardInterrupt:
+        os.kill(os.getpid(), signal.{name})
+        print("saved", *ending())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    expected = (0, "saved terminated 143\n") if name == "SIGTERM" else (-signal.SIGINT, "")
+    assert (done.returncode, done.stdout, done.stderr) == (*expected, "")

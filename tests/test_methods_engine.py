@@ -129,7 +129,7 @@ def test_a_sweep_that_was_cut_short_ends_with_the_same_rows(monkeypatch):
         return original(study, draws)
 
     with monkeypatch.context() as patch:
-        patch.setattr("favorbench.run.run_draws", interrupted)
+        patch.setattr("favorbench.engine.batches.run_draws", interrupted)
         with pytest.raises(KeyboardInterrupt):
             fb.sweep(scenario, "cut")
     assert len(calls) == 4

@@ -191,7 +191,7 @@ def test_the_run_directory_is_what_the_design_says():
 
 def test_the_same_sweep_again_computes_nothing(monkeypatch):
     first = sweep(small_scenario(), "run")
-    monkeypatch.setattr("favorbench.run.run_draws", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr("favorbench.engine.batches.run_draws", lambda *_: pytest.fail("computed again"))
     calls = []
     again = sweep(small_scenario(), "run", progress=lambda done, total: calls.append((done, total)))
     assert calls == [(3, 3)]
@@ -209,7 +209,7 @@ def test_an_interrupted_sweep_resumes_to_the_same_bits(monkeypatch):
         return run_draws(study, draws)
 
     with monkeypatch.context() as patch:
-        patch.setattr("favorbench.run.run_draws", interrupted)
+        patch.setattr("favorbench.engine.batches.run_draws", interrupted)
         with pytest.raises(KeyboardInterrupt):
             sweep(small_scenario(trials=5), "run")
     partial = fb.load("run")
@@ -286,7 +286,7 @@ def test_a_second_writer_is_refused(monkeypatch):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
         raise StoreError(done.stderr.strip().splitlines()[-1])
 
-    monkeypatch.setattr("favorbench.run.run_draws", nested)
+    monkeypatch.setattr("favorbench.engine.batches.run_draws", nested)
     sweep(small_scenario(trials=1), "run")
 
 

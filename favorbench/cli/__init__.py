@@ -35,7 +35,8 @@ from favorbench.cli import reproduce
 # isort: on
 from favorbench.cli import complete
 from favorbench.cli.app import app, with_flags
-from favorbench.cli.endings import causes, discard_stdout, ending, fail, interruptions, lack_of_memory, pipe_is_closed
+from favorbench.cli.endings import causes, discard_stdout, fail, lack_of_memory
+from favorbench.engine.interrupts import ending, was_interrupted
 from favorbench.errors import FavorbenchError
 from favorbench.users import keep_importable_here
 
@@ -54,19 +55,16 @@ def main() -> NoReturn:
     _settle()
     if complete.VARIABLE in os.environ:
         complete.answer(lambda: app(["--help"], prog_name="favorbench", standalone_mode=False))
-    received: list[KeyboardInterrupt] = []
     try:
-        with interruptions(received, main.__code__):
-            code = app(arguments or ["--help"], prog_name="favorbench", standalone_mode=False)
-            sys.stdout.flush()
-        if received or code == 130:  # Typer makes an exit code of them, and says nothing
-            raise received[0] if received else KeyboardInterrupt
+        code = app(arguments or ["--help"], prog_name="favorbench", standalone_mode=False)
+        sys.stdout.flush()
+        if code == 130:  # Typer's exit code of a KeyboardInterrupt
+            raise KeyboardInterrupt
         sys.exit(code if isinstance(code, int) else 0)
     except BaseException as error:
         if debug and not isinstance(error, SystemExit):
             raise
-        # Whatever else is raised after a signal was raised because of it: a library may wrap it.
-        _end(received[0] if received and not isinstance(error, SystemExit) else error, arguments)
+        _end(error, arguments)
 
 
 def _settle() -> None:
@@ -81,13 +79,14 @@ def _settle() -> None:
 def _end(error: BaseException, arguments: list[str]) -> NoReturn:
     """What an exception means to a user: one line, and an exit code."""
     text = " ".join(str(error).split())
-    if isinstance(error, BrokenPipeError) or (isinstance(error, SystemExit) and error.code == 1 and pipe_is_closed()):
+    closed = error.__context__ if isinstance(error, SystemExit) else error  # Typer exits with 1 for a closed pipe
+    if isinstance(closed, BrokenPipeError):
         discard_stdout()
         sys.exit(0)  # the reader had enough: no error
     if isinstance(error, SystemExit):
         raise error
-    if isinstance(error, KeyboardInterrupt | typer.Abort):
-        fail(*ending(error))
+    if isinstance(error, KeyboardInterrupt | typer.Abort) or was_interrupted():  # a library may wrap the interruption
+        fail(*ending())
     if isinstance(error, FavorbenchError):
         fail(with_flags(text), 2)
     if said := lack_of_memory(error):

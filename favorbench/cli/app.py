@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer.main
 from typer.core import TyperCommand, TyperGroup
 
-from favorbench.cli.endings import ending
 from favorbench.cli.options import OUTPUT, Cluster, Json, Metric, Quiet, RunPath, Seed, Workers
+from favorbench.engine.interrupts import ending
 from favorbench.errors import FavorbenchError, ScenarioError
 from favorbench.formats import json_text, printable, shown
 
 if TYPE_CHECKING:
-    from favorbench.engine.cluster.connection import Cluster as Place
+    from favorbench.engine.cluster import Cluster as DaskCluster
     from favorbench.results.results import Results
 
 __all__ = [
     "LOOK", "MEASURE", "REFERENCE", "Cluster", "Json", "Metric", "Quiet", "RunPath", "Seed", "Workers", "app", "check",
     "check_device", "check_maps", "echo", "echo_data", "flags", "interrupted", "interrupted_timing", "number",
-    "numbers", "place_of", "print_json", "say", "warn_partial", "with_flags", "workers_of",
+    "numbers", "print_json", "resolve_cluster", "say", "warn_partial", "with_flags", "workers_of",
 ]  # fmt: skip
 
 MEASURE, LOOK, REFERENCE = "Measure", "Look at what was measured", "Reference"
@@ -87,30 +87,30 @@ app = _App(
 )
 
 
-def place_of(cluster: str | None, asked: str = "--cluster") -> "Place | None":
+def resolve_cluster(cluster: str | None, asked: str = "--cluster") -> "DaskCluster | None":
     """The cluster of --cluster, if there is one. asked: by what it was asked for, in errors. Raises ScenarioError."""
     if cluster in (None, "none"):
         return None
-    from favorbench.engine.cluster.connection import Cluster as Place
+    from favorbench.engine.cluster import Cluster as DaskCluster
 
     if asked == "--cluster" and cluster == os.environ.get("FAVORBENCH_CLUSTER"):
         asked = "FAVORBENCH_CLUSTER"
-    place = Place(cluster, asked)  # brings Dask, which sets levels of its own
+    found = DaskCluster(cluster, asked, say)  # brings Dask, which sets levels of its own
     for name in ["distributed", "tornado", "asyncio", *logging.root.manager.loggerDict]:
         if name.partition(".")[0] in ("distributed", "tornado", "asyncio"):  # what is lost is told in a line of ours
             logging.getLogger(name).setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", module="distributed")  # versions are compared by us
-    return place
+    return found
 
 
-def workers_of(context: typer.Context, workers: int, cluster: str | None) -> "int | Place":
+def workers_of(context: typer.Context, workers: int, cluster: str | None) -> "int | DaskCluster":
     """A cluster, where one is asked for, or a number of processes. Raises ScenarioError for both by flags."""
     sources = {key: getattr(context.get_parameter_source(key), "name", "") for key in ("workers", "cluster")}
     typed = {key for key, source in sources.items() if source == "COMMANDLINE"}
     if cluster not in (None, "none") and typed == {"workers", "cluster"}:
         raise ScenarioError("--cluster and --workers: a cluster has workers of its own; give one of the two")
     asked = "--cluster" if context.params.get("cluster") is not None else f"{context.params.get('scenario')}: cluster"
-    return workers if "workers" in typed else place_of(cluster, asked) or workers
+    return workers if "workers" in typed else resolve_cluster(cluster, asked) or workers
 
 
 def _version(value: bool) -> None:
@@ -171,11 +171,11 @@ def warn_partial(results: "Results") -> None:
         say(sentence)
 
 
-def interrupted(path: Path, error: KeyboardInterrupt) -> NoReturn:
+def interrupted(path: Path) -> NoReturn:
     """Say what is saved of the run that was under way at ``path`` or below it, and how to resume; then exit."""
     from favorbench.engine.reading import find_runs, read_manifest
 
-    word, code = ending(error)
+    word, code = ending()
     saved = f"{word} before a draw was saved in {path}"
     with contextlib.suppress(FavorbenchError, OSError):  # there is no run yet
         run = max(find_runs(path), key=lambda run: (run / "manifest.json").stat().st_mtime)
@@ -187,9 +187,9 @@ def interrupted(path: Path, error: KeyboardInterrupt) -> NoReturn:
     sys.exit(code)
 
 
-def interrupted_timing(run: Path, error: KeyboardInterrupt) -> NoReturn:
+def interrupted_timing(run: Path) -> NoReturn:
     """Say that nothing is kept of a timing that was broken off: its turns are not comparable with later ones."""
-    word, code = ending(error)
+    word, code = ending()
     say(f"{word}: no seconds of {run} are kept that were not there before; the same command begins anew")
     sys.exit(code)
 

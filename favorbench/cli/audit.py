@@ -72,5 +72,5 @@ def _saved(study: "Study", path: Path, quiet: bool) -> "Results":
     try:
         with console.progress("audit, the run", quiet, "draws") as report:
             return sweep(study, path, progress=report)
-    except KeyboardInterrupt as error:
-        interrupted(path, error)
+    except KeyboardInterrupt:
+        interrupted(path)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 from favorbench.cli import options
 from favorbench.cli.app import Json, Quiet, Seed, app, echo, number, numbers, print_json, say
-from favorbench.cli.endings import ending
 from favorbench.cli.options import COMPUTING, DRAWS, ESTIMATORS, OUTPUT, TEXTS, and_also, option
+from favorbench.engine.interrupts import ending
 from favorbench.errors import FavorbenchError
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ def model(
     path = out or Path("results") / f"model-{Path(model).stem}"
     try:
         _measure(asked, path, trust_remote_code, quiet, seconds)
-    except KeyboardInterrupt as error:
-        _interrupted(path, error)
+    except KeyboardInterrupt:
+        _interrupted(path)
     _show(path, as_json)
 
 
@@ -117,11 +117,11 @@ def _show(path: Path, as_json: bool) -> None:
     to.print(f"Saved in {path}.", soft_wrap=not to.is_terminal)
 
 
-def _interrupted(path: Path, error: KeyboardInterrupt) -> NoReturn:
+def _interrupted(path: Path) -> NoReturn:
     """Say what is saved, and how to resume; then exit."""
     from favorbench.models.store import read_manifest
 
-    word, code = ending(error)
+    word, code = ending()
     saved = f"{word} before a measurement was saved in {path}"
     with contextlib.suppress(FavorbenchError, OSError):  # there is nothing yet
         manifest = read_manifest(path)

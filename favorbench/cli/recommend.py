@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 import typer
 
 from favorbench.cli import complete, options
-from favorbench.cli.app import Cluster, Json, Quiet, Seed, app, echo, place_of, print_json, say
-from favorbench.cli.endings import ending
+from favorbench.cli.app import Cluster, Json, Quiet, Seed, app, echo, print_json, resolve_cluster, say
 from favorbench.cli.options import INPUT, TARGET, and_also, option
+from favorbench.engine.interrupts import ending
 
 if TYPE_CHECKING:
     from favorbench.studies.recommend.answer import Recommendation
@@ -62,7 +62,7 @@ def recommend(
         with console.progress(f"recommend {inputs}", quiet, "heads") as report:
             found = run_recommend(
                 inputs, target, metric, probability, confidence, max_size, max_cost, maps, methods, samplers, causal,
-                heads, over, out, report, place_of(cluster) or "none", **keys,
+                heads, over, out, report, resolve_cluster(cluster) or "none", **keys,
             )  # fmt: skip
     except Interrupted as error:
         _interrupted(error, as_json)
@@ -87,7 +87,7 @@ def _print(found: "Recommendation", as_json: bool) -> None:
 
 def _interrupted(error: "Interrupted", as_json: bool) -> NoReturn:
     """The best answer so far, then how to go on."""
-    word, code = ending(error.__cause__ or error)
+    word, code = ending()
     _print(error.found, as_json)
     say(f"{word}: nothing above is certified where it says so far; the same command again resumes")
     raise SystemExit(code)

@@ -35,8 +35,8 @@ def reproduce(
     try:
         with console.progress("reproduce", quiet, "draws") as report:
             reports = run_reproduce(figure, version, out, where, report, seed)
-    except KeyboardInterrupt as error:
-        interrupted(out / "runs", error)
+    except KeyboardInterrupt:
+        interrupted(out / "runs")
     if as_json:
         print_json({"reports": reports})
     else:

@@ -84,8 +84,8 @@ def time(
     try:
         with progress("time", quiet) as report:
             found = time_run(run, repeats, report)
-    except KeyboardInterrupt as error:
-        interrupted_timing(run, error)
+    except KeyboardInterrupt:
+        interrupted_timing(run)
     file = write_seconds(run, found)
     if as_json:
         print_json(found._replace(rows=found.rows.to_dict(orient="records"))._asdict() | {"file": file})

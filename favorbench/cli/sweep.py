@@ -129,8 +129,8 @@ def sweep(
     try:
         with console.progress(f"sweep {study.scenario.name}", quiet, "draws") as report:
             results = run_sweep(study, path, where, report, together, retry_failed, cluster="none")
-    except KeyboardInterrupt as error:
-        interrupted(path, error)
+    except KeyboardInterrupt:
+        interrupted(path)
     if not quiet:
         _say_what_happened(results)
         _say_what_failed(results)

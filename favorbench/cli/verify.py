@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from favorbench.cli import complete
-from favorbench.cli.app import REFERENCE, Cluster, Json, Quiet, Seed, app, place_of, print_json
+from favorbench.cli.app import REFERENCE, Cluster, Json, Quiet, Seed, app, print_json, resolve_cluster
 
 
 @app.command(panel=REFERENCE)
@@ -40,7 +40,7 @@ def verify(
     from favorbench.studies.verify import controls as known_mistakes
     from favorbench.studies.verify import verify as run_verify
 
-    where, count = place_of(cluster), draws or (THOROUGH_DRAWS if thorough else DRAWS)
+    where, count = resolve_cluster(cluster), draws or (THOROUGH_DRAWS if thorough else DRAWS)
     with console.progress("verify", quiet) as report:
         result = run_verify(subjects or (), count, seed, report, where)
         caught = list(known_mistakes.run(seed)) if controls else []

@@ -2,10 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 
+from favorbench.engine.columns import Row
 from favorbench.engine.plan import Draw, Plan
+from favorbench.engine.study import Study
+from favorbench.engine.trial import run_draws
 from favorbench.inputs import Head
 from favorbench.numerics.arrays import GPU_TILE_ELEMENTS
 from favorbench.numerics.backend import Backend
+from favorbench.numerics.machine import one_core
 
 Batch = list[Draw]
 
@@ -33,10 +37,10 @@ def batches(plan: Plan, missing: Iterable[int], batch: int | None) -> Iterator[B
             yield [plan[index] for index in members[start : start + size]]
 
 
-def same_cost(batch: Batch) -> tuple:
-    """What batches that take equally long have in common."""
-    first = batch[0]
-    return first.head._replace(label=""), first.dtype, first.sizes, len(batch)
+def rows_of_batch(study: Study, batch: Batch) -> list[list[Row]]:
+    """Compute the rows of each draw of a batch, on one core."""
+    with one_core():
+        return run_draws(study, batch)
 
 
 def _automatic_batch(backend: Backend, head: Head, width: int) -> int:

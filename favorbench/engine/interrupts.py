@@ -1,98 +1,79 @@
-"""Interruptions that wait for a safe moment."""
+"""SIGINT, SIGTERM and SIGHUP: how they end a command, and how they wait while an executor is called."""
 
 import contextlib
-import queue
 import signal
+import sys
 import threading
-from collections.abc import Callable, Iterator
-from multiprocessing import resource_tracker
-from types import FrameType, TracebackType
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from types import FrameType
 
-Item = TypeVar("Item")
-
-#: What ends a command in good order: Ctrl-C, the end of a job, and of its terminal (Windows knows no SIGHUP).
-ENDS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-
-
-class Deferred:
-    """Ctrl-C, SIGTERM and SIGHUP are held back inside, and raised where something is waited for.
-
-    Elsewhere an exception may fall between the taking of a lock of an executor and the line that remembers it: the lock
-    is then taken for ever, and so the end of the program waits for ever. Use as a context manager; only the main thread
-    is interrupted, so in others nothing changes.
-    """
-
-    def __init__(self) -> None:
-        self._before: dict[int, Callable[[int, FrameType | None], Any]] = {}
-        self._held: int | None = None
-        self._waiting = False
-
-    def __enter__(self) -> "Deferred":
-        if threading.current_thread() is threading.main_thread():
-            for number in ENDS:
-                handler = signal.getsignal(number)
-                if callable(handler):  # neither ignored nor the end of the process
-                    self._before[number] = handler
-                    signal.signal(number, self._received)
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        if error is None:
-            self._raise_held(None)
-
-    def _received(self, number: int, frame: FrameType | None) -> None:
-        self._held = number
-        if self._waiting:
-            self._raise_held(frame)
-
-    def _raise_held(self, frame: FrameType | None) -> None:
-        if self._held is not None:
-            number, self._held = self._held, None
-            self._before[number](number, frame)
-
-    def wait_for(self, items: "queue.SimpleQueue[Item]") -> Item:
-        """The next item of a queue; what was held back, or comes meanwhile, is raised here."""
-        while (item := self.wait_a_while(items, 1.0)) is None:  # Windows interrupts no wait without an end
-            pass
-        return item
-
-    def wait_a_while(self, items: "queue.SimpleQueue[Item]", seconds: float) -> Item | None:
-        """The same, or None where none came in so many seconds."""
-        self._waiting = True
-        try:
-            self._raise_held(None)
-            return items.get(timeout=seconds)
-        except queue.Empty:
-            return None
-        finally:
-            self._waiting = False
+#: What each signal is called in the last line of a command. Windows has no SIGHUP.
+WORDS = {
+    getattr(signal, name): word
+    for name, word in (("SIGINT", "interrupted"), ("SIGTERM", "terminated"), ("SIGHUP", "hung up"))
+    if hasattr(signal, name)
+}
+_received: list[int] = []
 
 
 @contextlib.contextmanager
-def interrupts_ignored() -> Iterator[None]:
-    """Processes started inside never hear of a Ctrl-C or a closed terminal; here it is heard of afterwards.
-
-    SIGTERM stays: workers must end when they are told to. Only the main thread may say so, others are not interrupted.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    held = [number for number in ENDS if number != signal.SIGTERM]
-    if hasattr(signal, "pthread_sigmask"):
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
-        try:
-            resource_tracker.ensure_running()  # multiprocessing's own helper; it unblocks SIGINT
-            signal.pthread_sigmask(signal.SIG_BLOCK, held)
-            yield
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        return
-    handlers = [(number, signal.signal(number, signal.SIG_IGN)) for number in held]
+def signals_raised() -> Iterator[None]:
+    """Turn the signals that would end the process into KeyboardInterrupt; a second Ctrl-C still kills it."""
+    usual = (signal.SIG_DFL, signal.default_int_handler)  # a background shell ignores SIGINT, and so do we
+    before = {number: signal.getsignal(number) for number in WORDS if signal.getsignal(number) in usual}
+    for number in before:
+        signal.signal(number, _interrupt)
     try:
         yield
     finally:
-        for number, handler in handlers:
+        for number in before:
+            signal.signal(number, signal.SIG_DFL if _received else before[number])
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    _received.append(number)
+    if number == signal.SIGINT:
+        signal.signal(number, signal.SIG_DFL)
+    if not isinstance(sys.exception(), KeyboardInterrupt):  # else results are being saved already
+        raise KeyboardInterrupt
+
+
+def ending() -> tuple[str, int]:
+    """The word and the exit code for the signal that was received first: 128 and its number."""
+    number = _received[0] if _received else signal.SIGINT
+    return WORDS[signal.Signals(number)], 128 + number
+
+
+def was_interrupted() -> bool:
+    """Whether a signal was received, whatever has become of its KeyboardInterrupt."""
+    return bool(_received)
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+    """Deliver signals after the block, and keep Ctrl-C and SIGHUP from processes that are started inside.
+
+    An exception in the middle of a call of an executor may leave a lock taken, and its shutdown then waits for ever.
+    """
+    if threading.current_thread() is not threading.main_thread():  # other threads are not interrupted
+        yield
+        return
+    held: list[int] = []
+    handlers = {number: handler for number in WORDS if callable(handler := signal.getsignal(number))}
+    for number in handlers:
+        signal.signal(number, lambda number, frame: held.append(number))
+    mask = None
+    if hasattr(signal, "pthread_sigmask"):
+        from multiprocessing import resource_tracker
+
+        resource_tracker.ensure_running()  # its start unblocks SIGINT
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, handler in handlers.items():
             signal.signal(number, handler)
+        if held:
+            signal.raise_signal(held[0])

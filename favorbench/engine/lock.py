@@ -6,7 +6,7 @@ from pathlib import Path
 
 import filelock
 
-from favorbench.engine.interrupts import Deferred
+from favorbench.engine.interrupts import signals_held
 from favorbench.errors import StoreError
 
 try:
@@ -42,7 +42,7 @@ class DirectoryLock:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        with Deferred():  # what is half made, the library stumbles over at the end of the program
+        with signals_held():  # a half-made lock fails at the end of the program
             self._file = filelock.FileLock(path / ".lock", timeout=PATIENCE)
         self._directory: int | None = None
 

@@ -14,6 +14,7 @@ from favorbench.engine.plan import Plan
 from favorbench.inputs import Fixed, InputLaw
 from favorbench.maps import FeatureMap
 from favorbench.numerics.backend import Backend
+from favorbench.numerics.machine import scipy_linalg
 from favorbench.registry import declared_version, label
 
 VERSION = importlib.metadata.version("favorbench")
@@ -46,15 +47,14 @@ def provenance(plan: Plan) -> dict[str, Any]:
 
 def machine(backend: Backend) -> dict[str, Any]:
     """The machine, and what computes on it: CPU or GPU, and the BLAS libraries with their kernels."""
+    scipy_linalg()  # has a BLAS library of its own
+    pools = sorted(threadpoolctl.threadpool_info(), key=lambda pool: (pool["internal_api"], str(pool.get("version"))))
     return {
         "platform": platform.platform(),
         "cpu": _cpu(),
         "cores": os.cpu_count(),
         "gpu": backend.gpu_name(),
-        "blas": [
-            {key: pool.get(key) for key in ("internal_api", "version", "architecture")}
-            for pool in threadpoolctl.threadpool_info()
-        ],
+        "blas": [{key: pool.get(key) for key in ("internal_api", "version", "architecture")} for pool in pools],
         "blas_threads_per_worker": 1,
     }
 

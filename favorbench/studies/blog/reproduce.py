@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from favorbench.engine.cluster.connection import Cluster
+from favorbench.engine.cluster import Cluster
 from favorbench.engine.scenario import load_scenario
 from favorbench.engine.study import Study
 from favorbench.files import write_text

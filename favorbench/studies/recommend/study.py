@@ -3,9 +3,9 @@
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from favorbench.engine.cluster.connection import Cluster, chosen
+from favorbench.engine.cluster import Cluster, choose_cluster
 from favorbench.engine.columns import Row, describe_cell, of_draw
 from favorbench.engine.cost import check_fits
 from favorbench.engine.plan import Plan, plan
@@ -27,7 +27,6 @@ from favorbench.studies.recommend.candidates import (
     families,
     study_of,
 )
-from favorbench.studies.recommend.elsewhere import Search, measured
 from favorbench.studies.recommend.evidence import MOST_DRAWS, Rule
 from favorbench.studies.recommend.head import CandidateEvaluator, Head, not_begun, signed
 from favorbench.studies.recommend.units import Unit, units_of
@@ -42,6 +41,27 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, found: Recommendation) -> None:
         super().__init__()
         self.found = found
+
+
+class Search(NamedTuple):
+    """What the search of every head follows from; known: rows that are there."""
+
+    draws: Plan
+    over: str
+    rule: Rule
+    said: Recommendation
+    max_cost: float
+    known: Sequence[Any]
+
+
+def rows_of_head(search: Search, number: int) -> list[Row]:
+    """In a worker: the rows that the search of one head measures."""
+    rows: list[Row] = []
+    bench = CandidateEvaluator(search.said.metric, search.known, rows.extend)
+    unit, of = units_of(search.draws, search.over)[number], families(search.draws.study)
+    with one_core():
+        Head(unit, of, search.rule, search.said, search.max_cost, bench).search()
+    return rows
 
 
 def recommend(
@@ -105,7 +125,7 @@ def recommend(
             True,
         )  # fmt: skip
         search = Search(draws, over, rule, said, max_cost, ())
-        return _searched(search, units, path, progress, chosen(cluster, 1, None))
+        return _searched(search, units, path, progress, choose_cluster(cluster, 1, None))
 
 
 def _searched(
@@ -117,7 +137,7 @@ def _searched(
         bench = CandidateEvaluator(said.metric, known, store.append)
         try:
             if cluster is not None:
-                _measured_elsewhere(search._replace(known=known), cluster, store, bench, report)
+                _measure_on(cluster, search._replace(known=known), store, bench, report)
             for done, unit in enumerate(units):
                 report(done, len(units), step=unit.label)
                 head = Head(unit, of, search.rule, said, search.max_cost, bench)
@@ -134,19 +154,19 @@ def _searched(
     return said
 
 
-def _measured_elsewhere(
-    search: Search, cluster: Cluster, store: Store, bench: CandidateEvaluator, report: Progress
-) -> None:
-    """All that the search will ask for: it then finds every row there."""
-    finished: list[str] = []
+def _measure_on(cluster: Cluster, search: Search, store: Store, bench: CandidateEvaluator, report: Progress) -> None:
+    """Let workers search every head, and save all rows that they needed: the search then finds them."""
+    units, study, done = units_of(search.draws, search.over), search.draws.study, 0
 
-    def keep(label: str, rows: list[Row]) -> None:
+    def missing(why: str, number: int) -> str:
+        return f"heads missing: {len(units) - done}, {why}; one is {units[number].label}; others are saved: run again"
+
+    numbers = iter(range(len(units)))
+    for number, rows in cluster.results(rows_of_head, search, numbers, len(units), missing, study.specs, study.backend):
         store.append(rows)
         bench.remember(rows)
-        finished.append(label)
-        report(len(finished), len(units_of(search.draws, search.over)), step=label)
-
-    measured(search, cluster, keep)
+        done += 1
+        report(done, len(units), step=units[number].label)
 
 
 def _answer(said: Recommendation, found: "Sequence[Head]", units: Sequence[Unit]) -> Recommendation:

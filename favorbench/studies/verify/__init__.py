@@ -8,14 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from favorbench.baselines import BASELINES, get_baseline
-from favorbench.engine.cluster.connection import Cluster
-from favorbench.engine.cluster.luggage import packed
-from favorbench.engine.cluster.work import Work
+from favorbench.engine.cluster import Cluster
 from favorbench.errors import ScenarioError
 from favorbench.maps import MAPS, FeatureMap
 from favorbench.maps import TRANSFORMS as MAP_TRANSFORMS
 from favorbench.methods import METHODS, PREFIXES, Method, get_method
-from favorbench.numerics.backend import Backend
 from favorbench.numerics.machine import one_core
 from favorbench.registry import nearest
 from favorbench.samplers import SAMPLERS, Sampler, get_sampler
@@ -133,24 +130,22 @@ def _here(asked: _Asked, progress: Progress | None) -> list[list[Measurement]]:
 
 
 def _on_cluster(asked: _Asked, progress: Progress | None, cluster: Cluster) -> list[list[Measurement]]:
-    names, found = [name for name, _ in _steps(*asked)], {}
+    steps, found = list(_steps(*asked)), {}
 
-    def missing(number: int) -> str:
-        left = len(names) - len(found)
-        return f"{left} of {len(names)} steps are missing, one is {names[number]}; nothing is kept: run it again"
+    def missing(why: str, number: int) -> str:
+        left = len(steps) - len(found)
+        return f"{left} of {len(steps)} steps are missing, {why}; one is {steps[number][0]}; nothing is saved"
 
-    work = Work(cluster, packed(asked, asked.subjects, Backend()), measured_step, lambda number: number, missing)
-    for number, measured in work.results(iter(range(len(names))), len(names)):
+    numbers = iter(range(len(steps)))
+    for number, measured in cluster.results(_measured_step, steps, numbers, len(steps), missing, asked.subjects):
         found[number] = measured
         if progress:
-            progress(len(found), len(names), names[number])
-    return [found[number] for number in range(len(names))]
+            progress(len(found), len(steps), steps[number][0])
+    return [found[number] for number in range(len(steps))]
 
 
-def measured_step(asked: _Asked, number: int) -> list[Measurement]:
-    """One of the steps, for a worker that has nothing but what they follow from."""
-    _, step = list(_steps(*asked))[number]
-    return _measured(step)
+def _measured_step(steps: list[tuple[str, Callable[[], list[Measurement]]]], number: int) -> list[Measurement]:
+    return _measured(steps[number][1])
 
 
 def _measured(step: Callable[[], list[Measurement]]) -> list[Measurement]:
