@@ -37,7 +37,7 @@ def array_namespace(*arrays: Array) -> Any:
 
     Raises TypeError for arrays of two libraries.
     """
-    if all(type(array) is np.ndarray for array in arrays):
+    if all(type(array) is np.ndarray or isinstance(array, np.generic) for array in arrays):
         return np
     return array_api_compat.array_namespace(*arrays)
 

@@ -118,6 +118,8 @@ def quartiles(ratio: np.ndarray) -> tuple[float, float, float]:
 def populations(results: Results, metric: str = "mse") -> list[Population]:
     """The populations of heads of a run: those with the same input, scale, lengths and so on."""
     found = []
+    if results.summary["head"].nunique() < 2:
+        return found
     for _, rows in over_heads(results, metric).groupby(list(POPULATION), sort=False, dropna=False):
         count = int(rows["heads"].max())
         title = describe_cell({**rows.iloc[0], "head": "-"})
@@ -209,6 +211,8 @@ def each_by_itself(results: Results) -> str:
 def without_many(results: Results, most: int = 1) -> Results:
     """The run without heads that are among more than ``most`` of one input: what is shown cell by cell."""
     many = {one.cell for one in populations(results) if one.heads > most}
+    if not many:
+        return results
     trials, summary = (
         frame[[row not in many for row in frame[list(POPULATION)].itertuples(index=False, name=None)]]
         for frame in (results.trials, results.summary)
