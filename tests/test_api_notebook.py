@@ -15,8 +15,7 @@ from matplotlib.figure import Figure
 import favorbench as fb
 from favorbench import progress
 from favorbench.results import heads, tables
-from favorbench.results.figures import FIGURES, trig_vs_positive
-from favorbench.results.figures.shown import COMPARISONS, NAMED
+from favorbench.results.figures import FIGURES, draw_all
 from tests.conftest import small_scenario
 
 matplotlib.use("Agg")
@@ -47,7 +46,7 @@ def test_a_figure_is_drawn_on_axes_as_in_its_file(run, pyplot, tmp_path):
     assert sorted(run.path.rglob("*")) == before
     panels = first.figure.axes
     assert first is panels[0] and [type(ax) for ax in panels] == [Axes] * 4  # two heads, two samplers
-    trig_vs_positive.draw(run, "mse", tmp_path)
+    draw_all(run, "mse", tmp_path)
     data = pd.read_csv(tmp_path / "trig-vs-positive.csv")
     for ax, (title, rows) in zip(panels, data.groupby("panel", sort=False), strict=True):
         assert ax.get_title() == title
@@ -80,8 +79,8 @@ def test_one_panel_is_one_axes_and_may_be_the_users_own(run, pyplot):
 def test_what_cannot_be_plotted_is_said(run, pyplot):
     for name, said in [
         ("trig-vs-postive", "unknown figure 'trig-vs-postive' (did you mean 'trig-vs-positive'?); allowed: "),
-        ("error-vs-L", "figure 'error-vs-L': this run has nothing to show in it; it is drawn for each of L, d and"),
-        ("error-vs-seconds", "nothing to show in it; it is drawn where the run was timed"),
+        ("error-vs-L", "figure 'error-vs-L': this run has nothing to show in it; it needs two values of L, d or scale"),
+        ("error-vs-seconds", "nothing to show in it; it needs the times of `favorbench time RUN`"),
         (3, "unknown figure '3'"),
     ]:
         with pytest.raises(fb.ScenarioError, match=re.escape(said)):
@@ -97,8 +96,12 @@ def test_what_cannot_be_plotted_is_said(run, pyplot):
     assert not pyplot.get_fignums()
 
 
-def test_every_figure_has_a_name():
-    assert {*COMPARISONS.values(), *NAMED.values()} == set(FIGURES)
+def test_every_figure_can_be_asked_for_by_name(run, pyplot):
+    for name in (name for kind in FIGURES for name in kind.names):
+        try:
+            assert isinstance(run.plot(name), Axes)
+        except fb.ScenarioError as error:
+            assert "nothing to show in it; it needs" in str(error)
 
 
 def test_tables_and_rankings(run):

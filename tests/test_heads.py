@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from favorbench import style
 from favorbench.results import heads, report
 from favorbench.results.figures import draw_all
-from favorbench.results.figures.pareto import front_of
+from favorbench.results.figures.cost import front_of
 from favorbench.run import sweep
 from tests.command_line import refused, run
 from tests.conftest import small_scenario
@@ -202,12 +203,12 @@ def test_the_front_is_what_nothing_cheaper_beats():
 
 @pytest.mark.parametrize("count", [13, 3])
 def test_of_too_many_estimators_those_nearest_the_front_keep_their_colours(count, monkeypatch):
-    from favorbench.results.figures import choice, error_vs_cost, pareto
+    from favorbench.results.figures import blocks
 
-    monkeypatch.setattr(choice, "CURVES", 4)
+    monkeypatch.setattr(blocks, "MAX_CURVES", 4)
     maps = ",".join(f"positive-eps(eps={i + 1}e-3)" for i in range(count))
     results = of_heads(2, maps=maps)
-    cost = error_vs_cost.MULTIPLICATIONS
-    named = pareto.named(pareto.panels_of(cost, pareto._rows(cost, results, "mse"), "mse"))
+    (page, *_) = results.plot("error-vs-cost", ax=None).figure.axes
+    named = {line.get_label() for line in page.lines if line.get_color() in style.COLOURS}
     assert len(named) == min(count + 1, 4) and "clusters" in named
     assert len(draw_all(results)) > 0

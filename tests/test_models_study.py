@@ -207,6 +207,7 @@ def test_a_causal_model_with_calibrated_maps(folder, tmp_path):
     assert found.rows["kl"].notna().all() and (found.rows["kl"] > -1e-6).all()
     everything = pd.Series(found.rows["kl"].to_numpy(), index=found.rows["estimator"])
     assert everything.loc["exact"].max() == 0 < everything.loc["uniform"].min()
+    from favorbench import style
     from favorbench.models import figures
     from favorbench.models.predictions import predictions
 
@@ -218,7 +219,7 @@ def test_a_causal_model_with_calibrated_maps(folder, tmp_path):
         assert abs(getattr(predicted, name) - direct) < 1e-12
     assert f"|W_O error| / |h| (Spearman {predicted.of_projected_error:.2f})" in " ".join(sentences(found))
 
-    files = figures.draw(found, tmp_path / "figures")
+    files = style.write(figures.charts(found), tmp_path / "figures")
     assert {file.stem for file in files} == {"effect", "hidden-error", "one-layer", "heads"}
 
 

@@ -1,15 +1,15 @@
 """Figures of several files: each is called as what it shows, and panels that are compared have one range in all."""
 
 import itertools
-from typing import NamedTuple
 
 import pandas as pd
 import pytest
 
 from favorbench import style
 from favorbench.results.figures import draw_all
-from favorbench.results.figures.paging import endings, pages, together
 from favorbench.run import sweep
+from favorbench.style import charts
+from favorbench.style.charts import page_names
 from tests.conftest import small_scenario
 from tests.test_drawn import COLUMN
 from tests.test_heads import head_file
@@ -20,17 +20,12 @@ def drawn(monkeypatch):
     """Figures by name, in the place of files."""
     found = {}
 
-    def keep(figure, directory, name, data):
-        found[name] = figure
-        return [directory / f"{name}.png"]
+    def keep(drawing, directory):
+        found[drawing.chart.name] = drawing.figure
+        return [directory / f"{drawing.chart.name}.png"]
 
-    monkeypatch.setattr(style, "save", keep)
+    monkeypatch.setattr(charts, "save", keep)
     return found
-
-
-class Panel(NamedTuple):
-    title: str
-    beside: str = ""
 
 
 @pytest.mark.parametrize(
@@ -48,29 +43,34 @@ class Panel(NamedTuple):
     ],
 )  # fmt: skip
 def test_files_are_called_as_what_they_show(titles, names):
-    assert endings(titles) == names
+    assert page_names(titles) == names
 
 
 def test_panels_that_belong_together_are_not_parted():
-    panels = [Panel(f"h{i}, {j}") for i in range(4) for j in "ab"]
-    with style.asked(style.Wanted(size=(7.0, 6.0))):  # room for three rows of three
-        assert [len(page) for _, page in pages(panels, 2)] == [6, 2]
-    with style.asked(style.Wanted(size=(7.0, 2.4))):
-        assert [name for name, _ in pages(panels, 2)] == ["-h0", "-h1", "-h2", "-h3"]
+    panels = [style.Panel(f"h{i}, {j}", lambda ax: None) for i in range(4) for j in "ab"]
+    chart = style.Chart("x", "title", "caption", panels, 2)
+    with style.figure_options(style.FigureOptions(size=(7.0, 6.0))):  # room for three rows of three
+        assert [len(page.panels) for page in style.pages(chart)] == [6, 2]
+    with style.figure_options(style.FigureOptions(size=(7.0, 2.4))):
+        assert [page.name for page in style.pages(chart)] == ["x-h0", "x-h1", "x-h2", "x-h3"]
 
 
 def test_who_shares_a_range():
-    panels = [Panel("a", "x"), Panel("b", "y"), Panel("c", "x"), Panel("d", "z"), Panel("e", "w")]
-    assert together(panels, 1) == [0, 1, 0, 3, 4]
-    rows = together(panels, 2)  # a and b stand side by side, and c and d: so all four
-    assert len({*rows[:4]}) == 1 and rows[4] != rows[0]
+    def panel(top, group):
+        return style.Panel(f"up to {top}", lambda ax: ax.set_ylim(0, top) and None, group)
+
+    panels = [panel(1, "x"), panel(2, "y"), panel(3, "x"), panel(4, None), panel(5, None)]
+    (drawing,) = style.draw(style.Chart("x", "title", "caption", panels, 5, data=pd.DataFrame()))
+    assert [ax.get_ylim()[1] for ax in drawing.axes] == [3, 2, 3, 4, 5]
+    labelled = [ax.yaxis.get_tick_params().get("labelleft", True) for ax in drawing.axes]
+    assert labelled == [True, True, False, True, True]
 
 
 def test_heads_have_one_range_in_all_files(drawn):
     results = sweep(
         small_scenario(inputs=head_file(3), seq_len=None, head_dim=None, scale="0.5,1.5", maps="positive"), "run"
     )
-    with style.asked(style.Wanted(size=COLUMN)):
+    with style.figure_options(style.FigureOptions(size=COLUMN)):
         draw_all(results)
     files = {name: figure.axes[0].get_ylim() for name, figure in drawn.items() if name.startswith("iid-vs-ortho")}
     assert {*files} == {f"iid-vs-ortho-h{i}-scale={s}" for i in range(3) for s in ("0.5", "1.5")}
@@ -83,7 +83,7 @@ def test_heads_have_one_range_in_all_files(drawn):
 
 def test_shares_of_uniform_are_compared_everywhere(drawn):
     scenario = small_scenario(inputs=head_file(2), seq_len=None, head_dim=None, scale="0.5,1.5", methods="clusters")
-    with style.asked(style.Wanted(size=COLUMN)):
+    with style.figure_options(style.FigureOptions(size=COLUMN)):
         draw_all(sweep(scenario, "run"))
     found = [figure.axes[0].get_ylim() for name, figure in drawn.items() if name.startswith("error-vs-cost")]
     assert len(found) == 6 and all(one == other for one, other in itertools.pairwise(found))

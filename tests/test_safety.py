@@ -95,11 +95,9 @@ def full_disk(monkeypatch):
 def test_a_full_disk_leaves_no_half_figure(tmp_path):
     """Nothing is left under the names of the files, nor under others."""
     directory = tmp_path / "figures"
-    with style.context():
-        figure, (ax,) = style.panels(1, 1)
-        ax.plot([1, 2])
-        with pytest.raises(StoreError, match=r"one\.png: No space left on device"):
-            style.save(figure, directory, "one", pd.DataFrame({"x": [1]}))
+    chart = style.Chart("one", "", "caption", [style.Panel("", lambda ax: ax.plot([1, 2]) and None)], data=DATA)
+    with pytest.raises(StoreError, match=r"one\.png: No space left on device"):
+        style.write([chart], directory)
     assert os.listdir(directory) == []
 
 
@@ -234,15 +232,14 @@ def test_the_search_for_writers_sees_them(source, name):
     assert writes(ast.parse(source, mode="eval").body) == name
 
 
+DATA = pd.DataFrame({"x": [1]})
+
 FIGURE = """
 from pathlib import Path
 import pandas as pd
 from favorbench import style
-with style.context():
-    figure, (ax,) = style.panels(1, 1)
-    ax.plot([1, 2], label="a_b")
-    style.finish(figure, [ax], "caption")
-    style.save(figure, Path("figures"), "one", pd.DataFrame({"x": [1]}))
+panel = style.Panel("", lambda ax: ax.plot([1, 2], label="a_b") and None)
+style.write([style.Chart("one", "title", "caption", [panel], data=pd.DataFrame({"x": [1]}))], Path("figures"))
 """
 
 

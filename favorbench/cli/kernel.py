@@ -75,9 +75,9 @@ def kernel(
     On fixed points, over draws of the projections: relative Frobenius error, largest error, bias and spread, beside the
     closed form of their expectation.
     """
-    from favorbench import console
+    from favorbench import console, style
     from favorbench.registry import split_list
-    from favorbench.studies.kernel import figure as gram_figure
+    from favorbench.studies.kernel.figure import chart
     from favorbench.studies.kernel.study import study
     from favorbench.studies.kernel.targets import get_kernel
 
@@ -88,7 +88,7 @@ def kernel(
     check_maps("kernel", chosen)
     with console.progress(f"kernel {name}", quiet) as report:
         found = study(target, chosen, split_list(samplers), sizes, where, trials, seed, budget, report)
-    files = gram_figure.draw(found, f"kernel-{name}", out) if out else []
+    files = style.write([chart(found, f"kernel-{name}")], out) if out else []
     if as_json:
         print_json(found.as_dict() | {"files": [str(file) for file in files]})
         return

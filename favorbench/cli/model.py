@@ -95,17 +95,17 @@ def _measure(asked: "Asked", path: Path, trust_remote_code: bool, quiet: bool, s
 
 
 def _show(path: Path, as_json: bool) -> None:
-    from favorbench import console
+    from favorbench import console, style
     from favorbench.console.model import show_model
     from favorbench.files import write_text
-    from favorbench.models import figures
+    from favorbench.models.figures import charts
     from favorbench.models.report import markdown
     from favorbench.models.summary import read
 
     found = read(path)
     write_text(path / "summary.csv", found.lines.to_csv(index=False, float_format="%.6g"))
     write_text(path / "summary.md", markdown(found))
-    files = figures.draw(found, path / "figures")
+    files = style.write(charts(found), path / "figures")
     if as_json:
         print_json(found.as_dict() | {"files": files})
         return

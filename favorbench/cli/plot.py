@@ -16,13 +16,12 @@ def plot(
         Path, typer.Argument(help="A run directory, or one above several.", autocompletion=complete.runs)
     ] = Path("results"),
     metric: Metric = "mse",
-    heads: Annotated[
-        str | None, typer.Option(help="These heads, each by itself, e.g. L0H1,L5H0.", show_default=False)
-    ] = None,
+    heads: Annotated[str | None, typer.Option(help="Single heads, e.g. L0H1,L5H0.", show_default=False)] = None,
     estimators: Annotated[
         str | None,
         typer.Option(
-            help="Of the map of layers and heads, e.g. clusters,multipole; else the best one.", show_default=False
+            help="Estimators of the map of layers and heads, e.g. clusters,multipole; default: the best.",
+            show_default=False,
         ),
     ] = None,
     out: Annotated[
@@ -31,20 +30,21 @@ def plot(
     ] = None,
     format: Annotated[str, typer.Option(help="png, svg or pdf, with commas.")] = "png,svg",
     size: Annotated[
-        str | None, typer.Option(help="Of each figure, in inches, e.g. 3.3x2.5 for one column.", show_default=False)
+        str | None,
+        typer.Option(help="Size of each figure in inches, e.g. 3.3x2.5 for one column.", show_default=False),
     ] = None,
     figure_title: Annotated[
-        str, typer.Option("--title", help="Above each figure.", show_default=False)
+        str, typer.Option("--title", help="Title of each figure.", show_default=False)
     ] = "",  # not `title`, which is a key of scenarios
     dark: Annotated[bool, typer.Option("--dark", help="For a dark ground: NAME-dark.png and so on.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Draw every figure that the axes of each run allow.
+    """Draw every figure that the axes of each run allow, with a CSV of its numbers.
 
-    Each with a CSV of the plotted numbers. Of more than six heads figures over all of them, and of single ones with
-    --heads, in a folder of their own. Error against seconds where `favorbench time RUN` has timed a run. With --size a
-    figure is exactly so large, with as many panels as it has room for, and its caption stands in NAME.txt.
+    Runs of more than six heads get figures over all heads; --heads draws single ones, in a folder of their own.
+    Error against seconds needs `favorbench time RUN`. With --size a figure has exactly that size and as many panels as
+    fit; its caption is in NAME.txt.
     """
     from favorbench import style
     from favorbench.engine.reading import find_runs
@@ -54,16 +54,20 @@ def plot(
     from favorbench.results.seconds import timed
 
     check("--metric", metric, METRICS)
-    wanted = style.Wanted(style.formats_of(format), style.size_of(size) if size else None, figure_title, dark)
+    options = style.FigureOptions(
+        style.parse_formats(format), style.parse_size(size) if size else None, figure_title, dark
+    )
     runs = find_runs(path)
     if out is not None and len(runs) > 1:
         raise ScenarioError(
             f"--out {str(out)!r}: there are {len(runs)} runs below {path}; plot one of them, or leave --out out"
         )
     written: list[Path] = []
-    for run in runs:
+    for number, run in enumerate(runs, start=1):
+        if len(runs) > 1 and not quiet:
+            say(f"{run} ({number} of {len(runs)})")
         try:
-            with style.asked(wanted):
+            with style.figure_options(options):
                 files = draw_all(load(run), metric, out, heads=heads, estimators=estimators)
         except FavorbenchError as error:
             if len(runs) == 1:
@@ -74,7 +78,7 @@ def plot(
             say(f"{run}: nothing to draw: a figure needs two values of R, L, d or scale")
         drawn = {file.stem.removesuffix("-dark") for file in files}
         if "error-vs-cost" in drawn and not timed(run) and not quiet:
-            say(f"{run}: error against seconds is drawn where the run was timed: favorbench time {run}")
+            say(f"{run}: for error against seconds, time the run: favorbench time {run}")
         written += files
     if as_json:
         print_json({"figures": written})

@@ -70,10 +70,10 @@ def recommend(
 
 
 def _print(found: "Recommendation", as_json: bool) -> None:
-    from favorbench import console
-    from favorbench.studies.recommend.figure import draw
+    from favorbench import console, style
+    from favorbench.studies.recommend.figure import charts
 
-    files = draw(found, found.path / "figures") if found.path else []
+    files = style.write(charts(found), found.path / "figures") if found.path else []
     if as_json:
         print_json(found.as_dict() | {"files": files})
         return

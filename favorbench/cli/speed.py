@@ -43,11 +43,12 @@ def speed(
     Exact attention (in tiles; torch's fused one too where torch is installed) against linear attention for each map
     and R, on one core or one GPU: times, memory, fitted slopes and the break-even length, as a table and a figure.
     """
+    from favorbench import style
     from favorbench.console.speed import show_speed
     from favorbench.console.terminal import progress, stdout
     from favorbench.numerics.backend import Backend
     from favorbench.registry import split_list
-    from favorbench.studies.speed import figure as speed_figure
+    from favorbench.studies.speed.figure import chart
     from favorbench.studies.speed.study import study
 
     if workers != 1:
@@ -57,7 +58,7 @@ def speed(
     with progress("speed", quiet) as report:
         where, others = Backend(backend, device), split_list(methods) if methods else []
         found = study(split_list(maps), sizes, lengths, head_dim, repeats, where, dtype, report, others)
-    files = speed_figure.draw(found, "speed", out)
+    files = style.write([chart(found, "speed")], out)
     if as_json:
         print_json(found.as_dict() | {"files": files})
         return

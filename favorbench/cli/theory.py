@@ -36,10 +36,10 @@ def theory(
 
     Beside it stands the error that was sampled, where sampling can measure it.
     """
-    from favorbench import console
+    from favorbench import console, style
     from favorbench.maps import get_map
     from favorbench.samplers import get_sampler
-    from favorbench.studies.theory import figure as theory_figure
+    from favorbench.studies.theory.figure import chart
     from favorbench.studies.theory.study import study
 
     check_maps("theory", [map])
@@ -52,7 +52,7 @@ def theory(
             get_map(map), get_sampler(sampler), head_dim, norms, sizes, cosine, target, draws, seed, progress=report
         )
     name = re.sub(r"[^\w.(),=+-]+", "-", f"theory-{map}-{sampler}")  # a spec may hold what no file name does
-    files = theory_figure.draw(found, name, out) if out else []
+    files = style.write([chart(found, name)], out) if out else []
     if as_json:
         print_json(found.as_dict() | {"files": files})
         return

@@ -1,6 +1,7 @@
 """The figures of a study: effect against size and cost, error by layer, one layer at a time, heads against effects."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,60 +14,68 @@ from favorbench.models.plan import BFLOAT16
 from favorbench.models.predictions import predictions
 from favorbench.models.summary import COMPARED, LINE, REMOVED, UNIFORM, Study, described, which_layers
 
-#: Lines to compare with, and how they look.
-FIXED: dict[str, dict[str, Any]] = {
+#: Lines to compare with.
+REFERENCES: dict[str, dict[str, Any]] = {
     UNIFORM: {"color": "black", "linestyle": "--"},
     REMOVED: {"color": "0.45", "linestyle": ":"},
     BFLOAT16: {"color": "0.45", "linestyle": "-."},
 }
 
-SMALLEST = 1e-7  # of an effect on a log axis: what is below is rounding
+MIN_EFFECT = 1e-7  # on a log axis: what is below is rounding
 
 
-def draw(study: Study, directory: Path) -> list[Path]:
-    """Write the figures there are measurements for; returns the files. Raises StoreError."""
-    return [file for one in FIGURES for file in one(study, directory)]
+def charts(study: Study) -> list[style.Chart]:
+    """The charts there are measurements for."""
+    return [chart for kind in CHARTS for chart in kind(study)]
 
 
-def effect(study: Study, directory: Path) -> list[Path]:
+def effect(study: Study) -> list[style.Chart]:
     """Against size and against multiplications, all layers replaced, or those that were asked for first."""
     layers = study.lines["layers"].iloc[0]
     points = _points(study, study.lines[(study.lines["layers"] == layers) & (study.lines["estimator"] != "exact")])
     compared = points[points["kind"].isin(COMPARED)]
     if compared.empty:
         return []
-    sized = compared[compared["size"] > 0]
-    with style.context():
-        figure, axes = style.panels(2, 2, height=4.6, width=5.2)
-        for ax, x, some in ((axes[0], "size", sized), (axes[1], "cost", compared[compared["cost"] > 0])):
-            for name, look in _looks(study).items():
-                line = some[some["estimator"] == name].sort_values(x)
-                if len(line):
-                    _line(ax, line[x], line, name, look)
-            for name, look in FIXED.items():
-                for value in points[points["estimator"] == name]["middle"]:
-                    ax.axhline(value, label=name, zorder=1.5, **look)
-            shown = points[points["kind"] != "exact"]["middle"].clip(lower=SMALLEST)
-            style.log_limits(ax, [*shown], [*points[points["kind"] == "exact"]["middle"]])
-        style.number_axis(axes[0], [*sized["size"]], log=True)
-        axes[0].set_xlabel("R, or m")
-        axes[1].set_xscale("log")
-        axes[1].axvline(1.0, color="0.7", zorder=1)
-        style.few_ticks(axes[1])
-        axes[1].set_xlabel("multiplications / those of exact attention")
-        axes[0].set_ylabel(study.measure.axis)
-        interval = "" if compared["least"].isna().all() else ", with its interval"
-        style.finish(figure, axes, style.plain(
-            f"{_about(study)}, {which_layers(layers)} replaced: median over texts of the mean over draws{interval}."
-        ))  # fmt: skip
-        return style.save(figure, directory, "effect", points)
+    sized, costed = compared[compared["size"] > 0], compared[compared["cost"] > 0]
+    panels = [style.Panel("", partial(_effects, study, points, costed, "cost"), "effect")]
+    if sized["size"].nunique() > 1:
+        panels.insert(0, style.Panel("", partial(_effects, study, points, sized, "size"), "effect"))
+    interval = "" if compared["least"].isna().all() else ", with its interval"
+    text = f"{_about(study)}, {which_layers(layers)} replaced: median over texts of the mean over draws{interval}."
+    title = "What replacing attention does to the model: lower is better"
+    return [style.Chart("effect", title, text, panels, 2, (5.2, 4.6), (7.6, 4.6), points)]
 
 
-def by_layer(study: Study, directory: Path) -> list[Path]:
-    """The error of the hidden states after each layer, all replaced, or those that were asked for first.
+def _effects(study: Study, points: pd.DataFrame, rows: pd.DataFrame, x: str, ax: Axes) -> None:
+    for name, look in _looks(study).items():
+        line = rows[rows["estimator"] == name].sort_values(x)
+        if len(line):
+            band = None if line["least"].isna().any() else (line["least"].clip(lower=MIN_EFFECT), line["most"])
+            style.line_with_band(
+                ax, line[x], line["middle"].clip(lower=MIN_EFFECT), band, label=style.plain(name), **look
+            )
+    for name, look in REFERENCES.items():
+        for value in points[points["estimator"] == name]["middle"]:
+            ax.axhline(value, label=name, zorder=1.5, **look)
+    _effect_limits(ax, points)
+    if x == "size":
+        style.number_axis(ax, [*rows["size"]], log=True)
+        ax.set_xlabel("R of maps, m of methods")
+    else:
+        ax.set_xscale("log")
+        ax.axvline(1.0, color="0.7", zorder=1, label="exact attention")
+        style.log_ticks(ax.xaxis)
+        ax.set_xlabel("multiplications relative to exact attention")
+    ax.set_ylabel(study.measure.axis)
 
-    Of each estimator at its largest size.
-    """
+
+def _effect_limits(ax: Axes, data: pd.DataFrame) -> None:
+    exact = data["kind"] == "exact"
+    style.log_limits(ax, [*data[~exact]["middle"].clip(lower=MIN_EFFECT)], [*data[exact]["middle"]])
+
+
+def by_layer(study: Study) -> list[style.Chart]:
+    """The error of the hidden states after each layer, of each estimator at its largest size."""
     layers = study.lines["layers"].iloc[0]
     rows = study.rows[study.rows["layers"] == layers]
     found = []
@@ -75,59 +84,77 @@ def by_layer(study: Study, directory: Path) -> list[Path]:
         middle = pd.DataFrame(errors).groupby(group["text"].to_numpy()).mean().median()
         found += [(*key, layer + 1, value) for layer, value in enumerate(middle)]
     data = pd.DataFrame(found, columns=[*LINE, "layer", "middle"])
-    data = data[data["estimator"] != "exact"]
-    if data.empty:
-        return []
+    text = f"{which_layers(layers)} replaced; each estimator at its largest size; median over texts."
     return _against_layer(
-        study, directory, data, "hidden-error", "|h' - h| / |h| after the layer, mean over tokens", "layer",
-        f"{_about(study)}, {which_layers(layers)} replaced; each estimator at its largest size; median over texts.",
+        study, data[data["estimator"] != "exact"], "hidden-error", "Error of the hidden states, layer by layer",
+        ("after layer", "|h' - h| / |h|, mean over tokens"), text,
     )  # fmt: skip
 
 
-def one_layer(study: Study, directory: Path) -> list[Path]:
-    """The effect of each layer replaced alone; of each estimator at its largest size."""
+def one_layer(study: Study) -> list[style.Chart]:
+    """The effect of each layer replaced alone, of each estimator at its largest size."""
     single = study.lines[study.lines["layers"].str.fullmatch(r"\d+")]
     if single["layers"].nunique() < 2:
         return []
     data = _largest(_points(study, single)).assign(layer=lambda lines: lines["layers"].astype(int))
+    text = "one layer replaced at a time; each estimator at its largest size; median over texts."
     return _against_layer(
-        study, directory, data.sort_values("layer"), "one-layer", study.measure.axis, "the layer replaced",
-        f"{_about(study)}, one layer replaced at a time; each estimator at its largest size; median over texts.",
+        study, data.sort_values("layer"), "one-layer", "What replacing one layer does to the model",
+        ("layer replaced", study.measure.axis), text,
     )  # fmt: skip
 
 
-def heads(study: Study, directory: Path) -> list[Path]:
-    """What the errors of a layer's heads say of the effect of replacing that layer: a point for each layer, text,
-    estimator, size and draw."""
+def _against_layer(
+    study: Study, data: pd.DataFrame, name: str, title: str, labels: tuple[str, str], text: str
+) -> list[style.Chart]:
+    def draw(ax: Axes) -> None:
+        for estimator, look in [*_looks(study).items(), *REFERENCES.items()]:
+            line = data[data["estimator"] == estimator]
+            if len(line):
+                label = style.plain(described({**line.iloc[0], "estimator": estimator}))
+                ax.plot(line["layer"], line["middle"].clip(lower=MIN_EFFECT), label=label, **look)
+        _effect_limits(ax, data)
+        style.number_axis(ax, [*data["layer"]])
+        ax.set(xlabel=labels[0], ylabel=labels[1])
+
+    if data.empty:
+        return []
+    return [
+        style.Chart(name, title, f"{_about(study)}, {text}", [style.Panel("", draw)], panel_size=(7.6, 4.6), data=data)
+    ]
+
+
+def heads(study: Study) -> list[style.Chart]:
+    """What the errors of a layer's heads say of the effect of replacing that layer."""
     found = predictions(study)
     if found is None:
         return []
-    data = found.points
-    panels = {"head_error": "relative error, median over heads", "head_after_projection": "|W_O error| / |h|"}
-    with style.context():
-        figure, axes = style.panels(2, 2, height=4.4, width=5.0)
-        for ax, (column, label) in zip(axes, panels.items(), strict=True):
-            for name, look in _looks(study).items():
-                some = data[data["estimator"] == name]
-                face = look.get("markerfacecolor", look["color"])
-                ax.plot(
-                    some[column], some["effect"].clip(lower=SMALLEST), linestyle="none", marker=look["marker"],
-                    color=look["color"], markerfacecolor=face, markersize=4, alpha=0.6, label=style.plain(name),
-                )  # fmt: skip
-            ax.set_xscale("log")
-            style.few_ticks(ax)
-            ax.set_xlabel(label)
-            style.log_limits(ax, [max(v, SMALLEST) for v in data["effect"]])
-        axes[0].set_ylabel(f"{study.measure.axis}, layer alone")
-        style.finish(figure, axes, style.plain(
-            f"{_about(study)}: errors under exact inputs against the effect of replacing that layer alone, "
-            f"{len(data)} points. Spearman's correlation: {found.of_relative_error:.2f} (left), "
-            f"{found.of_projected_error:.2f} (right: root of the sum of squares over heads)."
-        ))  # fmt: skip
-        return style.save(figure, directory, "heads", data)
+    text = (
+        f"{_about(study)}: errors under exact inputs against the effect of replacing that layer alone, "
+        f"{len(found.points)} points, one for each layer, text, estimator, size and draw. Spearman's correlation: "
+        f"{found.of_relative_error:.2f} (left), {found.of_projected_error:.2f} (right: root of the sum of squares over "
+        "heads)."
+    )
+    columns = {"head_error": "relative error, median over heads", "head_after_projection": "|W_O error| / |h|"}
+    panels = [
+        style.Panel("", partial(_scatter, study, found.points, column, label), "effect")
+        for column, label in columns.items()
+    ]
+    return [style.Chart("heads", "Errors of heads predict effects", text, panels, 2, (5.0, 4.4), data=found.points)]
 
 
-FIGURES: tuple[Callable[[Study, Path], list[Path]], ...] = (effect, by_layer, one_layer, heads)
+def _scatter(study: Study, points: pd.DataFrame, column: str, label: str, ax: Axes) -> None:
+    for i, name in enumerate(_looks(study)):
+        some = points[points["estimator"] == name]
+        dots = style.series_look(i, linestyle="none", markersize=style.scaled(4), alpha=0.6, label=style.plain(name))
+        ax.plot(some[column], some["effect"].clip(lower=MIN_EFFECT), **dots)
+    ax.set_xscale("log")
+    style.log_ticks(ax.xaxis)
+    style.log_limits(ax, [*points["effect"].clip(lower=MIN_EFFECT)])
+    ax.set(xlabel=label, ylabel=f"{study.measure.axis}, layer alone")
+
+
+CHARTS: tuple[Callable[[Study], list[style.Chart]], ...] = (effect, by_layer, one_layer, heads)
 
 
 def _points(study: Study, lines: pd.DataFrame) -> pd.DataFrame:
@@ -138,46 +165,15 @@ def _points(study: Study, lines: pd.DataFrame) -> pd.DataFrame:
 
 
 def _largest(found: pd.DataFrame) -> pd.DataFrame:
-    """Of each estimator and sampler the largest size."""
+    """Each estimator under each sampler at its largest size."""
     most = found.groupby(["estimator", "sampler"])["size"].transform("max")
     return found[found["size"] == most]
 
 
 def _looks(study: Study) -> dict[str, dict[str, Any]]:
-    """Of each estimator, the same in every figure."""
+    """How each estimator looks, the same in every figure."""
     names = dict.fromkeys(study.lines[study.lines["kind"].isin(COMPARED)]["estimator"])
-    return {name: style.look(i) for i, name in enumerate(names)}
-
-
-def _line(ax: Axes, x: pd.Series, line: pd.DataFrame, name: str, look: dict[str, Any]) -> None:
-    middle = line["middle"].clip(lower=SMALLEST)
-    ax.plot(x, middle, label=style.plain(name), markersize=5, **look)  # pyright: ignore[reportArgumentType]
-    if not line["least"].isna().any():
-        ax.fill_between(
-            x, line["least"].clip(lower=SMALLEST), line["most"], color=look["color"], alpha=0.12, linewidth=0
-        )  # pyright: ignore[reportArgumentType]
-
-
-def _against_layer(
-    study: Study, directory: Path, data: pd.DataFrame, name: str, ylabel: str, xlabel: str, caption: str
-) -> list[Path]:
-    with style.context():
-        figure, (ax,) = style.panels(1, 1, height=4.6, width=7.6)
-        sizes = data.drop_duplicates(["estimator", "sampler"]).set_index("estimator")
-        for estimator, look in [*_looks(study).items(), *FIXED.items()]:
-            line = data[data["estimator"] == estimator]
-            if len(line):
-                shown = described({**sizes.loc[[estimator]].iloc[0], "estimator": estimator})
-                ax.plot(
-                    line["layer"], line["middle"].clip(lower=SMALLEST), label=style.plain(shown), markersize=5, **look
-                )
-        shown = data[data["kind"] != "exact"]["middle"].clip(lower=SMALLEST)
-        style.log_limits(ax, [*shown], [*data[data["kind"] == "exact"]["middle"]])
-        style.number_axis(ax, [*data["layer"]])
-        ax.set_xlabel(xlabel)
-        ax.set_ylabel(ylabel)
-        style.finish(figure, [ax], style.plain(caption))
-        return style.save(figure, directory, name, data)
+    return {name: style.series_look(i) for i, name in enumerate(names)}
 
 
 def _about(study: Study) -> str:
@@ -185,8 +181,8 @@ def _about(study: Study) -> str:
     lengths = sorted(set(study.rows["seq_len"]))
     tokens = f"{lengths[0]}" if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
     draws = int(study.rows["draw"].max()) + 1
-    one = "" if study.texts == 1 else "s"
-    most = "up to " if study.uneven else ""
-    return f"{Path(study.manifest['asked']['model']).name}, {most}{study.texts} text{one} of {tokens} tokens, " + (
-        "one draw" if draws == 1 else f"up to {draws} draws"
+    texts = f"{'up to ' if study.uneven else ''}{study.texts} text{'' if study.texts == 1 else 's'}"
+    return (
+        f"{Path(study.manifest['asked']['model']).name}, {texts} of {tokens} tokens, "
+        f"{'one draw' if draws == 1 else f'up to {draws} draws'}"
     )

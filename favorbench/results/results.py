@@ -114,7 +114,7 @@ class Results(NamedTuple):
             ax = results.plot("maps", heads="L0H1", samplers="orthogonal")
             ax.figure.savefig("maps.pdf")
         """
-        from favorbench.results.figures.shown import plot
+        from favorbench.results.figures import plot
 
         return plot(self, figure, ax, metric, heads, inputs, samplers)
 

@@ -1,32 +1,67 @@
-"""Figures of a run. A new one is one file with ``draw(results, metric, directory)`` and its name in FIGURES."""
+"""Figures of a run. A new one is a function from results to charts, and a line in FIGURES."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from favorbench.registry import split_list
+from favorbench import style
+from favorbench.errors import ScenarioError
+from favorbench.formats import shown
+from favorbench.metrics import METRICS
+from favorbench.registry import nearest, split_list
 from favorbench.results import heads as of_inputs
-from favorbench.results.figures import (
-    error_against,
-    error_against_dtype,
-    error_vs_cost,
-    error_vs_seconds,
-    iid_vs_ortho,
-    ranking,
-    trig_vs_positive,
-)
-from favorbench.results.figures import heads as layer_map
-from favorbench.results.figures.paging import slug
+from favorbench.results.figures import cost, curves
+from favorbench.results.figures.dtype import against_dtype
+from favorbench.results.figures.heads import layer_map
+from favorbench.results.figures.ranking import MIN_ESTIMATORS, ranking
 from favorbench.results.head_ranking import of_heads
 from favorbench.results.results import Results
 
-#: Each returns the files that it wrote: none where a run has not the axes it shows.
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+class FigureKind(NamedTuple):
+    """names: what it can be asked for as. charts: none where a run lacks what it needs.
+
+    over_heads: it shows many heads together; others leave heads out that are many.
+    """
+
+    names: tuple[str, ...]
+    needs: str
+    charts: Callable[[Results, str], list[style.Chart]]
+    over_heads: bool = False
+
+
+MAPS = FigureKind(("trig-vs-positive", "maps"), "two maps and two sizes", curves.maps)
+SAMPLERS = FigureKind(("iid-vs-ortho", "samplers"), "two samplers and two sizes", curves.samplers)
+HEADS = FigureKind(("heads",), f"more than {of_inputs.FEW} heads of two layers", layer_map, True)
+
+#: In the order of a page.
 FIGURES = (
-    iid_vs_ortho, trig_vs_positive, error_against, error_against_dtype, error_vs_cost, ranking, error_vs_seconds,
-    layer_map,
+    FigureKind(
+        ("error-vs-cost",), "methods, a budget of cost or many heads, and two estimators of two costs",
+        cost.against_multiplications, True,
+    ),
+    FigureKind(
+        ("error-vs-seconds",), "the times of `favorbench time RUN`, of two estimators", cost.against_seconds, True,
+    ),
+    HEADS,
+    FigureKind(("ranking",), f"{MIN_ESTIMATORS} estimators at equal features or cost", ranking),
+    MAPS,
+    SAMPLERS,
+    FigureKind(
+        tuple(name for name, *_ in curves.AXES.values()), "two values of L, d or scale", curves.against_axes,
+    ),
+    FigureKind(("error-vs-dtype",), "two precisions", against_dtype),
 )  # fmt: skip
 
-#: Those that show many heads together; the others have a panel for each, and leave heads out that are many.
-OVER_HEADS = (error_vs_cost, error_vs_seconds, layer_map)
+
+def charts_of(kind: FigureKind, results: Results, metric: str, single_heads: bool = False) -> list[style.Chart]:
+    """The charts of one kind; single_heads: the run has been reduced to heads that were asked for."""
+    if not kind.over_heads and not single_heads:
+        results = of_inputs.without_many(results, of_inputs.FEW)
+    return kind.charts(results, metric) if len(results.summary) else []
 
 
 def draw_all(
@@ -36,29 +71,84 @@ def draw_all(
     heads: str | None = None,
     estimators: str | None = None,
 ) -> list[Path]:
-    """Every figure that the axes of a run allow, in <run>/figures. Raises StoreError if it cannot be written.
+    """Write every figure that the axes of a run allow, in <run>/figures; returns the files.
 
-    heads: labels with commas: figures of these by themselves, in a folder that is called as they are. estimators:
-    those of the map of layers and heads. Raises ScenarioError for a head or an estimator that is not there.
+    heads: labels with commas: figures of these alone, in a folder of their name. estimators: those of the map of
+    layers and heads. Raises ScenarioError for an unknown head or estimator, StoreError for a failing disk.
     """
     directory = directory or results.path / "figures"
     if heads is not None:
-        asked = split_list(heads)
-        results, directory = of_heads(results, asked), directory / _folder_of(asked)
-    layer_map.check_estimators(results, estimators)
-    few, written = results if heads is not None else of_inputs.without_many(results, of_inputs.FEW), []
-    for figure in FIGURES:
-        shown = results if figure in OVER_HEADS else few
-        if len(shown.summary):
-            of = (estimators,) if figure is layer_map else ()
-            written += figure.draw(shown, metric, directory, *of)
+        labels = split_list(heads)
+        folder = "-".join(map(style.slug, labels))
+        folder = folder if len(folder) <= 60 else f"{len(labels)}-heads-from-{folder[:40]}"
+        results, directory = of_heads(results, labels), directory / folder
+    maps = layer_map(results, metric, estimators)
+    written = []
+    for kind in FIGURES:
+        charts = maps if kind is HEADS else charts_of(kind, results, metric, heads is not None)
+        written += style.write(charts, directory)
     return written
 
 
-def _folder_of(heads: Sequence[str]) -> str:
-    """ "L0H1-L5H0": what a folder of figures of these heads is called."""
-    name = "-".join(map(slug, heads))
-    return name if len(name) <= 60 else f"{len(heads)}-heads-from-{name[:40]}"
+def figures_for_page(results: Results, metric: str = "mse") -> list[tuple[str, str, str, str]]:
+    """Name, title, caption and inline SVG of each figure of a run, the most important first.
+
+    The colours are CSS variables; ``style.page_css`` has their values on a dark ground.
+    """
+    found = []
+    for kind in FIGURES:
+        if kind is SAMPLERS and any(name.startswith(("maps", "trig")) or "-vs-" in name for name, *_ in found):
+            continue
+        for chart in charts_of(kind, results, metric):
+            for drawing in style.draw(chart):
+                page = drawing.chart
+                found.append((page.name, page.title, page.caption, style.page_svg(drawing)))
+    return found
 
 
-__all__ = ["FIGURES", "draw_all"]
+def plot(
+    results: Results,
+    name: str,
+    ax: "Axes | Sequence[Axes] | None",
+    metric: str,
+    heads: str | None,
+    inputs: str | None,
+    samplers: str | None,
+) -> "Axes":
+    """``Results.plot``."""
+    if metric not in METRICS:
+        raise ScenarioError(f"`metric` {shown(metric)}{nearest(str(metric), METRICS)}; allowed: {', '.join(METRICS)}")
+    if heads is not None:
+        results = of_heads(results, split_list(heads))
+    for key, column, names in (("inputs", "input", inputs), ("samplers", "sampler", samplers)):
+        if names is not None:
+            results = _only(results, key, column, split_list(names))
+    return style.plot(str(name), _pages_named(results, str(name), metric, heads is not None), ax)[0]
+
+
+def _only(results: Results, key: str, column: str, names: Sequence[str]) -> Results:
+    """The part of a run with these values of a column, or none. Raises ScenarioError for an unknown one."""
+    there = [str(name) for name in results.summary[column].dropna().unique()]
+    for name in names:
+        if name not in there:
+            raise ScenarioError(f"`{key}`: the run has no {name!r}{nearest(name, there)}; it has {', '.join(there)}")
+    trials, summary = (
+        frame[frame[column].isin(names) | frame[column].isna()] for frame in (results.trials, results.summary)
+    )
+    return results._replace(trials=trials, summary=summary)
+
+
+def _pages_named(results: Results, name: str, metric: str, single_heads: bool) -> list[style.Chart]:
+    """The pages of a figure, by its name or by that of a file. Raises ScenarioError where there is none."""
+    kinds = {alias: kind for kind in FIGURES for alias in kind.names}
+    available = []
+    for kind in [kinds[name]] if name in kinds else FIGURES:
+        pages = [page for chart in charts_of(kind, results, metric, single_heads) for page in style.pages(chart)]
+        available += [page.name for page in pages]
+        any_name = kind in (MAPS, SAMPLERS) and name in kind.names  # its file is named for what it compares
+        if named := [page for page in pages if any_name or f"{page.name}-".startswith(f"{name}-")]:
+            return named
+    if name in kinds:
+        raise ScenarioError(f"figure {name!r}: this run has nothing to show in it; it needs {kinds[name].needs}")
+    allowed = list(dict.fromkeys([*kinds, *available]))
+    raise ScenarioError(f"unknown figure {shown(name)}{nearest(name, allowed)}; allowed: {', '.join(allowed)}")

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from favorbench import style
 from favorbench.engine.cluster import Cluster
 from favorbench.engine.scenario import load_scenario
 from favorbench.engine.study import Study
@@ -19,8 +20,7 @@ from favorbench.results.summary import rows_of
 from favorbench.run import Progress, sweep
 from favorbench.statistics import Interval, compare, holm, median_interval, sign_test
 from favorbench.studies.blog import figure as blog
-from favorbench.studies.blog import kernel_trick
-from favorbench.studies.blog.kernel_trick import CLASSES, circles
+from favorbench.studies.blog.figure import CLASSES, circles
 
 LEVEL = 0.999  # of every interval behind a claim
 TEST_LEVEL = 0.05  # of a family of sign tests, after Holm
@@ -289,7 +289,8 @@ def _reproduce(
     study = Study.of(load_scenario(name, {"seed": seed} | chosen))
     results = sweep(study, out / "runs" / f"{name}-{study.digest[:6]}", workers, progress, cluster="none")
     data = blog_statistics(results.trials, curves)
-    files = blog.draw(name, study.scenario.scale[0], data, baseline_statistics(results.trials), out)
+    chart = blog.chart(name, study.scenario.scale[0], data, baseline_statistics(results.trials))
+    files = style.write([chart], out)
     claims = [claim for claim in FIGURE_CLAIMS[name](results.trials) if claim.version in {c.version for c in curves}]
     return Report(name, data, CHANGED[name], tuple(claims), tuple(files))
 
@@ -358,4 +359,5 @@ def side_by_side(report: Report) -> pd.DataFrame:
 def _kernel_trick(out: Path, seed: int) -> Report:
     data = circles(seed)
     claims = tuple(kernel_trick_claims(data))
-    return Report("kernel-trick", data.iloc[:0], CHANGED["kernel-trick"], claims, tuple(kernel_trick.draw(out, seed)))
+    files = tuple(style.write(blog.kernel_trick(data), out))
+    return Report("kernel-trick", data.iloc[:0], CHANGED["kernel-trick"], claims, files)

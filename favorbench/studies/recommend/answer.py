@@ -91,9 +91,11 @@ class Recommendation(NamedTuple):
         ax: where to draw, as many Axes as there are panels (one for each of up to six heads, else one for all);
         without, a figure of pyplot's. Raises ScenarioError for another number of Axes.
         """
-        from favorbench.studies.recommend.figure import plot
+        from favorbench import style
+        from favorbench.studies.recommend.figure import charts
 
-        return plot(self, ax)
+        axes = style.plot("recommend", charts(self), ax)
+        return axes[0] if len(axes) == 1 else axes
 
     def _repr_html_(self) -> str:
         said = f"<p><b>{escaped(sentence(self))}</b></p>\n"

@@ -1,9 +1,9 @@
 """Time against L, log-log: exact attention, each map and method at each R, and where they cross."""
 
-from pathlib import Path
-from typing import Any
+from functools import partial
 
 import pandas as pd
+from matplotlib.axes import Axes
 
 from favorbench import style
 from favorbench.statistics import interval_name
@@ -11,44 +11,36 @@ from favorbench.studies.speed.calls import EXACT, FUSED
 from favorbench.studies.speed.study import SpeedStudy
 
 
-def draw(study: SpeedStudy, name: str, directory: Path) -> list[Path]:
-    """Write the figure; returns the files. Raises StoreError."""
+def chart(study: SpeedStudy, name: str) -> style.Chart:
+    """Seconds against length, with the break-even lengths."""
+    caption = (
+        f"{study.where}, {study.dtype}, d = {study.head_dim}, one head: median of {study.repeats} interleaved runs, "
+        f"band: {interval_name(study.repeats)}. Dotted: the break-even length, from which an estimator is faster than "
+        "the faster exact attention."
+    )
     data = pd.DataFrame([timing._asdict() for timing in study.timings])
     crossings = {c.method: c.seq_len for c in study.crossovers if 0 < c.seq_len < float("inf")}
-    with style.context():
-        figure, (ax,) = style.panels(1, 1, height=4.6, width=7.0)
-        names = list(dict.fromkeys(data["method"]))
-        estimators = [n for n in names if n not in (EXACT, FUSED)]
-        for method in names:
-            timings = study.of(method)
-            lengths, seconds = [t.seq_len for t in timings], [t.seconds for t in timings]
-            look = _look(method, estimators)
-            ax.fill_between(
-                lengths, [t.low for t in timings], [t.high for t in timings], alpha=0.15, color=look["color"]
-            )
-            ax.plot(lengths, seconds, label=method, markersize=5, **look)
-            if method in crossings:
-                ax.axvline(crossings[method], color=look["color"], linewidth=0.8, linestyle=":", zorder=0.5)
-                height = 0.98 - 0.09 * (estimators.index(method) % 4)  # the upper left, where no curve is
-                ax.annotate(
-                    f"{crossings[method]:.0f}", (crossings[method], height), xycoords=("data", "axes fraction"),
-                    xytext=(2, 0), textcoords="offset points", va="top", fontsize=9, color=look["color"],
-                )  # fmt: skip
-        style.log_limits(ax, [*data["seconds"]])
-        style.number_axis(ax, study.lengths, log=True)
-        ax.set_xlabel("L")
-        ax.set_ylabel("seconds")
-        caption = (
-            f"{study.where}, {study.dtype}, d = {study.head_dim}, one head: median of {study.repeats} runs taken in "
-            f"turns, band: {interval_name(study.repeats)}. Dotted: the length from which what is not exact is "
-            "faster than the faster exact one."
-        )
-        style.finish(figure, [ax], caption)
-        return style.save(figure, directory, name, data)
+    panel = style.Panel("", partial(_draw, data, crossings))
+    title = "Time against sequence length: lower is better"
+    return style.Chart(name, title, caption, [panel], panel_size=(7.0, 4.6), data=data)
 
 
-def _look(method: str, estimators: list[str]) -> dict[str, Any]:
-    if method not in estimators:
-        return {"color": "black", "linestyle": "-" if method == EXACT else "--", "marker": "x"}
-    i = estimators.index(method)
-    return style.look(i)
+def _draw(data: pd.DataFrame, crossings: dict[str, float], ax: Axes) -> None:
+    estimators = [name for name in dict.fromkeys(data["method"]) if name not in (EXACT, FUSED)]
+    for name in dict.fromkeys(data["method"]):
+        rows = data[data["method"] == name].sort_values("seq_len")
+        if name in estimators:
+            look = style.series_look(estimators.index(name), label=style.plain(name))
+        else:
+            look = {"color": "black", "linestyle": "-" if name == EXACT else "--", "marker": "x", "label": name}
+        style.line_with_band(ax, rows["seq_len"], rows["seconds"], (rows["low"], rows["high"]), 0.15, **look)
+        if name in crossings:
+            ax.axvline(crossings[name], color=look["color"], linewidth=0.8, linestyle=":", zorder=0.5)
+            height = 0.98 - 0.09 * (estimators.index(name) % 4)  # the upper left, where no curve is
+            ax.annotate(
+                f"{crossings[name]:.0f}", (crossings[name], height), xycoords=("data", "axes fraction"),
+                xytext=(2, 0), textcoords="offset points", va="top", fontsize=9, color=look["color"],
+            )  # fmt: skip
+    style.log_limits(ax, [*data["seconds"]])
+    style.number_axis(ax, [*data["seq_len"]], log=True)
+    ax.set(xlabel="sequence length L", ylabel="seconds")

@@ -1,59 +1,46 @@
 """The variance of a kernel estimate against R: closed form as lines, measured points with intervals on top."""
 
-import math
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from functools import partial
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
 from favorbench import style
-from favorbench.studies.theory.study import Point, TheoryStudy
-
-#: A point that so few draws cannot measure.
-HOLLOW = {"linestyle": "none", "marker": "o", "markerfacecolor": "white"}
+from favorbench.studies.theory.study import TheoryStudy
 
 
-def draw(study: TheoryStudy, name: str, directory: Path) -> list[Path]:
-    """Write the figure; returns the files."""
-    with style.context():
-        figure, (ax,) = style.panels(1, 1, height=4.4, width=6.8)
-        for i, norm in enumerate(study.needed):
-            points = [point for point in study.points if point.norm == norm]
-            _line(ax, points, label=f"|x| = |y| = {norm:g}", **_look(i, "dash"))
-            _measured(ax, [point for point in points if math.isfinite(point.measured)], **_look(i, "marker"))
-            if study.draws:
-                gated = [point for point in points if not math.isfinite(point.measured)]
-                _line(ax, gated, color=_look(i)["color"], markersize=8, **HOLLOW)
-        _line(ax, [], color="0.4", label="not measurable by sampling", **HOLLOW)
-        ax.axhline(study.target, color="black", linestyle=":", label=f"target {study.target:g}")
-        style.log_limits(ax, [point.closed_form for point in study.points] + [study.target])
-        style.number_axis(ax, [point.num_projections for point in study.points])
-        ax.set(xlabel="R", ylabel="relative standard deviation", title=style.plain(study.title))
-        caption = (
-            f"Lines: closed form. Points: {study.draws} draws, 95 % intervals. Hollow: so few draws would "
-            "give a number that is silently too small. R counts projections; x and y are scaled by d^-1/4."
-        )
-        style.finish(figure, [ax], caption)
-        return style.save(figure, directory, name, pd.DataFrame(study.points))
+def chart(study: TheoryStudy, name: str) -> style.Chart:
+    """Relative standard deviation against R, a series for each norm."""
+    caption = (
+        f"Lines: closed form. Points: {study.draws} draws, 95 % intervals. Hollow: so few draws would "
+        "give a number that is silently too small. R counts projections; x and y are scaled by d^-1/4."
+    )
+    data = pd.DataFrame(study.points)
+    panel = style.Panel(study.title, partial(_draw, study, data))
+    return style.Chart(name, "Spread of a kernel estimate", caption, [panel], panel_size=(6.8, 4.4), data=data)
 
 
-def _look(i: int, *parts: str) -> dict[str, Any]:
-    """The colour of the norm of this index; its dash or marker if asked for."""
-    look = {"color": style.COLOURS[i % len(style.COLOURS)]}
-    look |= {"linestyle": style.DASHES[i % len(style.DASHES)]} if "dash" in parts else {}
-    return look | ({"marker": style.MARKERS[i % len(style.MARKERS)]} if "marker" in parts else {})
-
-
-def _line(ax: Axes, points: Sequence[Point], **look: Any) -> None:
-    """Closed forms against R; those that float64 cannot hold are not drawn."""
-    finite = [point for point in points if math.isfinite(point.closed_form)]
-    ax.plot([point.num_projections for point in finite], [point.closed_form for point in finite], **look)
-
-
-def _measured(ax: Axes, points: Sequence[Point], **look: Any) -> None:
-    """Measured deviations against R, with their intervals."""
-    sizes, centres = [point.num_projections for point in points], [point.measured for point in points]
-    below, above = [p.measured - p.low for p in points], [p.high - p.measured for p in points]
-    ax.errorbar(sizes, centres, yerr=[below, above], linestyle="none", capsize=3, **look)
+def _draw(study: TheoryStudy, data: pd.DataFrame, ax: Axes) -> None:
+    finite = data[np.isfinite(data["closed_form"])]  # float64 cannot hold the others
+    hollow = {"linestyle": "none", "marker": "o", "markerfacecolor": "white", "markersize": style.scaled(8)}
+    for i, norm in enumerate(study.needed):
+        rows, look = finite[finite["norm"] == norm], style.series_look(i)
+        ax.plot(
+            rows["num_projections"], rows["closed_form"], color=look["color"], linestyle=look["linestyle"],
+            label=f"|x| = |y| = {norm:g}",
+        )  # fmt: skip
+        sampled = data[(data["norm"] == norm) & np.isfinite(data["measured"])]
+        below, above = sampled["measured"] - sampled["low"], sampled["high"] - sampled["measured"]
+        ax.errorbar(
+            sampled["num_projections"], sampled["measured"], yerr=[below, above], linestyle="none", capsize=3,
+            color=look["color"], marker=look["marker"],
+        )  # fmt: skip
+        if study.draws:
+            gated = rows[~np.isfinite(rows["measured"])]
+            ax.plot(gated["num_projections"], gated["closed_form"], color=look["color"], **hollow)
+    ax.plot([], [], color="0.4", label="not measurable by sampling", **hollow)
+    ax.axhline(study.target, color="black", linestyle=":", label=f"target {study.target:g}")
+    style.log_limits(ax, [*data["closed_form"], study.target])
+    style.number_axis(ax, [*data["num_projections"]])
+    ax.set(xlabel="number of projections R", ylabel="relative standard deviation")

@@ -1,0 +1,334 @@
+"""Charts: described by their panels, drawn once, then saved, shown in a notebook or put on a page."""
+
+import html
+import io
+import re
+import textwrap
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.legend import Legend
+from PIL import Image, PngImagePlugin
+
+from favorbench.errors import ScenarioError
+from favorbench.files import write_whole
+from favorbench.formats import printable, shown
+from favorbench.style.axes import same_range
+from favorbench.style.palette import context, darken, on_dark, options, plain
+
+MAX_PANELS = 12  # in one file
+NARROW_PANEL = 3.0  # inches: titles stand on several lines
+MIN_PANEL = (2.3, 1.7)  # inches, where the size of the figure is given
+LEGEND = 0.6  # inches reserved for the legend there
+MAX_NAME = 60  # characters of a file name that say what a page shows
+CAPTION_LINE = 0.165  # inches
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes. draw: puts the data on it and returns the numbers shown. group: panels with one y range."""
+
+    title: str
+    draw: Callable[[Axes], pd.DataFrame | None]
+    group: Hashable = None
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure before it is drawn. panel_size: width and height in inches; alone: those of the only panel.
+
+    data: the numbers shown, where the panels do not return them.
+    """
+
+    name: str
+    title: str
+    caption: str
+    panels: Sequence[Panel]
+    columns: int = 1
+    panel_size: tuple[float, float] = (4.2, 3.3)
+    alone: tuple[float, float] | None = None
+    data: pd.DataFrame | None = None
+    projection: str | None = None
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A chart that is drawn."""
+
+    chart: Chart
+    figure: Figure
+    axes: list[Axes]
+    data: pd.DataFrame
+
+
+def columns_that_fit(columns: int) -> int:
+    """How many panels fit side by side, at most ``columns``."""
+    size = options().size
+    return columns if size is None else max(1, min(columns, int(size[0] / MIN_PANEL[0])))
+
+
+def pages(chart: Chart) -> list[Chart]:
+    """Split a chart into files of as many panels as there is room for, each named for what it shows."""
+    size, most = options().size, MAX_PANELS
+    if size is not None:
+        most = min(most, columns_that_fit(chart.columns) * max(1, int((size[1] - LEGEND) / MIN_PANEL[1])))
+    most -= most % chart.columns if chart.columns <= most else 0
+    parts = [chart.panels[start : start + most] for start in range(0, len(chart.panels), most)]
+    endings = page_names([[panel.title for panel in part] for part in parts])
+    return [
+        replace(chart, name=f"{chart.name}{ending}", panels=part) for ending, part in zip(endings, parts, strict=True)
+    ]
+
+
+def page_names(titles: Sequence[Sequence[str]]) -> list[str]:
+    """The endings of file names: what tells the panels of these titles apart, or else a number.
+
+    >>> page_names([["a, L = 8"], ["a, L = 16"]]), page_names([["h0, p", "h0, t"], ["h1, p", "h1, t"]])
+    (['-L=8', '-L=16'], ['-h0', '-h1'])
+    """
+    if len(titles) == 1:
+        return [""]
+    split = [[re.split(r",? *\n|, ", title) for title in page] for page in titles]
+    common = set.intersection(*(set(parts) for page in split for parts in page))
+    distinct = [[[part for part in parts if part not in common] for parts in page] for page in split]
+    shared = [[part for part in page[0] if all(part in parts for parts in page)] for page in distinct]
+    ends = [list(dict.fromkeys([*page[0][:1], *page[-1][:1]])) for page in distinct]
+    for words, between in ((shared, "-"), (ends, "-to-")):
+        names = [between.join(map(slug, parts))[:MAX_NAME] for parts in words]
+        if all(names) and len({name.casefold() for name in names}) == len(names):
+            return [f"-{name}" for name in names]
+    return [f"-{number}" for number, _ in enumerate(titles, start=1)]
+
+
+def slug(text: str) -> str:
+    """Text as a part of a file name."""
+    return re.sub(r"[^\w.@=-]+", "-", re.sub(r" *= *", "=", text)).strip("-")
+
+
+def draw(chart: Chart, new_figure: Callable[..., Figure] = Figure) -> list[Drawing]:
+    """Draw every page of a chart, with one y range for the panels of a group on all of them."""
+    with context():
+        found = [_draw_page(page, new_figure) for page in pages(chart)]
+        groups = [panel.group or panel for drawing in found for panel in drawing.chart.panels]
+        same_range([ax for drawing in found for ax in drawing.axes], groups)
+        for drawing in found:
+            _finish(drawing)
+    return found
+
+
+def _draw_page(chart: Chart, new_figure: Callable[..., Figure]) -> Drawing:
+    count = len(chart.panels)
+    columns = columns_that_fit(min(chart.columns, count))
+    rows = -(-count // columns)
+    width, height = chart.alone if chart.alone and count == 1 else chart.panel_size
+    figure = new_figure(layout="constrained")
+    figure.set_size_inches(options().size or (max(width * columns, 6.4), height * rows))
+    grid = figure.subplots(rows, columns, squeeze=False, subplot_kw={"projection": chart.projection})
+    axes = list(grid.flat)
+    for unused in axes[count:]:
+        unused.set_axis_off()
+    return Drawing(chart, figure, axes[:count], _fill(chart, axes[:count]))
+
+
+def _fill(chart: Chart, axes: Sequence[Axes]) -> pd.DataFrame:
+    """Draw the panels on axes; returns the numbers shown."""
+    frames = []
+    for ax, panel in zip(axes, chart.panels, strict=True):
+        shown_rows = panel.draw(ax)
+        if panel.title:
+            narrow = chart.panel_size[0] < NARROW_PANEL and len(panel.title) > 14
+            title = panel.title.replace(", ", ",\n").replace("(", "\n(", 1) if narrow else panel.title
+            ax.set_title(plain(title))
+        if shown_rows is not None:
+            frames.append(shown_rows.assign(panel=panel.title))
+    return pd.concat(frames, ignore_index=True) if chart.data is None else chart.data
+
+
+def _finish(drawing: Drawing) -> None:
+    """Add title, legend and, unless the size is given, the caption below, which makes the figure higher."""
+    figure, wanted, chart = drawing.figure, options(), drawing.chart
+    title = wanted.title or (chart.title if wanted.size is None else "")
+    if title:
+        figure.suptitle(plain(title))
+    figure.set_label(printable(chart.caption))
+    width, height = figure.get_size_inches()
+    lines = textwrap.wrap(printable(chart.caption), width=int(width * 14)) if wanted.size is None else []
+    caption = CAPTION_LINE * len(lines) + 0.1 * bool(lines)
+    legend, legend_height = _legend(figure, drawing.axes)
+    total = height + (caption + legend_height + 0.3 * bool(title) if wanted.size is None else 0.0)
+    figure.set_size_inches(width, total)
+    if legend:
+        legend.set_bbox_to_anchor((0.5, caption / total))
+    below = (caption + legend_height) / total
+    figure.get_layout_engine().set(rect=(0, below, 1, 1 - below))  # pyright: ignore[reportOptionalMemberAccess, reportCallIssue]
+    text = {"va": "bottom", "fontsize": 9, "color": "0.25", "linespacing": 1.25}
+    if lines:
+        figure.text(0.08 / width, 0.05 / total, plain("\n".join(lines)), **text)
+
+
+def _entries(axes: Sequence[Axes]) -> dict[str, Artist]:
+    entries: dict[str, Artist] = {}
+    for ax in axes:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            entries.setdefault(printable(label), handle)
+    return entries
+
+
+#: Shorter words for a figure that is too narrow for the usual ones.
+SHORTER = {"antithetic": "anti", "orthogonal": "orth", " / ": "/", "uniform (mean of V)": "uniform", "Pareto ": ""}
+
+
+def shorter(name: str, room: float = 16) -> str:
+    """A name of more than ``room`` letters in fewer."""
+    for word, short in SHORTER.items() if len(name) > room else ():
+        name = name.replace(word, short)
+    return name
+
+
+def _legend(figure: Figure, axes: Sequence[Axes]) -> tuple[Legend | None, float]:
+    """One legend for all panels, in as many columns as fit; its height in inches."""
+    entries, width = _entries(axes), figure.bbox.width
+    if options().size is not None:
+        entries = dict(sorted(((shorter(name), entries[name]) for name in entries), key=lambda entry: len(entry[0])))
+    for rows in range(-(-len(entries) // 6), len(entries) + 1):
+        if not rows:
+            continue
+        legend = figure.legend(
+            list(entries.values()), list(entries), ncols=-(-len(entries) // rows), loc="lower center",
+            bbox_to_anchor=(0.5, 0.0), borderaxespad=0.0, borderpad=0.1, frameon=False,
+        )  # fmt: skip
+        box = legend.get_window_extent()
+        if box.width <= width or rows == len(entries):
+            legend.set_in_layout(False)
+            return legend, box.height / figure.dpi + (0.08 if options().size is None else 0.02)
+        legend.remove()
+    return None, 0.0
+
+
+def write(charts: Iterable[Chart], directory: Path) -> list[Path]:
+    """Draw charts and save them; returns the files. Raises StoreError."""
+    return [file for chart in charts for drawing in draw(chart) for file in save(drawing, directory)]
+
+
+def save(drawing: Drawing, directory: Path) -> list[Path]:
+    """Write a drawing as the options say, and its numbers as CSV; with a given size its caption as text, too."""
+    wanted, name, caption = options(), drawing.chart.name, str(drawing.figure.get_label())
+    if wanted.dark:
+        darken(drawing.figure)
+        name = f"{name}-dark"
+    files = {f"{name}.{kind}": _image(drawing, kind, name) for kind in wanted.formats}
+    files[f"{name}.csv"] = drawing.data.to_csv(index=False).encode()
+    if wanted.size is not None:
+        files[f"{name}.txt"] = f"{caption}\n".encode()
+    for file, content in files.items():
+        write_whole(directory / file, content)
+    return [directory / file for file in files]
+
+
+def _image(drawing: Drawing, kind: str, name: str, **more: Any) -> bytes:
+    """The figure in a format, with title and caption in its metadata and no date: the same figure, the same bytes."""
+    title, caption = options().title or name, str(drawing.figure.get_label())
+    metadata = {
+        "png": {"Title": title, "Description": caption, "Software": "favorbench"},
+        "svg": {"Title": title, "Description": caption, "Date": None, "Creator": "favorbench"},
+        "pdf": {"Title": title, "Subject": caption, "CreationDate": None, "Creator": "favorbench"},
+    }[kind]
+    image, dpi = io.BytesIO(), 150 if options().size is None else 300
+    with context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # a letter that the font lacks is a box
+        drawing.figure.savefig(image, format=kind, metadata=metadata, dpi=dpi, **more)
+    return _small_png(image, metadata, dpi) if kind == "png" else image.getvalue()
+
+
+def _small_png(image: io.BytesIO, metadata: dict[str, Any], dpi: int) -> bytes:
+    """A PNG of the 256 most frequent colours, a third of the size: plain fields are exact, edges nearly."""
+    about, small, palette = PngImagePlugin.PngInfo(), io.BytesIO(), Image.new("P", (1, 1))
+    for key, text in metadata.items():
+        about.add_itxt(key, text)
+    full = Image.open(image).convert("RGB")
+    frequent: Any = sorted(full.getcolors(full.width * full.height) or [], reverse=True)[:256]
+    palette.putpalette([part for _, colour in frequent for part in colour])
+    full.quantize(palette=palette, dither=Image.Dither.NONE).save(
+        small, format="png", optimize=True, pnginfo=about, dpi=(dpi, dpi)
+    )
+    return small.getvalue()
+
+
+def page_svg(drawing: Drawing) -> str:
+    """A drawing as inline SVG: without fonts, files or style sheets; its colours are CSS variables (``page_css``)."""
+    text = _image(drawing, "svg", drawing.chart.name, transparent=True).decode()
+    text = re.sub(
+        r"(?s)^.*?<svg |<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->| id=\"[a-z]\w*_\d+\"|\n *", _head, text
+    )
+    text = re.sub(r' style="([^"]*)"', _attributes, text)
+    text = re.sub(r"(?<=\d\.\d)\d+(?=[ \"MLCQz,)])", "", text)
+    title = html.escape(f"{drawing.chart.title}. {drawing.figure.get_label()}")
+    return text.replace("<svg ", f'<svg role="img" aria-label="{title}" fill="{_variable("#000000")}" ', 1)
+
+
+def _head(match: re.Match[str]) -> str:
+    return "<svg " if match[0].endswith("<svg ") else " " if match[0].startswith("\n") else ""
+
+
+def _attributes(match: re.Match[str]) -> str:
+    """Presentation attributes in the place of a style, which a page's content security policy may refuse."""
+    found = ""
+    for name, value in re.findall(r"([\w-]+): *([^;]+)", html.unescape(match[1])):
+        if name == "font":
+            name, value = "font-size", value.split("px")[0].split()[-1]
+        if name in ("font-family", "stroke-linejoin"):
+            continue
+        found += f' {name}="{_variable(value) if value.startswith("#") else html.escape(value)}"'
+    return found
+
+
+def _variable(colour: str) -> str:
+    return f"var(--f{colour[1:]},{colour})"
+
+
+def page_css(svgs: Iterable[str]) -> str:
+    """What a style sheet says of the colours of these figures on a dark ground."""
+    from matplotlib.colors import to_hex
+
+    colours = sorted({colour for text in svgs for colour in re.findall(r"var\(--f(\w{6}),", text)})
+    values = ";".join(f"--f{colour}:{to_hex(on_dark(f'#{colour}'))}" for colour in colours)
+    return f"@media screen and (prefers-color-scheme:dark){{:root{{{values}}}}}"
+
+
+def plot(name: str, charts: Sequence[Chart], ax: "Axes | Sequence[Axes] | None") -> list[Axes]:
+    """Draw charts on a user's own axes, as many as there are panels, or else in figures of pyplot.
+
+    Raises ScenarioError for nothing to draw, and for another number of axes.
+    """
+    panels = [panel for chart in charts for panel in chart.panels]
+    if ax is not None:
+        axes = list(getattr(ax, "flat", ax if isinstance(ax, Iterable) else [ax]))
+        if wrong := next((given for given in axes if not isinstance(given, Axes)), None):
+            raise ScenarioError(f"`ax`: {shown(wrong)} given, allowed: Axes of matplotlib, one or a list of them")
+        if len(axes) != len(panels):
+            raise ScenarioError(
+                f"`ax`: {len(axes)} axes were given, and {name!r} has {len(panels)} panels here: give a list of as "
+                "many, or leave `ax` out; of a single head: `heads`"
+            )
+        _fill(replace(charts[0], panels=panels), axes)
+        entries = _entries(axes)
+        below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 2}
+        axes[0].legend(
+            list(entries.values()),
+            list(entries),
+            fontsize="small",
+            frameon=False,
+            **(below if len(entries) > 6 else {}),
+        )
+        return axes
+    import matplotlib.pyplot as plt
+
+    plt.draw_if_interactive()  # loads the backend, which in a notebook changes settings that a style would reset
+    return [ax for chart in charts for drawing in draw(chart, plt.figure) for ax in drawing.axes]

@@ -1,0 +1,185 @@
+"""Colours, markers and dashes, matplotlib's settings, the options of a user, and the same colours on dark ground."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib.style
+import numpy as np
+from matplotlib.collections import Collection
+from matplotlib.colors import to_hex, to_rgba
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.text import Text
+
+from favorbench.errors import ScenarioError
+from favorbench.formats import printable, shown
+
+FORMATS = ("png", "svg", "pdf")
+
+#: Inches: smaller figures have no room for a panel, larger ones fit on no page.
+MIN_WIDTH, MIN_HEIGHT, MAX_SIDE = 2.0, 1.5, 20.0
+
+#: Okabe and Ito's colours, distinct for any colour vision; each series also has its own marker and dash.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
+
+#: Series that are not singled out.
+OTHERS: dict[str, Any] = {
+    "color": "0.75", "linewidth": 0.7, "marker": ".", "markersize": 3, "zorder": 1, "label": "others",
+}  # fmt: skip
+
+_ON_DARK = dict(zip(
+    COLOURS,
+    ("#4A9FF5", "#FF7F3A", "#2BC79A", "#E6A3CB", "#F5C04D", "#A5DBFF", "#DB5F96", "#CFCF62"),
+    strict=True,
+))  # fmt: skip
+_GROUND, _FRONT = "#14161d", "#e6e8f0"
+
+#: Black and white that ``on_dark`` keeps, as it changes pure greys only: for text on a coloured field.
+INK, PAPER = "#00000f", "#fffff0"
+
+RC = {
+    "font.size": 12,
+    "axes.titlesize": 12,
+    "axes.labelsize": 12,
+    "legend.fontsize": 11,
+    "figure.titlesize": 13,
+    "figure.titleweight": "bold",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "0.9",
+    "svg.hashsalt": "favorbench",  # the same figure gives the same file
+    "svg.fonttype": "none",  # text stays text: it can be searched, read aloud and edited
+    "pdf.fonttype": 42,  # TrueType; publishers refuse the default, Type 3
+}
+
+_MIN_FONT, _FONT = 6.5, 12.0  # points
+
+
+@dataclass(frozen=True)
+class FigureOptions:
+    """How figures are written. size: exact width and height in inches; None: as large as the panels need."""
+
+    formats: tuple[str, ...] = ("png", "svg")
+    size: tuple[float, float] | None = None
+    title: str = ""
+    dark: bool = False
+
+
+_OPTIONS = ContextVar("figure options", default=FigureOptions())  # noqa: B039 (frozen)
+
+
+def options() -> FigureOptions:
+    """The options in force."""
+    return _OPTIONS.get()
+
+
+@contextlib.contextmanager
+def figure_options(chosen: FigureOptions) -> Iterator[None]:
+    """Draw figures with these options inside the block."""
+    token = _OPTIONS.set(chosen)
+    try:
+        yield
+    finally:
+        _OPTIONS.reset(token)
+
+
+def parse_formats(text: str) -> tuple[str, ...]:
+    """Parse "png,pdf". Raises ScenarioError."""
+    formats = tuple(dict.fromkeys(part.strip().lower() for part in text.split(",")))
+    for name in formats:
+        if name not in FORMATS:
+            raise ScenarioError(f"--format: {shown(name)} given; allowed: {', '.join(FORMATS)}, with commas")
+    return formats
+
+
+def parse_size(text: str) -> tuple[float, float]:
+    """Parse "3.3x2.5". Raises ScenarioError."""
+    match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*[xX×]\s*(\d{1,9}(?:\.\d{1,9})?)\s*(?:in)?\s*", text)
+    if match:
+        width, height = float(match[1]), float(match[2])
+        if MIN_WIDTH <= width <= MAX_SIDE and MIN_HEIGHT <= height <= MAX_SIDE:
+            return width, height
+    raise ScenarioError(
+        f"--size: {shown(text)} given; allowed: width x height in inches, {MIN_WIDTH:g}x{MIN_HEIGHT:g} to "
+        f"{MAX_SIDE:g}x{MAX_SIDE:g}, e.g. 3.3x2.5 for one column"
+    )
+
+
+def font_size() -> float:
+    """Points of the text: in a figure of a given width, those of a printed page of that width."""
+    size = options().size
+    return _FONT if size is None else min(max(_MIN_FONT, 7.0 + 0.9 * (size[0] - 3.3)), _FONT)
+
+
+def scaled(points: float) -> float:
+    """Points of a marker or line, in proportion to the text."""
+    return points * max(0.6, font_size() / _FONT)
+
+
+def context() -> contextlib.AbstractContextManager[None]:
+    """Matplotlib's defaults with our settings on top, whatever a matplotlibrc says."""
+    settings: dict[str, Any] = dict(RC)
+    if options().size is not None:
+        points = font_size()
+        text = ("font.size", "axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize")
+        settings |= dict.fromkeys((*text, "legend.fontsize", "figure.titlesize"), points)
+        settings |= dict.fromkeys(("axes.linewidth", "grid.linewidth"), 0.6)
+        settings |= {"axes.titlepad": 3.0, "axes.labelpad": 2.0, "lines.linewidth": max(1.0, scaled(1.5))}
+        settings |= dict.fromkeys(("xtick.major.size", "ytick.major.size"), 2.5)
+        settings |= {"legend.columnspacing": 1.2, "legend.labelspacing": 0.25, "legend.handletextpad": 0.5}
+    return matplotlib.style.context(["default", settings])  # pyright: ignore[reportArgumentType]
+
+
+def plain(text: object) -> str:
+    """Text as it is: a dollar sign starts no formula, and control characters are shown."""
+    return printable(str(text), but="\n").replace("$", "\\$")
+
+
+def series_look(i: int, **changes: Any) -> dict[str, Any]:
+    """Colour, marker and dash of the i-th series; the second eight have hollow markers."""
+    look: dict[str, Any] = {
+        "color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)], "linestyle": DASHES[i % len(DASHES)],
+        "markersize": scaled(5), "zorder": 3,
+    }  # fmt: skip
+    return look | ({"markerfacecolor": "white"} if i // len(COLOURS) % 2 else {}) | changes
+
+
+#: The colours of artists; "color" comes last, as the others may follow it ("auto").
+_PARTS = {
+    Line2D: ("markerfacecolor", "markeredgecolor", "color"),
+    Text: ("color",),
+    Patch: ("facecolor", "edgecolor"),
+    Collection: ("facecolor", "edgecolor"),
+}
+
+
+def darken(figure: Figure) -> None:
+    """Change a finished figure to a dark ground: greys become their opposites, colours lighter."""
+    for artist in figure.findobj():
+        for part in (part for kind, parts in _PARTS.items() if isinstance(artist, kind) for part in parts):
+            colour = getattr(artist, f"get_{part}")()
+            several = isinstance(artist, Collection)
+            getattr(artist, f"set_{part}")([on_dark(c) for c in colour] if several else on_dark(colour))
+
+
+def on_dark(colour: Any) -> Any:
+    """The colour that stands out from a dark ground as this one does from white."""
+    if isinstance(colour, str) and colour in ("none", "auto"):
+        return colour
+    *rgb, alpha = to_rgba(colour)
+    lighter = [light for usual, light in _ON_DARK.items() if usual == to_hex(colour).upper()]
+    if lighter:
+        return to_rgba(lighter[0], alpha)
+    if max(rgb) - min(rgb) > 0.01:
+        return colour
+    ground, front = (np.array(to_rgba(end)[:3]) for end in (_GROUND, _FRONT))
+    return (*(front + rgb[0] * (ground - front)), alpha)
