@@ -9,7 +9,8 @@ import numpy as np
 from benchmarks import floor, peer, plain
 from benchmarks.ratio import Ratio, seconds_of_call, spread
 from benchmarks.tables import Made, studies
-from favorbench.attention.exact import tiled_attention
+from favorbench.attention.exact import softmax_attention
+from favorbench.attention.problem import AttentionProblem
 from favorbench.engine.plan import Draw
 from favorbench.engine.study import Study
 from favorbench.engine.trial import run_draws
@@ -84,7 +85,8 @@ def against_torch(largest: int, runs: int) -> Iterator[Ratio]:
         tensors = [torch.from_numpy(array)[None, None] for array in arrays]
 
         def ours(arrays: np.ndarray = arrays) -> object:
-            return tiled_attention(*arrays)
+            query, key, value = arrays
+            return softmax_attention(AttentionProblem(query * 64**-0.5, key, value))
 
         def theirs(tensors: list = tensors) -> object:
             with torch.inference_mode():

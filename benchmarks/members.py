@@ -9,10 +9,10 @@ import numpy as np
 
 from benchmarks.ratio import Ratio, seconds_of_call
 from favorbench.attention.linear import attention_estimates, linear_attention, sample_omega
-from favorbench.attention.problem import SampledMap
-from favorbench.engine.sizes import sizes_of_method
+from favorbench.attention.problem import AttentionProblem, SampledMap
+from favorbench.engine.sizes import sizes_of
 from favorbench.maps import get_map
-from favorbench.methods import METHODS, AttentionProblem, Method, Shape, get_method
+from favorbench.methods import METHODS, Method, Shape, get_method
 from favorbench.numerics.streams import Streams
 from favorbench.registry import label
 
@@ -30,7 +30,7 @@ def data_dependent(runs: int) -> Iterator[Ratio]:
         feature_map = get_map(name)
         estimator = SampledMap(feature_map, feature_map.draw_extra(rng, 256, 64), (256,))
         start = time.perf_counter()
-        list(attention_estimates(query, key, value, omega, [estimator]))
+        list(attention_estimates(AttentionProblem.of(query, key, value), omega, [estimator]))
         return time.perf_counter() - start
 
     for name in FITTED:
@@ -50,7 +50,7 @@ def methods_at_equal_cost(length: int, runs: int) -> Iterator[Ratio]:
     for causal, method in itertools.product((False, True), map(get_method, METHOD_SPECS)):
         if causal and not method.causal_safe:
             continue
-        (sized,) = sizes_of_method(method, "cost", (256,), Shape(length, length, 64, 64, causal))
+        (sized,) = sizes_of(method, method.name, "cost", (256,), Shape(length, length, 64, 64, causal))
         question = AttentionProblem(query * factor, key * factor, value, np.arange(length), causal)
         ours = functools.partial(answered, method, question, sized.size)
         theirs = functools.partial(linear_attention, query, key, value, omega, causal=causal)

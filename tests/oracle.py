@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from favorbench.attention.linear import attention_estimates
-from favorbench.attention.problem import SampledMap
+from favorbench.attention.problem import AttentionProblem, SampledMap
 from favorbench.maps import FeatureMap, Sample, get_map
 from favorbench.samplers import get_sampler
 from tests.formulas import Asked, Exact, Kernel, kernel_of
@@ -98,7 +98,7 @@ def estimated(feature_map: FeatureMap, case: Case) -> np.ndarray:
     query, key, value = case.arrays()
     sample = sample_for(feature_map, case)
     estimator = SampledMap(feature_map, sample.extra, sizes_of(feature_map, case))
-    tiles = attention_estimates(query, key, value, sample.omega, [estimator], causal=case.causal)
+    tiles = attention_estimates(AttentionProblem.of(query, key, value, case.causal), sample.omega, [estimator])
     return np.concatenate([tile.output for tile in tiles], axis=-2)
 
 

@@ -6,7 +6,7 @@ from scipy.special import softmax
 
 import favorbench as fb
 from favorbench.attention.linear import attention_estimates
-from favorbench.attention.problem import SampledMap
+from favorbench.attention.problem import AttentionProblem, SampledMap
 from favorbench.errors import InputError, ScenarioError
 from favorbench.maps import MAPS, Sample
 from favorbench.numerics import arrays
@@ -72,7 +72,7 @@ def test_all_sizes_in_one_pass_equal_each_size_alone(rng, monkeypatch, member, t
     outputs = {size: np.full((50, 6), np.nan) for size in sizes}
     normalisers = {size: np.full((50, 1), np.nan) for size in sizes}
     for _, rows, output, normaliser in attention_estimates(
-        q, k, v, sample.omega, [SampledMap(member(), sample.extra, sizes)]
+        AttentionProblem.of(q, k, v), sample.omega, [SampledMap(member(), sample.extra, sizes)]
     ):
         for i, size in enumerate(sizes):
             outputs[size][rows], normalisers[size][rows] = output[i], normaliser[i]
@@ -94,7 +94,9 @@ def test_a_size_far_below_the_others_does_not_underflow(rng, dtype):
     omega[0] = 0.0
     q, k = 60.0 * np.sign(omega[1]) + q, 60.0 * np.sign(omega[1]) + k
     alone = fb.linear_attention(q, k, v, omega[:1], map="positive")
-    together = next(attention_estimates(q, k, v, omega, [SampledMap(fb.get_map("positive"), None, (1, 5))]))
+    together = next(
+        attention_estimates(AttentionProblem.of(q, k, v), omega, [SampledMap(fb.get_map("positive"), None, (1, 5))])
+    )
     np.testing.assert_allclose(together.output[0], alone, rtol=100 * np.finfo(dtype).eps)
     assert np.all(np.isfinite(together.output))
 
@@ -205,9 +207,9 @@ def test_causal_estimates_of_all_sizes_and_some_rows_equal_the_masked_kernel(rng
     positions = np.sort(rng.choice(300, 90, replace=False))
     positions[-1] = 299
     outputs = np.full((len(sizes), 90, 5), np.nan)
-    for _, rows, output, _ in attention_estimates(
-        q[positions], k, v, sample.omega, [SampledMap(member(), sample.extra, sizes)], causal=True, positions=positions
-    ):
+    problem = AttentionProblem.of(q[positions], k, v, causal=True)._replace(positions=positions)
+    maps = [SampledMap(member(), sample.extra, sizes)]
+    for _, rows, output, _ in attention_estimates(problem, sample.omega, maps):
         outputs[:, rows] = output
     for output, size in zip(outputs, sizes, strict=True):
         extra = sample.extra[:size] if sample.extra is not None and len(sample.extra) == 20 else sample.extra

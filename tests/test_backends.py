@@ -9,7 +9,7 @@ import pytest
 
 import favorbench as fb
 from favorbench.attention.linear import attention_estimates
-from favorbench.attention.problem import SampledMap
+from favorbench.attention.problem import AttentionProblem, SampledMap
 from favorbench.engine.batches import batches
 from favorbench.engine.plan import plan
 from favorbench.engine.scenario import load_scenario
@@ -81,8 +81,8 @@ def test_all_sizes_in_one_pass_agree_with_numpy(rng, to, back):
     q, k, v = 0.5 * rng.normal(size=(3, 60, 4))
     omega, sizes = rng.normal(size=(24, 4)), (3, 10, 24)
     estimators = [SampledMap(get_map(name), None, sizes) for name in ("positive", "trig")]
-    ours = list(attention_estimates(q, k, v, omega, estimators))
-    theirs = list(attention_estimates(to(q), to(k), to(v), to(omega), estimators))
+    ours = list(attention_estimates(AttentionProblem.of(q, k, v), omega, estimators))
+    theirs = list(attention_estimates(AttentionProblem.of(to(q), to(k), to(v)), to(omega), estimators))
     for a, b in zip(ours, theirs, strict=True):
         assert a[:2] == b[:2]
         np.testing.assert_allclose(back(b.output), a.output, rtol=1e-9, atol=1e-12)

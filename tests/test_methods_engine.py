@@ -14,7 +14,7 @@ import pytest
 import favorbench as fb
 from favorbench.engine import trial
 from favorbench.engine.plan import plan
-from favorbench.engine.sizes import budget_of, sizes_of_method
+from favorbench.engine.sizes import budget_of, sizes_of
 from favorbench.engine.study import Study
 from favorbench.engine.trial import run_draws
 from favorbench.errors import ScenarioError, StoreError
@@ -44,7 +44,7 @@ def test_equal_cost_is_the_largest_size_that_pays(spec, shape):
     if refuses:
         return
     asked = (200, 260, 500)
-    for one, size in sizes_of_method(method, "cost", asked, shape):
+    for one, size in sizes_of(method, method.name, "cost", asked, shape):
         budget, most = budget_of(one, shape), method.largest_size(shape)
         own = shape.n * min(128, shape.l) * (one + shape.d_v) if shape.causal else 0
         assert budget == (shape.n + shape.l) * one * (shape.d + shape.d_v) + own
@@ -58,7 +58,7 @@ def test_the_largest_size_is_found_beyond_sizes_that_are_too_dear():
     """344 of 8,192 keys, which are halved four times, are as many as pay for 256 queries below 345; 7,920 pay too."""
     method, shape = get_method("thinformer"), Shape(256, 8192, 64, 64)
     assert method.multiplications(shape, 345) > budget_of(240, shape) >= method.multiplications(shape, 7920)
-    assert sizes_of_method(method, "cost", (8, 240), shape)[1] == (240, 7920)
+    assert sizes_of(method, method.name, "cost", (8, 240), shape)[1] == (240, 7920)
 
 
 def test_costs_rise_with_the_size_but_in_blocks():
@@ -152,18 +152,18 @@ def test_what_is_not_random_is_computed_once_for_fixed_inputs(monkeypatch, rng, 
     heads = {f"{name}{i}": rng.normal(size=(24, 4)) for name in "qkv" for i in range(2)}
     np.savez("heads.npz", **{name: np.stack([heads[f"{name}0"], heads[f"{name}1"]]) for name in "qkv"})
     calls = {"exact": 0, "monarch": 0, "clusters": 0, "uniform": 0}
-    exact_attention, fresh_sums = trial.exact_attention, trial._fresh_sums
+    softmax_attention, method_parts = trial.softmax_attention, trial._method_parts
 
     def counting_exact(*given):
         calls["exact"] += 1
-        return exact_attention(*given)
+        return softmax_attention(*given)
 
-    def counting_sums(study, method, *given):
-        calls[label(method)] = calls.get(label(method), 0) + 1
-        return fresh_sums(study, method, *given)
+    def counting_parts(batch, *given):
+        calls[batch.members[0][0].name] += 1
+        return method_parts(batch, *given)
 
-    monkeypatch.setattr(trial, "exact_attention", counting_exact)
-    monkeypatch.setattr(trial, "_fresh_sums", counting_sums)
+    monkeypatch.setattr(trial, "softmax_attention", counting_exact)
+    monkeypatch.setattr(trial, "_method_parts", counting_parts)
     inputs = {"inputs": "heads.npz", "seq_len": None, "head_dim": None} if fixed else {}
     scenario = small_scenario(methods="monarch,clusters", baselines="uniform", trials=5, **inputs)
     rows = rows_of_one(Study.of(scenario))

@@ -12,7 +12,7 @@ import favorbench as fb
 from favorbench.errors import InputError, ScenarioError, StoreError
 from favorbench.models.plan import Asked, units
 from favorbench.models.recommended import ByHead, by_head
-from favorbench.models.replacements import ByMap, ByMethod, Exact, Heads, replacement
+from favorbench.models.replacements import EstimatedAttention, Exact, LayerHeads, replacement
 from favorbench.models.summary import read
 from favorbench.models.swap import swapped
 from tests.command_line import refused, run
@@ -66,7 +66,7 @@ def by_hand(heads, method, size):
 def test_each_head_is_answered_by_its_own_choice(found, tmp_path):
     choices = by_head(changed(found, tmp_path / "mine", chosen))
     drawn = torch.randn((3, 2, 4, LENGTH, 8), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    heads = Heads(drawn[0], drawn[1], drawn[2], False)
+    heads = LayerHeads(drawn[0], drawn[1], drawn[2], False)
     output = choices.outputs(heads, 0, (0, "layer", 0), 0)
     exact = Exact().outputs(heads, 0, (), 0)
     for head, expected in {0: ("multipole", 6), 1: None, 2: ("multipole", 6), 3: ("multipole", 3)}.items():
@@ -116,7 +116,7 @@ def test_what_recommend_writes_is_what_is_read(found, tokens):
         assert (made is not None) == one["certified"]
         if made is not None:
             estimator = one["estimator"]
-            assert isinstance(made, ByMap if estimator["kind"] == "map" else ByMethod)
+            assert isinstance(made, EstimatedAttention) and (made.kind == "map") == (estimator["kind"] == "map")
             assert made.label == estimator["name"] and made.size in (estimator["size"], None)
 
 

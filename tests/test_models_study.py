@@ -335,13 +335,13 @@ def test_seconds_are_kept_beside_the_study(folder, tmp_path):
 
 def test_seconds_are_those_of_what_is_called():
     """A replacement that works three times as long takes about three times as long; exact attention itself takes 1."""
-    from favorbench.models.replacements import Exact, Heads
+    from favorbench.models.replacements import Exact, LayerHeads
 
     class Thrice(Exact):
         def outputs(self, *given):
             return torch.stack([super(Thrice, self).outputs(*given) for _ in range(3)])[0]
 
-    heads = Heads(*torch.randn((3, 1, 4, 512, 32), generator=torch.Generator().manual_seed(0)), True)
+    heads = LayerHeads(*torch.randn((3, 1, 4, 512, 32), generator=torch.Generator().manual_seed(0)), True)
     found = times({0: heads, 3: heads}, [Exact(), Thrice()], repeats=9)
     assert [row["estimator"] for row in found] == ["exact", "exact"] and found[0]["low"] <= found[0]["ratio"]
     assert found[1]["ratio"] / found[0]["ratio"] > 1.5  # 3, on a machine that nobody else uses

@@ -7,7 +7,15 @@ import pytest
 
 import favorbench as fb
 from favorbench.errors import InputError, ModelError, ScenarioError
-from favorbench.models.replacements import ByMap, ByMethod, Exact, Heads, Removed, Replacement, exact_multiplications
+from favorbench.methods.features import LinearAttention
+from favorbench.models.replacements import (
+    EstimatedAttention,
+    Exact,
+    LayerHeads,
+    Removed,
+    Replacement,
+    exact_multiplications,
+)
 from favorbench.models.swap import swapped
 from favorbench.numerics.streams import stream
 
@@ -170,7 +178,8 @@ def test_a_map_is_linear_attention_of_what_the_model_has(tokens):
         label = "seen"
 
         def outputs(self, heads, seed, names, layer):
-            found[layer] = heads, ByMap(fb.get_map("positive"), "iid", 16).outputs(heads, seed, names, layer)
+            positive = EstimatedAttention(LinearAttention(fb.get_map("positive"), "iid"), 16)
+            found[layer] = heads, positive.outputs(heads, seed, names, layer)
             return found[layer][1]
 
     with swapped(model, method=Seen(), layers=[1], seed=3, draw=2):
@@ -311,12 +320,12 @@ def test_what_cannot_be_causal_is_refused(tokens):
 
 
 def test_costs_are_those_of_the_estimators():
-    shape = Heads(*(torch.zeros(1, 2, n, d) for n, d in ((10, 4), (10, 4), (10, 6))), True).shape
+    shape = LayerHeads(*(torch.zeros(1, 2, n, d) for n, d in ((10, 4), (10, 4), (10, 6))), True).shape
     assert exact_multiplications(shape) == 55 * 10
     assert exact_multiplications(shape._replace(causal=False)) == 100 * 10
     assert Removed().multiplications(shape) == 0
-    clusters = ByMethod(fb.get_method("clusters"), 3)
+    clusters = EstimatedAttention(fb.get_method("clusters"), 3)
     assert clusters.multiplications(shape._replace(causal=False)) == 10 * 3 * 4 + 10 * 3 * 10
-    positive = ByMap(fb.get_map("positive"), "iid", 5)
+    positive = EstimatedAttention(LinearAttention(fb.get_map("positive"), "iid"), 5)
     assert positive.multiplications(shape._replace(causal=False)) == 20 * 5 * (4 + 6)
-    assert math.isclose(ByMethod(fb.get_baseline("uniform"), 1).multiplications(shape), 0)
+    assert math.isclose(EstimatedAttention(fb.get_baseline("uniform"), 1).multiplications(shape), 0)

@@ -68,7 +68,8 @@ def test_a_map_does_the_products_it_says(tokens, spec):
         extra = None if sample.extra is None else counted(sample.extra)
         estimator = SampledMap(feature_map, extra, (size,))
         with counting() as found:
-            list(attention_estimates(query, key, value, counted(sample.omega[:size]), [estimator]))
+            problem = AttentionProblem.of(query, key, value)
+            list(attention_estimates(problem, counted(sample.omega[:size]), [estimator]))
         declared = feature_map.multiplications(400, 400, D, D_V + 1, size)
         assert declared is not None
         ratios.append(found[0] / declared)

@@ -21,6 +21,7 @@ from favorbench.engine.trial import run_draws
 from favorbench.errors import ScenarioError
 from favorbench.inputs import SHIPPED
 from favorbench.methods import Shape
+from favorbench.methods.features import LinearAttention
 from favorbench.studies.recommend import head as head_module
 from favorbench.studies.recommend.answer import certified_in_words, python_lines, records, sentence, spent
 from favorbench.studies.recommend.candidates import (
@@ -161,7 +162,7 @@ def test_the_lines_of_python_are_the_estimator(heads, causal):
         rows = [row for draw in draws for row in run_draws(family.study, [draw])[0]]
         ours = [row["relative_error"] for row in rows if row["map"] == setting.name]
         theirs = errors_of(python_lines(family, setting.size, 0.5), arrays, 0.5, causal, count)
-        if not family.is_random(fixed=True):
+        if not family.estimator.method.random:
             np.testing.assert_allclose(theirs, ours, rtol=1e-9)
             continue
         exact = max(*ours, *theirs) < 1e-12  # then they differ by rounding, which is of no law
@@ -249,11 +250,11 @@ def test_a_bound_by_rank_is_below_every_output_of_that_rank(rng):
 def test_from_which_length_on_it_is_cheaper():
     """By hand: a map of R features costs 2 L R (d + d_v), exact attention L^2 (d + d_v)."""
     shape = Shape(512, 512, 32, 32)
-    assert cheaper_from(fb.get_map("positive"), 64, shape) == 129
-    assert cheaper_from(fb.get_map("positive"), 256, shape) == 513
+    assert cheaper_from(LinearAttention(fb.get_map("positive")), 64, shape) == 129
+    assert cheaper_from(LinearAttention(fb.get_map("positive")), 256, shape) == 513
     few = shape._replace(n=100, l=4096)  # (100 + l) R < 100 l from l = 100 R / (100 - R) on, so never for R = 100
-    assert cheaper_from(fb.get_map("positive"), 50, few) == 101
-    assert cheaper_from(fb.get_map("positive"), 100, few) is None
+    assert cheaper_from(LinearAttention(fb.get_map("positive")), 50, few) == 101
+    assert cheaper_from(LinearAttention(fb.get_map("positive")), 100, few) is None
     assert exact_cost(shape) == 512 * 512 * 64 and exact_cost(shape._replace(causal=True)) == 512 * 513 / 2 * 64
 
 
@@ -372,7 +373,7 @@ def test_default_candidates_are_such_as_the_inputs_allow():
     np.savez("apart.npz", q=rng.normal(size=(8, 4)), k=rng.normal(size=(40, 4)), v=rng.normal(size=(40, 4)))
     apart = study_of({"inputs": "apart.npz"}, None, None, None, 64)
     assert not any(method.needs_positions for method in apart.methods) and apart.scenario.num_projections == (16, 32)
-    names = {family.kind for family in families(apart)}
+    names = {family.estimator.kind for family in families(apart)}
     assert names == {"baseline", "map", "method"}
 
 

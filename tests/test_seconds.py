@@ -16,7 +16,7 @@ from favorbench.results.results import load
 from favorbench.results.seconds import TIMED, Seconds, by_cell, exact_seconds, read_seconds, write_seconds
 from favorbench.results.summary import is_oracle
 from favorbench.run import sweep
-from favorbench.studies.speed import of_run, turns
+from favorbench.studies.speed import calls, of_run
 from tests.command_line import refused, run
 from tests.conftest import small_scenario
 from tests.test_heads import head_file, of_heads
@@ -33,7 +33,7 @@ def first_keys(query, key, value, size, rng):
 def clock(monkeypatch):
     """Every call takes longer than the one before: no two estimators have the same seconds."""
     ticks = itertools.count(1)
-    monkeypatch.setattr(turns, "seconds_of", lambda call, backend: call() is None or 1e-3 * next(ticks))
+    monkeypatch.setattr(calls, "seconds_of", lambda call, backend: call() is None or 1e-3 * next(ticks))
 
 
 def timed(directory: str, repeats: int = 3) -> Seconds:
@@ -170,7 +170,7 @@ def test_broken_off_it_keeps_what_was_there(monkeypatch):
     def broken_off(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(of_run, "in_turns", broken_off)
+    monkeypatch.setattr(of_run, "interleaved", broken_off)
     code, out, err = run("time", "run")
     assert (code, out) == (130, "") and err.count("\n") == 1 and "interrupted: no seconds of run are kept" in err
     assert Path("run/seconds.json").read_bytes() == before

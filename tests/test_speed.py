@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from favorbench.cli import app
 from favorbench.errors import ScenarioError
 from favorbench.numerics.backend import Backend
+from favorbench.studies.speed import calls
 from favorbench.studies.speed import study as speed
-from favorbench.studies.speed import turns
-from favorbench.studies.speed.calls import call_of_method
+from favorbench.studies.speed.calls import call_of
 from tests.command_line import refused
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -88,7 +88,7 @@ def test_a_users_function_is_asked_once_for_each_time(monkeypatch):
     """A sweep asks it a second time, for its weights."""
     asked = []
     monkeypatch.setattr(f"{__name__}.first_keys", lambda q, k, v, size, rng: asked.append(size))
-    call_of_method(speed.get_method(f"{__name__}:first_keys"), 4)(*np.zeros((3, 8, 2)))
+    call_of(speed.get_method(f"{__name__}:first_keys"), 4, 2, Backend(), "float64")(*np.zeros((3, 8, 2)))
     assert asked == [4]
 
 
@@ -131,7 +131,7 @@ def test_what_is_said_to_be_needed_is_what_is_taken(monkeypatch):
     said = []
     monkeypatch.setattr(speed, "check_memory", lambda needed, *_: said.append(needed))
     monkeypatch.setattr(speed, "_peak_memory", lambda call, *_: call() is None)
-    monkeypatch.setattr(turns, "seconds_of", lambda *_: 1.0)
+    monkeypatch.setattr(calls, "seconds_of", lambda *_: 1.0)
     tracemalloc.start()
     try:
         speed.study(["positive"], [2048], [32768, 2048], 64, 3)
@@ -156,11 +156,11 @@ def test_a_map_without_projections_is_timed_once_and_a_single_length_has_no_slop
 def test_short_calls_are_timed_the_second_time(monkeypatch):
     """The first finds caches and allocator as another method left them."""
     clock, takes = [0.0], iter([0.04, 0.01, 0.06, 0.01])
-    monkeypatch.setattr(turns.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(calls.time, "perf_counter", lambda: clock[0])
 
     def call() -> None:
         clock[0] += next(takes)
 
-    assert turns.seconds_of(call, Backend()) == pytest.approx(0.01)
-    assert turns.seconds_of(call, Backend()) == pytest.approx(0.06)
+    assert calls.seconds_of(call, Backend()) == pytest.approx(0.01)
+    assert calls.seconds_of(call, Backend()) == pytest.approx(0.06)
     assert next(takes) == 0.01  # the long call was made once

@@ -17,7 +17,7 @@ from favorbench.inputs import INPUTS, InputLaw
 from favorbench.kernels import softmax_kernel
 from favorbench.maps import MAPS, FeatureMap
 from favorbench.methods import METHODS, PREFIXES, Method
-from favorbench.methods.features import FromMap
+from favorbench.methods.features import FromMap, LinearAttention
 from favorbench.methods.function import Function
 from favorbench.samplers import SAMPLERS, Sampler
 from favorbench.studies.kernel.targets import KERNELS, Kernel
@@ -121,7 +121,8 @@ NO_MEMBERS = {
 
 FAMILIES = [
     (FeatureMap, {*MAPS, *maps.TRANSFORMS}), (Sampler, {*SAMPLERS, *samplers.TRANSFORMS}),
-    (Method, {*METHODS, *PREFIXES, *fb.BASELINES, FromMap, Function}), (InputLaw, set(INPUTS)), (Kernel, set(KERNELS)),
+    (Method, {*METHODS, *PREFIXES, *fb.BASELINES, FromMap, LinearAttention, Function}),
+    (InputLaw, set(INPUTS)), (Kernel, set(KERNELS)),
 ]  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from array_api_compat import device
 
-from favorbench.attention.problem import SampledMap, Tile
+from favorbench.attention.problem import AttentionProblem, SampledMap, Shape, Tile
 from favorbench.maps import Sample
 from favorbench.numerics.arrays import Array, Features, array_namespace, projected
 from favorbench.numerics.logsum import Accumulator, accumulate, joined, merge, prefix_sums, quotient, with_ones
@@ -14,15 +14,15 @@ from favorbench.numerics.logsum import Accumulator, accumulate, joined, merge, p
 CHUNK = 128  # positions treated together: a chunk costs CHUNK^2 kernel values, all chunks together O(L)
 
 
-def causal_exact_attention(query: Array, key: Array, value: Array, positions: np.ndarray | None = None) -> Array:
-    """Masked softmax attention of (..., n, d) queries at these positions (increasing; None: 0..n-1), in tiles."""
-    xp = array_namespace(query)
-    scaled, right, outputs = query * query.shape[-1] ** -0.5, with_ones(value), []
-    positions = np.arange(query.shape[-2]) if positions is None else positions
+def causal_softmax(problem: AttentionProblem) -> Array:
+    """Masked softmax attention, in tiles."""
+    query, key, value, positions = problem[:4]
+    assert positions is not None
+    xp, right, outputs = array_namespace(query), with_ones(value), []
     for rows in chunks(len(positions)):
         state, last = None, int(positions[rows][-1])
         for keys in chunks(last + 1, 8 * CHUNK):
-            logits = scaled[..., rows, :] @ xp.matrix_transpose(key[..., keys, :])
+            logits = query[..., rows, :] @ xp.matrix_transpose(key[..., keys, :])
             if keys.stop > positions[rows][0] + 1:
                 seen = visible(positions[rows], keys, logits)
                 logits = xp.where(seen, logits, xp.full_like(logits, -xp.inf))
@@ -56,15 +56,7 @@ class _Chunk(NamedTuple):
             yield _Chunk(x, y, of_query, of_key, values, slice(first, first + len(positions)), positions, where)
 
 
-def causal_outputs(
-    query: Array,
-    key: Array,
-    value: Array,
-    omega: Array,
-    estimators: Sequence[SampledMap],
-    scale: float,
-    positions: np.ndarray | None = None,
-) -> Iterator[Tile]:
+def causal_outputs(problem: AttentionProblem, omega: Array, maps: Sequence[SampledMap], scale: float) -> Iterator[Tile]:
     """The estimates of a chunk of positions for each estimator, chunk by chunk.
 
     What lies before the chunk enters through a summary of one row per feature, the chunk's own keys through kernel
@@ -72,14 +64,15 @@ def causal_outputs(
     features are taken relative to the largest key up to the end of its chunk. O(L) time, no L x R x d_v array.
     Katharopoulos et al. 2020, arXiv 2006.16236, eq. (9)-(12).
     """
+    query, key, value, positions = problem[:4]
+    assert positions is not None
     right = with_ones(value)
-    positions = np.arange(query.shape[-2]) if positions is None else positions
-    summaries: list[Sequence[Accumulator]] = [() for _ in estimators]
+    summaries: list[Sequence[Accumulator]] = [() for _ in maps]
     for keys in chunks(key.shape[-2]):
         rows = slice(*(int(i) for i in np.searchsorted(positions, (keys.start, keys.stop))))
         x, y, values = query[..., rows, :] * scale, key[..., keys, :] * scale, right[..., keys, :]
         chunk = _Chunk(x, y, projected(x, omega), projected(y, omega), values, rows, positions[rows], keys)
-        for index, estimator in enumerate(estimators):
+        for index, estimator in enumerate(maps):
             summaries[index], found = _chunk_sums(estimator, estimator.sample(omega), summaries[index], chunk)
             for where, sums in found:
                 yield Tile(index, where, *quotient(sums))
@@ -147,12 +140,9 @@ def visible(positions: np.ndarray, keys: slice, like: Array) -> Array:
     return xp.asarray(np.arange(keys.start, keys.stop) <= positions[:, None], device=device(like))
 
 
-def chunk_multiplications(n: int, l: int, num_features: int, d_v: int) -> float:  # noqa: E741  (its name in every formula)
-    """Multiplications of linear attention's own chunks, for n queries and l keys: kernel values, and with these values.
-
-    Beside those of all keys and queries with features: what a map costs more where attention is causal.
-    """
-    return float(n * min(CHUNK, l) * (num_features + d_v))
+def chunk_multiplications(shape: Shape, num_features: int) -> float:
+    """What linear attention multiplies more where it is causal: kernel values inside chunks, and with these values."""
+    return float(shape.n * min(CHUNK, shape.l) * (num_features + shape.d_v)) if shape.causal else 0.0
 
 
 def chunks(length: int, step: int = CHUNK) -> list[slice]:

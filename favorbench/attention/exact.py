@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from favorbench.attention.causal import causal_exact_attention
-from favorbench.attention.problem import check_shapes
+from favorbench.attention.causal import causal_softmax
+from favorbench.attention.problem import AttentionProblem, check_shapes
 from favorbench.numerics.arrays import Array, Features, Float, array_namespace, half_squared_norm, tile_elements
 from favorbench.numerics.logsum import Accumulator, accumulate, near_zero, quotient, tiles, with_ones
 
@@ -31,25 +31,29 @@ def exact_attention(
     check_shapes(query, key, value, causal and positions is None)
     xp = array_namespace(query, key, value)
     query, key, value = (xp.astype(a, xp.float64, copy=False) for a in (query, key, value))
-    return causal_exact_attention(query, key, value, positions) if causal else tiled_attention(query, key, value)
+    positions = np.arange(query.shape[-2]) if positions is None else positions
+    return softmax_attention(AttentionProblem(query * query.shape[-1] ** -0.5, key, value, positions, causal))
 
 
-def tiled_attention(query: Array, key: Array, value: Array) -> Array:
+def softmax_attention(problem: AttentionProblem) -> Array:
     """Softmax attention in the precision of its arguments, in tiles with a running maximum: no n x l array.
 
     No maximum is taken where the norms bound all logits (Cauchy-Schwarz) by what exp can take.
     """
+    if problem.causal:
+        return causal_softmax(problem)
+    query, key, value = problem[:3]
     xp, (n, length) = array_namespace(query), (query.shape[-2], key.shape[-2])
-    scaled, columns = query * query.shape[-1] ** -0.5, xp.matrix_transpose(key)
+    columns = xp.matrix_transpose(key)
     with np.errstate(over="ignore", invalid="ignore"):  # then they bound nothing
-        squares = [xp.max(half_squared_norm(array)) for array in (scaled, key)]
+        squares = [xp.max(half_squared_norm(array)) for array in (query, key)]
         bounded = near_zero(2.0 * xp.sqrt(squares[0]) * xp.sqrt(squares[1]))
     # Square tiles, as far as the queries go: products of narrow ones spend their time on rearranging the other factor.
     most = tile_elements(query) // max(1, min(n, math.isqrt(tile_elements(query))))
     width = -(-length // -(-length // most))
     keys = [slice(start, min(start + width, length)) for start in range(0, length, width)]
     attend = _no_maximum if bounded else _running_maximum
-    states = (attend(scaled[..., rows, :], columns, value, keys) for rows in tiles(n, width, query))
+    states = (attend(query[..., rows, :], columns, value, keys) for rows in tiles(n, width, query))
     return xp.concat([quotient(state)[0] for state in states], axis=-2)
 
 

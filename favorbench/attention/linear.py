@@ -6,9 +6,9 @@ from typing import overload
 import numpy as np
 from array_api_compat import device
 
-from favorbench.attention.causal import causal_outputs
+from favorbench.attention.causal import causal_outputs, chunk_multiplications
 from favorbench.attention.groups import over_groups
-from favorbench.attention.problem import SampledMap, Tile, check_shapes
+from favorbench.attention.problem import AttentionProblem, SampledMap, Shape, Tile, check_shapes
 from favorbench.errors import InputError
 from favorbench.maps import FeatureMap, Sample, get_map
 from favorbench.numerics.arrays import Array, Features, Float, array_namespace, moved, projected
@@ -43,14 +43,16 @@ def linear_attention(
     if causal and not feature_map.causal_safe:
         raise InputError(f"map {feature_map.name!r} uses the whole sequence and cannot be causal")
     estimator = SampledMap(feature_map, sample.extra, (sample.omega.shape[-2],))
+    positions, scale = np.arange(query.shape[-2]) if causal else None, query.shape[-1] ** -0.25
     xp = array_namespace(query, key, value)
     rows, dtype = sample.omega, xp.result_type(query, key, value)
     if xp.isdtype(dtype, "real floating"):  # omega, drawn in float64, would lift the features of some maps to that
         query, key, value, rows = (xp.astype(a, dtype, copy=False) for a in (query, key, value, rows))
 
     def attend(query: Array, key: Array, value: Array, omega: Array, estimator: SampledMap) -> Array:
-        parts = attention_estimates(query, key, value, omega, [estimator], causal=causal)
-        return xp.concat([estimate.output[0, ...] for estimate in parts], axis=-2)
+        problem = AttentionProblem(query, key, value, positions, causal)
+        parts = attention_estimates(problem, omega, [estimator], scale)
+        return xp.concat([tile.output[0, ...] for tile in parts], axis=-2)
 
     width = max(rows.shape[-2], feature_map.num_features(rows.shape[-2], query.shape[-1]))
     return over_groups(attend, query, key, value, rows, estimator, width)
@@ -129,40 +131,46 @@ def sample_omega(
 
 
 def attention_estimates(
-    query: Array,
-    key: Array,
-    value: Array,
-    omega: Array,
-    estimators: Sequence[SampledMap],
-    fit_query: Array | None = None,
-    causal: bool = False,
-    positions: np.ndarray | None = None,
-    scale: float | None = None,
+    problem: AttentionProblem, omega: Array, maps: Sequence[SampledMap], scale: float = 1.0
 ) -> Iterator[Tile]:
-    """Every estimator at every R, tile by tile, from one projection of queries and of keys.
+    """Estimates of every map at every R, tile by tile, from one projection of queries and of keys.
 
     Two passes: over keys, for one (R, d_v + 1) summary per block of features; over queries, for the outputs, all R
-    from one running sum over features. Memory is O(tile + R d_v) beside the inputs.
-    fit_query: all queries, for maps that take parameters from them, where ``query`` is a part of them only.
-    causal, positions: as for ``exact_attention``; chunk by chunk in one pass.
-    scale: of queries and keys; d^-1/4 unless given.
+    from one running sum over features. Memory is O(tile + R d_v) beside the inputs. Causal: chunk by chunk in one pass.
+    scale: of queries and keys that are not scaled by d^-1/4 yet. It is applied to tiles, so nothing is copied.
     """
-    factor: float = query.shape[-1] ** -0.25 if scale is None else scale
-    if causal:
-        yield from causal_outputs(query, key, value, omega, estimators, factor, positions)
+    if problem.causal:
+        yield from causal_outputs(problem, omega, maps, scale)
         return
-    samples = [estimator.sample(omega) for estimator in estimators]
-    fit_query = query if fit_query is None else fit_query
-    maps = [fitted(e.map, fit_query, key, factor, sample.omega) for e, sample in zip(estimators, samples, strict=True)]
-    width = max(omega.shape[-2], *(feature_map.num_features(0, query.shape[-1]) for feature_map in maps))
-    summaries = _key_summaries(key, value, omega, maps, samples, width, factor)
+    query, key = problem[:2]
+    samples = [one.sample(omega) for one in maps]
+    fit_query = query if problem.fit_query is None else problem.fit_query
+    fitted = [_fitted(one.map, fit_query, key, scale, sample.omega) for one, sample in zip(maps, samples, strict=True)]
+    width = max(omega.shape[-2], *(feature_map.num_features(0, query.shape[-1]) for feature_map in fitted))
+    summaries = _key_summaries(key, problem.value, omega, fitted, samples, width, scale)
     for rows in tiles(query.shape[-2], width, query):
-        x = query[..., rows, :] * factor
-        projection = _projection(x, omega, maps)
-        for index, (feature_map, sample, summary) in enumerate(zip(maps, samples, summaries, strict=True)):
+        x = query[..., rows, :] * scale
+        projection = _projection(x, omega, fitted)
+        for index, (feature_map, sample, summary) in enumerate(zip(fitted, samples, summaries, strict=True)):
             blocks = feature_map.query_features(x, projection[..., : sample.omega.shape[-2]], sample)
-            output, normaliser = _outputs(blocks, summary, estimators[index].sizes)
-            yield Tile(index, rows, output, normaliser)
+            # A fixed block counts R times, as there is no factor 1/R.
+            blocks, rights = joined(blocks, [keys.log_peak for keys in summary], [keys.total for keys in summary])
+            yield Tile(index, rows, *quotient(prefix_sums(blocks, rights, maps[index].sizes)))
+
+
+def _fitted(feature_map: FeatureMap, query: Array, key: Array, scale: float, omega: Array) -> FeatureMap:
+    """The map with its parameters from the data. Arrays are scaled for maps that take some only."""
+    if not feature_map.data_dependent:
+        return feature_map
+    if scale == 1.0:
+        return feature_map.fit(query, key, omega)
+    return feature_map.fit(query * scale, key * scale, omega)
+
+
+def linear_multiplications(feature_map: FeatureMap, shape: Shape, size: int) -> float | None:
+    """Multiplications of linear attention with so many projections; None where the map does not state its own."""
+    work = feature_map.multiplications(*shape[:4], size)
+    return None if work is None else work + chunk_multiplications(shape, feature_map.num_features(size, shape.d))
 
 
 def _projection(x: Array, omega: Array, maps: Sequence[FeatureMap]) -> Array:
@@ -170,13 +178,6 @@ def _projection(x: Array, omega: Array, maps: Sequence[FeatureMap]) -> Array:
     if all(feature_map.randomness != "omega" for feature_map in maps):
         return array_namespace(x).zeros((*x.shape[:-1], omega.shape[-2]), dtype=x.dtype, device=device(x))
     return projected(x, omega)
-
-
-def fitted(feature_map: FeatureMap, query: Array, key: Array, scale: float, omega: Array) -> FeatureMap:
-    """The map with what it takes from the data; a map that takes nothing spares two arrays as long as the inputs."""
-    if not feature_map.data_dependent:
-        return feature_map
-    return feature_map.fit(query * scale, key * scale, omega)
 
 
 def _key_summaries(
@@ -201,15 +202,6 @@ def _key_summaries(
             for i, block in enumerate(blocks):
                 summary[i] = accumulate(summary[i], block.transposed(), right)
     return summaries  # pyright: ignore[reportReturnType]  (there is at least one tile, so no None is left)
-
-
-def _outputs(blocks: Sequence[Features], summary: Sequence[Accumulator], sizes: Sequence[int]) -> tuple[Array, Array]:
-    """For each R in sizes (leading axis) output and normaliser, from the sum over the first R projections.
-
-    A fixed block counts R times, as there is no factor 1/R.
-    """
-    blocks, rights = joined(blocks, [keys.log_peak for keys in summary], [keys.total for keys in summary])
-    return quotient(prefix_sums(blocks, rights, sizes))
 
 
 def _resolved(map: str | FeatureMap, omega: Sample | Array, like: Array) -> tuple[FeatureMap, Sample]:

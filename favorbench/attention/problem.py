@@ -38,7 +38,7 @@ class AttentionProblem(NamedTuple):
     def of(query: Array, key: Array, value: Array, causal: bool = False) -> "AttentionProblem":
         """The problem of queries and keys that are not scaled yet: scaled copies of them."""
         factor, (n, l) = query.shape[-1] ** -0.25, (query.shape[-2], key.shape[-2])  # noqa: E741
-        return AttentionProblem(query * factor, key * factor, value, np.arange(n) if n == l else None, causal)
+        return AttentionProblem(query * factor, key * factor, value, np.arange(n) if n == l or causal else None, causal)
 
     @property
     def shape(self) -> Shape:

@@ -6,8 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from favorbench.attention.causal import chunk_multiplications
-from favorbench.attention.linear import attention_estimates
+from favorbench.attention.linear import attention_estimates, linear_multiplications
 from favorbench.attention.problem import SampledMap
 from favorbench.baselines.base import Baseline
 from favorbench.maps import Taylor
@@ -48,39 +47,19 @@ class Uniform(Unsized):
         return 0.0
 
 
-def taylor_attention(problem: AttentionProblem, order: int) -> Estimate:
-    """Linear attention with the explicit features of the Taylor polynomial of exp(x.y), in tiles."""
-    query, key, value, positions, causal = problem[:5]
-    estimator, no_omega = SampledMap(Taylor(order), None, (1,)), query[:1] * 0.0
-    where = positions if causal else None
-    found = list(
-        attention_estimates(
-            query,
-            key,
-            value,
-            no_omega,
-            [estimator],
-            causal=causal,
-            positions=where,
-            scale=1.0,  # problem's are scaled
-        )
-    )
-    output, normaliser = (np.concatenate([getattr(e, part)[0] for e in found]) for part in ("output", "normaliser"))
-    return Estimate(None, Taylor(order).num_features(0, query.shape[-1]), output, normaliser)
-
-
 class Polynomial(Unsized):
     """Linear attention with the Taylor polynomial of exp(x.y) up to some order."""
 
     order: ClassVar[int]
 
     def estimates(self, problem: AttentionProblem, sizes: tuple[int, ...], streams: Streams) -> Iterator[Estimate]:
-        yield taylor_attention(problem, self.order)
+        polynomial, no_omega = Taylor(self.order), problem.query[:1] * 0.0
+        tiles = list(attention_estimates(problem, no_omega, [SampledMap(polynomial, None, (1,))]))
+        output, normaliser = (np.concatenate([getattr(e, part)[0] for e in tiles]) for part in ("output", "normaliser"))
+        yield Estimate(None, polynomial.num_features(0, problem.query.shape[-1]), output, normaliser)
 
     def multiplications(self, shape: Shape, size: int) -> float | None:
-        polynomial, (n, length, d, d_v, causal) = Taylor(self.order), shape
-        own = chunk_multiplications(n, length, polynomial.num_features(0, d), d_v) if causal else 0.0
-        return (polynomial.multiplications(n, length, d, d_v, 0) or 0.0) + own
+        return linear_multiplications(Taylor(self.order), shape, 0)
 
 
 @dataclass(frozen=True)

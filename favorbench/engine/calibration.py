@@ -14,7 +14,7 @@ from favorbench.numerics.streams import stream
 from favorbench.registry import label
 
 if TYPE_CHECKING:
-    from favorbench.engine.plan import Draw, Shape
+    from favorbench.engine.plan import Draw, DrawShape
     from favorbench.engine.study import Study
 
 Member = TypeVar("Member")
@@ -68,7 +68,7 @@ def calibration_heads(study: "Study", head: Head) -> list[Head]:
     return found
 
 
-def check_calibration(study: "Study", shapes: "Iterable[Shape]") -> None:
+def check_calibration(study: "Study", shapes: "Iterable[DrawShape]") -> None:
     """Raise ScenarioError where a calibrated map has nothing to be fitted to, or the text that it is measured on."""
     waiting = [label(member) for member in (*study.maps, *study.methods) if calibrations(member)]
     source = study.calibration

@@ -5,9 +5,10 @@ from typing import NamedTuple
 import numpy as np
 
 from favorbench.baselines.best_rank import MATRIX_LIMIT
-from favorbench.engine.plan import Plan, Shape
-from favorbench.engine.sizes import own_sizes
+from favorbench.engine.plan import DrawShape, Plan
+from favorbench.engine.sizes import distinct_sizes
 from favorbench.engine.study import Study
+from favorbench.methods.features import LinearAttention
 from favorbench.numerics.machine import Rates, available_memory, check_memory, one_core, rates
 
 EXPS_OF_A_FEATURE = 3.0  # passes of exp, log or tan over each feature, of queries and of keys: the dearest maps have 3
@@ -61,26 +62,30 @@ def check_fits(plan: Plan, workers: int = 1) -> None:
     check_memory(needed, what, f"use a smaller `num_projections`, `head_dim`, `seq_len` or order of the map{fewer}")
 
 
-def _work(study: Study, shape: Shape) -> _Work:
+def _work(study: Study, shape: DrawShape) -> _Work:
     head, rows_measured = shape.head, study.scenario.rows(shape.head.query_len)
     dim, tokens, entries = head.head_dim, rows_measured + head.seq_len, rows_measured * head.seq_len
     flops, exps = 4.0 * entries * dim, float(entries)  # exact attention: two products, one exp for each entry
-    groups, widest = list(study.groups(shape.sizes, head)), 0
-    for group in groups:
-        columns = sum(feature_map.num_features(sized[-1].size, dim) for feature_map, sized in group.maps)
-        flops += 2.0 * tokens * columns * (2 * dim + 1)  # projection, and product with [v, 1]
-        exps += EXPS_OF_A_FEATURE * tokens * columns
-        # omega, a summary of [v, 1] for each feature, and the features of at least one token
-        widest = max(widest, group.width * dim + columns * (dim + 2))
     measured = study.shape(head)._replace(n=rows_measured)
     whole = rows_measured == head.query_len and entries <= MATRIX_LIMIT
-    asked, held, rows = [*study.methods, *(one for one in study.baselines if whole or not one.needs_all_rows)], 0, 0
-    for method in asked:
-        sizes = own_sizes(study.sized(method, shape.sizes, head))
-        flops += 2.0 * sum(method.multiplications(measured, size) or 0.0 for size in sizes)
-        held, rows = max(held, method.matrix_entries(measured, sizes[-1])), rows + len(sizes)
-    rows += sum(len(sized) for group in groups for _, sized in group.maps)
-    return _Work(flops, exps, ARRAYS_OF_INPUTS * tokens * dim + max(widest, held), rows)
+    held, rows = 0, 0
+    for batch in study.batches(shape.sizes, head):
+        columns = 0
+        for (kind, method), sizes in batch.members:
+            if kind == "baseline" and method.needs_all_rows and not whole:
+                continue
+            rows += len(sizes)
+            if isinstance(method, LinearAttention):
+                columns += method.num_features(sizes[-1].size, dim)
+                continue
+            counts = distinct_sizes(sizes)
+            flops += 2.0 * sum(method.multiplications(measured, size) or 0.0 for size in counts)
+            held = max(held, method.matrix_entries(measured, counts[-1]))
+        flops += 2.0 * tokens * columns * (2 * dim + 1)  # projection, and product with [v, 1]
+        exps += EXPS_OF_A_FEATURE * tokens * columns
+        if columns:  # omega, a summary of [v, 1] for each feature, and the features of at least one token
+            held = max(held, batch.width * dim + columns * (dim + 2))
+    return _Work(flops, exps, ARRAYS_OF_INPUTS * tokens * dim + held, rows)
 
 
 def _rates() -> Rates:

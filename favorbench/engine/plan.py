@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import NamedTuple, overload
 
 from favorbench.engine.calibration import check_calibration
-from favorbench.engine.sizes import features_for_each, own_sizes
+from favorbench.engine.sizes import distinct_sizes
 from favorbench.engine.study import Study
 from favorbench.errors import ScenarioError
 from favorbench.inputs import Head
-from favorbench.maps import FeatureMap
 from favorbench.registry import label, nearest
 
 MAX_DRAWS = 1_000_000
@@ -32,7 +31,7 @@ class Draw:
     stream_names: tuple[str | int, ...]
 
 
-class Shape(NamedTuple):
+class DrawShape(NamedTuple):
     """What the draws of one trial differ in."""
 
     input: str
@@ -48,7 +47,7 @@ class Plan(Sequence[Draw]):
     Each is made when it is asked for: a plan of a million draws is as small as one of ten.
     """
 
-    def __init__(self, study: Study, shapes: Sequence[Shape]) -> None:
+    def __init__(self, study: Study, shapes: Sequence[DrawShape]) -> None:
         self.study, self.shapes = study, tuple(shapes)
 
     def __len__(self) -> int:
@@ -94,7 +93,7 @@ def plan(study: Study) -> Plan:
             sizes = scenario.sizes(head.head_dim)
             _check_sizes(study, head, sizes)
             for group in [(size,) for size in sizes] if scenario.redraw == "R" else [sizes]:
-                shapes.append(Shape(name, head, scale, dtype, group))
+                shapes.append(DrawShape(name, head, scale, dtype, group))
     check_calibration(study, shapes)
     found = Plan(study, shapes)
     if len(found) > MAX_DRAWS:
@@ -106,34 +105,28 @@ def plan(study: Study) -> Plan:
 
 
 def _check_sizes(study: Study, head: Head, sizes: tuple[int, ...]) -> None:
-    """Raise ScenarioError if a map does not divide the budget, a sampler cannot draw what a map will ask of it, or a
-    method has no answer of this size."""
-    if study.scenario.budget == "features":
-        for member, size in itertools.product([*study.maps, *study.methods], sizes):
-            per = features_for_each(member)
-            if size % per:
-                kind = "map" if isinstance(member, FeatureMap) else "method"
+    """Raise ScenarioError for sizes that an estimator cannot have here."""
+    scenario, rows = study.scenario, study.scenario.rows(head.query_len)
+    estimators = [one for one in study.estimators if one.kind != "baseline"]
+    if scenario.budget == "features":
+        for one, size in itertools.product(sorted(estimators, key=lambda one: one.kind), sizes):
+            if size % (per := one.method.features_per_size):
                 raise ScenarioError(
-                    f"`num_projections` {size} with `budget` features: {kind} {label(member)!r} has {per} features "
+                    f"`num_projections` {size} with `budget` features: {one.kind} {one.name!r} has {per} features "
                     f"for each projection; use a multiple of {per}, e.g. {size + per - size % per}"
                 )
-    for group in study.groups(sizes, head):
-        for size in {one.size for _, of_map in group.maps for one in of_map}:
-            if group.sampler:
-                group.sampler.check(size, head.head_dim)
-    for method in study.methods:
-        if method.needs_positions and head.query_len != head.seq_len:
+    for one in estimators:
+        if one.method.needs_positions and head.query_len != head.seq_len:
             raise ScenarioError(
-                f"`methods` {label(method)}: there is no window where {head.query_len} queries look at "
+                f"`methods` {one.name}: there is no window where {head.query_len} queries look at "
                 f"{head.seq_len} keys; it needs as many"
             )
-        rows = study.scenario.rows(head.query_len)
-        if method.needs_all_rows and rows < head.query_len:
+        if one.method.needs_all_rows and rows < head.query_len:
             raise ScenarioError(
-                f"`methods` {label(method)}: it answers from all queries together, and the error is measured on {rows} "
+                f"`methods` {one.name}: it answers from all queries together, and the error is measured on {rows} "
                 f"of {head.query_len}: use `query_rows` {head.query_len}"
             )
-        method.check(own_sizes(study.sized(method, sizes, head)), study.shape(head))
+        one.method.check(distinct_sizes(study.sizes_of(one, sizes, head)), study.shape(head))
 
 
 def _check_causal(study: Study) -> None:
@@ -141,9 +134,8 @@ def _check_causal(study: Study) -> None:
     for key, members in (("maps", study.maps), ("methods", study.methods), ("baselines", study.baselines)):
         for member in members:
             if not member.causal_safe:
-                frozen = (
-                    f", or calibrate it: calibrated:{label(member)}" if getattr(member, "data_dependent", False) else ""
-                )
+                fitted = getattr(member, "data_dependent", False)
+                frozen = f", or calibrate it: calibrated:{label(member)}" if fitted else ""
                 raise ScenarioError(
                     f"`{key}` {label(member)}: it uses the whole sequence and cannot be causal; leave out one or the "
                     f"other{frozen}"

@@ -1,6 +1,7 @@
 """A scenario with its members built, and what is measured together: made once for a sweep and handed on."""
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,13 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from favorbench.engine.fixed import Cache
 from favorbench.engine.scenario import MEMBERS, Scenario, is_built, override, shipped_title
-from favorbench.engine.sizes import Size, shape_of, sizes_of_map, sizes_of_method
+from favorbench.engine.sizes import Size, shape_of, sizes_of
 from favorbench.errors import ScenarioError
 from favorbench.inputs import SHIPPED, Fixed, Head, InputLaw, get_input
 from favorbench.maps import FeatureMap
 from favorbench.methods import Method, Shape
+from favorbench.methods.features import LinearAttention, name_of, sampler_of
 from favorbench.numerics.backend import Backend
-from favorbench.registry import label, source_digest
+from favorbench.registry import source_digest
 from favorbench.samplers import Sampler
 
 if TYPE_CHECKING:
@@ -24,21 +26,37 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 
-class Group(NamedTuple):
-    """Maps that are measured on one sample, each at its R (increasing). Without a sampler no omega is drawn."""
+class Estimator(NamedTuple):
+    """A member of a study. kind: baseline, method or map, whose method is LinearAttention."""
 
-    sampler: Sampler | None
-    maps: tuple[tuple[FeatureMap, tuple[Size, ...]], ...]
+    kind: str
+    method: Method
 
     @property
     def name(self) -> str:
-        """The sampler's label; elsewhere where the randomness of the maps comes from, as their streams are named."""
-        return label(self.sampler) if self.sampler else self.maps[0][0].randomness
+        """The label in rows."""
+        return name_of(self.method)
+
+    @property
+    def sampler(self) -> str | None:
+        """The label of the sampler that draws for a map; None where no sampler can be chosen."""
+        return sampler_of(self.method)
+
+
+class EstimatorBatch(NamedTuple):
+    """Estimators that are measured together, each at its sizes (increasing): maps that share a sample, or one alone."""
+
+    members: tuple[tuple[Estimator, tuple[Size, ...]], ...]
+
+    @property
+    def kind(self) -> str:
+        """Of all members."""
+        return self.members[0][0].kind
 
     @property
     def width(self) -> int:
-        """The largest R."""
-        return max(one.size for _, sized in self.maps for one in sized)
+        """The largest size."""
+        return max(one.size for _, sizes in self.members for one in sizes)
 
 
 class Source(NamedTuple):
@@ -118,33 +136,41 @@ class Study:
         """What costs on a head follow from."""
         return shape_of(head, self.scenario.causal)
 
-    def sized(self, method: Method, sizes: tuple[int, ...], head: Head) -> tuple[Size, ...]:
-        """The sizes at which a method or a baseline is measured."""
-        budget, shape = self.scenario.budget, self.shape(head)
+    @property
+    def estimators(self) -> list[Estimator]:
+        """Baselines, methods, maps without a sampler, and maps under each sampler."""
+        found = [Estimator("baseline", one) for one in self.baselines] + [
+            Estimator("method", one) for one in self.methods
+        ]
+        found += [Estimator("map", LinearAttention(one)) for one in self.maps if one.randomness != "omega"]
+        omega = [one for one in self.maps if one.randomness == "omega"]
+        found += [Estimator("map", LinearAttention(one, law)) for law, one in itertools.product(self.samplers, omega)]
+        return found
+
+    def sizes_of(self, estimator: Estimator, sizes: tuple[int, ...], head: Head) -> tuple[Size, ...]:
+        """The sizes at which an estimator is measured."""
+        shape, names = self.shape(head), (estimator.kind, estimator.name, estimator.sampler)
         return self.kept.get_or_compute(
-            ("sizes", label(method), sizes, shape), lambda: sizes_of_method(method, budget, sizes, shape)
+            ("sizes", *names, sizes, shape),
+            lambda: sizes_of(estimator.method, estimator.name, self.scenario.budget, sizes, shape),
         )
 
-    def groups(self, sizes: tuple[int, ...], head: Head) -> Iterator[Group]:
+    def batches(self, sizes: tuple[int, ...], head: Head) -> Iterator[EstimatorBatch]:
         """What is measured together: nested maps at all R on one sample of a nested sampler, others one R at a time."""
-
-        def sized(feature_map: FeatureMap, sampler: Sampler | None) -> tuple[Size, ...]:
-            budget, shape = self.scenario.budget, self.shape(head)
-            key = ("sizes", label(feature_map), None if sampler is None else label(sampler), sizes, shape)
-            return self.kept.get_or_compute(key, lambda: sizes_of_map(feature_map, sampler, budget, sizes, shape))
-
-        of_omega = [m for m in self.maps if m.randomness == "omega"]
-        alone: list[tuple[FeatureMap, Sampler | None]] = [(m, None) for m in self.maps if m.randomness != "omega"]
-        for sampler in self.samplers:
-            together = [m for m in of_omega if m.nested and sampler.nested]
-            if together:
-                yield Group(sampler, tuple((m, sized(m, sampler)) for m in together))
-            alone += [(m, sampler) for m in of_omega if m not in together]
-        for feature_map, sampler in alone:
-            every = sized(feature_map, sampler)
-            at_once = sampler is None and feature_map.nested
-            for part in [every] if at_once else [(one,) for one in every]:
-                yield Group(sampler, ((feature_map, part),))
+        shared: dict[str, list[tuple[Estimator, tuple[Size, ...]]]] = {}
+        alone: list[EstimatorBatch] = []
+        for estimator in self.estimators:
+            method, every = estimator.method, self.sizes_of(estimator, sizes, head)
+            if not isinstance(method, LinearAttention):
+                yield EstimatorBatch(((estimator, every),))
+            elif not (method.wrapped.nested and method.law.nested):
+                alone += [EstimatorBatch(((estimator, (one,)),)) for one in every]
+            elif estimator.sampler is None:
+                alone.append(EstimatorBatch(((estimator, every),)))
+            else:
+                shared.setdefault(estimator.sampler, []).append((estimator, every))
+        yield from (EstimatorBatch(tuple(members)) for members in shared.values())
+        yield from alone
 
 
 def default_directory(study: Study) -> Path:

@@ -1,103 +1,82 @@
-"""Draws: their inputs, exact answers, and every sampler, map and R measured on them. The whole pipeline."""
+"""Draws: their inputs, exact attention, and every estimator measured on them. The whole pipeline."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from favorbench.attention.exact import exact_attention
+from favorbench.attention.exact import softmax_attention
 from favorbench.attention.linear import attention_estimates
-from favorbench.attention.problem import SampledMap, Tile
+from favorbench.attention.problem import AttentionProblem, SampledMap
 from favorbench.engine.calibration import calibrated
 from favorbench.engine.columns import FAILURE, Row, of_draw
 from favorbench.engine.plan import Draw
-from favorbench.engine.sizes import Size, own_sizes, work_of_map
-from favorbench.engine.study import Group, Study
+from favorbench.engine.sizes import distinct_sizes
+from favorbench.engine.study import EstimatorBatch, Study
 from favorbench.errors import EstimatorError
-from favorbench.methods import AttentionProblem, Estimate, Method
+from favorbench.methods import Method
 from favorbench.metrics import ErrorSums, add, error_sums, metrics_of
-from favorbench.numerics.arrays import Array, beside, columns_first, on_host
-from favorbench.numerics.backend import Backend
+from favorbench.numerics.arrays import Array, array_namespace, beside, columns_first, on_host
 from favorbench.numerics.streams import Streams, stream
-from favorbench.registry import label
 from favorbench.users import failures_named
-
-
-class Problem(NamedTuple):
-    """Inputs as estimators get them, in one precision: draws along a leading axis where the backend has one.
-
-    fit_query: all queries, where some map takes parameters from them and ``query`` is a sample of rows.
-    positions: of the queries among the keys, where they are the same tokens.
-    """
-
-    query: Array
-    key: Array
-    value: Array
-    fit_query: Array | None
-    positions: np.ndarray | None
-
 
 #: Labels of an estimator, and sums of its error on one draw; None where it failed, and the labels say how.
 Measured = tuple[Row, ErrorSums | None]
 
+#: Errors of the members of a batch: by their number and size, the number of features and the sums.
+Errors = dict[tuple[int, int], tuple[int, ErrorSums]]
+
+#: The streams of these names, of all draws.
+NamedStreams = Callable[..., Streams]
+
+
+class Part(NamedTuple):
+    """Some rows of the estimates of one member of a batch, (sizes, *batch, n, d_v), and its features at each size."""
+
+    member: int
+    features: tuple[tuple[int, int], ...]
+    rows: slice
+    output: Array
+    normaliser: Array | None
+    row_sums: Array | None = None
+
 
 def run_draws(study: Study, draws: Sequence[Draw]) -> list[list[Row]]:
-    """All rows of each draw: baselines first, then methods, then samplers x maps x R. Depends on its arguments alone.
+    """All rows of each draw: baselines first, then methods, then maps. A pure function of its arguments.
 
-    draws: of one shape; a single one for the NumPy backend. An estimator that fails, in a way that is its own, has a
-    row that says so and no metrics; the others have theirs.
+    draws: of one shape; a single one for the NumPy backend. An estimator that fails with an exception has a row that
+    says so, without metrics; the others have theirs.
     """
-    scenario, found = study.scenario, []
+    measured: list[list[Measured]] = [[] for _ in draws]
     with np.errstate(all="ignore"):  # an estimator that overflows is a measurement
-        hosts = [_inputs(study, draw) for draw in draws]
-        problem = _problem(hosts, study.backend)
-        query, key, value, _, positions = problem
-        where = positions if scenario.causal else None
-        exact = study.once(draws[0], ("exact",), lambda: exact_attention(query, key, value, scenario.causal, where))
-        answers = study.backend.host(exact) if study.backend.batched else [exact]
-        found = [_baselines(study, *each) for each in zip(draws, hosts, answers, strict=True)]
-        uniform = [next(sums for names, sums in each if sums and names["map"] == "uniform") for each in found]
+        hosts = [problem_of(study, draw) for draw in draws]
+        problem = hosts[0]
+        if study.backend.batched:
+            arrays = zip(*((one.query, one.key, one.value, one.fit_query) for one in hosts), strict=True)
+            query, key, value, fit = (None if of[0] is None else study.backend.array(of) for of in arrays)
+            problem = problem._replace(query=query, key=key, value=value, fit_query=fit)
+        exact = study.once(draws[0], ("exact",), lambda: softmax_attention(problem))
         with study.backend.precision(draws[0].dtype):
-            for method in study.methods:
-                _add(found, _method(study, method, draws, problem, exact))
-            for group in study.groups(draws[0].sizes, draws[0].head):
-                _add(found, _group(study, group, draws, problem, exact))
-    if len(draws) > 1 and any(sums is None for each in found for _, sums in each):
+            for batch in study.batches(draws[0].sizes, draws[0].head):
+                for each, more in zip(measured, _measured(study, batch, draws, problem, exact), strict=True):
+                    each += more
+    if len(draws) > 1 and any(sums is None for each in measured for _, sums in each):
         return [rows for draw in draws for rows in run_draws(study, [draw])]  # it may have failed on one of them only
-    return [
-        _rows(of_draw(scenario, draw), each, trivial) for draw, each, trivial in zip(draws, found, uniform, strict=True)
-    ]
+    return [_rows(of_draw(study.scenario, draw), each) for draw, each in zip(draws, measured, strict=True)]
 
 
-def _rows(shared: Row, measured: Sequence[Measured], uniform: ErrorSums) -> list[Row]:
+def _rows(shared: Row, measured: Sequence[Measured]) -> list[Row]:
     """The rows of one draw; the metrics of all estimators are computed together."""
+    uniform = next(sums for names, sums in measured if sums and names["map"] == "uniform")
     sums = ErrorSums._make(map(np.array, zip(*(one for _, one in measured if one), strict=True)))
     metrics = metrics_of(sums, uniform)
     values = zip(*(column.tolist() for column in metrics.values()), strict=True)
     return [shared | names | (dict(zip(metrics, next(values), strict=True)) if one else {}) for names, one in measured]
 
 
-def _add(found: list[list[Measured]], measured: Iterable[list[Measured]]) -> None:
-    for each, more in zip(found, measured, strict=True):
-        each += more
-
-
-def _or_failed(
-    kind: str, name: str, under: str | None, draws: Sequence[Draw], compute: Callable[[], list[list[Measured]]]
-) -> list[list[Measured]]:
-    """What an estimator gives for each draw; where it fails in a way of its own, the labels that say how."""
-    try:
-        with failures_named(name):
-            return compute()
-    except EstimatorError as error:
-        how = str(error).removeprefix(f"{name} failed: ")
-        return [[({"kind": kind, "map": name, "sampler": under, FAILURE: how}, None)] for _ in draws]
-
-
-def _inputs(study: Study, draw: Draw) -> Problem:
-    """Scaled queries, keys and values of a draw on the host; of the queries a random sample where L is long."""
+def problem_of(study: Study, draw: Draw) -> AttentionProblem:
+    """The attention problem of a draw on the host, scaled in place; of the queries a random sample where L is long."""
     scenario, head, sampled = study.scenario, draw.head, None
     rows = scenario.rows(head.query_len)
     if rows < head.query_len:
@@ -105,227 +84,145 @@ def _inputs(study: Study, draw: Draw) -> Problem:
         sampled = np.sort(rng.choice(head.query_len, rows, replace=False))
     whole = any(feature_map.data_dependent for feature_map in study.maps)
     rng = stream(scenario.seed, "inputs", *draw.stream_names)
-    inputs = study.inputs[draw.input].law.draw(rng, head, None if whole else sampled)
-    for array, factor in zip(inputs, (draw.scale, draw.scale, scenario.value_scale), strict=True):
-        array *= factor  # in place: at L = 2^20 a copy is half a GiB
-    query, key, value = inputs
+    query, key, value = study.inputs[draw.input].law.draw(rng, head, None if whole else sampled)
+    for array in (query, key):  # in place: at L = 2^20 a copy is half a GiB
+        array *= draw.scale
+        array *= head.head_dim**-0.25
+    value *= scenario.value_scale
     positions = None
     if head.query_len == head.seq_len:
         positions = np.arange(head.query_len) if sampled is None else sampled
     if whole and sampled is not None:
-        return Problem(query[sampled], key, value, query, positions)
-    return Problem(query, key, value, None, positions)
+        return AttentionProblem(query[sampled], key, value, positions, scenario.causal, query)
+    return AttentionProblem(query, key, value, positions, scenario.causal)
 
 
-def _problem(hosts: Sequence[Problem], backend: Backend) -> Problem:
-    """The inputs of all draws, moved to the device."""
-    *arrays, positions = zip(*hosts, strict=True)
-    query, key, value, fit_query = (None if parts[0] is None else backend.array(parts) for parts in arrays)
-    return Problem(query, key, value, fit_query, positions[0])  # engine.batches sees to it that they are equal
-
-
-def _baselines(study: Study, draw: Draw, inputs: Problem, exact: np.ndarray) -> list[Measured]:
-    """What the baselines of one draw answer, on the host and in float64."""
-    found, whole = [], len(inputs.query) == draw.head.query_len
-    question = _question(study, inputs)
-
-    def answer(baseline: Method) -> list[list[Measured]]:
-        return [_of_method(study, "baseline", baseline, draw, _sums(study, baseline, [draw], question, exact))]
-
-    for baseline in study.baselines:
-        if whole or not baseline.needs_all_rows:
-            found += _or_failed("baseline", label(baseline), None, [draw], partial(answer, baseline))[0]
-    return found
-
-
-def _method(
-    study: Study, method: Method, draws: Sequence[Draw], problem: Problem, exact: Array
+def _measured(
+    study: Study, batch: EstimatorBatch, draws: Sequence[Draw], problem: AttentionProblem, exact: Array
 ) -> list[list[Measured]]:
-    """What a method answers, for each draw, or how it failed."""
-    name, compute = label(method), partial(_answered, study, method, draws, problem, exact)
-    return _or_failed("method", name, None, draws, compute)
+    """Labels and errors of a batch for each draw. If one of several members fails, each is measured by itself."""
+    first = batch.members[0][0]
+    if batch.kind == "baseline" and first.method.needs_all_rows and problem.query.shape[-2] < draws[0].head.query_len:
+        return [[] for _ in draws]
+    try:
+        with failures_named(first.name):
+            return _in_its_arrays(study, batch, draws, problem, exact)
+    except EstimatorError as error:
+        if len(batch.members) > 1:
+            alone = [_measured(study, EstimatorBatch((one,)), draws, problem, exact) for one in batch.members]
+            return [list(itertools.chain(*each)) for each in zip(*alone, strict=True)]
+        labels = {"kind": first.kind, "map": first.name, "sampler": first.sampler}
+        return [[(labels | {FAILURE: str(error).removeprefix(f"{first.name} failed: ")}, None)] for _ in draws]
 
 
-def _answered(
-    study: Study, method: Method, draws: Sequence[Draw], problem: Problem, exact: Array
+def _in_its_arrays(
+    study: Study, batch: EstimatorBatch, draws: Sequence[Draw], problem: AttentionProblem, exact: Array
 ) -> list[list[Measured]]:
-    """What a method answers, for each draw, in arrays such as it takes."""
-    backend, dtype = study.backend, draws[0].dtype
-    if method.arrays == "batched" or not backend.batched:
-        method = calibrated(study, method, draws, backend.array)
-        question = _question(study, problem)
-        if method.arrays == "host":
-            dtype = "float64"
-        sums = _sums(study, method, draws, question, exact, dtype)
-        return [
-            _of_method(study, "method", method, draw, sums, i if backend.batched else None)
-            for i, draw in enumerate(draws)
-        ]
-    host, found = method.arrays == "host", []
-    for i, draw in enumerate(draws):
-        query, key, value, answer = (a[i, ...] for a in (problem.query, problem.key, problem.value, exact))
-        if host:
-            query, key, value, answer = (backend.host(a) for a in (query, key, value, answer))
-        question = _question(study, Problem(query, key, value, None, problem.positions))
-        own = calibrated(study, method, [draw], lambda hosts: hosts[0])
-        sums = _sums(study, own, [draw], question, answer, "float64" if host else dtype)
-        found.append(_of_method(study, "method", method, draw, sums))
-    return found
-
-
-def _question(study: Study, problem: Problem) -> AttentionProblem:
-    factor = problem.query.shape[-1] ** -0.25
-    query, key = problem.query * factor, problem.key * factor
-    return AttentionProblem(query, key, problem.value, problem.positions, study.scenario.causal)
-
-
-Sums = dict[int, tuple[int, ErrorSums]]  # by size, or 0 where the size plays no part: num_features, and the errors
-
-
-def _sums(
-    study: Study,
-    method: Method,
-    draws: Sequence[Draw],
-    question: AttentionProblem,
-    exact: Array,
-    dtype: str = "float64",
-) -> Sums:
-    """The errors of a method at each of its sizes; computed once where nothing about them is random."""
-
-    def compute() -> Sums:
-        return _fresh_sums(study, method, draws, question, exact, dtype)
-
-    return compute() if method.random else study.once(draws[0], (label(method), draws[0].sizes, dtype), compute)
-
-
-def _fresh_sums(
-    study: Study, method: Method, draws: Sequence[Draw], question: AttentionProblem, exact: Array, dtype: str
-) -> Sums:
-    """The errors, and the rounding: the distance from the same in float64."""
-    sizes = own_sizes(study.sized(method, draws[0].sizes, draws[0].head))
-
-    def estimates(dtype: str) -> Iterator[Estimate]:
-        streams = [stream(study.scenario.seed, "method", label(method), *draw.stream_names) for draw in draws]
-        alone = question.query.ndim == 2
-        put = (lambda hosts: beside(hosts[0], question.query)) if alone else study.backend.array
-        query, key, value = (a if dtype == "float64" else study.backend.cast(a, dtype) for a in question[:3])
-        return method.estimates(question._replace(query=query, key=key, value=value), sizes, Streams(streams, put))
-
-    found: Sums = {}
-    doubles = itertools.repeat(None) if dtype == "float64" else estimates("float64")
-    for answer, double in zip(estimates(dtype), doubles, strict=False):
-        in_double = None if double is None else double.output
-        sums = error_sums(answer.output, exact, answer.normaliser, in_double, answer.row_sums)
-        key = answer.size if method.every_size else None
-        found[key or 0] = (answer.num_features, sums.each(on_host))
-    return found
-
-
-def _of_method(
-    study: Study, kind: str, method: Method, draw: Draw, sums: Sums, index: int | None = None
-) -> list[Measured]:
-    """Labels and errors for all that was asked of a method or baseline; index: of the draw, where there are several."""
+    """Labels and errors for each draw, from such arrays as the batch takes: all draws at once, or one by one."""
+    arrays = "host" if batch.kind == "baseline" else batch.members[0][0].method.arrays
+    dtype = "float64" if arrays == "host" else draws[0].dtype
+    if arrays == "batched" or not study.backend.batched:
+        errors = _errors(study, batch, draws, problem, exact, dtype)
+        several = study.backend.batched
+        return [_labelled(study, batch, draw, errors, i if several else None) for i, draw in enumerate(draws)]
+    move = on_host if arrays == "host" else lambda array: array
     found = []
-    for asked, size in study.sized(method, draw.sizes, draw.head):
-        if (key := size if method.every_size else 0) not in sums:
-            continue  # it has no answer
-        features, errors = sums[key]
-        names = _names(kind, label(method), None, size if method.every_size else None, features)
-        names |= {"budget": asked, "multiplications": method.multiplications(study.shape(draw.head), size)}
-        found.append((names, errors if index is None else errors.each(lambda a: a[..., index])))
+    for i, draw in enumerate(draws):
+        query, key, value, answer = (move(array[i, ...]) for array in (*problem[:3], exact))
+        alone = AttentionProblem(query, key, value, problem.positions, problem.causal)
+        found.append(_labelled(study, batch, draw, _errors(study, batch, [draw], alone, answer, dtype), None))
     return found
 
 
-def _group(
-    study: Study, group: Group, draws: Sequence[Draw], problem: Problem, exact: Array
-) -> Iterator[list[Measured]]:
-    """What the maps of a group give, for each draw; where one of them fails, each is measured by itself."""
-    name, under = label(group.maps[0][0]), None if group.sampler is None else label(group.sampler)
-    found = _or_failed("map", name, under, draws, partial(_together, study, group, draws, problem, exact))
-    if len(group.maps) > 1 and any(sums is None for each in found for _, sums in each):
-        alone = [_group(study, group._replace(maps=(one,)), draws, problem, exact) for one in group.maps]
-        return (list(itertools.chain(*each)) for each in zip(*alone, strict=True))
-    return iter(found)
+def _errors(
+    study: Study, batch: EstimatorBatch, draws: Sequence[Draw], problem: AttentionProblem, exact: Array, dtype: str
+) -> Errors:
+    """The errors of all members at all sizes, kept where nothing about them is random.
+
+    Rounding is the distance from the same estimate in float64.
+    """
+    array = study.backend.array if problem.query.ndim > 2 else lambda hosts: beside(hosts[0], problem.query)
+
+    def streams(*names: str) -> Streams:
+        return Streams([stream(study.scenario.seed, *names, *draw.stream_names) for draw in draws], array)
+
+    def compute() -> Errors:
+        methods = [calibrated(study, one.method, draws, array) for one, _ in batch.members]
+
+        def parts(dtype: str) -> Iterator[Part]:
+            arrays = (None if a is None else study.backend.cast(a, dtype) for a in (*problem[:3], problem.fit_query))
+            query, key, value, fit = problem[:3] + problem[5:] if dtype == "float64" else arrays
+            cast = AttentionProblem(query, key, value, problem.positions, problem.causal, fit)
+            return (_map_parts if batch.kind == "map" else _method_parts)(batch, methods, cast, streams)
+
+        found: dict[tuple[int, tuple[tuple[int, int], ...]], ErrorSums] = {}
+        target = columns_first(exact) if batch.kind == "map" else exact  # laid out as the estimates are
+        doubles = itertools.repeat(None) if dtype == "float64" else parts("float64")
+        for part, double in zip(parts(dtype), doubles, strict=False):
+            in_double = None if double is None else double.output
+            sums = error_sums(part.output, target[..., part.rows, :], part.normaliser, in_double, part.row_sums)
+            key = part.member, part.features
+            found[key] = add(found[key], sums) if key in found else sums
+        errors: Errors = {}
+        for (member, features), sums in found.items():
+            hosts = sums.each(on_host)
+            for i, (size, count) in enumerate(features):
+                # what depends on the exact output alone has no axis of sizes
+                own = hosts.each(lambda a, i=i, like=hosts.squared_error: a[i] if a.ndim == like.ndim else a)
+                errors[member, size] = count, own
+        return errors
+
+    if study.calibration is not None or any(one.method.random for one, _ in batch.members):
+        return compute()
+    names = tuple((one.kind, one.name) for one, _ in batch.members)
+    return study.once(draws[0], ("errors", names, draws[0].sizes, dtype), compute)
 
 
-def _together(
-    study: Study, group: Group, draws: Sequence[Draw], problem: Problem, exact: Array
-) -> list[list[Measured]]:
-    omega, estimators = _sample(study, draws, group)
-    measured, found = _measure(problem, exact, omega, estimators, draws[0].dtype, study), [[] for _ in draws]
-    for (_, sized), estimator, sums in zip(group.maps, estimators, measured, strict=True):
-        for i, each in enumerate(found):
-            own = sums.each(lambda a, i=i: a[..., i]) if study.backend.batched else sums
-            each += _of_map(study, draws[0], group, sized, estimator, own)
+def _method_parts(
+    batch: EstimatorBatch, methods: Sequence[Method], problem: AttentionProblem, streams: NamedStreams
+) -> Iterator[Part]:
+    """The estimates of a method or baseline."""
+    (estimator, requested), (method,) = batch.members[0], methods
+    sizes = distinct_sizes(requested)
+    for one in method.estimates(problem, sizes, streams("method", estimator.name)):
+        size = one.size if method.every_size and one.size is not None else sizes[0]
+        normaliser, row_sums = (None if a is None else a[None, ...] for a in (one.normaliser, one.row_sums))
+        yield Part(0, ((size, one.num_features),), slice(None), one.output[None, ...], normaliser, row_sums)
+
+
+def _map_parts(
+    batch: EstimatorBatch, methods: Sequence[Any], problem: AttentionProblem, streams: NamedStreams
+) -> Iterator[Part]:
+    """The estimates of maps on one sample of projections, zeros where no map looks at them."""
+    xp, d, source = array_namespace(problem.query), problem.query.shape[-1], methods[0].source
+    law = None if batch.members[0][0].sampler is None else methods[0].law
+    width = (batch.width, d)
+    omega = streams("omega", source).draw(lambda rng: np.zeros(width) if law is None else law.sample(rng, *width))
+    maps, features = [], []
+    for (estimator, requested), method in zip(batch.members, methods, strict=True):
+        sizes, extra, own = distinct_sizes(requested), None, method.wrapped
+        if own.draws_extra:
+            draw = streams("extra", estimator.name, source).draw
+            extra = draw(lambda rng, own=own, most=sizes[-1]: own.draw_extra(rng, most, d))
+        maps.append(SampledMap(own, extra, sizes))
+        features.append(tuple((size, own.num_features(size, d)) for size in sizes))
+    for tile in attention_estimates(problem, xp.astype(omega, problem.query.dtype, copy=False), maps):
+        yield Part(tile.estimator, features[tile.estimator], tile.rows, tile.output, tile.normaliser)
+
+
+def _labelled(study: Study, batch: EstimatorBatch, draw: Draw, errors: Errors, index: int | None) -> list[Measured]:
+    """Labels and errors for all sizes that were requested. index: of the draw, where there are several."""
+    found, shape = [], study.shape(draw.head)
+    for member, (estimator, sizes) in enumerate(batch.members):
+        method = estimator.method
+        for requested, size in sizes:
+            if (member, size) not in errors:
+                continue  # there is no estimate
+            features, sums = errors[member, size]
+            labels = {
+                "kind": estimator.kind, "map": estimator.name, "sampler": estimator.sampler,
+                "num_projections": size if method.every_size else None, "num_features": features,
+                "budget": requested, "multiplications": method.multiplications(shape, size),
+            }  # fmt: skip
+            found.append((labels, sums if index is None else sums.each(lambda a: a[..., index])))
     return found
-
-
-def _sample(study: Study, draws: Sequence[Draw], group: Group) -> tuple[Array, list[SampledMap]]:
-    """omega of a group, (R, d) or (draws, R, d), zeros where no map looks at it; and its maps with what they draw."""
-    seed, head_dim, width, backend = study.scenario.seed, draws[0].head.head_dim, group.width, study.backend
-    if group.sampler is None:
-        omega = backend.array([np.zeros((width, head_dim)) for _ in draws])
-    else:
-        streams = [stream(seed, "omega", group.name, *draw.stream_names) for draw in draws]
-        omega = backend.array([group.sampler.sample(rng, width, head_dim) for rng in streams])
-    estimators = []
-    for feature_map, sized in group.maps:
-        sizes = own_sizes(sized)
-        names = (seed, "extra", label(feature_map), group.name)
-        own = [stream(*names, *draw.stream_names) for draw in draws] if feature_map.draws_extra else []
-        drawn = [feature_map.draw_extra(rng, sizes[-1], head_dim) for rng in own]
-        extras = [extra for extra in drawn if extra is not None]
-        frozen = calibrated(study, feature_map, draws, backend.array)
-        estimators.append(SampledMap(frozen, backend.array(extras) if extras else None, sizes))
-    return omega, estimators
-
-
-def _measure(
-    problem: Problem, exact: Array, omega: Array, estimators: Sequence[SampledMap], dtype: str, study: Study
-) -> list[ErrorSums]:
-    """Errors of every estimator for every R (leading axis), and its rounding: its distance from the same in float64."""
-
-    backend, causal = study.backend, study.scenario.causal
-
-    def estimates(dtype: str) -> Iterator[Tile]:
-        *arrays, positions = problem
-        query, key, value, fit_query, rows = (
-            None if array is None else backend.cast(array, dtype) for array in (*arrays, omega)
-        )
-        return attention_estimates(
-            query, key, value, rows, estimators, fit_query, causal=causal, positions=positions if causal else None
-        )
-
-    sums: dict[int, ErrorSums] = {}
-    exact = columns_first(exact)  # as the estimates are
-    doubles = itertools.repeat(None) if dtype == "float64" else estimates("float64")
-    for (index, rows, output, normaliser), double in zip(estimates(dtype), doubles, strict=False):
-        part = error_sums(output, exact[..., rows, :], normaliser, None if double is None else double.output)
-        sums[index] = add(sums[index], part) if index in sums else part
-    return [sums[index].each(backend.host) for index in range(len(estimators))]
-
-
-def _of_map(
-    study: Study, draw: Draw, group: Group, sized: Sequence[Size], estimator: SampledMap, sums: ErrorSums
-) -> list[Measured]:
-    """Labels and errors for all that was asked of a map."""
-    feature_map, found = estimator.map, []
-    name, under = label(feature_map), None if group.sampler is None else label(group.sampler)
-    shape = study.shape(draw.head)
-    for asked, size in sized:
-        shown, features = None if feature_map.randomness == "none" else size, feature_map.num_features(size, shape.d)
-        names = _names("map", name, under, shown, features)
-        names |= {"budget": asked, "multiplications": work_of_map(feature_map, shape, size)}
-        index = estimator.sizes.index(size)
-        found.append((names, sums.each(lambda a, index=index: a[index] if np.ndim(a) else a)))
-    return found
-
-
-def _names(kind: str, name: str, sampler: str | None, num_projections: int | None, num_features: int) -> Row:
-    return {
-        "kind": kind,
-        "map": name,
-        "sampler": sampler,
-        "num_projections": num_projections,
-        "num_features": num_features,
-    }

@@ -41,17 +41,13 @@ def method_attention(
         raise InputError(f"query has shape {tuple(query.shape)}; methods are asked for one head, (n, d)")
     if causal and not asked.causal_safe:
         raise InputError(f"method {asked.name!r} uses the whole sequence and cannot be causal")
-    same = query.shape[-2] == key.shape[-2]
-    if asked.needs_positions and not same:
+    if asked.needs_positions and query.shape[-2] != key.shape[-2]:
         raise InputError(f"method {asked.name!r} needs as many queries as keys")
     check_whole("size", size, 1, 1 << 24)
     asked.check((size,), Shape(query.shape[-2], key.shape[-2], query.shape[-1], value.shape[-1], causal))
-    factor = query.shape[-1] ** -0.25
-    positions = np.arange(query.shape[-2]) if same else None
-    given = [query * factor, key * factor, value]
-    if asked.arrays == "host":
-        given = [on_host(array) for array in given]
+    given = [on_host(array) if asked.arrays == "host" else array for array in (query, key, value)]
     streams = Streams((np.random.default_rng(rng),), lambda hosts: beside(hosts[0], given[0]))
     with failures_named(asked.name):
-        (answer,) = asked.estimates(AttentionProblem(given[0], given[1], given[2], positions, causal), (size,), streams)
-    return beside(on_host(answer.output), query) if asked.arrays == "host" else answer.output
+        problem = AttentionProblem.of(given[0], given[1], given[2], causal)
+        (estimate,) = asked.estimates(problem, (size,), streams)
+    return beside(on_host(estimate.output), query) if asked.arrays == "host" else estimate.output

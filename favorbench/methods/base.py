@@ -41,6 +41,8 @@ class Method(ABC):
     needs_all_rows: ClassVar[bool] = False
     #: Arrays it is given: "batched" of any library with leading axes, "single" without, "host" NumPy's without.
     arrays: ClassVar[Literal["batched", "single", "host"]] = "batched"
+    #: Features for each unit of the size, where the size counts projections.
+    features_per_size: ClassVar[int] = 1
     #: How its line looks in figures: matplotlib's color, linestyle, marker and markersize, and a label.
     look: ClassVar[Mapping[str, object]] = {}
 
@@ -60,6 +62,10 @@ class Method(ABC):
     def largest_size(self, shape: Shape) -> int:
         """The largest size that there is an answer for."""
         return shape.l
+
+    def drawable(self, size: int, shape: Shape) -> int:
+        """The largest size up to this one that a sampler can draw; this one where there is no sampler."""
+        return size
 
     def check(self, sizes: tuple[int, ...], shape: Shape) -> None:
         """Raise ScenarioError for a size that there is no answer for."""

@@ -6,14 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from favorbench.attention.linear import linear_multiplications
 from favorbench.maps import FeatureMap, Sample
 from favorbench.maps.base import claim
-from favorbench.methods.base import Shape
+from favorbench.methods.base import Method, Shape
 from favorbench.methods.summaries import KeySummary, KeySummaryMethod, Queries, Tokens, causal_multiplications
 from favorbench.numerics.arrays import Features, array_namespace, projected
 from favorbench.numerics.logsum import Accumulator, accumulate, joined, prefix_sums, tiles, with_ones
 from favorbench.numerics.streams import Streams
-from favorbench.samplers import get_sampler
+from favorbench.registry import label
+from favorbench.samplers import Sampler, get_sampler
 
 MAX_PROJECTIONS = 1 << 20  # as a scenario has it
 
@@ -22,37 +24,38 @@ MAX_PROJECTIONS = 1 << 20  # as a scenario has it
 class FromMap(KeySummaryMethod):
     """Linear attention with a feature map of m projections from a sampler, fitted to the queries where it takes any."""
 
-    map: FeatureMap
-    sampler: str = "orthogonal"
+    wrapped: FeatureMap
+    sampler: str | Sampler = "orthogonal"
     reference: ClassVar[str] = "Katharopoulos et al. 2020, arXiv 2006.16236"
     description: ClassVar[str] = "linear attention with a feature map"
-    convex = claim(lambda self: self.map.nonnegative)
-    unbiased = claim(lambda self: self.map.unbiased)
-    causal_safe = claim(lambda self: self.map.causal_safe)
-    random = claim(lambda self: self.map.randomness != "none")
-    every_size = claim(lambda self: self.map.randomness != "none")
-    name = claim(lambda self: self.map.name)
+    convex = claim(lambda self: self.wrapped.nonnegative)
+    unbiased = claim(lambda self: self.wrapped.unbiased)
+    causal_safe = claim(lambda self: self.wrapped.causal_safe)
+    random = claim(lambda self: self.wrapped.randomness != "none")
+    every_size = claim(lambda self: self.wrapped.randomness != "none")
+    features_per_size = claim(lambda self: self.wrapped.features_per_projection or 1)
+    name = claim(lambda self: self.wrapped.name)
 
     def largest_size(self, shape: Shape) -> int:
         return MAX_PROJECTIONS
 
     def check(self, sizes: tuple[int, ...], shape: Shape) -> None:
-        if self.map.randomness == "omega":
+        if self.wrapped.randomness == "omega":
             for size in sizes:
                 get_sampler(self.sampler).check(size, shape.d)
 
     def num_features(self, size: int, head_dim: int) -> int:
-        return self.map.num_features(size, head_dim)
+        return self.wrapped.num_features(size, head_dim)
 
     def width(self, size: int, length: int) -> int:
-        return max(size, self.map.features_per_projection * size)
+        return max(size, self.wrapped.features_per_projection * size)
 
     def multiplications(self, shape: Shape, size: int) -> float | None:
-        work = self.map.multiplications(shape.n, shape.l, shape.d, shape.d_v, size)
+        work = self.wrapped.multiplications(shape.n, shape.l, shape.d, shape.d_v, size)
         return work if work is None or not shape.causal else work + causal_multiplications(shape)
 
     def pair_multiplications(self, shape: Shape, size: int) -> float:
-        features = self.map.num_features(size, shape.d)
+        features = self.wrapped.num_features(size, shape.d)
         return float((shape.n + shape.l) * size * shape.d + shape.n * shape.l * features)
 
     def summaries(
@@ -60,7 +63,7 @@ class FromMap(KeySummaryMethod):
     ) -> Iterator[KeySummary]:
         for size, own in zip(sizes, streams.for_sizes(len(sizes)), strict=True):
             state = self._state(tokens, size, own)
-            state.map = self.map.fit(queries.query, tokens.key, state.sample.omega)
+            state.map = self.wrapped.fit(queries.query, tokens.key, state.sample.omega)
             yield state.extend(tokens.length)
 
     def streaming(self, tokens: Tokens, size: int, streams: Streams) -> "StreamingFeatures":
@@ -68,12 +71,45 @@ class FromMap(KeySummaryMethod):
 
     def _state(self, tokens: Tokens, size: int, streams: Streams) -> "StreamingFeatures":
         d = tokens.key.shape[-1]
-        law = get_sampler(self.sampler if self.map.randomness == "omega" else "iid")
+        law = get_sampler(self.sampler if self.wrapped.randomness == "omega" else "iid")
         omega = streams.draw(lambda rng: law.sample(rng, size, d))
-        extra = streams.draw(lambda rng: self.map.draw_extra(rng, size, d)) if self.map.draws_extra else None  # pyright: ignore[reportArgumentType]
+        extra = streams.draw(lambda rng: self.wrapped.draw_extra(rng, size, d)) if self.wrapped.draws_extra else None  # pyright: ignore[reportArgumentType]
         xp = array_namespace(tokens.key)
         omega, extra = (a if a is None else xp.astype(a, tokens.key.dtype, copy=False) for a in (omega, extra))
-        return StreamingFeatures(self.map, tokens, Sample(omega, extra))
+        return StreamingFeatures(self.wrapped, tokens, Sample(omega, extra))
+
+
+def name_of(method: Method) -> str:
+    """The label of an estimator: of the map in linear attention."""
+    return label(method.wrapped if isinstance(method, LinearAttention) else method)
+
+
+def sampler_of(method: Method) -> str | None:
+    """The label of the sampler that draws for a map; None where no sampler can be chosen."""
+    omega = isinstance(method, LinearAttention) and method.wrapped.randomness == "omega"
+    return label(method.law) if omega else None
+
+
+@dataclass(frozen=True)
+class LinearAttention(FromMap):
+    """A map as an estimator of its own: a sweep measures all maps of a sampler, and all sizes, from one projection."""
+
+    @property
+    def law(self) -> Sampler:
+        """Of its projections; of no account where a map looks at none."""
+        return get_sampler(self.sampler if self.wrapped.randomness == "omega" else "iid")
+
+    @property
+    def source(self) -> str:
+        """Where its randomness comes from, in the names of its streams."""
+        return label(self.law) if self.wrapped.randomness == "omega" else self.wrapped.randomness
+
+    def multiplications(self, shape: Shape, size: int) -> float | None:
+        return linear_multiplications(self.wrapped, shape, size)
+
+    def drawable(self, size: int, shape: Shape) -> int:
+        fitting = (one for one in range(size, 0, -1) if self.law.round_up(one, shape.d) == one)
+        return next(fitting, size)
 
 
 class StreamingFeatures:

@@ -39,6 +39,7 @@ class ExactKeys(KeySummaryMethod):
     alternatives = claim(lambda self: self.inner.alternatives)
     first = claim(lambda self: self.inner.first)
     last = claim(lambda self: self.inner.last)
+    features_per_size = claim(lambda self: self.inner.features_per_size)
     permutation_invariant: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

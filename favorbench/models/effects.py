@@ -9,7 +9,7 @@ import numpy as np
 
 from favorbench.methods.base import Shape
 from favorbench.models.interface import Call, attending
-from favorbench.models.replacements import Heads, Tensor, exact_multiplications
+from favorbench.models.replacements import LayerHeads, Tensor, exact_multiplications
 from favorbench.models.swap import estimates, heads_of, why_not
 
 ROWS = 256  # positions whose logits over the vocabulary are treated together
@@ -168,7 +168,7 @@ def layers_of(model: Any, tokens: Tensor) -> tuple[ModelLayer, ...]:
 
 
 def head_errors(
-    model: Any, reference: Reference, layers: tuple[ModelLayer, ...], outputs: Callable[[Heads, int], Tensor]
+    model: Any, reference: Reference, layers: tuple[ModelLayer, ...], outputs: Callable[[LayerHeads, int], Tensor]
 ) -> list[HeadError]:
     """The error of each head of each layer where all inputs are exact; outputs: of the heads of a layer, by number."""
     torch = import_module("torch")

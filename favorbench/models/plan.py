@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from favorbench.errors import InputError, ScenarioError
 from favorbench.maps import get_map
-from favorbench.models.recommended import ByHead, by_head
-from favorbench.models.replacements import ByMap, ByMethod, Exact, Removed, Replacement, replacement
+from favorbench.methods.features import LinearAttention
+from favorbench.models.recommended import by_head
+from favorbench.models.replacements import EstimatedAttention, Exact, Removed, Replacement, replacement
 from favorbench.models.swap import REDRAWS
 from favorbench.parameters import check_whole
 from favorbench.registry import nearest
@@ -63,7 +64,7 @@ class Asked:
         found: list[Replacement] = []
         for sampler, name in itertools.product(self.samplers, self.maps):
             get_sampler(sampler)
-            found += (ByMap(get_map(name), sampler, size) for size in self.sizes)
+            found += (EstimatedAttention(LinearAttention(get_map(name), sampler), size) for size in self.sizes)
         for name in self.methods:
             found += (replacement(name, size) for size in self.sizes)
         chosen = [by_head(path) for path in self.recommended]
@@ -103,14 +104,7 @@ class Unit(NamedTuple):
     @property
     def kind(self) -> str:
         """map, method, oracle, exact, or trivial."""
-        if isinstance(self.what, ByMap):
-            return "map"
-        if isinstance(self.what, ByHead):
-            return "method"
-        if isinstance(self.what, ByMethod):
-            oracle = "oracle" if self.what.method.oracle else "method"
-            return "trivial" if self.name == "uniform" else oracle
-        return "trivial" if isinstance(self.what, Removed) else "exact"
+        return "exact" if self.what is None else self.what.kind
 
     @property
     def key(self) -> tuple[str, str, str, str, int, int]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from favorbench.engine.reading import read_scenario
 from favorbench.engine.scenario import TRANSFORM_NAMES
@@ -16,7 +16,8 @@ from favorbench.files import read_regular
 from favorbench.maps import get_map
 from favorbench.maps.calibrated import calibrations
 from favorbench.methods import Shape
-from favorbench.models.replacements import ByMap, Exact, Heads, Replacement, Tensor, replacement
+from favorbench.methods.features import LinearAttention
+from favorbench.models.replacements import EstimatedAttention, Exact, LayerHeads, Replacement, Tensor, replacement
 from favorbench.users import check_trusted
 
 FILE = "recommendation.json"
@@ -34,6 +35,7 @@ class ByHead(Replacement):
     name: str
     choices: Mapping[int, Mapping[int, Replacement]]
     sha256: str = ""
+    kind: ClassVar[str] = "method"  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @property
     def label(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -64,12 +66,12 @@ class ByHead(Replacement):
         for one in chosen.values():
             one.check(shape, heads, layer)
 
-    def outputs(self, heads: Heads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
+    def outputs(self, heads: LayerHeads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
         count = heads.query.shape[1]
         self.check(heads.shape, count, layer)
         found = heads.query.new_empty((*heads.query.shape[:-1], heads.value.shape[-1]))
         for one, chosen in self._groups(layer, count):
-            found[:, chosen] = one.outputs(heads.of(chosen), seed, names, layer)
+            found[:, chosen] = one.outputs(heads.select_heads(chosen), seed, names, layer)
         return found
 
     def work(self, shape: Shape, heads: int, layer: int) -> float | None:
@@ -166,4 +168,4 @@ def _made(given: _Estimator) -> Replacement:
         return replacement(given.spec, size)
     if calibrations(found := get_map(given.spec)):
         raise InputError(f"{given.spec} is fitted to a text of its own: recommend without `calibrated:` maps")
-    return ByMap(found, given.sampler, size)
+    return EstimatedAttention(LinearAttention(found, given.sampler or "orthogonal"), size)

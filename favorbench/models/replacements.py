@@ -5,20 +5,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from favorbench.attention.linear import linear_attention, sample_omega
 from favorbench.baselines import BASELINES, get_baseline
 from favorbench.errors import ScenarioError
-from favorbench.maps import FeatureMap, Sample
-from favorbench.methods import Method, Shape, get_method
-from favorbench.methods.base import AttentionProblem
-from favorbench.methods.features import FromMap
+from favorbench.maps import Sample
+from favorbench.maps.calibrated import calibrations
+from favorbench.methods import AttentionProblem, Method, Shape, get_method
+from favorbench.methods.features import LinearAttention, name_of, sampler_of
 from favorbench.methods.function import Function
 from favorbench.numerics.streams import Streams, stream
-from favorbench.registry import label, nearest
+from favorbench.registry import nearest
 from favorbench.users import failures_named
 
 Tensor = Any  # of torch
@@ -27,7 +27,7 @@ Tensor = Any  # of torch
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
-class Heads(NamedTuple):
+class LayerHeads(NamedTuple):
     """Queries (B, H, n, d), keys (B, H, l, d), values (B, H, l, d_v): attention is softmax(q k^T / sqrt(d)) v.
 
     numbers: of some heads of a layer, where each stands among all B * H: it draws what it draws among them.
@@ -45,16 +45,16 @@ class Heads(NamedTuple):
         n, d = self.query.shape[-2:]
         return Shape(n, self.key.shape[-2], d, self.value.shape[-1], self.causal)
 
-    def part(self, batch: int) -> "Heads":
+    def part(self, batch: int) -> "LayerHeads":
         """One member of the batch, which keeps its axis."""
         return self._replace(**{name: getattr(self, name)[batch : batch + 1] for name in ("query", "key", "value")})
 
-    def of(self, chosen: Sequence[int]) -> "Heads":
+    def select_heads(self, chosen: Sequence[int]) -> "LayerHeads":
         """Some heads, by number."""
         batch, heads = self.query.shape[:2]
         numbers = tuple(i * heads + head for i in range(batch) for head in chosen)
         query, key, value = (array[:, chosen] for array in self[:3])
-        return Heads(query, key, value, self.causal, numbers)
+        return LayerHeads(query, key, value, self.causal, numbers)
 
 
 def exact_multiplications(shape: Shape) -> float:
@@ -73,6 +73,10 @@ class Replacement(ABC):
     #: What it draws is not the same for every draw.
     random: bool = False
     causal_safe: bool = True
+    #: Of its rows: map, method, oracle, exact, or trivial.
+    kind: str = "exact"
+    #: It has parameters that are fitted to a text, and are not yet.
+    needs_calibration: bool = False
     #: Layers that it is made for; none: any.
     layers: tuple[int, ...] = ()
 
@@ -89,7 +93,7 @@ class Replacement(ABC):
         """Raise ScenarioError or InputError for heads of a layer that it cannot answer."""
 
     @abstractmethod
-    def outputs(self, heads: Heads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
+    def outputs(self, heads: LayerHeads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
         """(B, H, n, d_v), of the precision of the queries. names: of its random stream, beside what it is itself."""
 
     def multiplications(self, shape: Shape) -> float | None:
@@ -103,62 +107,29 @@ class Replacement(ABC):
 
 
 @dataclass(frozen=True)
-class ByMap(Replacement):
-    """Linear attention; the heads of a layer share omega.
+class EstimatedAttention(Replacement):
+    """An estimator at one size: a method, whose heads draw for themselves, or a map, whose heads share omega.
 
-    fitted: for each layer the map with its parameters frozen, where it was calibrated on another text.
+    fitted: for each layer the method with its parameters frozen, where it was calibrated on another text.
     """
 
-    map: FeatureMap
-    sampler: str | None = "orthogonal"
-    num_projections: int = 256
-    fitted: Mapping[int, FeatureMap] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.map.randomness != "omega":
-            object.__setattr__(self, "sampler", None)
-
-    @property
-    def label(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return label(self.map)
-
-    @property
-    def random(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.map.randomness != "none"
-
-    @property
-    def size(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.num_projections if self.random else None
-
-    @property
-    def causal_safe(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.map.causal_safe or bool(self.fitted)
-
-    def outputs(self, heads: Heads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
-        torch = import_module("torch")
-        query, d = heads.query, heads.query.shape[-1]
-        rng = stream(seed, "model", "omega", *names)
-        drawn = sample_omega(self.sampler or "iid", self.size or 1, d, rng, self.map)
-        parts = drawn if isinstance(drawn, Sample) else (drawn, None)
-        omega, extra = (None if part is None else torch.as_tensor(np.asarray(part)).to(query) for part in parts)
-        asked = self.fitted.get(layer, self.map)
-        return linear_attention(query, heads.key, heads.value, Sample(omega, extra), asked, heads.causal).to(query)
-
-    def multiplications(self, shape: Shape) -> float | None:
-        return FromMap(self.map, self.sampler or "orthogonal").multiplications(shape, self.size or 1)
-
-
-@dataclass(frozen=True)
-class ByMethod(Replacement):
-    """A method at one size; each head draws for itself. fitted: as of ByMap."""
-
     method: Method
-    asked_size: int = 64
+    requested_size: int = 64
     fitted: Mapping[int, Method] = field(default_factory=dict)
 
     @property
     def label(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return label(self.method)
+        return name_of(self.method)
+
+    @property
+    def kind(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        if isinstance(self.method, LinearAttention):
+            return "map"
+        return "trivial" if self.label == "uniform" else "oracle" if self.method.oracle else "method"
+
+    @property
+    def sampler(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return sampler_of(self.method)
 
     @property
     def random(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -166,55 +137,61 @@ class ByMethod(Replacement):
 
     @property
     def size(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.asked_size if self.method.every_size else None
+        return self.requested_size if self.method.every_size else None
 
     @property
     def causal_safe(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.method.causal_safe
 
-    def outputs(self, heads: Heads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
+    @property
+    def needs_calibration(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return not self.fitted and bool(calibrations(self.method))
+
+    def check(self, shape: Shape, heads: int, layer: int) -> None:
+        self.method.check((self.requested_size,), shape)
+
+    def multiplications(self, shape: Shape) -> float | None:
+        return self.method.multiplications(shape, self.size or 1)
+
+    def outputs(self, heads: LayerHeads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
         torch = import_module("torch")
-        shape, query = heads.shape, heads.query
-        if shape.causal and not self.method.causal_safe:
+        shape, query, method = heads.shape, heads.query, self.fitted.get(layer, self.method)
+        if isinstance(method, LinearAttention):
+            rng = stream(seed, "model", "omega", *names)
+            drawn = sample_omega(method.law, self.size or 1, shape.d, rng, method.wrapped)
+            sample = Sample(*(part if part is None else torch.as_tensor(np.asarray(part)).to(query) for part in drawn))
+            return linear_attention(query, heads.key, heads.value, sample, method.wrapped, heads.causal).to(query)
+        if shape.causal and not method.causal_safe:
             raise ScenarioError(f"method {self.label!r} uses the whole sequence and cannot be causal")
-        if self.method.needs_positions and shape.n != shape.l:
+        if method.needs_positions and shape.n != shape.l:
             raise ScenarioError(f"method {self.label!r} needs as many queries as keys")
         self.check(shape, query.shape[1], layer)
         count = query.shape[0] * query.shape[1]
         numbers = heads.numbers or range(count)
         generators = [stream(seed, "model", "method", self.label, *names, number) for number in numbers]
         flat = [array.reshape(count, *array.shape[-2:]) for array in heads[:3]]
-        asked = self.fitted.get(layer, self.method)
         with failures_named(self.label):
-            if asked.arrays == "batched":
+            if method.arrays == "batched":
                 streams = Streams(generators, lambda hosts: torch.as_tensor(np.stack(hosts), device=query.device))
-                found = self._answer(asked, flat, shape, streams)
+                output = self._output(method, flat, heads.causal, streams)
             else:
                 each = zip(*flat, generators, strict=True)
-                found = torch.stack([self._of_one(asked, list(one), shape, generator) for *one, generator in each])
-        return found.reshape(*query.shape[:-1], shape.d_v).to(query)
+                output = torch.stack([self._of_head(method, head, heads.causal, rng) for *head, rng in each])
+        return output.reshape(*query.shape[:-1], shape.d_v).to(query)
 
-    def check(self, shape: Shape, heads: int, layer: int) -> None:
-        self.method.check((self.asked_size,), shape)
-
-    def _of_one(self, asked: Method, arrays: list[Tensor], shape: Shape, generator: np.random.Generator) -> Tensor:
+    def _of_head(self, method: Method, arrays: list[Tensor], causal: bool, rng: np.random.Generator) -> Tensor:
         torch = import_module("torch")
-        if asked.arrays == "host" or (isinstance(asked, Function) and not asked.tensors):
+        if method.arrays == "host" or (isinstance(method, Function) and not method.tensors):
             hosts = [array.double().cpu().numpy() for array in arrays]
-            return torch.as_tensor(np.array(self._answer(asked, hosts, shape, Streams.of(generator)))).to(arrays[0])
-        streams = Streams((generator,), lambda hosts: torch.as_tensor(hosts[0], device=arrays[0].device))
-        return self._answer(asked, arrays, shape, streams)
+            return torch.as_tensor(np.array(self._output(method, hosts, causal, Streams.of(rng))))
+        streams = Streams((rng,), lambda hosts: torch.as_tensor(hosts[0], device=arrays[0].device))
+        return self._output(method, arrays, causal, streams)
 
-    def _answer(self, asked: Method, arrays: Sequence[Any], shape: Shape, streams: Streams) -> Any:
+    def _output(self, method: Method, arrays: Sequence[Any], causal: bool, streams: Streams) -> Any:
         query, key, value = arrays
-        positions = np.arange(shape.n) if shape.n == shape.l else None
-        factor = shape.d**-0.25
-        question = AttentionProblem(query * factor, key * factor, value, positions, shape.causal)
-        (answer,) = asked.estimates(question, (self.asked_size,), streams)
-        return answer.output
-
-    def multiplications(self, shape: Shape) -> float | None:
-        return self.method.multiplications(shape, self.asked_size)
+        problem = AttentionProblem.of(query, key, value, causal)
+        (estimate,) = method.estimates(problem, (self.requested_size,), streams)
+        return estimate.output
 
 
 @dataclass(frozen=True)
@@ -232,7 +209,7 @@ class Exact(Replacement):
     def label(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         return f"exact, attention in {self.dtype}" if self.dtype else "exact"
 
-    def outputs(self, heads: Heads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
+    def outputs(self, heads: LayerHeads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
         torch = import_module("torch")
         dtype = heads.query.dtype if self.dtype is None else getattr(torch, self.dtype)
         query, key, value = (array.to(dtype) for array in heads[:3])
@@ -250,8 +227,9 @@ class Removed(Replacement):
     """An output of 0: what the layer adds is gone."""
 
     label: str = "removed"
+    kind: ClassVar[str] = "trivial"  # pyright: ignore[reportIncompatibleVariableOverride]
 
-    def outputs(self, heads: Heads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
+    def outputs(self, heads: LayerHeads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
         return heads.query.new_zeros((*heads.query.shape[:-1], heads.value.shape[-1]))
 
 
@@ -265,4 +243,4 @@ def replacement(method: str | Method, size: int = 64, dtype: str | None = None) 
         return Removed()
     name = method.partition("(")[0].strip() if isinstance(method, str) else ""
     found = get_baseline(method) if name in {baseline.name for baseline in BASELINES} else get_method(method)
-    return ByMethod(found, size)
+    return EstimatedAttention(found, size)

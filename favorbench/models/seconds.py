@@ -17,7 +17,7 @@ from favorbench.errors import StoreError
 from favorbench.files import read_regular, write_text
 from favorbench.formats import plain
 from favorbench.models.interface import Call, attending
-from favorbench.models.replacements import Exact, Heads, Replacement, Tensor
+from favorbench.models.replacements import Exact, LayerHeads, Replacement, Tensor
 from favorbench.models.swap import heads_of
 from favorbench.numerics.backend import Backend
 
@@ -36,15 +36,15 @@ def sampled(layers: Sequence[int]) -> tuple[int, ...]:
     return tuple(dict.fromkeys((layers[0], layers[len(layers) // 2])))
 
 
-def heads_in(model: Any, tokens: Tensor, layers: Sequence[int]) -> dict[int, Heads]:
+def heads_in(model: Any, tokens: Tensor, layers: Sequence[int]) -> dict[int, LayerHeads]:
     """Queries, keys and values of some layers of the model as it is."""
-    found: dict[int, Heads] = {}
+    found: dict[int, LayerHeads] = {}
 
     def attend(call: Call) -> Tensor:
         if call.index in layers:
             heads = heads_of(call)
             query, key, value = (array.clone() for array in heads[:3])
-            found[call.index] = Heads(query, key, value, heads.causal)
+            found[call.index] = LayerHeads(query, key, value, heads.causal)
         if len(found) == len(layers):
             raise _Enough
         return call.own()
@@ -55,7 +55,7 @@ def heads_in(model: Any, tokens: Tensor, layers: Sequence[int]) -> dict[int, Hea
 
 
 def times(
-    heads: Mapping[int, Heads], asked: Sequence[Replacement], repeats: int, seed: int = 0
+    heads: Mapping[int, LayerHeads], asked: Sequence[Replacement], repeats: int, seed: int = 0
 ) -> list[dict[str, Any]]:
     """CPU seconds of each replacement in these layers together, on one thread, in turns with exact attention.
 

@@ -12,15 +12,17 @@ import numpy as np
 
 from favorbench.engine.provenance import VERSION
 from favorbench.errors import InputError, ModelError, ScenarioError
-from favorbench.models.calibration import calibrated, needs_calibration
+from favorbench.maps import calibrate
+from favorbench.methods import Method
 from favorbench.models.effects import ModelLayer, Reference, effect, head_errors, layers_of, run
+from favorbench.models.interface import Call, attending
 from favorbench.models.load import Loaded, Text, load, read_texts
 from favorbench.models.plan import ALL, EACH, LENGTH, Asked, Unit, units
 from favorbench.models.recommended import ByHead
-from favorbench.models.replacements import ByMap, Exact, Replacement
+from favorbench.models.replacements import EstimatedAttention, Exact, Replacement, Tensor
 from favorbench.models.seconds import heads_in, sampled, times, write_seconds
 from favorbench.models.store import Store
-from favorbench.models.swap import swapped
+from favorbench.models.swap import heads_of, swapped, why_not
 from favorbench.numerics.machine import check_memory
 from favorbench.progress import Progress
 
@@ -69,7 +71,7 @@ def study(
             if progress:
                 progress(len(done) + i, len(planned))
         if repeats:
-            asked_ready = [measuring.ready(one) for one in asked.replacements()]
+            asked_ready = [measuring.with_parameters(one) for one in asked.replacements()]
             heads = heads_in(loaded.model, texts[0].tokens, sampled(possible))
             rows = times(heads, asked_ready, repeats, asked.seed)
             write_seconds(path, rows, texts[0].name, list(heads), texts[0].tokens.shape[-1])
@@ -100,32 +102,41 @@ def _check(asked: Asked, layers: dict[str, tuple[ModelLayer, ...]]) -> None:
     left = {str(layer.index): layer.left for layer in some}
     for numbers in asked.layer_sets():
         given = [number for number in numbers.split(",") if number.isdigit()]
-        for number in given:
-            if number not in left:
-                raise ScenarioError(f"`layers` {number}: {asked.model} has {len(some)}, 0 to {len(some) - 1}")
+        if missing := [number for number in given if number not in left]:
+            raise ScenarioError(f"`layers` {missing[0]}: {asked.model} has {len(some)}, 0 to {len(some) - 1}")
         if given and all(left[number] for number in given):
             raise InputError(f"`layers` {numbers}: cannot be replaced: {left[given[0]]}")
     possible = [layer for layer in some if layer.left is None]
     if not possible:
         raise InputError(f"{asked.model}: no attention of it can be replaced: {some[0].name}: {some[0].left}")
-    for one in (part for asked_for in asked.replacements() for part in asked_for.every):
-        if needs_calibration(one) and asked.calibrate is None:
-            raise ScenarioError(f"{one.label} is calibrated on a text of its own: name it with `calibrate`")
-        if any(layer.shape.causal for layer in possible) and not one.causal_safe:
-            hint = f"; calibrated:{one.label} is, with `calibrate`" if isinstance(one, ByMap) else ""
-            raise ScenarioError(f"{asked.model} is causal, and {one.label} is not{hint}")
+    causal = any(layer.shape.causal for layer in possible)
     for one in asked.replacements():
-        if missing := set(one.layers) - {layer.index for layer in some}:
-            raise InputError(f"{one.label} has a choice for layer {min(missing)}: {asked.model} has {len(some)}")
-        for numbers in asked.layer_sets():
-            if numbers not in (ALL, EACH) and not one.is_for(map(int, numbers.split(","))):
-                raise InputError(f"`layers` {numbers}: {one.label} has no choice there, but in {list(one.layers)}")
-        for name, found in layers.items():
-            try:
-                for layer in found:
-                    one.check(layer.shape, layer.heads, layer.index)
-            except ScenarioError as error:
-                raise ScenarioError(f"{name}: {error}") from None
+        for part in one.every:
+            _check_estimator(part, asked, causal)
+        _check_layers(one, asked, layers)
+
+
+def _check_estimator(one: Replacement, asked: Asked, causal: bool) -> None:
+    if one.needs_calibration and asked.calibrate is None:
+        raise ScenarioError(f"{one.label} is calibrated on a text of its own: name it with `calibrate`")
+    if causal and not one.causal_safe:
+        hint = f"; calibrated:{one.label} is, with `calibrate`" if one.kind == "map" else ""
+        raise ScenarioError(f"{asked.model} is causal, and {one.label} is not{hint}")
+
+
+def _check_layers(one: Replacement, asked: Asked, layers: dict[str, tuple[ModelLayer, ...]]) -> None:
+    some = next(iter(layers.values()))
+    if missing := set(one.layers) - {layer.index for layer in some}:
+        raise InputError(f"{one.label} has a choice for layer {min(missing)}: {asked.model} has {len(some)}")
+    for numbers in asked.layer_sets():
+        if numbers not in (ALL, EACH) and not one.is_for(map(int, numbers.split(","))):
+            raise InputError(f"`layers` {numbers}: {one.label} has no choice there, but in {list(one.layers)}")
+    for name, found in layers.items():
+        try:
+            for layer in found:
+                one.check(layer.shape, layer.heads, layer.index)
+        except ScenarioError as error:
+            raise ScenarioError(f"{name}: {error}") from None
 
 
 def _calibrate(asked: Asked, loaded: Loaded, texts: Sequence[Text], length: int) -> Text | None:
@@ -193,14 +204,14 @@ class Measuring:
     def _replaced(self, unit: Unit, tokens: Any, layers: list[int]) -> Reference:
         assert unit.what is not None
         with swapped(
-            self.model, method=self.ready(unit.what), layers=layers, seed=self.asked.seed, draw=unit.draw,
+            self.model, method=self.with_parameters(unit.what), layers=layers, seed=self.asked.seed, draw=unit.draw,
             redraw=self.asked.redraw,  # pyright: ignore[reportArgumentType]
         ):  # fmt: skip
             return run(self.model, tokens)
 
-    def ready(self, what: Replacement) -> Replacement:
+    def with_parameters(self, what: Replacement) -> Replacement:
         """The estimator, with what it takes from the text to calibrate on."""
-        if self.calibration is None or not needs_calibration(what):
+        if self.calibration is None or not what.needs_calibration:
             return what
         key = f"{what.label} {what.sampler} {what.size}"
         if key not in self._fitted:
@@ -214,7 +225,7 @@ class Measuring:
         what = unit.what
         if not self.asked.heads or unit.layers != ALL or unit.kind == "exact" or what is None:
             return dict.fromkeys(names)
-        ready, asked = self.ready(what), self.asked
+        ready, asked = self.with_parameters(what), self.asked
 
         def outputs(heads: Any, layer: int) -> Any:
             where = {"model": (), "layer": (layer,), "call": (layer, 0)}[asked.redraw]
@@ -224,6 +235,22 @@ class Measuring:
             found = head_errors(self.model, reference, layers, outputs)
         columns = zip(*found, strict=True) if found else ([], [], [], [])
         return {name: list(column) for name, column in zip(names, columns, strict=True)}
+
+
+def calibrated(model: Any, what: Replacement, tokens: Tensor) -> Replacement:
+    """The replacement with the parameters that the model's attention to these tokens (1, L) gives, frozen."""
+    assert isinstance(what, EstimatedAttention)
+    found: dict[int, Method] = {}
+
+    def attend(call: Call) -> Tensor:
+        if why_not(call) is None:
+            query, key = heads_of(call)[:2]
+            found[call.index] = calibrate(query[0], key[0], what.method)
+        return call.own()
+
+    with import_module("torch").no_grad(), attending(model, attend):
+        model(tokens, use_cache=False)
+    return dataclasses.replace(what, fitted=found)
 
 
 def _work(what: Replacement, layers: Sequence[ModelLayer]) -> float | None:

@@ -9,9 +9,10 @@ from typing import Any, Literal
 from favorbench.errors import InputError, ScenarioError
 from favorbench.maps import FeatureMap, get_map
 from favorbench.methods import Method
+from favorbench.methods.features import LinearAttention
 from favorbench.models.interface import Call, attending, visible
 from favorbench.models.recommended import by_head
-from favorbench.models.replacements import ByMap, Heads, Replacement, Tensor, replacement
+from favorbench.models.replacements import EstimatedAttention, LayerHeads, Replacement, Tensor, replacement
 from favorbench.parameters import check_whole
 from favorbench.registry import nearest
 from favorbench.samplers import get_sampler
@@ -77,7 +78,7 @@ def swapped(
         raise ScenarioError(f"`redraw` {redraw!r}{nearest(str(redraw), REDRAWS)}; allowed: {', '.join(REDRAWS)}")
     if map is not None:
         get_sampler(sampler)
-        found = ByMap(get_map(map), sampler, 256 if num_projections is None else num_projections)
+        found = EstimatedAttention(LinearAttention(get_map(map), sampler), num_projections or 256)
     elif recommended is not None:
         found = by_head(_directory(recommended))
     else:
@@ -167,13 +168,13 @@ def why_not(call: Call) -> str | None:
 KINDS = ("full", "causal", "padded")
 
 
-def heads_of(call: Call) -> Heads:
+def heads_of(call: Call) -> LayerHeads:
     """Its queries, keys and values, the scaling folded into the queries."""
     query = call.query * (call.scaling * call.query.shape[-1] ** 0.5)
-    return Heads(query, call.key, call.value, call.kind == "causal")
+    return LayerHeads(query, call.key, call.value, call.kind == "causal")
 
 
-def estimates(call: Call, outputs: Callable[[Heads], Tensor]) -> Tensor:
+def estimates(call: Call, outputs: Callable[[LayerHeads], Tensor]) -> Tensor:
     """(B, H, n, d_v), of the tokens that are there: padding is no key, and its output is 0."""
     heads = heads_of(call)
     if call.kind != "padded":
@@ -183,7 +184,7 @@ def estimates(call: Call, outputs: Callable[[Heads], Tensor]) -> Tensor:
         there = real_keys(call, i)
         rows = there if heads.shape.n == heads.shape.l else slice(None)
         one = heads.part(i)
-        asked = Heads(one.query[:, :, rows], one.key[:, :, there], one.value[:, :, there], heads.causal)
+        asked = LayerHeads(one.query[:, :, rows], one.key[:, :, there], one.value[:, :, there], heads.causal)
         found[i : i + 1, :, rows] = outputs(asked)
     return found
 

@@ -36,6 +36,7 @@ class Streams:
         copies = [Streams(copy.deepcopy(self.generators), self._array) for _ in range(count - 1)]
         return [*copies, self]
 
-    def draw(self, sample: Callable[[np.random.Generator], np.ndarray]) -> Array:
-        """A sample of each draw, (...) or (draws, ...), on the device."""
-        return self._array([sample(generator) for generator in self.generators])
+    def draw(self, sample: Callable[[np.random.Generator], np.ndarray | None]) -> Array:
+        """A sample of each draw, (...) or (draws, ...), on the device; None where nothing is drawn."""
+        hosts = [sample(generator) for generator in self.generators]
+        return None if hosts[0] is None else self._array(hosts)  # pyright: ignore[reportArgumentType]

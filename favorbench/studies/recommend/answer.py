@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from favorbench.formats import format_value, plain
-from favorbench.maps import FeatureMap
+from favorbench.methods.features import LinearAttention
 from favorbench.metrics import METRICS
 from favorbench.results.notebook import html_table
 from favorbench.results.page.parts import escaped_lines
@@ -220,16 +220,16 @@ def attention(query, key, value, rng):
 
 def python_lines(family: Family, size: int | None, scale: float) -> str:
     """A function that is the estimator, at this size, on the inputs that were measured times their scale."""
-    causal, lines = family.study.scenario.causal, []
+    (kind, method), lines = family.estimator, []
     if scale != 1:
         lines.append(f"query, key = {scale!r} * query, {scale!r} * key  # as measured")
-    also = ", causal=True" if causal else ""
-    if isinstance(family.member, FeatureMap):
-        law = family.sampler or "iid"
+    also = ", causal=True" if family.study.scenario.causal else ""
+    if isinstance(method, LinearAttention):
+        law = family.estimator.sampler or "iid"
         lines.append(f"omega = fb.sample_omega({law!r}, {size or 1}, query.shape[-1], rng, map={family.spec!r})")
         lines.append(f"return fb.linear_attention(query, key, value, omega, map={family.spec!r}{also})")
     else:
-        name = f"fb.get_baseline({family.spec!r})" if family.kind == "baseline" else repr(family.spec)
+        name = f"fb.get_baseline({family.spec!r})" if kind == "baseline" else repr(family.spec)
         lines.append(f"return fb.method_attention(query, key, value, {name}, size={size or 1}, rng=rng{also})")
     return _HEAD + "".join(f"    {line}\n" for line in lines)
 

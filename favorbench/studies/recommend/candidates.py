@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,11 +10,11 @@ import numpy as np
 from favorbench.baselines import BASELINES, get_baseline
 from favorbench.engine.plan import Draw
 from favorbench.engine.scenario import load_scenario
-from favorbench.engine.study import Study
+from favorbench.engine.study import Estimator, Study
 from favorbench.errors import ScenarioError
-from favorbench.inputs import InputLaw
-from favorbench.maps import FeatureMap, get_map
+from favorbench.maps import get_map
 from favorbench.methods import Method, Shape, get_method
+from favorbench.methods.features import LinearAttention
 from favorbench.methods.nystrom import ThroughLandmarks
 from favorbench.registry import label, split_list
 from favorbench.results.summary import is_oracle
@@ -42,43 +42,31 @@ _USABLE = {member.name for member in BASELINES if not member.oracle}
 class Family(NamedTuple):
     """One estimator at all of its sizes. study: the one that measures nothing else, on the same random streams."""
 
-    kind: str
-    member: FeatureMap | Method
-    sampler: str | None
+    estimator: Estimator
     spec: str
     study: Study
 
     @property
     def together(self) -> bool:
-        """Whether its sizes share work, so that one alone would have other last bits: it is asked for all of them.
+        """Whether its sizes share work, so that one alone would have other last bits: all of them are measured.
 
-        Methods of ours make each size by itself, but for landmarks; of a user's nothing is known.
+        Our methods make each size by itself, except those through landmarks; nothing is known of a user's.
         """
-        ours = type(self.member).__module__.startswith("favorbench.")
-        return not ours or isinstance(self.member, FeatureMap | ThroughLandmarks)
+        method = self.estimator.method
+        inside = method.wrapped if isinstance(method, LinearAttention) else method
+        ours = type(inside).__module__.startswith("favorbench.")
+        return not ours or isinstance(method, LinearAttention | ThroughLandmarks)
 
     def settings(self, draw: Draw) -> list[Setting]:
         """One for each size."""
-        name = label(self.member)
-        sized = self.member.every_size if isinstance(self.member, Method) else self.member.randomness != "none"
-        return [Setting(self.kind, name, self.sampler, size, self.spec) for size in (draw.sizes if sized else (None,))]
+        kind, name, sampler = self.estimator.kind, self.estimator.name, self.estimator.sampler
+        sizes = draw.sizes if self.estimator.method.every_size else (None,)
+        return [Setting(kind, name, sampler, size, self.spec) for size in sizes]
 
     def cost(self, setting: Setting, shape: Shape) -> float:
         """Multiplications; inf where the estimator does not say."""
-        work = cost_of(self.member, shape, setting.size or 1)
+        work = self.estimator.method.multiplications(shape, setting.size or 1)
         return math.inf if work is None else work
-
-    def is_random(self, fixed: bool) -> bool:
-        """Whether its error differs between draws. fixed: inputs, and rows that are measured, do not."""
-        own = self.member.random if isinstance(self.member, Method) else self.member.randomness != "none"
-        return own or not fixed
-
-
-def cost_of(member: FeatureMap | Method, shape: Shape, size: int) -> float | None:
-    """Multiplications of an estimator at a size; None where it does not say."""
-    if isinstance(member, Method):
-        return member.multiplications(shape, size)
-    return member.multiplications(shape.n, shape.l, shape.d, shape.d_v, size)
 
 
 def exact_cost(shape: Shape) -> float:
@@ -95,57 +83,61 @@ def study_of(
     maps, methods: lists with commas, or "none"; where one names some the other is empty, and where neither does, the
     default ones that these inputs allow. Raises ScenarioError for an empty list, an oracle, and what a sweep refuses.
     """
-    some_maps = MAPS if maps is None and methods in (None, "none") else _listed("maps", maps)
-    some_methods = METHODS if methods is None and maps in (None, "none") else _listed("methods", methods)
+    default_maps, default_methods = (
+        given is None and other in (None, "none") for given, other in ((maps, methods), (methods, maps))
+    )
+    some_maps = MAPS if default_maps else _listed("maps", maps)
+    some_methods = METHODS if default_methods else _listed("methods", methods)
     if not (some_maps or some_methods):
         raise ScenarioError("`maps` none, `methods` none: there is no candidate to try; leave one of them out")
-    own = some_maps is MAPS or some_methods is METHODS
-    for spec in (*some_maps, *some_methods):
-        if is_oracle(spec):
-            raise ScenarioError(f"{spec!r} looks at every pair of a query and a key: a bound, not a candidate")
+    if oracle := next((spec for spec in (*some_maps, *some_methods) if is_oracle(spec)), None):
+        raise ScenarioError(f"{oracle!r} looks at every pair of a query and a key: a bound, not a candidate")
+    own = default_maps or default_methods
     named = {"maps": some_maps or TRIVIAL, "methods": tuple(spec for spec in some_methods if spec not in _USABLE)}
     source = load_scenario(None, {**keys, **({} if own else named)})  # which refuses what is unknown
     bare = Study.of(source)
     law = next(iter(bare.inputs.values())).law
     heads = law.heads(source.seq_len, source.head_dim)
     shapes = [bare.shape(head) for head in heads]
+    of_maps = {spec: LinearAttention(get_map(spec)) for spec in some_maps}
+    of_methods = {spec: _method(spec) for spec in some_methods}
     if own:
         all_rows = source.rows(heads[0].query_len) == heads[0].query_len
-        some_maps = tuple(spec for spec in some_maps if _allowed(get_map(spec), shapes, all_rows))
-        some_methods = tuple(spec for spec in some_methods if _allowed(_method(spec), shapes, all_rows))
-    members = [_method(spec) for spec in some_methods]
-    for spec, member in zip((*some_maps, *some_methods), (*map(get_map, some_maps), *members), strict=True):
-        if cost_of(member, shapes[0], 1) is None:
+        of_maps, of_methods = (
+            {spec: method for spec, method in some.items() if _allowed(method, shapes, all_rows)}
+            for some in (of_maps, of_methods)
+        )
+    for spec, method in (of_maps | of_methods).items():
+        if method.multiplications(shapes[0], 1) is None:
             raise ScenarioError(
-                f"{spec!r} does not say what it costs, and candidates are tried from the cheapest to the dearest: give "
-                "it `multiplications(shape, size)`"
+                f"{spec!r} does not say what it costs, and candidates are tried in order of increasing cost: give it "
+                "`multiplications(shape, size)`"
             )
-    trivial = [spec for spec in TRIVIAL if all(_cheap(get_map(spec), shape) for shape in shapes)] or [TRIVIAL[0]]
+    trivial = [spec for spec in TRIVIAL if all(_cheap(spec, shape) for shape in shapes)] or [TRIVIAL[0]]
     flags = dict(keys) | {
-        "maps": [*trivial, *(spec for spec in some_maps if label(get_map(spec)) not in trivial)],
-        "samplers": list(_listed("samplers", samplers)) if samplers is not None else list(SAMPLERS),
-        "methods": [spec for spec in some_methods if spec not in _USABLE],
-        "baselines": ["uniform", *(spec for spec in some_methods if spec in _USABLE and spec != "uniform")],
-        "num_projections": list(_sizes(members, shapes, max_size)),
+        "maps": [*trivial, *(spec for spec in of_maps if label(get_map(spec)) not in trivial)],
+        "samplers": list(SAMPLERS if samplers is None else _listed("samplers", samplers)),
+        "methods": [spec for spec in of_methods if spec not in _USABLE],
+        "baselines": ["uniform", *(spec for spec in of_methods if spec in _USABLE and spec != "uniform")],
+        "num_projections": list(_sizes(of_methods.values(), shapes, max_size)),
         "trials": max(1, min(TRIALS, 1_000_000 // len(heads))),
     }
+    stem = source.inputs[0].replace("\\", "/").rpartition("/")[2].rpartition(".")[0] if law.fixed else ""
+    name = "".join(c if c.isalnum() or c in "_.-" else "-" for c in stem or source.inputs[0])
     scenario = load_scenario(None, flags)
-    name = "".join(c if c.isalnum() or c in "_.-" else "-" for c in _stem(law, source.inputs[0]))
     return Study.of(scenario.model_copy(update={"name": f"recommend-{name}"[:80], "title": "candidates of recommend"}))
 
 
-def _allowed(member: FeatureMap | Method, shapes: Sequence[Shape], all_rows: bool) -> bool:
-    """Whether a default candidate can be asked here."""
-    if shapes[0].causal and not member.causal_safe:
-        return False
-    if isinstance(member, FeatureMap):
-        return True
+def _allowed(method: Method, shapes: Sequence[Shape], all_rows: bool) -> bool:
+    """Whether a default candidate can be measured here."""
     placed = all(shape.n == shape.l for shape in shapes)
-    if (member.needs_positions and not placed) or (member.needs_all_rows and not all_rows):
+    if (shapes[0].causal and not method.causal_safe) or (method.needs_positions and not placed):
+        return False
+    if method.needs_all_rows and not all_rows:
         return False
     try:
         for shape in shapes:
-            member.check((1,), shape)
+            method.check((1,), shape)
     except ScenarioError:  # more sinks than keys
         return False
     return True
@@ -167,12 +159,12 @@ def _method(spec: str) -> Method:
     return get_method(spec) if found is None else get_baseline(spec)
 
 
-def _cheap(member: FeatureMap, shape: Shape) -> bool:
-    work = cost_of(member, shape, 1)
+def _cheap(spec: str, shape: Shape) -> bool:
+    work = LinearAttention(get_map(spec)).multiplications(shape, 1)
     return work is not None and work <= exact_cost(shape)
 
 
-def _sizes(members: Sequence[Method], shapes: Sequence[Shape], max_size: int) -> tuple[int, ...]:
+def _sizes(members: Collection[Method], shapes: Sequence[Shape], max_size: int) -> tuple[int, ...]:
     """Powers of two from SMALLEST to max_size, below the number of keys, and such as every method has."""
     most = min([max_size, *(shape.l - 1 for shape in shapes)])
     most = max(1, min([most, *(member.largest_size(shape) for member in members for shape in shapes)]))
@@ -180,32 +172,30 @@ def _sizes(members: Sequence[Method], shapes: Sequence[Shape], max_size: int) ->
     return tuple(size for size in powers if size >= SMALLEST) or (powers[-1],)
 
 
-def _stem(law: InputLaw, spec: str) -> str:
-    return spec.replace("\\", "/").rpartition("/")[2].rpartition(".")[0] or spec if law.fixed else spec
-
-
 def families(study: Study) -> list[Family]:
     """Every estimator of a study, each with the study that measures it alone: its numbers are those of the whole one.
 
-    What does not depend on the draw is kept once for all of them.
+    What does not depend on the draw is kept once for all of them. Maps come one by one, under each sampler.
     """
-    scenario, found = study.scenario, []
-    uniform = [member for member in study.baselines if member.name == "uniform"]
-
-    def alone(**members: Any) -> Study:
-        none = {"maps": (), "methods": (), "baselines": tuple(uniform)}
-        return dataclasses.replace(study, **none | members)
-
-    for spec, member in zip(scenario.baselines, study.baselines, strict=True):
-        own = () if member in uniform else (member,)
-        found.append(Family("baseline", member, None, spec, alone(baselines=(*uniform, *own))))
-    for spec, member in zip(scenario.maps, study.maps, strict=True):
-        under = study.samplers if member.randomness == "omega" else study.samplers[:1]
-        for sampler in under:
-            name = label(sampler) if member.randomness == "omega" else None
-            found.append(Family("map", member, name, spec, alone(maps=(member,), samplers=(sampler,))))
-    for spec, member in zip(scenario.methods, study.methods, strict=True):
-        found.append(Family("method", member, None, spec, alone(methods=(member,))))
+    scenario = study.scenario
+    specs = {
+        label(member): spec
+        for kind in ("baselines", "methods", "maps")
+        for spec, member in zip(getattr(scenario, kind), getattr(study, kind), strict=True)
+    }
+    uniform = tuple(member for member in study.baselines if member.name == "uniform")
+    order = {"baseline": 0, "map": 1, "method": 2}
+    names = list(specs)
+    found = []
+    for one in sorted(study.estimators, key=lambda one: (order[one.kind], names.index(one.name))):
+        method, changes = one.method, {"maps": (), "methods": (), "baselines": uniform}
+        if isinstance(method, LinearAttention):
+            changes |= {"maps": (method.wrapped,), "samplers": (method.law,) if one.sampler else study.samplers[:1]}
+        elif one.kind == "method":
+            changes["methods"] = (method,)
+        elif method not in uniform:
+            changes["baselines"] = (*uniform, method)
+        found.append(Family(one, specs[one.name], dataclasses.replace(study, **changes)))
     return found
 
 
@@ -235,12 +225,12 @@ def pool(
             if cost >= most_cost:
                 dearer += 1
                 continue
-            if isinstance(family.member, FeatureMap):
-                features = family.member.num_features(setting.size or 1, shape.d)
-                if least_error.get(features, 0.0) > target:
-                    ranked += 1
-                    continue
-            found.append((Candidate(setting, cost, family.is_random(fixed)), family))
+            method = family.estimator.method
+            rank = method.num_features(setting.size or 1, shape.d) if isinstance(method, LinearAttention) else 0
+            if rank in least_error and least_error[rank] > target:
+                ranked += 1
+                continue
+            found.append((Candidate(setting, cost, method.random or not fixed), family))
     return Pool(found, dearer, ranked)
 
 
@@ -264,13 +254,13 @@ def least_errors(exact: np.ndarray, metric: str) -> dict[int, float]:
     return {rank: slack * float(error) for rank, error in enumerate(errors[:-1], start=1)}
 
 
-def cheaper_from(member: FeatureMap | Method, size: int, shape: Shape) -> int | None:
+def cheaper_from(method: Method, size: int, shape: Shape) -> int | None:
     """The length from which on an estimator multiplies less than exact attention; None where it never does, or
     does not say. As many queries as keys where there are as many here, else these queries and more keys."""
 
     def dearer(length: int) -> bool:
         longer = shape._replace(l=length, n=length if shape.n == shape.l else shape.n)
-        work = cost_of(member, longer, size)
+        work = method.multiplications(longer, size)
         return work is None or work >= exact_cost(longer)
 
     lengths = [1 << i for i in range(25)]

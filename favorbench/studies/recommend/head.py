@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from favorbench.attention.exact import exact_attention
+from favorbench.attention.exact import softmax_attention
 from favorbench.engine.columns import Row, failed_of
 from favorbench.engine.plan import Draw
 from favorbench.engine.study import Study
-from favorbench.engine.trial import run_draws
+from favorbench.engine.trial import problem_of, run_draws
 from favorbench.errors import EstimatorError
 from favorbench.metrics import METRICS
 from favorbench.studies.recommend.answer import Decision, Outcome, Point, Recommendation, python_lines
@@ -109,7 +109,7 @@ class Head:
             self.unit.label, outcome, candidate.setting, len(errors), int(np.sum(errors <= self.rule.target)),
             sign * quantile(errors, 0.5), sign * quantile(errors, p),
             sign * candidate.bound(self.rule) if self.finished else math.inf, cost,
-            cost / exact_cost(self.shape), cheaper_from(family.member, size or 1, self.shape),
+            cost / exact_cost(self.shape), cheaper_from(family.estimator.method, size or 1, self.shape),
             sign * self._uniform(), tuple(c.setting.text for c in undecided) if self.finished else (),
             len(self.candidates), self.pool.dearer, self.pool.rank, sum(len(c.values) for c in self.candidates),
             sum(self.rule.fewest_draws if c.random else 1 for c in self.candidates),
@@ -160,11 +160,7 @@ def _rank_errors(study: Study, draw: Draw, metric: str) -> dict[int, float]:
     """What outputs of low rank have at least; nothing is known where a mask takes them out of these matrices."""
     if study.scenario.causal:
         return {}
-    law = study.inputs[draw.input].law
-    query, key, value = law.draw(np.random.default_rng(0), draw.head)  # fixed: the generator plays no part
-    query, key = draw.scale * query, draw.scale * key
-    value = study.scenario.value_scale * value
-    exact = study.once(draw, ("exact",), lambda: exact_attention(query, key, value))
+    exact = study.once(draw, ("exact",), lambda: softmax_attention(problem_of(study, draw)))
     return least_errors(exact, metric)
 
 

@@ -14,20 +14,17 @@ from favorbench.engine.cost import check_fits
 from favorbench.engine.plan import Draw, Plan, plan
 from favorbench.engine.provenance import machine
 from favorbench.engine.reading import read_manifest, read_scenario
-from favorbench.engine.sizes import own_sizes
+from favorbench.engine.sizes import distinct_sizes
 from favorbench.engine.study import Study
 from favorbench.errors import FavorbenchError, StoreError
-from favorbench.methods import Method
 from favorbench.numerics.arrays import Array
 from favorbench.numerics.backend import Backend
 from favorbench.numerics.machine import one_core
 from favorbench.numerics.streams import stream
 from favorbench.progress import Progress
-from favorbench.registry import label
 from favorbench.results.seconds import Seconds, table
 from favorbench.statistics import median_interval
-from favorbench.studies.speed.calls import Call, call_of_map, call_of_method, calls_of_exact, on_backend
-from favorbench.studies.speed.turns import in_turns
+from favorbench.studies.speed.calls import Call, call_of, calls_of_exact, interleaved, on_backend
 
 
 class _Timed(NamedTuple):
@@ -40,7 +37,7 @@ class _Timed(NamedTuple):
 
 
 def time_run(run: Path, repeats: int = 7, progress: Progress | None = None) -> Seconds:
-    """Time exact attention, and what a run has measured, in turns, each on the first head of its population.
+    """Time exact attention, and what a run has measured, in interleaved runs, each on the first head of its population.
 
     All query rows, on one core or one GPU; projections are drawn before. Bounds among the baselines are left out.
     Raises StoreError where what the run measured is not at hand, EstimatorError where an estimator of the user's fails.
@@ -53,7 +50,7 @@ def time_run(run: Path, repeats: int = 7, progress: Progress | None = None) -> S
             arrays = _inputs(study, draw)
             for one, call in _calls(study, draw):
                 calls[number, one] = functools.partial(_in_precision, backend, draw.dtype, call, arrays)
-        seconds = in_turns(calls, repeats, backend, progress)
+        seconds = interleaved(calls, repeats, backend, progress)
     rows = []
     for (number, one), times in seconds.items():
         low, high, _ = median_interval(np.array(times))
@@ -107,20 +104,14 @@ def _in_precision(backend: Backend, dtype: str, call: Call, arrays: Sequence[Arr
 
 
 def _calls(study: Study, draw: Draw) -> Iterator[tuple[_Timed, Call]]:
-    """Exact attention, baselines, methods, and maps under each sampler, at every size of theirs."""
+    """Exact attention, and every estimator but oracles among baselines, at every size."""
     causal = study.scenario.causal
     for name, call in calls_of_exact(study.backend, causal):
         yield _Timed("exact", name, None, None), call
-    asked: list[tuple[str, Method]] = [("baseline", one) for one in study.baselines if not one.oracle]
-    for kind, method in [*asked, *(("method", one) for one in study.methods)]:
-        for size in own_sizes(study.sized(method, draw.sizes, draw.head)):
-            shown = size if method.every_size else None
-            yield _Timed(kind, label(method), None, shown), call_of_method(method, size, causal)
-    for group in study.groups(draw.sizes, draw.head):
-        law = group.sampler or "iid"  # omega, where there is no sampler to vary, is not looked at
-        under = label(group.sampler) if group.sampler else None
-        for feature_map, sized in group.maps:
-            for size in own_sizes(sized):
-                shown = None if feature_map.randomness == "none" else size
-                call = call_of_map(feature_map, size, draw.head.head_dim, study.backend, draw.dtype, law, causal)
-                yield _Timed("map", label(feature_map), under, shown), call
+    for one in study.estimators:
+        if one.kind == "baseline" and one.method.oracle:
+            continue
+        for size in distinct_sizes(study.sizes_of(one, draw.sizes, draw.head)):
+            shown = size if one.method.every_size else None
+            call = call_of(one.method, size, draw.head.head_dim, study.backend, draw.dtype, causal)
+            yield _Timed(one.kind, one.name, one.sampler, shown), call

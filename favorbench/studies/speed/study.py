@@ -13,8 +13,9 @@ import numpy as np
 
 from favorbench.formats import plain
 from favorbench.inputs import Head, get_input
-from favorbench.maps import FeatureMap, get_map
+from favorbench.maps import get_map
 from favorbench.methods import Method, Shape, get_method
+from favorbench.methods.features import LinearAttention, name_of
 from favorbench.numerics.arrays import Array
 from favorbench.numerics.backend import Backend
 from favorbench.numerics.machine import check_memory, one_core
@@ -22,8 +23,7 @@ from favorbench.numerics.streams import stream
 from favorbench.progress import Progress
 from favorbench.registry import label
 from favorbench.statistics import median_interval
-from favorbench.studies.speed.calls import EXACT, FUSED, Call, call_of_map, call_of_method, calls_of_exact, on_backend
-from favorbench.studies.speed.turns import in_turns
+from favorbench.studies.speed.calls import EXACT, FUSED, call_of, calls_of_exact, interleaved, on_backend
 
 ITEM_BYTES = {"float64": 8, "float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
 
@@ -97,32 +97,37 @@ def study(
     progress: Progress | None = None,
     methods: Sequence[str] = (),
 ) -> SpeedStudy:
-    """Time exact attention, and every map and method at every R and length, in turns, ``repeats`` times each.
+    """Time exact attention, and all maps and methods at every R and length, ``repeats`` times each in interleaved runs.
 
     One head, N(0, I) inputs. Projections are orthogonal, and drawn before; what methods choose they choose for each
     sequence, so it is timed. Raises ScenarioError for what is unknown or not to be had.
     """
     backend = backend or Backend()
     backend.check([dtype])
-    measured = [(m, r) for m in map(get_map, maps) for r in (sizes[:1] if m.randomness == "none" else sizes)]
-    asked = [(m, r) for m in map(get_method, methods) for r in (sizes if m.every_size else sizes[-1:])]
-    for method, size in asked:
+    timed: list[tuple[Method, int]] = [
+        (m, r) for m in map(LinearAttention, map(get_map, maps)) for r in (sizes if m.every_size else sizes[:1])
+    ]
+    timed += [(m, r) for m in map(get_method, methods) for r in (sizes if m.every_size else sizes[-1:])]
+    for method, size in timed:
         method.check((size,), Shape(min(lengths), min(lengths), head_dim, head_dim))
-    _check_memory(measured, lengths, head_dim, backend, dtype)
-    _check_methods_memory(asked, max(lengths), head_dim)
-    calls = dict(_calls(measured, asked, head_dim, backend, dtype))
+    _check_memory(timed, lengths, head_dim, backend, dtype)
+    calls = {name: (0, call) for name, call in calls_of_exact(backend)}
+    for method, size in timed:
+        name = name_of(method)
+        key, shown = (f"{name}, R = {size}", size) if method.every_size else (name, 0)
+        calls[key] = shown, call_of(method, size, head_dim, backend, dtype)
     memory: dict[tuple[str, int], int | None] = {}
     with one_core(), backend.precision(dtype), np.errstate(all="ignore"):
         inputs = {length: _inputs(length, head_dim, backend, dtype) for length in lengths}
-        timed = {
+        bound = {
             (name, length): functools.partial(calls[name][1], *inputs[length])
             for name, length in itertools.product(calls, lengths)
         }
 
         def measure_memory(key: tuple[str, int]) -> None:
-            memory[key] = _peak_memory(timed[key], backend, key[0])
+            memory[key] = _peak_memory(bound[key], backend, key[0])
 
-        seconds = in_turns(timed, repeats, backend, progress, first=measure_memory)
+        seconds = interleaved(bound, repeats, backend, progress, first=measure_memory)
     timings = []
     for (name, length), times in seconds.items():
         low, high, _ = median_interval(np.array(times))
@@ -133,53 +138,28 @@ def study(
 
 
 def _check_memory(
-    measured: Sequence[tuple[FeatureMap, int]], lengths: Sequence[int], head_dim: int, backend: Backend, dtype: str
+    timed: Sequence[tuple[Method, int]], lengths: Sequence[int], head_dim: int, backend: Backend, dtype: str
 ) -> None:
-    """Raise ScenarioError if the least that this takes is not to be had, in words, before anything is allocated.
+    """Raise ScenarioError if the least that this takes is not available, before anything is allocated.
 
-    Inputs of all lengths are kept, as they are timed in turns; at the longest there are three arrays more, in which
+    Inputs of all lengths are kept, as runs are interleaved; at the longest there are three arrays more, in which
     they are drawn, scaled, and answered, or two and sums over keys. Every R has its projections.
     """
-    if backend.device != "cpu":
-        return
-    projections = 8 * sum(size for _, size in measured)
-    features = max((feature_map.num_features(size, head_dim) for feature_map, size in measured), default=0)
-    tokens = ITEM_BYTES[dtype] * 3 * sum(lengths) + 8 * (2 * max(lengths) + max(*lengths, features))
-    check_memory(
-        (tokens + projections) * head_dim,
-        f"`seq_len` {max(lengths)} with `head_dim` {head_dim} and {features} features",
-        "use a smaller `seq_len`, `num_projections` or `head_dim`",
-    )
-
-
-def _check_methods_memory(asked: Sequence[tuple[Method, int]], length: int, head_dim: int) -> None:
-    """Raise ScenarioError where what a method keeps is not to be had."""
-    shape = Shape(length, length, head_dim, head_dim)
-    for method, size in asked:
-        advice = "use a smaller `seq_len` or `num_projections`"
-        check_memory(8 * method.matrix_entries(shape, size), f"{label(method)} at `seq_len` {length}", advice)
-
-
-def _calls(
-    measured: Sequence[tuple[FeatureMap, int]],
-    asked: Sequence[tuple[Method, int]],
-    head_dim: int,
-    backend: Backend,
-    dtype: str,
-) -> Iterator[tuple[str, tuple[int, Call]]]:
-    """Name, R (0 where there is none), and the function of (query, key, value)."""
-    for name, call in calls_of_exact(backend):
-        yield name, (0, call)
-    for feature_map, size in measured:
-        shown = 0 if feature_map.randomness == "none" else size
-        yield _name(feature_map, shown), (shown, call_of_map(feature_map, size, head_dim, backend, dtype))
-    for method, size in asked:
-        shown = size if method.every_size else 0
-        yield _name(method, shown), (shown, call_of_method(method, size))
-
-
-def _name(member: FeatureMap | Method, size: int) -> str:
-    return f"{label(member)}, R = {size}" if size else label(member)
+    maps = [(method, size) for method, size in timed if isinstance(method, LinearAttention)]
+    if backend.device == "cpu":
+        projections = 8 * sum(size for _, size in maps)
+        features = max((method.num_features(size, head_dim) for method, size in maps), default=0)
+        tokens = ITEM_BYTES[dtype] * 3 * sum(lengths) + 8 * (2 * max(lengths) + max(*lengths, features))
+        check_memory(
+            (tokens + projections) * head_dim,
+            f"`seq_len` {max(lengths)} with `head_dim` {head_dim} and {features} features",
+            "use a smaller `seq_len`, `num_projections` or `head_dim`",
+        )
+    shape = Shape(max(lengths), max(lengths), head_dim, head_dim)
+    for method, size in timed:
+        if entries := method.matrix_entries(shape, size):
+            what = f"{label(method)} at `seq_len` {max(lengths)}"
+            check_memory(8 * entries, what, "use a smaller `seq_len` or `num_projections`")
 
 
 def _inputs(length: int, head_dim: int, backend: Backend, dtype: str) -> list[Array]:

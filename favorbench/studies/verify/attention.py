@@ -8,7 +8,7 @@ import numpy as np
 
 from favorbench.attention.causal import CHUNK
 from favorbench.attention.linear import attention_estimates, linear_attention
-from favorbench.attention.problem import SampledMap
+from favorbench.attention.problem import AttentionProblem, SampledMap
 from favorbench.maps import FeatureMap, Sample
 from favorbench.maps.base import WrappedMap
 from favorbench.numerics.arrays import Features
@@ -162,7 +162,7 @@ def _measured(feature_map: FeatureMap, sampler: Sampler, case: Case, seed: int) 
     omega, count = sample.omega, len(sample.omega)
     sizes = tuple(sorted({1, -(-count // 2), count})) if feature_map.nested else (count,)
     estimator = SampledMap(feature_map, sample.extra, sizes)
-    tiles = list(attention_estimates(query, key, value, omega, [estimator], causal=case.causal))
+    tiles = list(attention_estimates(AttentionProblem.of(query, key, value, case.causal), omega, [estimator]))
     x, y = query * case.head_dim**-0.25, key * case.head_dim**-0.25
     fitted = feature_map.fit(x, y, omega)
     plain = feature_map.unbiased and not fitted.asymmetric

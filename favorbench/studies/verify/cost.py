@@ -5,9 +5,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from favorbench.attention.linear import attention_estimates, sample_omega
+from favorbench.attention.linear import attention_estimates, linear_multiplications, sample_omega
 from favorbench.attention.problem import SampledMap
-from favorbench.engine.sizes import work_of_map
 from favorbench.maps import FeatureMap
 from favorbench.methods import AttentionProblem, Method, Shape
 from favorbench.methods.function import Function
@@ -58,7 +57,7 @@ def of_maps(maps: Sequence[FeatureMap], seed: int) -> list[Measurement]:
 def _of_map(feature_map: FeatureMap, seed: int) -> Measurement:
     size = 1 if feature_map.randomness == "none" else PROJECTIONS
     shapes = [MAP_SHAPE._replace(causal=causal) for causal in ((False, True) if feature_map.causal_safe else (False,))]
-    declared = [work_of_map(feature_map, _with_sums(shape), size) for shape in shapes]
+    declared = [linear_multiplications(feature_map, _with_sums(shape), size) for shape in shapes]
     if None in declared:
         return Measurement(label(feature_map), CLAIM, None, 0, "nothing declared: it does not say what it costs")
     done = []
@@ -76,7 +75,8 @@ def _work_of_draw(feature_map: FeatureMap, shape: Shape, size: int, rng: np.rand
     extra = counted(sample.extra) if isinstance(sample.extra, np.ndarray) else sample.extra
     estimator = SampledMap(feature_map, extra, (size,))
     with counting() as work:
-        list(attention_estimates(query, key, value, counted(sample.omega), [estimator], causal=shape.causal))
+        problem = AttentionProblem.of(query, key, value, shape.causal)
+        list(attention_estimates(problem, counted(sample.omega), [estimator]))
     return work[0]
 
 
