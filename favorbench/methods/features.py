@@ -86,8 +86,9 @@ def name_of(method: Method) -> str:
 
 def sampler_of(method: Method) -> str | None:
     """The label of the sampler that draws for a map; None where no sampler can be chosen."""
-    omega = isinstance(method, LinearAttention) and method.wrapped.randomness == "omega"
-    return label(method.law) if omega else None
+    if isinstance(method, LinearAttention) and method.wrapped.randomness == "omega":
+        return label(method.law)
+    return None
 
 
 @dataclass(frozen=True)
