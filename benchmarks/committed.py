@@ -12,8 +12,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from favorbench.engine.compact import compact
-from favorbench.engine.reading import find_runs
+from favorbench.engine.columns import COLUMNS
+from favorbench.engine.rows import RowStore
+from favorbench.engine.store import KEY, MANIFEST, SCHEMA, find_runs
 
 _SINKS = "sweep sinks --inputs smollm2-last256-{}.npz -R 64,256"
 _CAUSAL = (
@@ -38,6 +39,20 @@ COMMANDS = {
     "smollm2-causal-4096": f"sweep sinks --inputs smollm2-causal-4096.npz -R 256 --trials 1 --maps positive "
     f"--methods '{_CAUSAL}'",
 }
+
+
+def compact(path: Path) -> int:
+    """Rewrite the rows of a run as one part, as small as it gets without losing a bit; returns its size in bytes.
+
+    Labels are dictionaries, and metrics are split into the bytes of their numbers, as neighbouring exponents are alike.
+    """
+    metrics = [column.name for column in COLUMNS if column.role == "metric"]
+    labels = [column.name for column in COLUMNS if column.role != "metric"]
+    with RowStore(path, MANIFEST, SCHEMA, KEY) as store:
+        part = store.join(
+            "draw", compression="zstd", compression_level=19, use_dictionary=labels, use_byte_stream_split=metrics
+        )
+    return part.stat().st_size
 
 
 def main(names: list[str]) -> None:

@@ -8,11 +8,14 @@ import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from favorbench.errors import FavorbenchError, InputError, StoreError
 
 #: Folders that favorbench makes inside the directory of a run.
 RUN_FOLDERS = ("trials", "figures")
+
+Json = TypeVar("Json")
 
 
 def read_regular(path: str | Path, what: str, error: type[FavorbenchError] = InputError) -> bytes:
@@ -32,6 +35,29 @@ def open_regular(path: str | Path, what: str, error: type[FavorbenchError] = Inp
             yield file
     except OSError as failure:
         raise error(f"cannot read {what} {str(path)!r}: {failure.strerror or failure}") from None
+
+
+def read_json(
+    path: Path, kind: type[Json], what: str, error: type[FavorbenchError] = StoreError, hint: str = ""
+) -> Json:
+    """The contents of a JSON file, checked against a TypedDict, which may leave keys out. Raises ``error``.
+
+    what: the file should hold, and hint: what to do where it does not, for the message.
+    """
+    from pydantic import TypeAdapter, ValidationError  # slow to import, and not needed by workers
+    from pydantic_core import from_json
+
+    data = read_regular(path, what, error)
+    try:
+        TypeAdapter(kind).validate_json(data, strict=True)
+        return from_json(data)
+    except ValidationError as failure:
+        first = failure.errors(include_url=False, include_context=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        reason = (
+            "it is not valid JSON" if first["type"] == "json_invalid" else f"its {key or 'content'}: {first['msg']}"
+        )
+        raise error(f"{path} is damaged, or was changed by hand: {reason}{hint and f'; {hint}'}") from None
 
 
 def _opened(path: str | Path) -> int:

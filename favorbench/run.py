@@ -72,7 +72,7 @@ def sweep(
     Traceback (most recent call last):
     favorbench.errors.ScenarioError: ...: unknown key 'mapz' (did you mean 'maps'?); allowed: ...
     """
-    from favorbench.engine.store import Store  # brings pandas: not for the workers of a script that imports this module
+    from favorbench.engine.store import Store  # imports pyarrow, which workers do not need
 
     study = scenario if isinstance(scenario, Study) and not keys else Study.of(as_scenario(_described(scenario), keys))
     on = choose_cluster(cluster, workers, study.scenario.cluster)
@@ -83,9 +83,7 @@ def sweep(
     check_fits(draws, max(1, on.address.processes) if on else workers if isinstance(workers, int) else 1)
     path = Path(out) if out is not None else default_directory(study)
     with Store(path, draws) as store, progress_callback(progress, f"sweep {study.scenario.name}", "draws") as report:
-        if retry_failed:
-            store.forget_failed()
-        missing = np.flatnonzero(~store.done()).tolist()
+        missing = np.flatnonzero(~store.done(but_failed=retry_failed)).tolist()
         count = len(draws) - len(missing)
         report(count, len(draws))
         try:

@@ -463,15 +463,12 @@ def test_a_run_in_processes_and_on_a_cluster_can_take_turns(processes):
 
 
 def test_a_full_disk_here_is_one_line_and_the_rest_is_computed_when_there_is_room(processes, monkeypatch):
-    from favorbench.engine import parts
-
-    scenario, original = small_scenario(trials=30), parts.write_part
+    scenario = small_scenario(trials=30)
 
     def full(*arguments):
         raise StoreError("cannot use run: No space left on device; nothing saved before is lost")
 
-    monkeypatch.setattr("favorbench.engine.writer.write_part", full)
-    with pytest.raises(StoreError, match="No space left"):
+    with monkeypatch.context() as patch, pytest.raises(StoreError, match="No space left"):
+        patch.setattr("favorbench.engine.rows.write_whole", full)
         sweep(scenario, "run", cluster=processes.address)
-    monkeypatch.setattr("favorbench.engine.writer.write_part", original)
     same(sweep(scenario, "alone"), sweep(scenario, "run", cluster=processes.address))

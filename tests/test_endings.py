@@ -16,7 +16,7 @@ import pytest
 
 from favorbench.console import progress, terminal
 from favorbench.engine.interrupts import WORDS, signals_held
-from favorbench.engine.reading import read_manifest
+from favorbench.engine.store import read_manifest
 from favorbench.progress import Tracker
 
 COMMAND = [sys.executable, "-m", "favorbench"]

@@ -11,7 +11,7 @@ from command_line import run
 
 import favorbench as fb
 from favorbench.engine.columns import LABELS
-from favorbench.engine.reading import read_manifest
+from favorbench.engine.store import read_manifest
 from favorbench.errors import EstimatorError
 
 #: A method and a map that fail on some draws while a file is there; not on the first, which would end the sweep.

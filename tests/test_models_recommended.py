@@ -152,8 +152,8 @@ def test_a_study_of_what_is_recommended(folder, found, tmp_path):  # noqa: F811
             InputError,
             "'first', which is no head of a model",
         ),
-        (lambda content: content.pop("heads"), StoreError, "was damaged"),
-        (lambda content: content["heads"][0]["estimator"].pop("spec"), StoreError, "was damaged"),
+        (lambda content: content.pop("heads"), StoreError, "is damaged"),
+        (lambda content: content["heads"][0]["estimator"].pop("spec"), StoreError, "is damaged"),
         (lambda content: chosen(content, {("L0H0", "clustrs", 4)}), ScenarioError, "did you mean 'clusters'"),
     ],
 )

@@ -104,7 +104,7 @@ def test_more_may_be_asked_but_nothing_else(folder, tmp_path):
         study(other, tmp_path / "run")
     (tmp_path / "else").mkdir()
     (tmp_path / "else" / "mine.txt").write_text("kept")
-    with pytest.raises(StoreError, match=r"not empty and no study of a model \(it has 'mine.txt'\)"):
+    with pytest.raises(StoreError, match=r"not empty and not a favorbench run \(it has 'mine.txt'\)"):
         study(asked(folder), tmp_path / "else")
 
 

@@ -31,7 +31,7 @@ def test_a_run_is_resumed_where_it_was_moved_to(monkeypatch):
             if done == 3:
                 raise KeyboardInterrupt
 
-        patch.setattr("favorbench.engine.writer.FLUSH_SECONDS", -1.0)
+        patch.setattr("favorbench.engine.rows.FLUSH_SECONDS", -1.0)
         fb.sweep(here, "run", progress=report)
     assert fb.load("run").manifest["draws_done"] == 3
     Path("elsewhere").mkdir()

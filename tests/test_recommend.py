@@ -16,7 +16,7 @@ from scipy import stats
 
 import favorbench as fb
 from favorbench.engine.plan import plan
-from favorbench.engine.reading import read_trials
+from favorbench.engine.store import read_trials
 from favorbench.engine.trial import run_draws
 from favorbench.errors import ScenarioError
 from favorbench.inputs import SHIPPED

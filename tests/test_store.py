@@ -1,88 +1,100 @@
-"""Parts of a run: merged as they become many, whole for every reader, and nothing lost or doubled by any kill."""
+"""Rows on disk: no kill loses or doubles one, readers see a whole, and what is damaged is found."""
 
+import errno
+import itertools
 import multiprocessing
+import os
 import random
 import time
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from command_line import refused
 
-from favorbench.engine import parts as parts_module
-from favorbench.engine import writer as writer_module
-from favorbench.engine.parts import About, Part, parts_in, read_parts, replace_parts, settle_parts, together, write_part
-from favorbench.engine.writer import MERGE, Writer
+import favorbench as fb
+from favorbench.engine import rows as rows_module
+from favorbench.engine.columns import FAILURE
+from favorbench.engine.rows import RowStore, failures, part_paths, read_parts, read_rows
+from favorbench.errors import StoreError
 
-SCHEMA = pa.schema([pa.field("draw", pa.int64(), nullable=False), pa.field("mse", pa.float64())])
+SCHEMA = pa.schema(
+    [pa.field("draw", pa.int64(), nullable=False), pa.field("map", pa.string()), pa.field("mse", pa.float64())]
+)
+KEY = ("draw", "map")
 
 
-def rows_of(draws) -> list[dict]:
-    return [{"draw": draw, "mse": draw / 7 + part} for draw in draws for part in range(2)]
+def rows_of(draws, factor: float = 1.0) -> list[dict]:
+    return [{"draw": draw, "map": name, "mse": factor * draw / 7} for draw in draws for name in ("mine", "yours")]
 
 
-def draws_in(folder: Path) -> list[int]:
-    parts, damaged = read_parts(folder, SCHEMA)
-    assert not damaged
-    return sorted(draw for part in parts for draw in part.table["draw"].to_pylist())
+def store_at(path: Path) -> RowStore:
+    return RowStore(path, "manifest.json", SCHEMA, KEY)
+
+
+def read(path: Path) -> pd.DataFrame:
+    """What a reader sees, in the order of the draws."""
+    return read_rows(path, SCHEMA, KEY)[0].to_pandas().sort_values("draw", kind="stable", ignore_index=True)
+
+
+def expected(draws: int) -> pd.DataFrame:
+    return pd.DataFrame(rows_of(range(draws)))
+
+
+def same(found: pd.DataFrame, draws: int) -> None:
+    pd.testing.assert_frame_equal(found, expected(draws), check_exact=True, check_dtype=False)
+
+
+@pytest.fixture
+def run(tmp_path) -> Path:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "manifest.json").write_text("{}")
+    return tmp_path / "run"
 
 
 @pytest.fixture
 def at_once(monkeypatch):
     """Every append is a part."""
-    monkeypatch.setattr(writer_module, "FLUSH_SECONDS", -1.0)
+    monkeypatch.setattr(rows_module, "FLUSH_SECONDS", -1.0)
+
+
+def test_parts_stay_few_however_long_it_takes(monkeypatch, run):
+    """A row every second for a week: a kill costs a second at first, and 2 % of the time worked later."""
+    now, written = 0.0, []
+    monkeypatch.setattr(rows_module.time, "monotonic", lambda: now)
+    monkeypatch.setattr(rows_module, "write_whole", lambda path, data: written.append(now))
+    with store_at(run) as store:
+        for draw in range(7 * 24 * 3600):
+            now += 1.0
+            store.append([{"draw": draw}])
+    assert len(written) < 600
+    assert all(after - before <= 2.0 + 0.02 * before for before, after in itertools.pairwise(written))
+
+
+def test_what_waits_in_memory_is_bounded(run):
+    """However fast rows come, and whatever the clock says."""
+    with store_at(run) as store:
+        store.append(rows_of(range(rows_module.FLUSH_ROWS // 2)))
+        assert len(part_paths(run / "trials")) == 1
+        store.append(rows_of(range(10)))
+        assert len(part_paths(run / "trials")) == 1
 
 
 @pytest.mark.usefixtures("at_once")
-def test_parts_are_merged_as_they_become_many(tmp_path):
-    writer = Writer(tmp_path, SCHEMA)
-    most = 0
-    for draw in range(600):
-        writer.append(rows_of([draw]), {"mine": {"ValueError: no": [draw]}} if draw % 100 == 0 else None)
-        most = max(most, len(parts_in(tmp_path)))
-    assert most <= 3 * MERGE  # of 1,200 rows there are three sizes
-    assert draws_in(tmp_path) == sorted([*range(600)] * 2)
-    writer.merge_all()
-    parts = read_parts(tmp_path, SCHEMA)[0]
-    assert len(parts) <= MERGE and draws_in(tmp_path) == sorted([*range(600)] * 2)
-    failed = together(part.about.failed for part in parts)
-    assert sorted(failed["mine"]["ValueError: no"]) == [0, 100, 200, 300, 400, 500]
-    assert all(part.about.seconds for part in parts)
-    assert len(pd.read_parquet(tmp_path)) == 1200  # any reader of Parquet
-
-
-@pytest.mark.usefixtures("at_once")
-def test_a_large_part_is_left_alone(monkeypatch, tmp_path):
-    """So merging takes the memory of a few large parts, however many rows there are."""
-    monkeypatch.setattr(writer_module, "LARGE", 64)
-    writer, merged = Writer(tmp_path, SCHEMA), []
-
-    def counted(folder, old, keep):
-        merged.append(sum(part.rows for part in old))
-        return replace_parts(folder, old, keep)
-
-    monkeypatch.setattr(writer_module, "replace_parts", counted)
-    for draw in range(500):
-        writer.append(rows_of([draw]))
-    assert draws_in(tmp_path) == sorted([*range(500)] * 2)
-    assert max(merged) < 2 * 64 and len(parts_in(tmp_path)) <= 1000 / 32 + 2 * MERGE
-
-
-def test_rows_that_are_written_twice_are_there_once(monkeypatch, tmp_path):
-    """Interrupted after a part was written and before that is known, what is waiting is written again."""
-    writer = Writer(tmp_path, SCHEMA)
-    writer.append(rows_of([1]))
-
-    def interrupted(*arguments):
-        write_part(*arguments)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(writer_module, "write_part", interrupted)
-        writer.flush()
-    writer.flush()
-    assert draws_in(tmp_path) == [1, 1]
+def test_later_rows_replace_earlier_ones_and_what_failed(run):
+    with store_at(run) as store:
+        failed = [{"draw": draw, "map": "odd", "sampler": None, FAILURE: "ValueError: no"} for draw in (1, 2)]
+        store.append([*rows_of(range(4), factor=3.0), *failed])
+        assert failures(store.parts(["draw"])) == {"odd": {"ValueError: no": [1, 2]}}
+        store.append([*rows_of([0, 1, 3]), *failed[:1]])
+        store.append(rows_of([2]))
+        for _ in range(2):
+            same(read(run), 4)
+            assert failures(store.parts(["draw"])) == {"odd": {"ValueError: no": [1]}}
+            store.join()
+        assert len(part_paths(run / "trials")) == 1
+    assert len(pd.read_parquet(run / "trials")) == 8  # any reader of Parquet
 
 
 class Killed(BaseException):
@@ -90,10 +102,12 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("step", range(12))
-def test_a_merge_that_is_broken_off_at_any_step_loses_and_doubles_nothing(monkeypatch, tmp_path, step):
-    """Ended before each of its changes to the directory; then read, and ended by the next writer."""
-    old = [write_part(tmp_path, rows_of([draw]), SCHEMA, About(1.0)) for draw in range(8)]
-    expected, steps = sorted([*range(8)] * 2), 0
+def test_a_join_that_is_broken_off_at_any_step_loses_and_doubles_nothing(monkeypatch, run, step):
+    with monkeypatch.context() as patch, store_at(run) as store:
+        patch.setattr(rows_module, "FLUSH_SECONDS", -1.0)
+        for draw in range(8):
+            store.append(rows_of([draw]))
+    steps, done = 0, False
 
     def counted(change):
         def wrapped(*arguments, **keys):
@@ -105,125 +119,149 @@ def test_a_merge_that_is_broken_off_at_any_step_loses_and_doubles_nothing(monkey
 
         return wrapped
 
-    found: list[Part] = read_parts(tmp_path, SCHEMA)[0]
-    done = False
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, store_at(run) as store:
         patch.setattr(Path, "unlink", counted(Path.unlink))
-        patch.setattr(Path, "replace", counted(Path.replace))
+        patch.setattr(rows_module, "write_durable", counted(rows_module.write_durable))
         try:
-            replace_parts(tmp_path, found)
+            store.join()
             done = True
         except Killed:
             pass
-    assert done == (step >= 11)  # written: its temporary name, and that removed; 8 removed, 1 renamed
-    assert draws_in(tmp_path) == expected
-    if list(tmp_path.glob("part-*")):  # other readers may miss rows, and see none twice
-        assert set(pd.read_parquet(tmp_path)["draw"].value_counts()) == {2}
-    settle_parts(tmp_path, SCHEMA)
-    assert draws_in(tmp_path) == expected == sorted(pd.read_parquet(tmp_path)["draw"])
-    assert len(parts_in(tmp_path)) in (1, len(old))
+    assert done == (step >= 10)  # one file is written, its temporary name is removed, then 8 parts
+    same(read(run), 8)
+    with store_at(run) as store:
+        store.join()
+    same(pd.read_parquet(run / "trials").sort_values("draw", kind="stable", ignore_index=True), 8)
 
 
-def test_a_torn_merge_is_set_aside(tmp_path):
-    """As a power cut may leave one: what it was made of is all there."""
-    for draw in range(3):
-        write_part(tmp_path, rows_of([draw]), SCHEMA, About())
-    (tmp_path / "_merge-00112233445566778899.parquet").write_bytes(b"PAR1 torn")
-    writer = Writer(tmp_path, SCHEMA)
-    assert sorted(draw for part in writer.parts(["draw"]) for draw in part.table["draw"].to_pylist()) == [
-        0,
-        0,
-        1,
-        1,
-        2,
-        2,
-    ]
-    assert list(tmp_path.glob("_damaged-*"))
+def _write(path: Path, draws: int) -> None:
+    """Write and join without an end, as fast as it goes."""
+    rows_module.FLUSH_SECONDS = -1.0
+    with store_at(path) as store:
+        there = {draw for part in store.parts(["draw"]) for draw in part.table["draw"].to_pylist()}
+        for draw in range(draws):
+            if draw not in there:
+                store.append(rows_of([draw]))
+                if draw % 20 == 19:
+                    store.join()
 
 
-def _write(folder: Path, draws: int) -> None:
-    writer_module.FLUSH_SECONDS = -1.0
-    writer = Writer(folder, SCHEMA)
-    there = {draw for part in writer.parts(["draw"]) for draw in part.table["draw"].to_pylist()}
-    for draw in range(draws):
-        if draw not in there:
-            writer.append(rows_of([draw]))
-    writer.merge_all()
-
-
-@pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.slow)])
-def test_random_kills_lose_and_double_nothing(tmp_path, kills):
-    """kill -9 of a writer that does nothing but write and merge; what was there once stays."""
-    rng, before, context = random.Random(kills), set(), multiprocessing.get_context("fork")
-    folder = tmp_path / "trials"
-    folder.mkdir()
+@pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.slow)])
+def test_random_kills_lose_and_double_nothing(run, kills):
+    """kill -9 of a writer that does nothing but write and join; what was there once stays."""
+    rng, before, context = random.Random(kills), 0, multiprocessing.get_context("fork")
     for _ in range(kills):
-        process = context.Process(target=_write, args=(folder, 10**6))
+        process = context.Process(target=_write, args=(run, 10**6))
         process.start()
         time.sleep(0.05 + 0.3 * rng.random())
         process.kill()
         process.join()
-        there = draws_in(folder)
-        assert all(np.array(np.unique(there, return_counts=True)[1]) == 2) and before <= set(there)
-        seen = pd.read_parquet(folder)["draw"].value_counts() if list(folder.glob("part-*")) else pd.Series([2])
-        assert set(seen) == {2}
-        before = set(there)
-    assert before == set(range(len(before)))  # it resumed where it was
+        if part_paths(run / "trials"):
+            count = len(read(run)) // 2
+            assert count >= before
+            same(read(run), count)
+            before = count
+    assert before
 
 
-def test_a_reader_beside_the_writer_sees_a_whole(tmp_path):
-    """Rows only ever come, without a gap, while parts are written and merged under the reader's hands."""
-    folder, context = tmp_path / "trials", multiprocessing.get_context("fork")
-    folder.mkdir()
-    process = context.Process(target=_write, args=(folder, 500))
+def test_a_reader_beside_the_writer_sees_a_whole(run):
+    """Rows only ever come, without a gap, while parts are written and joined under the reader's hands."""
+    process = multiprocessing.get_context("fork").Process(target=_write, args=(run, 300))
     process.start()
     seen, reads = 0, 0
     while process.is_alive() or not reads:
-        there = draws_in(folder)
-        count = len(there) // 2
-        assert there == sorted([*range(count)] * 2) and count >= seen
-        seen, reads = count, reads + 1
+        if part_paths(run / "trials"):
+            count = len(found := read(run)) // 2
+            same(found, count)
+            assert count >= seen
+            seen, reads = count, reads + 1
     process.join()
-    assert process.exitcode == 0 and draws_in(folder) == sorted([*range(500)] * 2) and reads > 3
+    assert process.exitcode == 0 and reads > 3
+    same(read(run), 300)
 
 
-def test_a_reader_that_lists_once_would_miss_rows(monkeypatch, tmp_path):
-    """The control: what is merged between the listing and the reading is gone under its old name."""
-    for draw in range(3):
-        write_part(tmp_path, rows_of([draw]), SCHEMA, About())
-    listed, original = [], parts_module.read_part
+@pytest.mark.usefixtures("at_once")
+def test_a_reader_that_lists_once_would_miss_rows(monkeypatch, run):
+    """The control: what is joined between the listing and the reading is gone under its old name."""
+    with store_at(run) as store:
+        for draw in range(3):
+            store.append(rows_of([draw]))
+        listed = part_paths(run / "trials")
+        answers = [listed]
 
-    def merged_meanwhile(path, *arguments):
-        if not listed:
-            listed.append(path)
-            replace_parts(tmp_path, [part for p in parts_in(tmp_path) if (part := original(p, SCHEMA))])
-        return original(path, *arguments)
+        def joined_meanwhile(folder):
+            if not answers:
+                return part_paths(folder)
+            found = answers.pop()
+            store.join()
+            return found
 
-    monkeypatch.setattr(parts_module, "read_part", merged_meanwhile)
-    once = [parts_module._state(tmp_path)] * 2
-    with monkeypatch.context() as patch:
-        patch.setattr(parts_module, "_state", lambda folder: once.pop() if once else pytest.fail("listed again"))
-        with pytest.raises(KeyError):
-            read_parts(tmp_path, SCHEMA)
-    listed.clear()
-    assert draws_in(tmp_path) == [0, 0, 1, 1, 2, 2]
-
-
-def test_draws_are_taken_out(tmp_path):
-    writer = Writer(tmp_path, SCHEMA)
-    writer.append(rows_of(range(10)), {"mine": {"ValueError: a": [3, 4], "ValueError: b": [5]}})
-    writer.flush()
-    writer.drop("draw", {3, 5})
-    (part,) = read_parts(tmp_path, SCHEMA)[0]
-    assert draws_in(tmp_path) == sorted([0, 1, 2, 4, 6, 7, 8, 9] * 2)
-    assert part.about.failed == {"mine": {"ValueError: a": [4]}}
+        monkeypatch.setattr(rows_module, "part_paths", joined_meanwhile)
+        parts, damaged = read_parts(run / "trials", SCHEMA)
+    assert not damaged and not any(path.exists() for path in listed)
+    assert sorted({draw for part in parts for draw in part.table["draw"].to_pylist()}) == [0, 1, 2]
 
 
-def test_what_waits_is_bounded(tmp_path):
-    """However fast rows come, and whatever the clock says."""
-    writer = Writer(tmp_path, SCHEMA)
-    many = rows_of(range(writer_module.FLUSH_ROWS // 2))
-    writer.append(many)
-    assert len(parts_in(tmp_path)) == 1
-    writer.append(many[:10])
-    assert len(parts_in(tmp_path)) == 1
+def test_a_second_writer_is_refused_and_readers_are_not(run):
+    with store_at(run) as store:
+        store.append(rows_of(range(2)))
+        store.flush()
+        with pytest.raises(StoreError, match="in use by another favorbench"), store_at(run):
+            pass
+        same(read(run), 2)
+    with store_at(run):
+        pass
+
+
+def test_a_full_disk_is_one_line_and_what_waits_is_written_when_there_is_room(monkeypatch, run):
+    def full(path, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with store_at(run) as store:
+        store.append(rows_of([0]))
+        store.flush()
+        store.append(rows_of([1]))
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+            patch.setattr(rows_module, "write_whole", full)
+            store.flush()
+        same(read(run), 1)
+    same(read(run), 2)
+
+
+def test_any_damage_is_found_and_costs_that_part_alone(run, rng):
+    with store_at(run) as store:
+        for draw in range(3):
+            store.append(rows_of([draw]))
+            store.flush()
+    part = part_paths(run / "trials")[1]
+    data = part.read_bytes()
+    for position in rng.integers(len(data), size=20):
+        part.write_bytes(data[:position] + bytes([data[position] ^ 1 << int(rng.integers(8))]) + data[position + 1 :])
+        with pytest.raises(StoreError, match="is damaged"):
+            read(run)
+    part.write_bytes(data[:100])
+    with store_at(run) as store:
+        assert [part.table["draw"][0].as_py() for part in store.parts()] == [0, 2]
+        assert store.set_aside == [part.name] and list((run / "trials").glob("_damaged-*"))
+        store.append(rows_of([1]))
+    same(read(run), 3)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes of POSIX")
+@pytest.mark.parametrize("name", ["manifest.json", "trials/part-000009-00112233445566778899.parquet"])
+def test_a_named_pipe_keeps_no_reader_waiting(name):
+    fb.sweep({"trials": 1, "seq_len": 8, "head_dim": 2, "maps": "positive", "num_projections": 4}, "run")
+    Path("run", name).unlink(missing_ok=True)
+    os.mkfifo(Path("run", name))
+    for command in ("table", "status", "report"):
+        assert "not a regular file" in (said := refused(command, "run")) or "no regular file" in said
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "[]", "3", '{"format": Infinity}', f'{{"format": {10**400}}}', '{"format": {}}', "\x00", ""]
+)
+def test_a_hostile_manifest_is_one_line_that_names_it(text):
+    fb.sweep({"trials": 1, "seq_len": 8, "head_dim": 2, "maps": "positive", "num_projections": 4}, "run")
+    Path("run/manifest.json").write_text(text)
+    for command in ("table", "status"):
+        assert "run/manifest.json" in refused(command, "run")

@@ -1,8 +1,11 @@
 """The sweep: the same bits in any order and with any workers, resumed after anything, refused where it must be."""
 
+import contextlib
 import errno
 import json
 import os
+import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,8 +21,8 @@ import favorbench as fb
 from favorbench.engine import trial
 from favorbench.engine.columns import LABELS
 from favorbench.engine.plan import plan
-from favorbench.engine.reading import read_trials
 from favorbench.engine.scenario import override
+from favorbench.engine.store import read_trials
 from favorbench.engine.study import Study
 from favorbench.engine.trial import run_draws
 from favorbench.errors import ScenarioError, StoreError, WorkerError
@@ -224,8 +227,8 @@ KILLED = """
 import sys
 from favorbench.run import sweep
 from favorbench.engine.scenario import load_scenario
-import favorbench.engine.store
-favorbench.engine.writer.FLUSH_SECONDS = 0.0
+import favorbench.engine.rows
+favorbench.engine.rows.FLUSH_SECONDS = 0.0
 if __name__ == "__main__":
     flags = dict(maps="positive,trig", samplers="iid,orthogonal", num_projections="64,512", seq_len="512", trials=40)
     sweep(load_scenario(None, flags | {"baselines": "uniform"}), "run", workers=int(sys.argv[1]))
@@ -255,11 +258,39 @@ def test_kill_9_then_the_same_command_gives_the_same_table(workers):
     assert Path("run/summary.csv").read_bytes() == Path("whole/summary.csv").read_bytes()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_hundred_kills_at_any_moment_change_nothing(workers):
+    """Killed while it starts, computes, writes, joins its parts or writes its tables; what is there is always right."""
+    Path("killed.py").write_text(KILLED)
+    command, rng = [sys.executable, "killed.py", str(workers)], random.Random(workers)
+    subprocess.run(command, check=True)
+    whole = fb.load("run").trials
+    Path("run").rename("whole")
+    for _ in range(100):
+        process = subprocess.Popen(command)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1.0 + 2.0 * rng.random())
+        process.kill()
+        process.wait()
+        if list(Path("run/trials").glob("part-*")):
+            there = fb.load("run")
+            pd.testing.assert_frame_equal(
+                there.trials, whole[whole["draw"].isin(there.trials["draw"])].reset_index(drop=True), check_exact=True
+            )
+            if there.manifest["complete"] and rng.random() < 0.5:
+                shutil.rmtree("run")
+    subprocess.run(command, check=True)
+    pd.testing.assert_frame_equal(fb.load("run").trials, whole, check_exact=True)
+    assert Path("run/summary.csv").read_bytes() == Path("whole/summary.csv").read_bytes()
+    assert len(pd.read_parquet("run/trials")) == len(whole)
+
+
 def test_a_truncated_part_is_set_aside_and_computed_again():
     whole = sweep(small_scenario(), "run").trials
     (part,) = Path("run/trials").glob("part-*")
     part.write_bytes(part.read_bytes()[:-100])
-    with pytest.raises(StoreError, match="run the same sweep again"):
+    with pytest.raises(StoreError, match="is damaged; rerun the command"):
         fb.load("run")
     again = sweep(small_scenario(), "run")
     assert again.set_aside == (part.name,)
@@ -312,7 +343,7 @@ def test_a_foreign_directory_is_refused(tmp_path):
 
 def test_a_full_disk_loses_nothing(monkeypatch):
     """The third part does not fit: one clear error, the first two stay, and the sweep resumes."""
-    monkeypatch.setattr("favorbench.engine.writer.FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr("favorbench.engine.rows.FLUSH_SECONDS", 0.0)
     written = []
     before = Path.open
 

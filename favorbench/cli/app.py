@@ -173,7 +173,7 @@ def warn_partial(results: "Results") -> None:
 
 def interrupted(path: Path) -> NoReturn:
     """Say what is saved of the run that was under way at ``path`` or below it, and how to resume; then exit."""
-    from favorbench.engine.reading import find_runs, read_manifest
+    from favorbench.engine.store import find_runs, read_manifest
 
     word, code = ending()
     saved = f"{word} before a draw was saved in {path}"

@@ -47,7 +47,7 @@ def plot(
     fit; its caption is in NAME.txt.
     """
     from favorbench import style
-    from favorbench.engine.reading import find_runs
+    from favorbench.engine.store import find_runs
     from favorbench.metrics import METRICS
     from favorbench.results.figures import draw_all
     from favorbench.results.results import load

@@ -1,116 +1,121 @@
-"""The run directory, written: a manifest, trials as a Parquet dataset, and what is made from them (read: reading.py).
+"""The directory of a sweep, written and read.
 
-    results/<name>/manifest.json    what was asked, with what, when, complete or not
-    results/<name>/trials/          part files, each written whole and renamed into place, merged as they become many
-    results/<name>/summary.csv .md  the tables; summary-heads.csv where there are several heads
-    results/<name>/seconds.json     of some machine, where it was timed (results/seconds.py)
-    results/<name>/figures/
-
-A killed run leaves whole parts only. One writer at a time, held by a lock the operating system frees.
+results/<name>/manifest.json    what was asked, with what, when, complete or not
+results/<name>/trials/          one row for each measurement (engine/rows.py)
+results/<name>/summary.csv .md  the tables; summary-heads.csv where there are several heads
+results/<name>/seconds.json     of some machine, where it was timed (results/seconds.py)
+results/<name>/figures/
 """
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import numpy as np
+import pyarrow as pa
+from pydantic import Field, ValidationError
+from typing_extensions import TypedDict
 
-from favorbench.engine.columns import FAILURE, Row, failed_of
-from favorbench.engine.earlier import FORMAT
-from favorbench.engine.lock import DirectoryLock
-from favorbench.engine.parts import Failed, parts_in, together
+from favorbench.engine.columns import COLUMNS, ESTIMATOR
 from favorbench.engine.plan import Plan
 from favorbench.engine.provenance import VERSION, count_done, provenance
-from favorbench.engine.reading import SCHEMA, draws_of, read_manifest
-from favorbench.engine.writer import Writer
+from favorbench.engine.rows import Failed, RowStore, failed_draws, failures, part_paths, read_rows
+from favorbench.engine.scenario import NAMES_ONLY, Scenario
 from favorbench.errors import StoreError
-from favorbench.files import clear_errors, write_text
+from favorbench.files import read_json, write_text
+from favorbench.formats import shortened
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMAT = 5  # of the manifest and the rows
+
+_TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
+SCHEMA = pa.schema([pa.field(c.name, _TYPES[c.kind], nullable=c.optional) for c in COLUMNS])
+KEY = ("draw", *ESTIMATOR)
+
+MANIFEST = "manifest.json"
+
+#: What other commands leave in a directory, by a file that only they write.
+_OTHERS = {"model.json": "model", "speed.csv": "speed"}
 
 
-class Store:
-    """One run directory, open for writing. Use as a context manager: it holds the lock and flushes on the way out."""
+Count = Annotated[int, Field(ge=0, lt=1 << 53)]
+
+
+class InputFile(TypedDict):
+    """A file of heads that was read."""
+
+    input: str
+    notes: list[str]
+
+
+class Manifest(TypedDict):
+    """What readers need of a manifest; there is more in it."""
+
+    digest: str
+    favorbench: str
+    scenario: dict[str, Any]
+    draws: Count
+    draws_done: Count
+    complete: bool
+    num_features: dict[str, str]
+    input_files: list[InputFile]
+
+
+class _Numbered(TypedDict, total=False):
+    format: Any
+    favorbench: str
+
+
+class Store(RowStore):
+    """The directory of a sweep, open for writing."""
 
     def __init__(self, path: Path, plan: Plan) -> None:
-        self.path, self.plan, self.scenario = path, plan, plan.study.scenario
-        self._writer = Writer(path / "trials", SCHEMA)
-        self._lock = DirectoryLock(path)
+        super().__init__(path, MANIFEST, SCHEMA, KEY)
+        self.plan, self.scenario = plan, plan.study.scenario
         self._manifest: dict[str, Any] = {}
         self._new = False
 
-    def __enter__(self) -> "Store":
+    def __enter__(self) -> Self:
         """Lock the directory and read or write its manifest.
 
-        Raises StoreError for a directory that is foreign, locked, or holds another scenario.
+        Raises StoreError for a directory that is foreign, in use, or holds another scenario.
         """
-        with clear_errors(self.path):
-            _refuse_foreign(self.path)
-            self._new = not self.path.exists()
-            (self.path / "trials").mkdir(parents=True, exist_ok=True)
-            self._lock.acquire()
-            try:
-                self._manifest = self._opened_manifest()
-            except BaseException:
-                self._lock.release()
-                raise
+        self._new = not self.path.exists()
+        super().__enter__()
+        try:
+            self._manifest = self._open_manifest()
+        except BaseException:
+            self._lock.release()
+            raise
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        try:
-            self.flush()
-        finally:
-            empty = self._new and error is not None and not _parts(self.path)
-            self._lock.release()
-            if empty:
-                self._remove()
+        super().__exit__(kind, error, trace)
+        if self._new and error is not None and not part_paths(self.path / "trials"):
+            with contextlib.suppress(OSError):  # nothing is left of a run that ended before its first row
+                self.manifest_file.unlink(missing_ok=True)
+                (self.path / ".lock").unlink(missing_ok=True)
+                (self.path / "trials").rmdir()
+                self.path.rmdir()
 
-    def _remove(self) -> None:
-        """Leave nothing of a run that ended before its first row."""
-        with contextlib.suppress(OSError):
-            for file in (self.path / "manifest.json", self.path / ".lock"):
-                file.unlink(missing_ok=True)
-            (self.path / "trials").rmdir()
-            self.path.rmdir()
-
-    @property
-    def set_aside(self) -> list[str]:
-        """Names of parts that were damaged."""
-        return self._writer.set_aside
-
-    def done(self) -> np.ndarray:
-        """Whether each draw of the plan is there. A damaged part is set aside, and its draws are missing again."""
+    def done(self, but_failed: bool = False) -> np.ndarray:
+        """Whether each draw of the plan is stored; but_failed: without draws in which something failed."""
+        parts = self.parts(["draw"])
         found = np.zeros(len(self.plan), bool)
-        with clear_errors(self.path):
-            for part in self._writer.parts(["draw"]):
-                draws = part.table["draw"].to_numpy()
-                found[draws[(draws >= 0) & (draws < len(found))]] = True
+        for part in parts:
+            draws = part.table["draw"].to_numpy()
+            found[draws[(draws >= 0) & (draws < len(found))]] = True
+        if but_failed:
+            found[list(failed_draws(failures(parts)))] = False
         return found
 
-    def failed(self) -> Failed:
-        """What failed in the draws that are there."""
-        with clear_errors(self.path):
-            return together(part.about.failed for part in self._writer.parts([]))
-
-    def forget_failed(self) -> None:
-        """Take out the draws in which something failed, so that they are missing."""
-        draws = draws_of(self.failed())
-        if draws:
-            with clear_errors(self.path):
-                self._writer.drop("draw", draws)
-
-    def append(self, rows: Sequence[Row]) -> None:
-        """Take the rows of finished draws, and of what failed in them; written a second later at most."""
-        self._writer.append([row for row in rows if FAILURE not in row], failed_of(rows))
-
-    def flush(self) -> None:
-        """Write what is waiting as one part, whole or not at all. Raises StoreError, e.g. for a full disk."""
-        self._writer.flush()
-
     def record_workers(self, machines: Sequence[Mapping[str, Any]]) -> None:
-        """The machines of a cluster, and how many batches each has done, beside those of earlier; for ``finish``."""
+        """Add the machines of a cluster, and how many batches each has done, to the manifest that is written next."""
         for machine in machines:
             count_done(self._manifest.setdefault("workers", []), machine, machine["done"])
 
@@ -120,79 +125,127 @@ class Store:
         return bool(self._manifest.get("complete"))
 
     def finish(self) -> int:
-        """Write the manifest's end: how many draws are there, and whether that is all; returns how many.
-
-        Counted from the parts: an interrupt may fall between any two lines of the writer.
-        """
-        with clear_errors(self.path):
-            self._writer.merge_all()
+        """Count the draws in the parts and write it into the manifest; join the parts where all draws are there."""
         done = int(self.done().sum())
-        self._manifest |= {"end": _now(), "draws_done": done, "complete": done == len(self.plan)}
-        write_text(self.path / "manifest.json", json.dumps(self._manifest, indent=2) + "\n")
+        complete = done == len(self.plan)
+        if complete and len(part_paths(self.path / "trials")) > 1:
+            self.join()
+        self._write_manifest(self._manifest | {"end": _now(), "draws_done": done, "complete": complete})
         return done
 
-    def _opened_manifest(self) -> dict[str, Any]:
-        digest, file = self.plan.study.digest, self.path / "manifest.json"
-        if file.exists():
-            manifest = read_manifest(self.path)
-            same = (manifest["digest"], manifest["favorbench"], manifest["format"]) == (digest, VERSION, FORMAT)
-            if same:
-                return manifest
-            if _parts(self.path):
-                raise StoreError(f"{self.path} holds another run: {self._difference(manifest)}; use another `out`")
-            # a run that ended before its first draw is nobody's
-        manifest = {
-            "format": FORMAT,
-            "favorbench": VERSION,
-            "scenario": self.scenario.model_dump(mode="json"),
-            "digest": digest,
-            "draws": len(self.plan),
-            "draws_done": 0,
-            "query_rows_of_length": {
-                str(length): self.scenario.rows(length)
-                for length in sorted({shape.head.query_len for shape in self.plan.shapes})
-            },
-            "complete": False,
-            "start": _now(),
-            "end": None,
-            **provenance(self.plan),
-        }
-        write_text(file, json.dumps(manifest, indent=2) + "\n")
+    def _write_manifest(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        write_text(self.manifest_file, json.dumps(manifest, indent=2) + "\n")
+        self._manifest = manifest
         return manifest
 
-    def _difference(self, manifest: dict[str, Any]) -> str:
+    def _open_manifest(self) -> dict[str, Any]:
+        digest = self.plan.study.digest
+        if self.manifest_file.exists():
+            manifest = read_manifest(self.path)
+            if (manifest["digest"], manifest["favorbench"]) == (digest, VERSION):
+                return manifest
+            if part_paths(self.path / "trials"):  # else no draw of it was saved
+                raise StoreError(f"{self.path} holds another run: {self._difference(manifest)}; use another `out`")
+        lengths = sorted({shape.head.query_len for shape in self.plan.shapes})
+        return self._write_manifest({
+            "format": FORMAT, "favorbench": VERSION, "scenario": self.scenario.model_dump(mode="json"),
+            "digest": digest, "draws": len(self.plan), "draws_done": 0,
+            "query_rows_of_length": {str(length): self.scenario.rows(length) for length in lengths},
+            "complete": False, "start": _now(), "end": None, **provenance(self.plan),
+        })  # fmt: skip
+
+    def _difference(self, manifest: Mapping[str, Any]) -> str:
         there, here = manifest["scenario"], self.scenario.model_dump(mode="json")
         changed = [
             f"{key} {json.dumps(there.get(key))} there, {json.dumps(here.get(key))} here"
             for key in here
             if key not in ("name", "title") and there.get(key) != here.get(key)
         ]
-        if manifest["format"] != FORMAT:
-            changed.append(f"format {manifest['format']} there, {FORMAT} here, which can be read and not resumed")
         if manifest["favorbench"] != VERSION:
             changed.append(f"favorbench {manifest['favorbench']} there, {VERSION} here")
         return "; ".join(changed) or "its input file, or a module of yours that it uses, has changed since"
 
 
-def _parts(path: Path) -> list[Path]:
-    return parts_in(path / "trials")
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a run directory. Raises StoreError if there is none, or it is not one of this format."""
+    file = path / MANIFEST
+    if not file.exists():
+        raise StoreError(f"{str(path)!r} is not a favorbench run: {_what_it_is(path)}")
+    numbered = read_json(file, _Numbered, "a manifest")
+    number, version = numbered.get("format"), shortened(numbered.get("favorbench", "?"))
+    if type(number) is not int or not 1 <= number < 1000:
+        raise StoreError(f"{file} was not written by favorbench: it has no number of a format")
+    if number != FORMAT:
+        reader = "version 0.2.0 reads it" if number < FORMAT else "use a newer one"
+        raise StoreError(
+            f"{file} is of format {number}, written by favorbench {version}; this is favorbench {VERSION}, which reads "
+            f"format {FORMAT}: {reader}"
+        )
+    return dict(read_json(file, Manifest, "a manifest"))
 
 
-def _refuse_foreign(path: Path) -> None:
-    """A directory with no manifest, but with files that no run writes, is somebody else's."""
-    if path.exists() and not path.is_dir():
-        raise StoreError(f"{path} is a file, not a directory; use another `out`")
-    if path.is_dir() and not (path / "manifest.json").exists():
-        # Of a run whose raw trials were not kept:
-        ours = {"trials", ".lock", "summary.csv", "summary-heads.csv", "summary.md", "figures", "seconds.json"}
-        ours |= {"report.html", "report.csv"}
-        others = sorted(entry.name for entry in os.scandir(path) if entry.name not in ours)
-        if _parts(path):
-            raise StoreError(
-                f"{path} has trials but no manifest.json to say of what; use another `out`, or remove trials"
-            )
-        if others:
-            raise StoreError(f"{path} is not empty and not a favorbench run (it has {others[0]!r}); use another `out`")
+def read_scenario(path: Path) -> Scenario:
+    """The scenario a run directory was made from, as it was resolved then: reading a run imports no user's module."""
+    try:
+        return Scenario.model_validate(read_manifest(path)["scenario"], context=NAMES_ONLY)
+    except ValidationError as error:
+        key = ".".join(map(str, error.errors()[0]["loc"]))
+        raise StoreError(f"{path / MANIFEST} was changed by hand: its scenario has a wrong {key!r}") from None
+
+
+def read_trials(path: Path) -> "pd.DataFrame":
+    """The rows of a run as ``read_run`` has them."""
+    return read_run(path)[0]
+
+
+def read_run(path: Path) -> "tuple[pd.DataFrame, Failed]":
+    """All rows of a run in the order of the plan, whatever order they were computed in, and what failed.
+
+    Columns of whole numbers that may be missing are Int64. Raises StoreError for damaged parts, and for rows that are
+    not in the plan.
+    """
+    import pandas as pd
+
+    manifest = read_manifest(path)
+    table, failed = read_rows(path, SCHEMA, KEY)
+    rows = table.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+    rows = rows.astype({c.name: "int64" for c in COLUMNS if c.kind is int and not c.optional})
+    if unknown := set(rows[rows["kind"] == "map"]["map"]) - set(manifest["num_features"]):
+        raise StoreError(
+            f"{path} has rows of {min(unknown)}, which its manifest.json does not plan; it was changed by hand"
+        )
+    if not rows["draw"].between(0, manifest["draws"] - 1).all():
+        raise StoreError(f"{path} has rows of draws that its manifest.json does not plan; it was changed by hand")
+    return rows.sort_values("draw", kind="stable", ignore_index=True), failed
+
+
+def find_runs(path: Path) -> list[Path]:
+    """Every run directory at or below path, sorted. Raises StoreError if there is none."""
+    if not path.exists():
+        raise StoreError(f"{str(path)!r} does not exist; give a directory that favorbench sweep wrote")
+    runs = sorted(file.parent for file in path.rglob(MANIFEST))
+    if not runs:
+        raise StoreError(f"no favorbench run at or below {str(path)!r}: {_what_it_is(path)}")
+    return runs
+
+
+def _what_it_is(path: Path) -> str:
+    """What a path that is not a run is, and what to do."""
+    if not path.exists():
+        return "it does not exist; give a directory that favorbench sweep wrote"
+    for file, command in _OTHERS.items():
+        if (path / file).exists():
+            there = [name for name in ("summary.md", "summary.csv", "speed.csv", "figures") if (path / name).exists()]
+            said = f"favorbench {command} wrote it; look at {', '.join(str(path / name) for name in there)}"
+            return said if there else f"favorbench {command} wrote it, and has not ended"
+    if below := sorted(file.parent for depth in ("*", "*/*") for file in path.glob(f"{depth}/{MANIFEST}")):
+        return f"it holds {len(below)} runs; give one of them, e.g. {below[0]}"
+    if below := sorted(file.parent.name for file in path.glob("*/model.json")):
+        return f"it holds what favorbench model wrote ({', '.join(below[:6])}); look at the summary.md in each"
+    return (
+        "it has no manifest.json (a summary alone? its sweep computes the trials); give a directory that favorbench "
+        "sweep wrote"
+    )
 
 
 def _now() -> str:

@@ -9,10 +9,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from favorbench.engine.reading import read_scenario
+from typing_extensions import TypedDict
+
 from favorbench.engine.scenario import TRANSFORM_NAMES
-from favorbench.errors import InputError, StoreError
-from favorbench.files import read_regular
+from favorbench.engine.store import read_scenario
+from favorbench.errors import InputError
+from favorbench.files import read_json
 from favorbench.maps import get_map
 from favorbench.maps.calibrated import calibrations
 from favorbench.methods import Shape
@@ -100,7 +102,8 @@ def by_head(path: str | Path) -> ByHead:
         raise InputError(f"{str(path)!r} has no {FILE}: give a directory that `favorbench recommend` has written")
     if (scale := read_scenario(path).scale) != (1.0,):
         raise InputError(f"{path} recommends for queries and keys times {scale[0]:g}: recommend with `scale` 1")
-    sure = _of_every_text(_read(path), path)
+    decisions = read_json(path / FILE, RecommendationFile, "recommendation")["heads"]
+    sure = _of_every_text(decisions, path)
     if not sure:
         raise InputError(f"{path}: nothing is certified there for any head; recommend with a larger `target`")
     named = [name for one in sure.values() for name in (one.spec, one.sampler) if name]
@@ -123,42 +126,45 @@ class _Estimator(NamedTuple):
     spec: str
 
 
-class _Decision(NamedTuple):
-    """On one head. estimator: None where nothing is certified."""
+class ChosenSetting(TypedDict):
+    """An estimator as the file has it."""
+
+    kind: str
+    name: str
+    sampler: str | None
+    size: int | None
+    spec: str
+
+
+class HeadChoice(TypedDict):
+    """What is read of the decision on one head; multiplications: None where nothing was measured."""
 
     head: str
-    multiplications: float
-    estimator: _Estimator | None
+    multiplications: float | None
+    certified: bool
+    estimator: ChosenSetting | None
 
 
-def _read(path: Path) -> list[_Decision]:
-    """The decisions of the file, one for each head. Raises StoreError."""
-    try:
-        return [
-            _Decision(
-                str(one["head"]), float(one["multiplications"]),
-                _Estimator(**one["estimator"]) if one["certified"] else None,
-            )
-            for one in json.loads(read_regular(path / FILE, "recommendation", StoreError))["heads"]
-        ]  # fmt: skip
-    except (ValueError, KeyError, TypeError):
-        raise StoreError(f"{path / FILE} was damaged, or not written by this version of favorbench") from None
+class RecommendationFile(TypedDict):
+    """What is read of the file; there is more in it."""
+
+    heads: list[HeadChoice]
 
 
-def _of_every_text(decisions: Sequence[_Decision], path: Path) -> dict[tuple[int, int], _Estimator]:
+def _of_every_text(decisions: Sequence[HeadChoice], path: Path) -> dict[tuple[int, int], _Estimator]:
     """By layer and head, cheap ones first."""
     found: dict[tuple[int, int], _Estimator] = {}
-    for decision in sorted(decisions, key=lambda one: (one.estimator is None, one.multiplications)):
-        if not (numbers := _HEAD.fullmatch(decision.head)):
+    for decision in sorted(decisions, key=lambda one: (not one["certified"], one["multiplications"] or 0.0)):
+        if not (numbers := _HEAD.fullmatch(decision["head"])):
             raise InputError(
-                f"{path} recommends for {decision.head!r}, which is no head of a model such as L0H1; recommend for a "
-                "file that `favorbench capture` has written"
+                f"{path} recommends for {decision['head']!r}, which is no head of a model such as L0H1; recommend "
+                "for a file that `favorbench capture` has written"
             )
         where = int(numbers[1]), int(numbers[2])
-        if decision.estimator is None:
-            found.pop(where, None)
+        if decision["certified"] and decision["estimator"] is not None:
+            found[where] = _Estimator(**decision["estimator"])
         else:
-            found[where] = decision.estimator
+            found.pop(where, None)
     return found
 
 

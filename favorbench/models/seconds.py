@@ -7,24 +7,41 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from typing_extensions import TypedDict
 
 from favorbench.engine.provenance import machine
-from favorbench.errors import StoreError
-from favorbench.files import read_regular, write_text
+from favorbench.files import read_json, write_text
 from favorbench.formats import plain
 from favorbench.models.interface import Call, attending
 from favorbench.models.replacements import Exact, LayerHeads, Replacement, Tensor
 from favorbench.models.swap import heads_of
 from favorbench.numerics.backend import Backend
 
-FILE, FORMAT = "seconds.json", 1
+FILE = "seconds.json"
+FORMAT: Literal[1] = 1
 
 #: What has one time.
 TIMED = ["estimator", "sampler", "size"]
+
+
+class TimedEstimator(TypedDict):
+    """What readers need of a time; there is more of it."""
+
+    estimator: str
+    sampler: str
+    size: int
+    ratio: float
+
+
+class TimesFile(TypedDict):
+    """What readers need of the file."""
+
+    format: Literal[1]
+    rows: list[TimedEstimator]
 
 
 class _Enough(Exception):
@@ -96,11 +113,10 @@ def _one_thread() -> Iterator[None]:
 
 def write_seconds(path: Path, rows: Sequence[Mapping[str, Any]], text: str, layers: Sequence[int], length: int) -> None:
     """Keep them beside the study, with those of other estimators that are there. Raises StoreError."""
-    now = {tuple(row[name] for name in TIMED): dict(row) for row in rows}
-    before = {tuple(row[name] for name in TIMED): row for row in _read(path)["rows"]}
+    newest = {tuple(row[name] for name in TIMED): row for row in [*_read(path)["rows"], *rows]}
     content = {
         "format": FORMAT, "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "threads": 1, "text": text, "seq_len": length,
-        "layers": list(layers), "machine": machine(Backend()), "rows": list((before | now).values()),
+        "layers": list(layers), "machine": machine(Backend()), "rows": list(newest.values()),
     }  # fmt: skip
     write_text(path / FILE, json.dumps(plain(content), indent=2) + "\n")
 
@@ -114,15 +130,9 @@ def with_seconds(lines: pd.DataFrame, path: Path) -> pd.DataFrame:
     return lines.merge(found, on=TIMED, how="left", sort=False)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> TimesFile:
     """The file; without rows where there is none. Raises StoreError where it is damaged."""
     file = path / FILE
     if not file.exists():
-        return {"rows": []}
-    try:
-        content = json.loads(read_regular(file, "seconds", StoreError))
-        if content["format"] == FORMAT and all({*TIMED, "ratio"} <= set(row) for row in content["rows"]):
-            return content
-    except (ValueError, KeyError, TypeError):
-        pass
-    raise StoreError(f"{file} is damaged, or of another version: delete it, and time again with `seconds`")
+        return {"format": FORMAT, "rows": []}
+    return read_json(file, TimesFile, "seconds", hint="delete it, and time again with `seconds`")

@@ -1,28 +1,26 @@
-"""The directory of a study of a model: what was asked, and its measurements as a Parquet dataset.
+"""The directory of a study of a model: what was asked, and its measurements.
 
     DIR/model.json      what was asked, of which weights and texts, with which versions; complete or not
-    DIR/trials/         part files, each written whole and renamed into place
+    DIR/trials/         one row for each measurement (engine/rows.py)
     DIR/summary.csv .md the tables
     DIR/figures/
 
 The same command again computes what is missing; one that asks for more (texts, estimators, sizes, draws, layers) adds
-to what is there. One writer at a time.
+to what is there.
 """
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pandas as pd
 import pyarrow as pa
+from typing_extensions import TypedDict
 
-from favorbench.engine.lock import DirectoryLock
-from favorbench.engine.parts import parts_in, read_parts
-from favorbench.engine.writer import Writer
+from favorbench.engine.rows import RowStore, part_paths, read_rows
 from favorbench.errors import StoreError
-from favorbench.files import clear_errors, write_text
+from favorbench.files import read_json, write_text
 
 FORMAT = 1
 
@@ -51,115 +49,85 @@ SCHEMA = pa.schema(
 )
 
 
-class Store:
-    """A directory, open for writing. Use as a context manager: it holds the lock, and flushes on the way out."""
+class ModelManifest(TypedDict):
+    """What readers need of a manifest; there is more in it."""
+
+    format: int
+    asked: dict[str, Any]
+    measurements: int
+    measurements_done: int
+
+
+class StudyStore(RowStore):
+    """The directory of a study of a model, open for writing."""
 
     def __init__(self, path: Path, asked: Mapping[str, Any], about: Mapping[str, Any], planned: set[Any]) -> None:
-        self.path, self.planned = path, planned
-        self._asked, self._about = asked, about
-        self._writer = Writer(path / "trials", SCHEMA)
-        self._lock = DirectoryLock(path)
+        super().__init__(path, MANIFEST, SCHEMA, KEY)
+        self.planned, self._asked, self._about = planned, asked, about
 
-    def __enter__(self) -> "Store":
-        with clear_errors(self.path):
-            _refuse_foreign(self.path)
-            (self.path / "trials").mkdir(parents=True, exist_ok=True)
-            self._lock.acquire()
-            try:
-                self._open()
-            except BaseException:
-                self._lock.release()
-                raise
+    def __enter__(self) -> Self:
+        super().__enter__()
+        try:
+            self._open_manifest()
+        except BaseException:
+            self._lock.release()
+            raise
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         try:
-            self._writer.flush()
-            self._writer.merge_all()
-            self._write(self.done())
+            self.flush()
+            if error is None and len(part_paths(self.path / "trials")) > 1:
+                self.join()
+            self._write_manifest(self.done())
         finally:
-            self._lock.release()
+            super().__exit__(kind, error, trace)
 
-    def _open(self) -> None:
-        file = self.path / MANIFEST
-        if file.exists() and parts_in(self.path / "trials"):
-            there = read_manifest(self.path)["asked"]
-            changed = [key for key in FIXED if there.get(key) != self._asked[key]]
-            told = [f"{key} {json.dumps(there.get(key))} there, {json.dumps(self._asked[key])} here" for key in changed]
-            grown = {key: {**there.get(key, {}), **self._asked[key]} for key in GROWING}
-            for key, word in GROWING.items():
-                before = there.get(key, {})
-                told += [f"{word}{name} has changed" for name in before if grown[key][name] != before[name]]
-            if told:
-                raise StoreError(f"{self.path} holds another study: {'; '.join(told)}; use another `out`")
-            self._asked = {**self._asked, **grown}
-        else:
-            self._write(set())
+    def done(self) -> set[tuple[Any, ...]]:
+        """The keys of the rows that are stored."""
+        columns = [part.table.to_pydict() for part in self.parts(KEY)]
+        return {key for names in columns for key in zip(*(names[name] for name in KEY), strict=True)}
 
-    def _write(self, done: set[tuple[Any, ...]]) -> None:
+    def _open_manifest(self) -> None:
+        there = read_manifest(self.path)["asked"] if self.manifest_file.exists() else {}
+        if not part_paths(self.path / "trials"):
+            self._write_manifest(set())
+            return
+        changed = [
+            f"{key} {json.dumps(there.get(key))} there, {json.dumps(self._asked[key])} here"
+            for key in FIXED
+            if there.get(key) != self._asked[key]
+        ]
+        grown = {key: {**there.get(key, {}), **self._asked[key]} for key in GROWING}
+        for key, word in GROWING.items():
+            changed += [
+                f"{word}{name} has changed" for name, digest in there.get(key, {}).items() if grown[key][name] != digest
+            ]
+        if changed:
+            raise StoreError(f"{self.path} holds another study: {'; '.join(changed)}; use another `out`")
+        self._asked = {**self._asked, **grown}
+
+    def _write_manifest(self, done: set[tuple[Any, ...]]) -> None:
         there = len(done & self.planned)
         manifest = {
             "format": FORMAT, "asked": dict(self._asked), **self._about, "measurements": len(self.planned),
             "measurements_done": there, "complete": there == len(self.planned),
         }  # fmt: skip
-        write_text(self.path / MANIFEST, json.dumps(manifest, indent=2) + "\n")
-
-    def done(self) -> set[tuple[Any, ...]]:
-        """The keys of the rows that are there. A damaged part is set aside, and its rows are missing again."""
-        found: set[tuple[Any, ...]] = set()
-        with clear_errors(self.path):
-            for part in self._writer.parts(KEY):
-                found |= set(zip(*(part.table[name].to_pylist() for name in KEY), strict=True))
-        return found
-
-    @property
-    def set_aside(self) -> list[str]:
-        """Names of parts that were damaged."""
-        return self._writer.set_aside
-
-    def append(self, row: Mapping[str, Any]) -> None:
-        """Take one measurement; written a second later at most, or with the next one."""
-        self._writer.append([row])
+        write_text(self.manifest_file, json.dumps(manifest, indent=2) + "\n")
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """What a directory holds. Raises StoreError where it is no study of a model."""
+    """What a directory holds. Raises StoreError where it is not a study of a model."""
     file = path / MANIFEST
-    try:
-        manifest = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise StoreError(f"{str(path)!r} is no study of a model: it has no {MANIFEST}") from None
-    except OSError as error:
-        raise StoreError(f"cannot read {file}: {error.strerror}") from None
-    except ValueError:
-        manifest = None
-    if (
-        not isinstance(manifest, dict)
-        or manifest.get("format") != FORMAT
-        or not isinstance(manifest.get("asked"), dict)
-    ):
-        raise StoreError(f"{file} was damaged, or not written by this version of favorbench (format {FORMAT})")
-    return manifest
+    if not file.exists():
+        raise StoreError(f"{str(path)!r} is not a study of a model: it has no {MANIFEST}")
+    manifest = read_json(file, ModelManifest, "a study of a model")
+    if manifest["format"] != FORMAT:
+        raise StoreError(f"{file} is of format {manifest['format']}; this version of favorbench reads format {FORMAT}")
+    return dict(manifest)
 
 
-def read_rows(path: Path) -> pd.DataFrame:
+def read_measurements(path: Path) -> pd.DataFrame:
     """All measurements of a study, in the order of their keys. Raises StoreError."""
-    with clear_errors(path):
-        parts, damaged = read_parts(path / "trials", SCHEMA)
-    if damaged:
-        raise StoreError(f"{damaged[0]} is damaged; run the same command again: it computes anew what was in it")
-    if not parts:
-        raise StoreError(f"{path} has no measurements yet; run the same command again to resume it")
-    rows = pa.concat_tables([part.table for part in parts]).to_pandas()
+    rows = read_rows(path, SCHEMA, KEY)[0].to_pandas()
     return rows.sort_values(list(KEY), kind="stable", ignore_index=True)
-
-
-def _refuse_foreign(path: Path) -> None:
-    """A directory that is not empty and no study of a model is somebody else's."""
-    if path.exists() and not path.is_dir():
-        raise StoreError(f"{path} is a file, not a directory; use another `out`")
-    if path.is_dir() and not (path / MANIFEST).exists():
-        others = sorted(entry.name for entry in os.scandir(path) if entry.name not in ("trials", ".lock"))
-        if others or parts_in(path / "trials"):
-            what = others[0] if others else "trials"
-            raise StoreError(f"{path} is not empty and no study of a model (it has {what!r}); use another `out`")

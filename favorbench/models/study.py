@@ -21,7 +21,7 @@ from favorbench.models.plan import ALL, EACH, LENGTH, Asked, Unit, units
 from favorbench.models.recommended import ByHead
 from favorbench.models.replacements import EstimatedAttention, Exact, Replacement, Tensor
 from favorbench.models.seconds import heads_in, sampled, times, write_seconds
-from favorbench.models.store import Store
+from favorbench.models.store import StudyStore
 from favorbench.models.swap import heads_of, swapped, why_not
 from favorbench.numerics.machine import check_memory
 from favorbench.progress import Progress
@@ -60,14 +60,14 @@ def study(
     }  # fmt: skip
     about = _about(loaded, texts, layers[texts[0].name])
     named = json.loads(json.dumps(named))  # as it will be read again
-    with Store(path, named, about, {unit.key for unit in planned}) as store:
+    with StudyStore(path, named, about, {unit.key for unit in planned}) as store:
         done = store.done() & store.planned
         if progress:
             progress(len(done), len(planned))
         measuring = Measuring(loaded, {text.name: text for text in texts}, layers, asked, of_text)
         missing = [unit for unit in planned if unit.key not in done]
         for i, unit in enumerate(missing, start=1):
-            store.append(measuring.row(unit))
+            store.append([measuring.row(unit)])
             if progress:
                 progress(len(done) + i, len(planned))
         if repeats:

@@ -10,7 +10,7 @@ import pandas as pd
 from favorbench.formats import plain
 from favorbench.models.plan import ALL, BFLOAT16
 from favorbench.models.seconds import with_seconds
-from favorbench.models.store import read_manifest, read_rows
+from favorbench.models.store import read_manifest, read_measurements
 from favorbench.statistics import median_interval
 
 LINE = ["layers", "kind", "estimator", "sampler", "size"]
@@ -63,7 +63,7 @@ class Study(NamedTuple):
 
 def read(path: Path) -> Study:
     """The study in a directory. Raises StoreError."""
-    rows = read_rows(path)
+    rows = read_measurements(path)
     return Study(path, read_manifest(path), rows, with_seconds(lines_of(rows), path))
 
 

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import pandas as pd
 
-from favorbench.engine.earlier import features_of_maps
-from favorbench.engine.parts import Failed
-from favorbench.engine.reading import read_manifest, read_run, read_scenario
+from favorbench.engine.rows import Failed
 from favorbench.engine.scenario import Scenario
+from favorbench.engine.store import read_manifest, read_run, read_scenario
 from favorbench.errors import ScenarioError
 from favorbench.formats import shown
 from favorbench.metrics import METRICS
@@ -165,7 +164,6 @@ def load(path: str | Path) -> Results:
     (trials, failed), manifest = read_run(path), read_manifest(path)
     done = int(trials["draw"].nunique())  # a killed run had no time to count
     manifest |= {"draws_done": done, "complete": done == manifest["draws"]}
-    manifest["num_features"] = manifest["num_features"] or features_of_maps(trials)
     return Results(path, manifest, read_scenario(path), trials, summarise(trials), failed=failed)
 
 

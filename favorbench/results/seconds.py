@@ -3,14 +3,15 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
+from typing_extensions import TypedDict
 
 from favorbench.engine.columns import CELL, COLUMNS, describe_cell
-from favorbench.engine.reading import read_manifest
+from favorbench.engine.store import read_manifest
 from favorbench.errors import StoreError
-from favorbench.files import read_regular, write_text
+from favorbench.files import read_json, write_text
 from favorbench.formats import plain
 
 FILE, FORMAT = "seconds.json", 1
@@ -26,6 +27,31 @@ _ROWS = {
     for column in COLUMNS
     if column.name in TIMED
 } | dict.fromkeys(MEASURED, "float64")
+
+
+class BlasLibrary(TypedDict):
+    internal_api: str
+    architecture: str | None
+
+
+class TimedMachine(TypedDict):
+    """What is shown of the machine; there is more in it."""
+
+    gpu: str | None
+    cpu: str
+    blas: list[BlasLibrary]
+
+
+class SecondsFile(TypedDict):
+    """The file."""
+
+    format: Literal[1]
+    digest: str
+    date: str
+    repeats: int
+    where: str
+    machine: TimedMachine
+    rows: list[dict[str, str | int | float | None]]
 
 
 class Seconds(NamedTuple):
@@ -83,20 +109,14 @@ def read_seconds(run: Path) -> Seconds | None:
     if not timed(run):
         return None
     again = f"time it again: favorbench time {run}"
+    content = read_json(path, SecondsFile, "seconds", hint=again)
+    if content["digest"] != read_manifest(run)["digest"]:
+        raise StoreError(f"{path} is of another run than the one that is here now; {again}")
     try:
-        content = json.loads(read_regular(path, "seconds", StoreError))
-        if content["format"] != FORMAT:
-            raise StoreError(f"{path} was not written by this version of favorbench; {again}")
-        if content["digest"] != read_manifest(run)["digest"]:
-            raise StoreError(f"{path} is of another run than the one that is here now; {again}")
-        rows, (repeats, where, date, machine) = (
-            table(content["rows"]), (content[name] for name in ("repeats", "where", "date", "machine")),
-        )  # fmt: skip
-        found = Seconds(rows, repeats, where, date, machine)
-        found.on()
-        return found
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise StoreError(f"{path} is damaged; {again}") from None
+        rows = table(content["rows"])
+    except (ValueError, TypeError):
+        raise StoreError(f"{path} is damaged, or was changed by hand: its rows; {again}") from None
+    return Seconds(rows, content["repeats"], content["where"], content["date"], {**content["machine"]})
 
 
 def by_cell(found: Seconds) -> Iterator[tuple[str, pd.DataFrame]]:

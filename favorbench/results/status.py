@@ -1,19 +1,28 @@
 """How far runs are: what is done, what failed, how fast it went, when it will end, and whether a process is at it."""
 
-import json
+import contextlib
 import time
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
+from typing_extensions import TypedDict
 
-from favorbench.engine.lock import in_use
-from favorbench.engine.parts import Failed, Part, read_parts, together
-from favorbench.engine.reading import draws_of, read_manifest
+from favorbench.engine.rows import Failed, Part, failed_draws, failures, in_use, read_parts
+from favorbench.engine.store import read_manifest
 from favorbench.errors import StoreError
-from favorbench.files import clear_errors
+from favorbench.files import clear_errors, read_json
 
 SWEEP, MODEL, RECOMMENDATION = "manifest.json", "model.json", "recommendation.json"
+
+
+class _Measurements(TypedDict):
+    measurements: int
+    measurements_done: int
+
+
+class _Recommended(TypedDict):
+    complete: bool
 
 
 class Status(NamedTuple):
@@ -52,8 +61,8 @@ def statuses(path: Path) -> list[Status]:
 def _status(file: Path) -> Status:
     run = file.parent
     with clear_errors(run):
-        parts, damaged = read_parts(run / "trials", None, ["draw"] if file.name == SWEEP else [])
-    running, failed = in_use(run), together(part.about.failed for part in parts)
+        parts, damaged = read_parts(run / "trials", columns=["draw"] if file.name == SWEEP else [])
+    running, failed = in_use(run), failures(parts)
     if file.name == MODEL:
         kind, (planned, kept), (done, timed) = "model", _measurements(file), _rows(parts)
         done = done if (run / "trials").exists() else kept
@@ -65,7 +74,7 @@ def _status(file: Path) -> Status:
         if manifest["scenario"].get("title") == "candidates of recommend":
             kind, complete = "recommend", _recommended(run)  # of its draws it takes as many as it needs
         complete = done == planned if complete is None else complete
-    seconds = sum(part.about.seconds or 0.0 for part in parts)
+    seconds = sum(part.seconds or 0.0 for part in parts)
     rate = timed / seconds if seconds else None
     left = None if rate is None or complete or kind == "recommend" else (planned - done) / rate
     state = "running" if running else "complete" if complete else "stopped"
@@ -76,7 +85,7 @@ def _status(file: Path) -> Status:
         state,
         min(done, planned),
         planned,
-        len(draws_of(failed)),
+        len(failed_draws(failed)),
         failed,
         len(damaged),
         rate,
@@ -87,7 +96,7 @@ def _status(file: Path) -> Status:
 
 def _draws(parts: list[Part]) -> tuple[int, int]:
     """How many draws are there, and how many in parts that say how long they took."""
-    return _different(parts), _different([part for part in parts if part.about.seconds is not None])
+    return _different(parts), _different([part for part in parts if part.seconds is not None])
 
 
 def _different(parts: list[Part]) -> int:
@@ -96,21 +105,16 @@ def _different(parts: list[Part]) -> int:
 
 
 def _rows(parts: list[Part]) -> tuple[int, int]:
-    return sum(part.rows for part in parts), sum(part.rows for part in parts if part.about.seconds is not None)
+    return sum(part.rows for part in parts), sum(part.rows for part in parts if part.seconds is not None)
 
 
 def _measurements(file: Path) -> tuple[int, int]:
     """Those that were asked for, and those that were there when the study ended."""
-    try:
-        manifest = json.loads(file.read_text(encoding="utf-8"))
-        return int(manifest["measurements"]), int(manifest["measurements_done"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise StoreError(f"{file} was damaged, or not written by favorbench") from None
+    manifest = read_json(file, _Measurements, "a study of a model")
+    return manifest["measurements"], manifest["measurements_done"]
 
 
 def _recommended(run: Path) -> bool:
-    try:
-        found: Any = json.loads((run / RECOMMENDATION).read_text(encoding="utf-8"))
-        return bool(found["complete"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+    with contextlib.suppress(StoreError):  # there is none yet
+        return read_json(run / RECOMMENDATION, _Recommended, "a recommendation")["complete"]
+    return False

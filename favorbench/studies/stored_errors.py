@@ -5,13 +5,14 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from favorbench.engine.provenance import VERSION
 from favorbench.errors import ScenarioError, StoreError
-from favorbench.files import read_regular, write_text
+from favorbench.files import read_json, write_text
 from favorbench.formats import shown
 from favorbench.parameters import check_between, is_number
 from favorbench.results.changes import Change, Errors, judged
@@ -40,6 +41,24 @@ class Asked(NamedTuple):
     draws: int
     size: int
     seed: int
+
+
+class StoredRow(TypedDict):
+    errors: list[float | None]
+    rounding: float
+    dtype: str
+
+
+class StoredErrors(TypedDict):
+    """The file: the fields of Asked, and by function and head the errors."""
+
+    format: Literal[1]
+    inputs: str
+    metric: str
+    draws: int
+    size: int
+    seed: int
+    rows: dict[str, StoredRow]
 
 
 class Checked(NamedTuple):
@@ -92,20 +111,13 @@ def read(path: Path) -> tuple[Asked, dict[str, HeadErrors]]:
     """What is stored. Raises StoreError, with how to write it where it is missing."""
     if not path.exists():
         raise StoreError(f"no stored errors: run pytest {UPDATE} once, look at {path}, and commit it")
-    try:
-        content: Any = json.loads(read_regular(path, "stored errors", StoreError))
-        if content["format"] != FORMAT:
-            raise StoreError(f"{path} has format {shown(content['format'])}, not {FORMAT}: run pytest {UPDATE}")
-        asked = Asked(*(content[name] for name in Asked._fields))
-        rows = {
-            str(name): HeadErrors(
-                tuple(math.inf if x is None else float(x) for x in row["errors"]), float(row["rounding"]),
-                str(row["dtype"]),
-            )
-            for name, row in content["rows"].items()
-        }  # fmt: skip
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise StoreError(f"{path} is damaged: take it from your version control, or run pytest {UPDATE}") from None
+    hint = f"take it from your version control, or run pytest {UPDATE}"
+    content = read_json(path, StoredErrors, "stored errors", hint=hint)
+    asked = Asked(*(content[name] for name in Asked._fields))
+    rows = {
+        name: HeadErrors(tuple(math.inf if x is None else x for x in row["errors"]), row["rounding"], row["dtype"])
+        for name, row in content["rows"].items()
+    }
     return asked, rows
 
 

@@ -9,8 +9,7 @@ from favorbench.engine.cluster import Cluster, choose_cluster
 from favorbench.engine.columns import Row, describe_cell, of_draw
 from favorbench.engine.cost import check_fits
 from favorbench.engine.plan import Plan, plan
-from favorbench.engine.reading import read_trials
-from favorbench.engine.store import Store
+from favorbench.engine.store import Store, read_trials
 from favorbench.engine.study import Study, default_directory
 from favorbench.errors import ScenarioError
 from favorbench.files import write_text

@@ -1,0 +1,271 @@
+"""Rows on disk: a directory with a manifest and Parquet parts, for one writer at a time and any number of readers.
+
+    DIR/trials/part-000001-DIGEST.parquet    rows; seconds of work and failures are in the metadata of the file
+    DIR/trials/_damaged-*                    parts whose contents are not what their digest says
+    DIR/.lock                                held by the writer; the operating system frees it when the process ends
+
+Parts are written whole and only ever added. A row replaces the row with the same key in earlier parts, so a kill at any
+moment changes nothing for readers, not even while parts are joined: the joined part is written before the others go.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import filelock
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from favorbench.engine.columns import FAILURE, Row, failed_of
+from favorbench.engine.interrupts import signals_held
+from favorbench.errors import StoreError
+from favorbench.files import clear_errors, read_regular, write_durable, write_whole
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+FLUSH_SECONDS = 1.0
+FLUSH_SHARE = 0.02  # of the time worked: the number of parts grows with its logarithm
+FLUSH_ROWS = 100_000  # held in memory
+
+LOCK_TIMEOUT = 0.2  # seconds: `in_use` may hold the lock for a moment
+
+#: What failed: by estimator and message, the draws.
+Failed = dict[str, dict[str, list[int]]]
+
+_METADATA = b"favorbench"  # the key in a part's metadata
+
+#: What favorbench writes into a directory beside the manifest and the parts.
+_OURS = {
+    ".lock", "figures", "report.csv", "report.html", "seconds.json", "summary-heads.csv", "summary.csv", "summary.md",
+    "trials",
+}  # fmt: skip
+
+
+class Part(NamedTuple):
+    """A part as it was read. table: the requested columns; rows: their number; seconds: of work, None if unknown."""
+
+    path: Path
+    table: pa.Table
+    rows: int
+    seconds: float | None
+    failed: Failed
+
+
+class RowStore:
+    """A directory, open for writing: a context manager that holds the lock, and writes what is waiting at its end."""
+
+    def __init__(self, path: Path, manifest: str, schema: pa.Schema, key: Sequence[str]) -> None:
+        """manifest: the name of its file; key: the columns that tell one row from another."""
+        self.path, self.manifest_file, self.schema, self.key = path, path / manifest, schema, key
+        self.set_aside: list[str] = []  # names of damaged parts
+        self._folder = path / "trials"
+        with signals_held():  # a half-made lock fails at the end of the program
+            self._lock = filelock.FileLock(path / ".lock", timeout=LOCK_TIMEOUT)
+        self._rows: list[Row] = []
+        self._flushed = self._worked = 0.0
+
+    def __enter__(self) -> Self:
+        """Lock the directory. Raises StoreError for one that is in use, or is not favorbench's."""
+        with clear_errors(self.path):
+            _refuse_foreign(self.path, self.manifest_file)
+            self._folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self._lock.acquire(poll_interval=LOCK_TIMEOUT / 10)
+            except filelock.Timeout:
+                raise StoreError(
+                    f"{self.path} is in use by another favorbench; wait for it, or use another `out`"
+                ) from None
+            for path in self._folder.glob(".part-*.tmp"):  # of a writer that was killed
+                path.unlink()
+        self._flushed = time.monotonic()
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        try:
+            self.flush()
+        finally:
+            self._lock.release()
+
+    def parts(self, columns: Sequence[str] | None = None) -> list[Part]:
+        """All parts with some of their columns. Damaged ones are renamed, so that their rows are missing again."""
+        with clear_errors(self.path):
+            found, damaged = read_parts(self._folder, self.schema, columns)
+            for path in damaged:
+                path.rename(path.with_name(f"_damaged-{path.name}"))
+                self.set_aside.append(path.name)
+        self._worked = sum(part.seconds or 0.0 for part in found)
+        return found
+
+    def append(self, rows: Iterable[Row]) -> None:
+        """Add rows, and what failed among them. They are written with the next part."""
+        self._rows.extend(rows)
+        waited = time.monotonic() - self._flushed
+        if waited > FLUSH_SECONDS * max(1.0, FLUSH_SHARE * self._worked) or len(self._rows) >= FLUSH_ROWS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the rows that are waiting as one part, whole or not at all. Raises StoreError, e.g. for a full disk."""
+        now = time.monotonic()
+        if self._rows:
+            rows = [row for row in self._rows if FAILURE not in row]
+            seconds = now - self._flushed
+            self._write(pa.Table.from_pylist(rows, self.schema), seconds, failed_of(self._rows), write_whole)
+            self._rows = []
+            self._worked += seconds
+        self._flushed = now
+
+    def join(self, order: str | None = None, **encoding: Any) -> Path:
+        """Replace the parts by one, without rows that later ones replace, sorted by a column; returns its path.
+
+        encoding: of ``pyarrow.parquet.write_table``.
+        """
+        parts = self.parts()
+        table = newest(parts, self.key)
+        table = table if order is None else table.sort_by(order).combine_chunks()
+        seconds = sum(part.seconds or 0.0 for part in parts)
+        joined = self._write(table, seconds, failures(parts), write_durable, **encoding)
+        for part in parts:
+            with contextlib.suppress(PermissionError):  # Windows: somebody reads it
+                part.path.unlink()
+        return joined
+
+    def _write(
+        self, table: pa.Table, seconds: float, failed: Failed, write: Callable[[Path, Any], None], **encoding: Any
+    ) -> Path:
+        buffer = pa.BufferOutputStream()
+        metadata = {_METADATA: json.dumps({"seconds": seconds, "failed": failed})}
+        pq.write_table(table.replace_schema_metadata(metadata), buffer, **encoding)
+        data = buffer.getvalue()
+        number = 1 + max(map(_number, part_paths(self._folder)), default=0)
+        path = self._folder / f"part-{number:06}-{_digest(data)}.parquet"
+        write(path, data)
+        return path
+
+
+def read_parts(
+    folder: Path, schema: pa.Schema | None = None, columns: Sequence[str] | None = None
+) -> tuple[list[Part], list[Path]]:
+    """All parts in a folder in their order, and the paths of damaged ones; also while a writer adds and joins parts.
+
+    A listing that is made while parts are joined may show neither the old ones nor the new one, so it is repeated until
+    it shows what was read. Raises StoreError for parts with other columns than ``schema``.
+    """
+    found: dict[Path, Part | None] = {}
+    while (paths := part_paths(folder)) != sorted(found):
+        found = {path: part for path, part in found.items() if path in paths}
+        for path in paths:
+            if path not in found:
+                try:
+                    found[path] = _read(path, schema, columns)
+                except StoreError:
+                    if os.path.lexists(path):
+                        raise
+    parts = [part for _, part in sorted(found.items()) if part is not None]
+    return parts, [path for path, part in found.items() if part is None]
+
+
+def part_paths(folder: Path) -> list[Path]:
+    """The paths of the parts in a folder, in the order in which they were written."""
+    return sorted(folder.glob("part-*.parquet"))
+
+
+def _read(path: Path, schema: pa.Schema | None, columns: Sequence[str] | None) -> Part | None:
+    """One part; None where its contents are not what was written."""
+    data = read_regular(path, "a part", StoreError)
+    if path.stem.rpartition("-")[2] != _digest(data):
+        return None
+    file = pq.ParquetFile(pa.BufferReader(data))
+    if schema is not None and not file.schema_arrow.equals(schema):
+        raise StoreError(f"{path} has other columns than this version of favorbench writes; use another `out`")
+    said = json.loads((file.schema_arrow.metadata or {}).get(_METADATA, b"{}"))
+    # A few columns are read before a thread is started for them, and a command that ends at once aborts over one.
+    table = file.read(columns=columns, use_threads=columns is None).replace_schema_metadata(None)
+    return Part(path, table, file.metadata.num_rows, said.get("seconds"), said.get("failed", {}))
+
+
+def read_rows(path: Path, schema: pa.Schema, key: Sequence[str]) -> tuple[pa.Table, Failed]:
+    """All rows in a directory, and what failed. Raises StoreError for a damaged part, and where there are no rows."""
+    with clear_errors(path):
+        parts, damaged = read_parts(path / "trials", schema)
+    if damaged:
+        raise StoreError(f"{damaged[0]} is damaged; rerun the command: it sets the part aside and recomputes its rows")
+    if not parts:
+        raise StoreError(f"{path} has no finished draws yet; rerun the command to resume it")
+    return newest(parts, key), failures(parts)
+
+
+def newest(parts: Sequence[Part], key: Sequence[str]) -> pa.Table:
+    """The rows of all parts; of those with the same key the last."""
+    table = pa.concat_tables([part.table for part in parts])
+    if len(parts) > 1:
+        replaced = table.select(key).to_pandas().duplicated(keep="last").to_numpy()
+        table = table.filter(~replaced) if replaced.any() else table
+    return table
+
+
+def failures(parts: Iterable[Part]) -> Failed:
+    """What failed in draws that no later part has rows of."""
+    kept: list[tuple[str, str, int]] = []
+    for part in parts:
+        drawn = set(part.table["draw"].to_pylist()) if kept else set()
+        kept = [failure for failure in kept if failure[2] not in drawn]
+        kept += [
+            (name, how, draw) for name, hows in part.failed.items() for how, draws in hows.items() for draw in draws
+        ]
+    found: Failed = {}
+    for name, how, draw in sorted(set(kept)):
+        found.setdefault(name, {}).setdefault(how, []).append(draw)
+    return found
+
+
+def failed_draws(failed: Failed) -> set[int]:
+    """The draws in which something failed."""
+    return {draw for hows in failed.values() for draws in hows.values() for draw in draws}
+
+
+def in_use(path: Path) -> bool:
+    """Whether a process is writing into a directory, as far as locks are seen from here."""
+    file = path / ".lock"
+    if not file.exists():
+        return False
+    with contextlib.suppress(OSError):  # filelock.Timeout is one
+        if fcntl is None:
+            with filelock.FileLock(file, timeout=0):
+                return False
+        with file.open("rb") as held:  # a shared lock, which needs no permission to write
+            fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+    return True
+
+
+def _refuse_foreign(path: Path, manifest: Path) -> None:
+    """Raise StoreError for a file, and for a directory that has no manifest but files that favorbench did not write."""
+    if path.exists() and not path.is_dir():
+        raise StoreError(f"{path} is a file, not a directory; use another `out`")
+    if path.is_dir() and not manifest.exists():
+        if part_paths(path / "trials"):
+            raise StoreError(
+                f"{path} has trials but no {manifest.name} to say of what; use another `out`, or remove trials"
+            )
+        if others := sorted(entry.name for entry in os.scandir(path) if entry.name not in _OURS):
+            raise StoreError(f"{path} is not empty and not a favorbench run (it has {others[0]!r}); use another `out`")
+
+
+def _number(path: Path) -> int:
+    """The number of a part; 0 for those of version 0.2, which have none."""
+    match = re.fullmatch(r"part-(\d+)-[0-9a-f]+", path.stem)
+    return int(match[1]) if match else 0
+
+
+def _digest(data: Any) -> str:
+    """A part is named by its contents, so that a changed byte and a copy under another name are noticed."""
+    return hashlib.sha256(data).hexdigest()[:20]
