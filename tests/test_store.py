@@ -72,8 +72,9 @@ def test_parts_stay_few_however_long_it_takes(monkeypatch, run):
     assert all(after - before <= 2.0 + 0.02 * before for before, after in itertools.pairwise(written))
 
 
-def test_what_waits_in_memory_is_bounded(run):
+def test_what_waits_in_memory_is_bounded(monkeypatch, run):
     """However fast rows come, and whatever the clock says."""
+    monkeypatch.setattr(rows_module, "FLUSH_SECONDS", 1e9)
     with store_at(run) as store:
         store.append(rows_of(range(rows_module.FLUSH_ROWS // 2)))
         assert len(part_paths(run / "trials")) == 1
