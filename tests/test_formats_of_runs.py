@@ -75,7 +75,7 @@ def test_a_run_of_an_earlier_version_is_not_resumed(kept):
 
 def test_what_was_stored_then_is_not_computed_again(monkeypatch, kept, now):
     changed(kept, favorbench=VERSION)
-    monkeypatch.setattr("favorbench.run.run_draws", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr("favorbench.engine.batches.run_draws", lambda *_: pytest.fail("computed again"))
     pd.testing.assert_frame_equal(fb.sweep(KEYS, kept).trials, now, rtol=1e-9)
 
 
