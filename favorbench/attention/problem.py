@@ -40,6 +40,11 @@ class AttentionProblem(NamedTuple):
         factor, (n, l) = query.shape[-1] ** -0.25, (query.shape[-2], key.shape[-2])  # noqa: E741
         return AttentionProblem(query * factor, key * factor, value, np.arange(n) if n == l or causal else None, causal)
 
+    def unscaled(self) -> tuple[Array, Array]:
+        """Copies of queries and keys as attention takes them, not scaled."""
+        factor = self.query.shape[-1] ** 0.25
+        return self.query * factor, self.key * factor
+
     @property
     def shape(self) -> Shape:
         """Of one head."""

@@ -80,6 +80,10 @@ def plan(study: Study) -> Plan:
     draw so many projections, something cannot be causal, maps cannot be calibrated, or there are too many draws for one
     run.
     """
+    return study.kept.get_or_compute(("plan", id(study)), lambda: _planned(study))  # once in a command
+
+
+def _planned(study: Study) -> Plan:
     scenario, shapes = study.scenario, []
     if scenario.causal:
         _check_causal(study)

@@ -45,8 +45,7 @@ class Function(Method):
         return made
 
     def estimates(self, problem: AttentionProblem, sizes: tuple[int, ...], streams: Streams) -> Iterator[Estimate]:
-        (rng,), d = streams.generators, problem.query.shape[-1]
-        query, key = problem.query * d**0.25, problem.key * d**0.25
+        (rng,), (query, key) = streams.generators, problem.unscaled()
         xp = array_namespace(query)
         before = rng.bit_generator.state
         for size in sizes:

@@ -41,7 +41,7 @@ class Implementation(Method):
 
     def estimates(self, problem: AttentionProblem, sizes: tuple[int, ...], streams: Streams) -> Iterator[Estimate]:
         (rng,), d = streams.generators, problem.query.shape[-1]
-        query, key = problem.query * d**0.25, problem.key * d**0.25
+        query, key = problem.unscaled()
         xp = array_namespace(query)
         omega = get_sampler("orthogonal").sample(rng, sizes[-1], d)  # nested: a size draws what the others draw
         for size in sizes:
