@@ -1,4 +1,4 @@
-"""favorbench measures how well a random-feature estimator replaces softmax attention."""
+"""favorbench measures how well estimators of softmax attention replace it."""
 
 TYPE_CHECKING = False  # as in typing, whose import would be the longest part of this one
 

@@ -1,6 +1,5 @@
 """Workers of a Dask cluster as a pool for tasks. Dask is the extra `dask`, and imported when a cluster is asked for."""
 
-import asyncio
 import contextlib
 import functools
 import hashlib
@@ -193,6 +192,8 @@ class Cluster:
         return WorkerError(f"{self.address.requested_by} {self.address.text}: {reason}")
 
     def _connect(self) -> Any:
+        import asyncio  # a sweep without a cluster does not pay for it
+
         dask, limit, address = _distributed(), min(CONNECT_SECONDS, self.reply_timeout), self.address
         scheduler: Any = self._start_processes() if address.processes else address.scheduler
         try:
@@ -444,6 +445,8 @@ def _distributed() -> Any:
 
 async def _reach(address: str, seconds: float) -> None:
     """Connect to a scheduler once: a Client that finds none is hard to get rid of, and may wait for minutes."""
+    import asyncio
+
     dask = _distributed()
     connection = dask.comm.connect(address, timeout=seconds, **dask.Security().get_connection_args("client"))
     (await asyncio.wait_for(connection, seconds)).abort()
