@@ -1,0 +1,219 @@
+"""Numbers that only a value by hand can see: shares of alpha, scales and parameters of single heads, stated costs.
+
+Each of these faults once passed verify and all other tests.
+"""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import favorbench as fb
+from favorbench.attention.linear import linear_attention
+from favorbench.baselines import BASELINES
+from favorbench.inputs import get_input
+from favorbench.maps import MAPS
+from favorbench.methods import METHODS, Shape
+from favorbench.models.effects import Layer
+from favorbench.models.recorder import differences
+from favorbench.studies.recommend.evidence import Rule, certified_bound, fewest_draws
+from favorbench.studies.recommend.search import search
+from tests.conftest import small_scenario
+from tests.definitions import member
+from tests.test_recommend import candidate
+
+N, L, D, V, M = 100, 200, 8, 6, 16  # queries, keys, head dimension, value dimension, size
+PAIR, ROWS = M * (D + V), N + L  # a logit and a weighted value for each of m; queries and keys
+
+#: At this shape, by hand. eva asks for as many queries as keys.
+METHOD_COSTS = {
+    "uniform": 0,
+    "taylor-1": ROWS * (1 + D) * V,
+    "taylor-2": ROWS * (1 + D + D * (D + 1) // 2) * V,
+    "sampled-keys": N * PAIR,
+    "top-keys": N * L * D + N * M * V,
+    "best-rank": 2 * N**3 + N * N * (L + V) + N * L * (D + V),
+    "clusters": L * M * D + N * PAIR,
+    "clusters(lloyd=2)": 3 * L * M * D + N * PAIR,
+    "clusters(order=2)": L * M * D + N * PAIR + N * M * D,
+    "sinks(4):clusters": (L - 4) * M * D + N * PAIR + N * 4 * (D + V),
+    "multipole": L * (M // 2) * D + N * PAIR,
+    "nystrom": ROWS * PAIR + M * M * (V + 1) + M * M * D + M**3 // 2,
+    "nystrom(guard='cells')": ROWS * PAIR + M * M * (V + 1) + M * M * D + M**3 // 2 + L * M * D + N * PAIR,
+    "wildcat": ROWS * PAIR + M * M * (V + 1) + L * M * D + L * M * M // 2,
+    "nystromformer": (ROWS + M) * PAIR + 6 * 4 * M**3,
+    # 16 blocks of 7 queries and 13 keys; the first step needs no means of queries
+    "monarch": (2 * (16 * 16 * 7 + 16 * 7 * 13) - 16 * 16 * 7) * D + (16 * 16 * 7 + 16 * 7 * 13) * V,
+    "lara": ROWS * PAIR + M * M * D,
+    "thinformer": N * PAIR + 3 * 1024 * (D + V),  # 128 keys: 16 buckets of 8, 4 of 16, 1 of 32
+    "eva": L * PAIR + L * (D + V),
+    "hyperattention": N * PAIR + ROWS * D * 7,
+    "kdeformer": N * PAIR + ROWS * D * 7 + L * V * V,
+}  # fmt: skip
+LINEAR, DENSE = ROWS * M * (D + V), ROWS * (M * D + D * D)
+MAP_COSTS = {
+    **dict.fromkeys(("phase", "positive", "oprf", "relu", "exp-tutorial"), LINEAR),
+    **dict.fromkeys(("trig", "hyperbolic", "trig-blog", "trig-tutorial"), LINEAR + ROWS * M * V),
+    **dict.fromkeys(("saderf", "sderf"), LINEAR + DENSE),
+    **dict.fromkeys(("aderf", "aderf-sderf"), LINEAR + DENSE + ROWS * D * D),
+    **dict.fromkeys(("poisson", "geometric"), LINEAR + ROWS * M * D),
+    "hybrid": ROWS * (M * D + 4 * D + 320 * V),
+    "taylor": ROWS * (1 + D + D * (D + 1) // 2) * V,
+    "elu": ROWS * D * V,
+    "positive-eps": LINEAR + L * M * D,
+}
+
+
+@pytest.mark.parametrize("spec", METHOD_COSTS)
+def test_a_method_states_the_cost_by_hand(spec):
+    method = member(spec)
+    shape = Shape(L if method.needs_positions else N, L, D, V)
+    assert method.multiplications(shape, M) == METHOD_COSTS[spec]
+
+
+@pytest.mark.parametrize("name", MAP_COSTS)
+def test_a_map_states_the_cost_by_hand(name):
+    """And centring adds a product of d with every query and key."""
+    assert fb.get_map(name).multiplications(N, L, D, V, M) == MAP_COSTS[name]
+    if name not in ("poisson", "geometric", "hybrid"):
+        centred = fb.get_map(f"centre:{name}").multiplications(N, L, D, V, M)
+        assert centred - MAP_COSTS[name] == ROWS * D
+
+
+def test_every_cost_is_stated_by_hand_or_counted_to_the_last_product():
+    """The sketches of polynomials are those that test_multiplications counts exactly."""
+    assert {cls.name for cls in (*METHODS, *BASELINES)} <= set(METHOD_COSTS)
+    assert {cls.name for cls in MAPS} - set(MAP_COSTS) == {"maclaurin", "tensorsketch"}
+    assert fb.get_map("calibrated:aderf").multiplications(N, L, D, V, M) == LINEAR + DENSE
+
+
+# shares of alpha
+
+
+def test_candidates_share_alpha_equally():
+    candidates = [candidate(cost) for cost in (1.0, 2.0, 3.0)] + [candidate(9.0, random=False)]
+
+    def measure(one):
+        one.values.append(0.5)
+        return True
+
+    assert search(candidates, Rule(0.1, 0.9, 0.06), measure).alpha == pytest.approx(0.02, rel=1e-15)
+
+
+def test_heads_and_candidates_share_the_confidence(rng):
+    """Three heads whose keys are nearly four points, so that clusters are the best; polynomials are not random."""
+    query, key, value = rng.normal(size=(3, 3, 48, 6))
+    key = rng.normal(size=(4, 6))[rng.integers(0, 4, (3, 48))] + 1e-3 * key
+    arrays = query, key, value
+    found = fb.recommend(arrays, 1e-9, maps="none", methods="sampled-keys,clusters", max_size=32, out="run")
+    rows = fb.load("run").trials
+    for decision in found.decisions:
+        trials = rows[rows["head"] == decision.head]
+        random = trials[trials["map"].isin(["sampled-keys", "clusters"])]
+        tried = len(random.groupby(["map", "num_projections"]))
+        alpha = 0.05 / 3 / tried
+        others = len(trials.groupby(["map", "num_projections"], dropna=False)) - tried
+        assert tried >= 2 and decision.full == tried * fewest_draws(0.9, alpha) + others
+        setting = decision.setting
+        assert setting.name == "clusters"
+        errors = random[(random["map"] == setting.name) & (random["num_projections"] == setting.size)]["relative_error"]
+        assert decision.bound == certified_bound(errors.to_numpy(), 0.9, alpha) < np.inf
+
+
+# single heads
+
+
+def test_an_attention_of_many_heads_costs_many_times_as_much():
+    layer = Layer(0, "attention", Shape(N, L, D, V), 12, None, None)
+    assert layer.multiplications == 12 * N * L * (D + V)
+
+
+def test_a_head_of_zeros_is_no_difference():
+    zeros = np.zeros((2, 5, 3))
+    np.testing.assert_array_equal(differences(zeros, zeros), [0.0, 0.0])
+    assert differences(zeros + 1.0, zeros)[0] == 1.0
+
+
+def test_errors_after_projection_are_summed_over_heads():
+    from favorbench.models.predictions import predictions
+
+    base = {"text": "a", "estimator": "e", "sampler": "-", "size": 4, "draw": 0, "kind": "method"}
+    heads = {"head_layer": [0, 0, 1], "head_error": [0.1, 0.3, 0.5], "head_after_projection": [3.0, 4.0, 1.0]}
+    alone = [base | {"layers": str(i), "effect": 0.1 * i, "head_error": None} for i in range(2)]
+    rows = pd.DataFrame([base | heads | {"layers": "all", "effect": 1.0}, *alone])
+    found = predictions(SimpleNamespace(rows=rows, measure=SimpleNamespace(positive="effect")))
+    assert list(found.points["head_after_projection"]) == [5.0, 1.0]  # sqrt(3^2 + 4^2)
+    assert list(found.points["head_error"]) == [0.2, 0.5]
+
+
+def test_a_scale_that_is_not_the_usual_one_stays():
+    """An attention with scaling 0.3 and d = 8 is replaced exactly; and each head has the parameters of it alone."""
+    torch = pytest.importorskip("torch")
+    from favorbench.models.replacements import Exact
+    from favorbench.models.swap import estimates, heads_of
+
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = torch.randn((3, 1, 4, 12, 8), generator=generator, dtype=torch.float64)
+    call = SimpleNamespace(query=query, key=key, value=value, scaling=0.3, kind="full", mask=None, index=0)
+    expected = torch.softmax(0.3 * query @ key.mT, dim=-1) @ value
+    found = estimates(call, lambda heads: Exact().outputs(heads, 0, (), 0))
+    assert float((found - expected).norm() / expected.norm()) < 1e-12
+    torch.testing.assert_close(heads_of(call).query, query * 0.3 * 8**0.5)
+
+
+def test_each_head_of_a_model_is_calibrated_on_itself():
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers", minversion="5")
+    from favorbench.models.calibration import calibrated
+    from favorbench.models.interface import attending
+    from favorbench.models.replacements import ByMap
+    from favorbench.models.swap import heads_of
+    from tests.test_models_swap import bert
+
+    model, tokens, heads = bert(), torch.arange(24)[None], []
+
+    def attend(call):
+        heads.append([part[0].numpy() for part in heads_of(call)[:2]])
+        return call.own()
+
+    with torch.no_grad(), attending(model, attend):
+        model(tokens)
+    fitted = calibrated(model, ByMap(fb.get_map("calibrated:centre:oprf"), 8), tokens).fitted
+    probe, omega = np.random.default_rng(0).normal(size=(24, 8)), np.eye(8)
+    assert len(fitted) == len(heads) == 2 and len(heads[0][0]) == 4
+    for layer, (query, key) in enumerate(heads):
+        together = linear_attention(*[np.stack([probe] * 4)] * 3, omega, fitted[layer])
+        for head in range(4):
+            alone = fb.calibrate(query[head], key[head], "calibrated:centre:oprf")
+            np.testing.assert_allclose(together[head], linear_attention(probe, probe, probe, omega, alone), rtol=1e-9)
+
+
+# the rest
+
+
+def test_skill_is_relative_to_uniform_attention_wherever_it_stands():
+    for baselines in ("taylor-1,uniform", "uniform,taylor-1"):
+        summary = fb.sweep(small_scenario(baselines=baselines, trials=1)).trials.set_index("map")
+        assert (summary["skill"]["uniform"] == 0.0).all() and (summary["skill"]["taylor-1"] != 0.0).all()
+
+
+def test_a_key_that_dwarfs_all_before_it_hides_no_row_of_its_chunk(rng):
+    """The chunk is halved where keys underflow beside a later one; every row is that of its own prefix."""
+    query, key, value = rng.normal(size=(3, 128, 4))
+    query *= 0.2
+    key[100] *= 90.0 / np.linalg.norm(key[100])
+    omega = fb.sample_omega("orthogonal", 16, 4, rng)
+    causal = linear_attention(query, key, value, omega, "trig", causal=True)
+    for row in (0, 31, 32, 33, 63, 64, 65, 95, 96, 97, 99, 100, 101, 127):
+        seen = slice(0, row + 1)
+        alone = linear_attention(query[row : row + 1], key[seen], value[seen], omega, "trig")
+        np.testing.assert_allclose(causal[row], alone[0], rtol=1e-7, atol=1e-9)
+
+
+def test_the_standard_deviation_of_a_gaussian_is_as_asked(rng):
+    law = get_input("gaussian(std=0.5)")
+    (head,) = law.heads((4000,), (8,))
+    drawn = law.draw(rng, head)
+    for array, std in ((drawn.query, 0.5), (drawn.key, 0.5), (drawn.value, 1.0)):
+        assert np.std(array) == pytest.approx(std, rel=0.03)
