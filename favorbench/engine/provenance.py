@@ -3,6 +3,7 @@
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,10 +15,12 @@ from favorbench.engine.plan import Plan
 from favorbench.inputs import Fixed, InputLaw
 from favorbench.maps import FeatureMap
 from favorbench.numerics.backend import Backend
-from favorbench.numerics.machine import scipy_linalg
 from favorbench.registry import declared_version, label
 
 VERSION = importlib.metadata.version("favorbench")
+
+#: SciPy's wheels bring a BLAS library of their own, which some processes load late or never: NumPy's is named.
+_SCIPY_COPY = re.compile(r"scipy(\.libs|[/\\]\.dylibs)")
 
 
 def provenance(plan: Plan) -> dict[str, Any]:
@@ -47,8 +50,8 @@ def provenance(plan: Plan) -> dict[str, Any]:
 
 def machine(backend: Backend) -> dict[str, Any]:
     """The machine, and what computes on it: CPU or GPU, and the BLAS libraries with their kernels."""
-    scipy_linalg()  # has a BLAS library of its own
-    pools = sorted(threadpoolctl.threadpool_info(), key=lambda pool: (pool["internal_api"], str(pool.get("version"))))
+    found = [pool for pool in threadpoolctl.threadpool_info() if not _SCIPY_COPY.search(pool["filepath"])]
+    pools = sorted(found, key=lambda pool: (pool["internal_api"], str(pool.get("version"))))
     return {
         "platform": platform.platform(),
         "cpu": _cpu(),
