@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from favorbench.models.capture import capture
     from favorbench.models.swap import swapped
     from favorbench.numerics.arrays import Features, half_squared_norm
-    from favorbench.results.compare import RunComparison, compare
-    from favorbench.results.results import Results, load
+    from favorbench.results.compare import RunComparison
+    from favorbench.results.results import Results, compare, load
     from favorbench.run import sweep
     from favorbench.samplers import SAMPLERS, Sampler, get_sampler
     from favorbench.studies.recommend.answer import Recommendation
@@ -49,8 +49,8 @@ _HOMES = {
     "methods.attention": ("method_attention",),
     "models.capture": ("capture",),
     "numerics.arrays": ("Features", "half_squared_norm"),
-    "results.compare": ("RunComparison", "compare"),
-    "results.results": ("Results", "load"),
+    "results.compare": ("RunComparison",),
+    "results.results": ("Results", "compare", "load"),
     "models.swap": ("swapped",),
     "run": ("sweep",),
     "samplers": ("SAMPLERS", "Sampler", "get_sampler"),

@@ -122,8 +122,8 @@ def _check_workers(workers: object) -> None:
 
 def _results(path: Path, anew: bool) -> "Results":
     """The finished draws, and the files that say what they show."""
-    from favorbench.results.report import write_summary
     from favorbench.results.results import load
+    from favorbench.results.sections import write_summary
 
     results = load(path)
     if anew or not (path / "summary.md").exists():

@@ -10,7 +10,8 @@ import pytest
 import threadpoolctl
 from rich.console import Console
 
-from favorbench.console import show_audit
+from favorbench.console import show
+from favorbench.console.studies import audit_sections
 from favorbench.errors import EstimatorError, ScenarioError
 from favorbench.results.compare import comparison
 from favorbench.results.results import load
@@ -97,7 +98,7 @@ def test_what_is_wrong_is_marked_as_that():
     faults = {(f.subject.partition(":")[2], f.measure) for f in findings if f.fault}
     assert faults == {("mean", "distance to uniform"), ("not_a_number", "error against exact")}
     console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=100)
-    show_audit(console, findings, 6)
+    show(console, audit_sections(findings, 6))
     lines = console.file.getvalue().splitlines()
     marked = [line for line in lines if "\x1b[1;31m" in line]
     assert len(marked) == sum(f.fault for f in findings) == 8

@@ -161,10 +161,11 @@ def test_a_list_fits_a_narrow_terminal(what):
     from rich.console import Console
 
     from favorbench.catalogue import records
-    from favorbench.console import show_records
+    from favorbench.console import show
+    from favorbench.sections import Section
 
     narrow = Console(width=80, file=io.StringIO())
-    show_records(narrow, records(what))
+    show(narrow, [Section(rows=records(what))])
     lines = narrow.file.getvalue().splitlines()
     headings = [line.split() for line in lines if line.startswith("name ")]
     assert [name for line in headings for name in line if name != "name"] == list(records(what)[0])[1:]
@@ -210,9 +211,10 @@ def test_a_note_is_said_once_below_tables_that_share_it():
 
 
 def test_notes_that_differ_are_all_said():
-    from favorbench.results.tables import said_once
+    from favorbench.sections import Section, dedupe_notes
 
-    assert said_once([]) == [] and said_once(["a", "a", "b", "a", "a"]) == ["", "a", "b", "", "a"]
+    notes = [one.note for one in dedupe_notes(Section(note=note) for note in "aabaa")]
+    assert notes == ["", "a", "b", "", "a"] and dedupe_notes([]) == ()
 
 
 MISTAKES = [

@@ -21,7 +21,7 @@ from favorbench.engine.plan import plan
 from favorbench.engine.study import Study
 from favorbench.engine.trial import _inputs
 from favorbench.errors import ScenarioError, StoreError, WorkerError
-from favorbench.results.report import sentences
+from favorbench.results.findings import sentences
 from favorbench.run import sweep
 from tests.clusters import cluster, wait_for
 from tests.command_line import refused, run

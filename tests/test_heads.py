@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from favorbench import style
-from favorbench.results import heads, report
+from favorbench.results import findings, heads
 from favorbench.results.figures import draw_all
 from favorbench.results.figures.cost import front_of
 from favorbench.run import sweep
+from favorbench.sections import Section
 from tests.command_line import refused, run
 from tests.conftest import small_scenario
 
@@ -93,7 +94,7 @@ def test_many_heads_are_shown_together_and_each_on_request():
     assert "mse, heads.npz h0" not in out and "heads.npz h0, scale" not in out
     assert "Each head by itself: favorbench table run --heads h0" in out and "worse on " in out
     written = Path("run/summary.md").read_text()
-    assert "over 7 heads" in written and "mse, heads.npz h0" not in written and "--heads h0." in written
+    assert "over 7 heads" in written and "mse, heads.npz h0" not in written and "--heads h0" in written
     assert "mse, heads.npz h3" in run("table", "run", "--heads", "h3")[1]
     few = run(*arguments, "--heads", "h0,h1", "--trials", "2", "-q", "--out", "few")[1]
     assert "mse, heads.npz h0" not in few and "over 2 heads of heads.npz" in few and "Each head by itself" in few
@@ -124,12 +125,12 @@ def test_table_over_heads_in_every_format():
 def test_a_table_over_heads_fits_a_narrow_terminal():
     from rich.console import Console
 
-    from favorbench.console import show_records
+    from favorbench.console import show
 
     results = of_heads(3, samplers="iid,orthogonal", budget="cost", num_projections="8,16", baselines="uniform")
     (population,) = heads.populations(results)
     narrow = Console(width=80, file=StringIO())
-    show_records(narrow, heads.shown(population, "budget"))
+    show(narrow, [Section(rows=heads.rows_of(population.rows, "budget"))])
     lines = narrow.file.getvalue().splitlines()
     assert max(map(len, lines)) <= 80 and sum(line.startswith("estimator") for line in lines) == 1
 
@@ -138,25 +139,27 @@ def test_long_names_are_broken_before_columns_are_parted():
     """At 80 columns with the longest names of the shipped scenario; what they say is not lost."""
     from rich.console import Console
 
-    from favorbench.console import show_records
+    from favorbench.console import show
 
     names = ["centre:aderf-sderf / antithetic:orthogonal", "sinks(4):window(32):multipole", "top-keys (bound)"]
     row = {"R": "1024", "median": "0.0012", "quartiles": "8.0e-4 to 0.0016", "worse": "72/72", "worst": "6.9e3 L11H11"}
     narrow = Console(width=80, file=StringIO())
-    show_records(narrow, [{"estimator": name} | row for name in names])
+    show(narrow, [Section(rows=[{"estimator": name} | row for name in names])])
     text = narrow.file.getvalue()
     lines = text.splitlines()
     assert max(len(line.rstrip()) for line in lines) <= 80 and text.count("estimator") == 1 and len(lines) == 6
     assert "centre:aderf-sderf /" in text and "\n  antithetic:orthogonal" in text and "\n  multipole" in text
     wide = Console(width=120, file=StringIO())
-    show_records(wide, [{"estimator": name} | row for name in names])
+    show(wide, [Section(rows=[{"estimator": name} | row for name in names])])
     assert len(wide.file.getvalue().splitlines()) == 4
 
 
 def test_bounds_are_marked_in_tables_over_heads():
     results = of_heads(3, methods="clusters,top(2):clusters", baselines="uniform,best-rank,top-keys,sampled-keys")
     (population,) = heads.populations(results)
-    marked = {row["estimator"] for row in heads.shown(population, "num_projections") if "(bound)" in row["estimator"]}
+    marked = {
+        row["estimator"] for row in heads.rows_of(population.rows, "num_projections") if "(bound)" in row["estimator"]
+    }
     assert marked == {"best-rank (bound)", "top-keys (bound)", "top(2):clusters (bound)"}
     assert "best-rank, top-keys, top(2):clusters look at every pair" in heads.legend(results)
     assert "look" not in heads.legend(of_heads(3, "without", baselines="uniform"))
@@ -167,7 +170,7 @@ def test_the_sentence_over_heads_names_the_best():
     (sentence,) = heads.sentences(results)
     last = heads.over_heads(results).query("num_projections == 20 and kind != 'baseline'").sort_values("ratio_median")
     assert f"at R = 20 {last.iloc[0]['map']}" in sentence and f"worse on {last.iloc[0]['worse']} of 5" in sentence
-    assert report.sentences(results)[0] == sentence
+    assert findings.sentences(results)[0] == sentence
 
 
 def test_error_against_cost_over_heads_and_of_one():

@@ -10,9 +10,10 @@ from scipy.stats import spearmanr
 
 from favorbench.errors import InputError, ModelError, ScenarioError, StoreError
 from favorbench.models.plan import Asked, units
-from favorbench.models.report import markdown, sentences, tables
+from favorbench.models.report import sections, sentences
 from favorbench.models.seconds import times
 from favorbench.models.summary import ENCODER, LANGUAGE, lines_of, read, sentence
+from favorbench.sections import to_markdown
 from tests.command_line import refused, run
 from tests.small_models import small_folder
 from tests.test_models_swap import bert, llama
@@ -309,9 +310,10 @@ def test_a_study_that_grew_unevenly_says_how_many_texts_each_line_has(folder, tm
     for texts, sizes in ((3, (4,)), (1, (8,))):
         study(asked(folder, texts=texts, sizes=sizes, draws=1, heads=False, methods=()), tmp_path / "run")
     found = read(tmp_path / "run")
-    given = {record["estimator"]: record["texts"] for record in tables(found)[0][1]}
+    given = {record["estimator"]: record["texts"] for record in sections(found)[0].rows}
     assert found.uneven and (given["positive, R = 4"], given["positive, R = 8"], given["uniform"]) == ("3", "1", "3")
-    assert "Median over up to 3 texts" in markdown(found) and sentence(found.rows).startswith("all layers, 3 texts")
+    assert "Median over up to 3 texts" in to_markdown(sections(found))
+    assert sentence(found.rows).startswith("all layers, 3 texts")
 
 
 def test_seconds_are_kept_beside_the_study(folder, tmp_path):
@@ -322,7 +324,7 @@ def test_seconds_are_kept_beside_the_study(folder, tmp_path):
     timed = before.lines[before.lines["kind"].isin(["map", "method"])]
     assert len(timed) == 6 and (timed["time"] > 0).all()
     assert before.lines[before.lines["kind"] == "trivial"]["time"].isna().all()
-    assert "time: CPU seconds" in markdown(before) and "| time |" in markdown(before)
+    assert "time: CPU seconds" in to_markdown(sections(before)) and "| time |" in to_markdown(sections(before))
     study(asked(folder, "llama", methods=("clusters(lloyd=1)",), maps=()), tmp_path / "run", repeats=1)
     kept = json.loads((tmp_path / "run" / "seconds.json").read_text())
     assert kept["threads"] == 1 and kept["layers"] == [0, 1] and len(kept["rows"]) == 8

@@ -13,9 +13,9 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from favorbench.results import head_ranking
-from favorbench.results.ranking import group_names, groups_of, rankings
+from favorbench.results.ranking import group_names, groups_of, ranking_section, rankings, rankings_over_heads
 from favorbench.results.summary import rows_of
+from favorbench.results.tables import rounding_level
 from favorbench.run import sweep
 from favorbench.statistics import sign_test
 from tests.command_line import refused, run
@@ -78,8 +78,8 @@ def many_heads(count: int = 16, **changes: object):
 def test_over_heads_each_head_is_one_measurement():
     """Ranks by SciPy, and letters from binomial tests and Holm's steps written out, on medians taken from the rows."""
     results = many_heads()
-    (found,) = head_ranking.rankings_over_heads(results)
-    assert found.heads == 16 and len(found.rows) == 7 and found.heads_needed == 10
+    (found,) = rankings_over_heads(results)
+    assert found.heads == 16 and len(found.rows) == 7 and found.draws_needed == 10
     last = results.trials[results.trials["num_projections"].fillna(8) == 8]
     medians = last.groupby(["head", "map"])["mse"].median().unstack()
     ranks = pd.DataFrame(scipy.stats.rankdata(medians, axis=1), medians.index, medians.columns)
@@ -111,7 +111,7 @@ def test_what_differs_on_every_draw_but_on_half_of_the_heads_does_not_differ_ove
     for (name, head), i in summary.groupby(["map", "head"]).groups.items():
         if name in ("clusters", "multipole"):
             summary.loc[i, "mse_median"] = 1.0 if (name == "clusters") == (head in names) else 2.0
-    (found,) = head_ranking.rankings_over_heads(results._replace(summary=summary))
+    (found,) = rankings_over_heads(results._replace(summary=summary))
     a, b = (set(row.groups) for row in found.rows if row.map in ("clusters", "multipole"))
     assert bool(a & b) != differ
 
@@ -119,10 +119,10 @@ def test_what_differs_on_every_draw_but_on_half_of_the_heads_does_not_differ_ove
 def test_what_is_rounding_on_both_sides_is_a_tie_over_heads():
     results = many_heads()
     summary = results.summary.copy()
-    floor = head_ranking.rounding_level(results.trials, "mse")
+    floor = rounding_level(results.trials, "mse")
     for name, value in (("clusters", floor / 2), ("multipole", floor / 9), ("top-keys", np.nan)):
         summary.loc[summary["map"] == name, "mse_median"] = value
-    (found,) = head_ranking.rankings_over_heads(results._replace(summary=summary))
+    (found,) = rankings_over_heads(results._replace(summary=summary))
     by_name = {row.map: row for row in found.rows}
     assert by_name["clusters"].first == by_name["multipole"].first == 16 and by_name["clusters"].rank == 1.5
     assert by_name["top-keys"].rank == 7 and by_name["top-keys"].worse == 16
@@ -130,7 +130,7 @@ def test_what_is_rounding_on_both_sides_is_a_tie_over_heads():
 
 def test_in_how_many_best_groups_with_draws_enough():
     results = many_heads(7, trials=20, methods="clusters", maps="positive")
-    (found,) = head_ranking.rankings_over_heads(results)
+    (found,) = rankings_over_heads(results)
     counts = dict.fromkeys([row.map for row in found.rows], 0)
     for one in rankings(results):
         best = next(set(row.groups) for row in one.rows if row.map != "top-keys")
@@ -138,7 +138,7 @@ def test_in_how_many_best_groups_with_draws_enough():
             counts[row.map] += bool(best & set(row.groups))
     assert counts | {"top-keys": None} == {row.map: row.best_group for row in found.rows}
     assert min(counts.values()) == 0 < max(counts.values()) <= 7
-    assert "Groups: so few heads tell no two apart, 9 or more would" in head_ranking.legend(found)
+    assert "Groups: so few heads tell no two apart, 9 or more would" in ranking_section(found, "mse").note
 
 
 def test_rank_over_heads_first_and_single_heads_on_request():

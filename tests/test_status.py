@@ -47,7 +47,7 @@ def test_a_run_that_was_stopped_says_how_much_is_missing():
         6.0, rel=0.1
     )  # 2 in 4 s, 3 are missing
     code, out, err = run("status", "whole")
-    assert code == 1 and "2 of 5" in out and " s " in out and "resumes" in err
+    assert code == 1 and "2 of 5" in out and " s " in out and "to resume" in err
 
 
 def test_a_run_under_way_is_running_and_one_that_was_killed_is_not():

@@ -25,7 +25,7 @@ from tests.conftest import REPOSITORY, THOROUGH
 
 #: Top to bottom: a module imports only from those above it (and from its own package).
 ORDER = [
-    "errors", "formats", "parameters", "progress", "papers", "files", "statistics", "style", "numerics",
+    "errors", "formats", "sections", "parameters", "progress", "papers", "files", "statistics", "style", "numerics",
     "users", "registry", "kernels", "samplers",
     "maps", "attention", "inputs", "metrics", "methods", "baselines", "engine", "results", "run", "models",
     "studies", "catalogue", "console", "cli", "pytest_plugin", "__init__", "__main__",

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 from scipy.special import bdtr
 
-from favorbench.results import report, tables
+from favorbench.results import findings, tables
 from favorbench.results.summary import summarise
 from favorbench.run import sweep
 from favorbench.statistics import _fair_coin, compare, holm, median_interval, sign_test
@@ -107,16 +107,16 @@ def test_verdicts_against_uniform():
 def test_sentences_say_what_the_verdicts_say():
     weak = sweep(small_scenario(scale="3", num_projections="4", trials=15), "weak")
     assert "no map detectably beats uniform attention (the mean of V) at any R up to 4" in " ".join(
-        report.sentences(weak)
+        findings.sentences(weak)
     )
     strong = sweep(small_scenario(scale="0.3", num_projections="4,300", trials=15, baselines="uniform"), "strong")
-    (sentence,) = report.sentences(strong)
+    (sentence,) = findings.sentences(strong)
     better = strong.summary[(strong.summary["versus_uniform"] == "better") & (strong.summary["kind"] == "map")]
     first = better.sort_values("num_projections", kind="stable").iloc[0]
     assert f"the first to beat uniform attention: {first['map']}/{first['sampler']}" in sentence
     assert f"at R = {first['num_projections']}." in sentence
     few = sweep(small_scenario(trials=2), "few")
-    (sentence,) = report.sentences(few)
+    (sentence,) = findings.sentences(few)
     assert "2 draws are too few" in sentence
     needed = int(sentence.split("; use ")[1].split()[0])
     assert 2.0 ** (1 - needed) * 17 <= 0.05 < 2.0 ** (2 - needed) * 17  # 12 estimators and 5 baseline rows are judged

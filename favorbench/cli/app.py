@@ -22,7 +22,8 @@ from favorbench.formats import json_text, printable, shown
 
 if TYPE_CHECKING:
     from favorbench.engine.cluster import Cluster as DaskCluster
-    from favorbench.results.results import Results
+    from favorbench.results.run import RunData
+    from favorbench.sections import Section
 
 __all__ = [
     "LOOK", "MEASURE", "REFERENCE", "Cluster", "Json", "Metric", "Quiet", "RunPath", "Seed", "Workers", "app", "check",
@@ -149,6 +150,29 @@ def echo_data(text: str) -> None:
     sys.stdout.write(printable(text, but="\n\t") if sys.stdout.isatty() else text)
 
 
+def show(sections: "Iterable[Section]", form: str = "rich") -> None:
+    """Print sections on stdout: for a terminal, or as md, latex, csv or json; keys of the library become flags."""
+    from dataclasses import replace
+
+    from favorbench import console
+    from favorbench.sections import to_latex, to_markdown
+
+    if form in ("csv", "json"):
+        import pandas as pd
+
+        frame = pd.concat([section.data for section in sections if section.data is not None], ignore_index=True)
+        if form == "csv":
+            echo_data(frame.to_csv(index=False))
+        else:
+            print_json(frame.to_dict(orient="records"))
+        return
+    shown = [replace(one, note=with_flags(one.note), sentences=[*map(with_flags, one.sentences)]) for one in sections]
+    if form == "rich":
+        console.show(console.stdout(), shown)
+    else:
+        echo((to_latex if form == "latex" else to_markdown)(shown).rstrip("\n"))
+
+
 def print_json(value: Any) -> None:
     """A result as JSON on stdout."""
     typer.echo(json_text(value))
@@ -161,9 +185,9 @@ def say(text: str) -> None:
     message(with_flags(text))
 
 
-def warn_partial(results: "Results") -> None:
+def warn_partial(results: "RunData") -> None:
     """Say that draws of a run are missing, and what failed in those that are there."""
-    from favorbench.results.report import failure_sentences
+    from favorbench.results.findings import failure_sentences
 
     if not results.manifest["complete"]:
         say(f"{results.path} is PARTIAL: {results.manifest['draws_done']} of {results.manifest['draws']} draws")

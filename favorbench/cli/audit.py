@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from favorbench.cli import complete, options
-from favorbench.cli.app import Json, Quiet, Seed, app, interrupted, print_json, say
+from favorbench.cli.app import Json, Quiet, Seed, app, interrupted, print_json, say, show
 from favorbench.cli.options import DRAWS, and_also, option
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def audit(
     run, beside FAVOR+ and the trivial answers, for table, rank, plot and compare; the same command again resumes it.
     """
     from favorbench import console
+    from favorbench.console.studies import audit_sections
     from favorbench.engine.study import default_directory
     from favorbench.studies.audit import audit as run_audit
     from favorbench.studies.audit import study_of
@@ -60,7 +61,7 @@ def audit(
     if as_json:
         print_json({"runs": runs, "findings": findings, "run": path})
     else:
-        console.show_audit(console.stdout(), findings, runs, size)
+        show(audit_sections(findings, runs, size))
     if not quiet and not as_json:
         say(f"saved in {results.path}: see favorbench table, rank and plot {results.path}")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from favorbench.cli import options
-from favorbench.cli.app import Json, Quiet, app, numbers, print_json, say
+from favorbench.cli.app import Json, Quiet, app, numbers, print_json, say, show
 from favorbench.cli.options import OUTPUT, TEXTS, and_also, option
 
 
@@ -38,6 +38,7 @@ def capture(
     model's own attention gave.
     """
     from favorbench import console
+    from favorbench.console.studies import capture_section
     from favorbench.models.capture import LENGTH, capture_file
     from favorbench.models.recorder import Choice
 
@@ -53,7 +54,7 @@ def capture(
         layers_found = [layer._asdict() for layer in captured.layers]
         print_json({"file": out, "next": next_command, **captured.meta, "layers": layers_found})
         return
-    console.show_capture(console.stdout(), captured, out, next_command)
+    show([capture_section(captured, out, next_command)])
     shortest = captured.meta["texts"][0]["tokens"]
     if texts and not quiet and shortest < (length or LENGTH) and (len(texts) > 1 or length):
         say(f"the shortest text has {shortest} tokens: all are cut to as many")

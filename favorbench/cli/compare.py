@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from favorbench.cli import complete
-from favorbench.cli.app import LOOK, Json, Metric, RunPath, app, echo, echo_data, print_json, warn_partial
+from favorbench.cli.app import LOOK, Json, Metric, RunPath, app, echo, echo_data, print_json, show, warn_partial
 
 
 @app.command(panel=LOOK)
@@ -44,32 +44,26 @@ def compare(
 
     favorbench compare results/quick --estimators "positive iid,positive orthogonal"
     """
-    from favorbench import console
-    from favorbench.results import comparison_text
-    from favorbench.results.compare import comparison, counted
-    from favorbench.results.tables import records
+    from favorbench.results.compare import comparison_sections, junit
+    from favorbench.results.results import load
 
-    found = comparison(old, new, estimators, metric, factor, alpha)
+    found = load(old).compare(new, estimators, metric, factor, alpha)
     warn_partial(found.old)
-    if found.new is not found.old:
+    if new is not None:
         warn_partial(found.new)
-    kind = "json" if as_json else format
-    frame = found.frame()
-    frame = frame[frame["mark"].isin(["+", "-", "x"])] if only_changed else frame
-    if kind == "json":
-        summary = {
-            name: getattr(found, name) for name in ("metric", "factor", "alpha", "paired", "only_old", "only_new")
-        }
-        counts = {"verdicts": counted(found), "geometric_mean": found.mean}
-        print_json({"old": found.old.path, "new": found.new.path, **summary, **counts, "rows": records(frame)})
-    elif kind == "csv":
+    frame = found.frame(only_changed)
+    form = "json" if as_json else format
+    if form == "json":
+        names = ("metric", "factor", "alpha", "paired", "only_old", "only_new", "verdicts")
+        summary = {name: getattr(found, name) for name in names} | {"geometric_mean": found.mean}
+        rows = frame.to_dict(orient="records")
+        print_json({"old": found.old.path, "new": found.new.path, **summary, "rows": rows})
+    elif form == "csv":
         echo_data(frame.to_csv(index=False))
-    elif kind == "md":
-        echo(comparison_text.markdown(found, only_changed))
-    elif kind == "junit":
-        echo(comparison_text.junit(found).rstrip("\n"))
+    elif form == "junit":
+        echo(junit(found).rstrip("\n"))
     else:
-        console.show_comparison(console.stdout(), found, only_changed)
+        show(comparison_sections(found, only_changed), "rich" if form == "text" else form)
     if fail_on and found.count("+"):
         sys.stdout.flush()
         raise typer.Exit(1)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from favorbench.cli import complete, options
-from favorbench.cli.app import Json, Quiet, Seed, app, check_maps, numbers, print_json
+from favorbench.cli.app import Json, Quiet, Seed, app, check_maps, numbers, print_json, show
 from favorbench.cli.options import DRAWS, ESTIMATORS, INPUT, KERNEL, option
 from favorbench.errors import ScenarioError
 
@@ -76,6 +76,7 @@ def kernel(
     closed form of their expectation.
     """
     from favorbench import console, style
+    from favorbench.console.studies import gram_section
     from favorbench.registry import split_list
     from favorbench.studies.kernel.figure import chart
     from favorbench.studies.kernel.study import study
@@ -92,7 +93,7 @@ def kernel(
     if as_json:
         print_json(found.as_dict() | {"files": [str(file) for file in files]})
         return
-    console.show_gram(console.stdout(), found)
+    show([gram_section(found)])
     typer.echo("".join(f"{file}\n" for file in files), nl=False)
 
 

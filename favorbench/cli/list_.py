@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from favorbench.cli.app import REFERENCE, Json, app, echo, print_json
+from favorbench.cli.app import REFERENCE, Json, app, echo, print_json, show
 
 
 @app.command("list", panel=REFERENCE)
@@ -21,8 +21,7 @@ def list_(
 ) -> None:
     """List the names that options take, with their properties and references."""
     from favorbench.catalogue import FAMILIES, bibtex, papers, records
-    from favorbench.console.tables import show_records
-    from favorbench.console.terminal import print_line, stdout
+    from favorbench.sections import Section
 
     if form == "bibtex":
         echo("\n\n".join(bibtex(family) for family in ([what] if what else WITH_PAPERS)))
@@ -32,12 +31,10 @@ def list_(
     if as_json:
         print_json(found)
     elif what or with_papers:
-        for family in families:
-            show_records(stdout(), found[family], "" if what else family)
+        show([Section("" if what else family, found[family]) for family in families])
     else:
-        for family, members in found.items():
-            print_line(stdout(), f"{family}: {', '.join(member['name'] for member in members)}")
-        print_line(stdout(), f"\nfavorbench list {families[0]} shows the properties of each.")
+        names = [f"{family}: {', '.join(member['name'] for member in members)}" for family, members in found.items()]
+        show([Section(sentences=[*names, "", f"favorbench list {families[0]} shows the properties of each."])])
 
 
 WITH_PAPERS = ["maps", "samplers", "methods", "baselines"]

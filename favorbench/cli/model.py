@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 from favorbench.cli import options
-from favorbench.cli.app import Json, Quiet, Seed, app, echo, number, numbers, print_json, say
+from favorbench.cli.app import Json, Quiet, Seed, app, echo, number, numbers, print_json, say, show
 from favorbench.cli.options import COMPUTING, DRAWS, ESTIMATORS, OUTPUT, TEXTS, and_also, option
 from favorbench.engine.interrupts import ending
 from favorbench.errors import FavorbenchError
@@ -95,26 +95,26 @@ def _measure(asked: "Asked", path: Path, trust_remote_code: bool, quiet: bool, s
 
 
 def _show(path: Path, as_json: bool) -> None:
-    from favorbench import console, style
-    from favorbench.console.model import show_model
+    from favorbench import style
     from favorbench.files import write_text
     from favorbench.models.figures import charts
-    from favorbench.models.report import markdown
+    from favorbench.models.report import sections
     from favorbench.models.summary import read
+    from favorbench.sections import to_markdown
 
     found = read(path)
+    shown = sections(found)
     write_text(path / "summary.csv", found.lines.to_csv(index=False, float_format="%.6g"))
-    write_text(path / "summary.md", markdown(found))
+    write_text(path / "summary.md", to_markdown(shown))
     files = style.write(charts(found), path / "figures")
     if as_json:
         print_json(found.as_dict() | {"files": files})
         return
-    to = console.stdout()
-    show_model(to, found)
+    show(shown)
     for file in files:
         if file.suffix == ".png":
             echo(str(file))
-    to.print(f"Saved in {path}.", soft_wrap=not to.is_terminal)
+    echo(f"Saved in {path}.")
 
 
 def _interrupted(path: Path) -> NoReturn:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 import typer
 
 from favorbench.cli import complete, options
-from favorbench.cli.app import Cluster, Json, Quiet, Seed, app, echo, print_json, resolve_cluster, say
+from favorbench.cli.app import Cluster, Json, Quiet, Seed, app, echo, print_json, resolve_cluster, say, show
 from favorbench.cli.options import INPUT, TARGET, and_also, option
 from favorbench.engine.interrupts import ending
 
@@ -70,15 +70,15 @@ def recommend(
 
 
 def _print(found: "Recommendation", as_json: bool) -> None:
-    from favorbench import console, style
+    from favorbench import style
+    from favorbench.studies.recommend.answer import sections
     from favorbench.studies.recommend.figure import charts
 
     files = style.write(charts(found), found.path / "figures") if found.path else []
     if as_json:
         print_json(found.as_dict() | {"files": files})
         return
-    console.show_recommendation(console.stdout(), found)
-    console.show_python(console.stdout(), found)
+    show(sections(found))
     decided = any(decision.outcome != "not finished" for decision in found.decisions)
     echo(f"\nSaved in {found.path}" + (": recommendation.json has the choice for each head." if decided else "."))
     for file in files[:1]:

@@ -36,19 +36,18 @@ def report(
     what there is no room for is named, and the CSV is then beside the page. A page that is there already is
     replaced; another file never is.
     """
-    from favorbench.results.page import only_heads, write_comparison, write_page
+    from favorbench.results.heads import select_heads
+    from favorbench.results.page import write_comparison, write_page
     from favorbench.results.results import load
 
+    results = load(run)
     if new is None:
-        results = load(run)
         warn_partial(results)
-        written = write_page(results if heads is None else only_heads(results, heads), out or run / "report.html")
+        written = write_page(results if heads is None else select_heads(results, heads), out or run / "report.html")
     else:
-        from favorbench.results.compare import comparison
-
         if heads is not None:
             raise ScenarioError("--heads: a page of two runs has all heads that both have; leave it out")
-        found = comparison(run, new)
+        found = results.compare(new)
         for one in (found.old, found.new):
             warn_partial(one)
         written = write_comparison(found, out or new / f"against-{run.resolve().name}.html")

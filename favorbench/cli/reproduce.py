@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from favorbench.cli.app import REFERENCE, Cluster, Json, Quiet, Workers, app, interrupted, print_json, workers_of
+from favorbench.cli.app import REFERENCE, Cluster, Json, Quiet, Workers, app, interrupted, print_json, show, workers_of
 
 
 @app.command(panel=REFERENCE)
@@ -29,6 +29,7 @@ def reproduce(
     Checks what they claim; exit 1 if a claim fails.
     """
     from favorbench import console
+    from favorbench.console.studies import report_section
     from favorbench.studies.blog.reproduce import reproduce as run_reproduce
 
     where = workers_of(context, workers, cluster)
@@ -40,7 +41,6 @@ def reproduce(
     if as_json:
         print_json({"reports": reports})
     else:
-        for one in reports:
-            console.show_report(console.stdout(), one)
+        show(report_section(one) for one in reports)
     if not all(claim.holds for one in reports for claim in one.claims):
         raise typer.Exit(1)

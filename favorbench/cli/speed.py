@@ -17,7 +17,8 @@ from favorbench.cli.app import (
     numbers,
     print_json,
     say,
-)  # fmt: skip
+    show,
+)
 from favorbench.cli.options import COMPUTING, OUTPUT, option
 from favorbench.errors import ScenarioError
 
@@ -44,8 +45,8 @@ def speed(
     and R, on one core or one GPU: times, memory, fitted slopes and the break-even length, as a table and a figure.
     """
     from favorbench import style
-    from favorbench.console.speed import show_speed
-    from favorbench.console.terminal import progress, stdout
+    from favorbench.console import progress
+    from favorbench.console.studies import speed_section
     from favorbench.numerics.backend import Backend
     from favorbench.registry import split_list
     from favorbench.studies.speed.figure import chart
@@ -62,7 +63,7 @@ def speed(
     if as_json:
         print_json(found.as_dict() | {"files": files})
         return
-    show_speed(stdout(), found)
+    show([speed_section(found)])
     for file in files:
         echo(str(file))
 
@@ -77,8 +78,8 @@ def time(
     core or one GPU; bounds among baselines are left out. Saved in RUN/seconds.json, with the machine, apart from the
     run's rows; `favorbench plot RUN` draws errors against them.
     """
-    from favorbench.console.seconds import show_seconds
-    from favorbench.console.terminal import progress, stdout
+    from favorbench.console import progress
+    from favorbench.console.studies import seconds_sections
     from favorbench.results.seconds import write_seconds
     from favorbench.studies.speed.of_run import time_run
 
@@ -91,7 +92,7 @@ def time(
     if as_json:
         print_json(found._replace(rows=found.rows.to_dict(orient="records"))._asdict() | {"file": file})
         return
-    show_seconds(stdout(), found)
+    show(seconds_sections(found))
     echo(str(file))
     if not quiet:
         say(f"favorbench plot {run} draws errors against them")

@@ -18,7 +18,7 @@ from favorbench.cli.app import (
     number,
     print_json,
     say,
-    with_flags,
+    show,
     workers_of,
 )
 from favorbench.cli.options import COMPUTING, DRAWS, ESTIMATORS, INPUT, OUTPUT, and_also, option
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from favorbench.engine.study import Study
     from favorbench.results.results import Results
 
-MAX_TABLES = 12  # cells printed at the end of a sweep; of two heads or more none
 A_WHILE = 60.0  # seconds after which a user wants to know how many more
 
 
@@ -122,6 +121,7 @@ def sweep(
         _print_plan(study, path, as_json)
         return
     from favorbench import console
+    from favorbench.results.sections import run_sections
     from favorbench.run import sweep as run_sweep
 
     if not quiet:
@@ -137,7 +137,8 @@ def sweep(
     if as_json:
         print_json({"run": str(path), **_as_json(results)})
     else:
-        _print_tables(results)
+        show(run_sections(results))
+        echo(f"Saved in {results.path}. Figures: favorbench plot {results.path}")
 
 
 def _say_if_long(study: "Study", workers: int) -> None:
@@ -170,40 +171,17 @@ def _say_of_inputs(study: "Study") -> None:
 
 
 def _say_what_failed(results: "Results") -> None:
-    """The estimators that failed on a draw, and those of which an answer was no number."""
+    """Which estimators failed on a draw, and which gave NaN."""
     import numpy as np
 
-    from favorbench.results.report import failure_sentences
+    from favorbench.results.findings import failure_sentences
 
     for sentence in failure_sentences(results):
         say(sentence)
     failed = results.trials[~np.isfinite(results.trials["mse"])]
     for name, rows in failed.groupby("map", sort=False):
         of = (results.trials["map"] == name).sum()
-        say(f"{name}: the answer is not a number in {len(rows)} of {of} measurements; the error counts as infinite")
-
-
-def _print_tables(results: "Results") -> None:
-    from favorbench import console
-    from favorbench.results import heads, report, tables
-
-    to = console.stdout()
-    few = heads.without_many(results)
-    shown = tables.cell_tables(few)
-    notes = tables.said_once([f"{one.caption}. {tables.legend(results)}" for one in shown[:MAX_TABLES]])
-    for one, note in zip(shown, notes, strict=False):
-        console.show_table(to, one, "mse", note)
-    if len(shown) > MAX_TABLES:
-        to.print(f"{len(shown) - MAX_TABLES} more tables in {results.path}/summary.md\n", soft_wrap=not to.is_terminal)
-    populations = heads.populations(results)
-    for population, note in zip(populations, tables.said_once([heads.legend(results)] * len(populations)), strict=True):
-        rows = heads.shown(population, tables.size_axis(results))
-        console.show_records(to, rows, heads.title(population), note)
-    for sentence in [*report.run_sentences(results), *report.cell_sentences(few)]:
-        to.print(with_flags(sentence), soft_wrap=not to.is_terminal)
-    if len(few.summary) < len(results.summary):
-        to.print(heads.each_by_itself(results), soft_wrap=not to.is_terminal)
-    to.print(f"Saved in {results.path}. Figures: favorbench plot {results.path}", soft_wrap=not to.is_terminal)
+        say(f"{name}: the output is NaN or infinite in {len(rows)} of {of} measurements; such errors count as infinite")
 
 
 def _print_plan(study: "Study", path: Path, as_json: bool) -> None:
@@ -232,13 +210,12 @@ def _print_plan(study: "Study", path: Path, as_json: bool) -> None:
 
 
 def _as_json(results: "Results") -> dict[str, Any]:
+    from favorbench.results.findings import sentences
     from favorbench.results.heads import over_heads
-    from favorbench.results.report import sentences
-    from favorbench.results.tables import records
 
     return {
         "complete": results.manifest["complete"],
         "sentences": sentences(results),
-        "heads": records(over_heads(results)),
-        "summary": records(results.summary),
+        "heads": over_heads(results).to_dict(orient="records"),
+        "summary": results.summary.to_dict(orient="records"),
     }

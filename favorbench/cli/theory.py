@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from favorbench.cli import complete, options
-from favorbench.cli.app import REFERENCE, Json, Quiet, Seed, app, check_maps, echo, numbers, print_json
+from favorbench.cli.app import REFERENCE, Json, Quiet, Seed, app, check_maps, echo, numbers, print_json, show
 from favorbench.cli.options import DRAWS, INPUT, TARGET, option
 from favorbench.errors import ScenarioError
 
@@ -37,6 +37,7 @@ def theory(
     Beside it stands the error that was sampled, where sampling can measure it.
     """
     from favorbench import console, style
+    from favorbench.console.studies import theory_section
     from favorbench.maps import get_map
     from favorbench.samplers import get_sampler
     from favorbench.studies.theory.figure import chart
@@ -56,6 +57,6 @@ def theory(
     if as_json:
         print_json(found.as_dict() | {"files": files})
         return
-    console.show_theory(console.stdout(), found)
+    show([theory_section(found)])
     for file in files:
         echo(str(file))

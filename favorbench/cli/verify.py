@@ -36,6 +36,7 @@ def verify(
     against a plain second route. Exit 1 if a claim fails; a result that is not a number fails.
     """
     from favorbench import console
+    from favorbench.console.studies import verification_sections
     from favorbench.studies.verify import DRAWS, THOROUGH_DRAWS
     from favorbench.studies.verify import controls as known_mistakes
     from favorbench.studies.verify import verify as run_verify
@@ -48,6 +49,7 @@ def verify(
         found = [{"control": c.control, "mistake": c.mistake, "caught_by": c.caught_by} for c in caught]
         print_json(result.as_dict() | {"controls": found})
     else:
-        console.show_verification(console.stdout(), result, caught)
+        to = console.stdout()
+        console.show(to, verification_sections(result, caught, to.width >= 130))
     if result.refuted or any(c.caught_by is None for c in caught):
         raise typer.Exit(1)

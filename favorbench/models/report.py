@@ -1,50 +1,43 @@
-"""The tables of a study, as plain records, and as Markdown."""
+"""What is shown of a study of a model: tables, what their columns mean, and sentences."""
 
 from typing import Any
 
 import pandas as pd
 
-from favorbench.formats import printable
 from favorbench.models.plan import ALL
 from favorbench.models.predictions import predictions
 from favorbench.models.summary import ENCODER, Study, described, sentence, which_layers
+from favorbench.sections import Section, Sections
 from favorbench.statistics import interval_name
 
-Records = list[dict[str, str]]
+MANY = 3  # sets of layers, above which only the effect is shown
 
-MANY = 3  # sets of layers, above which only the effect is told
+#: Errors of single heads: headings, and the columns of a study's lines.
+HEADS = {"head": "head_median", "90 %": "head_q90", "max": "head_max", "W_O": "head_after_projection"}
 
 
-def tables(study: Study) -> list[tuple[str, Records]]:
-    """Titles and records: for all layers and each of a few sets of them, and one for many single layers.
+def sections(study: Study) -> Sections:
+    """Tables for all layers and each of a few sets of them, or one for many single layers; the note; the sentences.
 
     Two for each set, neither wider than 80 characters where names are short: the effect, and what is beside it.
     """
     found, sets = [], study.lines["layers"].nunique()
     for layers, lines in study.lines.groupby("layers", sort=False):
-        which = which_layers(str(layers))
+        title = f"{which_layers(str(layers))} replaced"
         if layers == ALL or sets <= MANY:
-            found.append((f"{which} replaced", [_effect(line, study) for _, line in lines.iterrows()]))
-            if len(columns := _beside(lines, study)) > 1:
-                records = [
+            found.append(Section(title, [_effect(line, study) for _, line in lines.iterrows()]))
+            if len(columns := _other_columns(lines, study)) > 1:
+                rows = [
                     {"estimator": _short(line)} | {heading: _number(line[name]) for heading, name in columns.items()}
                     for _, line in lines.iterrows()
                 ]
-                found.append((f"{which} replaced: {_titled(columns)}", records))
-    single = study.lines[study.lines["layers"] != ALL]
+                parts = {"KL": "next tokens", "hidden": "hidden states", "head": "single heads"}
+                shown = ", ".join(part for heading, part in parts.items() if heading in columns)
+                found.append(Section(f"{title}: {shown}", rows))
     if sets > MANY:
-        found.append((f"one layer replaced at a time: {study.measure.heading}", _by_layer(single)))
-    return found
-
-
-def markdown(study: Study) -> str:
-    """The sentence, the tables, and what their columns are."""
-    parts = [f"{printable(one)}." for one in sentences(study)]
-    for title, records in tables(study):
-        rows = [list(records[0]), ["---"] * len(records[0]), *([*record.values()] for record in records)]
-        cells = [[_escaped(cell) for cell in row] for row in rows]
-        parts += [f"**{title}**", "\n".join(f"| {' | '.join(row)} |" for row in cells)]
-    return "\n\n".join([*parts, f"{_escaped(note(study))}."]) + "\n"
+        single = study.lines[study.lines["layers"] != ALL]
+        found.append(Section(f"one layer replaced at a time: {study.measure.heading}", _by_layer(single)))
+    return Sections([*found, Section(note=note(study), sentences=sentences(study))])
 
 
 def sentences(study: Study) -> list[str]:
@@ -53,33 +46,35 @@ def sentences(study: Study) -> list[str]:
     return [one for one in (sentence(study.rows), predicted and predicted.sentence) if one]
 
 
-def _escaped(text: str) -> str:
-    """Text in which no character is Markdown's."""
-    return printable(text).replace("|", "\\|").replace("*", "\\*")
-
-
 def note(study: Study) -> str:
     """What the columns are."""
-    rank = "; rank: Spearman's correlation of the similarities of all pairs of texts"
-    effect = (
-        "1 - cos: what the cosine of the embeddings, of the model and of the model replaced, lacks"
-        + (rank if study.lines["rank"].notna().any() else "")
-        if study.measure is ENCODER
-        else "nats: change of the negative log likelihood, per token; late: the same over the second half of a text; "
-        "KL(exact || replaced) in nats; top1: same most likely token"
-    )
-    heads = (
-        "; head, 90 %, max: median, 90 % quantile and maximum of the relative errors of single heads, under exact "
-        "inputs; W_O: |W_O error| / |h|, root of the sum of squares over the heads of a layer, median over layers"
-    )
-    heads = heads if study.lines["head_median"].notna().any() else ""
-    hidden = "; hidden: relative error after the last layer" if heads or study.measure is not ENCODER else ""
-    timed = "; time: CPU seconds / those of exact attention (torch's own), in turns, one thread, two of the layers"
-    timed = timed if "time" in study.lines else ""
+    if study.measure is ENCODER:
+        parts = ["1 - cos: 1 - cosine between original and modified embedding"]
+        if study.lines["rank"].notna().any():
+            parts.append("rank: Spearman's correlation of the similarities of all pairs of texts")
+    else:
+        parts = [
+            "nats: change of the negative log likelihood, per token", "late: the same over the second half of a text",
+            "KL(exact || replaced) in nats", "top1: same most likely token",
+        ]  # fmt: skip
+    heads = study.lines["head_median"].notna().any()
+    if heads or study.measure is not ENCODER:
+        parts.append("hidden: relative error after the last layer")
+    if heads:
+        parts.append(
+            "head, 90 %, max: median, 90 % quantile and maximum of the relative errors of single heads, under exact "
+            "inputs"
+        )
+        parts.append("W_O: |W_O error| / |h|, root of the sum of squares over the heads of a layer, median over layers")
+    parts.append("cost: multiplications / those of exact attention")
+    if "time" in study.lines:
+        parts.append(
+            "time: CPU seconds / those of exact attention (torch's own), interleaved, one thread, two of the layers"
+        )
     texts = f"{'up to ' * study.uneven}{study.texts} text{'' if study.texts == 1 else 's'}"
     return (
-        f"{effect}{hidden}{heads}; cost: multiplications / those of exact attention{timed}. Median over {texts} of the "
-        f"mean over draws, {interval_name(study.texts)}; *: worse than uniform attention, text by text"
+        f"{'; '.join(parts)}. Median over {texts} of the mean over draws, {interval_name(study.texts)}; *: worse than "
+        "uniform attention, text by text"
     )
 
 
@@ -97,23 +92,14 @@ def _effect(line: pd.Series, study: Study) -> dict[str, str]:
         shown |= {"late": _number(line["late_delta_nll"])}
     elif study.lines["rank"].notna().any():
         shown |= {"rank": _number(line["rank"])}
-    return {**shown, "no number": _number(line["nonfinite"])} if study.lines["nonfinite"].any() else shown
+    return {**shown, "NaN": _number(line["nonfinite"])} if study.lines["nonfinite"].any() else shown
 
 
-#: Of single heads: headings, and the columns of a study's lines.
-HEADS = {"head": "head_median", "90 %": "head_q90", "max": "head_max", "W_O": "head_after_projection"}
-
-
-def _beside(lines: pd.DataFrame, study: Study) -> dict[str, str]:
-    """Headings and columns of what is beside the effect, where it was measured; "hidden" always is."""
+def _other_columns(lines: pd.DataFrame, study: Study) -> dict[str, str]:
+    """Headings and columns of what was measured beside the effect; "hidden" always is."""
     of_tokens = {} if study.measure is ENCODER else {"KL": "kl", "top1": "top1"}
     found = {**of_tokens, "hidden": "last_hidden_error", **HEADS}
     return {heading: name for heading, name in found.items() if lines[name].notna().any()}
-
-
-def _titled(columns: dict[str, str]) -> str:
-    parts = {"KL": "next tokens", "hidden": "hidden states", "head": "single heads"}
-    return ", ".join(title for heading, title in parts.items() if heading in columns)
 
 
 def _short(line: pd.Series) -> str:
@@ -121,20 +107,20 @@ def _short(line: pd.Series) -> str:
     return described(line).removeprefix("exact, ")
 
 
-def _by_layer(lines: pd.DataFrame) -> Records:
-    records = []
-    for _, group in lines.groupby(["estimator", "sampler", "size"], sort=False):
-        effects = {str(line["layers"]): _number(line["effect"]) for _, line in group.iterrows()}
-        records.append({"estimator": described(group.iloc[0]), **effects})
-    columns = dict.fromkeys(name for record in records for name in record)
-    return [{name: record.get(name, "-") for name in columns} for record in records]
+def _by_layer(lines: pd.DataFrame) -> list[dict[str, str]]:
+    columns = dict.fromkeys(lines["layers"].astype(str), "-")
+    return [
+        {"estimator": described(group.iloc[0])}
+        | columns
+        | {str(line["layers"]): _number(line["effect"]) for _, line in group.iterrows()}
+        for _, group in lines.groupby(["estimator", "sampler", "size"], sort=False)
+    ]
 
 
 def _number(value: Any) -> str:
     """Two digits, and a fixed point where that is short."""
     if pd.isna(value):
         return "-"
-    value = float(value)
     if value == 0:
         return "0"
     for least, digits in ((0.1, 2), (0.01, 3), (0.001, 4)):

@@ -1,10 +1,12 @@
 """Whether errors have changed: of each row a ratio with its interval, and one verdict for the whole family of rows."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from favorbench.formats import format_value
 from favorbench.statistics import Interval, LogRatios, holm, paired_ratios, unpaired_ratios
 
 WORSE, BETTER, NO_CHANGE, UNDECIDED = "worse", "better", "no change", "no detectable difference"
@@ -61,6 +63,24 @@ class Change(NamedTuple):
     def mark(self) -> str:
         """+ worse, - better, ~ no detectable difference, = the same."""
         return MARKS[self.verdict]
+
+    @property
+    def interval(self) -> str:
+        """The interval of new / old as a text."""
+        same = self.mark == "=" and self.ratio == 1
+        return "-" if same else f"{format_ratio(self.low)} to {format_ratio(self.high)}"
+
+    def in_words(self, metric: str) -> str:
+        """ "relative_error 0.31 -> 0.42, new / old 1.36 (1.21 to 1.52), worse"."""
+        old, new = (format_value(value, metric) for value in (self.old, self.new))
+        return f"{metric} {old} -> {new}, new / old {format_ratio(self.ratio)} ({self.interval}), {self.verdict}"
+
+
+def format_ratio(value: float) -> str:
+    """Three digits; a power of ten where the ratio is too large or too small for them."""
+    if not math.isfinite(value):
+        return "-" if math.isnan(value) else "inf"
+    return f"{value:.3f}" if 0.01 <= value < 10 else f"{value:.3g}" if 10 <= value < 1e4 else f"{value:.1e}"
 
 
 def judged(rows: Sequence[Errors], factor: float, alpha: float) -> list[Change]:

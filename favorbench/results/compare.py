@@ -1,35 +1,38 @@
 """Two runs, or two estimators of one run, row by row: which rows are comparable, and what has changed in them."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+from functools import partial
+from itertools import groupby
 from typing import Any, NamedTuple
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
 
 from favorbench.engine.columns import CELL, describe_cell
 from favorbench.errors import ScenarioError
-from favorbench.formats import shown
+from favorbench.formats import HEADINGS, format_value, printable, shown
 from favorbench.metrics import METRICS
 from favorbench.parameters import check_between, is_number
 from favorbench.registry import nearest, split_list
-from favorbench.results.changes import MARKS, NOT_COMPARABLE, Change, Errors, judged
+from favorbench.results.changes import MARKS, NOT_COMPARABLE, UNDECIDED, Change, Errors, format_ratio, judged
 from favorbench.results.matching import Key, at_all_sizes, measured, on_other_problems, same_draws
-from favorbench.results.results import Results, load
+from favorbench.results.run import RunData
 from favorbench.results.summary import estimator_name
 from favorbench.results.tables import ROUNDING, rounding_level, size_axis
-from favorbench.statistics import median_interval
+from favorbench.sections import Section, Sections, to_html
+from favorbench.statistics import fewest_draws, median_interval
 
 #: What can be compared: errors on a ratio scale.
 COMPARABLE = tuple(name for name, metric in METRICS.items() if metric.error and metric.log)
 
-#: Unit roundoff of what sums over keys are taken in, where they still say something: 450 times it is ``ROUNDING``.
+#: Unit roundoff of the precisions whose rounding is told from errors: 450 times that of float64 is ``ROUNDING``.
 _EPS = {"float64": 2.0**-52, "float32": 2.0**-23}
 
 
 class Row(NamedTuple):
-    """One row of a comparison: what was measured, and the change; of what is not comparable the reason."""
+    """One row of a comparison: what was measured, and the change; or the reason why it is not comparable."""
 
     key: Key
     old_estimator: str
@@ -49,9 +52,9 @@ class Row(NamedTuple):
 
 
 class Mean(NamedTuple):
-    """The geometric mean of new / old over rows, of each draw; its median over draws and that one's interval.
+    """The geometric mean of new / old over rows, for each draw; its median over draws and the interval of that.
 
-    Without pairs there are no draws to take it over, and no interval. rows: those with finite ratios, which it is of.
+    Without pairs there is no interval. rows: those with finite ratios.
     """
 
     ratio: float
@@ -61,13 +64,13 @@ class Mean(NamedTuple):
 
 
 class RunComparison(NamedTuple):
-    """Two runs compared. only_old, only_new: rows that the other run does not have. tested: rows with chance in them.
+    """Two runs compared. only_old, only_new: rows that the other run does not have. tested: rows with randomness.
 
-    estimators: where two of them are compared, which.
+    estimators: the two that are compared, where two estimators are.
     """
 
-    old: Results
-    new: Results
+    old: RunData
+    new: RunData
     estimators: tuple[str, str] | None
     axis: str
     metric: str
@@ -85,66 +88,51 @@ class RunComparison(NamedTuple):
         return sum(row.mark == mark for row in self.rows)
 
     @property
-    def changed(self) -> "tuple[Row, ...]":
+    def verdicts(self) -> dict[str, int]:
+        """How many rows have each verdict, in the order of the marks."""
+        counts = Counter(row.change.verdict if row.change else NOT_COMPARABLE for row in self.rows)
+        return {verdict: counts[verdict] for verdict in MARKS if counts[verdict]}
+
+    @property
+    def changed(self) -> tuple[Row, ...]:
         """The rows that are worse, better, or not comparable."""
         return tuple(row for row in self.rows if row.mark in "+-x")
 
     def _repr_html_(self) -> str:
-        from favorbench.results.comparison_text import as_html
-
-        return as_html(self)
+        return to_html(comparison_sections(self))
 
     def __repr__(self) -> str:
-        from favorbench.results.comparison_text import sentences
+        return f"<Comparison of {self.metric}: {' '.join(comparison_sentences(self)[:2])}>"
 
-        return f"<Comparison of {self.metric}: {' '.join(sentences(self)[:2])}>"
-
-    def frame(self) -> pd.DataFrame:
-        """A row for each row of the comparison, with all that is known of it."""
-        return pd.DataFrame([_record(row, self.axis) for row in self.rows])
-
-
-def compare(
-    old: str | Path | Results,
-    new: str | Path | Results | None = None,
-    estimators: str | None = None,
-    metric: str = "mse",
-    factor: float = 1.05,
-    alpha: float = 0.05,
-) -> pd.DataFrame:
-    """What has changed from one run to another, or differs between two estimators of a run: ``comparison`` as a frame.
-
-    Columns: mark (+ worse, - better, ~ no detectable difference, = the same, x not comparable), verdict, reason, the
-    cell, both estimators, the size, the medians old and new, ratio with low, high and coverage of its interval, n_old,
-    n_new, pairs, p_value. Raises StoreError and ScenarioError as ``comparison`` does.
-
-    >>> import favorbench as fb
-    >>> asked = {"maps": "positive", "num_projections": 8, "seq_len": 32, "head_dim": 4, "baselines": "uniform"}
-    >>> one = fb.sweep(asked, "one", trials=3)
-    >>> two = fb.sweep(asked, "two", trials=3)
-    >>> fb.compare(one, two)["mark"].unique().tolist()
-    ['=']
-    """
-    return comparison(old, new, estimators, metric, factor, alpha).frame()
+    def frame(self, only_changed: bool = False) -> pd.DataFrame:
+        """A DataFrame with the numbers of each row."""
+        records = []
+        for row in self.changed if only_changed else self.rows:
+            values = row.change._asdict() if row.change else dict.fromkeys(Change._fields) | {"verdict": NOT_COMPARABLE}
+            records.append({
+                "mark": row.mark, "verdict": values.pop("verdict"), "reason": row.reason,
+                **dict(zip(CELL, row.key.cell, strict=True)),
+                "old_estimator": row.old_estimator, "new_estimator": row.new_estimator, self.axis: row.key.size,
+                **values,
+            })  # fmt: skip
+        return pd.DataFrame(records)
 
 
 def comparison(
-    old: str | Path | Results,
-    new: str | Path | Results | None = None,
+    old: RunData,
+    new: RunData | None = None,
     estimators: str | None = None,
     metric: str = "mse",
     factor: float = 1.05,
     alpha: float = 0.05,
 ) -> RunComparison:
-    """Two runs, row by row: the same cell, estimator and size. ``results.changes`` has the rule of the verdicts.
+    """Compare two runs row by row: the same cell, estimator and size. ``results.changes`` has the rule of the verdicts.
 
-    Draws are paired where seed and plan make draw i the same in both. Rows are not comparable where q, k, v are others
+    Draws are paired where seed and plan make draw i the same in both. Rows are not comparable where q, k, v differ
     (SHA-256), where a cell has another L, d, number of query rows or dtype, and where an estimator declares another
     ``version``. estimators: "positive orthogonal,clusters": the first of ``old`` against the second of ``new``, at
-    equal sizes; of one run, where ``new`` is left out.
-
-    Raises StoreError for what is no run, or is of another format; ScenarioError for a metric that is no error, numbers
-    out of range, an estimator that is not there, and where nothing can be compared.
+    equal sizes; of one run, where ``new`` is left out. Raises ScenarioError for a metric that is not an error, numbers
+    out of range, an unknown estimator, and where nothing can be compared.
     """
     if metric not in COMPARABLE:
         raise ScenarioError(
@@ -155,84 +143,74 @@ def comparison(
     check_between("`alpha`", alpha, 1e-12, 1.0)
     if new is None and estimators is None:
         raise ScenarioError('compare: give two runs, or one run and `estimators` "positive orthogonal,clusters"')
-    first = old if isinstance(old, Results) else load(old)
-    second = first if new is None else new if isinstance(new, Results) else load(new)
+    new = old if new is None else new
     axis, names = "num_projections", None
     if estimators is not None:
-        names = _two_estimators(estimators, first, second)
-        axis = size_axis(first)
-        if size_axis(second) != axis:
-            raise ScenarioError("`estimators`: the runs have sizes of another kind (`budget`), so none are equal")
-    return _Comparing(first, second, axis, metric, names).result(factor, alpha)
+        names, axis = _two_estimators(estimators, old, new), size_axis(old)
+        if size_axis(new) != axis:
+            raise ScenarioError("`estimators`: the runs count sizes differently (`budget`), so none are equal")
+    return _compared((old, new), axis, metric, names, factor, alpha)
 
 
-class _Comparing:
-    """The rows of two runs by their keys, and what is made of them."""
+def _compared(
+    runs: tuple[RunData, RunData], axis: str, metric: str, names: tuple[str, str] | None, factor: float, alpha: float
+) -> RunComparison:
+    """Raises ScenarioError where no row can be compared."""
+    paired, level = same_draws(*runs), max(rounding_level(run.trials, metric) for run in runs)
+    first, second = (measured(run, axis, metric, name) for run, name in zip(runs, names or (None, None), strict=True))
+    old, new = at_all_sizes(first, second), at_all_sizes(second, first)
+    reasons: dict[Key, str] = {}
+    errors: dict[Key, Errors] = {}
+    for key in (key for key in old if key in new):
+        draws = [draw for draw in old[key] if draw in new[key]]
+        reasons[key] = _other_inputs(runs, key) or ("no draw is in both" if paired and not draws else "")
+        reasons[key] = reasons[key] or ("" if names else _other_version(runs, key))
+        if not reasons[key]:
+            ours, theirs = (np.array([side[key][n] for n in (draws if paired else side[key])]) for side in (old, new))
+            close = partial(close_errors, metric=metric, level=level, dtype=str(_of_cell(key, "dtype")))
+            errors[key] = Errors(ours, theirs, paired, close)
+    lost, added = [key for key in old if key not in new], [key for key in new if key not in old]
+    elsewhere = on_other_problems(lost, added)
+    if not errors:
+        why = next((r for r in [*reasons.values(), *elsewhere.values()] if r), "no cell and estimator is in both")
+        sides = names or tuple(str(run.path) for run in runs)
+        raise ScenarioError(f"compare: {sides[0]} and {sides[1]} have no row in common: {why}")
+    changes, reasons = judged(list(errors.values()), factor, alpha), reasons | elsewhere
+    by_key = dict(zip(errors, changes, strict=True))
+    rows = tuple(
+        Row(key, *(names or (key.estimator, key.estimator)), by_key.get(key), reasons[key])
+        for key in old
+        if key in reasons
+    )
+    tested = sum(not one.fixed and change.mark != "=" for one, change in zip(errors.values(), changes, strict=True))
+    return RunComparison(
+        *runs, names, axis, metric, factor, alpha, paired, rows, _geometric_mean(list(errors.values())),
+        len(lost) - len(elsewhere), len(added) - len({key.loosely for key in elsewhere}), tested,
+    )  # fmt: skip
 
-    def __init__(self, old: Results, new: Results, axis: str, metric: str, names: tuple[str, str] | None):
-        self.runs, self.axis, self.metric, self.names = (old, new), axis, metric, names
-        ours, theirs = (
-            measured(run, axis, metric, name) for run, name in zip(self.runs, names or (None, None), strict=True)
-        )
-        self.old, self.new = at_all_sizes(ours, theirs), at_all_sizes(theirs, ours)
-        self.paired = same_draws(old, new)
-        self.levels = [rounding_level(run.trials, metric) for run in self.runs]
 
-    def result(self, factor: float, alpha: float) -> RunComparison:
-        """Raises ScenarioError where no row can be compared."""
-        shared = [key for key in self.old if key in self.new]
-        reasons = {key: self._not_comparable(key) for key in shared}
-        errors = {key: self._errors(key) for key in shared if not reasons[key]}
-        judgements = judged(list(errors.values()), factor, alpha)
-        changes = dict(zip(errors, judgements, strict=True))
-        lost, added = [k for k in self.old if k not in self.new], [k for k in self.new if k not in self.old]
-        elsewhere = on_other_problems(lost, added)
-        if not changes:
-            why = next((r for r in [*reasons.values(), *elsewhere.values()] if r), "no cell and estimator is in both")
-            raise ScenarioError(f"compare: {self._name(0)} and {self._name(1)} have no row in common: {why}")
-        reasons |= elsewhere
-        rows = [
-            Row(key, *self._names(key), changes.get(key), reasons.get(key, "")) for key in self.old if key in reasons
-        ]
-        return RunComparison(
-            *self.runs, self.names, self.axis, self.metric, factor, alpha, self.paired, tuple(rows),
-            _geometric_mean(list(errors.values())),
-            len(lost) - len(elsewhere), len(added) - len({key.loosely for key in elsewhere}),
-            sum(not one.fixed and change.mark != "=" for one, change in zip(errors.values(), judgements, strict=True)),
-        )  # fmt: skip
+def _of_cell(key: Key, name: str) -> Any:
+    return key.cell[CELL.index(name)]
 
-    def _name(self, side: int) -> str:
-        return self.names[side] if self.names else str(self.runs[side].path)
 
-    def _names(self, key: Key) -> tuple[str, str]:
-        return self.names or (key.estimator, key.estimator)
+def _other_inputs(runs: Sequence[RunData], key: Key) -> str:
+    """Why the inputs of two rows differ; nothing where they are the same."""
+    name, digests = _of_cell(key, "input"), []
+    for run in runs:
+        files: Any = run.manifest.get("input_files", [])
+        digests.append(next((str(file.get("sha256", "")) for file in files if file["input"] == name), ""))
+    old, new = digests
+    return "" if old == new else f"other q, k, v in {name} (SHA-256 {old[:8] or 'none'} / {new[:8] or 'none'})"
 
-    def _errors(self, key: Key) -> Errors:
-        ours, theirs = self.old[key], self.new[key]
-        if self.paired:
-            shared = [draw for draw in ours if draw in theirs]
-            ours, theirs = ({draw: each[draw] for draw in shared} for each in (ours, theirs))
-        dtype = str(dict(zip(CELL, key.cell, strict=True))["dtype"])
-        level = max(self.levels)
 
-        def close(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-            return close_errors(a, b, self.metric, level, dtype)
-
-        return Errors(np.array([*ours.values()]), np.array([*theirs.values()]), self.paired, close)
-
-    def _not_comparable(self, key: Key) -> str:
-        """Why two rows of one name do not measure the same; nothing where they do."""
-        name = str(dict(zip(CELL, key.cell, strict=True))["input"])
-        old, new = (_digests(run).get(name, "") for run in self.runs)
-        if old != new:
-            return f"other q, k, v in {name} (SHA-256 {old[:8] or 'none'} / {new[:8] or 'none'})"
-        if self.paired and self.old[key].keys().isdisjoint(self.new[key]):
-            return "no draw is in both"
-        if self.names is None:
-            versions = [_versions(run, key.estimator) for run in self.runs]
-            if versions[0] != versions[1]:
-                return f"another version of {key.estimator} is declared ({versions[0]} / {versions[1]})"
-        return ""
+def _other_version(runs: Sequence[RunData], key: Key) -> str:
+    """Whether the parts of an estimator declare other versions; 1 where they declare none."""
+    versions = []
+    for run in runs:
+        declared: Any = run.manifest.get("declared_versions", {})
+        versions.append(", ".join(str(declared.get(part, 1)) for part in key.estimator.split(" / ")))
+    old, new = versions
+    return "" if old == new else f"another version of {key.estimator} is declared ({old} / {new})"
 
 
 def close_errors(old: np.ndarray, new: np.ndarray, metric: str, level: float, dtype: str) -> np.ndarray:
@@ -240,7 +218,7 @@ def close_errors(old: np.ndarray, new: np.ndarray, metric: str, level: float, dt
 
     An output changes by a small multiple of eps sqrt(L) of its own size, at most |exact| + |error|, and its distance
     from the exact one by no more than that; where a normaliser cancels it changes by more, and is not called equal.
-    None is in half precision, where rounding is an error like any other. level: ``rounding_level`` in float64.
+    In half precision rounding is an error like any other: nothing is close. level: ``rounding_level`` in float64.
     """
     if dtype not in _EPS:
         return old == new
@@ -265,18 +243,7 @@ def _geometric_mean(rows: Sequence[Errors]) -> Mean:
     return Mean(float(np.exp(np.median(by_draw))), float(np.exp(low)), float(np.exp(high)), len(usable))
 
 
-def _digests(run: Results) -> Mapping[str, str]:
-    files: Any = run.manifest.get("input_files", [])
-    return {str(file["input"]): str(file.get("sha256", "")) for file in files}
-
-
-def _versions(run: Results, estimator: str) -> str:
-    """What the parts of an estimator declare as their version; 1 where they declare none."""
-    declared: Any = run.manifest.get("declared_versions", {})
-    return ", ".join(str(declared.get(part, 1)) for part in estimator.split(" / "))
-
-
-def _two_estimators(text: str, old: Results, new: Results) -> tuple[str, str]:
+def _two_estimators(text: str, old: RunData, new: RunData) -> tuple[str, str]:
     """The two estimators that a user names. Raises ScenarioError."""
     parts = split_list(text)
     if len(parts) != 2 or not all(parts):
@@ -286,14 +253,15 @@ def _two_estimators(text: str, old: Results, new: Results) -> tuple[str, str]:
     return _estimator(parts[0], old), _estimator(parts[1], new)
 
 
-def _estimator(text: str, run: Results) -> str:
+def _estimator(text: str, run: RunData) -> str:
     """ "positive orthogonal", "positive/orthogonal" or, where it has one sampler only, "positive"."""
-    there = run.trials[["map", "sampler"]].drop_duplicates()
-    names = [estimator_name(row) for _, row in there.iterrows()]
-    wanted = _spelled(text)
-    if same := [name for name in names if _spelled(name) == wanted]:
-        return same[0]
-    of_map = [name for name in names if _spelled(name.partition(" / ")[0]) == wanted]
+
+    def spelled(name: str) -> str:
+        return "".join(name.replace("/", " ").split())
+
+    names = [estimator_name(row) for _, row in run.trials[["map", "sampler"]].drop_duplicates().iterrows()]
+    same = [name for name in names if spelled(name) == spelled(text)]
+    of_map = same or [name for name in names if spelled(name.partition(" / ")[0]) == spelled(text)]
     if len(of_map) == 1:
         return of_map[0]
     if of_map:
@@ -301,23 +269,100 @@ def _estimator(text: str, run: Results) -> str:
     raise ScenarioError(f"`estimators`: {run.path} has no {text!r}{nearest(text, names)}; it has {', '.join(names)}")
 
 
-def _spelled(name: str) -> str:
-    """An estimator's name however its parts are set apart."""
-    return "".join(name.replace("/", " ").split())
+_STYLES = {"+": "bold red", "-": "green", "x": "yellow"}
 
 
-def _record(row: Row, axis: str) -> dict[str, object]:
-    change = row.change
-    empty = dict.fromkeys(Change._fields) | {"verdict": NOT_COMPARABLE}
-    values = change._asdict() if change else empty
-    return {
-        "mark": row.mark, "verdict": values.pop("verdict"), "reason": row.reason,
-        **dict(zip(CELL, row.key.cell, strict=True)),
-        "old_estimator": row.old_estimator, "new_estimator": row.new_estimator, axis: row.key.size, **values,
-    }  # fmt: skip
+def comparison_sections(found: RunComparison, only_changed: bool = False, in_words: bool = False) -> Sections:
+    """The two sides, a table for each cell, the rows that are not comparable, and the findings.
+
+    in_words: the verdict beside its mark.
+    """
+    covered = min((row.change.coverage for row in found.rows if row.change), default=0.0)
+    level = 1.0 - found.alpha
+    interval = f"{100 * level:.4g} % interval" if covered >= level - 1e-12 else "smallest to largest"
+    tables = []
+    for cell, rows in groupby(found.changed if only_changed else found.rows, key=lambda row: row.cell):
+        texts = []
+        for row in rows:
+            if (change := row.change) is not None:
+                old, new = (format_value(value, found.metric) for value in (change.old, change.new))
+                texts.append({
+                    "change": f"{row.mark} {change.verdict}" if in_words else row.mark, "estimator": row.new_estimator,
+                    HEADINGS.get(found.axis, found.axis): "-" if row.key.size is None else str(row.key.size),
+                    "old": old, "new": new, "new / old": format_ratio(change.ratio), interval: change.interval,
+                })  # fmt: skip
+        if texts:
+            style = lambda column, text: _STYLES.get(text, "dim") if column == "change" else ""  # noqa: E731
+            tables.append(Section(f"{found.metric}, {cell}", texts, labels=3, style=style))
+    findings = [*(f"x {reason}" for reason in reasons(found)), *comparison_sentences(found)]
+    return Sections([*(Section(note=side) for side in sides(found)), *tables, Section(sentences=findings)])
 
 
-def counted(found: RunComparison) -> dict[str, int]:
-    """How many rows have each verdict, in the order of the marks."""
-    counts = Counter(row.change.verdict if row.change else NOT_COMPARABLE for row in found.rows)
-    return {verdict: counts[verdict] for verdict in MARKS if counts[verdict]}
+def comparison_sentences(found: RunComparison) -> list[str]:
+    """How many rows have which verdict, the geometric mean, what is in one run alone, and the rule."""
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in found.verdicts.items())
+    said = [f"{'WORSE. ' if found.count('+') else ''}Of {len(found.rows)} rows: {counts}."]
+    if found.only_old or found.only_new:
+        said.append(f"Rows of one run alone: {found.only_old} of the old one, {found.only_new} of the new one.")
+    mean = found.mean
+    if mean.rows:
+        interval = "" if np.isnan(mean.low) else f" ({format_ratio(mean.low)} to {format_ratio(mean.high)})"
+        said.append(f"Geometric mean of new / old over {mean.rows} rows: {format_ratio(mean.ratio)}{interval}.")
+    changes = [row.change for row in found.rows if row.change]
+    undecided = [change.pairs for change in changes if change.verdict == UNDECIDED]
+    needed = fewest_draws(found.tested, 1.0 - found.alpha)
+    if found.paired and undecided and max(undecided) < needed:
+        said.append(f"So few draws cannot tell {found.tested} rows apart: use {needed} trials or more.")
+    if found.paired:
+        how = f"{_range([change.pairs for change in changes])} pairs of the same draws; sign test"
+    else:
+        old, new = (_range([getattr(change, name) for change in changes]) for name in ("n_old", "n_new"))
+        how = f"The draws differ (another seed or redraw), so nothing is paired: {old} against {new}; Mann-Whitney test"
+    return [*said, (
+        f"{how} that new / old is beyond {found.factor:g}, Holm over all rows, {found.alpha:g}. Intervals are of each "
+        f"row by itself. + worse, - better, ~ neither is detectable (no change: the interval is inside "
+        f"{1 / found.factor:.3g} to {found.factor:g}), = the same, x not comparable."
+    )]  # fmt: skip
+
+
+def _range(numbers: list[int]) -> str:
+    return " to ".join(dict.fromkeys(map(str, (min(numbers), max(numbers)))))
+
+
+def sides(found: RunComparison) -> list[str]:
+    """Which runs are compared, made by which version of favorbench."""
+    lines = []
+    for side, run, name in zip(("old", "new"), (found.old, found.new), found.estimators or ("", ""), strict=True):
+        git = run.manifest.get("git")
+        commit = f" at {str(git['commit'])[:9]}" if isinstance(git, dict) and git.get("commit") else ""
+        partial = "" if run.manifest["complete"] else " (PARTIAL)"
+        version = f"favorbench {run.manifest['favorbench']}{commit}, seed {run.scenario.seed}"
+        lines.append(f"{side}: {run.path}{partial}, {version}{f': {name}' if name else ''}")
+    return lines
+
+
+def reasons(found: RunComparison) -> list[str]:
+    """Why rows are not comparable, each reason once."""
+    counts = Counter((row.key.cell[0], row.reason) for row in found.rows if row.change is None)
+    return [f"{count} row{'s' * (count > 1)} of {name}: {reason}" for (name, reason), count in counts.items()]
+
+
+def junit(found: RunComparison) -> str:
+    """A test for each row: worse is a failure, not comparable is skipped."""
+    suite = ElementTree.Element(
+        "testsuite", name="favorbench compare", tests=str(len(found.rows)), failures=str(found.count("+")),
+        errors="0", skipped=str(found.count("x")),
+    )  # fmt: skip
+    for row in found.rows:
+        size = "" if row.key.size is None else f" {HEADINGS.get(found.axis, found.axis)}={row.key.size}"
+        names = {"classname": printable(row.cell), "name": printable(row.new_estimator + size)}
+        case = ElementTree.SubElement(suite, "testcase", names)
+        line = printable(row.change.in_words(found.metric) if row.change else row.reason)
+        if row.mark == "x":
+            ElementTree.SubElement(case, "skipped", message=line)
+        elif row.mark == "+":
+            ElementTree.SubElement(case, "failure", message=line).text = printable(comparison_sentences(found)[-1])
+        else:
+            ElementTree.SubElement(case, "system-out").text = line
+    ElementTree.indent(suite)
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"

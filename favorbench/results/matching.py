@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from favorbench.engine.columns import CELL
-from favorbench.results.results import Results
+from favorbench.results.run import RunData
 
 #: Where rows differ in these alone they are the same row on another problem, and not comparable.
 _PROBLEM = {"query_len": "query rows", "query_rows": "measured rows", "seq_len": "L", "head_dim": "d", "dtype": "dtype"}
@@ -30,7 +30,7 @@ class Key(NamedTuple):
         return (*names, self.estimator, self.size)
 
 
-def measured(run: Results, axis: str, metric: str, name: str | None) -> dict[Key, Draws]:
+def measured(run: RunData, axis: str, metric: str, name: str | None) -> dict[Key, Draws]:
     """The errors of each row, by draw: all rows of a run, or those of one estimator without its name."""
     trials = run.trials.assign(
         estimator=run.trials["map"].where(
@@ -70,7 +70,7 @@ def at_all_sizes(ours: dict[Key, Draws], theirs: dict[Key, Draws]) -> dict[Key, 
     return found
 
 
-def same_draws(old: Results, new: Results) -> bool:
+def same_draws(old: RunData, new: RunData) -> bool:
     """Whether draw i of a cell is the same realisation in both."""
     a, b = old.scenario, new.scenario
     return a.seed == b.seed and a.redraw == b.redraw and (a.redraw != "R" or a.num_projections == b.num_projections)

@@ -3,7 +3,7 @@
 import itertools
 import string
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -11,102 +11,156 @@ import pandas as pd
 from favorbench.engine.columns import CELL, describe_cell
 from favorbench.formats import format_value
 from favorbench.metrics import METRICS
-from favorbench.results.results import Results
-from favorbench.results.summary import at_largest, by_cell, estimator_name, is_oracle, marked_name
+from favorbench.results.heads import POPULATION, quartiles
+from favorbench.results.run import RunData
+from favorbench.results.summary import at_largest, by_cell, is_oracle, marked_name
 from favorbench.results.tables import rounding_level
+from favorbench.sections import Section
 from favorbench.statistics import LEVEL, fewest_draws, holm, interval_name, median_interval, sign_test
 
-
-class Ranked(NamedTuple):
-    """One estimator of a ranking: the median of the metric with its interval, and its groups.
-
-    Two estimators without a group in common differ detectably.
-    """
-
-    kind: str
-    map: str
-    sampler: str | None
-    num_features: int
-    median: float
-    low: float
-    high: float
-    groups: tuple[int, ...]
-    versus_uniform: str
-
-    @property
-    def name(self) -> str:
-        """Map and sampler, where there is one to choose."""
-        return estimator_name(self._asdict())
+_ESTIMATOR = ["kind", "map", "sampler", "num_features"]
 
 
 class Ranking(NamedTuple):
-    """The estimators of one cell from best to worst, each at its largest size."""
+    """The estimators of one cell, or of one population of heads, from best to worst, each at its largest size.
+
+    cell: what it was measured on. frame: a row for each estimator. In one cell: the median of the metric with its
+    interval, its groups and the verdict against uniform attention. Over heads: the median and the quartiles of its rank
+    on each head; first: on how many heads its median is the least, bounds aside; best_group: on how many it shares a
+    group with the least; worse: on how many uniform attention is better. Two estimators without a group in common
+    differ detectably. floor: below it values are rounding.
+    """
 
     title: str
     cell: pd.Series
+    frame: pd.DataFrame
     draws: int
-    rows: tuple[Ranked, ...]
-    floor: float  # below it values are rounding
+    heads: int | None = None
+    floor: float = 0.0
+    enough_draws: bool = True  # over heads: to tell estimators of one head apart
+
+    @property
+    def rows(self) -> list[Any]:
+        """The estimators as named tuples."""
+        return list(self.frame.itertuples(index=False, name="Ranked"))
+
+    @property
+    def data(self) -> pd.DataFrame:
+        """The frame with what it was measured on, and groups as they are shown."""
+        counts = {} if self.heads is None else {"heads": self.heads}
+        named = self.frame.assign(groups=self.group_names, **counts, draws=self.draws)
+        return pd.concat(
+            [pd.DataFrame([self.cell] * len(named)).reset_index(drop=True), named.reset_index(drop=True)], axis=1
+        )
 
     @property
     def group_names(self) -> list[str]:
         """The groups of each row, as they are shown."""
-        return group_names([row.groups for row in self.rows])
+        return group_names(list(self.frame["groups"]))
 
     @property
     def with_best(self) -> list[bool]:
-        """Which rows share a group with the best one that is no bound: draws do not tell them from it."""
+        """Which rows share a group with the best one that is not a bound."""
         best = next(set(row.groups) for row in self.rows if not is_oracle(row.map))
-        return [bool(best & set(row.groups)) for row in self.rows]
+        return [bool(best & set(groups)) for groups in self.frame["groups"]]
 
     @property
     def draws_needed(self) -> int:
-        """With fewer draws no two of so many estimators can be told apart."""
-        pairs = len(self.rows) * (len(self.rows) - 1) // 2
-        return fewest_draws(pairs)
+        """With fewer draws, or heads, no two of these estimators can be told apart."""
+        return fewest_draws(len(self.frame) * (len(self.frame) - 1) // 2)
 
 
-def rankings(results: Results, metric: str = "mse") -> list[Ranking]:
+def rankings(results: RunData, metric: str = "mse") -> list[Ranking]:
     """A ranking for every cell: medians, and sign tests of all pairs on the same draws, Holm over the cell."""
     trials = by_cell(results.trials)
-    return [_ranking(trials[key], at_largest(cell), metric) for key, cell in by_cell(results.summary).items()]
+    return [_of_cell(trials[key], at_largest(cell), metric) for key, cell in by_cell(results.summary).items()]
 
 
-def _ranking(trials: pd.DataFrame, chosen: pd.DataFrame, metric: str) -> Ranking:
-    sign = 1.0 if METRICS[metric].better == "lower" else -1.0
-    order = chosen.assign(value=sign * chosen[f"{metric}_median"]).sort_values("value", na_position="last")
-    columns = _by_draw(trials, order, metric)
-    groups = groups_of(len(columns), different(columns))
-    rows = []
-    for (_, row), values, letter in zip(order.iterrows(), columns, groups, strict=True):
-        low, high, _ = median_interval(values[~np.isnan(values)])  # without draws on which it failed
-        sampler = None if pd.isna(row["sampler"]) else str(row["sampler"])
-        rows.append(
-            Ranked(
-                str(row["kind"]), str(row["map"]), sampler, int(row["num_features"]), float(row[f"{metric}_median"]),
-                low, high, letter, str(row["versus_uniform"]),
-            )
-        )  # fmt: skip
+def _of_cell(trials: pd.DataFrame, chosen: pd.DataFrame, metric: str) -> Ranking:
+    column = f"{metric}_median"
+    order = chosen.sort_values(column, ascending=METRICS[metric].better == "lower", kind="stable").reset_index(
+        drop=True
+    )
+    keys = ["map", "sampler", "num_projections"]
+    once = trials.drop_duplicates(["draw", *keys])  # two budgets that come to one size
+    errors = once.merge(order[keys].reset_index(names="place"), on=keys).pivot(
+        index="draw", columns="place", values=metric
+    )
+    columns = [errors[place].to_numpy() for place in order.index]
+    intervals = [median_interval(values[~np.isnan(values)]) for values in columns]  # without draws on which it failed
+    frame = order[_ESTIMATOR].assign(
+        sampler=order["sampler"].astype(object).where(order["sampler"].notna(), None),
+        median=order[column], low=[one.low for one in intervals], high=[one.high for one in intervals],
+        groups=_groups(columns), versus_uniform=order["versus_uniform"],
+    )  # fmt: skip
     first = chosen.iloc[0]
     floor = rounding_level(trials, metric)
-    return Ranking(describe_cell(first), first[list(CELL)], trials["draw"].nunique(), tuple(rows), floor)
+    return Ranking(describe_cell(first), first[list(CELL)], frame, trials["draw"].nunique(), floor=floor)
 
 
-def _by_draw(trials: pd.DataFrame, estimators: pd.DataFrame, metric: str) -> list[np.ndarray]:
-    """The metric of each estimator, draw by draw."""
-    keys = ["map", "sampler", "num_projections"]
-    numbered = estimators[keys].reset_index(drop=True).reset_index(names="estimator")
-    once = trials.drop_duplicates(["draw", *keys])  # two budgets that come to one size
-    errors = once.merge(numbered, on=keys).pivot(index="draw", columns="estimator", values=metric)
-    return [errors[i].to_numpy() for i in range(len(estimators))]
+def rankings_over_heads(results: RunData, metric: str = "mse") -> list[Ranking]:
+    """A ranking for every population of two heads or more; each head is one measurement.
+
+    Medians over the draws of each head; sign tests of all pairs over heads, Holm over the pairs. Two values below
+    rounding are a tie.
+    """
+    populations = results.summary.groupby(list(POPULATION), sort=False, dropna=False)
+    return [_over_heads(results, rows, metric) for _, rows in populations if rows["head"].nunique() > 1]
 
 
-def different(columns: Sequence[np.ndarray]) -> list[tuple[int, int]]:
-    """The pairs that differ detectably: sign tests of their paired values, Holm over all pairs."""
+def _over_heads(results: RunData, rows: pd.DataFrame, metric: str) -> Ranking:
+    values, chosen = _by_head(results, rows, metric)
+    ranks = values.rank(axis="columns")
+    order = sorted(chosen.index, key=lambda i: (ranks[i].median(), ranks[i].mean()))
+    chosen, values, ranks = chosen.loc[order], values[order], ranks[order]
+    bound = chosen["map"].map(is_oracle).to_numpy(dtype=bool)
+    uniform = values[chosen.index[chosen["map"] == "uniform"][0]]
+    least = values.loc[:, ~bound].T.min()
+    here = results.trials.merge(rows[list(CELL)].drop_duplicates(), on=list(CELL))
+    alone = rankings(results._replace(trials=here, summary=rows), metric)
+    draws, enough = min(one.draws for one in alone), all(one.draws >= one.draws_needed for one in alone)
+    best = [
+        {(row.map, row.sampler) for row, is_best in zip(one.rows, one.with_best, strict=True) if is_best}
+        for one in alone
+    ]
+    spread = [quartiles(ranks[i].to_numpy()) for i in order]
+    sampler = chosen["sampler"].astype(object).where(chosen["sampler"].notna(), None)
+    first = values.eq(least, axis=0).sum().tolist()
+    shares = [sum(pair in group for group in best) for pair in zip(chosen["map"], sampler, strict=True)]
+    frame = chosen[_ESTIMATOR].assign(
+        sampler=sampler, rank=[one[1] for one in spread], rank_q25=[one[0] for one in spread],
+        rank_q75=[one[2] for one in spread],
+        first=_unless(bound, first), best_group=_unless(bound | (not enough), shares),
+        worse=values.gt(uniform, axis=0).sum().to_numpy(), groups=_groups([values[i].to_numpy() for i in order]),
+    )  # fmt: skip
+    title = f"{len(values)} heads of {describe_cell({**rows.iloc[0], 'head': '-'})}"
+    return Ranking(title, rows.iloc[0][list(POPULATION)], frame, draws, len(values), 0.0, enough)
+
+
+def _unless(hidden: np.ndarray, counts: Sequence[int]) -> Any:
+    return np.array([None if hide else count for hide, count in zip(hidden, counts, strict=True)], object)
+
+
+def _by_head(results: RunData, rows: pd.DataFrame, metric: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The median of each estimator at its largest size, a row for each head, the less the better; and the estimators.
+
+    The columns are the index of the estimators. NaN is as bad as can be.
+    """
+    largest = at_largest(rows)
+    chosen = largest.drop_duplicates(["map", "sampler"])[_ESTIMATOR].reset_index(drop=True)
+    numbered = largest.merge(chosen[["map", "sampler"]].reset_index(names="place"), on=["map", "sampler"])
+    found = numbered.pivot(index="head", columns="place", values=f"{metric}_median")
+    signed = found if METRICS[metric].better == "lower" else -found
+    return signed.fillna(np.inf).clip(lower=rounding_level(results.trials, metric) or None), chosen
+
+
+def _groups(columns: Sequence[np.ndarray]) -> Any:
+    """Groups without a detectable difference: sign tests of paired values, Holm over all pairs."""
     pairs = list(itertools.combinations(range(len(columns)), 2))
     with np.errstate(invalid="ignore"):  # infinite errors of both: no difference
         p_values = [sign_test(columns[i] - columns[j]) for i, j in pairs]
-    return [pair for pair, p in zip(pairs, holm(p_values), strict=True) if p <= 1.0 - LEVEL]
+    differing = [pair for pair, p in zip(pairs, holm(p_values), strict=True) if p <= 1.0 - LEVEL]
+    return groups_of(len(columns), differing)
 
 
 def groups_of(count: int, different: Iterable[tuple[int, int]]) -> list[tuple[int, ...]]:
@@ -129,70 +183,83 @@ def groups_of(count: int, different: Iterable[tuple[int, int]]) -> list[tuple[in
 
 def group_names(groups: Sequence[Sequence[int]]) -> list[str]:
     """Groups as letters, "ab" and, for four or more in a row, "a-d"; as numbers, "1 3-7", where letters are too few."""
-    lettered = max((number for one in groups for number in one), default=0) < len(string.ascii_lowercase)
-    most = 1 + max((number for one in groups for number in one), default=0)
+    most = 1 + max((number for numbers in groups for number in numbers), default=0)
+    lettered = most <= len(string.ascii_lowercase)
     names = string.ascii_lowercase if lettered else [str(number) for number in range(1, most + 1)]
     found = []
-    for one in groups:
+    for numbers in groups:
         parts = []
-        for run in _runs(one):
-            parts += [f"{names[run[0]]}-{names[run[-1]]}"] if len(run) > 3 else [names[number] for number in run]
+        for _, run in itertools.groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
+            places = [number for _, number in run]
+            parts += [f"{names[places[0]]}-{names[places[-1]]}"] if len(places) > 3 else [names[i] for i in places]
         found.append(("" if lettered and all(len(part) == 1 for part in parts) else " ").join(parts))
     return found
 
 
-def _runs(numbers: Sequence[int]) -> list[list[int]]:
-    """Numbers in order, split where one is left out."""
-    found: list[list[int]] = []
-    for number in numbers:
-        if found and number == found[-1][-1] + 1:
-            found[-1].append(number)
-        else:
-            found.append([number])
-    return found
+def ranking_section(ranking: Ranking, metric: str) -> Section:
+    """The ranking as texts."""
+    over_heads = ranking.heads is not None
+    rows = [
+        {
+            "estimator": marked_name(row._asdict()),
+            **(_head_row if over_heads else _cell_row)(ranking, metric, row, groups),
+        }
+        for row, groups in zip(ranking.rows, ranking.group_names, strict=True)
+    ]
+    legend = _legend_over_heads if over_heads else _legend
+    title = f"Ranking over {ranking.title}" if over_heads else f"Ranking: {ranking.title}"
+    return Section(title, rows, legend(ranking), data=ranking.data)
 
 
-def how_groups_are_read(names: Sequence[str]) -> str:
+def _cell_row(ranking: Ranking, metric: str, row: Any, groups: str) -> dict[str, str]:
+    median, low, high = (format_value(value, metric, ranking.floor) for value in (row.median, row.low, row.high))
+    return {
+        metric: median, interval_name(ranking.draws): f"{low} to {high}", "groups": groups,
+        "against uniform": row.versus_uniform, "features": str(row.num_features),
+    }  # fmt: skip
+
+
+def _head_row(ranking: Ranking, metric: str, row: Any, groups: str) -> dict[str, str]:
+    first, best = ("-" if count is None else f"{count}/{ranking.heads}" for count in (row.first, row.best_group))
+    return {
+        "rank": f"{row.rank:g}", "quartiles": f"{row.rank_q25:g} to {row.rank_q75:g}", "first": first,
+        **({"best": best} if ranking.enough_draws else {}), "worse": f"{row.worse}/{ranking.heads}", "groups": groups,
+    }  # fmt: skip
+
+
+def _groups_in_words(names: Sequence[str]) -> str:
     """What letters, numbers and ranges of them mean."""
     sign = "number" if any(name[:1].isdigit() for name in names) else "letter"
     ranges = " (a-d: a to d)" if sign == "letter" and any("-" in name for name in names) else ""
     return f"Estimators without a {sign} in common{ranges} differ detectably"
 
 
-def shown(ranking: Ranking, metric: str) -> list[dict[str, str]]:
-    """The ranking as texts, for a terminal or a document."""
-    return [
-        {
-            "estimator": marked_name(row._asdict()),
-            metric: format_value(row.median, metric, ranking.floor),
-            interval_name(ranking.draws): " to ".join(
-                format_value(value, metric, ranking.floor) for value in (row.low, row.high)
-            ),
-            "groups": groups,
-            "against uniform": row.versus_uniform,
-            "features": str(row.num_features),
-        }
-        for row, groups in zip(ranking.rows, ranking.group_names, strict=True)
-    ]
-
-
-def legend(ranking: Ranking) -> str:
-    """What the letters mean, and whether so few draws can tell anything apart."""
+def _legend(ranking: Ranking) -> str:
+    """What the letters mean, and whether there are enough draws to tell anything apart."""
     text = f"{ranking.draws} draws, each estimator at its largest size. "
     if ranking.draws < ranking.draws_needed:
         return text + f"So few can tell no two estimators apart: use {ranking.draws_needed} trials or more."
     return text + (
-        f"{how_groups_are_read(ranking.group_names)} (sign tests of all pairs on the same draws, Holm, "
-        "5 %); those with one do not."
+        f"{_groups_in_words(ranking.group_names)} (sign tests of all pairs on the same draws, Holm, 5 %); those with "
+        "one do not."
     )
 
 
-def combined(found: Sequence[Ranking]) -> pd.DataFrame:
-    """Rankings as one frame, a row for each cell and estimator."""
-    frames = [
-        pd.DataFrame(one.rows, columns=list(Ranked._fields)).assign(
-            **{str(k): v for k, v in one.cell.items()}, draws=one.draws, groups=one.group_names
-        )
-        for one in found
-    ]
-    return pd.concat(frames, ignore_index=True)[[*CELL, *Ranked._fields, "draws"]]
+def _legend_over_heads(ranking: Ranking) -> str:
+    """What the columns mean, and whether there are enough heads or draws to tell anything apart."""
+    text = (
+        f"For each head the medians of {ranking.draws} draws, each estimator at its largest size. Rank: among the "
+        f"{len(ranking.frame)} on one head, median and quartiles over heads. First: on how many heads its median is "
+        "the least, bounds aside. "
+    )
+    if ranking.enough_draws:
+        text += "Best: on how many it shares a group with the first one, as draws do not tell them apart. "
+    else:
+        text += f"On one head so few draws tell no two apart: `trials` {ranking.draws_needed} or more would. "
+    text += "Worse: on how many uniform attention is better. "
+    if (ranking.heads or 0) < ranking.draws_needed:
+        return text + f"Groups: so few heads tell no two apart, {ranking.draws_needed} or more would."
+    return text + (
+        f"{_groups_in_words(ranking.group_names)} over heads (sign tests of all pairs, one difference for each head, "
+        "Holm, 5 %, as if heads were drawn independently); those with one do not."
+    )

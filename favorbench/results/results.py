@@ -1,46 +1,43 @@
-"""A run, read back."""
+"""A run, read back: its data, and everything that can be shown of it."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import pandas as pd
 
-from favorbench.engine.rows import Failed
-from favorbench.engine.scenario import Scenario
 from favorbench.engine.store import read_manifest, read_run, read_scenario
 from favorbench.errors import ScenarioError
 from favorbench.formats import shown
 from favorbench.metrics import METRICS
-from favorbench.registry import nearest, split_list
+from favorbench.registry import nearest
+from favorbench.results import sections as parts
+from favorbench.results.compare import RunComparison, comparison
+from favorbench.results.findings import sentences
+from favorbench.results.heads import select_heads
+from favorbench.results.run import RunData
 from favorbench.results.summary import STATS, summarise
+from favorbench.results.tables import parse_by, pivoted
+from favorbench.sections import Section, Sections, escape, to_html
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from favorbench.results.compare import RunComparison
-    from favorbench.results.notebook import Several
-    from favorbench.results.tables import Table
+MOST = 6  # tables of a run that a notebook shows
 
 
-class Results(NamedTuple):
-    """A run, read back; in a notebook it shows what its sweep says.
+class Results(RunData):
+    """A run, read back; in a notebook it shows what its sweep prints.
 
     path: the run directory. manifest: what was asked, with what, when, complete or not. trials: a DataFrame with a row
     for each measurement; summary: with one for each cell and estimator. set_aside: damaged parts, computed anew.
     failed: what failed, by estimator and message the draws; such draws have no rows of that estimator.
 
-    ``table``, ``ranking``, ``plot`` and ``compare`` are what the commands of these names print and draw; all errors
-    are relative to nothing but what the metric says: mse is in units of v^2, relative_error is a share of |exact|.
+    ``table``, ``ranking``, ``plot`` and ``compare`` are what the commands of these names print and draw. Errors are in
+    the unit that the metric says: mse is in units of v^2, relative_error is a share of |exact|.
     """
 
-    path: Path
-    manifest: Mapping[str, object]
-    scenario: Scenario
-    trials: pd.DataFrame
-    summary: pd.DataFrame
-    set_aside: tuple[str, ...] = ()
-    failed: Failed = {}  # noqa: RUF012
+    __slots__ = ()
 
     def table(
         self,
@@ -49,7 +46,7 @@ class Results(NamedTuple):
         stat: str = "median",
         over: Literal["heads"] | None = None,
         heads: str | None = None,
-    ) -> "Table | Several":
+    ) -> Section | Sections:
         """A table of a metric over axes, the last of them as columns: ``by="map,sampler,R"``.
 
         Without axes one over the heads of each input that has two or more, and else one for each cell. stat: median,
@@ -60,35 +57,27 @@ class Results(NamedTuple):
 
             results.table("map,R", metric="relative_error")
         """
-        from favorbench.results import notebook, tables
-
         _check("metric", metric, METRICS)
         _check("stat", stat, STATS)
-        if heads is not None:
-            self = _of_heads(self, heads)
+        chosen = self if heads is None else select_heads(self, heads)
         if over is not None:
             _check("over", over, ["heads"])
             if by is not None or stat != "median":
                 raise ScenarioError("`over` heads shows medians and quartiles of its own: leave `by` and `stat` out")
-            if not (found := notebook.over_heads(self, metric)):
-                raise ScenarioError(f"`over` heads: {self.path} has no input with two heads or more")
-            return found
+            return parts.tables_over_heads(chosen, metric)
         if by is None:
-            return notebook.tables_of(self, metric, stat, alone=heads is not None)
-        axes = tables.parse_by(by if isinstance(by, str) else ",".join(by))
-        return tables.pivoted(self, axes, metric, stat)
+            return parts.tables(chosen, metric, stat, alone=heads is not None)
+        return pivoted(chosen, parse_by(by if isinstance(by, str) else ",".join(by)), metric, stat)
 
-    def ranking(self, metric: str = "mse", heads: str | None = None) -> "Several":
+    def ranking(self, metric: str = "mse", heads: str | None = None) -> Sections:
         """Which estimators are better than which: groups by letters, each estimator at its largest size.
 
         Of two heads or more one ranking over all, else one for each cell. heads: these alone, labels with commas.
         Raises ScenarioError for a metric or a head that does not exist, with the nearest.
         """
-        from favorbench.results import notebook
-
         _check("metric", metric, METRICS)
-        chosen = self if heads is None else _of_heads(self, heads)
-        return notebook.rankings_of(chosen, metric, heads is not None)
+        chosen = self if heads is None else select_heads(self, heads)
+        return parts.ranking_sections(chosen, metric, heads is not None)
 
     def plot(
         self,
@@ -124,25 +113,21 @@ class Results(NamedTuple):
         metric: str = "mse",
         factor: float = 1.05,
         alpha: float = 0.05,
-    ) -> "RunComparison":
-        """This run, as the old one, against another, or two estimators of it; as ``fb.compare``, but to be looked at.
+    ) -> RunComparison:
+        """Compare this run, as the old one, with another, or two of its estimators.
 
-        ``.frame()`` of what it returns is what ``fb.compare`` does. Raises what that does.
+        ``.frame()`` of what it returns is what ``fb.compare`` returns. Raises what that does.
         """
-        from favorbench.results.compare import comparison
-
-        return comparison(self, new, estimators, metric, factor, alpha)
+        return comparison(self, new if new is None else _loaded(new), estimators, metric, factor, alpha)
 
     def sentences(self) -> list[str]:
-        """What the run says in plain words: over many heads first, then of each cell."""
-        from favorbench.results.report import sentences
-
+        """What the run says in plain words: over many heads first, then for each cell."""
         return sentences(self)
 
     def _repr_html_(self) -> str:
-        from favorbench.results.notebook import of_run
-
-        return of_run(self)
+        api = f"{self!r}; .trials and .summary are DataFrames; .table() .ranking() .plot()"
+        found = to_html(parts.run_sections(self, MOST)).replace(f"{self.path}/summary.md", ".table()")
+        return f'{found}<p style="opacity:0.75">{escape(api)}</p>\n'
 
     def __repr__(self) -> str:
         done, draws = self.manifest["draws_done"], self.manifest["draws"]
@@ -167,13 +152,36 @@ def load(path: str | Path) -> Results:
     return Results(path, manifest, read_scenario(path), trials, summarise(trials), failed=failed)
 
 
-def _of_heads(results: Results, heads: str) -> Results:
-    from favorbench.results.head_ranking import of_heads
-
-    return of_heads(results, split_list(heads))
+def _loaded(run: Results | str | Path) -> Results:
+    return run if isinstance(run, Results) else load(run)
 
 
 def _check(key: str, value: object, allowed: "Sequence[str] | Mapping[str, object]") -> None:
     """Raise ScenarioError for a name that is none of these."""
     if value not in list(allowed):
         raise ScenarioError(f"`{key}` {shown(value)}{nearest(str(value), allowed)}; allowed: {', '.join(allowed)}")
+
+
+def compare(
+    old: str | Path | Results,
+    new: str | Path | Results | None = None,
+    estimators: str | None = None,
+    metric: str = "mse",
+    factor: float = 1.05,
+    alpha: float = 0.05,
+) -> pd.DataFrame:
+    """Compare two runs, or two estimators of one run, row by row.
+
+    Columns: mark (+ worse, - better, ~ no detectable difference, = the same, x not comparable), verdict, reason, the
+    cell, both estimators, the size, the medians old and new, ratio with low, high and coverage of its interval, n_old,
+    n_new, pairs, p_value. Raises StoreError for what is not a run, or is of another format, and ScenarioError for a
+    metric that is not an error, numbers out of range, an unknown estimator, and where nothing can be compared.
+
+    >>> import favorbench as fb
+    >>> asked = {"maps": "positive", "num_projections": 8, "seq_len": 32, "head_dim": 4, "baselines": "uniform"}
+    >>> one = fb.sweep(asked, "one", trials=3)
+    >>> two = fb.sweep(asked, "two", trials=3)
+    >>> fb.compare(one, two)["mark"].unique().tolist()
+    ['=']
+    """
+    return _loaded(old).compare(new, estimators, metric, factor, alpha).frame()

@@ -1,50 +1,28 @@
-"""Summaries as tables: what to show, not how it looks on a terminal."""
+"""Tables of a run: any statistic of any metric over any axes, and what sizes and marks in them mean."""
 
-import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from favorbench.engine.columns import CELL, ESTIMATOR, LABELS, describe_cell
 from favorbench.errors import ScenarioError
-from favorbench.formats import ALIASES, HEADINGS, format_value, printable
+from favorbench.formats import ALIASES, HEADINGS, format_value
 from favorbench.metrics import METRICS
 from favorbench.registry import nearest
-from favorbench.results.results import Results
+from favorbench.results.run import RunData
 from favorbench.results.summary import STATS, by_cell, is_oracle
+from favorbench.sections import Section
 
 SIZES = ("num_projections", "num_features", "budget")
 
-#: Relative to |exact|, what errors below it are: rounding, and another number on every machine.
+#: Relative to |exact|: errors below it are rounding, and differ from one machine to the next.
 ROUNDING = 1e-13
 
 
-class Table(NamedTuple):
-    """A pivoted table: label columns, then one column for each value of the last axis."""
-
-    title: str
-    labels: tuple[str, ...]
-    axis: str
-    columns: tuple[object, ...]
-    rows: list[tuple[tuple[object, ...], list[float], list[bool]]]  # labels, values, worse than uniform
-    caption: str
-    floor: float  # below it values are rounding
-    metric: str = "mse"
-
-    def _repr_html_(self) -> str:
-        from favorbench.results.notebook import of_table
-
-        return of_table(self)._repr_html_()
-
-    def __repr__(self) -> str:
-        title = printable(self.title or self.caption)
-        return f"{title}\n\n{printable(markdown(self, self.metric), but=chr(10))}".rstrip("\n")
-
-
 def parse_by(text: str) -> list[str]:
-    """Axes from "map,sampler,R". Raises ScenarioError for one that does not exist."""
+    """Axes from "map,sampler,R". Raises ScenarioError for an unknown one."""
     axes = [ALIASES.get(part.strip(), part.strip()) for part in text.split(",")]
     for axis in axes:
         if axis not in LABELS:
@@ -53,15 +31,31 @@ def parse_by(text: str) -> list[str]:
     return list(dict.fromkeys(axes))
 
 
-def long_table(results: Results, by: Sequence[str], metric: str, stat: str) -> pd.DataFrame:
+def every_axis(results: RunData) -> list[str]:
+    """The axes that tell all rows of the summary apart, in the order of a table."""
+    return [*varying(results.trials), "map", "sampler", "num_projections"]
+
+
+def long_table(results: RunData, by: Sequence[str], metric: str, stat: str) -> pd.DataFrame:
     """One row for each combination of ``by``: the statistic of the metric, n, and whether it is worse than uniform.
 
-    That is, than the same statistic of uniform attention over the same cells.
+    Worse: than the same statistic of uniform attention over the same cells; for spreads and counts always False.
     """
-    values = _statistic(results.trials, by, metric, stat)
-    table = pd.DataFrame({f"{metric}_{stat}": values, "n": _grouped(results.trials, by)["draw"].nunique()})
-    table = table.reset_index()
-    return table.assign(worse=_worse(results.trials, table, by, metric, stat))
+    trials, column = results.trials, f"{metric}_{stat}"
+    table = _statistic(trials, by, metric, stat).rename(column).to_frame()
+    table = table.assign(n=_grouped(trials, by)["draw"].nunique()).reset_index()
+    if stat not in ("median", "mean") or not METRICS[metric].error:
+        return table.assign(worse=False)
+    uniform, cells = trials[trials["map"] == "uniform"], [axis for axis in by if axis not in ESTIMATOR]
+    if cells:
+        trivial = _statistic(uniform, cells, metric, stat).rename("trivial").reset_index()
+        theirs = table[cells].merge(trivial, how="left", on=cells)["trivial"].to_numpy()
+    else:
+        theirs = np.full(len(table), float(STATS[stat](uniform[metric])))
+    ours, floor = table[column].to_numpy(), rounding_level(trials, metric)
+    if METRICS[metric].better == "higher":
+        return table.assign(worse=ours < theirs)
+    return table.assign(worse=np.maximum(ours, floor) > np.maximum(theirs, floor))
 
 
 def _grouped(trials: pd.DataFrame, by: Sequence[str]) -> Any:
@@ -73,77 +67,64 @@ def _statistic(trials: pd.DataFrame, by: Sequence[str], metric: str, stat: str) 
         return STATS[stat](_grouped(trials, by)[metric])
 
 
-def _worse(trials: pd.DataFrame, table: pd.DataFrame, by: Sequence[str], metric: str, stat: str) -> pd.Series | bool:
-    """Where the values of a table are worse than uniform attention's; nowhere for spreads, counts and other metrics."""
-    if stat not in ("median", "mean") or not METRICS[metric].error:
-        return False
-    uniform, cells = trials[trials["map"] == "uniform"], [axis for axis in by if axis not in ESTIMATOR]
-    column = f"{metric}_{stat}"
-    if cells:
-        trivial = _statistic(uniform, cells, metric, stat).rename("trivial").reset_index()
-        theirs = table[cells].merge(trivial, how="left", on=cells)["trivial"]
-    else:
-        theirs = pd.Series(float(STATS[stat](uniform[metric])), index=table.index)
-    ours, theirs = table[column].to_numpy(), theirs.to_numpy()
-    if METRICS[metric].better == "higher":
-        return pd.Series(ours < theirs, index=table.index)
-    floor = rounding_level(trials, metric)
-    return pd.Series(np.maximum(ours, floor) > np.maximum(theirs, floor), index=table.index)
-
-
-def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows as plain data for JSON: full precision, None where a number is not finite."""
-    plain = frame.astype(object).to_dict(orient="records")
-    return [
-        {str(k): None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()} for row in plain
-    ]
-
-
 def varying(trials: pd.DataFrame, axes: Sequence[str] = CELL) -> list[str]:
     """Those of the axes that have more than one value."""
     return [axis for axis in axes if trials[axis].nunique(dropna=False) > 1]
 
 
-def pooled_over(results: Results, by: Sequence[str]) -> list[str]:
+def _pooled(results: RunData, by: Sequence[str]) -> list[str]:
     """The axes that vary and that ``by`` leaves out: the statistic mixes their values."""
-    trials = results.trials
     sizes = () if set(SIZES) & set(by) else ("num_projections",)
-    estimator = [axis for axis in ("map", "sampler", *sizes) if axis not in by]
-    return [axis for axis in varying(trials) if axis not in by] + [a for a in estimator if trials[a].nunique() > 1]
+    axes = [*varying(results.trials), *(a for a in ("map", "sampler", *sizes) if results.trials[a].nunique() > 1)]
+    return [HEADINGS.get(axis, axis) for axis in axes if axis not in by]
 
 
-def pivoted(results: Results, by: Sequence[str], metric: str = "mse", stat: str = "median") -> Table:
-    """The last axis of ``by`` as columns. What has no R (most baselines) shows its value in every column of sizes."""
+def pivoted(results: RunData, by: Sequence[str], metric: str = "mse", stat: str = "median", title: str = "") -> Section:
+    """The last axis of ``by`` as columns. Estimators without a size repeat their value in every column of sizes."""
     *labels, axis = by
     if axis in SIZES:
-        results = results._replace(trials=_sized(results, axis))
-    long = long_table(results, by, metric, stat)
+        trials = results.trials
+        sizes = trials[axis].astype("Int64").where(trials["num_projections"].notna())
+        results = results._replace(trials=trials.assign(**{axis: sizes}))
+    long, floor = long_table(results, by, metric, stat), rounding_level(results.trials, metric)
     columns = sorted(dict.fromkeys(long[axis].dropna()), key=lambda value: (isinstance(value, str), value))
     rows = []
-    for key, group in _grouped(long, labels) if labels else [((), long)]:
-        cells = {
-            None if pd.isna(value) else value: (float(x), bool(worse))
+    groups: Any = _grouped(long, labels) if labels else [((), long)]
+    for key, group in groups:
+        texts = {
+            None if pd.isna(value) else value: format_value(x, metric, floor) + "*" * bool(worse)
             for value, x, worse in zip(group[axis], group[f"{metric}_{stat}"], group["worse"], strict=True)
         }
-        found = [cells.get(value, cells.get(None, (math.nan, False))) for value in columns]
-        names = tuple("-" if pd.isna(label) else label for label in key)
-        rows.append((names, [x for x, _ in found], [worse for _, worse in found]))
-    order = {label: {value: i for i, value in enumerate(dict.fromkeys(long[label].fillna("-")))} for label in labels}
-    rows.sort(key=lambda row: [order[label][value] for label, value in zip(labels, row[0], strict=True)])
-    pooled = pooled_over(results, by)
+        row = {HEADINGS.get(name, name): "-" if pd.isna(x) else str(x) for name, x in zip(labels, key, strict=True)}
+        rows.append(row | {f"{HEADINGS.get(axis, axis)} = {v}": texts.get(v, texts.get(None, "-")) for v in columns})
+    names = list(rows[0])[: len(labels)]
+    order = {name: list(dict.fromkeys(row[name] for row in rows)) for name in names}
+    rows.sort(key=lambda row: [order[name].index(row[name]) for name in names])
     caption = f"{stat} {metric} of {draws_in_words(long['n'])}"
-    caption += f", pooled over {', '.join(HEADINGS.get(a, a) for a in pooled)}" if pooled else ""
-    return Table("", tuple(labels), axis, tuple(columns), rows, caption, rounding_level(results.trials, metric), metric)
+    if pooled := _pooled(results, by):
+        caption += f", pooled over {', '.join(pooled)}"
+    note = legend(results)
+    if title:
+        note = f"{caption}. {note}"
+    return Section(title or caption, rows, note, data=long, labels=len(labels), style=_value_style)
 
 
-def _sized(results: Results, axis: str) -> pd.DataFrame:
-    """The trials with an axis of sizes that is missing wherever R is: these stand in no column of their own."""
-    trials = results.trials
-    return trials.assign(**{axis: trials[axis].astype("Int64").where(trials["num_projections"].notna())})
+def _value_style(column: str, text: str) -> str:
+    """Red where worse than uniform attention, else green."""
+    return "" if " = " not in column else "dim" if text == "-" else "red" if text.endswith("*") else "green"
+
+
+def cell_tables(results: RunData, metric: str = "mse", stat: str = "median") -> list[Section]:
+    """One table for each cell: map x sampler in rows, R in columns."""
+    by = ["map", "sampler", size_axis(results)]
+    return [
+        pivoted(results._replace(trials=trials), by, metric, stat, f"{metric}, {describe_cell(trials.iloc[0])}")
+        for trials in by_cell(results.trials).values()
+    ]
 
 
 def rounding_level(trials: pd.DataFrame, metric: str) -> float:
-    """What a metric of float64 arithmetic cannot tell from 0, of the largest exact answer; 0 where all of it can.
+    """The largest value of a metric that float64 arithmetic cannot tell from 0; 0 where the metric has none.
 
     Sums over L keys are off by a small multiple of eps sqrt(L) of |exact|: ROUNDING allows for the longest.
     """
@@ -154,31 +135,31 @@ def rounding_level(trials: pd.DataFrame, metric: str) -> float:
     return float(ROUNDING * exact) ** max(power, 1)
 
 
-def cell_tables(results: Results, metric: str = "mse", stat: str = "median") -> list[Table]:
-    """One table for each cell: map x sampler in rows, R in columns."""
-    axis, tables = size_axis(results), []
-    for trials in by_cell(results.trials).values():
-        table = pivoted(results._replace(trials=trials), ["map", "sampler", axis], metric, stat)
-        tables.append(table._replace(title=f"{metric}, {describe_cell(trials.iloc[0])}"))
-    return tables
+def rounded(frame: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
+    """A summary with 0 in place of what is rounding, for files that are compared between machines."""
+    frame = frame.copy()
+    for metric in METRICS:
+        floor = rounding_level(trials, metric)
+        for name in frame.columns[frame.columns.str.startswith(f"{metric}_")]:
+            frame[name] = frame[name].mask(frame[name].abs() < floor, 0.0)
+    return frame
 
 
-def size_axis(results: Results) -> str:
+def size_axis(results: RunData) -> str:
     """What tables and figures count by: R, or the budget where that is features or cost."""
     return "num_projections" if results.scenario.budget == "projections" else "budget"
 
 
 def at_size(budget: str, size: object) -> str:
-    """ "R = 64", "64 features" or "the cost of 64 features": what a budget of so much is, in a sentence."""
+    """ "R = 64", "64 features" or "the cost of 64 features"."""
     words = {"projections": "R = {}", "features": "{} features", "cost": "the cost of {} features"}
     return words[budget].format(size)
 
 
-def size_label(results: Results) -> str:
-    """What an axis of sizes shows."""
-    return {"projections": "R", "features": "budget: number of features", "cost": "budget: cost of so many features"}[
-        results.scenario.budget
-    ]
+def size_label(results: RunData) -> str:
+    """The label of an axis of sizes."""
+    words = {"projections": "R", "features": "budget: number of features", "cost": "budget: cost of so many features"}
+    return words[results.scenario.budget]
 
 
 def draws_in_words(n: pd.Series) -> str:
@@ -187,132 +168,55 @@ def draws_in_words(n: pd.Series) -> str:
     return f"{high} draw{'' if high == 1 else 's'}" if low == high else f"{low} to {high} draws"
 
 
-def markdown(table: Table, metric: str) -> str:
-    """A GitHub table; * marks what is worse than uniform attention."""
-    head = [HEADINGS.get(name, name) for name in table.labels]
-    head += [f"{HEADINGS.get(table.axis, table.axis)} = {value}" for value in table.columns]
-    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(table.labels) + " ---: |" * len(table.columns)]
-    for labels, values, worse in table.rows:
-        shown = [format_value(x, metric, table.floor) + ("*" if w else "") for x, w in zip(values, worse, strict=True)]
-        names = [str(label).replace("|", "\\|") for label in labels]
-        lines.append("| " + " | ".join([*names, *shown]) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def rows_as_markdown(rows: Sequence[dict[str, str]]) -> str:
-    """A GitHub table of texts, one row for each record."""
-    lines = ["| " + " | ".join(rows[0]) + " |", "|" + " --- |" * len(rows[0])]
-    lines += ["| " + " | ".join(text.replace("|", "\\|") for text in row.values()) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
-
-
-def latex(table: Table, metric: str) -> str:
-    """A booktabs table; an asterisk marks what is worse than uniform attention."""
-    width = len(table.labels) + len(table.columns)
-    head = [_escaped(HEADINGS.get(name, name)) for name in table.labels]
-    head += [f"${_escaped(HEADINGS.get(table.axis, table.axis))} = {_escaped(value)}$" for value in table.columns]
-    lines = [
-        "% needs \\usepackage{booktabs}; " + f"{table.caption}; * median worse than uniform attention",
-        "\\begin{tabular}{" + "l" * len(table.labels) + "r" * len(table.columns) + "}",
-        "\\toprule",
-        *([f"\\multicolumn{{{width}}}{{l}}{{{_escaped(table.title)}}} \\\\", "\\midrule"] if table.title else []),
-        " & ".join(head) + " \\\\",
-        "\\midrule",
-    ]
-    for labels, values, worse in table.rows:
-        shown = []
-        for x, w in zip(values, worse, strict=True):
-            mantissa, _, exponent = format_value(x, metric, table.floor).partition("e")
-            body = mantissa if not exponent else f"{mantissa} \\times 10^{{{exponent}}}"
-            shown.append(f"${body}$" + ("*" if w else ""))
-        lines.append(" & ".join([*(_escaped(label) for label in labels), *shown]) + " \\\\")
-    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
-
-
-def rows_as_latex(rows: Sequence[dict[str, str]], title: str) -> str:
-    """A booktabs table of texts, one row for each record."""
-    lines = [
-        "% needs \\usepackage{booktabs}",
-        "\\begin{tabular}{" + "l" * len(rows[0]) + "}",
-        "\\toprule",
-        f"\\multicolumn{{{len(rows[0])}}}{{l}}{{{_escaped(title)}}} \\\\",
-        "\\midrule",
-        " & ".join(map(_escaped, rows[0])) + " \\\\",
-        "\\midrule",
-        *(" & ".join(map(_escaped, row.values())) + " \\\\" for row in rows),
-    ]
-    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
-
-
-def _escaped(text: object) -> str:
-    """Text as LaTeX takes it."""
-    special = {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
-    return "".join(special.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in str(text))
-
-
-def said_once(notes: Sequence[str]) -> list[str]:
-    """Notes below several tables: nothing where the next one says the same."""
-    return ["" if note in notes[i + 1 : i + 2] else note for i, note in enumerate(notes)]
-
-
-def legend(results: Results) -> str:
-    """What R means, what the mark means, which baseline could not be had, and what was left of the inputs."""
+def legend(results: RunData) -> str:
+    """What R and the mark mean, which baseline is missing, and what was left out of the inputs."""
     scenario, trials = results.scenario, results.trials
     mean = "the mean of V up to the query" if scenario.causal else "the mean of V"
     text = f"{what_r_means(results)} * worse than uniform attention ({mean})."
     if "best-rank" in scenario.baselines and not (trials["map"] == "best-rank").any():
         text += " best-rank: not computed, it needs every query row and an attention matrix of at most 2048 x 2048."
-    return " ".join(filter(None, [text, what_oracles_are(results), *shortened_inputs(results)]))
+    bounds = bounds_in_words(results) if scenario.budget == "cost" else ""
+    return " ".join(filter(None, [text, bounds, *shortened_inputs(results)]))
 
 
-def _exact_costs(results: Results) -> str:
-    """n l (d + d_v) multiplications, of a map of R features (n + l) R (d + d_v); causal, it depends on the program."""
-    shapes = results.trials[["query_len", "seq_len"]].drop_duplicates()
-    if len(shapes) > 1 or results.scenario.causal:
-        return ""
-    n, length = shapes.iloc[0]
-    return f"; exact attention would need a budget of {n * length / (n + length):.0f}"
-
-
-def what_oracles_are(results: Results) -> str:
-    """Which of the estimators are bounds, where those beside them pay for what they do."""
-    return bounds_in_words(results) if results.scenario.budget == "cost" else ""
-
-
-def bounds_in_words(results: Results) -> str:
+def bounds_in_words(results: RunData) -> str:
     """Which of the estimators are bounds, and why."""
     names = [name for name in results.trials["map"].unique() if is_oracle(name)]
     if not names:
         return ""
-    subject = f"{names[0]} looks" if len(names) == 1 else f"{', '.join(names)} look"
-    return f"{subject} at every pair of a query and a key: a bound, at any cost."
+    look = "looks" if len(names) == 1 else "look"
+    return f"{', '.join(names)} {look} at every pair of a query and a key: a bound, at any cost."
 
 
-def shortened_inputs(results: Results) -> list[str]:
-    """A sentence for each input of which a part of the tokens was measured."""
+def shortened_inputs(results: RunData) -> list[str]:
+    """A sentence for each input of which only a part of the tokens was measured."""
     files: Any = results.manifest.get("input_files", [])
     return [f"{file['input']}: {note}." for file in files for note in file["notes"] if note.startswith("the first ")]
 
 
-def what_r_means(results: Results) -> str:
-    """How many features each map has for R projections, where that is not R; those measured only."""
-    if results.scenario.budget == "features":
-        return "Compared at equal num_features: the budget, but for maps and baselines with a number of their own."
-    if results.scenario.budget == "cost":
-        largest = results.trials["budget"].max()
+def what_r_means(results: RunData) -> str:
+    """How sizes are counted, and how many features each measured map has for R projections, where that is not R."""
+    scenario, trials = results.scenario, results.trials
+    if scenario.budget == "features":
+        return "All use as many features as the budget says, except those whose number is fixed."
+    if scenario.budget == "cost":
+        largest, exact = trials["budget"].max(), ""
+        shapes = trials[["query_len", "seq_len"]].drop_duplicates()
+        if len(shapes) == 1 and not scenario.causal:  # causal, the cost of exact attention depends on the program
+            n, length = shapes.iloc[0]  # exact: n l (d + d_v) multiplications, a map of R features: (n + l) R (d + d_v)
+            exact = f"; exact attention would need a budget of {n * length / (n + length):.0f}"
         return (
-            f"Compared at equal cost: a budget of {largest} are the multiplications of linear attention with {largest} "
-            f"features, and each estimator is as large as they allow{_exact_costs(results)}."
+            f"Compared at equal cost: a budget of {largest} is the multiplications of linear attention with {largest} "
+            f"features, and each estimator is as large as they allow{exact}."
         )
-    measured = list(results.trials.loc[results.trials["kind"] == "map", "map"].unique())
+    maps = trials.loc[trials["kind"] == "map", "map"].unique()
+    if not len(maps):
+        return "R counts the centroids, keys or landmarks of methods."
     counts: Any = results.manifest["num_features"]
     by_count: dict[str, list[str]] = {}
-    for name in measured:
+    for name in maps:
         by_count.setdefault(counts[name], []).append(str(name))
     others = [f"{', '.join(names)}: {count}" for count, names in by_count.items() if count != "R"]
-    sized = (results.trials["kind"] == "method").any()
-    if not measured:
-        return "R counts the centroids, keys or landmarks of methods."
-    methods = "; of methods it counts centroids, keys or landmarks" if sized else ""
     features = f"; num_features of {'; '.join(others)}" if others else " and features"
+    methods = "; of methods it counts centroids, keys or landmarks" if (trials["kind"] == "method").any() else ""
     return f"R counts projections{features}{methods}."

@@ -17,7 +17,6 @@ from favorbench.formats import shown
 from favorbench.parameters import check_between, is_number
 from favorbench.results.changes import Change, Errors, judged
 from favorbench.results.compare import close_errors
-from favorbench.results.comparison_text import in_one_line
 from favorbench.statistics import fewest_draws
 from favorbench.studies.function_errors import (
     AttentionFunction,
@@ -68,8 +67,8 @@ class Checked(NamedTuple):
     change: Change
 
     def line(self, metric: str) -> str:
-        """ "+ positive, L5H0: relative_error 0.31 -> 0.42, new / old 1.36 (1.21 .. 1.52), worse"."""
-        return f"{self.change.mark} {self.name}: {in_one_line(self.change, metric)}"
+        """ "+ positive, L5H0: relative_error 0.31 -> 0.42, new / old 1.36 (1.21 to 1.52), worse"."""
+        return f"{self.change.mark} {self.name}: {self.change.in_words(metric)}"
 
 
 def measured(

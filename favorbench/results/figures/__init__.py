@@ -10,12 +10,13 @@ from favorbench.formats import shown
 from favorbench.metrics import METRICS
 from favorbench.registry import nearest, split_list
 from favorbench.results import heads as of_inputs
+from favorbench.results.compare import RunComparison
 from favorbench.results.figures import cost, curves
+from favorbench.results.figures.comparison import ratios
 from favorbench.results.figures.dtype import against_dtype
 from favorbench.results.figures.heads import layer_map
 from favorbench.results.figures.ranking import MIN_ESTIMATORS, ranking
-from favorbench.results.head_ranking import of_heads
-from favorbench.results.results import Results
+from favorbench.results.run import RunData
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +30,7 @@ class FigureKind(NamedTuple):
 
     names: tuple[str, ...]
     needs: str
-    charts: Callable[[Results, str], list[style.Chart]]
+    charts: Callable[[RunData, str], list[style.Chart]]
     over_heads: bool = False
 
 
@@ -57,7 +58,7 @@ FIGURES = (
 )  # fmt: skip
 
 
-def charts_of(kind: FigureKind, results: Results, metric: str, single_heads: bool = False) -> list[style.Chart]:
+def charts_of(kind: FigureKind, results: RunData, metric: str, single_heads: bool = False) -> list[style.Chart]:
     """The charts of one kind; single_heads: the run has been reduced to heads that were asked for."""
     if not kind.over_heads and not single_heads:
         results = of_inputs.without_many(results, of_inputs.FEW)
@@ -65,7 +66,7 @@ def charts_of(kind: FigureKind, results: Results, metric: str, single_heads: boo
 
 
 def draw_all(
-    results: Results,
+    results: RunData,
     metric: str = "mse",
     directory: Path | None = None,
     heads: str | None = None,
@@ -81,7 +82,7 @@ def draw_all(
         labels = split_list(heads)
         folder = "-".join(map(style.slug, labels))
         folder = folder if len(folder) <= 60 else f"{len(labels)}-heads-from-{folder[:40]}"
-        results, directory = of_heads(results, labels), directory / folder
+        results, directory = of_inputs.select_heads(results, heads), directory / folder
     maps = layer_map(results, metric, estimators)
     written = []
     for kind in FIGURES:
@@ -90,7 +91,7 @@ def draw_all(
     return written
 
 
-def figures_for_page(results: Results, metric: str = "mse") -> list[tuple[str, str, str, str]]:
+def figures_for_page(results: RunData, metric: str = "mse") -> list[tuple[str, str, str, str]]:
     """Name, title, caption and inline SVG of each figure of a run, the most important first.
 
     The colours are CSS variables; ``style.page_css`` has their values on a dark ground.
@@ -99,15 +100,22 @@ def figures_for_page(results: Results, metric: str = "mse") -> list[tuple[str, s
     for kind in FIGURES:
         if kind is SAMPLERS and any(name.startswith(("maps", "trig")) or "-vs-" in name for name, *_ in found):
             continue
-        for chart in charts_of(kind, results, metric):
-            for drawing in style.draw(chart):
-                page = drawing.chart
-                found.append((page.name, page.title, page.caption, style.page_svg(drawing)))
+        found += _on_page(charts_of(kind, results, metric))
     return found
 
 
+def comparison_for_page(found: RunComparison) -> list[tuple[str, str, str, str]]:
+    """The same of a comparison of two runs."""
+    return _on_page(ratios(found))
+
+
+def _on_page(charts: Sequence[style.Chart]) -> list[tuple[str, str, str, str]]:
+    drawings = [drawing for chart in charts for drawing in style.draw(chart)]
+    return [(one.chart.name, one.chart.title, one.chart.caption, style.page_svg(one)) for one in drawings]
+
+
 def plot(
-    results: Results,
+    results: RunData,
     name: str,
     ax: "Axes | Sequence[Axes] | None",
     metric: str,
@@ -119,14 +127,14 @@ def plot(
     if metric not in METRICS:
         raise ScenarioError(f"`metric` {shown(metric)}{nearest(str(metric), METRICS)}; allowed: {', '.join(METRICS)}")
     if heads is not None:
-        results = of_heads(results, split_list(heads))
+        results = of_inputs.select_heads(results, heads)
     for key, column, names in (("inputs", "input", inputs), ("samplers", "sampler", samplers)):
         if names is not None:
             results = _only(results, key, column, split_list(names))
     return style.plot(str(name), _pages_named(results, str(name), metric, heads is not None), ax)[0]
 
 
-def _only(results: Results, key: str, column: str, names: Sequence[str]) -> Results:
+def _only(results: RunData, key: str, column: str, names: Sequence[str]) -> RunData:
     """The part of a run with these values of a column, or none. Raises ScenarioError for an unknown one."""
     there = [str(name) for name in results.summary[column].dropna().unique()]
     for name in names:
@@ -138,7 +146,7 @@ def _only(results: Results, key: str, column: str, names: Sequence[str]) -> Resu
     return results._replace(trials=trials, summary=summary)
 
 
-def _pages_named(results: Results, name: str, metric: str, single_heads: bool) -> list[style.Chart]:
+def _pages_named(results: RunData, name: str, metric: str, single_heads: bool) -> list[style.Chart]:
     """The pages of a figure, by its name or by that of a file. Raises ScenarioError where there is none."""
     kinds = {alias: kind for kind in FIGURES for alias in kind.names}
     available = []

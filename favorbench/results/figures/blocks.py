@@ -11,7 +11,7 @@ from favorbench.baselines import BASELINES
 from favorbench.engine.columns import CELL, describe_cell
 from favorbench.formats import HEADINGS
 from favorbench.metrics import METRICS
-from favorbench.results.results import Results
+from favorbench.results.run import RunData
 from favorbench.results.tables import draws_in_words
 
 #: Times the error of uniform attention: what is worse is named at the edge, what is better leaves the axis below.
@@ -112,7 +112,7 @@ def baseline_look(name: str, number: int) -> dict[str, Any]:
     return {"linewidth": style.scaled(1.5), "zorder": 1.5} | dict(look)
 
 
-def cells(results: Results, drop: Sequence[str] = ()) -> Iterator[tuple[str, pd.DataFrame]]:
+def cells(results: RunData, drop: Sequence[str] = ()) -> Iterator[tuple[str, pd.DataFrame]]:
     """The cells of the summary, each with a short title of the axes that vary; ``drop``: axes left together."""
     axes = [axis for axis in CELL if axis not in drop]
     varying = [axis for axis in axes if results.summary[axis].nunique() > 1]
@@ -128,7 +128,7 @@ def _short_axis(axis: str, value: object) -> str:
     return f"{HEADINGS.get(axis, axis)} = {value:g}"
 
 
-def measured_on(results: Results) -> str:
+def measured_on(results: RunData) -> str:
     """A sentence about the inputs, where all of a run are alike, and about what part of them was measured."""
     summary = results.summary
     if not any(summary[axis].nunique() > 1 for axis in CELL):
@@ -140,11 +140,11 @@ def measured_on(results: Results) -> str:
     )
 
 
-def caption(results: Results, text: str) -> str:
+def caption(results: RunData, text: str) -> str:
     """A caption, which says first whether the run is partial."""
     return f"{'' if results.manifest['complete'] else 'PARTIAL RUN. '}{text}"
 
 
-def draws_of(results: Results) -> str:
+def draws_of(results: RunData) -> str:
     """ "15 draws"."""
     return draws_in_words(results.summary["n"])

@@ -26,7 +26,7 @@ from favorbench.results.figures.blocks import (
 )
 from favorbench.results.front import front
 from favorbench.results.heads import FEW, POPULATION, on_each_head, populations, quartiles
-from favorbench.results.results import Results
+from favorbench.results.run import RunData
 from favorbench.results.seconds import MEASURED, exact_seconds, read_seconds
 from favorbench.results.summary import COMPARED, ORACLES, estimator_name, is_oracle, is_own
 from favorbench.statistics import interval_name
@@ -61,7 +61,7 @@ class Points(NamedTuple):
     exact: float | None
 
 
-def against_multiplications(results: Results, metric: str) -> list[style.Chart]:
+def against_multiplications(results: RunData, metric: str) -> list[style.Chart]:
     """Error against multiplications: with methods, at equal cost, or of many heads."""
     methods = results.scenario.budget == "cost" or (results.summary["kind"] == "method").any()
     if not methods and not any(one.heads > FEW for one in populations(results)):
@@ -81,7 +81,7 @@ def against_multiplications(results: Results, metric: str) -> list[style.Chart]:
     return _charts(cost, results, metric, lambda rows: pd.DataFrame(dict.fromkeys(COSTS, rows["multiplications"])))
 
 
-def against_seconds(results: Results, metric: str) -> list[style.Chart]:
+def against_seconds(results: RunData, metric: str) -> list[style.Chart]:
     """Error against seconds, where the run was timed. Raises StoreError for damaged times."""
     found = read_seconds(results.path)
     if found is None:
@@ -111,7 +111,7 @@ def against_seconds(results: Results, metric: str) -> list[style.Chart]:
 
 
 def _charts(
-    cost: Cost, results: Results, metric: str, costs: Callable[[pd.DataFrame], pd.DataFrame]
+    cost: Cost, results: RunData, metric: str, costs: Callable[[pd.DataFrame], pd.DataFrame]
 ) -> list[style.Chart]:
     """The chart, where two estimators have two costs; none for a metric that is not an error."""
     if not can_be_relative(metric):
@@ -226,7 +226,7 @@ def _draw(panel: Points, ax: Axes, cost: Cost, coloured: Sequence[str], metric: 
 
 
 def _caption(
-    cost: Cost, results: Results, rows: pd.DataFrame, panels: Sequence[Points], coloured: Sequence[str], metric: str
+    cost: Cost, results: RunData, rows: pd.DataFrame, panels: Sequence[Points], coloured: Sequence[str], metric: str
 ) -> str:
     several = {bool((panel.rows["heads"] > 1).any()) for panel in panels}
     over = {

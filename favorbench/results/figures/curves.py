@@ -26,7 +26,7 @@ from favorbench.results.figures.blocks import (
     others_in_words,
 )
 from favorbench.results.heads import population_of
-from favorbench.results.results import Results
+from favorbench.results.run import RunData
 from favorbench.results.summary import compared, estimator_name, is_own
 from favorbench.results.tables import SIZES, at_size, size_axis, size_label, what_r_means
 
@@ -52,17 +52,17 @@ class Curves:
     cap: float = math.inf
 
 
-def maps(results: Results, metric: str) -> list[style.Chart]:
+def maps(results: RunData, metric: str) -> list[style.Chart]:
     """Error against R: a curve for each map, a panel for each cell and sampler."""
     return _comparison(results, metric, "map", "sampler")
 
 
-def samplers(results: Results, metric: str) -> list[style.Chart]:
+def samplers(results: RunData, metric: str) -> list[style.Chart]:
     """Error against R: a curve for each sampler, a panel for each cell and map."""
     return _comparison(results, metric, "sampler", "map")
 
 
-def _comparison(results: Results, metric: str, series: str, panel: str) -> list[style.Chart]:
+def _comparison(results: RunData, metric: str, series: str, panel: str) -> list[style.Chart]:
     x, estimators = size_axis(results), compared(results.summary)
     rows = estimators[estimators[series].notna() & estimators[x].notna() & estimators["num_projections"].notna()]
     names = list(dict.fromkeys(rows[series]))
@@ -117,12 +117,12 @@ def _without_panel(curves: pd.DataFrame, panel: str) -> pd.DataFrame:
     return curves[(curves["kind"] == "method") & curves[panel].isna() & (curves[panel].nunique() > 1)]
 
 
-def against_axes(results: Results, metric: str) -> list[style.Chart]:
+def against_axes(results: RunData, metric: str) -> list[style.Chart]:
     """Error against L, d and scale, where they vary, at a small, a middle and a large size."""
     return [_against(results, metric, axis) for axis in AXES if results.summary[axis].nunique() > 1]
 
 
-def _against(results: Results, metric: str, axis: str) -> style.Chart:
+def _against(results: RunData, metric: str, axis: str) -> style.Chart:
     name, label, together = AXES[axis]
     estimators, size = compared(results.summary), size_axis(results)
     common = sorted(set.intersection(*(set(rows[size].dropna()) for _, rows in estimators.groupby(axis))))
@@ -144,7 +144,7 @@ def _against(results: Results, metric: str, axis: str) -> style.Chart:
 
 
 def _chart(
-    results: Results,
+    results: RunData,
     metric: str,
     name: str,
     title: str,
@@ -185,7 +185,7 @@ def _chart(
     return style.Chart(name, title, caption(results, text), drawn, columns)
 
 
-def _size_label(results: Results) -> str:
+def _size_label(results: RunData) -> str:
     methods = (results.summary["kind"] == "method").any()
     words = "size R (projections, centroids or keys)" if methods else "number of projections R"
     return words if results.scenario.budget == "projections" else size_label(results)

@@ -9,13 +9,13 @@ from matplotlib.axes import Axes
 from favorbench import style
 from favorbench.numerics.backend import DTYPES
 from favorbench.results.figures.blocks import baseline_look, caption, cells
-from favorbench.results.results import Results
+from favorbench.results.run import RunData
 from favorbench.results.summary import at_largest, compared
 
 COLUMNS = ["map", "sampler", "num_projections", "dtype", "n", "relative_error_median", "rounding_median"]
 
 
-def against_dtype(results: Results, metric: str) -> list[style.Chart]:
+def against_dtype(results: RunData, metric: str) -> list[style.Chart]:
     """A panel for what differs only in its precision; it shows relative errors, whatever the metric is."""
     if results.summary["dtype"].nunique() < 2:
         return []

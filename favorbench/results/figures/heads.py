@@ -15,7 +15,7 @@ from favorbench.errors import ScenarioError
 from favorbench.registry import nearest, split_list
 from favorbench.results.figures.blocks import MOST, can_be_relative, caption, draws_of, relative_label
 from favorbench.results.heads import FEW, POPULATION, number, on_each_head
-from favorbench.results.results import Results
+from favorbench.results.run import RunData
 from favorbench.results.summary import at_largest, compared, estimator_name, is_oracle
 from favorbench.results.tables import at_size, size_axis
 
@@ -25,7 +25,7 @@ _LABEL = r"L(?P<layer>\d+)H(?P<number>\d+)(?:@.+)?"
 _CELL = (0.36, 0.15)  # inches that a number needs
 
 
-def layer_map(results: Results, metric: str, estimators: str | None = None) -> list[style.Chart]:
+def layer_map(results: RunData, metric: str, estimators: str | None = None) -> list[style.Chart]:
     """A panel for each population of more than FEW heads in layers; of the best estimator, or of those named."""
     requested = _requested(results, estimators)
     labels = results.summary["head"].str.extract(_LABEL)
@@ -57,7 +57,7 @@ def layer_map(results: Results, metric: str, estimators: str | None = None) -> l
     return [style.Chart("heads", title, caption(results, text), drawn, 1 if heads > 8 else 2, size)]
 
 
-def _requested(results: Results, estimators: str | None) -> list[str]:
+def _requested(results: RunData, estimators: str | None) -> list[str]:
     """The estimators named. Raises ScenarioError for one that the run does not have."""
     there = list(dict.fromkeys(estimator_name(row) for _, row in results.summary.iterrows()))
     there.remove("uniform")
@@ -69,7 +69,7 @@ def _requested(results: Results, estimators: str | None) -> list[str]:
     return names
 
 
-def _maps(results: Results, largest: pd.DataFrame, requested: Sequence[str]) -> list[tuple[str, pd.DataFrame]]:
+def _maps(results: RunData, largest: pd.DataFrame, requested: Sequence[str]) -> list[tuple[str, pd.DataFrame]]:
     """Title and rows of each map of one population: an estimator on one text."""
     found = []
     where = f"{largest['head'].nunique()} heads of {describe_cell({**largest.iloc[0], 'head': '-'})}"

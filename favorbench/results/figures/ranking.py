@@ -20,9 +20,9 @@ from favorbench.results.figures.blocks import (
     in_words,
     relative_label,
 )
-from favorbench.results.ranking import Ranking, combined, rankings
-from favorbench.results.results import Results
-from favorbench.results.summary import compared, is_own
+from favorbench.results.ranking import Ranking, rankings
+from favorbench.results.run import RunData
+from favorbench.results.summary import compared, estimator_name, is_own
 from favorbench.results.tables import what_r_means
 from favorbench.statistics import fewest_draws, interval_name
 from favorbench.style.charts import shorter
@@ -35,7 +35,7 @@ COLUMNS = 3
 _ROW, _PANEL, _NAMES = 0.245, 1.5, 3.1  # inches: height of a row, widths of a panel and of the names
 
 
-def ranking(results: Results, metric: str) -> list[style.Chart]:
+def ranking(results: RunData, metric: str) -> list[style.Chart]:
     """The ranking of MIN_ESTIMATORS or more at equal features or cost."""
     few = len(compared(results.summary)[["map", "sampler"]].drop_duplicates()) < MIN_ESTIMATORS
     if results.scenario.budget == "projections" or few or METRICS[metric].better != "lower":
@@ -82,7 +82,7 @@ def _row_names(order: Sequence[str]) -> dict[str, str]:
 
 
 def _caption(
-    results: Results, found: Sequence[Ranking], metric: str, names: dict[str, str], rest: Sequence[str]
+    results: RunData, found: Sequence[Ranking], metric: str, names: dict[str, str], rest: Sequence[str]
 ) -> str:
     """What is shown, and what so few draws can tell."""
     draws = min(one.draws for one in found)
@@ -106,12 +106,12 @@ def _caption(
 
 def _relative(one: Ranking) -> pd.DataFrame:
     """A ranking with values over the median of uniform attention."""
-    frame = combined([one])
+    frame = one.data
     uniform = float(frame.loc[frame["map"] == "uniform", "median"].iloc[0])
     ratios = {to: frame[of] / uniform for to, of in (("ratio", "median"), ("ratio_low", "low"), ("ratio_high", "high"))}
     told = one.draws >= one.draws_needed
     return frame.assign(
-        estimator=[row.name for row in one.rows],
+        estimator=[estimator_name(row._asdict()) for row in one.rows],
         with_best=[told and best for best in one.with_best],
         own=[row.kind != "baseline" and is_own(row._asdict()) for row in one.rows],
         **ratios,

@@ -1,34 +1,38 @@
-"""The page as a whole: what is in it, what there is no room for, and the policy that nothing is loaded."""
+"""The page of a run, or of two compared: one file that loads nothing and can be read without its script."""
 
 import base64
 import gzip
 import hashlib
 import itertools
+import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import resources
 from pathlib import Path
-from string import Template
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
 
 from favorbench.engine.columns import CELL, ESTIMATOR
 from favorbench.engine.provenance import VERSION
-from favorbench.errors import ScenarioError, StoreError
+from favorbench.errors import StoreError
 from favorbench.files import clear_errors, read_regular, write_text
-from favorbench.registry import nearest, split_list
-from favorbench.results import heads, report
-from favorbench.results.heads import FEW, POPULATION, Population
-from favorbench.results.page import parts
-from favorbench.results.page.looks import Looks
-from favorbench.results.page.parts import Section
-from favorbench.results.page.text import embedded, escaped
-from favorbench.results.ranking import rankings
-from favorbench.results.results import Results
-from favorbench.results.tables import cell_tables, rounding_level
+from favorbench.formats import printable
+from favorbench.results import heads
+from favorbench.results.compare import RunComparison, comparison_sections, comparison_sentences, reasons, sides
+from favorbench.results.figures import comparison_for_page, figures_for_page
+from favorbench.results.findings import cell_sentences, run_sentences
+from favorbench.results.run import RunData
+from favorbench.results.sections import Part, axes_of, page_parts
+from favorbench.results.tables import legend, rounded
+from favorbench.sections import Section
+from favorbench.style.charts import page_css
 
-LIMIT = 1_000_000  # bytes of a page: what mail and chat take without a thought
-PLAIN_DATA, PACKED_DATA = 200_000, 300_000  # bytes of CSV that a page has in it, as it is or compressed
+LIMIT = 1_000_000  # bytes of a page, so that it can be sent by mail or chat
+PLAIN_DATA, PACKED_DATA = 200_000, 300_000  # bytes of CSV inside a page, as it is or compressed
+MOST_ROWS = 2000  # of a comparison, above which only those that have changed are shown
 
 #: What the data have of each estimator of each cell.
 COLUMNS = (
@@ -45,181 +49,171 @@ class Page(NamedTuple):
     beside: str | None
 
 
-class Left(NamedTuple):
-    """How many of so many cells and populations have no table in a page, and how many no figure."""
-
-    of: int
-    tables: int
-    figures: int
-
-
-def page(results: Results, name: str = "report") -> Page:
-    """A run as HTML, below LIMIT; name: of the CSV, without its ending."""
-    each = heads.on_each_head(results)
-    looks, populations, axes = Looks(each), heads.populations(results), parts.axes_of(results)
-    cells = [parts.names_of(one.rows.iloc[0], [a for a in axes if a != "head"]) for one in populations]
-    cells += [parts.names_of(cell, axes) for _, cell in results.summary.drop_duplicates(list(CELL)).iterrows()]
-    of_population = dict(list(each.groupby(list(POPULATION), sort=False, dropna=False)))
-    together = [
-        parts.of_population(results, one, of_population[one.cell], looks, number)
-        for number, one in enumerate(populations)
-    ]
-    alone, said = _cells(results, each, looks, populations)
-    what = f"{len(results.summary)} rows, one for each cell and estimator at each size, with six digits"
-    data, beside = packed(data_csv(results), f"{name}.csv", what)
-    values = {
-        "title": escaped(results.scenario.name),
-        "lead": _lead(results),
-        "filters": parts.filters(looks.labels.values(), parts.choices_of(results)),
-        "legends": parts.how_to_read(results),
-        "data": data,
-        "manifest": parts.manifest(results),
-        "names": embedded(parts.names_for_script(looks.labels.values(), cells)),
-    }
-    sentences = parts.listed(report.run_sentences(results)) + said
-    return Page(fitted(values, sentences, [*together, *alone], _OTHERS), beside)
-
-
-_OTHERS = "favorbench report RUN --heads H has a page of some heads."
-
-
-def _cells(
-    results: Results, each: pd.DataFrame, looks: Looks, populations: Sequence[Population]
-) -> tuple[list[Section], str]:
-    """A section for each cell, numbered after the populations; and what is said of those of one head."""
-    heads_of = {one.cell: one.heads for one in populations}
-    of_cell = dict(list(each.groupby(list(CELL), sort=False, dropna=False)))
-    found, said = [], []
-    inputs = zip(cell_tables(results), rankings(results), report.cell_sentences(results), strict=True)
-    for number, (table, ranking, sentence) in enumerate(inputs, start=len(populations)):
-        rows, beside = of_cell[tuple(ranking.cell)], heads_of.get(tuple(ranking.cell[list(POPULATION)]))
-        if beside is not None:
-            drawn = rows if beside <= FEW else None
-            found.append(parts.of_one_of_many(results, table, ranking, drawn, looks, number, sentence))
-        else:
-            found.append(parts.of_cell(results, table, ranking, rows, looks, number))
-            said.append(f"<li data-c={number}>{escaped(sentence)}")
-    return found, f"<ul>{''.join(said)}</ul>" if said else ""
-
-
-def fitted(values: Mapping[str, str], sentences: str, sections: Sequence[Section], others: str = "") -> str:
-    """The template with as much as there is room for: tables, then figures, then what is closed, tables first.
-
-    others: where else one finds what is left out, besides the data.
-    """
-    files = {"style": _file("style.css"), "script": _file("script.js")}
-    values = {**values, **files, "version": escaped(VERSION), "policy": _policy()}
-    template = Template(_file("template.html"))
-    empty = template.substitute(values, sentences=sentences, views="")
-    room = (
-        LIMIT - len(empty.encode()) - len(_left_out(Left(len(sections), len(sections), len(sections)), others).encode())
-    )
-    open_ones, closed = ([one for one in sections if one.closed is state] for state in (False, True))
-    tabled, room = _prefix([one.start + one.body + one.end for one in open_ones], room)
-    drawn, room = _prefix([one.figures for one in open_ones[:tabled]], room)
-    listed, room = _prefix([one.start + one.body + one.end for one in closed], room)
-    more, room = _prefix([one.figures for one in closed[:listed]], room)
-    shown = [one if i < drawn else one._replace(figures="") for i, one in enumerate(open_ones[:tabled])]
-    shown += [one if i < more else one._replace(figures="") for i, one in enumerate(closed[:listed])]
-    views = "".join(one.start + one.body + one.figures + one.end for one in shown)
-    without = sum(bool(one.figures) for one in [*open_ones[drawn:], *closed[more:]])
-    left = Left(len(sections), len(sections) - tabled - listed, without)
-    return template.substitute(values, sentences=sentences + _left_out(left, others), views=views)
-
-
-def _prefix(texts: Sequence[str], room: int) -> tuple[int, int]:
-    """How many of the texts there is room for, from the first on, and how much room there is then."""
-    sizes = [len(text.encode()) for text in texts]
-    count = sum(total <= room for total in itertools.accumulate(sizes))
-    return count, room - sum(sizes[:count])
-
-
-def _left_out(left: Left, others: str) -> str:
-    """What there was no room for, and where it is."""
-    counts = (("tables", left.tables), ("figures", left.figures))
-    found = [f"the {what} of {count} of {left.of} parts" for what, count in counts if count]
-    if not found:
-        return ""
-    return (
-        f"<p class=partial>Left out, for the page to stay below {LIMIT // 1_000_000} MB: {' and '.join(found)}. "
-        f"The numbers are in the CSV (below). {escaped(others)}</p>"
-    )
-
-
-def only_heads(results: Results, names: str) -> Results:
-    """The run with the heads of a list with commas, and no others. Raises ScenarioError for one that it has not."""
-    there, chosen = list(dict.fromkeys(results.summary["head"])), split_list(names)
-    for name in chosen:
-        if name not in there:
-            known = ", ".join(there[:8]) + (", ..." if len(there) > 8 else "")
-            raise ScenarioError(f"`heads`: {name!r} is none of this run{nearest(name, there)}; allowed: {known}")
-    trials, summary = (frame[frame["head"].isin(chosen)] for frame in (results.trials, results.summary))
-    return results._replace(trials=trials.reset_index(drop=True), summary=summary.reset_index(drop=True))
-
-
-def _lead(results: Results) -> str:
-    """What the scenario says of itself, and how much was measured."""
-    scenario, said, draws = results.scenario, results.manifest, results.trials["draw"].nunique()
-    cells = len(results.summary.drop_duplicates(list(CELL)))
+def page(results: RunData, name: str = "report") -> Page:
+    """A run as HTML, below LIMIT. name: of the CSV, without its ending."""
+    manifest: Mapping[str, Any] = results.manifest
+    draws, cells = results.trials["draw"].nunique(), len(results.summary.drop_duplicates(list(CELL)))
     facts = f"{draws} draws, {cells} cell{'' if cells == 1 else 's'}, {len(results.trials)} measurements"
-    if draws < int(str(said["draws_done"])):
-        facts = f"some heads only, of a run with {said['draws_done']} draws: {facts}"
-    day = str(said.get("end") or said.get("start") or "")[:10]
-    title = f"<p>{escaped(scenario.title)}</p>" if scenario.title else ""
-    return f"{title}<p class=note>{escaped(', '.join(filter(None, [facts, f'favorbench {VERSION}', day])))}</p>"
-
-
-def packed(text: str, name: str, rows: str) -> tuple[str, str | None]:
-    """The link to a CSV, which is in the page if there is room, as it is or compressed; else the text comes back too.
-
-    rows: what it has.
-    """
-    plain, small = text.encode(), gzip.compress(text.encode(), mtime=0)
-    link = '<p><a download="{0}" href="data:{1};base64,{2}">{0}</a>: ' + escaped(rows)
-    if len(plain) <= PLAIN_DATA:
-        return link.format(escaped(name), "text/csv", base64.b64encode(plain).decode()) + ".</p>", None
-    if len(small) <= PACKED_DATA:
-        said = link.format(escaped(f"{name}.gz"), "application/gzip", base64.b64encode(small).decode())
-        return f"{said}, compressed; pandas.read_csv reads it as it is.</p>", None
-    return f"<p>{escaped(name)}, a file beside this page, for it is too large to be in it: {escaped(rows)}.</p>", text
-
-
-def data_csv(results: Results) -> str:
-    """The summary as CSV to six digits, and 0 for what is rounding."""
-    floor = rounding_level(results.trials, "mse")
-    data = results.summary[list(COLUMNS)].copy()
-    for column in data.columns[data.columns.str.startswith("mse_")]:
-        data[column] = data[column].mask(data[column].abs() < floor, 0.0)
-    return data.to_csv(index=False, float_format="%.6g")
-
-
-def _policy() -> str:
-    """Nothing is loaded, from nowhere; only this style and this script are obeyed."""
-    hashes = {kind: _hash(_file(name)) for kind, name in (("style", "style.css"), ("script", "script.js"))}
-    return (
-        f"default-src 'none'; style-src '{hashes['style']}'; script-src '{hashes['script']}'; "
-        "base-uri 'none'; form-action 'none'"
+    if draws < manifest["draws_done"]:
+        facts = f"some heads only, of a run with {manifest['draws_done']} draws: {facts}"
+    day = str(manifest.get("end") or manifest.get("start") or "")[:10]
+    values = {
+        "title": results.scenario.name,
+        "lead": filter(None, [results.scenario.title, ", ".join(filter(None, [facts, f"favorbench {VERSION}", day]))]),
+        "sentences": [*run_sentences(results), *cell_sentences(heads.without_many(results))],
+        "legends": [legend(results), _HOW],
+        "manifests": _manifest(results),
+    }
+    rows = f"{len(results.summary)} rows, one for each cell and estimator at each size, with six digits"
+    others = "favorbench report RUN --heads H has a page of some heads."
+    return _fitted(
+        values, page_parts(results), figures_for_page(results), data_csv(results), f"{name}.csv", rows, others
     )
 
 
-def _hash(text: str) -> str:
+_HOW = (
+    "In the table of a cell: the median over draws at each size, best first at the largest; at that size the interval "
+    "of the median, letters, and the verdict of a sign test on the same draws against uniform attention (Holm over the "
+    "cell, 5 %). Estimators without a letter in common differ detectably. No detectable difference is a verdict, not a "
+    "gap. Italic: bounds, which look at every pair of a query and a key."
+)
+
+
+def comparison_page(found: RunComparison, name: str = "report") -> Page:
+    """Two runs compared, as HTML, below LIMIT. name: of the CSV, without its ending."""
+    only_changed = len(found.rows) > MOST_ROWS
+    tables = [one for one in comparison_sections(found, only_changed, in_words=True) if one.rows]
+    cells = {f"{found.metric}, {row.cell}": row.key.cell for row in found.rows}
+    axes = dict(zip(cells, axes_of(pd.DataFrame(cells.values(), columns=list(CELL))), strict=True))
+    parts = [Part(one.title.removeprefix(f"{found.metric}, "), [one], axes[one.title]) for one in tables]
+    less = [f"Only the rows that have changed are shown, of {len(found.rows)}."] if only_changed else []
+    values = {
+        "title": f"{found.old.path} against {found.new.path}",
+        "lead": sides(found),
+        "sentences": [*comparison_sentences(found), *less, *(f"x {reason}" for reason in reasons(found))],
+        "legends": [_HOW_COMPARED],
+        "manifests": Markup("").join(
+            Markup("<h3>{}</h3>{}").format(side, _manifest(run))
+            for side, run in (("old", found.old), ("new", found.new))
+        ),
+    }
+    csv = found.frame().to_csv(index=False, float_format="%.6g")
+    rows = f"{len(found.rows)} rows, with six digits"
+    return _fitted(values, parts, comparison_for_page(found), csv, f"{name}.csv", rows)
+
+
+_HOW_COMPARED = (
+    "Each row is one estimator at one size in one cell: the median error in the old and in the new run, and the median "
+    "of new / old over the draws with its interval. + worse, - better, ~ neither is detectable, = the same."
+)
+
+
+def _fitted(
+    values: dict[str, Any], parts: Sequence[Part], figures: Sequence[tuple[str, str, str, str]], csv: str, name: str,
+    rows: str, others: str = "",
+) -> Page:  # fmt: skip
+    """The page with as much as there is room for: open tables, then figures, then closed tables.
+
+    others: where else the reader finds what is left out, besides the data.
+    """
+    macros = _ENVIRONMENT.get_template("parts.html").module
+    drawn = [macros.figure(title, caption, svg) for _, title, caption, svg in figures]  # pyright: ignore[reportAttributeAccessIssue]
+    tabled = [macros.part(part) for part in parts]  # pyright: ignore[reportAttributeAccessIssue]
+    data, beside = _packed(csv, name, rows)
+    folder = resources.files("favorbench.results.page")
+    look, script = (folder.joinpath(file).read_text(encoding="utf-8") for file in ("style.css", "script.js"))
+    look += page_css(svg for *_, svg in figures)
+    render = partial(
+        _ENVIRONMENT.get_template("page.html").render, values, data=data, version=VERSION, style=look, script=script
+    )
+    values["lead"] = list(values["lead"])
+    room = LIMIT - len(render().encode()) - 400
+    kept = []
+    for closed, of_parts in ((False, True), (None, False), (True, True)):
+        texts = [text for text, one in zip(tabled, parts, strict=True) if one.closed is closed] if of_parts else drawn
+        sizes = [len(text.encode()) for text in texts]
+        kept.append(texts[: sum(total <= room for total in itertools.accumulate(sizes))])
+        room -= sum(sizes[: len(kept[-1])])
+    shown, pictures, single = kept
+    counts = {"tables": (len(parts), len(shown) + len(single)), "figures": (len(drawn), len(pictures))}
+    missing = " and ".join(f"{of - kept} of {of} {what}" for what, (of, kept) in counts.items() if kept < of)
+    left_out = (
+        f"Left out, for the page to stay below {LIMIT // 1_000_000} MB: {missing}. The numbers are in the CSV (below). "
+        f"{others}"
+    )
+    html = render(
+        figures=Markup("").join(pictures),
+        parts=Markup("").join([*shown, *single]),
+        left_out=left_out if missing else "",
+    )
+    return Page(html, beside)
+
+
+def _packed(csv: str, name: str, rows: str) -> tuple[dict[str, str], str | None]:
+    """The link to a CSV, which is in the page if there is room, plain or compressed; else the text is returned too."""
+    plain, small = csv.encode(), gzip.compress(csv.encode(), mtime=0)
+    data = {"name": name, "rows": rows, "note": "", "href": ""}
+    if len(plain) <= PLAIN_DATA:
+        return data | {"href": f"data:text/csv;base64,{base64.b64encode(plain).decode()}"}, None
+    if len(small) > PACKED_DATA:
+        return data, csv
+    href = f"data:application/gzip;base64,{base64.b64encode(small).decode()}"
+    return data | {"name": f"{name}.gz", "href": href, "note": ", compressed; pandas.read_csv reads it as it is"}, None
+
+
+def data_csv(results: RunData) -> str:
+    """The summary as CSV to six digits, and 0 for what is rounding."""
+    return rounded(results.summary[list(COLUMNS)], results.trials).to_csv(index=False, float_format="%.6g")
+
+
+def _manifest(results: RunData) -> Markup:
+    """What was asked and with what, and the manifest as it is."""
+    manifest: Mapping[str, Any] = results.manifest
+    asked = {
+        key: ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        for key, value in results.scenario.model_dump(mode="json").items()
+        if value not in (None, [], "")
+    }
+    used = {
+        "favorbench": manifest["favorbench"],
+        "digest of the scenario": manifest["digest"],
+        "draws": f"{manifest['draws_done']} of {manifest['draws']}",
+        "libraries": ", ".join(f"{name} {version}" for name, version in manifest.get("versions", {}).items()),
+    } | {key: manifest[key] for key in ("start", "end", "platform", "cpu", "gpu") if manifest.get(key)}
+    tables = [
+        Section(title, [{"key": key, "value": str(value)} for key, value in values.items()])
+        for title, values in (("What was asked", asked), ("With what", used))
+    ]
+    macros: Any = _ENVIRONMENT.get_template("parts.html").module
+    return macros.manifest(tables, json.dumps(dict(manifest), indent=1, ensure_ascii=False))
+
+
+def _sha256(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
-def _file(name: str) -> str:
-    return resources.files("favorbench.results.page").joinpath(name).read_text(encoding="utf-8")
+_ENVIRONMENT = Environment(
+    loader=PackageLoader("favorbench.results.page", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+    finalize=lambda value: printable(value, "\n") if type(value) is str else value,
+)  # fmt: skip
+_ENVIRONMENT.filters["sha256"] = _sha256
 
 
-def write_page(results: Results, path: Path) -> list[Path]:
+def write_page(results: RunData, path: Path) -> list[Path]:
     """Write the page, and where they are too large to be in it the data beside it; returns the files.
 
-    A page that is there is replaced. Raises StoreError for a directory, and for a file that is no page of favorbench.
+    A page that is there is replaced. Raises StoreError for a directory, and for a file that favorbench did not write.
     """
-    return write(lambda: page(results, path.stem), path, ",".join(COLUMNS))
+    return _write(lambda: page(results, path.stem), path, ",".join(COLUMNS))
 
 
-def write(make: Callable[[], Page], path: Path, header: str) -> list[Path]:
-    """Write a page and what is beside it; header: with what such data begin, which may be replaced."""
+def write_comparison(found: RunComparison, path: Path) -> list[Path]:
+    """Write the page of a comparison, as ``write_page`` does."""
+    return _write(lambda: comparison_page(found, path.stem), path, "mark,verdict,reason,")
+
+
+def _write(make: Callable[[], Page], path: Path, header: str) -> list[Path]:
+    """Write a page and what is beside it. header: how such data begin, which may be replaced."""
     beside = path.with_name(f"{path.stem}.csv")
     _refuse_others(path, _GENERATOR)
     made = make()
@@ -231,7 +225,7 @@ def write(make: Callable[[], Page], path: Path, header: str) -> list[Path]:
 
 
 def _refuse_others(path: Path, ours: str) -> None:
-    """Raise StoreError for what is there and was not written here; ours: what the beginning of such a file has."""
+    """Raise StoreError for a file that was not written here. ours: what the beginning of such a file has."""
     with clear_errors(path):
         if path.is_dir():
             raise StoreError(f"{path} is a directory; give `out` the name of a file, e.g. {path / 'report.html'}")

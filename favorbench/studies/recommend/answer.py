@@ -10,9 +10,7 @@ import numpy as np
 from favorbench.formats import format_value, plain
 from favorbench.methods.features import LinearAttention
 from favorbench.metrics import METRICS
-from favorbench.results.notebook import html_table
-from favorbench.results.page.parts import escaped_lines
-from favorbench.results.page.text import escaped
+from favorbench.sections import Section, Sections, to_html
 from favorbench.studies.recommend.candidates import Family
 from favorbench.studies.recommend.search import Setting
 
@@ -98,13 +96,7 @@ class Recommendation(NamedTuple):
         return axes[0] if len(axes) == 1 else axes
 
     def _repr_html_(self) -> str:
-        said = f"<p><b>{escaped(sentence(self))}</b></p>\n"
-        table = html_table(f"{self.title}: {self.metric} target {self.target:g}", records(self), " ".join(notes(self)))
-        sure = [decision for decision in self.decisions if decision.outcome == "certified"]
-        lines = (
-            f"<p>In Python, for {escaped(sure[0].head)}:</p><pre>{escaped_lines(sure[0].python)}</pre>" if sure else ""
-        )
-        return f"{said}{table}<p>{escaped(certified_in_words(self))}</p>\n{lines}"
+        return to_html(sections(self))
 
     def __repr__(self) -> str:
         return f"<Recommendation for {self.title}: {sentence(self)}>"
@@ -232,6 +224,20 @@ def python_lines(family: Family, size: int | None, scale: float) -> str:
         name = f"fb.get_baseline({family.spec!r})" if kind == "baseline" else repr(family.spec)
         lines.append(f"return fb.method_attention(query, key, value, {name}, size={size or 1}, rng=rng{also})")
     return _HEAD + "".join(f"    {line}\n" for line in lines)
+
+
+def sections(found: Recommendation) -> Sections:
+    """A row for each head with what the columns are, the sentences, and code for the first certified head."""
+    title = f"{found.title}: {found.metric} target {found.target:g}"
+    words = [sentence(found), certified_in_words(found)]
+    table = Section(title, records(found), " ".join(notes(found)), words)
+    certified = [decision for decision in found.decisions if decision.outcome == "certified"]
+    if not certified:
+        return Sections([table])
+    others = len({decision.python for decision in certified}) > 1
+    more = " (of the others: --json, or recommendation.json)" if others else ""
+    where = f", for {certified[0].head}{more}" if len(found.decisions) > 1 else ""
+    return Sections([table, Section(f"In Python{where}:", code=certified[0].python)])
 
 
 def records(found: Recommendation) -> list[dict[str, str]]:

@@ -1,0 +1,168 @@
+"""Which tables and sentences are shown of a run: the one place that decides it."""
+
+from typing import NamedTuple
+
+import pandas as pd
+
+from favorbench.engine.columns import CELL
+from favorbench.errors import ScenarioError
+from favorbench.files import write_text
+from favorbench.formats import HEADINGS, printable
+from favorbench.results import heads
+from favorbench.results.findings import cell_sentences, run_sentences
+from favorbench.results.ranking import Ranking, ranking_section, rankings, rankings_over_heads
+from favorbench.results.run import RunData
+from favorbench.results.tables import cell_tables, rounded, size_axis, varying
+from favorbench.sections import Section, Sections, dedupe_notes, to_markdown
+from favorbench.statistics import fewest_draws
+
+MAX_TABLES = 12  # of cells, at the end of a sweep
+
+
+def tables(results: RunData, metric: str = "mse", stat: str = "median", alone: bool = False) -> Sections:
+    """A table over the heads of each input that has several, and of every other cell; alone: of every cell.
+
+    Where a statistic cannot be shown over heads, few heads are shown each by itself.
+    """
+    over, few = [], results
+    if not alone:
+        over = heads.head_tables(results, metric) if stat == "median" and heads.can_be_compared(metric) else []
+        few = heads.without_many(results, 1 if over else heads.FEW)
+    return dedupe_notes([*over, *(cell_tables(few, metric, stat) if len(few.summary) else [])])
+
+
+def tables_over_heads(results: RunData, metric: str = "mse") -> Sections:
+    """The tables over heads alone. Raises ScenarioError where no input has two heads."""
+    if not (found := heads.head_tables(results, metric)):
+        raise ScenarioError(f"`over` heads: {results.path} has no input with two heads or more")
+    return dedupe_notes(found)
+
+
+def ranking_sections(results: RunData, metric: str = "mse", alone: bool = False, most: int = 1) -> Sections:
+    """A ranking over the heads of each input that has several, and of every cell of the others; alone: of every cell.
+
+    most: the number of heads up to which each is ranked by itself, too.
+    """
+    over = [] if alone else rankings_over_heads(results, metric)
+    cells = results if alone else heads.without_many(results, most)
+    found = [*over, *(rankings(cells, metric) if len(cells.summary) else [])]
+    return dedupe_notes(ranking_section(one, metric) for one in found)
+
+
+def findings(results: RunData, most: int = 1) -> Section:
+    """The sentences of a run; of inputs with more than ``most`` heads those over heads alone."""
+    few = heads.without_many(results, most)
+    return Section(sentences=[*run_sentences(results), *cell_sentences(few), *_single_heads(results, few)])
+
+
+def _single_heads(results: RunData, few: RunData) -> list[str]:
+    hidden = len(few.summary) < len(results.summary)
+    example = f"favorbench table {results.path} --heads {heads.first_head(results)}" if hidden else ""
+    return [f"Each head by itself: {example}"] if hidden else []
+
+
+def run_sections(results: RunData, most: int = MAX_TABLES) -> Sections:
+    """What a sweep prints at its end: tables, then findings."""
+    found = tables(results)
+    more = Section(note=f"{len(found) - most} more tables in {results.path}/summary.md")
+    return Sections([*found[:most], *([more] if len(found) > most else []), findings(results)])
+
+
+def summary_sections(results: RunData) -> Sections:
+    """What summary.md has: findings, tables over heads, rankings at equal features or cost, and a table of every cell.
+
+    Of an input with many heads no single ones.
+    """
+    few, scenario = heads.without_many(results, heads.FEW), results.scenario
+    found = [findings(results, heads.FEW), *dedupe_notes(heads.head_tables(results))]
+    if scenario.budget != "projections":
+        found += ranking_sections(results, most=heads.FEW)
+    return Sections([*found, *dedupe_notes(cell_tables(few) if len(few.summary) else [])])
+
+
+class Part(NamedTuple):
+    """What a page shows of one cell, or of one population of heads.
+
+    axes: the values by which it can be chosen. closed: it is one of many, and shown on request.
+    """
+
+    title: str
+    sections: list[Section]
+    axes: dict[str, str]
+    sentence: str = ""
+    notes: tuple[str, ...] = ()
+    closed: bool = False
+
+
+def page_parts(results: RunData) -> list[Part]:
+    """The populations of heads, then the cells; single heads of a population are closed."""
+    populations, axis = heads.populations(results), size_axis(results)
+    cells = results.summary.drop_duplicates(list(CELL))
+    together = pd.DataFrame([one.rows.iloc[0] for one in populations])
+    axes = axes_of(pd.concat([together, cells])[list(CELL)]) if populations else axes_of(cells)
+    parts = [
+        Part(one.title, _by_size(one, axis), chosen, notes=(heads.legend(results),))
+        for one, chosen in zip(populations, axes, strict=False)
+    ]
+    many = {one.cell for one in populations}
+    found = zip(cell_tables(results), rankings(results), cell_sentences(results), axes[len(parts) :], strict=True)
+    for table, ranking, sentence, chosen in found:
+        single = tuple(ranking.cell[list(heads.POPULATION)]) in many
+        section = ranking_section(ranking, "mse")
+        merged = Section(table.title, _merged(table, ranking, section))
+        parts.append(Part(ranking.title, [merged], chosen, sentence if single else "", (section.note,), single))
+    return parts
+
+
+def _merged(table: Section, ranking: Ranking, section: Section) -> list[dict[str, str]]:
+    """The values at each size in the order of the ranking, then the rest of the ranking.
+
+    Groups and verdicts are left out where there are too few draws to tell any two apart.
+    """
+    values = {(row["map"], row["sampler"]): list(row.items())[2:] for row in table.rows}
+    judged = ranking.draws >= min(ranking.draws_needed, fewest_draws(len(ranking.rows) - 1))
+    hidden = {"mse"} if judged else {"mse", "groups", "against uniform"}
+    return [
+        {"estimator": text["estimator"], **dict(values[row.map, row.sampler or "-"]),
+         **{name: value for name, value in list(text.items())[1:] if name not in hidden}}
+        for row, text in zip(ranking.rows, section.rows, strict=True)
+    ]  # fmt: skip
+
+
+def _by_size(population: heads.Population, axis: str) -> list[Section]:
+    """A table for each size, the largest first and with what has no size; the best estimators first."""
+    rows = population.rows.sort_values("ratio_median", kind="stable")
+    sized = rows["num_projections"].notna()
+    sizes = sorted(set(rows.loc[sized, axis].dropna()), reverse=True) or [None]
+    title = heads.title(population)
+    found = []
+    for size in sizes:
+        chosen = rows[sized & (rows[axis] == size) | (~sized if size == sizes[0] else False)]
+        at = "" if size is None else f", {HEADINGS.get(axis, axis)} = {size}"
+        found.append(Section(f"{title}{at}", heads.rows_of(chosen, axis)))
+    return found
+
+
+def axes_of(cells: pd.DataFrame) -> list[dict[str, str]]:
+    """For each cell its values of the axes that vary, as texts; axes that follow the length are left out."""
+    axes = [axis for axis in varying(cells, CELL) if axis not in ("query_len", "query_rows")]
+    texts = ({axis: row[axis] for axis in axes if not pd.isna(row[axis])} for _, row in cells.iterrows())
+    return [
+        {HEADINGS.get(axis, axis): printable(f"{x:g}" if isinstance(x, float) else str(x)) for axis, x in row.items()}
+        for row in texts
+    ]
+
+
+def write_summary(results: RunData) -> None:
+    """Write summary.csv and summary.md beside the trials, and for several heads summary-heads.csv. Raises StoreError.
+
+    The tables have six digits, and 0 for rounding: the rest differs from one machine to the next.
+    """
+    over_heads = heads.over_heads(results)
+    tables = {"summary": rounded(results.summary, results.trials)}
+    tables |= {"summary-heads": over_heads} if len(over_heads) else {}
+    for name, frame in tables.items():
+        write_text(results.path / f"{name}.csv", frame.to_csv(index=False, float_format="%.6g"))
+    title = "\n\n".join(filter(None, [f"# {results.scenario.name}", results.scenario.title]))
+    text = f"{title}\n\n{to_markdown(summary_sections(results), '## {}')}".replace("`", "")
+    write_text(results.path / "summary.md", printable(text, but="\n"))
