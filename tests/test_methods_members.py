@@ -6,7 +6,7 @@ import pytest
 import favorbench as fb
 from favorbench.errors import FavorbenchError, ScenarioError
 from favorbench.methods import Shape
-from favorbench.methods.kdeformer import sampling_shares
+from favorbench.methods.hashed import sampling_shares
 from favorbench.methods.monarch import blocks_of
 from favorbench.methods.segments import Segments, segment_bounds, segment_means
 from tests.definitions import Weights, attention_of, hashed, member

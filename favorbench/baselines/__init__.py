@@ -1,11 +1,11 @@
 """The answers every estimator must beat, and bounds. A new one is one file and one line in BASELINES."""
 
-from favorbench.baselines.base import Baseline
 from favorbench.baselines.best_rank import BestRank
 from favorbench.baselines.top_keys import TopKeys
 from favorbench.baselines.trivial import Taylor1, Taylor2, Uniform
 from favorbench.errors import ScenarioError
 from favorbench.methods import METHODS, PREFIXES, Method, SampledKeys
+from favorbench.methods.base import Baseline
 from favorbench.registry import build, split_list
 
 BASELINES: tuple[type[Method], ...] = (Uniform, Taylor1, Taylor2, SampledKeys, BestRank, TopKeys)

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from favorbench.baselines.base import Baseline
 from favorbench.methods import AttentionProblem, Estimate, Shape
+from favorbench.methods.base import Baseline
 from favorbench.numerics.logsum import with_ones
 from favorbench.numerics.machine import scipy_linalg
 from favorbench.numerics.streams import Streams

@@ -7,8 +7,8 @@ from typing import ClassVar
 import numpy as np
 from array_api_compat import device
 
-from favorbench.baselines.base import Baseline
 from favorbench.methods import AttentionProblem, Estimate, Shape
+from favorbench.methods.base import Baseline
 from favorbench.numerics.arrays import array_namespace, largest
 from favorbench.numerics.logsum import tiles
 from favorbench.numerics.streams import Streams

@@ -8,9 +8,9 @@ import numpy as np
 
 from favorbench.attention.linear import attention_estimates, linear_multiplications
 from favorbench.attention.problem import SampledMap
-from favorbench.baselines.base import Baseline
 from favorbench.maps import Taylor
 from favorbench.methods import AttentionProblem, Estimate, Shape
+from favorbench.methods.base import Baseline
 from favorbench.numerics.streams import Streams
 
 

@@ -12,8 +12,7 @@ from favorbench.methods.base import AttentionProblem, Estimate, Method, Shape
 from favorbench.methods.clusters import Clusters
 from favorbench.methods.eva import Eva
 from favorbench.methods.function import Function
-from favorbench.methods.hyperattention import HyperAttention
-from favorbench.methods.kdeformer import KDEformer
+from favorbench.methods.hashed import HyperAttention, KDEformer
 from favorbench.methods.lara import Lara
 from favorbench.methods.monarch import Monarch
 from favorbench.methods.multipole import Multipole

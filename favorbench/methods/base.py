@@ -78,3 +78,7 @@ class Method(ABC):
     def matrix_entries(self, shape: Shape, size: int) -> int:
         """Numbers that are kept at a time beside inputs and outputs, where that is more than tiles."""
         return 0
+
+
+class Baseline(Method):
+    """An answer to compare with: trivial, or a bound. A method in all but its purpose."""

@@ -1,7 +1,8 @@
 """Methods that sort queries and keys by a hash: a block of like keys exactly, and a sample of all others."""
 
+import math
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -117,3 +118,64 @@ def _in_order(parts: Array, rows: Segments, order: Array) -> Array:
     flat = xp.reshape(parts, (*parts.shape[:-3], -1, parts.shape[-1]))
     flat = xp.take(flat, beside(np.flatnonzero(~rows.padding), parts), axis=-2)
     return xp.take_along_axis(flat, xp.argsort(order, axis=-1)[..., None], axis=-2)
+
+
+@dataclass(frozen=True)
+class HyperAttention(Hashed):
+    """Exact attention in blocks of a sorted angular hash, beside s keys sampled uniformly, each of weight l / s.
+
+    The sample is without replacement, which has less variance than the paper's, and leaves out keys of the query's
+    block. The released kernel (amirzandieh/HyperAttention) takes the first s keys for a sample, with weight 1, and
+    counts those of the block twice.
+    Han et al. 2024 ("HyperAttention"), arXiv 2310.05869, algorithms 1 to 3.
+    """
+
+    name: ClassVar[str] = "hyperattention"
+    reference: ClassVar[str] = "Han et al. 2024, arXiv 2310.05869"
+    description: ClassVar[str] = "the keys of the query's hash block exactly, a uniform sample of all others"
+    look: ClassVar[Mapping[str, object]] = {"color": "C6", "linestyle": "-.", "marker": "v", "markersize": 4}
+
+    def sampled(self, tokens: Tokens, counts: tuple[int, ...], streams: Streams) -> Iterator[Sampled]:
+        order = streams.draw(lambda rng: rng.permutation(tokens.length))
+        for count in counts:
+            weight = math.log(tokens.length / max(count, 1))
+            yield Sampled(order[..., :count], 0.0 * tokens.key[..., :count, 0] + weight)
+
+
+def sampling_shares(value: Array) -> Array:
+    """p_j in proportion to |v_j| / ||V||_2 + 1 / l, with the largest singular value of V: (..., l)."""
+    xp = array_namespace(value)
+    norms = xp.sqrt(xp.vecdot(value, value))
+    largest = xp.sqrt(xp.max(xp.linalg.eigvalsh(xp.matrix_transpose(value) @ value), axis=-1))[..., None]
+    largest = xp.where(largest > 0, largest, xp.ones_like(largest))
+    shares = norms / largest + 1.0 / value.shape[-2]
+    return shares / xp.sum(shares, axis=-1, keepdims=True)
+
+
+@dataclass(frozen=True)
+class KDEformer(Hashed):
+    """Exact attention in blocks of a sorted angular hash, beside s draws of keys, each of weight 1 / (s p_j).
+
+    p_j is in proportion to |v_j| / ||V||_2 + 1 / l, with replacement; draws in the query's block are left out. The
+    released code (majid-daliri/kdeformer) has a column of ones in V and the square of its norm, and its order of
+    buckets, the Gray code of their bits and not the rank of these in it, has neighbours that differ in several signs.
+    Zandieh et al. 2023 ("KDEformer"), arXiv 2302.02451, its practical form (algorithm 3).
+    """
+
+    name: ClassVar[str] = "kdeformer"
+    reference: ClassVar[str] = "Zandieh et al. 2023, arXiv 2302.02451"
+    description: ClassVar[str] = "the keys of the query's hash block exactly, others sampled by the norms of values"
+    look: ClassVar[Mapping[str, object]] = {"color": "C6", "linestyle": ":", "marker": "^", "markersize": 4}
+
+    def sampled(self, tokens: Tokens, counts: tuple[int, ...], streams: Streams) -> Iterator[Sampled]:
+        xp, shares = array_namespace(tokens.value), sampling_shares(tokens.value)
+        uniforms = xp.astype(streams.draw(lambda rng: rng.random(counts[-1])), shares.dtype, copy=False)
+        below = xp.cumulative_sum(shares, axis=-1)[..., None, :] < uniforms[..., :, None]
+        index = xp.clip(xp.sum(xp.astype(below, xp.int64), axis=-1), 0, tokens.length - 1)
+        for count in counts:
+            drawn = index[..., :count]
+            yield Sampled(drawn, -xp.log(max(count, 1) * xp.take_along_axis(shares, drawn, axis=-1)))
+
+    def multiplications(self, shape: Shape, size: int) -> float:
+        """Beside the blocks and samples V^T V, for its norm."""
+        return super().multiplications(shape, size) + float(shape.l * shape.d_v * shape.d_v)
