@@ -9,7 +9,13 @@ from typing import NoReturn
 from favorbench.formats import printable
 
 # What the loader of libraries, and Python, say when there is no memory left.
-_NO_MEMORY = ("failed to map segment", "cannot allocate memory", "can't start new thread", "cannot enable executable")
+_NO_MEMORY = (
+    "failed to launch worker thread",
+    "failed to map segment",
+    "cannot allocate memory",
+    "can't start new thread",
+    "cannot enable executable",
+)
 
 
 def causes(error: BaseException) -> list[BaseException]:

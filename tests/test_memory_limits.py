@@ -1,0 +1,30 @@
+"""Commands where memory is short: a result, or one line within a minute. OpenBLAS waits for ever for its buffers."""
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+SWEEP = ["sweep", "--maps", "positive", "-R", "16", "-L", "256", "-d", "8", "--trials", "2", "--out", "run", "-q"]
+
+
+def run_with(megabytes: int, *command: str) -> subprocess.CompletedProcess:
+    """A command in a process of so much address space; killed after a minute."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
+
+    words = [sys.executable, "-m", "favorbench", *command]
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, preexec_fn=limit)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("megabytes", [300, 360, *range(400, 700, 20), 800, 1200, 2000])
+def test_a_result_or_one_line(megabytes):
+    done = run_with(megabytes, *SWEEP)
+    if done.returncode != 0:
+        assert done.returncode == 2 and done.stderr.count("\n") == 1
+        assert "memory" in done.stderr or "failed to map segment" in done.stderr
+        assert "unexpected" not in done.stderr
+    assert megabytes < 700 or done.returncode == 0
