@@ -18,7 +18,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import ModuleType
@@ -26,25 +26,14 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from favorbench.engine import tasks
 from favorbench.engine.interrupts import signals_held
 from favorbench.engine.provenance import VERSION, count_done, machine
-from favorbench.engine.tasks import (
-    MAX_RETRIES,
-    POLL_SECONDS,
-    Pool,
-    Retry,
-    Task,
-    TaskBundle,
-    TaskResult,
-    TaskRun,
-    load_bundle,
-    run_items,
-)  # fmt: skip
+from favorbench.engine.tasks import MAX_RETRIES, Pool, Retry, Task, TaskBundle, TaskResult, TaskRun
 from favorbench.errors import FavorbenchError, ScenarioError, WorkerError
 from favorbench.files import read_regular
-from favorbench.formats import format_bytes, shown
+from favorbench.formats import shown
 from favorbench.inputs.fixed import Arrays, File
-from favorbench.inputs.heads import Layout
 from favorbench.inputs.stored import open_contents
 from favorbench.numerics.backend import Backend
 
@@ -68,8 +57,7 @@ class ClusterAddress(NamedTuple):
     def parse(text: str, requested_by: str) -> "ClusterAddress":
         """Read what a user may write for a cluster. Raises ScenarioError."""
         if text.startswith("local:"):
-            number = text.removeprefix("local:")
-            if not (number.isascii() and number.isdigit() and 1 <= int(number) <= 1024):
+            if not re.fullmatch(r"0*([1-9]\d{0,2}|10[01]\d|102[0-4])", number := text.removeprefix("local:"), re.ASCII):
                 raise ScenarioError(f"{requested_by} {shown(text)}: allowed after local: is a number from 1 to 1024")
             return ClusterAddress(text, requested_by, processes=int(number))
         if _is_address(text):
@@ -77,25 +65,17 @@ class ClusterAddress(NamedTuple):
         if not text.endswith(".json") and not Path(text).is_file():
             raise ScenarioError(f"{requested_by} {shown(text)} given, allowed: {ALLOWED}")
         try:
-            scheduler = json.loads(read_regular(text, "the scheduler file", ScenarioError))["address"]
-        except ScenarioError as error:
-            raise ScenarioError(f"{requested_by}: {error}") from None
-        except (ValueError, TypeError, KeyError, RecursionError):
-            scheduler = None
-        if not isinstance(scheduler, str) or not _is_address(scheduler):
-            raise ScenarioError(
-                f"{requested_by} {text}: not a scheduler file (dask scheduler --scheduler-file writes one)"
-            )
+            scheduler = json.loads(read_regular(text, f"{requested_by}: the scheduler file", ScenarioError))["address"]
+        except (TypeError, KeyError, RecursionError, json.JSONDecodeError):
+            scheduler = ""
+        if not _is_address(scheduler):
+            wrong = f"{requested_by} {text}: not a scheduler file (dask scheduler --scheduler-file writes one)"
+            raise ScenarioError(wrong)
         return ClusterAddress(text, requested_by, scheduler)
 
-    @property
-    def host(self) -> str:
-        """The machine in the address."""
-        return self.scheduler.rpartition("://")[2].rpartition(":")[0].strip("[]")
 
-
-def _is_address(text: str) -> bool:
-    match = re.fullmatch(r"((tcp|tls|ws|wss|ucx)://)?[\w.\-\[\]:]+:(\d{1,5})", text, re.ASCII)
+def _is_address(text: object) -> bool:
+    match = re.fullmatch(r"((tcp|tls|ws|wss|ucx)://)?[\w.\-\[\]:]+:(\d{1,5})", str(text), re.ASCII)
     return match is not None and 1 <= int(match[3]) <= 65535
 
 
@@ -137,7 +117,7 @@ class Cluster:
         if isinstance(where, str):
             self.address = ClusterAddress.parse(where, requested_by)
             _distributed()
-        self._machines: list[dict[str, Any]] = []
+        self.machines: list[dict[str, Any]] = []
         self._entered, self._stack = 0, contextlib.ExitStack()
 
     def __enter__(self) -> "Cluster":
@@ -172,20 +152,17 @@ class Cluster:
         with self:
             yield from TaskRun(ClusterPool(self, work, expected, backend), items, count, missing).results()
 
-    def ask(self, question: Callable[[], Value]) -> Value:
+    def ask(self, question: Callable[[], Value], at_least: float = 0.0) -> Value:
         """An answer of the scheduler or of workers. Raises WorkerError where none comes in time."""
+        seconds = max(self.reply_timeout, at_least)
         try:
-            return within(self.reply_timeout, question)
+            return within(seconds, question)
         except Exception as error:
-            raise self._error(f"{_reason(error)} (waited up to {self.reply_timeout:g} s)") from None
-
-    def count(self, machine: Mapping[str, Any], items: int) -> None:
-        """Count items that a machine has computed."""
-        count_done(self._machines, machine, items)
+            raise self._error(f"{_reason(error)} (waited up to {seconds:g} s)") from None
 
     def take_machines(self) -> list[dict[str, Any]]:
         """The machines that have computed something since the last call, and how many items each."""
-        taken, self._machines = self._machines, []
+        taken, self.machines = self.machines, []
         return taken
 
     def _error(self, reason: str) -> WorkerError:
@@ -194,15 +171,16 @@ class Cluster:
     def _connect(self) -> Any:
         import asyncio  # a sweep without a cluster does not pay for it
 
-        dask, limit, address = _distributed(), min(CONNECT_SECONDS, self.reply_timeout), self.address
-        scheduler: Any = self._start_processes() if address.processes else address.scheduler
+        dask, limit = _distributed(), min(CONNECT_SECONDS, self.reply_timeout)
+        scheduler: Any = self._start_processes() if self.address.processes else self.address.scheduler
+        host = self.address.scheduler.rpartition("://")[2].rpartition(":")[0].strip("[]")
         try:
-            if address.scheduler:
-                within(limit, lambda: socket.getaddrinfo(address.host, None))  # else the name is looked up for ever
+            if host:
+                within(limit, lambda: socket.getaddrinfo(host, None))  # else the name is looked up for ever
                 within(limit, lambda: asyncio.run(_reach(scheduler, limit)))
             client = within(limit + 1, lambda: dask.Client(scheduler, timeout=limit, set_as_default=False))
         except socket.gaierror:
-            raise self._error(f"no machine is known here as {address.host!r}; allowed: {ALLOWED}") from None
+            raise self._error(f"no machine is known here as {host!r}; allowed: {ALLOWED}") from None
         except Exception as error:
             reason = "what answers there is not a Dask scheduler"  # Dask reads any bytes as a length: MemoryError, ...
             if isinstance(error, OSError):
@@ -210,7 +188,7 @@ class Cluster:
             elif isinstance(error, TypeError | RuntimeError | FavorbenchError):  # of the configuration of TLS
                 reason = _reason(error)
             raise self._error(f"{reason} (tried for {limit:g} s); is it running, and reachable from here?") from None
-        self._stack.callback(_quietly, lambda: client.close(timeout=5))
+        self._stack.callback(_quietly, client.close, timeout=5)
         return client
 
     def _start_processes(self) -> Any:
@@ -221,7 +199,7 @@ class Cluster:
                     n_workers=self.address.processes, threads_per_worker=1, processes=True, host="127.0.0.1",
                     dashboard_address=None, memory_limit=0, silence_logs=logging.CRITICAL,
                 )  # fmt: skip
-                self._stack.callback(_quietly, lambda: started.close(timeout=10))
+                self._stack.callback(_quietly, started.close, timeout=10)
         except (OSError, RuntimeError) as error:
             guard = "(a Python script needs an `if __name__ == '__main__':` guard)"
             raise self._error(f"its processes do not start: {_reason(error)} {guard}") from None
@@ -245,24 +223,32 @@ class ClusterPool(Pool):
         self._cluster, self._client, self._over = cluster, cluster.client, threading.Event()
         self._expected, self._backend = expected, backend
         self.name = f"the scheduler {cluster.address.text}"
-        self._machines: dict[str, dict[str, Any]] = {}  # of workers that compute
-        self._usable: dict[str, int] = {}  # how many threads each has
+        self._threads: dict[str, int] = {}  # of all workers that are there
+        self._machines: dict[str, dict[str, Any]] = {}  # of workers whose versions were compared
         self._left_out: dict[str, str] = {}
         self._failures: Counter[str] = Counter()
+        self._asked: set[str] = set()
+        self._manned = time.monotonic()
         self._update_workers()
-        if not self._usable:
+        self._compare_versions(set(self._threads))
+        if self._left_out and not self._usable:
             raise WorkerError(next(iter(self._left_out.values())))
+        self._heard = self._manned = time.monotonic()
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sending large graph")
             self._work = self._client.submit(bytes, work, pure=False)  # if its worker dies, Dask sends it again
         threading.Thread(target=self._watch, daemon=True).start()
 
     @property
+    def _usable(self) -> set[str]:
+        return set(self._threads) & set(self._machines) - set(self._left_out)
+
+    @property
     def slots(self) -> int:
-        return 2 * sum(self._usable.values())
+        return 2 * sum(self._threads[worker] for worker in self._usable)
 
     def submit(self, task: Task[Any]) -> Future[TaskResult]:
-        task.workers = frozenset(set(self._usable) - set(task.failed_on) or self._usable)
+        task.workers = frozenset(self._usable - set(task.failed_on) or self._usable)
         executor = self._client.get_executor(pure=False, workers=sorted(task.workers))
         return executor.submit(_run_on_worker, self._work, task.items)
 
@@ -272,7 +258,7 @@ class ClusterPool(Pool):
     def accept(self, task: Task[Any], result: TaskResult) -> Retry | None:
         if result.results:
             self._failures[result.worker] = 0
-            self._cluster.count(self._machines[result.worker], len(result.results))
+            count_done(self._cluster.machines, self._machines[result.worker], len(result.results))
         error, why = result.error, f"worker {result.worker}: {_reason(result.error)}"
         if isinstance(error, WorkerError | MemoryError | OSError):
             self._failures[result.worker] += 1
@@ -293,45 +279,59 @@ class ClusterPool(Pool):
         return ""
 
     def is_stuck(self, task: Task[Any], longest: float, idle: bool) -> bool:
-        if not task.workers & set(self._usable):
+        if not task.workers & self._usable:
             return True  # all workers that may compute it are gone, and others are there
         limit = max(STUCK_SECONDS, STUCK_FACTOR * longest) if longest else self._cluster.reply_timeout
         return idle and len(task.futures) < MAX_RETRIES and time.monotonic() - task.since > limit
 
     def close(self, failed: bool) -> None:
         self._over.set()
-        _quietly(lambda: within(5.0, lambda: self._client.run(load_bundle.cache_clear, on_error="ignore")))
+        self._work.release()
+        with contextlib.suppress(Exception):  # workers or scheduler may be gone
+            within(5.0, lambda: self._client.run(tasks.load_bundle.cache_clear, on_error="ignore"))
 
     def _watch(self) -> None:
         """Ask in a thread which workers there are: an answer may take for ever."""
-        while not self._over.wait(2 * POLL_SECONDS):
+        while not self._over.wait(2 * tasks.POLL_SECONDS):
             with contextlib.suppress(WorkerError):
                 self._update_workers()
+                if new := set(self._threads) - self._asked:
+                    compare = functools.partial(_quietly, self._compare_versions, new=new)
+                    threading.Thread(target=compare, daemon=True).start()
 
     def _update_workers(self) -> None:
-        """Ask which workers there are, and compare the versions of new ones. Raises WorkerError without an answer."""
-        threads = self._cluster.ask(self._client.nthreads)
+        """Ask which workers there are. Raises WorkerError without an answer."""
+        self._threads = self._cluster.ask(self._client.nthreads)
         self._heard = time.monotonic()
-        if new := sorted(set(threads) - set(self._machines) - set(self._left_out)):
-            ask = functools.partial(self._client.run, describe_worker, self._backend, sorted(self._expected))
-            for worker, found in self._cluster.ask(lambda: ask(workers=new, on_error="return")).items():
-                self._admit(worker, found)
-        self._usable = {worker: n for worker, n in threads.items() if worker not in self._left_out}
         if self._usable:
             self._manned = self._heard
 
+    def _compare_versions(self, new: set[str]) -> None:
+        """Ask workers what they are: they import favorbench first. Raises WorkerError without an answer."""
+        self._asked |= new
+        ask = functools.partial(self._client.run, describe_worker, self._backend, list(self._expected))
+        try:
+            answers = self._cluster.ask(lambda: ask(workers=sorted(new), on_error="return"), 60.0)
+        except WorkerError:
+            self._asked -= new  # one may have died meanwhile
+            raise
+        for worker, found in answers.items():
+            self._admit(worker, found)
+
     def _admit(self, worker: str, found: Any) -> None:
+        if isinstance(found, OSError):  # it is gone, or too busy to answer
+            self._asked.discard(worker)
+            return
         if isinstance(found, BaseException):
             self._leave_out(worker, f"worker {worker} cannot begin: {_reason(found)}; install favorbench {VERSION}")
             return
         there, self._machines[worker] = found
         for name, here in self._expected.items():
-            if there[name] != here:
+            if there[name] != here and worker not in self._left_out:
                 self._leave_out(worker, f"worker {worker}: {name} {there[name]} there, {here} here; install the same")
 
     def _leave_out(self, worker: str, why: str) -> None:
-        self._left_out.setdefault(worker, why)
-        self._usable.pop(worker, None)
+        self._left_out[worker] = why
         self._cluster.say(f"{why}; it is left out")
 
 
@@ -349,8 +349,8 @@ def _pack(
                 return super().reducer_override(obj)
             if obj not in sent:
                 sent[obj] = _arrays_of(obj, MAX_SENT - sum(_size(file) for file in sent))
-            if sent[obj] is None:
-                return _open_file, (str(Path(obj.path).resolve()), obj.label, obj.layout, obj.digest())
+            if sent[obj] is None:  # a worker compares its digest
+                return File, (str(Path(obj.path).resolve()), obj.label, obj.layout, obj.digest())
             return Arrays, (obj.title, sent[obj], obj.layout)
 
     stream, own = io.BytesIO(), _modules_here()
@@ -369,14 +369,10 @@ def _pack(
 
 def _modules_here() -> list[ModuleType]:
     """The modules that were imported from the current folder: their functions and classes are sent by value."""
-    folder = Path.cwd()
-    files = {module: Path(file) for module in sys.modules.values() if (file := getattr(module, "__file__", None))}
-    return [
-        module
-        for module, file in files.items()
-        if file.is_relative_to(folder) and "site-packages" not in file.parts and module.__name__ != "__main__"
-        and module.__name__.partition(".")[0] != "favorbench"
-    ]  # fmt: skip
+    files = {module: Path(getattr(module, "__file__", None) or "/") for module in sys.modules.values()}
+    files = {module: file for module, file in files.items() if "site-packages" not in file.parts}
+    here = [module for module, file in files.items() if file.is_relative_to(Path.cwd())]
+    return [module for module in here if module.__name__.partition(".")[0] not in ("__main__", "favorbench")]
 
 
 def _size(file: File) -> int:
@@ -392,17 +388,6 @@ def _arrays_of(file: File, room: int) -> dict[str, np.ndarray] | None:
     return {name: stored.whole() for name, stored in contents.arrays.items()} | about
 
 
-def _open_file(path: str, label: str, layout: Layout, digest: str) -> File:
-    """In a worker: a file that was too large to be sent."""
-    file = File(path, label, layout)
-    if not os.path.exists(path) or file.digest() != digest:
-        raise WorkerError(
-            f"{path} is not there, or is another file; inputs of more than {format_bytes(MAX_SENT)} are not sent: "
-            "put them where every worker can read them, at the same path"
-        )
-    return file
-
-
 def describe_worker(backend: Backend, names: Sequence[str]) -> tuple[dict[str, str], dict[str, Any]]:
     """In a worker: the versions of what the numbers follow from, and the machine."""
     about = {"host": socket.gethostname(), "python": platform.python_version(), **machine(backend)}
@@ -411,8 +396,8 @@ def describe_worker(backend: Backend, names: Sequence[str]) -> tuple[dict[str, s
 
 def _version(name: str) -> str:
     """The version of a library; of favorbench and of modules of the user's, with a digest of their files."""
-    if name == "python":
-        return ".".join(platform.python_version_tuple()[:2])  # functions are sent as its byte code
+    if name == "python":  # functions are sent as its byte code
+        return ".".join(platform.python_version_tuple()[:2])
     if name == "favorbench":
         return f"{VERSION} (files {_digest(*sorted(Path(__file__).resolve().parents[1].rglob('*.py')))})"
     if name in ("numpy", "scipy", "torch"):
@@ -431,7 +416,7 @@ def _digest(*files: Path) -> str:
 
 def _run_on_worker(work: bytes, items: Sequence[Any]) -> TaskResult:
     """In a worker: run a task."""
-    return run_items(TaskBundle(work, ""), items)._replace(worker=_distributed().get_worker().address)
+    return tasks.run_items(TaskBundle(work, ""), items)._replace(worker=_distributed().get_worker().address)
 
 
 @functools.cache
@@ -483,7 +468,7 @@ def _reason(error: BaseException | None) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
 
 
-def _quietly(call: Callable[..., object], *arguments: Any) -> None:
+def _quietly(call: Callable[..., object], **arguments: Any) -> None:
     """End what may be gone already."""
     with contextlib.suppress(Exception):
-        call(*arguments)
+        call(**arguments)

@@ -16,9 +16,13 @@ WORDS = {
 _received: list[int] = []
 
 
+class SignalReceived(KeyboardInterrupt):
+    """A class of its own: Python exits with 130 after a plain KeyboardInterrupt that exec() has let through."""
+
+
 @contextlib.contextmanager
 def signals_raised() -> Iterator[None]:
-    """Turn the signals that would end the process into KeyboardInterrupt; a second Ctrl-C still kills it."""
+    """Raise KeyboardInterrupt for the signals that would end the process; a second Ctrl-C still kills it."""
     usual = (signal.SIG_DFL, signal.default_int_handler)  # a background shell ignores SIGINT, and so do we
     before = {number: signal.getsignal(number) for number in WORDS if signal.getsignal(number) in usual}
     for number in before:
@@ -35,7 +39,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     if number == signal.SIGINT:
         signal.signal(number, signal.SIG_DFL)
     if not isinstance(sys.exception(), KeyboardInterrupt):  # else results are being saved already
-        raise KeyboardInterrupt
+        raise SignalReceived
 
 
 def ending() -> tuple[str, int]:
