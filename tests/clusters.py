@@ -10,6 +10,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from favorbench.engine.plan import Draw
+from favorbench.inputs import get_input
+from favorbench.numerics.streams import stream
+
 QUIET = {"DASK_LOGGING__DISTRIBUTED": "critical", "DASK_DISTRIBUTED__WORKER__MEMORY__TERMINATE": "0"}
 
 
@@ -75,6 +79,11 @@ def cluster(folder: Path, workers: int = 2, *options: str, **environment: str) -
         if workers:
             processes.wait_for_workers(workers)
         yield processes
+
+
+def first_query(draw: Draw) -> float:
+    """The first number of the queries of a draw of Gaussian inputs: what an estimator can tell the draw by."""
+    return float(get_input("gaussian").draw(stream(0, "inputs", *draw.stream_names), draw.head).query[0, 0])
 
 
 def wait_for(condition, seconds: float = 60.0) -> None:

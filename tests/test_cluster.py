@@ -19,11 +19,10 @@ import favorbench as fb
 from favorbench.engine.cluster import Cluster, within
 from favorbench.engine.plan import plan
 from favorbench.engine.study import Study
-from favorbench.engine.trial import _inputs
 from favorbench.errors import ScenarioError, StoreError, WorkerError
 from favorbench.results.findings import sentences
 from favorbench.run import sweep
-from tests.clusters import cluster, wait_for
+from tests.clusters import cluster, first_query, wait_for
 from tests.command_line import refused, run
 from tests.conftest import small_scenario
 
@@ -223,7 +222,7 @@ def test_an_estimator_that_fails_on_a_draw_keeps_the_rows_of_the_others(processe
     )
     scenario = small_scenario(trials=30)
     draw = plan(Study.of(scenario))[29]
-    last = float(_inputs(Study.of(scenario), draw).query[0, 0])
+    last = first_query(draw)
     text = Path("my_method.py").read_text().replace("LAST", repr(last))
     Path("my_method.py").write_text(text)
     results = sweep(small_scenario(trials=30, methods="my_method:fails"), "run", cluster=processes.address)

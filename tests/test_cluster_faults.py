@@ -14,7 +14,7 @@ pytest.importorskip("distributed")
 import favorbench as fb
 from favorbench.errors import WorkerError
 from favorbench.run import sweep
-from tests.clusters import cluster, wait_for
+from tests.clusters import cluster, first_query, wait_for
 from tests.conftest import small_scenario
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # Dask's own, of what was killed
@@ -134,10 +134,9 @@ def test_a_draw_that_kills_its_worker_each_time_fails_alone(tmp_path, scenario, 
     monkeypatch.setenv("FAVORBENCH_CLUSTER_TIMEOUT", "60")
     from favorbench.engine.plan import plan
     from favorbench.engine.study import Study
-    from favorbench.engine.trial import _inputs
 
     study = Study.of(scenario(trials=12))
-    value = float(_inputs(study, plan(study)[7]).query[0, 0])
+    value = first_query(plan(study)[7])
     asked = scenario(ONE_OF_THEM.format(value=value), trials=12)
     with (
         cluster(tmp_path / "c", 2, "--nanny", DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="1") as processes,

@@ -166,6 +166,7 @@ def test_each_head_of_a_model_is_calibrated_on_itself():
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers", minversion="5")
     from favorbench.models.calibration import calibrated
+
     from favorbench.models.interface import attending
     from favorbench.models.replacements import ByMap
     from favorbench.models.swap import heads_of
