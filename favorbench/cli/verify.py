@@ -30,10 +30,10 @@ def verify(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Hold maps and samplers to what they declare.
+    """Hold maps, samplers and methods to what they declare.
 
-    Target, bias, variance, sign, law, coupling, theorems, symmetries, large norms; attention, baselines and metrics
-    against a plain second route. Exit 1 if a claim fails; a result that is not a number fails.
+    Kernel, bias, variance, sign, law, coupling, symmetries, large norms, causality, cost. Exit 1 if a claim fails; NaN
+    fails.
     """
     from favorbench import console
     from favorbench.console.studies import verification_sections
