@@ -35,6 +35,7 @@ except ImportError:  # Windows
 FLUSH_SECONDS = 1.0
 FLUSH_SHARE = 0.02  # of the time worked: the number of parts grows with its logarithm
 FLUSH_ROWS = 100_000  # held in memory
+JOIN_ROWS = 1 << 20  # joined in memory when a run is finished; larger runs keep their parts
 
 LOCK_TIMEOUT = 0.2  # seconds: `in_use` may hold the lock for a moment
 
@@ -122,6 +123,12 @@ class RowStore:
             self._rows = []
             self._worked += seconds
         self._flushed = now
+
+    def join_if_small(self) -> None:
+        """Make one part of several, where memory is no concern."""
+        parts = self.parts([])
+        if len(parts) > 1 and sum(part.rows for part in parts) <= JOIN_ROWS:
+            self.join()
 
     def join(self, order: str | None = None, **encoding: Any) -> Path:
         """Replace the parts by one, without rows that later ones replace, sorted by a column; returns its path.

@@ -128,8 +128,8 @@ class Store(RowStore):
         """Count the draws in the parts and write it into the manifest; join the parts where all draws are there."""
         done = int(self.done().sum())
         complete = done == len(self.plan)
-        if complete and len(part_paths(self.path / "trials")) > 1:
-            self.join()
+        if complete:
+            self.join_if_small()
         self._write_manifest(self._manifest | {"end": _now(), "draws_done": done, "complete": complete})
         return done
 

@@ -77,8 +77,8 @@ class StudyStore(RowStore):
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         try:
             self.flush()
-            if error is None and len(part_paths(self.path / "trials")) > 1:
-                self.join()
+            if error is None:
+                self.join_if_small()
             self._write_manifest(self.done())
         finally:
             super().__exit__(kind, error, trace)
