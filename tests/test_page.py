@@ -42,12 +42,10 @@ class Read(HTMLParser):
         super().__init__()
         self.tags: list[tuple[str, dict[str, str]]] = []
         self.tables: list[dict] = []
-        self.marks: list[dict] = []
-        self.ticks: list[tuple[str, dict[str, str], str]] = []
         self.headings: list[str] = []
         self.axes: list[dict[str, str]] = []
-        self._open, self._attrs = "", dict[str, str]()
-        self.section, self.picture = "", -1
+        self._open = ""
+        self.section = ""
         self.feed(html)
 
     def handle_starttag(self, tag, attrs):
@@ -60,17 +58,12 @@ class Read(HTMLParser):
             self.section = ""
         if tag == "table":
             self.tables.append({"section": self.section, "caption": [], "rows": [], "scopes": []})
-        if tag == "svg":
-            self.picture += 1
-        if tag in ("use", "circle", "path"):
-            self.marks.append({"picture": self.picture, "tag": tag, "attrs": attrs, "title": []})
         if tag == "tr":
             self.tables[-1]["rows"].append([])
         if tag in ("td", "th"):
             self.tables[-1]["rows"][-1].append("")
             self.tables[-1]["scopes"] += [attrs.get("scope")] if tag == "th" else []
         self._open = tag
-        self._attrs = attrs
 
     def handle_endtag(self, tag):
         self._open = ""
@@ -80,10 +73,6 @@ class Read(HTMLParser):
             self.tables[-1]["rows"][-1][-1] += data
         elif self._open == "caption":
             self.tables[-1]["caption"].append(data)
-        elif self._open == "title" and self.picture >= 0:
-            self.marks[-1]["title"].append(data)
-        elif self._open == "text":
-            self.ticks.append((str(self.picture), self._attrs, data))
         elif self._open in ("h1", "h2", "h3", "summary"):
             self.headings.append(data)
 

@@ -15,7 +15,7 @@ from tests.test_page import EVIL, renamed
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason=ABSENT)]
 
-ROWS = "[...document.querySelectorAll('[data-c=\"{}\"] table')[0].tBodies[0].rows]"
+ROWS = "[...document.querySelectorAll('[data-axes]')[{}].querySelector('table').tBodies[0].rows]"
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +75,8 @@ def test_the_browser_would_tell_of_a_request_and_of_an_error(chromium: Browser, 
 
 
 def test_it_sorts(page: Browser):
-    header = '[data-c="1"] th:nth-child(3) button'
-    page.run("document.querySelector('details[data-c=\"1\"]').open = true")
+    header = "details[data-axes] th:nth-child(3) button"
+    page.run("document.querySelector('details[data-axes]').open = true")
     page.click(header)
 
     def value(text: str) -> float:
@@ -89,7 +89,7 @@ def test_it_sorts(page: Browser):
     page.run(f"document.querySelector({header!r}).focus()")
     page.press("Enter", 13, "\r")  # and with the keyboard
     assert [value(text) for text in texts(page, 2)] == sorted(up, reverse=True) and page.run(state) == "descending"
-    page.click('[data-c="1"] th:nth-child(2) button')
+    page.click("details[data-axes] th:nth-child(2) button")
     assert texts(page, 1) == ["iid"] * 2 + ["orthogonal"] * 2 + ["-"] * 5 and page.run(state) is None
 
 
@@ -109,10 +109,10 @@ def test_it_filters_by_map_sampler_and_head(page: Browser):
     page.click("button[type=reset]")
     page.until(f"document.getElementById('count').textContent === {everything!r}")
     choose(page, "head", f"{EVIL}: x")
-    open_ones = "[...document.querySelectorAll('details[data-c]')].filter(d => !d.hidden)"
+    open_ones = "[...document.querySelectorAll('details[data-axes]')].filter(d => !d.hidden)"
     assert page.run(f"{open_ones}.length") == 1 and page.run(f"{open_ones}[0].open")
     assert EVIL in page.run(f"{open_ones}[0].textContent")
-    assert page.run("document.querySelector('section[data-c]').hidden") is False  # many heads stay in view
+    assert page.run("document.querySelector('section[data-axes]').hidden") is False  # many heads stay in view
     assert page.run("new Set([...document.querySelectorAll('circle.on')].map(c => c.dataset.h)).size") == 1
 
 
@@ -147,10 +147,10 @@ def test_it_reads_without_its_script(chromium: Browser, results):
         chromium.open(Path("page.html"))
         assert chromium.run("document.querySelector('form').getClientRects().length") == 0
         assert chromium.run("document.querySelectorAll('svg title').length") > 50
-        assert chromium.run("document.querySelector('section[data-c] table').getClientRects().length") == 1
+        assert chromium.run("document.querySelector('section[data-axes] table').getClientRects().length") == 1
         assert chromium.run("document.querySelectorAll('thead button').length") == 0
-        chromium.click("details[data-c] summary")
-        assert chromium.run("document.querySelector('details[data-c]').open")
+        chromium.click("details[data-axes] summary")
+        assert chromium.run("document.querySelector('details[data-axes]').open")
     finally:
         chromium.ask("Emulation.setScriptExecutionDisabled", value=False)
 
