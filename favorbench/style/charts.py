@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from PIL import Image, PngImagePlugin
@@ -159,7 +160,8 @@ def _finish(drawing: Drawing) -> None:
         figure.suptitle(plain(title))
     figure.set_label(printable(chart.caption))
     width, height = figure.get_size_inches()
-    lines = textwrap.wrap(printable(chart.caption), width=int(width * 14)) if wanted.size is None else []
+    captioned = wanted.caption and wanted.size is None
+    lines = textwrap.wrap(printable(chart.caption), width=int(width * 14)) if captioned else []
     caption = CAPTION_LINE * len(lines) + 0.1 * bool(lines)
     legend, legend_height = _legend(figure, drawing.axes)
     total = height + (caption + legend_height + 0.3 * bool(title) if wanted.size is None else 0.0)
@@ -264,17 +266,12 @@ def _small_png(image: io.BytesIO, metadata: dict[str, Any], dpi: int) -> bytes:
 def page_svg(drawing: Drawing) -> str:
     """A drawing as inline SVG: without fonts, files or style sheets; its colours are CSS variables (``page_css``)."""
     text = _image(drawing, "svg", drawing.chart.name, transparent=True).decode()
-    text = re.sub(
-        r"(?s)^.*?<svg |<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->| id=\"[a-z]\w*_\d+\"|\n *", _head, text
-    )
+    text = text[text.index("<svg ") :].replace("<svg ", f'<svg role="img" fill="{_variable("#000000")}" ', 1)
+    text = re.sub(r"(?s)<title>.*?</title>|<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", text)
+    text = re.sub(r' id="(?:[a-z][a-z0-9]*_\d+|matplotlib[^"]*)"| (?:width|height)="[\d.]+pt"', "", text)
     text = re.sub(r' style="([^"]*)"', _attributes, text)
-    text = re.sub(r"(?<=\d\.\d)\d+(?=[ \"MLCQz,)])", "", text)
-    title = html.escape(f"{drawing.chart.title}. {drawing.figure.get_label()}")
-    return text.replace("<svg ", f'<svg role="img" aria-label="{title}" fill="{_variable("#000000")}" ', 1)
-
-
-def _head(match: re.Match[str]) -> str:
-    return "<svg " if match[0].endswith("<svg ") else " " if match[0].startswith("\n") else ""
+    text = re.sub(r"(?<=\d\.\d)\d+", "", text)
+    return re.sub(r"\s+(?=[<\"])|\s*\n\s*", " ", text).replace("> <", "><")
 
 
 def _attributes(match: re.Match[str]) -> str:
@@ -283,22 +280,24 @@ def _attributes(match: re.Match[str]) -> str:
     for name, value in re.findall(r"([\w-]+): *([^;]+)", html.unescape(match[1])):
         if name == "font":
             name, value = "font-size", value.split("px")[0].split()[-1]
-        if name in ("font-family", "stroke-linejoin"):
-            continue
-        found += f' {name}="{_variable(value) if value.startswith("#") else html.escape(value)}"'
+        if name not in ("font-family", "stroke-linejoin"):
+            found += f' {name}="{_variable(value) if value.startswith("#") else html.escape(value)}"'
     return found
 
 
+def _on_dark(colour: str) -> str:
+    return to_hex(on_dark(colour))
+
+
 def _variable(colour: str) -> str:
-    return f"var(--f{colour[1:]},{colour})"
+    """A colour, as a variable if a dark ground changes it."""
+    return colour if _on_dark(colour) == colour else f"var(--f{colour[1:]},{colour})"
 
 
 def page_css(svgs: Iterable[str]) -> str:
     """What a style sheet says of the colours of these figures on a dark ground."""
-    from matplotlib.colors import to_hex
-
     colours = sorted({colour for text in svgs for colour in re.findall(r"var\(--f(\w{6}),", text)})
-    values = ";".join(f"--f{colour}:{to_hex(on_dark(f'#{colour}'))}" for colour in colours)
+    values = ";".join(f"--f{colour}:{_on_dark(f'#{colour}')}" for colour in colours)
     return f"@media screen and (prefers-color-scheme:dark){{:root{{{values}}}}}"
 
 

@@ -66,12 +66,16 @@ _MIN_FONT, _FONT = 6.5, 12.0  # points
 
 @dataclass(frozen=True)
 class FigureOptions:
-    """How figures are written. size: exact width and height in inches; None: as large as the panels need."""
+    """How figures are written. size: exact width and height in inches; None: as large as the panels need.
+
+    caption: written below a figure without a given size.
+    """
 
     formats: tuple[str, ...] = ("png", "svg")
     size: tuple[float, float] | None = None
     title: str = ""
     dark: bool = False
+    caption: bool = True
 
 
 _OPTIONS = ContextVar("figure options", default=FigureOptions())  # noqa: B039 (frozen)

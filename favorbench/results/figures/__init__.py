@@ -110,8 +110,9 @@ def comparison_for_page(found: RunComparison) -> list[tuple[str, str, str, str]]
 
 
 def _on_page(charts: Sequence[style.Chart]) -> list[tuple[str, str, str, str]]:
-    drawings = [drawing for chart in charts for drawing in style.draw(chart)]
-    return [(one.chart.name, one.chart.title, one.chart.caption, style.page_svg(one)) for one in drawings]
+    with style.figure_options(style.FigureOptions(caption=False)):
+        drawings = [drawing for chart in charts for drawing in style.draw(chart)]
+        return [(one.chart.name, one.chart.title, one.chart.caption, style.page_svg(one)) for one in drawings]
 
 
 def plot(
