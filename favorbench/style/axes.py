@@ -49,6 +49,9 @@ def log_ticks(axis: Axis) -> None:
     if high < 1000 * low:
         axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0) if high < 30 * low else (1.0, 3.0)))
         axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: _short(value)))
+    else:
+        axis.set_major_locator(ticker.LogLocator())
+        axis.set_major_formatter(ticker.LogFormatterMathtext())
     axis.set_minor_formatter(ticker.NullFormatter())
 
 
@@ -86,6 +89,8 @@ def same_range(axes: Sequence[Axes], groups: Sequence[Hashable]) -> None:
         rows = set()
         for ax in members:
             ax.set_ylim(min(low), max(high))
+            if ax.get_yscale() == "log":
+                log_ticks(ax.yaxis)
             spec = ax.get_subplotspec()
             row = ax.figure, spec and spec.rowspan.start
             if len({*rows, row}) == len(rows):

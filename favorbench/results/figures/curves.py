@@ -227,6 +227,6 @@ def _draw(panel: Curves, ax: Axes, x: str, label: str, coloured: Sequence[str], 
     ax.set(xlabel=label, ylabel=metric_label(metric))
     beyond = drawn[~(drawn[columns[0]] <= ax.get_ylim()[1])]["series"]
     style.off_scale_note(ax, [str(name) for name in names if name in set(beyond)] if METRICS[metric].log else [])
-    order = pd.CategoricalIndex(drawn["series"], categories=list(names)).argsort()
+    order = pd.CategoricalIndex(drawn["series"], categories=list(names)).argsort(kind="stable")
     kept = pd.concat([drawn.iloc[order], *stated])
     return kept[list(dict.fromkeys(["series", x, "n", *columns]))]
