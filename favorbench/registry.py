@@ -101,8 +101,9 @@ def build(
 
 
 def _wrong_type(kind: str, spec: str, found: type, bases: tuple[type, ...]) -> ScenarioError:
+    function = "a function f(query, key, value, size, rng) -> output, or " if kind == "method" else ""
     return ScenarioError(
-        f"{kind} {shown(spec)} is a {found.__name__}; it must be a frozen dataclass derived from "
+        f"{kind} {shown(spec)} is of type {found.__name__}; it must be {function}a frozen dataclass derived from "
         f"favorbench.{bases[0].__name__}, with a name"
     )
 

@@ -96,7 +96,7 @@ def error(
     doubles, worst = question._replace(query=query, key=key, value=value), 0.0
     x, y = (np.max(np.linalg.norm(part, axis=-1)) for part in (query, key))
     terms = len(key) + 1 + (x + y) ** 2
-    if hasattr(inside(method), "map"):  # projections have d terms each
+    if hasattr(inside(method), "wrapped"):  # projections have d terms each
         terms += 8.0 * (x + y) * math.sqrt(key.shape[-1])
     if getattr(inside(method), "order", 1) == 2:
         terms += (x * y) ** 2
@@ -198,7 +198,7 @@ def _grown(
     causal: bool = False,
 ) -> Grown:
     """The weights on the first keys, up to each stop, of what is kept of them."""
-    if hasattr(method, "map"):
+    if hasattr(method, "wrapped"):
         yield from _of_map(method, question, size, rng, stops)
     elif method.name == "sampled-keys":
         for stop, times in _times_drawn(method, question.value, size, rng, stops):
@@ -215,7 +215,7 @@ def _of_map(method: Any, question: AttentionProblem, size: int, rng: Generator, 
     omega = get_sampler(method.sampler).sample(rng, size, question.key.shape[-1])
     for stop in stops:
         query, key = question.query.astype(Exact), question.key[:stop].astype(Exact)
-        kernel = kernel_of(Asked(query, key, omega.astype(Exact), None, method.map))
+        kernel = kernel_of(Asked(query, key, omega.astype(Exact), None, method.wrapped))
         with np.errstate(divide="ignore"):
             parts = np.sign(kernel.values), np.log(np.abs(kernel.values)), np.log(kernel.terms)
         yield stop, Weights(*(np.asarray(part, float) for part in parts))

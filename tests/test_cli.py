@@ -77,7 +77,7 @@ def test_a_budget_of_cost_is_said_so_that_a_newcomer_understands_it():
     arguments = [*SMALL[:2], "--methods", "clusters,sinks(2):clusters", "-R", "4,8", *SMALL[4:], "--trials", "12"]
     code, out, _ = run("sweep", *arguments, "--budget", "cost", "--baselines", "sampled-keys,best-rank", "--out", "run")
     assert code == 0 and "budget=4" in out and "budget=8" in out
-    assert "a budget of 8 are the multiplications of linear attention with 8 features" in out
+    assert "a budget of 8 is the multiplications of linear attention with 8 features" in out
     assert "exact attention would need a budget of 12" in out  # 24 x 24 / (24 + 24)
     assert "best-rank looks at every pair of a query and a key: a bound" in out
     assert "At the cost of 8 features" in out and "has the least error" in out and "of uniform's" in out
@@ -524,7 +524,7 @@ def test_a_budget_of_features_has_only_its_own_columns():
     arguments = [*SMALL[:2], "-R", "8,16", *SMALL[4:], "--budget", "features", "--out", "run"]
     out = run("sweep", *arguments)[1]
     assert out.count("budget=") == 2 and "budget=8" in out and "budget=16" in out
-    assert "budget=1 " not in out and "Compared at equal num_features" in out
+    assert "budget=1 " not in out and "All use as many features as the budget says" in out
     assert run("plot", "run")[0] == 0
     data = pd.read_csv("run/figures/iid-vs-ortho.csv")
     assert set(data[data["series"] == "uniform"]["budget"]) == {8, 16}

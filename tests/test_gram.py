@@ -13,6 +13,7 @@ from sklearn.kernel_approximation import PolynomialCountSketch, RBFSampler
 from sklearn.metrics import pairwise
 
 import favorbench as fb
+from favorbench import style
 from favorbench.errors import InputError, ScenarioError
 from favorbench.kernels import squared_distance
 from favorbench.maps import Sample
@@ -355,7 +356,7 @@ def test_the_figure_holds_what_it_shows():
     assert isinstance(found, GramStudy)
     from favorbench.studies.kernel import figure as gram
 
-    gram.draw(found, "kernel", Path("figures"))
+    style.write([gram.chart(found, "kernel")], Path("figures"))
     data = pd.read_csv("figures/kernel.csv").set_index(["series", "num_features"])
     cell = next(cell for cell in found.cells if (cell.map, cell.num_features) == ("phase", 32))
     row = data.loc[("phase, iid", 32)]

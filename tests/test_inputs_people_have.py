@@ -223,7 +223,10 @@ def test_a_file_that_changes_is_read_again(rng, path):
         np.save(where, 2 * np.load(where))
     else:
         saved(path, some(rng, 2))
-    assert not np.array_equal(first, law.draw(stream(0), law.heads(None, None)[0]).query)
+    with pytest.raises(InputError, match="have changed since they were first read"):
+        law.draw(stream(0), law.heads(None, None)[0])
+    anew = get_input(path)
+    assert not np.array_equal(first, anew.draw(stream(0), anew.heads(None, None)[0]).query)
 
 
 @pytest.mark.parametrize(

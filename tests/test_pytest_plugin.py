@@ -83,7 +83,7 @@ def test_errors_are_stored_compared_and_found_worse(suite, monkeypatch):
     worse = "lambda query, key, value, size, rng: sampled(query, key, value, size // 4, rng)"
     passed, failed, out = suite(mean="lambda q, k, v: 1.001 * mean(q, k, v) + 0.01", sampled=worse)
     assert (passed, failed) == (0, 2)
-    assert re.search(r"\+ h0: relative_error \S+ -> \S+, new / old 1\.\d+ \(1\.\d+ \.\. \d\.\d+\), worse", out)
+    assert re.search(r"\+ h0: relative_error \S+ -> \S+, new / old 1\.\d+ \(1\.\d+ to \d\.\d+\), worse", out)
     assert "15 draws, sign test, Holm over 2 rows: false alarms at most 0.0005. If it is meant, run pytest" in out
 
     better = "lambda query, key, value, size, rng: sampled(query, key, value, 2 * size, rng)"

@@ -3,7 +3,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-from favorbench.studies.blog.kernel_trick import circles
 
 from favorbench.engine.plan import plan
 from favorbench.engine.scenario import load_scenario, override
@@ -12,6 +11,7 @@ from favorbench.inputs import get_input
 from favorbench.numerics.streams import stream
 from favorbench.run import sweep
 from favorbench.samplers import get_sampler
+from favorbench.studies.blog.figure import circles
 from favorbench.studies.blog.reproduce import (
     CURVES,
     blog_statistics,

@@ -51,7 +51,7 @@ def test_dlogd_is_the_papers_rule_of_thumb():
         ({"maps": "positive-eps(1)"}, "write parameters as name(parameter=value, ...)"),
         ({"maps": "positive-eps(epsilon=1)"}, "no parameter 'epsilon' (did you mean 'eps'?); it has eps"),
         ({"maps": "nowhere:Map"}, "cannot be imported: ModuleNotFoundError"),
-        ({"maps": "math:pi"}, "is a float; it must be a frozen dataclass derived from favorbench.FeatureMap"),
+        ({"maps": "math:pi"}, "is of type float; it must be a frozen dataclass derived from favorbench.FeatureMap"),
         ({"samplers": "orthogonl"}, "did you mean 'orthogonal'"),
         ({"num_projections": "0"}, "`num_projections`: 0 given, allowed: greater than or equal to 1, or 'dlogd'"),
         ({"num_projections": "1.5"}, "`num_projections`: 1.5 given, allowed: a valid integer, or 'dlogd'"),

@@ -156,7 +156,7 @@ def test_what_is_not_at_hand_is_one_line():
     of_heads(3)
     Path("heads.npz").rename("away.npz")
     said = refused("time", "run")
-    assert "run cannot be timed as it was measured: cannot read inputs 'heads.npz'" in said
+    assert "run cannot be timed as it was measured: inputs: cannot read inputs 'heads.npz'" in said
     with np.load("away.npz") as arrays:
         np.savez("heads.npz", **{name: arrays[name][:, :12] for name in arrays.files})
     assert "its input file, or a module of yours that it uses, has changed since" in refused("time", "run")

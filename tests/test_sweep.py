@@ -390,12 +390,13 @@ class Dying(Positive):
 
 
 @pytest.fixture
-def dying(monkeypatch):
+def dying():
     def module(condition: str) -> None:
         Path("dying.py").write_text(DYING.format(condition=condition))
 
+    sys.modules.pop("dying", None)
     yield module
-    monkeypatch.delitem(sys.modules, "dying", raising=False)
+    sys.modules.pop("dying", None)
 
 
 def test_a_worker_that_dies_once_costs_nothing(dying):

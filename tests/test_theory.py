@@ -7,6 +7,7 @@ import warnings
 import pytest
 import threadpoolctl
 
+from favorbench import style
 from favorbench.errors import ScenarioError
 from favorbench.formats import json_text
 from favorbench.maps import get_map
@@ -50,7 +51,7 @@ def test_what_has_no_closed_form_is_refused(tmp_path):
     with pytest.raises(ScenarioError, match="no closed form for trig-blog under iid"):
         study(get_map("trig-blog"), get_sampler("iid"), 8, [0.5], [16])
     found = study(get_map("trig"), get_sampler("orthogonal"), 8, [0.5, 1.0], [16, 64], draws=100)
-    assert {f.suffix for f in theory_figure.draw(found, "theory", tmp_path)} == {".png", ".svg", ".csv"}
+    assert {f.suffix for f in style.write([theory_figure.chart(found, "theory")], tmp_path)} == {".png", ".svg", ".csv"}
 
 
 def test_what_float64_cannot_hold_is_infinite_without_a_warning(tmp_path):
@@ -58,7 +59,7 @@ def test_what_float64_cannot_hold_is_infinite_without_a_warning(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = study(get_map("positive"), get_sampler("iid"), 8, [0.5, 30.0], [16, 64], draws=50)
-        files = theory_figure.draw(found, "theory", tmp_path)
+        files = style.write([theory_figure.chart(found, "theory")], tmp_path)
     assert [math.isinf(point.closed_form) for point in found.points] == [False, False, True, True]
     assert found.needed[30.0] is None and files[0].stat().st_size > 0
     points = json.loads(json_text(found.as_dict()))["points"]

@@ -74,11 +74,6 @@ def _asked(spec: str, found: Any) -> Any:
             return Function.of(found)
         except ScenarioError as error:
             raise ScenarioError(f"method {shown(spec)}: {error}") from None
-    if not isinstance(found, Method | FeatureMap):
-        raise ScenarioError(
-            f"method {shown(spec)} is of type {type(found).__name__}; it must be a function f(query, key, value, size, "
-            "rng) -> output, or a frozen dataclass derived from favorbench.Method, with a name"
-        )
     return found
 
 

@@ -271,7 +271,8 @@ def _small_png(image: io.BytesIO, metadata: dict[str, Any], dpi: int) -> bytes:
 def page_svg(drawing: Drawing) -> str:
     """A drawing as inline SVG: without fonts, files or style sheets; its colours are CSS variables (``page_css``)."""
     text = _image(drawing, "svg", drawing.chart.name, transparent=True).decode()
-    text = text[text.index("<svg ") :].replace("<svg ", f'<svg role="img" fill="{_variable("#000000")}" ', 1)
+    described = f'role="img" aria-label="{html.escape(drawing.chart.title)}" fill="{_variable("#000000")}"'
+    text = text[text.index("<svg ") :].replace("<svg ", f"<svg {described} ", 1)
     text = re.sub(r"(?s)<title>.*?</title>|<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", text)
     text = re.sub(r' id="(?:[a-z][a-z0-9]*_\d+|matplotlib[^"]*)"| (?:width|height)="[\d.]+pt"', "", text)
     text = re.sub(r' style="([^"]*)"', _attributes, text)
