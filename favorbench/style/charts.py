@@ -261,7 +261,7 @@ def _small_png(image: io.BytesIO, metadata: dict[str, Any], dpi: int) -> bytes:
     colours, places, counts = np.unique(codes, return_inverse=True, return_counts=True)
     parts = np.stack([colours >> 16, colours >> 8 & 255, colours & 255], axis=-1)
     frequent = parts[np.argsort(-counts, kind="stable")[:256]]
-    nearest = KDTree(frequent).query(parts)[1]
+    nearest = np.asarray(KDTree(frequent).query(parts)[1])
     indexed = Image.fromarray(nearest[places.reshape(codes.shape)].astype(np.uint8)).convert("P")
     indexed.putpalette(frequent.astype(np.uint8).tobytes())
     indexed.save(small, format="png", optimize=True, pnginfo=about, dpi=(dpi, dpi))
