@@ -276,7 +276,7 @@ def test_the_command_line_from_a_folder_to_a_sweep(tmp_path):
     small_text(tmp_path / "short.txt", 20)
     code, out, err = run("capture", str(folder), "--text", *texts, "-L", "24", "--layers", "1", "--out", "h.npz")
     assert (code, err) == (0, "")
-    assert "layer" in out and "1      encoder.layer.1.attention.self  4      full  0.25" in out
+    assert "layer" in out and "1      encoder.layer.1.attention.self      4  full     0.25" in out
     assert "h.npz: 8 heads, full, q (24, 16), k (24, 16), v (24, 16), float32" in out
     assert out.endswith("next: favorbench sweep --inputs h.npz\n")
     code, out, err = run("capture", str(folder), "--text", texts[0], "--text", "short.txt", "--json", "-q")

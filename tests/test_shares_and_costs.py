@@ -15,7 +15,8 @@ from favorbench.baselines import BASELINES
 from favorbench.inputs import get_input
 from favorbench.maps import MAPS
 from favorbench.methods import METHODS, Shape
-from favorbench.models.effects import Layer
+from favorbench.methods.features import LinearAttention
+from favorbench.models.effects import ModelLayer
 from favorbench.models.recorder import differences
 from favorbench.studies.recommend.evidence import Rule, certified_bound, fewest_draws
 from favorbench.studies.recommend.search import search
@@ -125,7 +126,7 @@ def test_heads_and_candidates_share_the_confidence(rng):
 
 
 def test_an_attention_of_many_heads_costs_many_times_as_much():
-    layer = Layer(0, "attention", Shape(N, L, D, V), 12, None, None)
+    layer = ModelLayer(0, "attention", Shape(N, L, D, V), 12, None, None)
     assert layer.multiplications == 12 * N * L * (D + V)
 
 
@@ -165,10 +166,9 @@ def test_a_scale_that_is_not_the_usual_one_stays():
 def test_each_head_of_a_model_is_calibrated_on_itself():
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers", minversion="5")
-    from favorbench.models.calibration import calibrated
-
     from favorbench.models.interface import attending
-    from favorbench.models.replacements import ByMap
+    from favorbench.models.replacements import EstimatedAttention
+    from favorbench.models.study import calibrated
     from favorbench.models.swap import heads_of
     from tests.test_models_swap import bert
 
@@ -180,11 +180,12 @@ def test_each_head_of_a_model_is_calibrated_on_itself():
 
     with torch.no_grad(), attending(model, attend):
         model(tokens)
-    fitted = calibrated(model, ByMap(fb.get_map("calibrated:centre:oprf"), 8), tokens).fitted
+    what = EstimatedAttention(LinearAttention(fb.get_map("calibrated:centre:oprf")), 8)
+    fitted = calibrated(model, what, tokens).fitted
     probe, omega = np.random.default_rng(0).normal(size=(24, 8)), np.eye(8)
     assert len(fitted) == len(heads) == 2 and len(heads[0][0]) == 4
     for layer, (query, key) in enumerate(heads):
-        together = linear_attention(*[np.stack([probe] * 4)] * 3, omega, fitted[layer])
+        together = linear_attention(*[np.stack([probe] * 4)] * 3, omega, fitted[layer].wrapped)
         for head in range(4):
             alone = fb.calibrate(query[head], key[head], "calibrated:centre:oprf")
             np.testing.assert_allclose(together[head], linear_attention(probe, probe, probe, omega, alone), rtol=1e-9)
