@@ -67,12 +67,14 @@ def signals_held() -> Iterator[None]:
     for number in handlers:
         signal.signal(number, lambda number, frame: held.append(number))
     mask = None
-    if hasattr(signal, "pthread_sigmask"):
-        from multiprocessing import resource_tracker
-
-        resource_tracker.ensure_running()  # its start unblocks SIGINT
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     try:
+        if hasattr(signal, "pthread_sigmask"):
+            from multiprocessing import resource_tracker
+
+            kept_away = {signal.SIGINT, signal.SIGHUP}
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, kept_away)
+            resource_tracker.ensure_running()  # it inherits the mask, as SIGHUP would end it
+            signal.pthread_sigmask(signal.SIG_BLOCK, kept_away)  # its start unblocks SIGINT
         yield
     finally:
         if mask is not None:

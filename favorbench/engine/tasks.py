@@ -13,7 +13,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -133,6 +133,11 @@ class Pool:
         """Whether another worker should compute a task too. longest: seconds of any other. idle: there is no other."""
         return False
 
+    def cancel(self, futures: Iterable[Future[TaskResult]]) -> None:
+        """Cancel what need not be computed any more, before the pool is closed."""
+        for future in futures:
+            future.cancel()
+
     def close(self, failed: bool) -> None:
         """End what was started here. failed: without waiting for what is being computed."""
 
@@ -154,6 +159,9 @@ class LocalPool(Pool):
     def worker_died(self, error: BaseException) -> bool:
         self._broken = super().worker_died(error)
         return self._broken
+
+    def cancel(self, futures: Iterable[Future[TaskResult]]) -> None:
+        """Leave that to `close`: where a process is killed, Python fails on futures that others have cancelled."""
 
     def close(self, failed: bool) -> None:
         if failed:
@@ -203,8 +211,7 @@ class TaskRun(Generic[Item]):
             failed = False
         finally:
             with signals_held():
-                for future in self._tasks:
-                    future.cancel()
+                self._pool.cancel(self._tasks)
                 self._pool.close(failed)
         if self._lost or self._suspects or self._again:
             raise self._error(self._why)
