@@ -201,14 +201,19 @@ def test_a_worker_that_differs_is_left_out_and_named(processes, monkeypatch):
 def test_a_worker_without_memory_is_named_and_others_compute_its_draws(processes, mine, monkeypatch):
     """It fails three times in a row, and gets no more work."""
     Path("my_method.py").write_text(
-        "import os\nfrom distributed import get_worker\n\n\ndef mine(query, key, value, size, rng):\n"
-        "    if get_worker().address == BAD:\n        raise MemoryError('no room')\n    return 0 * query\n"
+        "import os, time\nfrom distributed import get_worker\n\n\ndef mine(query, key, value, size, rng):\n"
+        "    if get_worker().address == BAD:\n        open(TRIED, 'w').close()\n        raise MemoryError('no room')\n"
+        "    while not os.path.exists(TRIED):  # the other worker may start slowly\n        time.sleep(0.05)\n"
+        "    time.sleep(0.02)\n    return 0 * query\n"
     )
     from distributed import Client
 
     with Client(processes.address, set_as_default=False) as client:
         bad = sorted(client.nthreads())[0]
-    Path("my_method.py").write_text(Path("my_method.py").read_text().replace("BAD", repr(bad)))
+    text = (
+        Path("my_method.py").read_text().replace("BAD", repr(bad)).replace("TRIED", repr(str(Path("tried").resolve())))
+    )
+    Path("my_method.py").write_text(text)
     said, scenario = [], small_scenario(methods="my_method:mine", trials=30)
     with Cluster(processes.address, say=said.append) as place:
         assert sweep(scenario, "run", workers=place).manifest["complete"]

@@ -30,10 +30,11 @@ from favorbench.engine import tasks
 from favorbench.engine.interrupts import signals_held
 from favorbench.engine.provenance import VERSION, count_done, machine
 from favorbench.engine.tasks import MAX_RETRIES, Pool, Retry, Task, TaskBundle, TaskResult, TaskRun
-from favorbench.errors import FavorbenchError, ScenarioError, WorkerError
+from favorbench.errors import FavorbenchError, InputError, ScenarioError, WorkerError
 from favorbench.files import read_regular
-from favorbench.formats import shown
+from favorbench.formats import format_bytes, shown
 from favorbench.inputs.fixed import Arrays, File
+from favorbench.inputs.heads import Layout
 from favorbench.inputs.stored import open_contents
 from favorbench.numerics.backend import Backend
 
@@ -65,7 +66,9 @@ class ClusterAddress(NamedTuple):
         if not text.endswith(".json") and not Path(text).is_file():
             raise ScenarioError(f"{requested_by} {shown(text)} given, allowed: {ALLOWED}")
         try:
-            scheduler = json.loads(read_regular(text, f"{requested_by}: the scheduler file", ScenarioError))["address"]
+            scheduler = json.loads(read_regular(text, "the scheduler file", ScenarioError))["address"]
+        except ScenarioError as error:
+            raise ScenarioError(f"{requested_by}: {error}") from None
         except (TypeError, KeyError, RecursionError, json.JSONDecodeError):
             scheduler = ""
         if not _is_address(scheduler):
@@ -349,8 +352,8 @@ def _pack(
                 return super().reducer_override(obj)
             if obj not in sent:
                 sent[obj] = _arrays_of(obj, MAX_SENT - sum(_size(file) for file in sent))
-            if sent[obj] is None:  # a worker compares its digest
-                return File, (str(Path(obj.path).resolve()), obj.label, obj.layout, obj.digest())
+            if sent[obj] is None:
+                return _open_file, (str(Path(obj.path).resolve()), obj.label, obj.layout, obj.digest())
             return Arrays, (obj.title, sent[obj], obj.layout)
 
     stream, own = io.BytesIO(), _modules_here()
@@ -386,6 +389,19 @@ def _arrays_of(file: File, room: int) -> dict[str, np.ndarray] | None:
     contents = open_contents(file.path)
     about = {} if contents.about is None else {"meta": np.array(contents.about)}
     return {name: stored.whole() for name, stored in contents.arrays.items()} | about
+
+
+def _open_file(path: str, label: str, layout: Layout, digest: str) -> File:
+    """In a worker: a file that was too large to send. Raises WorkerError."""
+    file = File(path, label, layout, digest)
+    try:
+        file.opened()
+    except InputError:
+        raise WorkerError(
+            f"{path} is not there, or is another file; inputs of more than {format_bytes(MAX_SENT)} are not sent: "
+            "put them where every worker can read them, at the same path"
+        ) from None
+    return file
 
 
 def describe_worker(backend: Backend, names: Sequence[str]) -> tuple[dict[str, str], dict[str, Any]]:
