@@ -79,11 +79,6 @@ class Browser:
         for kind in ("mousePressed", "mouseReleased"):
             self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
-    def point_at(self, selector: str) -> None:
-        """Move the mouse onto the first element of a selector."""
-        x, y = self.place(selector)
-        self.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-
     def place(self, selector: str) -> tuple[float, float]:
         """The middle of an element, brought into view."""
         box = f"document.querySelector({json.dumps(selector)})"

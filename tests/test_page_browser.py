@@ -1,11 +1,10 @@
-"""The page in a real Chromium: no request, nothing on the console; it sorts, filters, shows values, prints."""
+"""The page in a real Chromium: no request, nothing on the console; it sorts, filters, prints."""
 
 import base64
 from pathlib import Path
 
 import pytest
 
-from favorbench.results import heads
 from favorbench.results.page import write_page
 from favorbench.run import sweep
 from tests.chromium import ABSENT, BROWSER, Browser, browser
@@ -90,7 +89,8 @@ def test_it_sorts(page: Browser):
     page.press("Enter", 13, "\r")  # and with the keyboard
     assert [value(text) for text in texts(page, 2)] == sorted(up, reverse=True) and page.run(state) == "descending"
     page.click("details[data-axes] th:nth-child(2) button")
-    assert texts(page, 1) == ["iid"] * 2 + ["orthogonal"] * 2 + ["-"] * 5 and page.run(state) is None
+    other = [value(text) for text in texts(page, 1)]
+    assert other == sorted(other) and len(set(other)) > 3 and page.run(state) is None
 
 
 def test_it_filters_by_map_sampler_and_head(page: Browser):
@@ -99,13 +99,11 @@ def test_it_filters_by_map_sampler_and_head(page: Browser):
     page.click("input[name=map]")
     page.type("clusters, <SCRIPT")
     assert (
-        set(texts(page, 0)) == {"clusters", EVIL}
+        set(texts(page, 0)) == {"clusters", f"{EVIL} / iid", f"{EVIL} / orthogonal"}
         and page.run("document.getElementById('count').textContent") != everything
     )
-    shown = page.run("[...document.querySelectorAll('g[data-e]')].filter(g => !g.hasAttribute('hidden')).length")
-    assert 0 < shown < page.run("document.querySelectorAll('g[data-e]').length")
     choose(page, "sampler", "iid")
-    assert texts(page, 1) == ["iid"]
+    assert texts(page, 0) == [f"{EVIL} / iid"]
     page.click("button[type=reset]")
     page.until(f"document.getElementById('count').textContent === {everything!r}")
     choose(page, "head", f"{EVIL}: x")
@@ -113,20 +111,6 @@ def test_it_filters_by_map_sampler_and_head(page: Browser):
     assert page.run(f"{open_ones}.length") == 1 and page.run(f"{open_ones}[0].open")
     assert EVIL in page.run(f"{open_ones}[0].textContent")
     assert page.run("document.querySelector('section[data-axes]').hidden") is False  # many heads stay in view
-    assert page.run("new Set([...document.querySelectorAll('circle.on')].map(c => c.dataset.h)).size") == 1
-
-
-def test_it_shows_a_value_under_the_pointer(page: Browser, results):
-    one = heads.populations(results)[0].rows
-    row = one[(one["map"] == "clusters") & (one["num_projections"] == 20)].iloc[0]
-    number = page.run(
-        "JSON.parse(document.getElementById('names').textContent).estimators.findIndex(e => e[0] === 'clusters')"
-    )
-    page.point_at(f'.figures figure:nth-child(2) g[data-e="{number}"] use:last-of-type')
-    page.until("!document.getElementById('tip').hidden")
-    tip = page.run("document.getElementById('tip').textContent")
-    assert tip.startswith(f"clusters, R = 20: {heads.number(row['ratio_median'])} of uniform's (quartiles ")
-    assert page.run("document.querySelectorAll('svg.hot g.on').length") >= 3
 
 
 def test_the_data_are_saved_by_a_click(page: Browser, results):
@@ -146,7 +130,7 @@ def test_it_reads_without_its_script(chromium: Browser, results):
     try:
         chromium.open(Path("page.html"))
         assert chromium.run("document.querySelector('form').getClientRects().length") == 0
-        assert chromium.run("document.querySelectorAll('svg title').length") > 50
+        assert chromium.run("document.querySelectorAll('svg[role=img][aria-label]').length") > 0
         assert chromium.run("document.querySelector('section[data-axes] table').getClientRects().length") == 1
         assert chromium.run("document.querySelectorAll('thead button').length") == 0
         chromium.click("details[data-axes] summary")
