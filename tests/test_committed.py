@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -132,3 +133,21 @@ def test_the_work_tree_is_small():
     if listed.returncode == 0:
         files = [REPOSITORY / name for name in listed.stdout.split("\0")[:-1]]
         assert sum(file.stat().st_size for file in files if file.exists()) < LIMIT
+
+
+@pytest.mark.slow
+@pytest.mark.rendered
+@pytest.mark.parametrize("name", ["real-heads", "dtype", "smollm2-1024"])
+def test_drawing_a_committed_run_changes_nothing(name):
+    """The files and their numbers are those that are committed; images are drawn alike twice, whatever draws them."""
+    kept = REPOSITORY / "results" / name
+    shutil.copytree(kept, "run")
+    drawn = []
+    for _ in range(2):
+        shutil.rmtree("run/figures")
+        assert run("plot", "run", "-q")[0] == 0
+        drawn.append({path.name: path.read_bytes() for path in Path("run/figures").rglob("*.*")})
+    assert drawn[0] == drawn[1]
+    committed = {path.name: path.read_bytes() for path in (kept / "figures").rglob("*.*")}
+    assert drawn[0].keys() == committed.keys()
+    assert all(drawn[0][file] == data for file, data in committed.items() if file.endswith(".csv"))

@@ -248,7 +248,18 @@ def _image(drawing: Drawing, kind: str, name: str, **more: Any) -> bytes:
     with context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # a letter that the font lacks is a box
         drawing.figure.savefig(image, format=kind, metadata=metadata, dpi=dpi, **more)
-    return _small_png(image, metadata, dpi) if kind == "png" else image.getvalue()
+    if kind == "png":
+        return _small_png(image, metadata, dpi)
+    return _numbered_clips(image.getvalue(), name) if kind == "svg" else image.getvalue()
+
+
+def _numbered_clips(svg: bytes, name: str) -> bytes:
+    """Name clip paths in order: matplotlib's names depend on the last digits of a layout, which differ between runs."""
+    names: dict[bytes, bytes] = {}
+    form = "clip-" + re.sub(r"[^A-Za-z0-9]+", "-", name) + "-{}"  # figures share a page
+    return re.sub(
+        rb"\bp[0-9a-f]{10}\b", lambda match: names.setdefault(match[0], form.format(len(names)).encode()), svg
+    )
 
 
 def _small_png(image: io.BytesIO, metadata: dict[str, Any], dpi: int) -> bytes:
