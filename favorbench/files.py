@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import mmap
 import os
 import re
 import secrets
@@ -73,6 +74,14 @@ def _opened(path: str | Path) -> int:
         return descriptor
     os.close(descriptor)
     raise OSError("it is a directory" if stat.S_ISDIR(mode) else "it is no regular file (a pipe, a socket or a device)")
+
+
+def check_address_space(size: int) -> None:
+    """Raise OSError if so many bytes cannot be mapped.
+
+    A library with OpenBLAS allocates a buffer of 32 MiB when it is loaded, and tries again for ever if it cannot.
+    """
+    mmap.mmap(-1, size).close()
 
 
 def file_version(path: str | Path) -> tuple[str, ...]:

@@ -38,6 +38,7 @@ from favorbench.cli.app import app, with_flags
 from favorbench.cli.endings import causes, discard_stdout, fail, lack_of_memory
 from favorbench.engine.interrupts import ending, was_interrupted
 from favorbench.errors import FavorbenchError
+from favorbench.files import check_address_space
 from favorbench.users import keep_importable_here
 
 __all__ = [
@@ -56,6 +57,7 @@ def main() -> NoReturn:
     if complete.VARIABLE in os.environ:
         complete.answer(lambda: app(["--help"], prog_name="favorbench", standalone_mode=False))
     try:
+        check_address_space(160 << 20)
         code = app(arguments or ["--help"], prog_name="favorbench", standalone_mode=False)
         sys.stdout.flush()
         if code == 130:  # Typer's exit code of a KeyboardInterrupt

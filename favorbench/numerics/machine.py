@@ -14,6 +14,7 @@ import numpy as np
 import threadpoolctl
 
 from favorbench.errors import ScenarioError
+from favorbench.files import check_address_space
 from favorbench.formats import format_bytes
 from favorbench.numerics.arrays import cos_sin
 
@@ -69,19 +70,10 @@ def one_core() -> Iterator[None]:
 @functools.cache
 def scipy_linalg() -> Any:
     """scipy.linalg, imported when it is needed: with a BLAS library of its own, on one thread where the others are."""
+    check_address_space(128 << 20)
     found = importlib.import_module("scipy.linalg")
     _LIMIT.take_new_libraries()
-    _reserve_buffer(lambda: found.blas.dsymv(1.0, np.eye(64), np.ones(64)))
     return found
-
-
-def _reserve_buffer(product: Callable[[], object]) -> None:
-    """Let a BLAS library allocate its buffer now. Raises MemoryError where there is no memory for it.
-
-    OpenBLAS asks the system again for ever if it cannot have the 32 MiB that it keeps for its first product.
-    """
-    np.empty(34 << 20, dtype=np.uint8)
-    product()
 
 
 @functools.cache
@@ -93,8 +85,6 @@ def keep_freed_memory() -> None:
     is, untouched: no more than what any program does that frees an array, and nothing at all with other libraries.
     """
     np.empty((1 << 25) - (1 << 16), dtype=np.uint8)
-    square = np.ones((128, 128))
-    _reserve_buffer(lambda: square @ square)
 
 
 def available_memory() -> int | None:
