@@ -1,6 +1,8 @@
 """What the tests share: small scenarios and random inputs."""
 
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 # Before NumPy is imported: the workers of pytest-xdist share the cores, so each takes one BLAS thread.
@@ -75,6 +77,11 @@ def _images_of_figures(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test writes into the repository."""
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No test writes into the repository, and none meets the modules of another one, which may have the same name."""
     monkeypatch.chdir(tmp_path)
+    before = set(sys.modules)
+    yield
+    for name in sys.modules.keys() - before:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
