@@ -1,7 +1,7 @@
 """What an input law is."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -67,7 +67,7 @@ class InputLaw(ABC):
         """SHA-256 of the data behind the law, if there are any."""
         return None
 
-    def pinned(self) -> Self:
+    def pinned(self) -> "InputLaw":
         """The law, bound to the data that are behind it now: other data in their place raise InputError."""
         return self
 
