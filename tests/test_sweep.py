@@ -334,6 +334,7 @@ def test_a_second_writer_is_refused(monkeypatch):
     def other_process_sweep():
         code = "from tests.test_sweep import small_scenario, sweep; sweep(small_scenario(trials=1), 'run')"
         environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
+        environment.pop("THOROUGH", None)  # shapes are checked in the process of the tests alone
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
         raise StoreError(done.stderr.strip().splitlines()[-1])
 

@@ -285,6 +285,7 @@ def page_svg(drawing: Drawing) -> str:
     described = f'role="img" aria-label="{html.escape(drawing.chart.title)}" fill="{_variable("#000000")}"'
     text = text[text.index("<svg ") :].replace("<svg ", f"<svg {described} ", 1)
     text = re.sub(r"(?s)<title>.*?</title>|<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", text)
+    text = re.sub(r' xmlns(?::\w+)?="[^"]*"', "", text)  # a page knows them
     text = re.sub(r' id="(?:[a-z][a-z0-9]*_\d+|matplotlib[^"]*)"| (?:width|height)="[\d.]+pt"', "", text)
     text = re.sub(r' style="([^"]*)"', _attributes, text)
     text = re.sub(r"(?<=\d\.\d)\d+", "", text)

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
@@ -79,5 +80,6 @@ def _measured(ax: Axes, points: pd.DataFrame, i: int, label: str, bars: bool) ->
     dots = style.series_look(i, markersize=style.scaled(6), linestyle="none", capsize=2)
     for hollow, some in points.groupby("hollow"):
         dots |= {"markerfacecolor": "white"} if hollow else {}
-        ax.errorbar(some["x"], some[0], yerr=[some[0] - some[1], some[2] - some[0]] if bars else None, **dots)
+        below, above = some[0] - some[1], some[2] - some[0]
+        ax.errorbar(some["x"], some[0], yerr=np.stack([below, above]) if bars else None, **dots)
     ax.plot([], [], label=style.plain(label), **look)

@@ -33,7 +33,7 @@ def _draw(study: TheoryStudy, data: pd.DataFrame, ax: Axes) -> None:
         sampled = data[(data["norm"] == norm) & np.isfinite(data["measured"])]
         below, above = sampled["measured"] - sampled["low"], sampled["high"] - sampled["measured"]
         ax.errorbar(
-            sampled["num_projections"], sampled["measured"], yerr=[below, above], linestyle="none", capsize=3,
+            sampled["num_projections"], sampled["measured"], yerr=np.stack([below, above]), linestyle="none", capsize=3,
             color=look["color"], marker=look["marker"],
         )  # fmt: skip
         if study.draws:
