@@ -18,7 +18,6 @@ from favorbench.console import progress, terminal
 from favorbench.engine.interrupts import WORDS, signals_held
 from favorbench.engine.store import read_manifest
 from favorbench.progress import Tracker
-from tests.conftest import THOROUGH
 
 COMMAND = [sys.executable, "-m", "favorbench"]
 LONG = ["sweep", "-R", "512", "-L", "512", "--trials", "2000", "--baselines", "uniform", "--out", "run"]
@@ -153,7 +152,7 @@ def test_any_moment_is_a_good_one_to_be_ended(name, workers):
     endless = [*LONG, "--trials", "200000"]  # it is resumed each time: 2,000 draws are done after 40 seconds
     start = time.monotonic()
     process, until_saved = started(*endless, "--workers", workers, until="run/trials/part-*"), time.monotonic() - start
-    for moment in range(25 if THOROUGH else 10):
+    for moment in range(25):
         if moment:
             process = subprocess.Popen(
                 [*COMMAND, *endless, "--workers", workers],

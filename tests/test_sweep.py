@@ -36,7 +36,7 @@ from favorbench.results.results import Results
 from favorbench.results.tables import describe_cell
 from favorbench.run import sweep
 from favorbench.samplers import get_sampler
-from tests.conftest import THOROUGH, small_scenario
+from tests.conftest import small_scenario
 
 KEY = ["trial", "map", "sampler", "num_projections"]
 
@@ -268,7 +268,7 @@ def _sweep_and_save_every_draw(workers: int) -> Results:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("workers", "kills"), [(1, 100), (2, 100 if THOROUGH else 25)])
+@pytest.mark.parametrize(("workers", "kills"), [(1, 100), (2, 100)])
 def test_many_kills_at_any_moment_change_nothing(workers, kills):
     """Killed while it starts, computes, writes, joins its parts or writes its tables; what is there is always right."""
     rng, context, compared, completed = random.Random(workers), multiprocessing.get_context("fork"), 0, 0
