@@ -73,7 +73,7 @@ def _row_sums(method: Method, seed: int) -> Iterator[Measurement]:
 
 
 def _exact_at_full_size(method: Method, seed: int) -> Iterator[Measurement]:
-    """The answer at size l against softmax attention; half the digits for our landmark methods, which invert a matrix."""
+    """The answer at size l against softmax attention; half the digits of our landmark methods: they invert a matrix."""
     if not method.exact_at_full_size:
         return
     inside = method
