@@ -10,10 +10,7 @@ import select
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 ABSENT = "no Chromium on this machine: what a page does in a browser is not tested here"
@@ -23,16 +20,16 @@ SECONDS = 120.0  # for any answer: a machine may be busy
 class Browser:
     """One page in one browser. events: what it told by itself (requests, messages of the console, errors)."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", write: int, read: int):
+    def __init__(self, process, write, read):
         self.process, self._write, self._read = process, write, read
         self._buffer, self._number, self._session = b"", 0, ""
-        self.events: list[dict[str, Any]] = []
+        self.events = []
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log", "DOM"):
             self.ask(f"{domain}.enable")
 
-    def ask(self, method: str, **params: Any) -> dict[str, Any]:
+    def ask(self, method, **params):
         """The result of one command of the protocol."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": params}
@@ -43,7 +40,7 @@ class Browser:
         assert "error" not in answer, answer
         return answer["result"]
 
-    def _next(self) -> dict[str, Any]:
+    def _next(self):
         end = time.monotonic() + SECONDS
         while b"\0" not in self._buffer:
             ready, _, _ = select.select([self._read], [], [], max(0.0, end - time.monotonic()))
@@ -53,61 +50,61 @@ class Browser:
         message, _, self._buffer = self._buffer.partition(b"\0")
         return json.loads(message)
 
-    def open(self, file: Path, width: int = 1280, height: int = 900) -> None:
+    def open(self, file, width=1280, height=900):
         """Open a file from disk and wait until it is there."""
         self.events.clear()
         self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         self.ask("Page.navigate", url=file.resolve().as_uri())
         self.until("document.readyState === 'complete' && location.protocol === 'file:'")
 
-    def run(self, script: str) -> Any:
+    def run(self, script):
         """The value of an expression of JavaScript."""
         found = self.ask("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
-    def until(self, condition: str) -> None:
+    def until(self, condition):
         """Wait for a condition to hold."""
         end = time.monotonic() + SECONDS
         while not self.run(condition):
             assert time.monotonic() < end, condition
             time.sleep(0.02)
 
-    def click(self, selector: str) -> None:
+    def click(self, selector):
         """Press the mouse in the middle of the first element of a selector."""
         x, y = self.place(selector)
         for kind in ("mousePressed", "mouseReleased"):
             self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
-    def place(self, selector: str) -> tuple[float, float]:
+    def place(self, selector):
         """The middle of an element, brought into view."""
         box = f"document.querySelector({json.dumps(selector)})"
         self.run(f"{box}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
         x, y = self.run(f"(b => [b.left + b.width / 2, b.top + b.height / 2])({box}.getBoundingClientRect())")
         return x, y
 
-    def type(self, text: str) -> None:
+    def type(self, text):
         """Text into what has the focus."""
         self.ask("Input.insertText", text=text)
 
-    def press(self, key: str, code: int, text: str = "") -> None:
+    def press(self, key, code, text=""):
         """One key."""
         keys = {"key": key, "code": key, "windowsVirtualKeyCode": code}
         self.ask("Input.dispatchKeyEvent", type="keyDown", **keys, **({"text": text} if text else {}))
         self.ask("Input.dispatchKeyEvent", type="keyUp", **keys)
 
-    def picture(self, file: Path, whole: bool = False) -> None:
+    def picture(self, file, whole=False):
         """A screenshot as PNG."""
         data = self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
         file.write_bytes(base64.b64decode(data))
 
-    def told(self, *methods: str) -> list[dict[str, Any]]:
+    def told(self, *methods):
         """The events of these kinds so far."""
         return [event["params"] for event in self.events if event.get("method") in methods]
 
 
 @contextmanager
-def browser(profile: Path) -> Iterator[Browser]:
+def browser(profile):
     """A headless Chromium with a profile of its own, ended afterwards."""
     assert BROWSER
     theirs_in, ours_out = os.pipe()

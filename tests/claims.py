@@ -3,7 +3,7 @@
 import tomllib
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -20,7 +20,7 @@ MODEL = "favorbench model minilm -L 512 --draws 1 --no-heads --text doc-types.tx
 LANGUAGE_MODEL = "favorbench model smollm2 -L 8192 --draws 1 --no-heads --seconds 1 --text doc-types.txt"
 
 
-def two(value: float) -> str:
+def two(value):
     """Two significant digits, as README writes them: 0.0030, 1.0, 36, 2.1e4, 7.5e-6."""
     if 1e-5 <= abs(value) < 1e-4:
         return f"{value:.6f}"
@@ -31,7 +31,7 @@ def two(value: float) -> str:
 
 
 @cache
-def over_heads(run: str) -> pd.DataFrame:
+def over_heads(run):
     return pd.read_csv(REPOSITORY / "results" / run / "summary-heads.csv")
 
 
@@ -45,7 +45,7 @@ class Over(NamedTuple):
     cost: str
 
 
-def over(run: str, estimator: str, size: int, sampler: str | None = None) -> Over:
+def over(run, estimator, size, sampler=None):
     frame = over_heads(run)
     found = frame[(frame["map"] == estimator) & (frame["num_projections"] == size)]
     if sampler is not None:
@@ -63,20 +63,20 @@ def over(run: str, estimator: str, size: int, sampler: str | None = None) -> Ove
     )
 
 
-def heads_of(run: str) -> str:
+def heads_of(run):
     (count,) = set(over_heads(run)["heads"])
     return str(count)
 
 
 @cache
-def _catalogue(inputs: str) -> pd.Series:
+def _catalogue(inputs):
     """mse / mse of uniform attention of each estimator and sampler, medians of draws."""
     frame = pd.read_csv(REPOSITORY / "results" / "catalogue" / "summary.csv").query("input == @inputs")
     frame = frame.set_index(["map", frame["sampler"].fillna("-")])["mse_median"]
     return frame / frame["uniform", "-"]
 
 
-def best_unbiased(inputs: str) -> float:
+def best_unbiased(inputs):
     ratios = _catalogue(inputs)
     unbiased = {cls.name for cls in MAPS if getattr(cls, "unbiased", False)}
     names = ratios.index.get_level_values(0)
@@ -84,39 +84,39 @@ def best_unbiased(inputs: str) -> float:
 
 
 @cache
-def _models(folder: str) -> pd.DataFrame:
+def _models(folder):
     frame = pd.read_csv(REPOSITORY / "results" / "models" / folder / "summary.csv", dtype={"layers": str})
     return frame[frame["layers"] == "all"]
 
 
-def models(estimator: str, size: int, folder: str = "minilm-512") -> dict[Any, Any]:
+def models(estimator, size, folder="minilm-512"):
     """The row of an estimator in the place of a model's attention."""
     frame = _models(folder)
     (row,) = frame[(frame["estimator"] == estimator) & (frame["size"] == size)].to_dict("records")
     return row
 
 
-def _unnoticed() -> list[str]:
+def _unnoticed():
     """How many settings cheaper than exact attention there are; none may be as near as bfloat16 is."""
     frame = _models("minilm-512").query("kind in ('map', 'method') and cost < 1")
     assert frame["effect"].min() > models("exact, model in bfloat16", 0)["effect"]
     return [str(len(frame))]
 
 
-def _cheapest(tokens: int, nats: float) -> list[Any]:
+def _cheapest(tokens, nats):
     """What it costs, of what was measured on four texts, to keep every one of them within so many nats."""
     frame = _models(f"smollm2-{tokens}").query("kind in ('map', 'method') and cost < 1 and texts == 4")
     return [*frame[frame["worst"] < nats]["cost"].sort_values()[:1]]
 
 
-def _within() -> list[str]:
+def _within():
     """Of each length the cheapest that keeps four texts within 0.1 nats, and within 0.02."""
     found = [[two(cost) for tokens in MODEL_LENGTHS for cost in _cheapest(tokens, nats)] for nats in (0.1, 0.02)]
     assert [len(one) for one in found] == [3, 3]
     return ["four", "0.1", *found[0], "0.02", *found[1]]
 
 
-def _an_eighth() -> list[str]:
+def _an_eighth():
     """At 8,192 tokens: what an eighth of the cost loses, of four texts the median and the worst; nothing measured at it
     or below stays within 0.1."""
     eighth, frame = models(WITH_LLOYD, 112, "smollm2-8192"), _models("smollm2-8192")
@@ -125,7 +125,7 @@ def _an_eighth() -> list[str]:
     return [two(eighth["effect"]), two(eighth["worst"])]
 
 
-def _by_head() -> list[str]:
+def _by_head():
     """What a choice for each head leaves of the embedding, and one setting for all of about the same cost."""
     each, one = models("recommended(minilm-0.2, 72 heads)", 0), models("sinks(4):multipole", 96)
     assert abs(each["cost"] - one["cost"]) < 0.01 and each["texts"] == one["texts"] == 20
@@ -133,25 +133,25 @@ def _by_head() -> list[str]:
     return [heads, two(one["cost"]), *(two(row[key]) for row in (each, one) for key in ("effect", "worst"))]
 
 
-def _all_above() -> list[str]:
+def _all_above():
     """Of the composition that keeps every text's cosine above 0.99: how many texts, and its cost."""
     row = models("sinks(4):multipole", 128)
     assert row["worst"] < 0.01
     return [f"{row['texts']:.0f}", "0.99", two(row["cost"])]
 
 
-def _tokens(run: str) -> str:
+def _tokens(run):
     return str(over_heads(run)["seq_len"].iloc[0])
 
 
-def _encoder() -> list[str]:
+def _encoder():
     row = models("sinks(4):multipole", 128)
     texts, cosine, cost = _all_above()
     draws = pages.WORDS[int(row["draws"])]
     return [texts, cosine, cost, texts, draws, two(row["effect"]), two(row["worst"])]
 
 
-def _language_model() -> list[str]:
+def _language_model():
     row = models(COMPOSED, 512, "smollm2-8192")
     texts, draws = (pages.WORDS[int(row[key])] for key in ("texts", "draws"))
     return [two(row["effect"]), two(row["cost"]), texts, draws, two(row["worst"])]
@@ -165,14 +165,14 @@ class Claim(NamedTuple):
     command: str
 
 
-def _project() -> dict[str, str]:
+def _project():
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extra = next(x for x in project["optional-dependencies"]["models"] if x.startswith("transformers"))
     return {"python": project["requires-python"].strip(">="), "transformers": extra.partition(">=")[2]}
 
 
-def _statistics(run: str, *which: tuple[str, int, str | None], fields: str = "median worst") -> Callable[[], list[str]]:
-    def numbers() -> list[str]:
+def _statistics(run, *which, fields="median worst"):
+    def numbers():
         return [getattr(over(run, *one), field) for one in which for field in fields.split()]
 
     return numbers
@@ -414,7 +414,7 @@ LANGUAGE_TABLE = [  # tokens, label, estimator, size: all layers of SmolLM2-135M
 ]
 
 
-def _default(command: str, name: str) -> str:
+def _default(command, name):
     import typer
 
     from favorbench.cli import app
@@ -423,18 +423,18 @@ def _default(command: str, name: str) -> str:
     return f"{parameter.default:g}"
 
 
-def _none(run: str, estimator: str, size: int) -> list[str]:
+def _none(run, estimator, size):
     """No further number; but "worse on none" must be true."""
     assert over(run, estimator, size).worse == "0"
     return []
 
 
-def _of_the_catalogue(*keys: str) -> list[str]:
+def _of_the_catalogue(*keys):
     values = (getattr(load_scenario("catalogue"), key) for key in keys)
     return [str(value[0] if isinstance(value, tuple) else value) for value in values]
 
 
-def _none_of_the_clusters() -> list[str]:
+def _none_of_the_clusters():
     frame = over_heads("minilm-72").query("num_projections in (64, 240)")
     names = ("clusters", "multipole")
     built = frame[frame["map"].str.contains("|".join(names)) & (frame["kind"] == "method")]
@@ -442,7 +442,7 @@ def _none_of_the_clusters() -> list[str]:
     return []
 
 
-def _least_onover_heads(name: str) -> float:
+def _least_onover_heads(name):
     frame = pd.read_csv(REPOSITORY / "results" / "catalogue" / "summary.csv").query("input == 'minilm'")
     uniform = frame[frame["map"] == "uniform"].set_index("head")["mse_median"]
     found = frame[frame["map"] == name].set_index("head")["mse_median"]
@@ -456,7 +456,7 @@ BY_LENGTH = {
 }  # fmt: skip
 
 
-def length_rows() -> list[str]:
+def length_rows():
     """The lines of the table of docs/findings.md: median and worst head of SmolLM2's at each length."""
     rows = []
     for estimator, sampler in BY_LENGTH.items():
@@ -465,7 +465,7 @@ def length_rows() -> list[str]:
     return rows
 
 
-def table_rows() -> list[str]:
+def table_rows():
     """The lines of the other tables of docs/findings.md."""
     rows = []
     for label, (estimator, sampler) in TABLE.items():

@@ -7,10 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
-from favorbench.engine.plan import Draw
 from favorbench.inputs import get_input
 from favorbench.numerics.streams import stream
 
@@ -20,7 +17,7 @@ QUIET = {"DASK_LOGGING__DISTRIBUTED": "critical", "DASK_DISTRIBUTED__WORKER__MEM
 class Processes:
     """A scheduler, and workers that come and go. Use as a context manager: whatever is left is killed."""
 
-    def __init__(self, folder: Path, **environment: str) -> None:
+    def __init__(self, folder, **environment):
         self.file = folder / "scheduler.json"
         self._folder, self._started = folder, []
         self._environment = os.environ | QUIET | environment
@@ -29,20 +26,20 @@ class Processes:
         )
         wait_for(self.file.exists)
 
-    def __enter__(self) -> "Processes":
+    def __enter__(self):
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error):
         for process in reversed(self._started):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # a nanny's worker too: each has a session of its own
             process.wait()
 
     @property
-    def address(self) -> str:
+    def address(self):
         return json.loads(self.file.read_text())["address"]
 
-    def worker(self, *options: str, **environment: str) -> subprocess.Popen:
+    def worker(self, *options, **environment):
         """A worker of one thread, without a nanny unless asked for; it reads no file of ours."""
         folder = self._folder / f"worker-{len(self._started)}"
         folder.mkdir()
@@ -52,14 +49,14 @@ class Processes:
             "--local-directory", str(folder), *nanny, *options, cwd=folder, **environment,
         )  # fmt: skip
 
-    def wait_for_workers(self, count: int) -> None:
+    def wait_for_workers(self, count):
         """Until so many are there: how long a start takes is no part of a test."""
         from distributed import Client
 
         with Client(self.address, set_as_default=False) as client:
             client.wait_for_workers(count, timeout=120)
 
-    def _start(self, *arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.Popen:
+    def _start(self, *arguments, cwd=None, **environment):
         process = subprocess.Popen(
             [sys.executable, "-m", "dask", *arguments],
             cwd=cwd or self._folder, env=self._environment | environment, start_new_session=True,
@@ -70,7 +67,7 @@ class Processes:
 
 
 @contextlib.contextmanager
-def cluster(folder: Path, workers: int = 2, *options: str, **environment: str) -> Iterator[Processes]:
+def cluster(folder, workers=2, *options, **environment):
     """A scheduler and so many workers, which have come."""
     folder.mkdir(parents=True, exist_ok=True)
     with Processes(folder, **environment) as processes:
@@ -81,12 +78,12 @@ def cluster(folder: Path, workers: int = 2, *options: str, **environment: str) -
         yield processes
 
 
-def first_query(draw: Draw) -> float:
+def first_query(draw):
     """The first number of the queries of a draw of Gaussian inputs: what an estimator can tell the draw by."""
     return float(get_input("gaussian").draw(stream(0, "inputs", *draw.stream_names), draw.head).query[0, 0])
 
 
-def wait_for(condition, seconds: float = 60.0) -> None:
+def wait_for(condition, seconds=60.0):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it never came"

@@ -9,7 +9,7 @@ import pytest
 from favorbench import cli
 
 
-def run(*arguments: str) -> tuple[int, str, str]:
+def run(*arguments):
     """Exit code, stdout, stderr."""
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
@@ -21,7 +21,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
     return code, out.getvalue(), err.getvalue()
 
 
-def refused(*arguments: str) -> str:
+def refused(*arguments):
     """The one line on stderr of a command that must exit 2 and print nothing else."""
     code, out, err = run(*arguments)
     assert (code, out) == (2, "")

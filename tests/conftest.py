@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 # Before NumPy is imported: the workers of pytest-xdist share the cores, so each takes one BLAS thread.
@@ -20,7 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from favorbench.engine.scenario import Scenario, load_scenario
+from favorbench.engine.scenario import load_scenario
 from favorbench.style import charts
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -31,14 +30,14 @@ settings.load_profile("ours")
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int | None:
+def pytest_xdist_auto_num_workers():
     """Return the number of CPUs that this process may use; pytest-xdist alone counts those of the machine."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ or not hasattr(os, "sched_getaffinity"):
         return None
     return len(os.sched_getaffinity(0))
 
 
-def small_scenario(**changes: object) -> Scenario:
+def small_scenario(**changes):
     """A scenario that takes milliseconds."""
     flags = {
         "maps": "positive,trig",
@@ -51,7 +50,7 @@ def small_scenario(**changes: object) -> Scenario:
     return load_scenario(None, flags | changes)
 
 
-def pairs(rng: np.random.Generator, count: int = 4, dim: int = 2, norm: float = 0.7) -> tuple[np.ndarray, np.ndarray]:
+def pairs(rng, count=4, dim=2, norm=0.7):
     """x and y (count, dim) with zeros, exact zeros as rows, and equal and opposite rows among them."""
     x, y = norm * rng.normal(size=(2, count, dim))
     x[0, 0], y[1, 1], x[2] = 0.0, 0.0, 0.0
@@ -60,24 +59,24 @@ def pairs(rng: np.random.Generator, count: int = 4, dim: int = 2, norm: float = 
 
 
 @pytest.fixture
-def rng() -> np.random.Generator:
+def rng():
     return np.random.default_rng(20240607)
 
 
-def _blank(drawing: object, kind: str, *_: object, **options: object) -> bytes:
+def _blank(drawing, kind, *_, **options):
     """The image of a figure where nobody looks at it."""
     return b'<svg viewBox="0 0 1 1"></svg>' if kind == "svg" else b"not rendered" * 10
 
 
 @pytest.fixture(autouse=True)
-def _images_of_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _images_of_figures(request, monkeypatch):
     """Drawing a figure writes its numbers and captions; its images only for tests marked ``rendered``, or THOROUGH."""
     if not THOROUGH and not request.node.get_closest_marker("rendered"):
         monkeypatch.setattr(charts, "_image", _blank)
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     """No test writes into the repository, and none meets the modules of another one, which may have the same name."""
     monkeypatch.chdir(tmp_path)
     before = set(sys.modules)

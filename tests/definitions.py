@@ -7,11 +7,10 @@ from ``tests.formulas``.
 import copy
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
-from numpy.random import Generator
 from scipy.special import entr, logsumexp
 from scipy.special import softmax as softmax_of
 
@@ -33,15 +32,15 @@ class Weights(NamedTuple):
     mass: np.ndarray
 
     @staticmethod
-    def of(log: np.ndarray) -> "Weights":
+    def of(log):
         return Weights(np.ones_like(log), log, log)
 
-    def exact_where(self, near: np.ndarray, logits: np.ndarray) -> "Weights":
+    def exact_where(self, near, logits):
         """Exact weights on some keys. The estimates there were added and are subtracted again, so they keep a mass."""
         mass = np.where(near, np.logaddexp(self.mass, logits), self.mass)
         return Weights(np.where(near, 1.0, self.sign), np.where(near, logits, self.log), mass)
 
-    def attention(self) -> "Attention":
+    def attention(self):
         peak = np.max(self.log, axis=-1, keepdims=True)
         weights, mass = self.sign * np.exp(self.log - peak), np.exp(self.mass - peak)
         total = np.sum(weights, axis=-1, keepdims=True)
@@ -55,19 +54,19 @@ class Attention(NamedTuple):
     growth: np.ndarray
 
 
-def member(spec: str | Method) -> Method:
+def member(spec):
     """A method or a baseline."""
     if isinstance(spec, Method):
         return spec
     return (get_baseline if spec.split("(")[0] in {one.name for one in BASELINES} else get_method)(spec)
 
 
-def inside(method: Method) -> Method:
+def inside(method):
     """The method inside all prefixes."""
     return method if getattr(method, "prefix", None) is None else inside(method.inner)
 
 
-def attention_of(method: Method, question: AttentionProblem, size: int, rng: Generator) -> Attention:
+def attention_of(method, question, size, rng):
     """The attention matrix of a method for one size, with the numbers that it draws from ``rng``."""
     if method.name in MATRICES:
         return MATRICES[method.name](method, question, size)
@@ -81,12 +80,12 @@ def attention_of(method: Method, question: AttentionProblem, size: int, rng: Gen
 
 
 def error(
-    method: Method,
-    question: AttentionProblem,
-    sizes: Sequence[int],
-    seed: int = 0,
-    compared: Sequence[int] | None = None,
-) -> float:
+    method,
+    question,
+    sizes,
+    seed=0,
+    compared=None,
+):
     """The largest error of answers and row sums over what rounding explains; infinite where one is NaN.
 
     compared: some of the sizes, if not all.
@@ -119,7 +118,7 @@ def error(
 # all keys at once, and prefixes
 
 
-def _whole(method: Method, question: AttentionProblem, size: int, rng: Generator, bound: bool = False) -> Weights:
+def _whole(method, question, size, rng, bound=False):
     """The weights where every query sees every key; bound: those that landmarks are guarded by."""
     query, key, value, positions = question[:4]
     prefix = getattr(method, "prefix", None)
@@ -130,8 +129,8 @@ def _whole(method: Method, question: AttentionProblem, size: int, rng: Generator
             return _landmarks(method, question, size, rng, bound)
         ((_, weights),) = _grown(method, question, size, rng, [len(key)])
         return weights
-    logits: np.ndarray = query @ key.T
-    wrapped: Method = method.inner
+    logits = query @ key.T
+    wrapped = method.inner
     if prefix == "sinks":
         first = method.n
         moved = None if positions is None else positions - first
@@ -142,20 +141,20 @@ def _whole(method: Method, question: AttentionProblem, size: int, rng: Generator
     return _whole(wrapped, question, size, rng, bound).exact_where(near, logits)
 
 
-def _window(method: Any, question: AttentionProblem) -> np.ndarray:
+def _window(method, question):
     """The w keys around each query, the odd one before it: (n, l)."""
     assert question.positions is not None
     distance = np.arange(len(question.key)) - question.positions[:, None]
     return (distance >= -(method.w // 2)) & (distance < (method.w + 1) // 2)
 
 
-def _best(logits: np.ndarray, count: int) -> np.ndarray:
+def _best(logits, count):
     """The keys with the largest logits of each query, the first of equal ones: (n, l)."""
     order = np.argsort(-logits, axis=-1, kind="stable")[:, :count]
     return np.any(order[:, :, None] == np.arange(logits.shape[-1]), axis=1)
 
 
-def _causal(method: Method, question: AttentionProblem, size: int, rng: Generator, bound: bool = False) -> Weights:
+def _causal(method, question, size, rng, bound=False):
     """Exact on the first keys and from the windows of the chunk on; estimates of the keys between.
 
     What sees every pair is masked.
@@ -190,13 +189,13 @@ Grown = Iterator[tuple[int, Weights]]
 
 
 def _grown(
-    method: Any,
-    question: AttentionProblem,
-    size: int,
-    rng: Generator,
-    stops: Sequence[int],
-    causal: bool = False,
-) -> Grown:
+    method,
+    question,
+    size,
+    rng,
+    stops,
+    causal=False,
+):
     """The weights on the first keys, up to each stop, of what is kept of them."""
     if hasattr(method, "wrapped"):
         yield from _of_map(method, question, size, rng, stops)
@@ -210,7 +209,7 @@ def _grown(
         yield from _centred(method, question.query, question.key, size, rng, stops, causal)
 
 
-def _of_map(method: Any, question: AttentionProblem, size: int, rng: Generator, stops: Sequence[int]) -> Grown:
+def _of_map(method, question, size, rng, stops):
     """A map's kernel, on the rows of omega that are drawn first."""
     omega = get_sampler(method.sampler).sample(rng, size, question.key.shape[-1])
     for stop in stops:
@@ -221,9 +220,7 @@ def _of_map(method: Any, question: AttentionProblem, size: int, rng: Generator, 
         yield stop, Weights(*(np.asarray(part, float) for part in parts))
 
 
-def _times_drawn(
-    method: Any, value: np.ndarray, size: int, rng: Generator, stops: Sequence[int]
-) -> Iterator[tuple[int, np.ndarray]]:
+def _times_drawn(method, value, size, rng, stops):
     """What the draws of each of the first keys weigh together."""
     if method.weights == "values":
         lengths = np.linalg.norm(value, axis=-1)
@@ -237,9 +234,9 @@ def _times_drawn(
 
 
 def _centred(
-    method: Any, query: np.ndarray, key: np.ndarray, size: int, rng: Generator, stops: Sequence[int],
-    causal: bool,
-) -> Grown:  # fmt: skip
+    method, query, key, size, rng, stops,
+    causal,
+):  # fmt: skip
     """clusters: exp(x.c), or with half the variance of x.y in the cell. multipole: exp(x.y) in the nearest cells."""
     multipole = method.name == "multipole"
     share = min(round(method.exact * size), size - 1) if multipole else 0
@@ -257,9 +254,7 @@ def _centred(
         yield stop, Weights.of(log)
 
 
-def _cells(
-    method: Any, key: np.ndarray, count: int, rng: Generator, stops: Sequence[int], causal: bool
-) -> Iterator[tuple[int, np.ndarray]]:
+def _cells(method, key, count, rng, stops, causal):
     """The cell of each of the first keys: made anew when these have doubled; between, new keys join the nearest."""
     pivots, cell, made = method.points == "pivots", np.arange(0), 0
     order = rng.permutation(len(key)) if causal or not pivots else cell
@@ -278,7 +273,7 @@ def _cells(
         yield stop, cell
 
 
-def _pivots(kernel: np.ndarray, count: int, rng: Generator) -> np.ndarray:
+def _pivots(kernel, count, rng):
     """Keys one by one, each in proportion to what those before it leave of the diagonal."""
     left, found = kernel.copy(), []
     for _ in range(count):
@@ -290,15 +285,15 @@ def _pivots(kernel: np.ndarray, count: int, rng: Generator) -> np.ndarray:
     return np.array(found)
 
 
-def _nearest(key: np.ndarray, centres: np.ndarray) -> np.ndarray:
+def _nearest(key, centres):
     return np.argmin(np.sum((key[:, None, :] - centres) ** 2, axis=-1), axis=-1)
 
 
-def _means(key: np.ndarray, cell: np.ndarray, count: int) -> np.ndarray:
+def _means(key, cell, count):
     return np.stack([np.sum(key[cell == i], axis=0) / max(1, np.sum(cell == i)) for i in range(count)])
 
 
-def _near_cells(logits: np.ndarray, spread: np.ndarray, cell: np.ndarray, share: int) -> np.ndarray:
+def _near_cells(logits, spread, cell, share):
     """The cells of which the centroid says least, by exp(x.c) E|y - c|^2, for each query: (n, m).
 
     As long as half of the next one's keys fit into the share of exact ones, and at most twice as many (rounded up, and
@@ -318,7 +313,7 @@ def _near_cells(logits: np.ndarray, spread: np.ndarray, cell: np.ndarray, share:
 # landmarks
 
 
-def _landmarks(method: Method, question: AttentionProblem, size: int, rng: Generator, bound: bool) -> Weights:
+def _landmarks(method, question, size, rng, bound):
     """h(x, S) h(S, S)^-1 h(S, y) for h = exp(x.y); bound: exp(x.c), c the mean of the keys nearest to a landmark."""
     query, key = question[:2]
     chosen = rng.permutation(len(key))[:size] if method.name == "nystrom" else _pivots(np.exp(key @ key.T), size, rng)
@@ -332,7 +327,7 @@ def _landmarks(method: Method, question: AttentionProblem, size: int, rng: Gener
     return Weights(np.sign(kernel), log, log + np.log(np.linalg.cond(gram)))
 
 
-def _trusted(free: Weights, bound: Weights, value: np.ndarray) -> np.ndarray:
+def _trusted(free, bound, value):
     """Where the normaliser is between its bound and 4/3 of it, and the output between the values: (n, 1).
 
     Both but for a millionth, so that rounding does not decide where an answer is exact.
@@ -348,7 +343,7 @@ def _trusted(free: Weights, bound: Weights, value: np.ndarray) -> np.ndarray:
 # eva
 
 
-def _eva(method: Any, question: AttentionProblem, size: int, rng: Generator) -> Weights:
+def _eva(method, question, size, rng):
     """exp(x.y) in the query's block; the share of each key in its chunk times n_c exp(x.c) elsewhere."""
     assert question.positions is not None
     width, (query, key), released = _eva_block(method, size), question[:2], method.form == "released"
@@ -366,9 +361,7 @@ def _eva(method: Any, question: AttentionProblem, size: int, rng: Generator) -> 
     return Weights.of(log)
 
 
-def _eva_grown(
-    method: Any, query: np.ndarray, key: np.ndarray, size: int, rng: Generator, stops: Sequence[int]
-) -> Grown:
+def _eva_grown(method, query, key, size, rng, stops):
     """Chunks as far as they are there, from proposals that know the keys only."""
     edges = _eva_edges(len(key), size - _eva_block(method, size))
     noise = _eva_noise(method, len(edges) - 1, key.shape[-1], rng)
@@ -381,22 +374,22 @@ def _eva_grown(
         yield stop, Weights.of(np.concatenate(log, axis=1))
 
 
-def _eva_block(method: Any, size: int) -> int:
+def _eva_block(method, size):
     """Keys in a block."""
     return min(round(method.window * size), size - 1)
 
 
-def _eva_edges(length: int, count: int) -> list[int]:
+def _eva_edges(length, count):
     """Where each chunk begins, and the end; at most one chunk for each key."""
     count = min(count, length)
     return [i * length // count for i in range(count + 1)]
 
 
-def _eva_noise(method: Any, count: int, dim: int, rng: Generator) -> np.ndarray:
+def _eva_noise(method, count, dim, rng):
     return rng.standard_normal((count, dim)) if method.form == "drawn" else np.zeros((count, dim))
 
 
-def _eva_chunk(query: np.ndarray, key: np.ndarray, proposal: np.ndarray, counted: bool) -> np.ndarray:
+def _eva_chunk(query, key, proposal, counted):
     """The log weights on the keys of a chunk; counted: with their number, else 1."""
     share = key @ proposal - 0.5 * np.sum(key * key, axis=-1)
     far = query @ np.mean(key, axis=0) + (math.log(len(key)) if counted else 0.0)
@@ -406,32 +399,32 @@ def _eva_chunk(query: np.ndarray, key: np.ndarray, proposal: np.ndarray, counted
 # lara, hashed and thinned
 
 
-def _lara(method: Method, question: AttentionProblem, size: int, rng: Generator) -> Weights:
+def _lara(method, question, size, rng):
     """sum_c xi(x, w_c) xi(y, w_c) / sum_c' xi(mu_c', w_c)."""
     query, key = question[:2]
     centres = _segment_means(query, size) + _segment_means(key, size)
     omega = centres + rng.standard_normal(centres.shape)
 
-    def xi(x: np.ndarray) -> np.ndarray:
+    def xi(x):
         return x @ omega.T - 0.5 * np.sum(x * x, axis=-1, keepdims=True)
 
     weights = xi(query) - logsumexp(xi(centres), axis=0)
     return Weights.of(np.asarray(logsumexp(weights[:, None, :] + xi(key)[None], axis=-1)))
 
 
-def _segments(rows: np.ndarray, count: int) -> list[np.ndarray]:
+def _segments(rows, count):
     """Segments in a row, as equal as can be, the longer ones last."""
     return [part[::-1] for part in np.array_split(rows[::-1], count)][::-1]
 
 
-def _segment_means(rows: np.ndarray, count: int) -> np.ndarray:
+def _segment_means(rows, count):
     """Where there are too few rows each stands for some segments."""
     if count > len(rows):
         return rows[[i * len(rows) // count for i in range(count)]]
     return np.array([np.mean(part, axis=0) for part in _segments(rows, count)])
 
 
-def hashed(method: Any, question: AttentionProblem, size: int, rng: Generator) -> Weights:
+def hashed(method, question, size, rng):
     """exp(x.y) where query and key are in the same block, times what is drawn of the key elsewhere."""
     query, key, value = question[:3]
     directions = rng.standard_normal((key.shape[-1], method.projections))
@@ -450,7 +443,7 @@ def hashed(method: Any, question: AttentionProblem, size: int, rng: Generator) -
         return Weights.of(np.where(block_of[0][:, None] == block_of[1], log, log + np.log(weight)))
 
 
-def _rank_of_gray(bits: np.ndarray) -> np.ndarray:
+def _rank_of_gray(bits):
     """Where the word of these bits stands in the reflected code, in which neighbours differ in one bit."""
     code = ["0", "1"]
     for _ in range(bits.shape[-1] - 1):
@@ -459,7 +452,7 @@ def _rank_of_gray(bits: np.ndarray) -> np.ndarray:
     return np.array([rank["".join("01"[int(bit)] for bit in row)] for row in bits])
 
 
-def _block_of(bucket: np.ndarray, blocks: int) -> np.ndarray:
+def _block_of(bucket, blocks):
     """The block of each row: all rows in the order of their buckets, cut into equal parts."""
     edges = np.arange(blocks + 1) * len(bucket) // blocks
     found = np.empty(len(bucket), dtype=int)
@@ -467,7 +460,7 @@ def _block_of(bucket: np.ndarray, blocks: int) -> np.ndarray:
     return found
 
 
-def _thinformer(method: Any, question: AttentionProblem, size: int, rng: Generator) -> Weights:
+def _thinformer(method, question, size, rng):
     """exp(x.y) l / m on the keys that are left, pair by pair."""
     query, key, value = question[:3]
     choices, flips = (iter(part) for part in rng.random((2, len(key))))
@@ -486,9 +479,7 @@ def _thinformer(method: Any, question: AttentionProblem, size: int, rng: Generat
     return Weights.of(log)
 
 
-def _halved(
-    key: np.ndarray, value: np.ndarray, bucket: np.ndarray, delta: float, choices: Iterator[float]
-) -> tuple[np.ndarray, np.ndarray]:
+def _halved(key, value, bucket, delta, choices):
     """Those of a bucket that are kept, and those that are not."""
     y, v, bound = key[bucket], value[bucket], np.max(np.abs(value)) ** 2
     kernel = np.exp(y @ y.T - np.max(np.sum(y * y, axis=-1))) * (v @ v.T + bound)
@@ -507,7 +498,7 @@ def _halved(
 # what draws nothing
 
 
-def _seen(question: AttentionProblem) -> np.ndarray:
+def _seen(question):
     shape = len(question.query), len(question.key)
     if not question.causal:
         return np.ones(shape, dtype=bool)
@@ -515,14 +506,14 @@ def _seen(question: AttentionProblem) -> np.ndarray:
     return np.arange(shape[1]) <= question.positions[:, None]
 
 
-def _uniform(method: Method, question: AttentionProblem, size: int, rng: Generator) -> Weights:
+def _uniform(method, question, size, rng):
     return Weights.of(np.where(_seen(question), 0.0, -np.inf))
 
 
-def _polynomial(order: int) -> Callable[[Method, AttentionProblem, int, Generator], Weights]:
+def _polynomial(order):
     """The Taylor polynomial of exp, which may be negative; its terms are those of |x||y|."""
 
-    def weights(method: Method, question: AttentionProblem, size: int, rng: Generator) -> Weights:
+    def weights(method, question, size, rng):
         query, key = question[:2]
         norms = np.linalg.norm(query, axis=-1)[:, None] * np.linalg.norm(key, axis=-1)
         kernel, terms = (sum(s**n / math.factorial(n) for n in range(order + 1)) for s in (query @ key.T, norms))
@@ -534,19 +525,19 @@ def _polynomial(order: int) -> Callable[[Method, AttentionProblem, int, Generato
     return weights
 
 
-def _top_keys(method: Method, question: AttentionProblem, size: int, rng: Generator) -> Weights:
+def _top_keys(method, question, size, rng):
     logits = np.where(_seen(question), question.query @ question.key.T, -np.inf)
     return Weights.of(np.where(_best(logits, size), logits, -np.inf))
 
 
-def _best_rank(method: Method, question: AttentionProblem, size: int) -> Attention:
+def _best_rank(method, question, size):
     """The truncated singular value decomposition; the code's route has half of its digits."""
     left, values, right = np.linalg.svd(softmax_of(question.query @ question.key.T, axis=-1), full_matrices=False)
     growth = values[0] * math.sqrt(len(question.key)) / math.sqrt(EPS) / len(question.key)
     return Attention((left[:, :size] * values[:size]) @ right[:size], np.full((len(left), 1), growth))
 
 
-def _nystromformer(method: Any, question: AttentionProblem, size: int) -> Attention:
+def _nystromformer(method, question, size):
     """softmax(x Y'^T) Z softmax(X' y^T), with some steps to Z = softmax(X' Y'^T)^-1, or the inverse."""
     query, key = question[:2]
     if size == len(key):
@@ -564,7 +555,7 @@ def _nystromformer(method: Any, question: AttentionProblem, size: int) -> Attent
     return Attention(left @ inverse @ right, np.full((len(query), 1), growth))
 
 
-def _monarch(method: Any, question: AttentionProblem, size: int) -> Attention:
+def _monarch(method, question, size):
     """In turn the weights of each block's keys, for the mean query of each place in a block, and those of the blocks.
 
     The latter from the mean logit under the former plus their entropy. The first mean is the block's own query at that
@@ -578,8 +569,8 @@ def _monarch(method: Any, question: AttentionProblem, size: int) -> Attention:
     blocks, present = range(count), [(r, j) for r, block in enumerate(queries) for j in range(len(block))]
     places = range(max(map(len, queries)))
     mean = {(c, j): queries[c][min(j, len(queries[c]) - 1)] for c in blocks for j in places}
-    right: dict[tuple[int, int], np.ndarray] = {}
-    left: dict[tuple[int, int], np.ndarray] = {}
+    right = {}
+    left = {}
     for step in range(method.steps):
         for c, j in itertools.product(blocks, places):
             of_place = [r for r in blocks if (r, j) in present]
@@ -597,11 +588,11 @@ def _monarch(method: Any, question: AttentionProblem, size: int) -> Attention:
     return Attention(matrix, np.full((len(query), 1), float(method.steps)))
 
 
-WHOLE: dict[str, Callable[[Any, AttentionProblem, int, Generator], Weights]] = {
+WHOLE = {
     "eva": _eva, "lara": _lara, "hyperattention": hashed, "kdeformer": hashed, "thinformer": _thinformer,
     "uniform": _uniform, "taylor-1": _polynomial(1), "taylor-2": _polynomial(2), "top-keys": _top_keys,
 }  # fmt: skip
 #: Those that no quotient of weights gives.
-MATRICES: dict[str, Callable[[Any, AttentionProblem, int], Attention]] = {
+MATRICES = {
     "best-rank": _best_rank, "nystromformer": _nystromformer, "monarch": _monarch,
 }  # fmt: skip

@@ -4,15 +4,15 @@ No tiles, no chunks, no running maxima, no prefix sums; the kernels are those of
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from favorbench.attention.linear import attention_estimates
 from favorbench.attention.problem import AttentionProblem, SampledMap
-from favorbench.maps import FeatureMap, Sample, get_map
+from favorbench.maps import Sample, get_map
 from favorbench.samplers import get_sampler
-from tests.formulas import Asked, Exact, Kernel, kernel_of
+from tests.formulas import Asked, Exact, kernel_of
 
 EPS = float(np.finfo(np.float64).eps)
 
@@ -34,7 +34,7 @@ class Case(NamedTuple):
     batch: tuple[int, ...] = ()
     num_queries: int = 7
 
-    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def arrays(self):
         """Unscaled queries and keys, means away from 0, and values."""
         rng = np.random.default_rng([self.length, self.head_dim, self.causal])
         count = self.length if self.causal else self.num_queries
@@ -51,7 +51,7 @@ class Case(NamedTuple):
 EDGES = (1, 2, 127, 128, 129, 130, 257, 1024, 2047, 2048, 2049, 2050, 5000)
 
 
-def rows_near_edges(case: Case) -> np.ndarray:
+def rows_near_edges(case):
     """The queries that are compared: all of a few, else those around every edge."""
     count = case.length if case.causal else case.num_queries
     if count <= 20:
@@ -60,14 +60,14 @@ def rows_near_edges(case: Case) -> np.ndarray:
     return np.array(sorted(i for i in near if 0 <= i < count))
 
 
-def attention_of(kernel: Kernel, value: np.ndarray, seen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def attention_of(kernel, value, seen):
     """sum_j K_ij v_j / sum_j K_ij over the keys that each query sees, and the condition number of the sums."""
     values, terms = np.where(seen, kernel.values, 0.0), np.where(seen, kernel.terms, 0.0)
     total = np.sum(values, axis=-1, keepdims=True)
     return values @ value / total, np.sum(terms, axis=-1, keepdims=True) / np.abs(total)
 
 
-def exact(case: Case) -> tuple[np.ndarray, np.ndarray, float]:
+def exact(case):
     """The rows that are compared, softmax attention there (..., rows, d_v), and the rounding that is allowed."""
     query, key, value = (a.astype(Exact) for a in case.arrays())
     rows = rows_near_edges(case)
@@ -80,20 +80,20 @@ def exact(case: Case) -> tuple[np.ndarray, np.ndarray, float]:
     return rows, output, EPS * (largest + norms + case.head_dim + case.length) * float(np.max(np.abs(value)))
 
 
-def sample_for(feature_map: FeatureMap, case: Case, sampler: str = "orthogonal") -> Sample:
+def sample_for(feature_map, case, sampler="orthogonal"):
     """One sample, its own for each case."""
     rng = np.random.default_rng([7, case.length, case.head_dim])
     omega = get_sampler(sampler).sample(rng, case.num_projections, case.head_dim)
     return Sample(omega, feature_map.draw_extra(rng, case.num_projections, case.head_dim))
 
 
-def sizes_of(feature_map: FeatureMap, case: Case) -> tuple[int, ...]:
+def sizes_of(feature_map, case):
     """Several R at once, where the map has them."""
     count = case.num_projections
     return tuple(sorted({1, -(-count // 3), count})) if feature_map.nested else (count,)
 
 
-def estimated(feature_map: FeatureMap, case: Case) -> np.ndarray:
+def estimated(feature_map, case):
     """What favorbench answers: (sizes, ..., n, d_v)."""
     query, key, value = case.arrays()
     sample = sample_for(feature_map, case)
@@ -109,7 +109,7 @@ class Compared(NamedTuple):
     share: float
 
 
-def compared(spec: str, case: Case) -> Compared:
+def compared(spec, case):
     """Linear attention against the oracle, for every R, head and row near an edge.
 
     Rounding: eps for each operation that a term goes through, times the condition number of the sums. Rows that it
@@ -140,12 +140,12 @@ def compared(spec: str, case: Case) -> Compared:
     return Compared(max(worst), float(np.mean(rows_compared)))
 
 
-def _first(extra: Any, size: int, case: Case) -> Any:
+def _first(extra, size, case):
     """What was drawn for the first R projections; what all of them share (the hybrid's vectors, hashes) stays."""
     return extra[:size] if extra is not None and len(extra) == case.num_projections else extra
 
 
-def _operations(x: np.ndarray, y: np.ndarray, omega: np.ndarray, case: Case) -> float:
+def _operations(x, y, omega, case):
     """The relative error of a term in units of eps: logs and angles, as long as they are, and the lengths of sums."""
     norm = [float(np.max(np.linalg.norm(a, axis=-1))) for a in (omega, x, y)]
     logs = 2.0 * math.pi * norm[0] * (norm[1] + norm[2]) + norm[1] ** 2 + norm[2] ** 2 + norm[0] ** 2

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,31 +23,31 @@ class Block(NamedTuple):
     text: str
 
 
-def blocks(text: str, language: str) -> list[Block]:
+def blocks(text, language):
     return [Block(*match.groups()) for match in _BLOCK.finditer(text) if match[1] == language]
 
 
-def prose(text: str) -> str:
+def prose(text):
     """What is no block, with lines joined: a sentence is found wherever it is broken."""
     return " ".join(_BLOCK.sub(" ", text).split())
 
 
-def code_spans(text: str) -> list[str]:
+def code_spans(text):
     return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", _BLOCK.sub(" ", text))]
 
 
-def links(text: str) -> list[str]:
+def links(text):
     """The targets of links and images."""
     return re.findall(r"\]\(([^)\s]+)\)", _BLOCK.sub(" ", text))
 
 
-def anchors(text: str) -> set[str]:
+def anchors(text):
     """The anchors of the headings, as GitHub and MyST make them."""
     headings = re.findall(r"^#+ (.*)$", _BLOCK.sub(" ", text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def commands(path: Path) -> Iterator[list[str]]:
+def commands(path):
     """The words of every favorbench command in the ```sh blocks and the code spans of a page."""
     text = path.read_text(encoding="utf-8")
     lines = [line for block in blocks(text, "sh") for line in block.text.replace("\\\n", " ").splitlines()]

@@ -1,12 +1,9 @@
 """Small random models of transformers' families, each built in milliseconds, and a folder with one of them."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-torch: Any = pytest.importorskip("torch")
-transformers: Any = pytest.importorskip("transformers")
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
 
 TOKENS = 24
 
@@ -45,7 +42,7 @@ CONFIGS = {
 }  # fmt: skip
 
 
-def small_model(family: str) -> Any:
+def small_model(family):
     """A model in eval mode, the same at each call; weights four times as large as usual, else logits are tiny."""
     torch.manual_seed(0)
     model = transformers.AutoModel.from_config(CONFIGS[family]()).eval()
@@ -56,7 +53,7 @@ def small_model(family: str) -> Any:
     return model
 
 
-def small_inputs(family: str, length: int = TOKENS, batch: int = 1) -> dict[str, Any]:
+def small_inputs(family, length=TOKENS, batch=1):
     """What it is called with."""
     generator = torch.Generator().manual_seed(1)
     if family == "vit":
@@ -65,9 +62,9 @@ def small_inputs(family: str, length: int = TOKENS, batch: int = 1) -> dict[str,
     return {"input_ids": tokens} | ({"decoder_input_ids": tokens} if family == "t5" else {})
 
 
-def small_folder(path: Path, family: str = "bert", dtype: Any = None) -> Path:
+def small_folder(path, family="bert", dtype=None):
     """A model's folder as transformers saves it, with a tokenizer whose tokens are words w5 to w98."""
-    tokenizers: Any = pytest.importorskip("tokenizers")
+    tokenizers = pytest.importorskip("tokenizers")
     words = {"[PAD]": 0, "[UNK]": 1} | {f"w{i}": i for i in range(5, 99)}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, "[UNK]"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
@@ -80,7 +77,7 @@ def small_folder(path: Path, family: str = "bert", dtype: Any = None) -> Path:
     return path
 
 
-def small_text(path: Path, length: int = TOKENS, start: int = 5) -> Path:
+def small_text(path, length=TOKENS, start=5):
     """A text of so many of its tokens."""
     path.write_text(" ".join(f"w{5 + (start * i * i + i) % 94}" for i in range(length)), "utf-8")
     return path

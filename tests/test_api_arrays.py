@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.testing import assert_array_equal
 
 import favorbench as fb
 from favorbench.errors import InputError, ScenarioError
@@ -19,7 +20,7 @@ def some(rng, *leading, length=8, dim=3):
     return tuple(rng.normal(size=(*leading, length, dim)) for _ in "qkv")
 
 
-def renamed(trials: pd.DataFrame, name: str) -> pd.DataFrame:
+def renamed(trials, name):
     return trials.assign(input=pd.Series(name, trials.index, trials["input"].dtype))
 
 
@@ -157,4 +158,4 @@ def test_captured_heads_are_inputs():
     half.save("half.safetensors")
     laws = (Arrays.of("half", half), get_input("half.safetensors"))
     for one, other in zip(*(law.draw(np.random.default_rng(), law.heads(None, None)[1]) for law in laws), strict=True):
-        np.testing.assert_array_equal(one, other)
+        assert_array_equal(one, other)

@@ -2,8 +2,6 @@
 
 import json
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +12,7 @@ NOTEBOOK = REPOSITORY / "examples" / "which_estimator.ipynb"
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e-?\d+)?(?![\w.]*\w)")
 
 
-def executed(path: Path, folder: Path) -> Any:
+def executed(path, folder):
     """The notebook as its kernel leaves it, run in a folder of its own."""
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
@@ -22,7 +20,7 @@ def executed(path: Path, folder: Path) -> Any:
     return nbclient.NotebookClient(book, timeout=600, resources={"metadata": {"path": str(folder)}}).execute()
 
 
-def texts(book: Any) -> list[str]:
+def texts(book):
     """What its cells print and show, as text."""
     found = []
     for cell in book["cells"]:
@@ -32,7 +30,7 @@ def texts(book: Any) -> list[str]:
     return found
 
 
-def differences(ours: str, theirs: str) -> list[tuple[str, str]]:
+def differences(ours, theirs):
     """Where two texts differ by more than one unit of the last digit that is printed: what rounding can turn over."""
     words = [_NUMBER.sub("#", text) for text in (ours, theirs)]
     numbers = [_NUMBER.findall(text) for text in (ours, theirs)]
@@ -42,7 +40,7 @@ def differences(ours: str, theirs: str) -> list[tuple[str, str]]:
     return [(a, b) for a, b in pairs if abs(float(a) - float(b)) > 1.001 * max(_unit(a), _unit(b))]
 
 
-def _unit(number: str) -> float:
+def _unit(number):
     """Of the last digit: 0.1 of "2.5", 1e-5 of "1.2e-4", 0 of a whole number."""
     mantissa, _, exponent = number.partition("e")
     digits = len(mantissa.partition(".")[2])

@@ -14,7 +14,7 @@ FUNCTIONS = [name for name in fb.__all__ if inspect.isfunction(getattr(fb, name)
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
-def examples_of(name: str) -> doctest.DocTest:
+def examples_of(name):
     function = getattr(fb, name)
     return doctest.DocTestParser().get_doctest(inspect.getdoc(function) or "", {}, name, None, None)
 

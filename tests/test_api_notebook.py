@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.testing import assert_allclose
 
 import favorbench as fb
 from favorbench import progress
@@ -52,7 +53,7 @@ def test_a_figure_is_drawn_on_axes_as_in_its_file(run, pyplot, tmp_path):
         assert ax.get_title() == title
         for name in ("positive", "trig"):
             (line,) = [line for line in ax.lines if line.get_label() == name]
-            np.testing.assert_allclose(np.asarray(line.get_ydata()), rows[rows["series"] == name]["mse_median"])
+            assert_allclose(np.asarray(line.get_ydata()), rows[rows["series"] == name]["mse_median"])
     assert len(pyplot.get_fignums()) == 1 and panels[0].figure is pyplot.gcf()
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import softmax
 
 import favorbench as fb
@@ -28,20 +29,20 @@ def test_exact_attention_is_softmax_attention(rng, shape):
     n, length, d, d_v = shape
     q, k, v = rng.normal(size=(n, d)), rng.normal(size=(length, d)), rng.normal(size=(length, d_v))
     # an average of values: rounding of order eps times the logits (|q||k|/sqrt d < 40) and the log of the length
-    np.testing.assert_allclose(fb.exact_attention(q, k, v), dense(q, k, v), rtol=0, atol=100 * np.finfo(float).eps * 5)
+    assert_allclose(fb.exact_attention(q, k, v), dense(q, k, v), rtol=0, atol=100 * np.finfo(float).eps * 5)
 
 
 def test_exact_attention_takes_leading_axes_and_other_dtypes(rng):
     q, k, v = rng.normal(size=(3, 2, 4, 10, 8)).astype(np.float32)
     result = fb.exact_attention(q, k, v)
     assert result.dtype == np.float64
-    np.testing.assert_allclose(result, dense(*(a.astype(np.float64) for a in (q, k, v))), rtol=0, atol=1e-13)
+    assert_allclose(result, dense(*(a.astype(np.float64) for a in (q, k, v))), rtol=0, atol=1e-13)
 
 
 def test_exact_attention_does_not_overflow():
     q = np.array([[1e4, 0.0]])
     k = np.array([[1e4, 0.0], [0.0, 1.0]])
-    np.testing.assert_array_equal(fb.exact_attention(q, k, np.array([[1.0], [2.0]])), [[1.0]])
+    assert_array_equal(fb.exact_attention(q, k, np.array([[1.0], [2.0]])), [[1.0]])
 
 
 @pytest.mark.parametrize("member", MAPS, ids=lambda m: m.name)
@@ -80,7 +81,7 @@ def test_all_sizes_in_one_pass_equal_each_size_alone(rng, monkeypatch, member, t
     for size in sizes:
         alone = fb.linear_attention(q, k, v, sample_for(member.name, size, 6), map=member.name)  # a sample's prefix
         well_conditioned = (np.abs(normalisers[size]) > (0.0 if member.nonnegative else 1e-3))[:, 0]
-        np.testing.assert_allclose(outputs[size][well_conditioned], alone[well_conditioned], rtol=1e-9, atol=1e-9)
+        assert_allclose(outputs[size][well_conditioned], alone[well_conditioned], rtol=1e-9, atol=1e-9)
         if member.nonnegative:
             assert well_conditioned.all()
             assert np.all(normalisers[size] >= np.finfo(float).tiny ** 0.5)
@@ -97,7 +98,7 @@ def test_a_size_far_below_the_others_does_not_underflow(rng, dtype):
     together = next(
         attention_estimates(AttentionProblem.of(q, k, v), omega, [SampledMap(fb.get_map("positive"), None, (1, 5))])
     )
-    np.testing.assert_allclose(together.output[0], alone, rtol=100 * np.finfo(dtype).eps)
+    assert_allclose(together.output[0], alone, rtol=100 * np.finfo(dtype).eps)
     assert np.all(np.isfinite(together.output))
 
 
@@ -121,11 +122,11 @@ def test_permuting_keys_and_shifting_their_log_scale_change_nothing(rng, member)
     sample, order = sample_for(member.name, 12, 4), rng.permutation(30)
     result = fb.linear_attention(q, k, v, sample, map=member.name)
     permuted = fb.linear_attention(q, k[order], v[order], sample, map=member.name)
-    np.testing.assert_allclose(permuted, result, rtol=1e-9, atol=1e-11)
+    assert_allclose(permuted, result, rtol=1e-9, atol=1e-11)
     fitted = member().fit(q * 4**-0.25, k * 4**-0.25, sample.omega)
     for shift in (-40.0, 3.0, 600.0):  # near and far branch of the sums
         shifted = fb.linear_attention(q, k, v, sample, map=Shifted(fitted, shift))
-        np.testing.assert_allclose(shifted, result, rtol=1e-9, atol=1e-11)
+        assert_allclose(shifted, result, rtol=1e-9, atol=1e-11)
 
 
 def test_float32_is_near_float64(rng):
@@ -133,12 +134,12 @@ def test_float32_is_near_float64(rng):
     omega = fb.sample_omega("iid", 64, 8, rng)
     double = fb.linear_attention(q, k, v, omega)
     single = fb.linear_attention(*(a.astype(np.float32) for a in (q, k, v)), omega.astype(np.float32))
-    np.testing.assert_allclose(single, double, rtol=0, atol=4 * np.sqrt(100) * 64 * np.finfo(np.float32).eps)
+    assert_allclose(single, double, rtol=0, atol=4 * np.sqrt(100) * 64 * np.finfo(np.float32).eps)
     assert np.max(np.abs(single - double)) > 1e-9  # it really was single precision
 
 
 @pytest.mark.parametrize(
-    ("shapes", "said"),
+    "shapes, said",
     [
         (((4, 3), (5, 2), (5, 2)), "same head_dim"),
         (((4, 3), (5, 3), (6, 2)), "same length"),
@@ -181,7 +182,7 @@ def test_causal_exact_attention_is_masked_softmax(rng, length):
     q, k, v = rng.normal(size=(3, 2, length, 4))
     logits = np.where(np.tril(np.ones((length, length))), q @ np.swapaxes(k, -1, -2) / 2, -np.inf)
     expected = softmax(logits, axis=-1) @ v
-    np.testing.assert_allclose(fb.exact_attention(q, k, v, causal=True), expected, rtol=0, atol=1e-13)
+    assert_allclose(fb.exact_attention(q, k, v, causal=True), expected, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("name", ["trig", "phase", "positive", "hyperbolic"])
@@ -192,10 +193,10 @@ def test_causal_linear_attention_sees_no_future(rng, name):
     output = fb.linear_attention(q, k, v, sample, map=name, causal=True)
     for n in (1, 2, 128, 129, 200):
         prefix = fb.linear_attention(q[n - 1 : n], k[:n], v[:n], sample, map=name)
-        np.testing.assert_allclose(output[n - 1 : n], prefix, rtol=1e-9, atol=1e-11)
+        assert_allclose(output[n - 1 : n], prefix, rtol=1e-9, atol=1e-11)
     changed = fb.linear_attention(q, np.where(np.arange(200)[:, None] < 150, k, -k), v, sample, map=name, causal=True)
-    np.testing.assert_allclose(changed[:128], output[:128], rtol=0, atol=0)
-    np.testing.assert_allclose(changed[128:150], output[128:150], rtol=1e-9, atol=1e-11)
+    assert_allclose(changed[:128], output[:128], rtol=0, atol=0)
+    assert_allclose(changed[128:150], output[128:150], rtol=1e-9, atol=1e-11)
     assert np.max(np.abs(changed[150:] - output[150:])) > 1e-3
 
 
@@ -220,7 +221,7 @@ def test_causal_estimates_of_all_sizes_and_some_rows_equal_the_masked_kernel(rng
         expected = seen @ v / normaliser
         assert np.all(np.abs(output - expected) <= 1e-12 * condition * (1 + np.abs(expected)))
     exact = fb.exact_attention(q[positions], k, v, causal=True, positions=positions)
-    np.testing.assert_allclose(exact, fb.exact_attention(q, k, v, causal=True)[positions], rtol=0, atol=1e-13)
+    assert_allclose(exact, fb.exact_attention(q, k, v, causal=True)[positions], rtol=0, atol=1e-13)
 
 
 def test_what_cannot_be_causal_is_refused(rng):

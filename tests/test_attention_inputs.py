@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 import favorbench as fb
 from favorbench.attention import groups
@@ -48,7 +49,7 @@ def test_many_heads_are_as_many_calls(rng, spec, causal, monkeypatch):
             for i, j in np.ndindex(2, 3):
                 one = samples[i][j] if each else samples[0][0]
                 expected = fb.linear_attention(query[i, j], key[i, j], value[i, j], one, maps[i][j], causal)
-                np.testing.assert_allclose(together[i, j], expected, rtol=1e-9, atol=1e-12)
+                assert_allclose(together[i, j], expected, rtol=1e-9, atol=1e-12)
 
 
 def test_heads_are_taken_in_groups(rng, monkeypatch):
@@ -62,7 +63,7 @@ def test_heads_are_taken_in_groups(rng, monkeypatch):
     monkeypatch.setattr(groups, "device_elements", lambda like: 5 * 12 * groups.LEAST_ROWS)
     split = fb.linear_attention(query, key, value, omega)
     assert sorted({heads.start for heads in seen}) == [0, 5, 10]
-    np.testing.assert_allclose(split[7], fb.linear_attention(query[7], key[7], value[7], omega), rtol=1e-12)
+    assert_allclose(split[7], fb.linear_attention(query[7], key[7], value[7], omega), rtol=1e-12)
 
 
 @pytest.mark.parametrize("spec", MAPS)
@@ -75,13 +76,13 @@ def test_omega_is_moved_and_cast(rng, torch, spec):
         tensors = [torch.from_numpy(a).to(dtype) for a in (query, key, value)]
         found = fb.linear_attention(*tensors, sample, spec)
         assert found.dtype == dtype
-        np.testing.assert_allclose(found.numpy(), expected, rtol=level, atol=level)
+        assert_allclose(found.numpy(), expected, rtol=level, atol=level)
         gram = fb.kernel_estimate(tensors[0][0], tensors[1][0], sample, spec)
         assert gram.dtype == dtype
     half = fb.linear_attention(*(a.bfloat16() for a in tensors), sample, spec)
     assert half.dtype == torch.bfloat16 and bool(torch.isfinite(half.float()).all())
     back = fb.linear_attention(query, key, value, fb.Sample(torch.from_numpy(sample.omega), sample.extra), spec)
-    np.testing.assert_array_equal(back, expected)
+    assert_array_equal(back, expected)
 
 
 def test_a_calibration_serves_both_libraries(rng, torch):
@@ -90,18 +91,18 @@ def test_a_calibration_serves_both_libraries(rng, torch):
     frozen = calibrate(others[0], others[1])
     of_torch = calibrate(*(torch.from_numpy(a) for a in others[:2]))
     expected = fb.linear_attention(query, key, value, omega, frozen)
-    np.testing.assert_allclose(fb.linear_attention(query, key, value, omega, of_torch), expected, rtol=1e-10)
+    assert_allclose(fb.linear_attention(query, key, value, omega, of_torch), expected, rtol=1e-10)
     found = fb.linear_attention(*(torch.from_numpy(a) for a in (query, key, value)), omega, frozen)
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-10)
+    assert_allclose(found.numpy(), expected, rtol=1e-10)
 
 
 def test_exact_attention_and_methods_take_both_libraries(rng, torch):
     arrays = some(rng)
     tensors = [torch.from_numpy(a) for a in arrays]
-    np.testing.assert_allclose(fb.exact_attention(*tensors).numpy(), fb.exact_attention(*arrays), rtol=1e-12)
+    assert_allclose(fb.exact_attention(*tensors).numpy(), fb.exact_attention(*arrays), rtol=1e-12)
     for method in ("clusters", "nystrom"):
         found = fb.method_attention(*tensors, method, size=5)
-        np.testing.assert_allclose(found.numpy(), fb.method_attention(*arrays, method, size=5), rtol=1e-8)
+        assert_allclose(found.numpy(), fb.method_attention(*arrays, method, size=5), rtol=1e-8)
 
 
 def test_arrays_of_two_libraries_are_refused(rng, torch):
@@ -120,7 +121,7 @@ def test_what_is_no_array_is_named(rng):
     with pytest.raises(InputError, match=re.escape("omega has shape (); it must be (num_projections, 4)")):
         fb.linear_attention(query, key, value, "x")
     listed = fb.linear_attention(query, key, value, np.eye(4).tolist())  # numbers in a list are numbers
-    np.testing.assert_array_equal(listed, fb.linear_attention(query, key, value, np.eye(4)))
+    assert_array_equal(listed, fb.linear_attention(query, key, value, np.eye(4)))
 
 
 def least_seconds(calls, rounds=7):

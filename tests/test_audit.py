@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import threadpoolctl
+from numpy.testing import assert_allclose
 from rich.console import Console
 
 from favorbench.console import show
@@ -54,8 +55,8 @@ def _implementations(monkeypatch):
     sys.modules.pop("implementations", None)
 
 
-def medians(name: str) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
+def medians(name):
+    found = {}
     for finding in audit([f"implementations:{name}"], runs=6):
         assert finding.low <= finding.median <= finding.high or np.isnan(finding.median)
         found.setdefault(finding.measure, []).append(finding.median)
@@ -65,7 +66,7 @@ def medians(name: str) -> dict[str, list[float]]:
 def test_exact_attention_is_found_exact():
     found = medians("exact")
     assert max(found["error against exact"]) < 1e-13
-    np.testing.assert_allclose(found["distance to uniform"], 1.0, rtol=1e-12)
+    assert_allclose(found["distance to uniform"], 1.0, rtol=1e-12)
 
 
 def test_the_mean_of_v_is_found_out():
@@ -157,7 +158,7 @@ def test_an_audit_is_saved_as_a_run_that_tables_rankings_figures_and_compare_rea
     trials = results.trials.set_index("map")
     assert set(trials.index) == {*names, "uniform", "taylor-1", "sampled-keys", "best-rank", "positive"}
     assert trials.loc["implementations:exact", "relative_error"].max() < 1e-13
-    np.testing.assert_allclose(trials.loc["implementations:mean", "mse"], trials.loc["uniform", "mse"], rtol=1e-9)
+    assert_allclose(trials.loc["implementations:mean", "mse"], trials.loc["uniform", "mse"], rtol=1e-9)
     assert trials.loc["implementations:mean", "num_projections"].isna().all()  # it takes none
     assert set(trials.loc["implementations:favor", "num_projections"]) == {16, 64}
     # FAVOR+ from other projections of the same law: no detectable difference, and worse than itself at four times R

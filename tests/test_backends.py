@@ -6,6 +6,7 @@ import array_api_strict
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.testing import assert_allclose
 
 import favorbench as fb
 from favorbench.attention.linear import attention_estimates
@@ -32,7 +33,7 @@ NAMES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("to", "back"), BACKENDS)
+@pytest.mark.parametrize("to, back", BACKENDS)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("causal", [False, True])
 def test_linear_attention_agrees_with_numpy(rng, to, back, name, causal):
@@ -46,7 +47,7 @@ def test_linear_attention_agrees_with_numpy(rng, to, back, name, causal):
         return
     expected = fb.linear_attention(q, k, v, sample, map=name, causal=causal)
     found = fb.linear_attention(to(q), to(k), to(v), moved, map=name, causal=causal)
-    np.testing.assert_allclose(back(found), expected, rtol=1e-12, atol=1e-12 * np.abs(expected).max())
+    assert_allclose(back(found), expected, rtol=1e-12, atol=1e-12 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -63,20 +64,20 @@ def test_the_result_has_the_precision_of_queries_keys_and_values(rng, name, dtyp
     assert np.median(np.abs(attention[False] - whole)) < 1e-3
 
 
-@pytest.mark.parametrize(("to", "back"), BACKENDS)
+@pytest.mark.parametrize("to, back", BACKENDS)
 @pytest.mark.parametrize("causal", [False, True])
 def test_exact_attention_and_kernel_estimate_agree_with_numpy(rng, to, back, causal):
     q, k, v = rng.normal(size=(3, 2, 140, 8))
     exact = fb.exact_attention(q, k, v, causal=causal)
     found = fb.exact_attention(to(q), to(k), to(v), causal=causal)
-    np.testing.assert_allclose(back(found), exact, rtol=1e-12, atol=1e-12)
+    assert_allclose(back(found), exact, rtol=1e-12, atol=1e-12)
     x, y, omega = 0.3 * q, 0.3 * k, rng.normal(size=(20, 8))
     kernel = fb.kernel_estimate(x, y, omega, map="hyperbolic")
     found = fb.kernel_estimate(to(x), to(y), to(omega), map="hyperbolic")
-    np.testing.assert_allclose(back(found), kernel, rtol=1e-12)
+    assert_allclose(back(found), kernel, rtol=1e-12)
 
 
-@pytest.mark.parametrize(("to", "back"), BACKENDS)
+@pytest.mark.parametrize("to, back", BACKENDS)
 def test_all_sizes_in_one_pass_agree_with_numpy(rng, to, back):
     q, k, v = 0.5 * rng.normal(size=(3, 60, 4))
     omega, sizes = rng.normal(size=(24, 4)), (3, 10, 24)
@@ -85,10 +86,10 @@ def test_all_sizes_in_one_pass_agree_with_numpy(rng, to, back):
     theirs = list(attention_estimates(AttentionProblem.of(to(q), to(k), to(v)), to(omega), estimators))
     for a, b in zip(ours, theirs, strict=True):
         assert a[:2] == b[:2]
-        np.testing.assert_allclose(back(b.output), a.output, rtol=1e-9, atol=1e-12)
+        assert_allclose(back(b.output), a.output, rtol=1e-9, atol=1e-12)
 
 
-def rows_of(**changes) -> pd.DataFrame:
+def rows_of(**changes):
     scenario = load_scenario(
         "quick", {"seq_len": "50", "head_dim": "8", "num_projections": "4,20", "trials": 4} | changes
     )
@@ -108,9 +109,9 @@ def test_a_sweep_on_torch_gives_the_rows_of_numpy():
     changes = {"maps": ",".join(NAMES), "scale": "0.5", "samplers": "iid,orthogonal,orthogonal-blog"}
     ours, theirs = rows_of(**changes), rows_of(**changes, backend="torch")
     for metric in ("mse", "relative_error", "max_abs_error"):
-        np.testing.assert_allclose(theirs[metric], ours[metric], rtol=1e-10)  # trig's normalisers cancel to 1e-2
+        assert_allclose(theirs[metric], ours[metric], rtol=1e-10)  # trig's normalisers cancel to 1e-2
     positive = ours.index.get_level_values("map").isin(["positive", "hyperbolic", "uniform", "taylor-2"])
-    np.testing.assert_allclose(theirs["mse"][positive], ours["mse"][positive], rtol=1e-12)
+    assert_allclose(theirs["mse"][positive], ours["mse"][positive], rtol=1e-12)
     assert (theirs["rounding"] == 0).all()
 
 

@@ -4,9 +4,6 @@ The gate that ``attention_error`` is for others, used on ourselves. After a chan
 ``pytest tests/test_baseline.py --favorbench-update``, and commit tests/test_baseline/estimators.json.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -17,14 +14,14 @@ SIZE, DRAWS, TOKENS = 16, 18, 128
 ALPHA = 1e-3
 
 
-def heads() -> tuple[np.ndarray, ...]:
+def heads():
     """q, k, v of two heads that differ most, the first tokens."""
     law = get_input("minilm")
     drawn = [law.draw(np.random.default_rng(0), Head(label, TOKENS, TOKENS, 32)) for label in ("L0H1", "L5H0")]
     return tuple(np.stack(arrays) for arrays in zip(*drawn, strict=True))
 
 
-def of_map(name: str, sampler: str) -> Callable[..., Any]:
+def of_map(name, sampler):
     def estimate(query, key, value, size, rng):
         sample = fb.sample_omega(sampler, size, query.shape[-1], rng, map=name)
         return fb.linear_attention(query, key, value, sample, map=name)
@@ -32,7 +29,7 @@ def of_map(name: str, sampler: str) -> Callable[..., Any]:
     return estimate
 
 
-def of_method(name: str) -> Callable[..., Any]:
+def of_method(name):
     def estimate(query, key, value, size, rng):
         return fb.method_attention(query, key, value, fb.get_baseline(name) if name in BASELINES else name, size, rng)
 
@@ -42,7 +39,7 @@ def of_method(name: str) -> Callable[..., Any]:
 BASELINES = [baseline.name for baseline in fb.BASELINES]
 
 
-def estimators() -> dict[str, Callable[..., Any]]:
+def estimators():
     """Every map, under iid and orthogonal projections where it has any, every method and every baseline."""
     found = {}
     for member in (each() for each in fb.MAPS):
@@ -67,7 +64,7 @@ def test_one_that_is_worse_is_caught(attention_error):
     }
 
 
-def quartered(function: Callable[..., Any]) -> Callable[..., Any]:
+def quartered(function):
     def estimate(query, key, value, size, rng):
         return function(query, key, value, size // 4, rng)
 

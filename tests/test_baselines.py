@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from scipy.special import softmax
 
@@ -29,11 +30,11 @@ def answers(name, problem, sizes=(4,), positions=None, seed=0):
 
 def test_uniform_is_the_mean_of_v(problem):
     (answer,) = answers("uniform", problem)
-    np.testing.assert_allclose(answer.output, np.tile(problem[2].mean(axis=0), (40, 1)), rtol=1e-15)
+    assert_allclose(answer.output, np.tile(problem[2].mean(axis=0), (40, 1)), rtol=1e-15)
     assert (answer.size, answer.num_features) == (None, 1)
 
 
-@pytest.mark.parametrize(("name", "kernel", "features"), [
+@pytest.mark.parametrize("name, kernel, features", [
     ("taylor-1", lambda s: 1 + s, 7), ("taylor-2", lambda s: 1 + s + s * s / 2, 28)
 ])  # fmt: skip
 def test_taylor_is_attention_with_the_polynomial(problem, name, kernel, features):
@@ -44,7 +45,7 @@ def test_taylor_is_attention_with_the_polynomial(problem, name, kernel, features
     condition = np.abs(weights).sum(axis=-1, keepdims=True) / np.abs(total)  # taylor-1's weights may be negative
     expected = weights @ v / total
     assert np.all(np.abs(answer.output - expected) <= 1e-13 * condition * (1 + np.abs(expected)))
-    np.testing.assert_array_equal(np.sign(answer.normaliser), np.sign(total))  # its scale is each row's own
+    assert_array_equal(np.sign(answer.normaliser), np.sign(total))  # its scale is each row's own
     assert answer.num_features == features
 
 
@@ -56,9 +57,9 @@ def test_best_rank_is_the_truncated_svd(problem):
         r = answer.size
         expected = (u[:, :r] * s[:r]) @ vt[:r] @ v
         # eigenvectors of A A^T lose half the digits of small singular values: see the docstring
-        np.testing.assert_allclose(answer.output, expected, rtol=0, atol=1e-7 * s[0] * np.abs(v).max())
+        assert_allclose(answer.output, expected, rtol=0, atol=1e-7 * s[0] * np.abs(v).max())
         sums = np.sum((u[:, :r] * s[:r]) @ vt[:r], axis=-1, keepdims=True)
-        np.testing.assert_allclose(answer.row_sums, sums, rtol=0, atol=1e-7 * s[0])
+        assert_allclose(answer.row_sums, sums, rtol=0, atol=1e-7 * s[0])
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 9), (9, 1), (2, 2), (30, 12), (12, 30)])
@@ -72,7 +73,7 @@ def test_best_rank_projects_on_the_leading_singular_vectors_whatever_the_shape(r
         for answer in answers("best-rank", (query, key, v, matrix @ v), (1, 2, 3, 8, 11, 12, 40)):
             r = answer.size
             expected = (u[:, :r] * s[:r]) @ vt[:r] @ v
-            np.testing.assert_allclose(answer.output, expected, rtol=0, atol=1e-7 * s[0] * np.abs(v).max())
+            assert_allclose(answer.output, expected, rtol=0, atol=1e-7 * s[0] * np.abs(v).max())
 
 
 def test_best_rank_says_nothing_about_a_matrix_that_does_not_fit(problem, monkeypatch):
@@ -93,7 +94,7 @@ def test_a_causal_answer_is_that_of_each_prefix(rng, member):
         seen = slice(0, position + 1)
         prefix = (q[position : position + 1], k[seen], v[seen], exact[i : i + 1])
         (expected,) = answers(member.name, prefix)
-        np.testing.assert_allclose(found.output[i : i + 1], expected.output, rtol=1e-10)
+        assert_allclose(found.output[i : i + 1], expected.output, rtol=1e-10)
 
 
 def test_names_and_looks_are_unique():
@@ -131,13 +132,13 @@ def test_landmarks_give_the_dense_nystrom_formula(problem, size):
     q, k, v, _ = problem
     x, y = q * 6**-0.25, k * 6**-0.25
     landmarks = pivoted_cholesky(y, 10, lambda residual, step: 2 * step)
-    np.testing.assert_array_equal(landmarks.chosen, np.arange(0, 20, 2))
+    assert_array_equal(landmarks.chosen, np.arange(0, 20, 2))
     (summary,) = landmark_summaries(Tokens(y, v), landmarks, (size,))
     output, normaliser = quotient(summary.sums(Queries(x, None)))
     points = y[: 2 * size : 2]
     expected = nystrom_through(points, q, k, v)
     condition = np.linalg.cond(np.exp(points @ points.T))
-    np.testing.assert_allclose(output, expected, rtol=0, atol=1e-14 * condition * np.abs(expected).max())
+    assert_allclose(output, expected, rtol=0, atol=1e-14 * condition * np.abs(expected).max())
     assert normaliser.shape == (40, 1)
 
 
@@ -163,7 +164,7 @@ def test_all_keys_as_landmarks_give_exact_attention(rng, name, scale):
     # rounding of logits of up to |q||k| / sqrt d, and, for what is left out, the root of its residual of 4 n eps
     left_out = 50 - last.num_features
     rounding = np.finfo(float).eps * (np.max(np.abs(q @ k.T)) + 50) + left_out * np.sqrt(250 * np.finfo(float).eps)
-    np.testing.assert_allclose(last.output, exact, rtol=0, atol=10 * rounding * np.abs(v).max())
+    assert_allclose(last.output, exact, rtol=0, atol=10 * rounding * np.abs(v).max())
 
 
 @pytest.mark.parametrize("name", ["nystrom", "wildcat"])
@@ -174,7 +175,7 @@ def test_keys_that_are_there_twice_are_one_landmark(rng, name):
     *_, last = answers(name, (q, k, v, exact), (5, 100))
     assert last.num_features == 50
     condition = np.linalg.cond(np.exp(k[:50] @ k[:50].T / np.sqrt(6)))
-    np.testing.assert_allclose(last.output, exact, rtol=0, atol=1e-15 * condition)
+    assert_allclose(last.output, exact, rtol=0, atol=1e-15 * condition)
 
 
 @pytest.mark.parametrize("name", ["nystrom", "wildcat"])
@@ -182,7 +183,7 @@ def test_every_size_is_the_prefix_of_the_largest(problem, name):
     together = answers(name, problem, (1, 4, 9, 30))
     for answer in together:
         (alone,) = answers(name, problem, (answer.size,))
-        np.testing.assert_allclose(answer.output, alone.output, rtol=1e-9, atol=1e-11)
+        assert_allclose(answer.output, alone.output, rtol=1e-9, atol=1e-11)
     assert error(together[0].output, answers(name, problem, (1,), seed=1)[0].output) > 1e-6  # another draw is another
 
 
@@ -221,7 +222,7 @@ PRINTED = {(16, 0.5): (1e-5, 1e-5, 2e-6), (16, 1.0): (3.2e-3, 3.1e-3, 9e-4), (16
            (64, 1.0): (2.5e-2, 2.6e-2, 7.7e-3)}  # fmt: skip
 
 
-@pytest.mark.parametrize(("dim", "scale"), PRINTED)
+@pytest.mark.parametrize("dim, scale", PRINTED)
 def test_errors_are_the_tabulated_ones(dim, scale):
     """The tabulated medians, themselves of a few draws, lie within the range of 25; the control: not in that of others.
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 import favorbench as fb
 from favorbench.engine.plan import plan
@@ -51,7 +52,7 @@ def test_the_parameters_are_those_of_the_other_text(rng, spec):
     query, key, value = text(rng)
     frozen, sample = calibrate(query, key, spec), fb.sample_omega("iid", 12, 6, rng, map=spec)
     same = fb.linear_attention(query, key, value, sample, frozen)
-    np.testing.assert_array_equal(same, fb.linear_attention(query, key, value, sample, spec))
+    assert_array_equal(same, fb.linear_attention(query, key, value, sample, spec))
     others = text(rng, shift=-0.8)
     assert not np.allclose(
         fb.linear_attention(*others, sample, frozen), fb.linear_attention(*others, sample, spec), rtol=1e-6
@@ -65,7 +66,7 @@ def test_a_frozen_map_is_causal(rng, spec):
     sample = fb.sample_omega("iid", 12, 6, rng, map=spec)
     whole = fb.linear_attention(query, key, value, sample, frozen, causal=True)
     part = fb.linear_attention(query[:150], key[:150], value[:150], sample, frozen, causal=True)
-    np.testing.assert_allclose(whole[:150], part, rtol=1e-9 if "poisson" in spec or "geometric" in spec else 1e-12)
+    assert_allclose(whole[:150], part, rtol=1e-9 if "poisson" in spec or "geometric" in spec else 1e-12)
     with pytest.raises(InputError, match="uses the whole sequence and cannot be causal"):
         fb.linear_attention(query, key, value, sample, spec, causal=True)
 
@@ -104,7 +105,7 @@ def test_a_method_around_a_calibrated_map(rng):
     assert label(frozen) == spec
     output = fb.method_attention(query, key, value, frozen, size=16, causal=True)
     first = fb.method_attention(query[:140], key[:140], value[:140], frozen, size=16, causal=True)
-    np.testing.assert_allclose(output[:140], first, rtol=1e-12)
+    assert_allclose(output[:140], first, rtol=1e-12)
 
 
 def test_parameters_follow_what_they_meet(rng):
@@ -115,7 +116,7 @@ def test_parameters_follow_what_they_meet(rng):
     assert together.shape == value.shape
     single = fb.linear_attention(*(a.astype(np.float32) for a in (query, key, value)), omega, frozen)
     assert single.dtype == np.float32
-    np.testing.assert_allclose(single, together, rtol=0, atol=1e4 * np.finfo(np.float32).eps)
+    assert_allclose(single, together, rtol=0, atol=1e4 * np.finfo(np.float32).eps)
     with pytest.raises(InputError, match="was calibrated for head_dim 6, and is asked for 5"):
         fb.linear_attention(*text(rng, dim=5), rng.normal(size=(4, 5)), frozen)
 
@@ -135,7 +136,7 @@ def test_what_can_be_calibrated(rng):
     with pytest.raises(InputError, match="use calibrate"):
         fb.linear_attention(*text(rng), rng.normal(size=(4, 6)), "calibrated:oprf")
     plain = [fb.linear_attention(*text(np.random.default_rng(0)), np.eye(6), m) for m in ("trig", "calibrated:trig")]
-    np.testing.assert_array_equal(plain[0], plain[1])  # what takes nothing is what it was
+    assert_array_equal(plain[0], plain[1])  # what takes nothing is what it was
 
 
 def test_a_sweep_measures_on_another_text_than_it_fits(rng):
@@ -152,7 +153,7 @@ def test_a_sweep_measures_on_another_text_than_it_fits(rng):
         frozen = calibrate(0.7 * others[0, 1 - i], 0.7 * others[1, 1 - i], "centre:oprf")
         exact = fb.exact_attention(0.7 * query[i], 0.7 * key[i], value[i], causal=True)
         output = fb.linear_attention(0.7 * query[i], 0.7 * key[i], value[i], omega, frozen, causal=True)
-        np.testing.assert_allclose(rows[draw.index], np.mean((output - exact) ** 2), rtol=1e4 * EPS)
+        assert_allclose(rows[draw.index], np.mean((output - exact) ** 2), rtol=1e4 * EPS)
         looked = calibrate(0.7 * query[i], 0.7 * key[i], "centre:oprf")  # the control: other numbers
         output = fb.linear_attention(0.7 * query[i], 0.7 * key[i], value[i], omega, looked, causal=True)
         assert abs(np.mean((output - exact) ** 2) / rows[draw.index] - 1) > 1e-3
@@ -177,7 +178,7 @@ def test_torch_calibrates_a_batch_as_numpy_does(rng):
     numpy = swept("numpy", **asked).trials
     torch = fb.sweep(SWEEP | asked | {
         "inputs": "test.npz", "calibrate": "other.npz", "backend": "torch"}, "torch", batch=4).trials  # fmt: skip
-    np.testing.assert_allclose(torch["mse"], numpy["mse"], rtol=1e-8)
+    assert_allclose(torch["mse"], numpy["mse"], rtol=1e-8)
 
 
 def test_a_run_belongs_to_its_calibration(rng):
@@ -208,7 +209,7 @@ def test_the_text_that_is_measured_is_refused(rng):
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    "keys, said",
     [
         (
             {"calibrate": None},
@@ -249,7 +250,7 @@ def test_frozen_parameters_spare_the_pass_over_the_data():
 def test_scaled_is_the_factor_of_attention(rng):
     query, key, _ = text(rng)
     x, y = scaled(query, key)
-    np.testing.assert_allclose(x @ y.T, query @ key.T / 6**0.5, rtol=1e-13)
+    assert_allclose(x @ y.T, query @ key.T / 6**0.5, rtol=1e-13)
 
 
 def test_shipped_heads_are_calibrated_on_another_file(rng):

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import scipy.stats
+from numpy.testing import assert_allclose
 
 from favorbench.results.changes import BETTER, NO_CHANGE, SAME, SAME_BITS, UNDECIDED, WORSE, Errors, judged
 from favorbench.results.compare import close_errors
@@ -141,16 +142,16 @@ def test_paired_ratios_are_the_sign_test_and_the_interval_of_the_median(rng):
         wanted = scipy.stats.binom.sf(above - 1, 17, 0.5)
         assert ratios.p_values(factor)[0] == pytest.approx(min(1.0, wanted) if above > 17 / 2 else 1.0)
     low, high, coverage = median_interval(np.log(new / old))
-    np.testing.assert_allclose(ratios.interval(), (np.exp(low), np.exp(high), coverage), rtol=1e-12)
+    assert_allclose(ratios.interval(), (np.exp(low), np.exp(high), coverage), rtol=1e-12)
     assert ratios.median == pytest.approx(np.exp(np.median(np.log(new / old))))
 
 
-@pytest.mark.parametrize(("n", "m"), [(1, 1), (3, 5), (6, 4)])
+@pytest.mark.parametrize("n, m", [(1, 1), (3, 5), (6, 4)])
 def test_the_rank_sum_law_is_that_of_all_orders(n, m):
     counts = np.zeros(n * m + 1)
     for places in itertools.combinations(range(n + m), m):
         counts[sum(place - i for i, place in enumerate(places))] += 1
-    np.testing.assert_allclose(rank_sum_law(n, m), np.cumsum(counts) / counts.sum(), rtol=1e-12)
+    assert_allclose(rank_sum_law(n, m), np.cumsum(counts) / counts.sum(), rtol=1e-12)
 
 
 def test_unpaired_ratios_are_mann_and_whitneys(rng):

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.testing import assert_array_equal
 
 import favorbench as fb
 from favorbench.engine.batches import rows_of_batch
@@ -27,24 +28,24 @@ KEYS = {
 }  # fmt: skip
 
 
-def write(name: str, seed: int, heads: int = 3, length: int = 24) -> None:
+def write(name, seed, heads=3, length=24):
     rng = np.random.default_rng(seed)
     np.savez(name, **{role: rng.normal(size=(heads, length, 4)) for role in "qkv"})
 
 
-def replace_by_rename(seed: int = 1) -> None:
+def replace_by_rename(seed=1):
     write("new.npz", seed)
     os.replace("new.npz", "x.npz")
 
 
-def overwrite_in_place() -> None:
+def overwrite_in_place():
     write("new.npz", 1)
     times = os.stat("x.npz")
     shutil.copyfile("new.npz", "x.npz")
     os.utime("x.npz", ns=(times.st_atime_ns, times.st_mtime_ns))  # the same size, and the same time of change
 
 
-def truncate() -> None:
+def truncate():
     os.truncate("x.npz", os.path.getsize("x.npz") // 2)
 
 
@@ -52,20 +53,20 @@ CHANGES = {"replaced": replace_by_rename, "overwritten": overwrite_in_place, "tr
            "removed": lambda: os.remove("x.npz")}  # fmt: skip
 
 
-def sweep_with(change, at: int, **keys) -> fb.Results:
+def sweep_with(change, at, **keys):
     """A sweep during which the file changes, when so many draws are done."""
 
-    def progress(done: int, total: int) -> None:
+    def progress(done, total):
         if done == at and not changed:
             changed.append(done)
             change()
 
-    changed: list[int] = []
+    changed = []
     return fb.sweep(KEYS | keys, "run", progress=progress)
 
 
 @pytest.fixture
-def whole() -> pd.DataFrame:
+def whole():
     write("x.npz", 0)
     return fb.sweep(KEYS, "whole").trials
 
@@ -144,7 +145,7 @@ def test_parts_of_arrays_are_read_without_mapping_the_file(monkeypatch, order, s
         (slice(0, 3),) * bool(shape),
     ]
     for index in indices:
-        np.testing.assert_array_equal(stored.part(index), array[index])
+        assert_array_equal(stored.part(index), array[index])
 
 
 def test_a_digest_may_be_left_open():

@@ -249,7 +249,7 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "said"), MISTAKES, ids=[" ".join(a) for a, _ in MISTAKES])
+@pytest.mark.parametrize("arguments, said", MISTAKES, ids=[" ".join(a) for a, _ in MISTAKES])
 def test_a_mistake_is_one_clear_line_and_exit_2(arguments, said):
     assert said in refused(*arguments)
     assert os.listdir() == []  # nothing was made
@@ -297,7 +297,7 @@ WRONG = {
 ALWAYS = {"R": 4, "maps": "trig", "samplers": "iid"}
 
 
-def entries(values: dict[str, list[object]]) -> st.SearchStrategy[tuple[str, object]]:
+def entries(values):
     return st.sampled_from([(key, value) for key, several in values.items() for value in several])
 
 
@@ -326,7 +326,7 @@ def test_any_file_is_a_plan_or_one_clear_line(right, wrong, more):
     assert plan["draws"] == cells * keys.get("trials", 15)
 
 
-def listed(value: object) -> list[object]:
+def listed(value):
     return value if isinstance(value, list) else [value]
 
 

@@ -43,7 +43,7 @@ def processes(tmp_path_factory):
         yield found
 
 
-def same(one: fb.Results, other: fb.Results) -> None:
+def same(one, other):
     assert one.trials.equals(other.trials)
     assert one.manifest["digest"] == other.manifest["digest"]
 
@@ -130,7 +130,7 @@ def mine(monkeypatch):
     """A method of the user's in the working directory, which imports another file there."""
     monkeypatch.syspath_prepend(os.getcwd())  # as the command line has it
 
-    def written(factor: float) -> None:
+    def written(factor):
         Path("my_helper.py").write_text(f"factor = {factor}\n\n\ndef finish(answer):\n    return answer\n")
         Path("my_method.py").write_text(MINE)
         for name in ("my_helper", "my_method"):
@@ -249,7 +249,7 @@ def test_machines_that_differ_are_named_beside_the_table(processes):
 
 
 @pytest.mark.parametrize(
-    ("where", "said"),
+    "where, said",
     [
         ("local:0", r"allowed after local: is a number from 1 to 1024"),
         ("local:two", "after local:"),
@@ -273,7 +273,7 @@ def test_what_is_no_cluster_is_refused(where, said):
 
 
 def test_an_error_names_what_asked_for_the_cluster(monkeypatch):
-    def unknown_host(*arguments: object) -> None:
+    def unknown_host(*arguments):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown_host)  # a real look-up may take as long as it likes
@@ -333,7 +333,7 @@ def test_what_is_no_scheduler_is_one_line(monkeypatch):
         other.bind(("127.0.0.1", 0))
         other.listen()
 
-        def answer() -> None:
+        def answer():
             talk, _ = other.accept()
             talk.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10)
 
@@ -361,14 +361,14 @@ def test_a_local_cluster_listens_on_loopback_alone():
     assert len(opened) >= 3 and all(is_loopback(address) for address in opened)
 
 
-def family() -> set[int]:
+def family():
     """This process and all that it has started."""
     import psutil
 
     return {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
 
 
-def listening(pids: set[int]) -> set[tuple[str, int]]:
+def listening(pids):
     import psutil
 
     found = set()
@@ -379,7 +379,7 @@ def listening(pids: set[int]) -> set[tuple[str, int]]:
     return found
 
 
-def is_loopback(address: tuple[str, int]) -> bool:
+def is_loopback(address):
     return address[0] in ("127.0.0.1", "::1")
 
 
@@ -456,7 +456,7 @@ def test_a_run_in_processes_and_on_a_cluster_can_take_turns(processes):
     class Enough(Exception):
         pass
 
-    def stop(done: int, total: int) -> None:
+    def stop(done, total):
         if done >= 10:
             raise Enough
 

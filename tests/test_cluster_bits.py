@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 pytest.importorskip("distributed")
@@ -19,7 +18,7 @@ import favorbench as fb
 from favorbench.inputs import SHIPPED
 from favorbench.results.status import statuses
 from favorbench.run import sweep
-from tests.clusters import Processes, cluster, wait_for
+from tests.clusters import cluster, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # Dask's own, of what was killed
 
@@ -40,13 +39,13 @@ class Killer:
     Each moment follows a count of finished draws, all below two thirds: the run is as long as its kills, no longer.
     """
 
-    def __init__(self, processes: Processes, kills: int, seed: int) -> None:
+    def __init__(self, processes, kills, seed):
         self.kills, self.killed = kills, 0
         self._processes, self._chance, self._done = processes, random.Random(seed), 0
         self._workers = [processes.worker() for _ in range(2)]
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def progress(self, done: int, total: int) -> None:
+    def progress(self, done, total):
         """Of a sweep: it begins with the first draw, and the last thirtieth of the run waits until it is over."""
         self._done = done
         if done and not self._thread.ident:
@@ -54,7 +53,7 @@ class Killer:
         if done > total - total // 30:
             self._thread.join()
 
-    def _run(self) -> None:
+    def _run(self):
         for moment in sorted(self._chance.randrange(1, 2 * DRAWS // 3) for _ in range(self.kills)):
             wait_for(lambda moment=moment: self._done >= moment, 120)
             time.sleep(self._chance.uniform(0.0, 1.0))
@@ -65,7 +64,7 @@ class Killer:
 
 
 @pytest.fixture
-def scenario() -> str:
+def scenario():
     """A scenario file beside its file of heads, in the current folder: stretches of 160 tokens of the shipped ones."""
     with np.load(SHIPPED["minilm"].path) as held:
         np.savez("heads.npz", **{name: held[name][:, :480].reshape(12, 160, 32) for name in "qkv"})
@@ -73,13 +72,13 @@ def scenario() -> str:
     return "long.toml"
 
 
-def bits(trials: pd.DataFrame) -> pd.DataFrame:
+def bits(trials):
     """The rows with every number as the whole number that has its bits."""
     numbers = trials.select_dtypes("float64")
     return trials.assign(**{name: numbers[name].to_numpy().view(np.int64) for name in numbers})
 
 
-def begun_and_ended_half_way(folder: Path) -> int:
+def begun_and_ended_half_way(folder):
     """The sweep as a command, told to end when half of its draws are saved; how many they are then."""
     command = [sys.executable, "-m", "favorbench", "sweep", "long.toml", "--workers", "2", "--out", "run", "-q"]
     process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, start_new_session=True)

@@ -36,7 +36,7 @@ def mine(query, key, value, size, rng):
 def scenario(monkeypatch):
     """A scenario whose method takes time, and kills its worker where an expression says so."""
 
-    def written(deadly: str = "False", trials: int = 100):
+    def written(deadly="False", trials=100):
         sys.modules.pop("mine", None)
         Path("mine.py").write_text(METHOD.format(deadly=deadly))
         return small_scenario(maps="positive", methods="mine:mine", num_projections="3", trials=trials)
@@ -46,11 +46,11 @@ def scenario(monkeypatch):
     sys.modules.pop("mine", None)
 
 
-def at(count: int, act):
+def at(count, act):
     """A progress that acts once, when so many draws are done."""
     done_already = []
 
-    def progress(done: int, total: int) -> None:
+    def progress(done, total):
         if done >= count and not done_already:
             done_already.append(done)
             act()
@@ -58,14 +58,14 @@ def at(count: int, act):
     return progress
 
 
-def pid_of_a_worker(processes) -> int:
+def pid_of_a_worker(processes):
     from distributed import Client
 
     with Client(processes.address, set_as_default=False) as client:
         return next(iter(client.run(os.getpid).values()))
 
 
-def check_resumed(asked, missing: str) -> None:
+def check_resumed(asked, missing):
     """What the error says is missing is missing, and the same without a cluster makes the whole."""
     there = fb.load("run")
     count = 100 - there.manifest["draws_done"]
@@ -111,7 +111,7 @@ def test_all_workers_are_gone_and_others_come(tmp_path, scenario, monkeypatch):
     with cluster(tmp_path / "c", 0) as processes:
         worker = processes.worker()
 
-        def replace() -> None:
+        def replace():
             worker.kill()
             threading.Timer(3.0, processes.worker).start()
 
@@ -194,7 +194,7 @@ def test_a_scheduler_that_is_stopped_for_ever(tmp_path, scenario):
     check_resumed(asked, str(error.value))
 
 
-@pytest.mark.parametrize(("dies", "said"), [("scheduler", "is gone"), ("workers", "none came within 4 s")])
+@pytest.mark.parametrize("dies, said", [("scheduler", "is gone"), ("workers", "none came within 4 s")])
 def test_a_command_says_in_one_line_what_died(tmp_path, scenario, dies, said):
     """And nothing of what Dask logs meanwhile."""
     scenario()

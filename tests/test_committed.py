@@ -59,7 +59,7 @@ def test_a_committed_run_can_be_read(path, command):
     assert code == 0 and "PARTIAL" not in err
 
 
-def differs(kept: pd.DataFrame, found: pd.DataFrame, column: str) -> bool:
+def differs(kept, found, column):
     """Whether two tables have other rows, or numbers that six digits tell apart."""
     if len(kept) != len(found) or kept["map"].tolist() != found["map"].tolist():
         return True
@@ -94,7 +94,7 @@ def test_a_run_is_made_small_without_losing_a_bit():
 
 @pytest.mark.parametrize("command", ["table", "rank", "report", "plot"])
 @pytest.mark.parametrize(
-    ("folder", "said"),
+    "folder, said",
     [
         ("speed", "favorbench speed wrote it; look at .*speed.csv"),
         ("models/minilm-512", "favorbench model wrote it; look at .*summary.md"),

@@ -20,7 +20,7 @@ from favorbench.metrics import METRICS
 from favorbench.samplers import TRANSFORMS as SAMPLER_TRANSFORMS
 
 
-def offered(*words: str, shell: str = "bash", line: str = "") -> list[str]:
+def offered(*words, shell="bash", line=""):
     """What is offered for the last of the words, or for a line as zsh and fish give it."""
     if shell == "bash":
         given = {"COMP_WORDS": "\n".join(["favorbench", *words]), "COMP_CWORD": str(len(words))}
@@ -35,7 +35,7 @@ def offered(*words: str, shell: str = "bash", line: str = "") -> list[str]:
     return out.split("\n")[:-1] if out.strip() else []
 
 
-def named(members) -> set[str]:
+def named(members):
     return {member.name for member in members}
 
 
@@ -55,7 +55,7 @@ def test_names_are_those_of_the_registries():
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    "words, expected",
     [
         (["sweep", "--maps", "hyp"], ["hyperbolic"]),
         (["sweep", "--maps", "positive,hyp"], ["positive,hyperbolic"]),
@@ -157,7 +157,7 @@ def test_every_option_of_a_long_command_has_a_heading(command):
 
 
 def test_an_option_is_spelt_the_same_everywhere():
-    spellings: dict[str, set[tuple[str, ...]]] = {}
+    spellings = {}
     for command in COMMANDS.values():
         for one in command.params:
             if one.param_type_name == "option":

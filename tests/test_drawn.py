@@ -42,7 +42,7 @@ def drawn(monkeypatch):
     return found
 
 
-def layered(layers: int, heads: int, name: str = "model.npz") -> str:
+def layered(layers, heads, name="model.npz"):
     """A file of the heads of some layers, the later the harder."""
     rng = np.random.default_rng(1)
     query, key, value = rng.normal(size=(3, layers * heads, 16, 4))
@@ -52,12 +52,12 @@ def layered(layers: int, heads: int, name: str = "model.npz") -> str:
     return name
 
 
-def of_layers(layers: int, heads: int, out: str = "run", **changes: object):
+def of_layers(layers, heads, out="run", **changes):
     flags = {"inputs": layered(layers, heads), "seq_len": None, "head_dim": None, "methods": "clusters"}
     return sweep(small_scenario(**flags | {"trials": 1, "num_projections": "4,8"} | changes), out)
 
 
-def ranked(out: str, **changes: object):
+def ranked(out, **changes):
     flags = {"maps": "positive,trig,phase,hyperbolic,oprf,taylor", "budget": "features", "num_projections": "8"}
     return sweep(small_scenario(**flags | changes), out)
 
@@ -201,7 +201,7 @@ def test_single_heads_on_request():
 
 
 @pytest.mark.parametrize(
-    ("flag", "value"),
+    "flag, value",
     [("--size", "0x3"), ("--size", "300x300"), ("--size", "3.3"), ("--size", "1e1x3"), ("--size", "-3x3"),
      ("--format", "bmp"), ("--format", ""), ("--format", "png,,svg")],
 )  # fmt: skip
@@ -212,7 +212,7 @@ def test_what_no_figure_can_be(flag, value):
     assert "allowed" in said and not Path("run/figures").exists()
 
 
-def luminance(colour) -> float:
+def luminance(colour):
     """Relative luminance, WCAG 2.1."""
     rgb = np.array(to_rgb(colour))
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)

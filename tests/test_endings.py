@@ -39,13 +39,13 @@ runpy.run_module("favorbench", run_name="__main__", alter_sys=True)
 """
 
 
-def when_asked_for(module: str, what: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def when_asked_for(module, what, *arguments):
     code = WHEN_ASKED_FOR.format(module=module, what=what, arguments=list(arguments))
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+@pytest.mark.parametrize("name, code", [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
 @pytest.mark.parametrize("module", ["typer", "favorbench.cli.sweep", "pydantic", "pandas"])
 def test_an_interruption_while_libraries_are_loaded_is_one_line(module, name, code):
     """typer: the command line itself is still being loaded; pydantic, pandas: a command is."""
@@ -91,7 +91,7 @@ def test_an_ignored_interruption_stays_ignored():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def started(*arguments: str, until: str) -> subprocess.Popen[str]:
+def started(*arguments, until):
     """A command in a process group of its own, once it has saved something."""
     process = subprocess.Popen(
         [*COMMAND, *arguments],
@@ -109,7 +109,7 @@ def started(*arguments: str, until: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize(
-    ("workers", "whole_group"),
+    "workers, whole_group",
     [("2", True), *(pytest.param(*case, marks=pytest.mark.slow) for case in [("1", True), ("1", False), ("2", False)])],
 )
 def test_sigterm_saves_what_is_computed(workers, whole_group):
@@ -254,7 +254,7 @@ def test_the_end_of_a_reader_without_poll(reader):
     assert "Traceback" not in done.stderr and "unexpected" not in done.stderr
 
 
-def said(quiet: bool, seconds: float, *calls: tuple[object, ...]) -> list[str]:
+def said(quiet, seconds, *calls):
     """The lines of progress where stderr is no terminal and a minute lasts 50 ms."""
     with pytest.MonkeyPatch.context() as patch, redirect_stderr(io.StringIO()) as err:
         patch.setattr(terminal, "SECONDS_BETWEEN_LINES", 0.05)

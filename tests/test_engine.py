@@ -24,7 +24,7 @@ from tests.conftest import small_scenario
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_every_name_is_looked_up_once(monkeypatch, workers):
-    looked_up: Counter[str] = Counter()
+    looked_up = Counter()
 
     def counted(builder):
         def build(spec, *layout):
@@ -79,7 +79,7 @@ def test_what_fits_one_worker_may_not_fit_four(monkeypatch):
         check_fits(draws, 4)
 
 
-def threads() -> list[int]:
+def threads():
     return [pool["num_threads"] for pool in threadpoolctl.threadpool_info()]
 
 

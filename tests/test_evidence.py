@@ -2,10 +2,10 @@
 
 import functools
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from scipy import stats
 
 from favorbench.studies.recommend.evidence import (
@@ -22,7 +22,7 @@ FALSE_ALARM = 1e-6  # of each of these tests
 
 
 @pytest.mark.parametrize("p", [0.5, 0.9, 0.95])
-@pytest.mark.parametrize(("hits", "draws"), [(0, 0), (1, 1), (0, 3), (5, 7), (40, 43), (170, 200), (12, 60)])
+@pytest.mark.parametrize("hits, draws", [(0, 0), (1, 1), (0, 3), (5, 7), (40, 43), (170, 200), (12, 60)])
 def test_the_closed_form_is_the_integral(p, hits, draws):
     """Gauss-Legendre of 200 nodes is exact for polynomials of degree 399 in t."""
     nodes, weights = np.polynomial.legendre.leggauss(200)
@@ -32,11 +32,11 @@ def test_the_closed_form_is_the_integral(p, hits, draws):
     ):
         t = low + (high - low) * (nodes + 1) / 2
         ratio = np.exp(hits * np.log(t / p) + (draws - hits) * np.log((1 - t) / (1 - p)))
-        np.testing.assert_allclose(found, np.log(weights @ ratio / 2), rtol=0, atol=1e-10)
+        assert_allclose(found, np.log(weights @ ratio / 2), rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize(
-    ("p", "alone", "of_36"), [(0.5, (7, 5), (13, 10)), (0.9, (43, 29), (83, 63)), (0.95, (88, 59), (171, 129))]
+    "p, alone, of_36", [(0.5, (7, 5), (13, 10)), (0.9, (43, 29), (83, 63)), (0.95, (88, 59), (171, 129))]
 )
 def test_draws_that_certify_if_all_hit(p, alone, of_36):
     """Beside a test with a number of draws that is fixed before: p^n <= alpha."""
@@ -47,12 +47,12 @@ def test_draws_that_certify_if_all_hit(p, alone, of_36):
         assert rule.verdict(anytime, anytime) == "certified" and rule.verdict(anytime - 1, anytime - 1) == "open"
 
 
-def most_false(rate: float) -> int:
+def most_false(rate):
     """As many of STREAMS as chance explains where each is wrong with this probability."""
     return int(stats.binom.isf(FALSE_ALARM, STREAMS, rate))
 
 
-def errors_at(p: float, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+def errors_at(p, shape, rng):
     """Heavy tails, infinities and what is no number, with P(error <= 0.1) = p exactly."""
     hit = rng.random(shape) < p
     misses = np.choose(rng.integers(0, 3, shape), [0.1 + rng.pareto(0.5, shape) + 1e-9, np.inf, np.nan])
@@ -60,20 +60,20 @@ def errors_at(p: float, shape: tuple[int, ...], rng: np.random.Generator) -> np.
 
 
 @functools.cache
-def evidence_table(log_evidence: Callable[..., np.ndarray], p: float, most: int) -> np.ndarray:
+def evidence_table(log_evidence, p, most):
     """Log evidence of 0 to ``most`` hits (rows) in 0 to ``most`` draws (columns)."""
     count = np.arange(most + 1)
     return log_evidence(np.minimum(count[:, None], count), count, p)
 
 
-def ever(hit: np.ndarray, log_evidence: Callable[..., np.ndarray], p: float, alpha: float) -> np.ndarray:
+def ever(hit, log_evidence, p, alpha):
     """Whether the evidence of each stream (last axis) is enough after any of its draws."""
     most = hit.shape[-1]
     enough = evidence_table(log_evidence, p, most) >= -math.log(alpha)
     return np.any(enough[np.cumsum(hit, axis=-1), np.arange(1, most + 1)], axis=-1)
 
 
-def naive(errors: np.ndarray, rule: Rule) -> np.ndarray:
+def naive(errors, rule):
     """What one does without a test: 15 draws, and the share of hits is as large as asked for."""
     return np.mean(errors[..., :15] <= rule.target, axis=-1) >= rule.probability
 

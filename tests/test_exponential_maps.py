@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy import optimize
 
 import favorbench as fb
@@ -12,7 +13,6 @@ from favorbench.kernels import squared_sum
 from favorbench.maps import Sample, get_map
 from favorbench.maps.dense import DenseExponential, DenseParameters
 from favorbench.maps.exponential import ADERF, OPRF, SADERF, SDERF, ADERFThenSDERF
-from favorbench.numerics.arrays import Features
 from favorbench.samplers import get_sampler
 from favorbench.samplers.laws import FixedNormRows, GaussianRows, OppositeRow
 from favorbench.studies.theory.closed_forms import draws_needed, relative_variance
@@ -30,7 +30,7 @@ def points(seed=0, n=40, length=30, dim=6):
     return x, y
 
 
-def parameters(member, x, y) -> DenseParameters:
+def parameters(member, x, y):
     found = member().fit(x, y, x).parameters
     assert isinstance(found, DenseParameters)
     return found
@@ -56,16 +56,16 @@ def test_mean_variance_and_covariances_are_integrals(member):
     feature_map, (omega, weights) = member().fit(x, y, x), quadrature(2, nodes=80)
     kernel = np.exp(x @ y.T)
     values = estimates(feature_map, x, y, omega) / kernel
-    np.testing.assert_allclose(np.tensordot(weights, values, 1), 1.0, rtol=1e-10)
-    np.testing.assert_allclose(
+    assert_allclose(np.tensordot(weights, values, 1), 1.0, rtol=1e-10)
+    assert_allclose(
         np.tensordot(weights, values**2, 1) - 1.0, feature_map.relative_variance(x, y, 1), rtol=1e-8, atol=1e-10
     )
     products = values * estimates(feature_map, x, y, -omega) / kernel
     opposite = feature_map.pair_moment(x, y, OppositeRow(GaussianRows(), 2))
-    np.testing.assert_allclose(np.tensordot(weights, products, 1), opposite)
+    assert_allclose(np.tensordot(weights, products, 1), opposite)
     for row in range(len(x)):
         covariance = np.einsum("w,wj,wl->jl", weights, values[:, row], values[:, row]) - 1.0
-        np.testing.assert_allclose(feature_map.covariance(x[row : row + 1], y), covariance, rtol=1e-8, atol=1e-10)
+        assert_allclose(feature_map.covariance(x[row : row + 1], y), covariance, rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("member", FITTED)
@@ -80,7 +80,7 @@ def test_the_parametrisation_meets_the_general_conditions(member):
     left, right = root @ query, root @ key
     assert np.max(np.linalg.eigvalsh(8 * a)) < 1
     inverse = np.linalg.inv(one - 4 * a)
-    np.testing.assert_allclose(left.T @ inverse @ right, one, atol=1e-11)
+    assert_allclose(left.T @ inverse @ right, one, atol=1e-11)
     omega = np.random.default_rng(0).normal(size=(7, dim))
     log_d = 0.25 * np.linalg.slogdet(one - 4 * a)[1]
     for side, b, basis in ((x, left, dense.query_matrix), (y, right, dense.key_matrix)):
@@ -88,7 +88,7 @@ def test_the_parametrisation_meets_the_general_conditions(member):
         expected = log_d + np.einsum("ri,ij,rj->r", omega, a, omega) + side @ (omega @ b).T
         expected = expected + np.einsum("ni,ij,nj->n", side, c, side)[:, None]
         found = dense.log_features(side, basis, side @ omega.T, omega)
-        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11)
+        assert_allclose(found, expected, rtol=1e-9, atol=1e-11)
 
 
 def mean_log(dense, x, y):
@@ -116,21 +116,21 @@ def test_each_side_is_averaged_over_its_own_length():
     x, y = points(4)
     for member in FITTED:
         once, twice = parameters(member, x, y), parameters(member, x, np.concatenate([y, y]))
-        np.testing.assert_allclose(twice.rho, once.rho, rtol=1e-11)
+        assert_allclose(twice.rho, once.rho, rtol=1e-11)
 
 
 def test_rescaling_and_whitening_balance_queries_and_keys():
     x, y = points(5)
     dense = parameters(SADERF, x, y)
     left, right = x @ dense.query_matrix.T, y @ dense.key_matrix.T
-    np.testing.assert_allclose(np.mean(left**2, axis=0), np.mean(right**2, axis=0), rtol=1e-4)
+    assert_allclose(np.mean(left**2, axis=0), np.mean(right**2, axis=0), rtol=1e-4)
     dense = parameters(ADERF, x, y)
     left, right = x @ dense.query_matrix.T, y @ dense.key_matrix.T
     before, moments = ([a.T @ a / len(a) for a in pair] for pair in ((x, y), (left, right)))
     # each side was given a ridge of 1e-6 of its mean eigenvalue, which spreads as the ratio of their eigenvalues
-    np.testing.assert_allclose(*moments, atol=2e-3 * np.max(moments[0]))
+    assert_allclose(*moments, atol=2e-3 * np.max(moments[0]))
     assert np.max(np.abs(before[0] - before[1])) > 0.5 * np.max(before[0])  # the control: they were not balanced
-    np.testing.assert_allclose(left @ right.T, x @ y.T, atol=1e-10)
+    assert_allclose(left @ right.T, x @ y.T, atol=1e-10)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -198,7 +198,7 @@ def test_leading_axes_are_independent_problems(member):
     omega = rng.normal(size=(12, 5))
     together = fb.linear_attention(q, k, v, omega, map=member())
     for i in range(4):
-        np.testing.assert_allclose(together[i], fb.linear_attention(q[i], k[i], v[i], omega, map=member()), rtol=1e-11)
+        assert_allclose(together[i], fb.linear_attention(q[i], k[i], v[i], omega, map=member()), rtol=1e-11)
 
 
 @pytest.mark.parametrize("member", FITTED)
@@ -250,7 +250,7 @@ def test_the_target_for_rows_of_one_norm_is_the_mean_over_the_sphere(member):
     omega = norm * np.stack([np.cos(angle), np.sin(angle)], axis=-1)
     feature_map = member().fit(x, y, x)
     mean = np.mean(estimates(feature_map, x, y, omega), axis=0)
-    np.testing.assert_allclose(feature_map.target_kernel(x, y, FixedNormRows(norm)), mean, rtol=1e-10)
+    assert_allclose(feature_map.target_kernel(x, y, FixedNormRows(norm)), mean, rtol=1e-10)
 
 
 def test_without_data_there_are_no_features_but_closed_forms_and_kernels_take_their_own():
@@ -260,8 +260,8 @@ def test_without_data_there_are_no_features_but_closed_forms_and_kernels_take_th
         with pytest.raises(InputError, match=r"takes its parameters from queries and keys: call fit\(x, y, omega\)"):
             member().features(x, x @ omega.T, Sample(omega))
         fitted = member().fit(x, y, omega)
-        np.testing.assert_array_equal(member().relative_variance(x, y, 3), fitted.relative_variance(x, y, 3))
-        np.testing.assert_array_equal(*(fb.kernel_estimate(x, y, omega, map=m) for m in (member(), fitted)))
+        assert_array_equal(member().relative_variance(x, y, 3), fitted.relative_variance(x, y, 3))
+        assert_array_equal(*(fb.kernel_estimate(x, y, omega, map=m) for m in (member(), fitted)))
         # once fitted, the parameters stay, whatever points come after
         kept, own = (m.relative_variance(x[:2], y[:2], 3) for m in (fitted, member()))
         assert np.min(np.abs(np.log(kept / own))) > 1e-3
@@ -277,10 +277,10 @@ def test_a_given_rho_needs_no_data_and_is_causal():
     a = (1 - 1 / 0.5) / 8
     norms = 0.5 * np.sum(x * x, axis=-1, keepdims=True)
     expected = 1.5 * np.log(1 - 4 * a) + a * np.sum(omega**2, axis=-1) + np.sqrt(1 - 4 * a) * (x @ omega.T) - norms
-    np.testing.assert_allclose(block.log_scale, expected, rtol=1e-12, atol=1e-12)
+    assert_allclose(block.log_scale, expected, rtol=1e-12, atol=1e-12)
     (positive,) = get_map("positive").features(x, x @ omega.T, Sample(omega))
     (same,) = OPRF(rho=1).features(x, x @ omega.T, Sample(omega))
-    np.testing.assert_allclose(same.log_scale, positive.log_scale, rtol=1e-12, atol=1e-12)
+    assert_allclose(same.log_scale, positive.log_scale, rtol=1e-12, atol=1e-12)
     for wrong in ("0", "-1", "1e999", "'a'", "nan"):
         with pytest.raises(ScenarioError, match=r"rho must be a positive number|values are numbers"):
             get_map(f"oprf(rho={wrong})")
@@ -298,9 +298,7 @@ def test_centring_is_exactly_compensated(name):
     inside = fb.kernel_estimate(left, right, sample, map=name)
     expected = inside * np.exp(x @ y.T - left @ right.T)
     scale = np.max(np.abs(expected))
-    np.testing.assert_allclose(
-        fb.kernel_estimate(x, y, sample, f"centre:{name}"), expected, rtol=1e-9, atol=1e-12 * scale
-    )
+    assert_allclose(fb.kernel_estimate(x, y, sample, f"centre:{name}"), expected, rtol=1e-9, atol=1e-12 * scale)
 
 
 @pytest.mark.parametrize("name", ["positive", "oprf", "sderf"])
@@ -310,12 +308,12 @@ def test_centring_makes_the_variance_that_of_the_centred_points(name):
     rng = np.random.default_rng(0)
     centred = get_map(f"centre:{name}")
     inside = get_map(name).relative_variance(x - x.mean(axis=0), y - y.mean(axis=0), 7)
-    np.testing.assert_allclose(centred.relative_variance(x, y, 7), inside, rtol=1e-9)
+    assert_allclose(centred.relative_variance(x, y, 7), inside, rtol=1e-9)
     assert np.mean(np.log1p(inside)) < 0.9 * np.mean(np.log1p(get_map(name).relative_variance(x, y, 7)))
     value, omega = rng.normal(size=(len(y), 3)), rng.normal(size=(20, 6))
     output = fb.linear_attention(x, y, value, omega, map=centred)
     shifted = fb.linear_attention(x, y + rng.normal(size=6), value, omega, map=centred)
-    np.testing.assert_allclose(shifted, output, rtol=1e-9)
+    assert_allclose(shifted, output, rtol=1e-9)
     plain = fb.linear_attention(x, y + rng.normal(size=6), value, omega, map=name)
     assert np.max(np.abs(plain - fb.linear_attention(x, y, value, omega, map=name))) > 1e-3
 
@@ -324,7 +322,7 @@ def test_centring_twice_is_centring_once():
     x, y = points(12)
     omega = np.random.default_rng(0).normal(size=(20, 6))
     once, twice = (fb.linear_attention(x, y, y, omega, map=m) for m in ("centre:oprf", "centre:centre:oprf"))
-    np.testing.assert_allclose(twice, once, rtol=1e-10)
+    assert_allclose(twice, once, rtol=1e-10)
 
 
 def test_centring_projects_the_mean_and_not_the_points_again():
@@ -334,7 +332,7 @@ def test_centring_projects_the_mean_and_not_the_points_again():
     seen = {}
 
     class Spy(type(get_map("positive"))):
-        def features(self, x, projection, sample) -> tuple[Features, ...]:
+        def features(self, x, projection, sample):
             seen["error"] = np.max(np.abs(projection - x @ omega.T))
             return super().features(x, projection, sample)
 

@@ -4,10 +4,10 @@ import json
 import sys
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 from command_line import run
+from numpy.testing import assert_allclose
 
 import favorbench as fb
 from favorbench.engine.columns import LABELS
@@ -51,7 +51,7 @@ def module(monkeypatch):
     sys.modules.pop("failing_module", None)
 
 
-def broken_sweep(out: str, workers: int = 1, **more) -> fb.Results:
+def broken_sweep(out, workers=1, **more):
     Path("broken").touch()
     try:
         return fb.sweep(KEYS, out, workers, **more)
@@ -73,7 +73,7 @@ def test_the_rows_of_others_are_kept_and_what_failed_is_said():
         for draw, name, sampler in zip(merged["draw"], merged["map"], merged["sampler"], strict=True)
     ]
     assert missing.tolist() == wanted
-    np.testing.assert_allclose(merged["mse_found"][~missing], merged["mse"][~missing], rtol=1e-9)
+    assert_allclose(merged["mse_found"][~missing], merged["mse"][~missing], rtol=1e-9)
     assert found.manifest["complete"]
     assert (
         f"FAILED: mine on {len(failed['mine'])} of 24 draws (ValueError: odd keys)"

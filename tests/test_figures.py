@@ -6,6 +6,7 @@ import matplotlib.image
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.testing import assert_allclose
 
 from favorbench import style
 from favorbench.results import figures
@@ -114,9 +115,9 @@ def test_circles_are_the_documented_ones():
     assert names(files) == {"circles", "poly-circles"}
     data = pd.read_csv("out/poly-circles.csv")
     plane = pd.read_csv("out/circles.csv")
-    np.testing.assert_allclose(data["x1^2"], plane["x1"] ** 2, rtol=1e-12)
+    assert_allclose(data["x1^2"], plane["x1"] ** 2, rtol=1e-12)
     radius = np.hypot(plane["x1"], plane["x2"]).groupby(plane["class"]).mean()
-    np.testing.assert_allclose(sorted(radius), [0.3, 1.0], atol=0.03)  # noise .05 / sqrt(128) = .004, and its square
+    assert_allclose(sorted(radius), [0.3, 1.0], atol=0.03)  # noise .05 / sqrt(128) = .004, and its square
 
 
 def test_every_figure_can_be_asked_for():

@@ -7,10 +7,10 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 from command_line import refused, run
+from numpy.testing import assert_allclose
 
 import favorbench as fb
 from favorbench.engine.provenance import VERSION
@@ -24,16 +24,16 @@ KEYS = {
 
 
 @pytest.fixture(scope="module")
-def now(tmp_path_factory) -> pd.DataFrame:
+def now(tmp_path_factory):
     return fb.sweep(KEYS, tmp_path_factory.mktemp("now") / "run").trials
 
 
 @pytest.fixture
-def kept(tmp_path) -> Path:
+def kept(tmp_path):
     return Path(shutil.copytree(RUN, tmp_path / "run"))
 
 
-def changed(run: Path, **values: object) -> None:
+def changed(run, **values):
     file = run / "manifest.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | values))
 
@@ -47,7 +47,7 @@ def test_its_rows_are_those_of_today(now):
     assert len(both) == len(now)
     for column in now.columns.difference(keys):
         if now[column].dtype.kind == "f":
-            np.testing.assert_allclose(both[f"{column}_then"], both[column], rtol=1e-9, atol=1e-12)
+            assert_allclose(both[f"{column}_then"], both[column], rtol=1e-9, atol=1e-12)
         else:
             assert (both[f"{column}_then"] == both[column]).all()
 

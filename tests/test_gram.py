@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy import special
 from sklearn.kernel_approximation import PolynomialCountSketch, RBFSampler
 from sklearn.metrics import pairwise
@@ -36,7 +37,7 @@ POINTS = gaussian_points(30, 4, 1.0, seed=1)
 X = POINTS.values
 
 
-def deviation(values, expected) -> float:
+def deviation(values, expected):
     """How many standard errors the mean of values lies from what is expected: a number, or the mean of others."""
     values, others = np.asarray(values), np.atleast_1d(expected)
     variance = np.var(values, ddof=1) / len(values)
@@ -44,12 +45,12 @@ def deviation(values, expected) -> float:
     return abs(float(np.mean(values) - np.mean(others))) / math.sqrt(float(variance))
 
 
-def squared_errors(kernel, name, sampler, size, draws=DRAWS) -> np.ndarray:
+def squared_errors(kernel, name, sampler, size, draws=DRAWS):
     (cell,) = study(kernel, [name], [sampler], [size], POINTS, draws).cells
     return np.square(cell.errors)
 
 
-def squared_errors_of(transformer, exact) -> np.ndarray:
+def squared_errors_of(transformer, exact):
     """The same of scikit-learn's, which takes a seed for each draw."""
     found = []
     for seed in range(DRAWS):
@@ -67,7 +68,7 @@ def test_phase_is_the_rbf_sampler_of_scikit_learn(rng, sigma):
     kernel = GaussianKernel(sigma)
     found = fb.kernel_estimate(kernel.scaled(X), kernel.scaled(X), sample, kernel.map("phase"))
     # 64 products of cosines of angles up to |w||x|/sigma + 2 pi < 100, each right to 100 eps
-    np.testing.assert_allclose(found, features @ features.T, rtol=0, atol=2 * 2 * 100 * np.finfo(float).eps)
+    assert_allclose(found, features @ features.T, rtol=0, atol=2 * 2 * 100 * np.finfo(float).eps)
 
 
 def test_phase_has_the_errors_of_the_rbf_sampler():
@@ -78,7 +79,7 @@ def test_phase_has_the_errors_of_the_rbf_sampler():
         assert deviation(squared_errors(kernel, *wrong), theirs) > LIMIT, wrong
 
 
-@pytest.mark.parametrize(("degree", "constant"), [(2, 0.0), (3, 1.0)])
+@pytest.mark.parametrize("degree, constant", [(2, 0.0), (3, 1.0)])
 @pytest.mark.parametrize("size", [8, 13])
 def test_tensorsketch_is_the_count_sketch_of_scikit_learn(rng, degree, constant, size):
     sketch = PolynomialCountSketch(degree=degree, coef0=constant, n_components=size).fit(X)
@@ -90,10 +91,10 @@ def test_tensorsketch_is_the_count_sketch_of_scikit_learn(rng, degree, constant,
     features = sketch.transform(X)
     found = fb.kernel_estimate(X, X, Sample(np.zeros((size, 4)), extra), feature_map)
     scale = np.max(np.abs(features)) ** 2 * size
-    np.testing.assert_allclose(found, features @ features.T, rtol=0, atol=100 * np.finfo(float).eps * scale)
+    assert_allclose(found, features @ features.T, rtol=0, atol=100 * np.finfo(float).eps * scale)
 
 
-@pytest.mark.parametrize(("degree", "constant", "size"), [(2, 0.0, 16), (3, 1.0, 17)])
+@pytest.mark.parametrize("degree, constant, size", [(2, 0.0, 16), (3, 1.0, 17)])
 def test_tensorsketch_has_the_errors_of_the_count_sketch_and_of_the_closed_form(degree, constant, size):
     kernel = PolynomialKernel(degree, constant)
     exact = pairwise.polynomial_kernel(X, degree=degree, coef0=constant, gamma=1.0)
@@ -116,10 +117,10 @@ EXACT = [
 ]
 
 
-@pytest.mark.parametrize(("kernel", "expected"), EXACT, ids=lambda value: getattr(value, "name", ""))
+@pytest.mark.parametrize("kernel, expected", EXACT, ids=lambda value: getattr(value, "name", ""))
 def test_kernels_and_explicit_features_are_those_of_scikit_learn(kernel, expected):
     tolerance = 64 * np.finfo(float).eps * np.max(np.abs(expected))
-    np.testing.assert_allclose(kernel.exact(X), expected, rtol=0, atol=tolerance)
+    assert_allclose(kernel.exact(X), expected, rtol=0, atol=tolerance)
     if "explicit" in kernel.default_maps:
         (cell,) = study(kernel, ["explicit"], ["iid", "orthogonal"], [4, 8], POINTS).cells
         assert (cell.sampler, cell.num_projections, len(cell.errors)) == ("none", 0, 1)
@@ -218,9 +219,9 @@ def test_points_are_read_from_files():
     pd.DataFrame(X).to_csv("headed.csv", index=False, header=["a", "b", "c", "d"])
     pd.DataFrame(X).to_csv("bare.csv", index=False, header=False)
     np.save("whole.npy", np.arange(6).reshape(3, 2))
-    np.testing.assert_array_equal(read_points("points.npy"), X.astype(np.float32))
-    np.testing.assert_array_equal(read_points("headed.csv"), X)
-    np.testing.assert_array_equal(read_points("bare.csv"), X)
+    assert_array_equal(read_points("points.npy"), X.astype(np.float32))
+    assert_array_equal(read_points("headed.csv"), X)
+    assert_array_equal(read_points("bare.csv"), X)
     assert read_points("whole.npy").dtype == np.float64
 
 
@@ -290,7 +291,7 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "said"), MISTAKES, ids=[" ".join(a)[:80] for a, _ in MISTAKES])
+@pytest.mark.parametrize("arguments, said", MISTAKES, ids=[" ".join(a)[:80] for a, _ in MISTAKES])
 def test_a_mistake_is_one_clear_line_and_exit_2(arguments, said):
     assert said in refused(*arguments)
 

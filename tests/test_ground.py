@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from scipy import stats
 
 from favorbench.errors import ScenarioError
@@ -34,7 +35,7 @@ def test_texts_of_any_length_fit_into_a_message():
 
 
 @pytest.mark.parametrize(
-    ("count", "text"),
+    "count, text",
     [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (3 << 30, "3.0 GiB"), (700 << 40, "700 TiB")],
 )
 def test_bytes_have_the_unit_that_fits(count, text):
@@ -75,7 +76,7 @@ def test_numbers_are_taken():
 def test_mean_intervals_are_those_of_student():
     values = np.random.default_rng(0).normal(size=9)
     low, high = stats.t.interval(0.95, 8, loc=values.mean(), scale=stats.sem(values))
-    np.testing.assert_allclose(mean_interval(values), (values.mean(), low, high), rtol=1e-12)
+    assert_allclose(mean_interval(values), (values.mean(), low, high), rtol=1e-12)
     assert mean_interval(values[:1])[0] == values[0] and math.isnan(mean_interval(values[:1]).low)
 
 

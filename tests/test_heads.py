@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 
 from favorbench import style
 from favorbench.results import findings, heads
@@ -20,7 +21,7 @@ from tests.command_line import refused, run
 from tests.conftest import small_scenario
 
 
-def head_file(count: int, name: str = "heads.npz") -> str:
+def head_file(count, name="heads.npz"):
     """Heads of growing scale: the later, the harder."""
     rng = np.random.default_rng(1)
     query, key, value = rng.normal(size=(3, count, 24, 4))
@@ -28,7 +29,7 @@ def head_file(count: int, name: str = "heads.npz") -> str:
     return name
 
 
-def of_heads(count: int, out: str = "run", **changes: object):
+def of_heads(count, out="run", **changes):
     flags = {"inputs": head_file(count), "seq_len": None, "head_dim": None, "methods": "clusters", "samplers": "iid"}
     return sweep(small_scenario(**flags | changes), out)
 
@@ -43,7 +44,7 @@ def test_the_table_over_heads_by_hand():
         ratio = medians[row["map"]][0 if pd.isna(size) else size] / medians["uniform"][0]
         assert (row["heads"], row["worse"]) == (7, (ratio > 1).sum())
         found = [row["ratio_q25"], row["ratio_median"], row["ratio_q75"], row["worst_ratio"]]
-        np.testing.assert_allclose(found, [*np.quantile(ratio, [0.25, 0.5, 0.75]), ratio.max()], rtol=1e-12)
+        assert_allclose(found, [*np.quantile(ratio, [0.25, 0.5, 0.75]), ratio.max()], rtol=1e-12)
         assert row["worst_head"] == ratio.idxmax()
     assert set(table["map"]) == set(results.trials["map"]) - {"uniform"}
     assert 0 < table["worse"].sum() < table["heads"].sum()  # the control: neither all nor none
@@ -54,7 +55,7 @@ def test_the_table_over_heads_by_hand():
 def test_quartiles_are_numpys_and_know_infinity(values):
     expected = np.quantile(values, [0.25, 0.5, 0.75])
     rounding = 8.0 * np.finfo(float).eps * max(values)  # of interpolation between a small value and a large one
-    np.testing.assert_allclose(heads.quartiles(np.array(values)), expected, rtol=0, atol=rounding)
+    assert_allclose(heads.quartiles(np.array(values)), expected, rtol=0, atol=rounding)
     with_failures = heads.quartiles(np.array([*values, np.inf, *[np.inf] * len(values)]))
     assert with_failures[0] < np.inf if len(values) > 1 else True
     assert with_failures[1:] == (np.inf, np.inf)
@@ -107,7 +108,7 @@ def test_table_over_heads_in_every_format():
     results = of_heads(3)
     frame = heads.over_heads(results)
     read = pd.read_csv(StringIO(run("table", "run", "--over", "heads", "--format", "csv")[1]))
-    np.testing.assert_allclose(read["ratio_median"], frame["ratio_median"], rtol=1e-14)
+    assert_allclose(read["ratio_median"], frame["ratio_median"], rtol=1e-14)
     assert (
         len(json.loads(run("table", "run", "--over", "heads", "--json")[1]))
         == len(frame)
@@ -180,14 +181,14 @@ def test_error_against_cost_over_heads_and_of_one():
     table = heads.over_heads(results)
     clusters = data[data["estimator"] == "clusters"].sort_values("multiplications")
     expected = table[table["map"] == "clusters"].sort_values("multiplications")
-    np.testing.assert_allclose(clusters["ratio"], expected["ratio_median"], rtol=1e-12)
-    np.testing.assert_allclose(clusters["high"], expected["ratio_q75"], rtol=1e-12)
+    assert_allclose(clusters["ratio"], expected["ratio_median"], rtol=1e-12)
+    assert_allclose(clusters["high"], expected["ratio_q75"], rtol=1e-12)
     assert set(data["heads"]) == {7} and "best-rank" not in set(data["estimator"])  # a bound, at any cost
     one = of_heads(7, "one", heads="h3")
     assert {"error-vs-cost", "maps"} <= {file.stem for file in draw_all(one)}
     own = pd.read_csv("one/figures/error-vs-cost.csv").query("estimator == 'clusters'")
     median, uniform = (one.summary[one.summary["map"] == name]["mse_median"] for name in ("clusters", "uniform"))
-    np.testing.assert_allclose(own["ratio"], median / uniform.iloc[0], rtol=1e-12)
+    assert_allclose(own["ratio"], median / uniform.iloc[0], rtol=1e-12)
     assert draw_all(one, "skill") and "error-vs-cost" not in {file.stem for file in draw_all(one, "skill")}
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from safetensors import deserialize
 from safetensors.numpy import save_file
 from scipy import stats
@@ -36,7 +37,7 @@ def test_gaussian_inputs_are_standard_normal_and_independent():
 def test_sphere_inputs_have_the_typical_norm_of_the_gaussian():
     query, key, value = get_input("sphere").draw(stream(0, "test"), Head("-", 500, 500, 9))
     for a in (query, key):
-        np.testing.assert_allclose(np.linalg.norm(a, axis=-1), 3.0, rtol=1e-14)
+        assert_allclose(np.linalg.norm(a, axis=-1), 3.0, rtol=1e-14)
         # a coordinate of a uniform direction in d = 9 is a scaled Beta(4, 4)
         assert stats.kstest((a[:, 0] / 3 + 1) / 2, stats.beta(4, 4).cdf).pvalue > ALPHA
     assert stats.kstest(value.ravel(), "norm").pvalue > ALPHA
@@ -51,12 +52,12 @@ def test_the_shipped_heads_are_the_documented_ones():
     assert {(h.query_len, h.seq_len, h.head_dim) for h in law.heads(None, None)} == {(512, 512, 32)}
     first = law.draw(stream(0), law.heads(None, None)[2])
     with np.load(file, allow_pickle=False) as archive:
-        np.testing.assert_array_equal(first.query, archive["q"][2])
+        assert_array_equal(first.query, archive["q"][2])
 
 
 @pytest.mark.parametrize("suffix", ["npz", "safetensors"])
 @pytest.mark.parametrize(
-    ("leading", "labels"), [((), ["h0"]), ((2,), ["h0", "h1"]), ((2, 2), ["b0h0", "b0h1", "b1h0", "b1h1"])]
+    "leading, labels", [((), ["h0"]), ((2,), ["h0", "h1"]), ((2, 2), ["b0h0", "b0h1", "b1h0", "b1h1"])]
 )
 def test_files_of_every_shape(rng, suffix, leading, labels):
     arrays = {
@@ -70,7 +71,7 @@ def test_files_of_every_shape(rng, suffix, leading, labels):
     assert [h.label for h in heads] == labels
     assert {(h.query_len, h.seq_len, h.head_dim) for h in heads} == {(5, 7, 3)}
     drawn = law.draw(stream(0), heads[-1])
-    np.testing.assert_array_equal(drawn.key, arrays["k"].reshape(-1, 7, 3)[-1])
+    assert_array_equal(drawn.key, arrays["k"].reshape(-1, 7, 3)[-1])
     assert drawn.key.dtype == np.float64
     assert isinstance(law, File) and any("float16" in note for note in law.notes())  # a stated conversion
 
@@ -92,7 +93,7 @@ GOOD = {"q": np.ones((2, 4, 3)), "k": np.ones((2, 4, 3)), "v": np.ones((2, 4, 3)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    "change, said",
     [
         ({"q": None}, "no array 'q' (or 'query'); the file has 'k', 'v'"),
         ({"q": np.ones(3)}, "shape (3,)"),
@@ -178,7 +179,7 @@ def test_a_second_shipped_file_has_words_of_its_own(monkeypatch):
     assert get_input("second").heads(None, None) == get_input("minilm").heads(None, None)
 
 
-def safetensors(**tensors: tuple[str, tuple[int, ...], bytes]) -> bytes:
+def safetensors(**tensors):
     """A file of tensors of any type: a length, a header in JSON, the bytes."""
     header, data = {}, b""
     for name, (kind, shape, content) in tensors.items():
@@ -202,7 +203,7 @@ def test_bfloat16_is_read_exactly(rng):
     drawn = law.draw(stream(0), law.heads(None, None)[1])
     exponent, fraction = (halves[1].astype(int) >> 7) & 0xFF, halves[1].astype(int) & 0x7F
     magnitude = np.where(exponent > 0, 1 + fraction / 128, fraction / 64) * 2.0 ** (exponent - 127)
-    np.testing.assert_array_equal(drawn.key, np.where(halves[1] >> 15, -magnitude, magnitude))
+    assert_array_equal(drawn.key, np.where(halves[1] >> 15, -magnitude, magnitude))
     assert isinstance(law, File) and law.notes()[0] == "q: bfloat16 read as float64 (exact)"
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.testing import assert_array_equal
 from safetensors.numpy import save_file
 
 import favorbench as fb
@@ -52,7 +53,7 @@ def test_every_way_of_storing_gives_the_same_heads(rng, path):
     assert [head.label for head in heads] == ["L0H1", "L0H2", "L3H1", "L3H2"]
     for i, head in enumerate(heads):
         for name, array in zip("qkv", law.draw(stream(0), head), strict=True):
-            np.testing.assert_array_equal(array, arrays[name][i])
+            assert_array_equal(array, arrays[name][i])
             assert array.dtype == np.float64
     assert law.digest() == get_input(path).digest() and law.notes() == (
         "q: float32 read as float64 (exact)", "k: float32 read as float64 (exact)",
@@ -71,14 +72,14 @@ def test_heads_may_stand_after_the_length(rng, path, leading):
     assert law.heads(None, None) == first.heads(None, None)
     for head in law.heads((6,), None):
         for one, other in zip(law.draw(stream(0), head), first.draw(stream(0), head), strict=True):
-            np.testing.assert_array_equal(one, other)
+            assert_array_equal(one, other)
 
 
 def test_columns_that_are_stored_first_are_read_as_they_are(rng):
     arrays = {name: np.asfortranarray(array) for name, array in some(rng, 2).items()}
     np.savez("in.npz", **arrays)
     law = get_input("in.npz")
-    np.testing.assert_array_equal(law.draw(stream(0), law.heads(None, None)[1]).key, arrays["k"][1])
+    assert_array_equal(law.draw(stream(0), law.heads(None, None)[1]).key, arrays["k"][1])
 
 
 def test_more_heads_than_tokens_are_said(rng):
@@ -125,8 +126,8 @@ def test_texts_are_calibrated_together(rng):
     study = Study.of(fb.load_scenario(None, QUICK | {
         "inputs": "in.npz", "calibrate": "other.npz", "maps": "calibrated:oprf", "scale": 2.0}))  # fmt: skip
     query, key = _tokens(study, plan(study)[0])
-    np.testing.assert_array_equal(query, 2 * arrays["q"].astype(float).reshape(-1, 3))
-    np.testing.assert_array_equal(key, 2 * arrays["k"].astype(float).reshape(-1, 3))
+    assert_array_equal(query, 2 * arrays["q"].astype(float).reshape(-1, 3))
+    assert_array_equal(key, 2 * arrays["k"].astype(float).reshape(-1, 3))
 
 
 @pytest.mark.parametrize("path", WAYS)
@@ -230,7 +231,7 @@ def test_a_file_that_changes_is_read_again(rng, path):
 
 
 @pytest.mark.parametrize(
-    ("what", "said"),
+    "what, said",
     [
         (lambda data: data[:-20], "cannot read 'in.npz' as npz"),
         (lambda data: data.replace(b"(2, 8, 3)", b"(9, 8, 3)"), "cannot read 'in.npz' as npz"),
@@ -294,7 +295,7 @@ def test_bfloat16_tensors_are_inputs(rng):
     tensors = [torch.randn(8, 3).to(torch.bfloat16) for _ in "qkv"]
     law = Arrays.of("mine", tensors)
     drawn = law.draw(stream(0), law.heads(None, None)[0])
-    np.testing.assert_array_equal(drawn.key, tensors[1].double().numpy())
+    assert_array_equal(drawn.key, tensors[1].double().numpy())
 
 
 def test_arrays_may_be_given_in_any_way(rng):
@@ -316,7 +317,7 @@ def test_arrays_may_be_given_in_any_way(rng):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    "given, said",
     [
         ({"gaussian": None}, "arrays may not be called 'gaussian'"),
         ({"a,b": None}, "arrays may not be called 'a,b'"),

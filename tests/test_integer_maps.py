@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from scipy import stats
 
 import favorbench as fb
@@ -37,11 +38,9 @@ def test_integer_maps_have_the_mean_and_the_variance_they_declare(rng, spec):
         values = (a[..., None] ** numbers / phi) * (b[..., None] ** numbers / phi)
         per_coordinate.append((np.sum(p * values, axis=-1), np.sum(p * values**2, axis=-1)))
     mean, second = (np.prod([m[i] for m in per_coordinate], axis=0) for i in (0, 1))
-    np.testing.assert_allclose(mean, np.exp(x @ y.T), rtol=1e-12)
-    np.testing.assert_allclose(feature_map.target_kernel(x, y, ROWS), mean, rtol=1e-12)
-    np.testing.assert_allclose(
-        feature_map.relative_variance(x, y, 5), (second / mean**2 - 1) / 5, rtol=1e-9, atol=1e-12
-    )
+    assert_allclose(mean, np.exp(x @ y.T), rtol=1e-12)
+    assert_allclose(feature_map.target_kernel(x, y, ROWS), mean, rtol=1e-12)
+    assert_allclose(feature_map.relative_variance(x, y, 5), (second / mean**2 - 1) / 5, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("spec", ["poisson", "poisson(rate=30.0)", "geometric", "geometric(p=0.05)"])
@@ -63,7 +62,7 @@ def test_exponents_have_their_law_and_the_features_their_formula(rng, spec):
     (block,) = feature_map.features(x, x @ sample.omega.T, sample)
     factorials = np.vectorize(math.factorial)(w[few].astype(int))
     expected = np.prod(x[:, None, :] ** w[few] / np.sqrt(factorials * law.pmf(w[few])), axis=-1)
-    np.testing.assert_allclose(block.values * np.exp(block.log_scale), expected, rtol=1e-10)
+    assert_allclose(block.values * np.exp(block.log_scale), expected, rtol=1e-10)
 
 
 def test_at_its_best_geometric_beats_poisson_a_little():
@@ -126,9 +125,7 @@ def test_zero_and_huge_inputs_fit(rng, name):
         if x is zero:  # only the constant is left of exp(0), times the chance of that
             expected = fb.kernel_estimate(x, y, sample, fitted)
             assert np.all(np.isfinite(expected)) and np.all(expected >= 0)
-    np.testing.assert_allclose(
-        fb.kernel_estimate(zero, zero, sample, get_map(name).fit(zero, zero, zero)), 1.0, rtol=1e-8
-    )
+    assert_allclose(fb.kernel_estimate(zero, zero, sample, get_map(name).fit(zero, zero, zero)), 1.0, rtol=1e-8)
     assert np.all(np.isfinite(fb.linear_attention(zero, zero, huge, sample, map=name)))
 
 
@@ -138,7 +135,7 @@ def test_leading_axes_are_fitted_one_by_one(rng):
         sample = fb.sample_omega("iid", 9, 4, np.random.default_rng(1), map=name)
         both = fb.linear_attention(q, k, v, sample, map=name)
         for i in range(2):
-            np.testing.assert_allclose(both[i], fb.linear_attention(q[i], k[i], v[i], sample, map=name), rtol=1e-9)
+            assert_allclose(both[i], fb.linear_attention(q[i], k[i], v[i], sample, map=name), rtol=1e-9)
         fitted = get_map(name).fit(q, k, q)
         assert fitted.fitted.values.shape == (2, 1, 1)
 
@@ -151,7 +148,7 @@ def test_a_given_parameter_is_not_fitted_and_is_causal_safe(rng):
         assert feature_map.causal_safe and not get_map(by_data).causal_safe
         sample = fb.sample_omega("iid", 50, 4, rng, map=given)
         causal = fb.linear_attention(q, k, v, sample, map=given, causal=True)
-        np.testing.assert_allclose(causal[-1:], fb.linear_attention(q[-1:], k, v, sample, map=given), rtol=1e-6)
+        assert_allclose(causal[-1:], fb.linear_attention(q[-1:], k, v, sample, map=given), rtol=1e-6)
 
 
 def test_a_wrong_variance_of_an_integer_map_is_refuted():

@@ -33,7 +33,7 @@ CLAIMS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("spec", "claim", "value"), CLAIMS)
+@pytest.mark.parametrize("spec, claim, value", CLAIMS)
 def test_claims_follow_from_the_parameters_and_nothing_else(spec, claim, value):
     member = get_map(spec)
     assert getattr(member, claim) == value
@@ -88,7 +88,7 @@ HUGE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("spec", "head_dim"), HUGE)
+@pytest.mark.parametrize("spec, head_dim", HUGE)
 def test_features_are_counted_without_being_made(spec, head_dim):
     start = time.perf_counter()
     assert get_map(spec).num_features(1 << 20, head_dim) > 1e12

@@ -9,10 +9,10 @@ import pytest
 SWEEP = ["sweep", "--maps", "positive", "-R", "16", "-L", "256", "-d", "8", "--trials", "2", "--out", "run", "-q"]
 
 
-def run_with(megabytes: int, *command: str) -> subprocess.CompletedProcess:
+def run_with(megabytes, *command):
     """A command in a process of so much address space; killed after a minute."""
 
-    def limit() -> None:
+    def limit():
         resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
 
     words = [sys.executable, "-m", "favorbench", *command]

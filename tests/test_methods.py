@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from favorbench.baselines import BASELINES
 from favorbench.methods import METHODS, AttentionProblem
@@ -109,7 +110,7 @@ def test_what_is_chosen_among_duplicates_does_not_matter(spec):
     question = problem(4, 30, 30)
     question = question._replace(key=np.repeat(question.key[:1], 30, axis=0))
     (answer,) = answers(spec, question, (30,))
-    np.testing.assert_allclose(answer.output, np.mean(question.value, axis=0) + 0 * answer.output, atol=1e-14)
+    assert_allclose(answer.output, np.mean(question.value, axis=0) + 0 * answer.output, atol=1e-14)
 
 
 @pytest.mark.parametrize("spec", without("trig", "window(9):clusters(order=2)", "nystrom", "wildcat", "best", "taylor"))
@@ -173,7 +174,7 @@ def test_an_answer_does_not_depend_on_the_other_sizes(spec, causal):
     tolerance = 1e-6 if any(part in spec for part in ("nystrom", "wildcat", "best", "trig")) else 1e-12
     for answer, size in zip(answers(spec, question, (4, 9, 20)), (4, 9, 20), strict=True):
         (alone,) = answers(spec, question, (size,))
-        np.testing.assert_allclose(answer.output, alone.output, rtol=tolerance, atol=tolerance)
+        assert_allclose(answer.output, alone.output, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +185,7 @@ def test_causal_answers_do_not_depend_on_which_queries_ask(spec):
     (every,) = answers(spec, question, (20,))
     for at in (np.array([5]), np.array([130, 131]), np.arange(250, 300), np.array([0, 299])):
         (answer,) = answers(spec, question._replace(query=question.query[at], positions=at), (20,))
-        np.testing.assert_allclose(answer.output, every.output[at], rtol=1e-12, atol=1e-13)
+        assert_allclose(answer.output, every.output[at], rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -197,4 +198,4 @@ def test_a_key_far_from_its_centroid_overflows_nothing(dtype):
     keys[7], keys[8] = keys[9] + above * direction, keys[9] - above * direction  # their mean is where key 9 is
     given = AttentionProblem(*(array.astype(dtype) for array in (question.query, keys, question.value)), None)
     (answer,) = answers("multipole(exact=0.9)", given, (20,), seed=3)
-    np.testing.assert_allclose(answer.output[0], question.value[7], rtol=8 * np.finfo(dtype).eps)  # the others: e^-88
+    assert_allclose(answer.output[0], question.value[7], rtol=8 * np.finfo(dtype).eps)  # the others: e^-88

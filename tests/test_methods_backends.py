@@ -6,6 +6,7 @@ import array_api_strict
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.testing import assert_allclose
 
 from favorbench.baselines import get_baseline
 from favorbench.engine.batches import batches
@@ -55,14 +56,14 @@ def agree(found, expected, spec, back):
     for there, here in zip(found, expected, strict=True):
         assert there[:2] == here[:2] and type(there.output) is not np.ndarray
         tolerance = LOOSE.get(spec, 1e-12) * np.abs(here.output).max()
-        np.testing.assert_allclose(back(there.output), here.output, rtol=1e-12, atol=tolerance)
+        assert_allclose(back(there.output), here.output, rtol=1e-12, atol=tolerance)
 
 
 CASES = [(spec, causal) for spec in SPECS for causal in (False, True) if not causal or method_of(spec).causal_safe]
 
 
 @needs_torch
-@pytest.mark.parametrize(("spec", "causal"), CASES)
+@pytest.mark.parametrize("spec, causal", CASES)
 def test_torch_agrees_with_numpy(rng, spec, causal):
     arrays = problem(rng, spec)
     agree(answers(spec, arrays, causal, to_torch), answers(spec, arrays, causal), spec, from_torch)
@@ -88,28 +89,28 @@ def together(spec, problems, causal, to, stack):
 BATCHED = [case for case in CASES if method_of(case[0]).arrays == "batched"]
 
 
-@pytest.mark.parametrize(("spec", "causal"), BATCHED)
+@pytest.mark.parametrize("spec, causal", BATCHED)
 def test_each_draw_of_a_batch_is_the_draw_alone(rng, spec, causal):
     problems = [problem(rng, spec) for _ in range(3)]
     found = together(spec, problems, causal, np.asarray, np.stack)
     for i, arrays in enumerate(problems):
         for every, alone in zip(found, answers(spec, arrays, causal, seed=i), strict=True):
             tolerance = LOOSE.get(spec, 1e-12) * np.abs(alone.output).max()
-            np.testing.assert_allclose(every.output[i], alone.output, rtol=1e-12, atol=tolerance)
+            assert_allclose(every.output[i], alone.output, rtol=1e-12, atol=tolerance)
 
 
 @needs_torch
-@pytest.mark.parametrize(("spec", "causal"), BATCHED)
+@pytest.mark.parametrize("spec, causal", BATCHED)
 def test_each_draw_of_a_batch_in_torch_is_the_draw_alone_in_numpy(rng, spec, causal):
     problems = [problem(rng, spec) for _ in range(3)]
     found = together(spec, problems, causal, to_torch, lambda hosts: to_torch(np.stack(hosts)))
     for i, arrays in enumerate(problems):
         for every, alone in zip(found, answers(spec, arrays, causal, seed=i), strict=True):
             tolerance = LOOSE.get(spec, 1e-12) * np.abs(alone.output).max()
-            np.testing.assert_allclose(from_torch(every.output)[i], alone.output, rtol=1e-12, atol=tolerance)
+            assert_allclose(from_torch(every.output)[i], alone.output, rtol=1e-12, atol=tolerance)
 
 
-def rows_of(**changes) -> pd.DataFrame:
+def rows_of(**changes):
     flags = {"maps": "positive", "samplers": "iid", "seq_len": "140", "head_dim": "6", "num_projections": "6,20"}
     study = Study.of(load_scenario("quick", flags | {"trials": 3} | changes))
     draws = plan(study)
@@ -136,8 +137,8 @@ def test_a_sweep_of_methods_on_torch_gives_the_rows_of_numpy(changes):
     for column in ("kind", "num_features", "budget", "multiplications"):
         pd.testing.assert_series_equal(ours[column], theirs[column])
     loose = ours.index.get_level_values("map").isin([*LOOSE, "nystrom", "wildcat"])
-    np.testing.assert_allclose(theirs["mse"][~loose], ours["mse"][~loose], rtol=1e-10, atol=1e-25)
-    np.testing.assert_allclose(theirs["mse"][loose], ours["mse"][loose], rtol=1e-5, atol=1e-25)
+    assert_allclose(theirs["mse"][~loose], ours["mse"][~loose], rtol=1e-10, atol=1e-25)
+    assert_allclose(theirs["mse"][loose], ours["mse"][loose], rtol=1e-5, atol=1e-25)
 
 
 @needs_torch

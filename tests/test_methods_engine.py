@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 import favorbench as fb
 from favorbench.engine import trial
@@ -72,7 +73,7 @@ def test_costs_rise_with_the_size_but_in_blocks():
         assert work == sorted(work), spec
 
 
-def rows_of(scenario) -> pd.DataFrame:
+def rows_of(scenario):
     study = Study.of(scenario)
     return pd.DataFrame([row for draw in plan(study) for row in run_draws(study, [draw])[0]])
 
@@ -140,7 +141,7 @@ def test_adding_methods_and_sizes_changes_rows_by_rounding_at_most():
     few = rows_of(small_scenario(methods=METHODS_OF_ALL_KINDS)).set_index(KEY)["mse"]
     more = f"thinformer,{METHODS_OF_ALL_KINDS},clusters(lloyd=1)"
     many = rows_of(small_scenario(methods=more, num_projections="3,5,8,12,20,22")).set_index(KEY)["mse"]
-    np.testing.assert_allclose(many[few.index], few, rtol=1e-9)
+    assert_allclose(many[few.index], few, rtol=1e-9)
 
 
 # what is computed once
@@ -174,7 +175,7 @@ def test_what_is_not_random_is_computed_once_for_fixed_inputs(monkeypatch, rng, 
     same(rows, rows_of_one(Study.of(scenario)))
 
 
-def rows_of_one(study) -> pd.DataFrame:
+def rows_of_one(study):
     return pd.DataFrame([row for draw in plan(study) for row in run_draws(study, [draw])[0]])
 
 
@@ -303,7 +304,7 @@ def test_functions_are_asked_for_each_size_with_the_same_numbers(mine):
     method = get_method("my_methods:sampled")
     several = list(method.estimates(question, (2, 5), fb.numerics.streams.Streams.of(np.random.default_rng(1))))
     (alone,) = method.estimates(question, (5,), fb.numerics.streams.Streams.of(np.random.default_rng(1)))
-    np.testing.assert_array_equal(several[1].output, alone.output)
+    assert_array_equal(several[1].output, alone.output)
 
 
 def test_what_is_not_a_number_is_an_infinite_error_of_the_function(mine):
@@ -407,7 +408,7 @@ MISTAKES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("given", "said"), MISTAKES, ids=[given for given, _ in MISTAKES])
+@pytest.mark.parametrize("given, said", MISTAKES, ids=[given for given, _ in MISTAKES])
 def test_a_mistake_is_one_clear_line_that_names_the_method(mine, given, said):
     spec, dash, flags = given.partition(" -")
     assert said in refused(*SMALL, "--methods", spec, *(dash.strip() + flags).split())
@@ -420,7 +421,7 @@ def test_a_method_among_maps_or_baselines_is_told_where_it_belongs(spec):
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    "spec, said",
     [
         ("window(8):clusters", "'clusters' is a method, not a map: write --methods window(8):clusters"),
         ("clusters(lloyd=2)", "'clusters' is a method, not a map: write --methods clusters(lloyd=2)"),

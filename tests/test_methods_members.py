@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 import favorbench as fb
 from favorbench.errors import FavorbenchError, ScenarioError
@@ -13,19 +14,19 @@ from tests.definitions import Weights, attention_of, hashed, member
 from tests.test_methods import answers, problem
 
 
-@pytest.mark.parametrize(("length", "count"), [(12, 4), (13, 4), (15, 4), (5, 5), (240, 7), (5, 1)])
+@pytest.mark.parametrize("length, count", [(12, 4), (13, 4), (15, 4), (5, 5), (240, 7), (5, 1)])
 def test_segments_are_in_a_row_and_as_equal_as_can_be(rng, length, count):
     sizes, tokens = np.diff(segment_bounds(length, count)), rng.normal(size=(2, length, 3))
     assert np.sum(sizes) == length and np.ptp(sizes) <= 1 and list(sizes) == sorted(sizes)
     expected = [np.mean(part, axis=1) for part in np.split(tokens, np.cumsum(sizes)[:-1], axis=1)]
-    np.testing.assert_allclose(segment_means(tokens, count), np.stack(expected, axis=1), rtol=1e-13, atol=1e-15)
+    assert_allclose(segment_means(tokens, count), np.stack(expected, axis=1), rtol=1e-13, atol=1e-15)
     parts = Segments.of(length, count)
-    np.testing.assert_array_equal(parts.places[~parts.padding], np.arange(length))
+    assert_array_equal(parts.places[~parts.padding], np.arange(length))
     assert np.ptp(np.sum(~parts.padding, axis=-1)) <= 1
 
 
 @pytest.mark.parametrize(
-    ("spec", "message"),
+    "spec, message",
     [
         ("nystromformer(inverse='newtn')", "inverse must be 'newton' or 'pinv', got 'newtn' .did you mean 'newton'"),
         ("nystromformer(steps=-1)", "steps must be a whole number from 0 to 100, got -1"),
@@ -95,7 +96,7 @@ def test_hashed_kernels_have_the_exact_mean(spec):
 
 
 def test_shares_of_keys_whose_values_are_nothing_are_equal():
-    np.testing.assert_allclose(sampling_shares(np.zeros((7, 3))), np.full(7, 1 / 7), rtol=1e-15)
+    assert_allclose(sampling_shares(np.zeros((7, 3))), np.full(7, 1 / 7), rtol=1e-15)
 
 
 def objective(matrix, logits):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.cluster import KMeans
 from sklearn.kernel_approximation import Nystroem
 
@@ -27,7 +28,7 @@ def test_cells_are_those_of_k_means(tokens, steps):
     (summary,) = method.summaries(tokens, Queries(tokens.key, None), (SIZE,), Streams.of(np.random.default_rng(3)))
     start = tokens.key[np.random.default_rng(3).permutation(LENGTH)[:SIZE]]
     theirs = KMeans(SIZE, init=start, n_init=1, max_iter=steps, tol=0.0, algorithm="lloyd").fit(tokens.key)
-    np.testing.assert_array_equal(summary.labels, theirs.labels_)
+    assert_array_equal(summary.labels, theirs.labels_)
     (other,) = nearest_centres(tokens.key, start, (SIZE,))
     assert np.any(other != theirs.labels_)  # the steps have moved something
 
@@ -68,7 +69,7 @@ def test_nystromformer_agrees_with_the_one_of_transformers(rng):
         expected = layer(torch.asarray(x)[None])[0][0].numpy()
     scaled = x * 8**-0.25
     (found,) = answers("nystromformer", AttentionProblem(scaled, scaled, x), (12,))
-    np.testing.assert_allclose(found.output, expected, rtol=1e-9, atol=1e-11)
+    assert_allclose(found.output, expected, rtol=1e-9, atol=1e-11)
 
 
 def test_released_eva_is_that_of_the_authors(rng):
@@ -87,7 +88,7 @@ def test_released_eva_is_that_of_the_authors(rng):
         theirs = module(torch.zeros(1, length, dim, dtype=torch.float64))[0].numpy()
     question = AttentionProblem(q * dim**-0.25, k * dim**-0.25, v, np.arange(length))
     ours = answers(Eva(window=w / (w + count), form="released"), question, (w + count,))[0].output
-    np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-11)
+    assert_allclose(ours, theirs, rtol=1e-9, atol=1e-11)
 
 
 def test_kdeformer_is_that_of_the_authors(rng, monkeypatch):
@@ -117,4 +118,4 @@ def test_kdeformer_is_that_of_the_authors(rng, monkeypatch):
     theirs = code.KDEformer(sample_size=24, num_projs=5, Bucket_size=8).double()
     inputs = [torch.from_numpy(a)[None, :, None].contiguous() for a in question[:3]]
     output = theirs(*inputs)[0, 0].numpy()
-    np.testing.assert_allclose(answers(method, question, (32,))[0].output, output, rtol=1e-6, atol=1e-8)
+    assert_allclose(answers(method, question, (32,))[0].output, output, rtol=1e-6, atol=1e-8)

@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
-from favorbench.metrics import METRICS, ErrorSums, add, error_sums, metrics_of
+from favorbench.metrics import METRICS, add, error_sums, metrics_of
 from favorbench.numerics.arrays import columns_first
 from favorbench.run import sweep
 from tests.conftest import small_scenario
@@ -59,7 +60,7 @@ def plain_cosines(output, exact):
     return np.array(found).reshape(output.shape[:-1])
 
 
-def tiled(whole: list, starts: list[int], to=lambda a: a) -> ErrorSums:
+def tiled(whole, starts, to=lambda a: a):
     """The sums over tiles of rows, added up."""
     ends = [*starts[1:], whole[0].shape[-2]]
     parts = [
@@ -72,7 +73,7 @@ def tiled(whole: list, starts: list[int], to=lambda a: a) -> ErrorSums:
     return total
 
 
-@pytest.mark.parametrize(("to", "back"), [pytest.param(np.asarray, np.asarray, id="numpy"), *BACKENDS])
+@pytest.mark.parametrize("to, back", [pytest.param(np.asarray, np.asarray, id="numpy"), *BACKENDS])
 def test_sizes_and_draws_in_tiles_agree_with_plain_formulas(rng, to, back):
     """Leading axes of sizes and draws, of which the exact answer has the latter only; a failure and a row of zeros."""
     exact = rng.normal(size=(2, 30, 5))
@@ -97,13 +98,13 @@ def test_sizes_and_draws_in_tiles_agree_with_plain_formulas(rng, to, back):
         quotient = tiled([output, exact, normaliser, None, None], starts, to).each(back)
         found = metrics_of(sums, sums)
         for name, values in expected.items():
-            np.testing.assert_allclose(found[name], values, rtol=1e-13, atol=1e-15, err_msg=name)
+            assert_allclose(found[name], values, rtol=1e-13, atol=1e-15, err_msg=name)
         lost = np.array([[1, 0], [0, 1], [2, 0]]) / 30
-        np.testing.assert_allclose(metrics_of(quotient, quotient)["unnormalised_rows"], lost, rtol=1e-15)
+        assert_allclose(metrics_of(quotient, quotient)["unnormalised_rows"], lost, rtol=1e-15)
 
 
 @pytest.mark.parametrize(
-    ("row", "cosine"),
+    "row, cosine",
     [
         ([2.0, 4.0], 1.0), ([-1.0, -2.0], -1.0), ([2.0, -1.0], 0.0), ([1e-150, 2e-150], 1.0), ([1e150, 2e150], 1.0),
         ([0.0, 0.0], 0.0), ([np.nan, 2.0], 0.0), ([np.inf, 2.0], 0.0), ([-np.inf, np.inf], 0.0), ([1e200, 2e200], 0.0),
@@ -139,13 +140,13 @@ def test_a_failure_never_looks_small(bad):
     assert METRICS["rounding"].compute(failed, uniform) == np.inf
 
 
-@pytest.mark.parametrize(("value", "bad"), [(0.0, 1), (-1.0, 1), (np.nan, 1), (np.inf, 1), (1e-300, 0), (1.0, 0)])
+@pytest.mark.parametrize("value, bad", [(0.0, 1), (-1.0, 1), (np.nan, 1), (np.inf, 1), (1e-300, 0), (1.0, 0)])
 def test_which_normalisers_are_bad(value, bad):
     assert error_sums(EXACT[:1], EXACT[:1], np.array([[value]])).bad_rows == bad
 
 
 @pytest.mark.parametrize(
-    ("value", "lost"), [(0.0, 1), (-0.0, 1), (np.nan, 1), (-np.inf, 1), (-1.0, 0), (1e-300, 0), (2.0, 0)]
+    "value, lost", [(0.0, 1), (-0.0, 1), (np.nan, 1), (-np.inf, 1), (-1.0, 0), (1e-300, 0), (2.0, 0)]
 )
 def test_a_quotient_is_no_mean_only_where_nothing_divides(value, lost):
     """Whatever the scale of the normaliser is, and its sign."""
@@ -154,7 +155,7 @@ def test_a_quotient_is_no_mean_only_where_nothing_divides(value, lost):
 
 
 @pytest.mark.parametrize(
-    ("total", "bad"), [(1.0, 0), (1.009, 0), (0.991, 0), (1.011, 1), (0.989, 1), (0.0, 1), (-1.0, 1), (np.nan, 1),
+    "total, bad", [(1.0, 0), (1.009, 0), (0.991, 0), (1.011, 1), (0.989, 1), (0.0, 1), (-1.0, 1), (np.nan, 1),
                        (np.inf, 1)],
 )  # fmt: skip
 def test_which_rows_are_not_normalised(total, bad):

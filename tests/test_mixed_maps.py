@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from scipy import integrate, stats
 
 import favorbench as fb
@@ -60,8 +61,8 @@ def test_hybrid_is_exact_where_its_parts_are(rng):
     """At x = y all signs agree and trig is exact; at x = -y hyperbolic is, with any number of projections."""
     x = 0.5 * rng.normal(size=(5, 4))
     sample = fb.sample_omega("iid", 3, 4, rng, map="hybrid")
-    np.testing.assert_allclose(np.diagonal(fb.kernel_estimate(x, x, sample, "hybrid")), np.exp(np.sum(x * x, -1)))
-    np.testing.assert_allclose(np.diagonal(fb.kernel_estimate(x, -x, sample, "hybrid")), np.exp(-np.sum(x * x, -1)))
+    assert_allclose(np.diagonal(fb.kernel_estimate(x, x, sample, "hybrid")), np.exp(np.sum(x * x, -1)))
+    assert_allclose(np.diagonal(fb.kernel_estimate(x, -x, sample, "hybrid")), np.exp(-np.sum(x * x, -1)))
     zero = np.zeros((1, 4))
     assert angle(zero, x)[0, 0] == pytest.approx(np.pi / 2)
     assert np.all(np.isfinite(get_map("hybrid").relative_variance(zero, x, 1)))
@@ -118,6 +119,6 @@ def test_relu_moments_of_a_zero_vector_are_zero():
 def test_elu_is_elu_plus_one():
     x = np.array([[-800.0, -1.0, -0.0, 0.5, 3.0]])
     (block,) = get_map("elu").features(x, x, Sample(x))
-    np.testing.assert_allclose(np.exp(block.log_scale), [[0.0, math.exp(-1), 1.0, 1.5, 4.0]], rtol=1e-15)
+    assert_allclose(np.exp(block.log_scale), [[0.0, math.exp(-1), 1.0, 1.5, 4.0]], rtol=1e-15)
     target = get_map("elu").target_kernel(x, x, ROWS)
-    np.testing.assert_allclose(fb.kernel_estimate(x, x, np.zeros((1, 5)), "elu"), target, rtol=1e-14)
+    assert_allclose(fb.kernel_estimate(x, x, np.zeros((1, 5)), "elu"), target, rtol=1e-14)

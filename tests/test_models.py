@@ -44,7 +44,7 @@ class TestMasks:
     def _torch(self):
         self.torch = pytest.importorskip("torch")
 
-    def kind(self, seen: Any) -> str:
+    def kind(self, seen):
         """Of a boolean mask, in all the forms that models give it."""
         from favorbench.models.interface import additive, kind_of
 
@@ -95,28 +95,28 @@ class TestFunctional:
     def _torch(self):
         self.torch = pytest.importorskip("torch")
 
-    def module(self, forward: Any) -> Any:
+    def module(self, forward):
         """A module with one inside, whose forward this is."""
 
         class Inner(self.torch.nn.Module):
-            def forward(self, *tensors: Any) -> Any:
+            def forward(self, *tensors):
                 return forward(*tensors)
 
         class Outer(self.torch.nn.Module):
-            def __init__(self) -> None:
+            def __init__(self):
                 super().__init__()
                 self.first, self.second = Inner(), Inner()
 
-            def forward(self, *tensors: Any) -> Any:
+            def forward(self, *tensors):
                 return self.second(self.first(*tensors), *tensors[1:])
 
         return Outer()
 
-    def rows(self, *shape: int) -> Any:
+    def rows(self, *shape):
         return self.torch.randn(*shape, generator=self.torch.Generator().manual_seed(len(shape)))
 
     @pytest.mark.parametrize(
-        ("shape", "keywords", "kind"),
+        "shape, keywords, kind",
         [
             ((2, 4, 6, 8), {}, "full"),
             ((2, 4, 6, 8), {"is_causal": True}, "causal"),
@@ -133,7 +133,7 @@ class TestFunctional:
         model = self.module(lambda q, k, v: attention(q, key=k, value=v, **keywords))
         tensors = [self.rows(*shape) for _ in range(3)]
 
-        def attend(call: Any) -> Any:
+        def attend(call):
             calls.append(call)
             return call.own()
 
@@ -153,7 +153,7 @@ class TestFunctional:
         model = self.module(lambda q, k, v: attention(q, k, v, attn_mask=seen, enable_gqa=True))
         query, key = self.rows(2, 4, 6, 8), self.rows(2, 2, 6, 8)
 
-        def attend(call: Any) -> Any:
+        def attend(call):
             calls.append(call)
             return self.torch.zeros_like(call.query)
 
@@ -202,7 +202,7 @@ class TestLoad:
         pytest.importorskip("transformers")
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
-    def folder(self, path: Any, **changes: Any) -> str:
+    def folder(self, path, **changes):
         from tests.small_models import small_folder
 
         small_folder(path)
@@ -304,7 +304,7 @@ class TestLoad:
     def test_more_than_memory(self, tmp_path, monkeypatch):
         from favorbench.models.load import load
 
-        def fails(*_: Any, **__: Any) -> None:
+        def fails(*_, **__):
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
 
         name = self.folder(tmp_path / "model")

@@ -5,13 +5,13 @@ import json
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
-torch: Any = pytest.importorskip("torch")
-transformers: Any = pytest.importorskip("transformers")
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
 
 import favorbench as fb  # noqa: E402
 from favorbench.errors import InputError, ModelError, ScenarioError, StoreError  # noqa: E402
@@ -19,7 +19,7 @@ from favorbench.inputs import File  # noqa: E402
 from favorbench.inputs.shipped import SHIPPED  # noqa: E402
 from favorbench.models import spool  # noqa: E402
 from favorbench.models.capture import of_loaded, record, runs_of, text_runs  # noqa: E402
-from favorbench.models.interface import Call, attending  # noqa: E402
+from favorbench.models.interface import attending  # noqa: E402
 from favorbench.models.load import PACKAGED, load  # noqa: E402
 from favorbench.models.recorder import ROUNDINGS, Choice, Recorder  # noqa: E402
 from favorbench.models.spool import Spool  # noqa: E402
@@ -45,12 +45,12 @@ FOUND = {
 SILENT = ("mpnet", "bloom")
 
 
-def output_of(model: Any, inputs: dict[str, Any]) -> Any:
+def output_of(model, inputs):
     with torch.no_grad():
         return model(**inputs)[0]
 
 
-def state_of(model: Any) -> tuple[Any, ...]:
+def state_of(model):
     """All that a capture might leave behind."""
     hooks = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
     return hooks, [m.training for m in model.modules()], model.config._attn_implementation, dict(vars(model)).keys()
@@ -103,14 +103,14 @@ def test_queries_and_keys_are_those_of_the_projections():
         own = model.encoder.layer[1].attention.self
         for role in ("query", "key", "value"):
             rows = getattr(own, role)(hidden)[0].reshape(TOKENS, 4, 16).transpose(0, 1)[[0, 3]]
-            np.testing.assert_array_equal(getattr(captured, role), rows.numpy())  # sqrt(16) / 4 is 1
+            assert_array_equal(getattr(captured, role), rows.numpy())  # sqrt(16) / 4 is 1
     assert captured.layer.tolist() == [1, 1] and captured.head.tolist() == [0, 3] and captured.text.tolist() == [0, 0]
 
 
 def test_groups_are_repeated_and_the_scaling_is_folded_in():
     llama = fb.capture(small_model("llama"), small_inputs("llama"))
-    np.testing.assert_array_equal(llama.key[0], llama.key[1])
-    np.testing.assert_array_equal(llama.value[2], llama.value[3])
+    assert_array_equal(llama.key[0], llama.key[1])
+    assert_array_equal(llama.value[2], llama.value[3])
     assert np.abs(llama.key[1] - llama.key[2]).max() > 0.1
     assert llama.causal and llama.query.shape == llama.key.shape == (8, TOKENS, 16)
     gpt2 = fb.capture(small_model("gpt2"), small_inputs("gpt2"))
@@ -153,7 +153,7 @@ def test_the_model_is_what_it_was_after_an_exception():
     model.encoder.layer[0].eval()
     state = state_of(model)
 
-    def fails(call: Call) -> Any:
+    def fails(call):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt), attending(model, fails):
@@ -169,7 +169,7 @@ def test_capture_is_without_dropout_and_keeps_the_mode():
     model, inputs = small_model("bert"), small_inputs("bert")
     expected = fb.capture(model, inputs).query
     model.train()
-    np.testing.assert_array_equal(fb.capture(model, inputs).query, expected)
+    assert_array_equal(fb.capture(model, inputs).query, expected)
     assert model.training
 
 
@@ -179,7 +179,7 @@ def test_items_of_a_batch_are_texts_and_padding_is_refused():
     assert captured.text.tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
     assert [text["name"] for text in captured.meta["texts"]] == ["input0.0", "input0.1", "input1.0", "input1.1"]
     alone = fb.capture(model, {"input_ids": inputs["input_ids"][1:]}, layers=[0])
-    np.testing.assert_allclose(captured.query[4:8], alone.query, rtol=0, atol=1e-5)
+    assert_allclose(captured.query[4:8], alone.query, rtol=0, atol=1e-5)
     mask = torch.ones(2, TOKENS, dtype=torch.int64)
     mask[1, 20:] = 0
     with pytest.raises(ModelError, match="padding hides keys"):
@@ -206,7 +206,7 @@ def test_files_hold_what_was_captured(dtype, tmp_path, monkeypatch):
         return
     captured.save(tmp_path / "a.npz")
     with np.load(tmp_path / "a.npz") as archive:
-        np.testing.assert_array_equal(archive["k"], captured.key)
+        assert_array_equal(archive["k"], captured.key)
         assert json.loads(str(archive["meta"])) == captured.meta
         assert archive["layer"].tolist() == [0] * 4 + [1] * 4 and archive["head"].tolist() == [0, 1, 2, 3] * 2
     first = (tmp_path / "a.npz").read_bytes()
@@ -237,7 +237,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
     captured.save(tmp_path / "a.npz")
     before = (tmp_path / "a.npz").read_bytes()
 
-    def full(*_: Any, **__: Any) -> None:
+    def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(np.lib.format, "write_array", full)
@@ -250,9 +250,9 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
 def test_the_last_queries_on_the_keys_before_them():
     model, inputs = small_model("llama"), small_inputs("llama")
     full, last = fb.capture(model, inputs), fb.capture(model, inputs, last=5)
-    np.testing.assert_array_equal(last.query, full.query[:, -5:])
-    np.testing.assert_array_equal(last.key, full.key[:, :-5])
-    np.testing.assert_array_equal(last.value, full.value[:, :-5])
+    assert_array_equal(last.query, full.query[:, -5:])
+    assert_array_equal(last.key, full.key[:, :-5])
+    assert_array_equal(last.value, full.value[:, :-5])
     assert not last.causal and last.meta["last"] == 5
     with pytest.raises(ScenarioError, match="`last` 24: there are 24 tokens"):
         fb.capture(model, inputs, last=24)
@@ -339,7 +339,7 @@ def test_inputs_that_are_no_tensors_are_one_line(inputs):
         fb.capture(small_model("bert"), inputs)
 
 
-def real(name: str) -> Any:
+def real(name):
     """A packaged model, or a skip where its package is not installed."""
     pytest.importorskip("huggingface_hub")
     if importlib.util.find_spec(PACKAGED[name].package.replace("-", "_")) is None:
@@ -379,5 +379,5 @@ def test_smollm2_is_causal_with_groups():
         runs = text_runs(loaded, [words], 96)
         captured = record(loaded.model, runs, Choice(layers=(0, 29)), of_loaded(loaded), spooled)
     assert captured.query.shape == (18, 96, 64) and captured.causal
-    np.testing.assert_array_equal(captured.key[0], captured.key[2])
+    assert_array_equal(captured.key[0], captured.key[2])
     assert max(layer.difference / layer.limit for layer in captured.layers) < 2 / ROUNDINGS

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from scipy.special import logsumexp
 
 from favorbench.models.effects import Reference, effect, head_errors, layers_of, run
@@ -38,10 +39,10 @@ def test_metrics_are_their_formulas(rng):
     found = effect(exact, other)
     for one, a, b in zip(found.hidden_error, exact.hidden[1:], other.hidden[1:], strict=True):
         errors = np.linalg.norm(b.numpy() - a.numpy(), axis=1) / np.linalg.norm(a.numpy(), axis=1)
-        np.testing.assert_allclose(one, errors.mean(), rtol=TOLERANCE)
+        assert_allclose(one, errors.mean(), rtol=TOLERANCE)
     a, b = exact.hidden[-1].numpy().mean(axis=0), other.hidden[-1].numpy().mean(axis=0)
     cosine = a @ b / np.sqrt(a @ a * (b @ b))
-    np.testing.assert_allclose([found.embedding_loss, *found.embedding], [1 - cosine, *b], rtol=TOLERANCE)
+    assert_allclose([found.embedding_loss, *found.embedding], [1 - cosine, *b], rtol=TOLERANCE)
     p, q = ((x - logsumexp(x, axis=1, keepdims=True)) for x in (exact.logits.numpy(), other.logits.numpy()))
     kl, rows = np.sum(np.exp(p) * (p - q), axis=1), np.arange(length - 1)
     lost = (p - q)[rows, tokens.numpy()[1:]]
@@ -53,7 +54,7 @@ def test_metrics_are_their_formulas(rng):
         lost[300:].mean(),
     ]
     measured = [found.kl, found.delta_nll, found.top1, found.late_kl, found.late_delta_nll]
-    np.testing.assert_allclose(measured, expected, rtol=SINGLE, atol=SINGLE)
+    assert_allclose(measured, expected, rtol=SINGLE, atol=SINGLE)
     assert found.nonfinite == 0
 
 
@@ -66,7 +67,7 @@ def test_the_negative_log_likelihood_is_that_of_transformers(tokens):
         with swapped(model, method="uniform"):
             after = float(model(tokens, labels=tokens).loss)
             found = effect(reference, run(model, tokens))
-    np.testing.assert_allclose(found.delta_nll, after - before, rtol=1e-4, atol=SINGLE * (after + before))
+    assert_allclose(found.delta_nll, after - before, rtol=1e-4, atol=SINGLE * (after + before))
     assert abs(found.delta_nll) > 1e-3
 
 
@@ -112,6 +113,6 @@ def test_errors_of_heads_are_their_formulas(model, tokens):
         weight = layers[one.layer].projection.weight.detach().numpy()[:, 8 * one.head : 8 * one.head + 8]
         lost = outputs[one.layer][one.head] @ weight.T
         expected = np.linalg.norm(lost, axis=1) / np.linalg.norm(reference.hidden[one.layer].numpy(), axis=1)
-        np.testing.assert_allclose(one.after_projection, expected.mean(), rtol=TOLERANCE)
+        assert_allclose(one.after_projection, expected.mean(), rtol=TOLERANCE)
     exact = head_errors(model, reference, layers, lambda heads, layer: Exact().outputs(heads, 0, (), layer))
     assert len(exact) == 8 and max(one.relative_error for one in exact) < TOLERANCE

@@ -1,20 +1,19 @@
 """Modules that are none of transformers': heard at torch's scaled_dot_product_attention, captured and replaced."""
 
 import importlib
-from typing import Any
 
 import numpy as np
 import pytest
 
 import favorbench as fb
 
-torch: Any = pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 
 SINGLE = 300 * np.finfo(np.float32).eps  # sums of some hundred terms in float32
 
 
-def importable(name: str) -> Any:
+def importable(name):
     """A package, or a skip: one that is there may fail in ways of its own, for want of what it needs itself."""
     try:
         return importlib.import_module(name)
@@ -22,15 +21,15 @@ def importable(name: str) -> Any:
         pytest.skip(f"{name} is not to be had: {error}")
 
 
-def own() -> Any:
+def own():
     """A user's module: two layers of causal attention, one tensor in and out."""
 
     class Attention(torch.nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.inward, self.outward = torch.nn.Linear(16, 48), torch.nn.Linear(16, 16)
 
-        def forward(self, x: Any) -> Any:
+        def forward(self, x):
             q, k, v = self.inward(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
             attention = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
             return x + self.outward(attention.transpose(1, 2).flatten(2))
@@ -39,7 +38,7 @@ def own() -> Any:
     return torch.nn.Sequential(Attention(), Attention()).eval(), torch.randn(1, 12, 16)
 
 
-def vit() -> Any:
+def vit():
     timm = importable("timm")
     timm.layers.set_fused_attn(True)
     torch.manual_seed(0)
@@ -48,7 +47,7 @@ def vit() -> Any:
     return model.eval(), torch.randn(2, 3, 16, 16)
 
 
-def unet() -> Any:
+def unet():
     """Self-attention between pixels, and attention to five words."""
     diffusers = importable("diffusers")
     torch.manual_seed(0)
@@ -61,7 +60,7 @@ def unet() -> Any:
     return model.eval(), {"sample": torch.randn(1, 4, 8, 8)} | words
 
 
-def answer(model: Any, inputs: Any) -> Any:
+def answer(model, inputs):
     with torch.no_grad():
         found = model(**inputs) if isinstance(inputs, dict) else model(inputs)
     return found if isinstance(found, torch.Tensor) else found.sample

@@ -144,7 +144,7 @@ def test_a_study_of_what_is_recommended(folder, found, tmp_path):  # noqa: F811
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "said"),
+    "change, error, said",
     [
         (lambda content: chosen(content, set()), InputError, "nothing is certified there for any head"),
         (

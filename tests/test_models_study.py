@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.testing import assert_allclose
 from scipy.stats import spearmanr
 
 from favorbench.errors import InputError, ModelError, ScenarioError, StoreError
@@ -143,12 +144,12 @@ def test_the_table_is_what_the_rows_say(folder, tmp_path):
         each, some = effects(name, size)
         assert line["worse"] == (np.median(each - uniform) > 0)
         values = [line[c] for c in ("effect", "low", "high", "worst", "texts", "draws")]
-        np.testing.assert_allclose(values, [np.median(each), each.min(), each.max(), each.max(), 4, 2], rtol=1e-12)
+        assert_allclose(values, [np.median(each), each.min(), each.max(), each.max(), 4, 2], rtol=1e-12)
         ranks = [similarity(some, draw, exact) for draw in (0, 1)]
-        np.testing.assert_allclose(line["rank"], np.mean(ranks), rtol=1e-9)
+        assert_allclose(line["rank"], np.mean(ranks), rtol=1e-9)
         errors = np.concatenate([row["head_error"] for row in some])
         assert len(errors) == 4 * 2 * 8
-        np.testing.assert_allclose(line[["head_median", "head_max"]].tolist(), [np.median(errors), errors.max()])
+        assert_allclose(line[["head_median", "head_max"]].tolist(), [np.median(errors), errors.max()])
 
 
 def similarity(some, draw, exact):
@@ -225,7 +226,7 @@ def test_a_causal_model_with_calibrated_maps(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changed", "error", "said"),
+    "changed, error, said",
     [
         (
             {"maps": ("centre:positive",)},
@@ -248,7 +249,7 @@ def test_what_cannot_be_measured_is_said_before_anything_is(folder, tmp_path, ch
 
 
 @pytest.mark.parametrize(
-    ("changed", "error", "said"),
+    "changed, error, said",
     [
         ({"layers": "al"}, ScenarioError, "did you mean 'all'"),
         ({"redraw": "lager"}, ScenarioError, "did you mean 'layer'"),
@@ -263,7 +264,7 @@ def test_what_cannot_be_meant_is_one_line(changed, error, said):
 
 
 @pytest.mark.parametrize(
-    ("family", "said"),
+    "family, said",
     [
         ("bart", "is an encoder-decoder model; `favorbench model` measures encoders and language models"),
         ("vit", "reads pixel_values, not text: `favorbench capture module:function`"),
@@ -350,7 +351,7 @@ def test_seconds_are_those_of_what_is_called():
 
 
 @pytest.mark.parametrize(
-    ("model", "more", "said"),
+    "model, more, said",
     [
         ("bert", (), "--text: a model is measured on text"),
         ("bert", ("--text", "no.txt"), "cannot read text"),

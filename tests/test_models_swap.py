@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import favorbench as fb
 from favorbench.errors import InputError, ModelError, ScenarioError
@@ -190,10 +191,10 @@ def test_a_map_is_linear_attention_of_what_the_model_has(tokens):
     for head in range(4):
         query, key, value = (array[0, head].numpy() for array in heads[:3])
         expected = fb.linear_attention(query, key, value, omega, causal=True)
-        np.testing.assert_allclose(output[0, head].numpy(), expected, rtol=TOLERANCE, atol=TOLERANCE)
+        assert_allclose(output[0, head].numpy(), expected, rtol=TOLERANCE, atol=TOLERANCE)
     exact = fb.exact_attention(*(array[0].numpy() for array in heads[:3]), causal=True)
     own = Exact().outputs(heads, 0, (), 0)[0].numpy()
-    np.testing.assert_allclose(own, exact, rtol=TOLERANCE, atol=TOLERANCE)
+    assert_allclose(own, exact, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def test_what_is_drawn_is_drawn_as_often_as_is_asked(model, tokens):
@@ -289,7 +290,7 @@ def test_layers_that_are_no_softmax_of_q_and_k_are_left_alone_and_named(tokens):
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    "asked, said",
     [
         ({}, "give `map`, `method` or `recommended`"),
         ({"map": "positive", "method": "clusters"}, "give `map`, `method` or `recommended`"),

@@ -13,7 +13,7 @@ from favorbench.errors import StoreError
 KEYS = {"maps": "positive,trig", "samplers": "iid", "num_projections": "8", "baselines": "uniform"}
 
 
-def inputs(path: Path, seed: int = 0) -> str:
+def inputs(path, seed=0):
     path.parent.mkdir(exist_ok=True)
     rng = np.random.default_rng(seed)
     np.savez(path, **{name: rng.normal(size=(2, 32, 4)) for name in "qkv"})

@@ -36,7 +36,7 @@ def test_arrays_are_counted():
 
 
 @pytest.mark.parametrize(
-    ("product", "work"),
+    "product, work",
     [
         (lambda a, b, c: np.dot(a, b), 60), (lambda a, b, c: a.dot(b), 60), (lambda a, b, c: np.inner(a, b.T), 60),
         (lambda a, b, c: np.tensordot(b, a, (0, 1)), 60), (lambda a, b, c: np.outer(a[0], b[0]), 20),

@@ -12,10 +12,8 @@ import inspect
 import pkgutil
 import textwrap
 import tomllib
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FunctionType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -42,11 +40,11 @@ class Mutant(NamedTuple):
     new: str
     place: int = 0
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.catchers[0]}: {self.name}"
 
 
-def all_mutants() -> list[Mutant]:
+def all_mutants():
     groups = tomllib.loads((Path(__file__).parent / "mutants.toml").read_text(encoding="utf-8"))["group"]
     return [Mutant(tuple(group["catchers"]), *mutant) for group in groups for mutant in group["mutants"]]
 
@@ -55,9 +53,9 @@ def all_mutants() -> list[Mutant]:
 
 
 @functools.cache
-def functions() -> dict[str, FunctionType]:
+def functions():
     """Every function and method of the estimators, by module and name."""
-    found: dict[str, FunctionType] = {}
+    found = {}
     for package in ("attention", "baselines", "maps", "methods", "numerics", "samplers"):
         root = importlib.import_module(f"favorbench.{package}")
         for info in pkgutil.iter_modules(root.__path__, f"{root.__name__}."):
@@ -70,19 +68,19 @@ def functions() -> dict[str, FunctionType]:
     return found
 
 
-def function_of(name: str) -> FunctionType:
+def function_of(name):
     """The one function that ``name`` is the end of: "Class.method", or "module.function"."""
     same = [function for path, function in functions().items() if path.endswith(f".{name}")]
     assert len(same) == 1, f"{len(same)} functions are called {name}"
     return same[0]
 
 
-def parsed(code: str) -> ast.AST:
+def parsed(code):
     (statement,) = ast.parse(code).body
     return statement.value if isinstance(statement, ast.Expr) else statement
 
 
-def matches(pattern: Any, node: Any, names: dict[str, str]) -> bool:
+def matches(pattern, node, names):
     """Whether the trees are equal but for names of variables, which are bound in ``names``."""
     if isinstance(pattern, ast.Name) and isinstance(node, ast.Name):
         return names.setdefault(pattern.id, node.id) == node.id
@@ -97,11 +95,11 @@ def matches(pattern: Any, node: Any, names: dict[str, str]) -> bool:
 
 
 class _Replace(ast.NodeTransformer):
-    def __init__(self, old: ast.AST, new: ast.AST, place: int) -> None:
+    def __init__(self, old, new, place):
         self.old, self.new, self.left, self.found = old, new, place, 0
 
-    def visit(self, node: ast.AST) -> Any:
-        names: dict[str, str] = {}
+    def visit(self, node):
+        names = {}
         if matches(self.old, node, names):
             self.found += 1
             if self.found == self.left + 1:
@@ -113,14 +111,14 @@ class _Replace(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-def mutate(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+def mutate(mutant, monkeypatch):
     """Change the function, wherever it was imported to."""
     function = function_of(mutant.function)
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     replace = _Replace(parsed(mutant.old), parsed(mutant.new), mutant.place)
     tree = ast.fix_missing_locations(replace.visit(tree))
     assert replace.found > mutant.place, f"{mutant.function} has no {mutant.old!r} (number {mutant.place})"
-    namespace: dict = {}
+    namespace = {}
     exec(compile(tree, "<mutant>", "exec"), dict(function.__globals__), namespace)
     changed = inspect.unwrap(getattr(namespace[function.__name__], "__func__", namespace[function.__name__]))
     monkeypatch.setattr(function, "__code__", changed.__code__)
@@ -129,7 +127,7 @@ def mutate(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
 # who catches
 
 
-def refuted(measured: list) -> bool:
+def refuted(measured):
     return REFUTED in {check.verdict for check in judged(measured)}
 
 
@@ -141,19 +139,19 @@ CASES = {
 }  # fmt: skip
 
 
-def exact_attention_is_wrong(case: str) -> bool:
+def exact_attention_is_wrong(case):
     query, key, value = CASES[case].arrays()
     rows, expected, allowed = oracle.exact(CASES[case])
     output = fb.exact_attention(query, key, value, causal=CASES[case].causal)[..., rows, :]
     return not np.max(np.abs(output - expected)) <= allowed
 
 
-def linear_attention_is_wrong(asked: str) -> bool:
+def linear_attention_is_wrong(asked):
     spec, _, case = asked.partition(" ")
     return oracle.compared(spec, CASES[case]).worst > 1
 
 
-def first_size_underflows_wrongly(_: str) -> bool:
+def first_size_underflows_wrongly(_):
     """Two sizes of which the first lies e^-1000 below the second: the fixed block is all that it has."""
     rng = np.random.default_rng(3)
     fixed, right = rng.normal(size=(4, 2)), rng.normal(size=(2, 3))
@@ -165,7 +163,7 @@ def first_size_underflows_wrongly(_: str) -> bool:
     return not np.allclose(state.total[0] * np.exp(state.log_peak[0]), expected, rtol=1e-12, atol=1e-12)
 
 
-def method_is_refuted(spec: str) -> bool:
+def method_is_refuted(spec):
     """By its definition, or as verify judges; a claim that chance has no part in need not wait for the others."""
     method, measured = definitions.member(spec), []
     try:
@@ -181,7 +179,7 @@ def method_is_refuted(spec: str) -> bool:
     return refuted(measured)
 
 
-def questions(method: Any) -> Iterator[Any]:
+def questions(method):
     """Few keys and many, some of the queries, causal too, and logits of thousands."""
     first = methods._question(0, methods.SCALES[0])
     yield first
@@ -199,7 +197,7 @@ def questions(method: Any) -> Iterator[Any]:
         yield methods._question(0, 40.0)
 
 
-def fails_far_below_zero(spec: str) -> bool:
+def fails_far_below_zero(spec):
     """Whether the test of logits that are all far below zero fails."""
     try:
         test_methods.test_logits_that_are_all_far_below_zero(spec)
@@ -208,7 +206,7 @@ def fails_far_below_zero(spec: str) -> bool:
     return False
 
 
-def wide_cell() -> AttentionProblem:
+def wide_cell():
     """A near cell whose keys lie far on both sides of its centroid, beside a heavy cell in another direction."""
     key = np.array([[0.0, 0.0], [20.0, 0.0], [-20.0, 0.0], [0.0, 60.0], [0.0, 60.0], [0.0, 61.0]])
     return AttentionProblem(np.array([[20.0, 0.0]]), key, np.arange(6.0)[:, None], None, False)
@@ -222,7 +220,7 @@ HARD = {
 }
 
 
-def differs_on_hard_inputs(spec: str) -> bool:
+def differs_on_hard_inputs(spec):
     """Whether a method is not its definition on inputs where a rare branch decides."""
     return not definitions.error(definitions.member(spec), *HARD[spec]()) <= 1
 
@@ -232,7 +230,7 @@ def test_rare_branches_are_their_definitions(spec):
     assert not differs_on_hard_inputs(spec)
 
 
-CATCHERS: dict[str, Callable[[str], bool]] = {
+CATCHERS = {
     "hard": differs_on_hard_inputs,
     "far-below-zero": fails_far_below_zero,
     "method": method_is_refuted,
@@ -245,7 +243,7 @@ CATCHERS: dict[str, Callable[[str], bool]] = {
 }
 
 
-def is_caught(catcher: str) -> bool:
+def is_caught(catcher):
     kind, _, asked = catcher.partition(" ")
     with np.errstate(all="ignore"):
         return CATCHERS[kind](asked)
@@ -275,7 +273,7 @@ def test_every_mutant_is_caught(mutant, monkeypatch):
     assert any(map(is_caught, mutant.catchers))
 
 
-WRONG_METRICS: dict[str, Callable] = {
+WRONG_METRICS = {
     "1.001 times": lambda right: lambda sums, uniform: 1.001 * right(sums, uniform),
     "too large by 1e-9": lambda right: lambda sums, uniform: right(sums, uniform) + 1e-9,
     "a failure looks small": lambda right: (
@@ -288,7 +286,7 @@ METRIC_MUTANTS = [(name, wrong) for name in METRICS for wrong in WRONG_METRICS
                   if not (name in OVER_ROWS and wrong == "a failure looks small")]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "wrong"), METRIC_MUTANTS)
+@pytest.mark.parametrize("name, wrong", METRIC_MUTANTS)
 def test_every_mutant_of_a_metric_is_caught(rng, name, wrong, monkeypatch):
     monkeypatch.setitem(METRICS, name, METRICS[name]._replace(compute=WRONG_METRICS[wrong](METRICS[name].compute)))
     with pytest.raises(AssertionError):

@@ -4,6 +4,7 @@ once, heads, causal and not. Not every combination, but every pair of a map and 
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import favorbench as fb
 from favorbench.maps import MAPS, TRANSFORMS, Sample, get_map
@@ -38,13 +39,13 @@ QUICK = [part for i, part in enumerate(ALL) if part.values[1].length < 300 and i
 SLOW = [part for part in ALL if part not in QUICK]
 
 
-@pytest.mark.parametrize(("spec", "case"), QUICK)
+@pytest.mark.parametrize("spec, case", QUICK)
 def test_linear_attention_is_the_oracles(spec, case):
     assert compared(spec, case).worst <= 1
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("spec", "case"), SLOW)
+@pytest.mark.parametrize("spec, case", SLOW)
 def test_linear_attention_is_the_oracles_everywhere(spec, case):
     assert compared(spec, case).worst <= 1
 
@@ -116,7 +117,7 @@ def test_the_oracle_is_attention():
     seen = np.arange(130) <= rows[:, None]
     asked = Asked(query[rows] * 3**-0.25, key * 3**-0.25, np.zeros((1, 3)), None, fb.get_map("taylor(order=30)"))
     output, condition = attention_of(kernel_of(asked), value, seen)
-    np.testing.assert_allclose(np.asarray(output, float), np.asarray(expected, float), rtol=0, atol=1e-10)
+    assert_allclose(np.asarray(output, float), np.asarray(expected, float), rtol=0, atol=1e-10)
     assert np.all(condition >= 1)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.testing import assert_allclose
 
 from favorbench.engine.columns import CELL, describe_cell
 from favorbench.formats import format_value
@@ -38,12 +39,12 @@ JUDGED = ("groups", "against uniform")
 class Read(HTMLParser):
     """What a page says: its tables as rows of texts, each with its section; pictures; links; and every start tag."""
 
-    def __init__(self, html: str):
+    def __init__(self, html):
         super().__init__()
-        self.tags: list[tuple[str, dict[str, str]]] = []
-        self.tables: list[dict] = []
-        self.headings: list[str] = []
-        self.axes: list[dict[str, str]] = []
+        self.tags = []
+        self.tables = []
+        self.headings = []
+        self.axes = []
         self._open = ""
         self.section = ""
         self.feed(html)
@@ -76,11 +77,11 @@ class Read(HTMLParser):
         elif self._open in ("h1", "h2", "h3", "summary"):
             self.headings.append(data)
 
-    def of(self, section: int) -> list[dict]:
+    def of(self, section):
         return [table for table in self.tables if table["section"] == str(section)]
 
 
-def made(results, name="report") -> Read:
+def made(results, name="report"):
     return Read(pages.page(results, name).html)
 
 
@@ -272,7 +273,7 @@ def test_the_data_are_in_the_page():
     link = re.search(r'<a download="mine.csv" href="data:text/csv;base64,([^"]+)"', pages.page(results, "mine").html)
     data = pd.read_csv(StringIO(base64.b64decode(link[1]).decode()))
     assert len(data) == len(results.summary)
-    np.testing.assert_allclose(data["mse_median"], results.summary["mse_median"], rtol=5e-6, atol=1e-25)
+    assert_allclose(data["mse_median"], results.summary["mse_median"], rtol=5e-6, atol=1e-25)
     assert list(data["versus_uniform"]) == list(results.summary["versus_uniform"])
 
 
@@ -394,10 +395,10 @@ def test_a_page_of_two_runs_has_every_row_of_their_comparison():
         assert mark == f"{change.mark} {change.verdict}" and name == row.new_estimator
         assert size == ("-" if row.key.size is None else str(row.key.size))
         assert (old, new) == (format_value(change.old, "mse"), format_value(change.new, "mse"))
-        np.testing.assert_allclose(float(ratio), change.ratio, rtol=2e-3)
+        assert_allclose(float(ratio), change.ratio, rtol=2e-3)
         if interval != "-":
             ends = [float(end) for end in interval.split(" to ")]
-            np.testing.assert_allclose(ends, [change.low, change.high], rtol=6e-3)
+            assert_allclose(ends, [change.low, change.high], rtol=6e-3)
     verdicts = {name: {row[0] for row in rows if row[1].startswith(name)} for name in ("positive", "trig", "uniform")}
     assert verdicts == {"positive": {"+ worse"}, "trig": {"- better"}, "uniform": {"= same bits"}}
     assert [tag for tag, _ in read.tags].count("svg") == 2

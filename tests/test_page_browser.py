@@ -7,7 +7,7 @@ import pytest
 
 from favorbench.results.page import write_page
 from favorbench.run import sweep
-from tests.chromium import ABSENT, BROWSER, Browser, browser
+from tests.chromium import ABSENT, BROWSER, browser
 from tests.conftest import small_scenario
 from tests.test_heads import head_file
 from tests.test_page import EVIL, renamed
@@ -34,7 +34,7 @@ def results(tmp_path_factory):
 
 
 @pytest.fixture
-def page(chromium: Browser, results):
+def page(chromium, results):
     """The page opened from disk; whatever a test does, nothing may be asked for or complained of."""
     write_page(results, Path("page.html"))
     chromium.ask("Emulation.setEmulatedMedia", media="", features=[])
@@ -47,12 +47,12 @@ def page(chromium: Browser, results):
     assert chromium.told("Page.javascriptDialogOpening") == []
 
 
-def texts(page: Browser, column: int, section: int = 1) -> list[str]:
+def texts(page, column, section=1):
     """A column of the first table of a section, of the rows that are shown."""
     return page.run(f"{ROWS.format(section)}.filter(r => !r.hidden).map(r => r.cells[{column}].textContent)")
 
 
-def choose(page: Browser, name: str, value: str) -> None:
+def choose(page, name, value):
     """As a user chooses from a list; its menu is not part of the page, so the event is sent."""
     page.run(
         f"(s => {{ s.value = {value!r}; s.dispatchEvent(new Event('input', {{bubbles: true}})) }})"
@@ -60,7 +60,7 @@ def choose(page: Browser, name: str, value: str) -> None:
     )
 
 
-def test_the_browser_would_tell_of_a_request_and_of_an_error(chromium: Browser, results):
+def test_the_browser_would_tell_of_a_request_and_of_an_error(chromium, results):
     """The control: a page with an image, a script of somebody else's and a style that its policy does not know."""
     write_page(results, Path("page.html"))
     html = Path("page.html").read_text()
@@ -73,12 +73,12 @@ def test_the_browser_would_tell_of_a_request_and_of_an_error(chromium: Browser, 
     assert any("theirs.png" in text for text in told)
 
 
-def test_it_sorts(page: Browser):
+def test_it_sorts(page):
     header = "details[data-axes] th:nth-child(3) button"
     page.run("document.querySelector('details[data-axes]').open = true")
     page.click(header)
 
-    def value(text: str) -> float:
+    def value(text):
         return float(text.rstrip("*").replace("<", "").replace("inf", "1e999"))
 
     up = [value(text) for text in texts(page, 2)]
@@ -93,7 +93,7 @@ def test_it_sorts(page: Browser):
     assert other == sorted(other) and len(set(other)) > 3 and page.run(state) is None
 
 
-def test_it_filters_by_map_sampler_and_head(page: Browser):
+def test_it_filters_by_map_sampler_and_head(page):
     everything = page.run("document.getElementById('count').textContent")
     assert everything.split(" of ")[0] == everything.split(" of ")[1].removesuffix(" rows")
     page.click("input[name=map]")
@@ -113,7 +113,7 @@ def test_it_filters_by_map_sampler_and_head(page: Browser):
     assert page.run("document.querySelector('section[data-axes]').hidden") is False  # many heads stay in view
 
 
-def test_the_data_are_saved_by_a_click(page: Browser, results):
+def test_the_data_are_saved_by_a_click(page, results):
     page.ask("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(Path().resolve()))
     page.click("a[download]")
     end = Path("page.csv")
@@ -124,7 +124,7 @@ def test_the_data_are_saved_by_a_click(page: Browser, results):
     assert end.read_text().count("\n") == len(results.summary) + 1
 
 
-def test_it_reads_without_its_script(chromium: Browser, results):
+def test_it_reads_without_its_script(chromium, results):
     write_page(results, Path("page.html"))
     chromium.ask("Emulation.setScriptExecutionDisabled", value=True)
     try:
@@ -140,14 +140,14 @@ def test_it_reads_without_its_script(chromium: Browser, results):
 
 
 @pytest.mark.parametrize("width", [360, 1280])
-def test_nothing_is_wider_than_the_window(chromium: Browser, results, width):
+def test_nothing_is_wider_than_the_window(chromium, results, width):
     write_page(results, Path("page.html"))
     chromium.open(Path("page.html"), width=width)
     chromium.run("document.querySelectorAll('details').forEach(d => d.open = true)")
     assert chromium.run("document.documentElement.scrollWidth") <= width
 
 
-def test_dark_light_and_paper(page: Browser):
+def test_dark_light_and_paper(page):
     colour = "getComputedStyle(document.body).backgroundColor"
     found = {}
     for media, scheme in (("screen", "light"), ("screen", "dark"), ("print", "dark")):
@@ -163,7 +163,7 @@ def test_dark_light_and_paper(page: Browser):
     assert paper.startswith(b"%PDF")
 
 
-def test_a_reader_of_screens_is_told_what_is_what(page: Browser):
+def test_a_reader_of_screens_is_told_what_is_what(page):
     """Names and roles as the browser computes them for assistive technology."""
     nodes = page.ask("Accessibility.getFullAXTree")["nodes"]
     found = [(n["role"]["value"], n.get("name", {}).get("value", "")) for n in nodes if not n["ignored"]]

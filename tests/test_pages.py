@@ -2,7 +2,6 @@
 
 import re
 import sys
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -57,7 +56,7 @@ def group():
 
 
 @cache
-def options() -> frozenset[str]:
+def options():
     found = (
         option
         for command in group().commands.values()
@@ -67,7 +66,7 @@ def options() -> frozenset[str]:
     return frozenset({*found, "--help", "-h", "--version", "--debug"})
 
 
-def parsed(words: Sequence[str]) -> dict[str, object]:
+def parsed(words):
     """What a command line asks for; it is not run. Raises what Typer says of a line that it refuses."""
     if not words or words[0].startswith("--") or "--help" in words:
         return {}
@@ -77,7 +76,7 @@ def parsed(words: Sequence[str]) -> dict[str, object]:
     return command.make_context(words[0], list(words[1:]), resilient_parsing=False).params
 
 
-def exists(span: str) -> bool:
+def exists(span):
     """Whether what stands between backquotes is there: a flag, a command, a member, a path, a name of the code."""
     first = span.split()[0]
     if ELSEWHERE.fullmatch(span) or OF_OTHERS.fullmatch(span) or span in OF_A_RUN or first == "favorbench":
@@ -91,7 +90,7 @@ def exists(span: str) -> bool:
 
 
 @cache
-def known() -> frozenset[str]:
+def known():
     """Names of the code that a page may use."""
     members = {name for base in (fb.FeatureMap, fb.Method, fb.Sampler) for name in dir(base)}
     columns = {column.name for column in COLUMNS}
@@ -102,7 +101,7 @@ def known() -> frozenset[str]:
     })  # fmt: skip
 
 
-def is_file(name: str) -> bool:
+def is_file(name):
     """A path, of the repository or below favorbench/, a file's name, a room, or a name that a file there has."""
     package = REPOSITORY / "favorbench"
     if (REPOSITORY / name).exists() or (package / name).exists() or any(package.rglob(f"*/{name}")):
@@ -113,7 +112,7 @@ def is_file(name: str) -> bool:
     )
 
 
-def is_member(spec: str) -> bool:
+def is_member(spec):
     for get in (fb.get_map, fb.get_method, fb.get_sampler, get_baseline, get_input, fb.load_scenario):
         try:
             get(spec)
@@ -183,7 +182,7 @@ def test_python_blocks_run(name, monkeypatch):
     """In one folder, in their order; a block whose first line names its file can be imported by those after it."""
     text = (REPOSITORY / name).read_text(encoding="utf-8")
     monkeypatch.syspath_prepend(str(Path.cwd()))
-    names: dict[str, object] = {"__name__": "page"}
+    names = {"__name__": "page"}
     for block in pages.blocks(text, "python"):
         if NEEDS_MORE.search(block.text):
             compile(block.text, name, "exec")

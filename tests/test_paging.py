@@ -29,7 +29,7 @@ def drawn(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("titles", "names"),
+    "titles, names",
     [
         ([["h0, iid", "h0, orthogonal"]], [""]),
         ([["h0, iid"], ["h0, orthogonal"], ["h1, iid"]], ["-h0-iid", "-h0-orthogonal", "-h1-iid"]),

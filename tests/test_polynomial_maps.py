@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from scipy.special import i0
 
@@ -46,9 +47,9 @@ def test_maclaurin_by_enumeration_of_degrees_and_signs(rng, law, exact):
             probabilities.append(weight / 4.0**degree)
     mean, variance = moments(feature_map, x, y, samples, np.array(probabilities))
     series = sum((x @ y.T) ** k / math.factorial(k) for k in range(4))
-    np.testing.assert_allclose(mean, series, rtol=1e-12)
-    np.testing.assert_allclose(feature_map.target_kernel(x, y, ROWS), series, rtol=1e-12)
-    np.testing.assert_allclose(feature_map.relative_variance(x, y, 7), variance / series**2 / 7, rtol=1e-9, atol=1e-13)
+    assert_allclose(mean, series, rtol=1e-12)
+    assert_allclose(feature_map.target_kernel(x, y, ROWS), series, rtol=1e-12)
+    assert_allclose(feature_map.relative_variance(x, y, 7), variance / series**2 / 7, rtol=1e-9, atol=1e-13)
 
 
 def test_maclaurin_draws_what_was_enumerated():
@@ -110,12 +111,12 @@ def test_tensorsketch_is_the_convolution_of_count_sketches(rng, size):
         total = total + sketches[0] @ sketches[1].T / math.factorial(n)
         first += n
     found = fb.kernel_estimate(x, y, Sample(np.zeros((size, 5)), extra), feature_map)
-    np.testing.assert_allclose(found, total, rtol=0, atol=1e-13 * np.abs(total).max())
+    assert_allclose(found, total, rtol=0, atol=1e-13 * np.abs(total).max())
     assert feature_map.num_features(size, 5) == 1 + 3 * size
 
 
 @pytest.mark.parametrize(
-    ("dim", "size", "degree"), [(2, 2, 2), (2, 3, 2), (2, 2, 3), (3, 3, 1), (2, 4, 2), (2, 5, 2), (2, 3, 3)]
+    "dim, size, degree", [(2, 2, 2), (2, 3, 2), (2, 2, 3), (3, 3, 1), (2, 4, 2), (2, 5, 2), (2, 3, 3)]
 )
 def test_sketch_variance_by_enumeration_of_all_hashes(rng, dim, size, degree):
     """All buckets and signs; and, for degree 2, the sum of Pham & Pagh 2013 over colliding buckets, multiplied out."""
@@ -125,10 +126,10 @@ def test_sketch_variance_by_enumeration_of_all_hashes(rng, dim, size, degree):
     all_rows = np.array(list(itertools.product(values, repeat=degree * dim))).reshape(-1, degree, dim)
     estimates = fb.kernel_estimate(x, y, Sample(np.zeros((len(all_rows), size, dim)), all_rows), feature_map)
     target = feature_map.target_kernel(x, y, ROWS)
-    np.testing.assert_allclose(estimates.mean(axis=0), target, rtol=1e-10, atol=1e-10)
+    assert_allclose(estimates.mean(axis=0), target, rtol=1e-10, atol=1e-10)
     variance = sketch_variance(x, y, degree, size)
-    np.testing.assert_allclose(estimates.var(axis=0) * math.factorial(degree) ** 2, variance, rtol=1e-9)
-    np.testing.assert_allclose(
+    assert_allclose(estimates.var(axis=0) * math.factorial(degree) ** 2, variance, rtol=1e-9)
+    assert_allclose(
         feature_map.relative_variance(x, y, size), variance / math.factorial(degree) ** 2 / target**2, rtol=1e-12
     )
     e, square = (x * x) @ (y * y).T, (x @ y.T) ** 2
@@ -136,7 +137,7 @@ def test_sketch_variance_by_enumeration_of_all_hashes(rng, dim, size, degree):
     kappa = (2 - size % 2) / size**2
     degree_two = (2.0 * square * (p + q) + p**2 + q**2) / size + 2.0 * kappa * p * q
     if degree == 2:
-        np.testing.assert_allclose(variance, degree_two, rtol=1e-12)
+        assert_allclose(variance, degree_two, rtol=1e-12)
 
 
 def test_taylor_features_do_not_overflow_and_count_what_they_cost(rng):
@@ -145,11 +146,11 @@ def test_taylor_features_do_not_overflow_and_count_what_they_cost(rng):
     assert all(np.all(np.isfinite(block.log_scale)) and np.all(np.abs(block.values) <= 1) for block in blocks)
     assert sum(block.values.shape[-1] for block in blocks) == get_map("taylor(order=4)").num_features(1, 3) == 35
     zero = np.zeros((1, 3))
-    np.testing.assert_array_equal(fb.kernel_estimate(zero, zero, zero, "taylor"), [[1.0]])
-    np.testing.assert_array_equal(polynomial_features(zero, degree=2), np.zeros((1, 6)))
+    assert_array_equal(fb.kernel_estimate(zero, zero, zero, "taylor"), [[1.0]])
+    assert_array_equal(polynomial_features(zero, degree=2), np.zeros((1, 6)))
 
 
-@pytest.mark.parametrize(("spec", "said"), [
+@pytest.mark.parametrize("spec, said", [
     ("hybrid(n=0)", "n must be a whole number from 1"), ("poisson(rate=0)", "rate must be a positive number"),
     ("geometric(p=1.0)", "p must be a number from"), ("geometric(p=True)", "p must be a number from"),
     ("maclaurin(law='zipf')", "law must be one of geometric, poisson, got 'zipf'"),
@@ -171,6 +172,6 @@ def test_maps_without_pair_terms_have_a_gate_from_their_second_moment():
         def pair_argument(self, x, y):
             return None
 
-    np.testing.assert_allclose(draws_needed(NoPairs(), x, y), draws_needed(get_map("positive"), x, y), rtol=1e-12)
+    assert_allclose(draws_needed(NoPairs(), x, y), draws_needed(get_map("positive"), x, y), rtol=1e-12)
     assert relative_variance(get_map("hybrid"), get_sampler("orthogonal"), x, y, 4) is None
     assert math.isinf(draws_needed(get_map("trig-blog"), x, y).item())

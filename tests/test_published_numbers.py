@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from scipy import stats
 
 from favorbench.engine.scenario import load_scenario
@@ -43,7 +44,7 @@ def errors(tmp_path_factory):
 @pytest.mark.parametrize("head", REAL_HEADS)
 def test_uniform_error_on_real_heads(errors, head):
     """No randomness: the published digits."""
-    np.testing.assert_allclose(errors[head, "uniform", 0], UNIFORM[head], atol=0.0005)
+    assert_allclose(errors[head, "uniform", 0], UNIFORM[head], atol=0.0005)
 
 
 @pytest.mark.slow

@@ -159,7 +159,7 @@ def test_rounding_is_measured_and_not_guessed(rng):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "line"),
+    "arguments, error, line",
     [
         ({"metric": "skill"}, ScenarioError, "metric: 'skill' given, allowed: mse"),
         ({"draws": 1}, ScenarioError, "draws must be a whole number from 2"),

@@ -12,6 +12,7 @@ import pytest
 import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 
 from favorbench.results.ranking import group_names, groups_of, ranking_section, rankings, rankings_over_heads
 from favorbench.results.summary import rows_of
@@ -70,7 +71,7 @@ def test_a_ranking_is_in_order_and_its_letters_follow_from_the_draws(metric):
 
 
 @functools.cache
-def many_heads(count: int = 16, **changes: object):
+def many_heads(count=16, **changes):
     asked = {"methods": "clusters,multipole", "num_projections": "4,8", "baselines": "uniform,top-keys,sampled-keys"}
     return of_heads(count, **asked | changes)
 
@@ -85,7 +86,7 @@ def test_over_heads_each_head_is_one_measurement():
     ranks = pd.DataFrame(scipy.stats.rankdata(medians, axis=1), medians.index, medians.columns)
     for row in found.rows:
         expected = np.quantile(ranks[row.map], [0.25, 0.5, 0.75])
-        np.testing.assert_allclose([row.rank_q25, row.rank, row.rank_q75], expected, rtol=1e-12)
+        assert_allclose([row.rank_q25, row.rank, row.rank_q75], expected, rtol=1e-12)
         assert row.worse == (medians[row.map] > medians["uniform"]).sum()
         least = medians.drop(columns="top-keys").min(axis=1)
         assert row.first == (None if row.map == "top-keys" else (medians[row.map] == least).sum())
@@ -102,7 +103,7 @@ def test_over_heads_each_head_is_one_measurement():
     assert min(adjusted.values()) <= 0.05 < max(adjusted.values())  # the control: both are there
 
 
-@pytest.mark.parametrize(("wins", "differ"), [(16, True), (8, False), (11, False)])
+@pytest.mark.parametrize("wins, differ", [(16, True), (8, False), (11, False)])
 def test_what_differs_on_every_draw_but_on_half_of_the_heads_does_not_differ_over_heads(wins, differ):
     """Draws of one head are not draws of heads: sure differences of both signs tell nothing over heads."""
     results = many_heads()

@@ -9,7 +9,6 @@ import pytest
 
 from favorbench.formats import format_value
 from tests import claims, pages
-from tests.claims import Claim
 from tests.command_line import run
 from tests.conftest import REPOSITORY
 from tests.test_pages import parsed
@@ -22,15 +21,15 @@ READ = {
 }
 
 
-def pattern(claim: Claim) -> str:
+def pattern(claim):
     number = f"({pages.NUMBER}|{'|'.join(pages.WORDS)})"
     return re.escape(claim.words).replace(r"\{\}", number).replace(r"\ ", r"\s+")
 
 
-def faults(text: str, made: list[Claim], rows: list[str]) -> list[str]:
+def faults(text, made, rows):
     """What a page says that the data do not, or that nothing here accounts for."""
     words, found = pages.prose(text), []
-    accounted: list[tuple[int, int]] = []
+    accounted = []
     for claim in made:
         matches = list(re.finditer(pattern(claim), words))
         expected = claim.numbers()
@@ -61,7 +60,7 @@ def test_every_number_is_that_of_the_data(name):
     assert faults(text, made, rows()) == []
 
 
-@pytest.mark.parametrize(("name", "claim"), [(name, claim) for name in READ for claim in READ[name][1]])
+@pytest.mark.parametrize("name, claim", [(name, claim) for name in READ for claim in READ[name][1]])
 def test_a_changed_number_is_noticed(name, claim):
     """The control: each number of each sentence, made another."""
     text = READ[name][0]
@@ -103,7 +102,7 @@ def test_two_digits():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("title", "command"), [("mse, gaussian", "sweep --maps positive,trig"), ("certified", "recommend minilm -q")]
+    "title, command", [("mse, gaussian", "sweep --maps positive,trig"), ("certified", "recommend minilm -q")]
 )
 def test_what_a_command_prints(title, command):
     """README's tables, to the last digit that they show: the draws are the same everywhere."""
@@ -115,7 +114,7 @@ def test_what_a_command_prints(title, command):
     assert len(missing(changed, printed)) == 1
 
 
-def missing(block: str, printed: str) -> list[str]:
+def missing(block, printed):
     """The lines of a block that a command does not print."""
     lines = {" ".join(line.split()) for line in printed.splitlines()}
     return [line for line in block.splitlines() if line and " ".join(line.split()) not in lines]

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
 import favorbench as fb
@@ -42,18 +43,18 @@ from tests.command_line import refused, run
 FALSE_ALARM = 1e-6
 
 
-def candidate(cost: float, random: bool = True) -> Candidate:
+def candidate(cost, random=True):
     return Candidate(Setting("method", f"of cost {cost:g}", None, 1, "clusters"), cost, random)
 
 
-def simulated(rates: dict[float, float], seed: int, deterministic: float | None = None) -> list[Candidate]:
+def simulated(rates, seed, deterministic=None):
     """A search among candidates with these hit rates by cost; misses are infinite or no number."""
     rng = np.random.default_rng(seed)
     found = [candidate(cost) for cost in rates]
     if deterministic is not None:
         found.append(candidate(deterministic, random=False))
 
-    def measure(one: Candidate) -> bool:
+    def measure(one):
         hit = not one.random or rng.random() < rates[one.cost]
         one.values.append(0.05 if hit else float(rng.choice([0.2, np.inf, np.nan])))
         return True
@@ -63,7 +64,7 @@ def simulated(rates: dict[float, float], seed: int, deterministic: float | None 
 
 
 @pytest.fixture(scope="module")
-def heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def heads(tmp_path_factory):
     """Two heads of 48 tokens: one whose keys are four points, where four centroids say all, and one of noise."""
     rng = np.random.default_rng(1)
     points = rng.normal(size=(4, 6))
@@ -119,7 +120,7 @@ def test_the_numbers_are_those_of_a_sweep_bit_for_bit(heads):
     both = ours.merge(whole, on=keys, how="left", suffixes=("", "_sweep"), indicator=True)
     assert len(ours) > 200 and set(both["_merge"]) == {"both"}
     for metric in ("relative_error", "mse", "max_abs_error", "cosine", "multiplications"):
-        np.testing.assert_array_equal(both[metric], both[f"{metric}_sweep"])
+        assert_array_equal(both[metric], both[f"{metric}_sweep"])
 
 
 def test_every_head_gets_its_own_answer(heads):
@@ -137,9 +138,9 @@ def test_every_head_gets_its_own_answer(heads):
     assert measured < full
 
 
-def errors_of(python: str, arrays: list[np.ndarray], scale: float, causal: bool, count: int) -> np.ndarray:
+def errors_of(python, arrays, scale, causal, count):
     """Relative errors of the function that lines of Python make."""
-    space: dict = {}
+    space = {}
     exec(python, space)
     query, key, value = arrays
     exact = fb.exact_attention(scale * query, scale * key, value, causal)
@@ -163,7 +164,7 @@ def test_the_lines_of_python_are_the_estimator(heads, causal):
         ours = [row["relative_error"] for row in rows if row["map"] == setting.name]
         theirs = errors_of(python_lines(family, setting.size, 0.5), arrays, 0.5, causal, count)
         if not family.estimator.method.random:
-            np.testing.assert_allclose(theirs, ours, rtol=1e-9)
+            assert_allclose(theirs, ours, rtol=1e-9)
             continue
         exact = max(*ours, *theirs) < 1e-12  # then they differ by rounding, which is of no law
         assert exact or stats.mannwhitneyu(ours, theirs).pvalue > FALSE_ALARM, setting
@@ -241,10 +242,10 @@ def test_a_bound_by_rank_is_below_every_output_of_that_rank(rng):
     u, s, vt = np.linalg.svd(exact, full_matrices=False)
     for rank, bound in least.items():
         best = np.linalg.norm(exact - u[:, :rank] * s[:rank] @ vt[:rank]) / np.linalg.norm(exact)
-        np.testing.assert_allclose(bound, best, rtol=2e-6)
+        assert_allclose(bound, best, rtol=2e-6)
         other = rng.normal(size=(40, rank)) @ rng.normal(size=(rank, 6))
         assert np.linalg.norm(exact - other) / np.linalg.norm(exact) > bound
-        np.testing.assert_allclose(least_errors(exact, "mse")[rank], best**2 * np.mean(exact**2), rtol=3e-6)
+        assert_allclose(least_errors(exact, "mse")[rank], best**2 * np.mean(exact**2), rtol=3e-6)
 
 
 def test_from_which_length_on_it_is_cheaper():
@@ -328,7 +329,7 @@ def test_the_command_says_it_all(heads):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    "arguments, said",
     [
         (["--target", "0"], "--target 0.0 given, allowed: a number above 0"),
         (["--target", "-1"], "--target -1.0 given"),
@@ -378,7 +379,7 @@ def test_default_candidates_are_such_as_the_inputs_allow():
 
 
 @pytest.mark.parametrize(
-    ("maps", "methods", "tried"),
+    "maps, methods, tried",
     [
         ("none", "clusters", {"clusters"}),
         ("positive", "none", {"positive"}),
@@ -399,7 +400,7 @@ def test_tables_have_a_line_for_each_head(heads):
     assert [record["head"] for record in records(found)] == ["L0H1", "L5H8"]
 
 
-@pytest.mark.parametrize(("length", "dim", "value_dim"), [(1, 1, 1), (2, 1, 1), (3, 2, 5), (17, 4, 4)])
+@pytest.mark.parametrize("length, dim, value_dim", [(1, 1, 1), (2, 1, 1), (3, 2, 5), (17, 4, 4)])
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_few_tokens_are_inputs_too(rng, length, dim, value_dim, causal):
     query, key = rng.normal(size=(2, length, dim))

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 import favorbench as fb
 from favorbench import maps, samplers
@@ -48,7 +49,7 @@ class Shifted(Sampler):
         return self.inner.sample(rng, num_projections, head_dim) + self.by
 
 
-def shifted_sampler(spec: str) -> Sampler:
+def shifted_sampler(spec):
     return build("sampler", spec, SAMPLERS, Sampler, (*samplers.TRANSFORMS, Shifted))
 
 
@@ -70,11 +71,11 @@ class Top(WrappedMap):
     prefix: ClassVar[str] = "top"
 
 
-def windowed_map(spec: str) -> FeatureMap:
+def windowed_map(spec):
     return build("map", spec, MAPS, FeatureMap, (*maps.TRANSFORMS, Window, Top))
 
 
-def parameters_of(member: type) -> st.SearchStrategy:
+def parameters_of(member):
     """Values for the parameters of a member, from those that its constructor takes: those it needs, and any others."""
     needed, others = {}, {}
     for field in dataclasses.fields(member):
@@ -160,7 +161,7 @@ SPELLINGS = [
 ]
 
 
-@pytest.mark.parametrize(("spelling", "others"), SPELLINGS)
+@pytest.mark.parametrize("spelling, others", SPELLINGS)
 def test_all_spellings_print_the_same_and_are_one_study(spelling, others):
     digests, rows = set(), []
     for other in others:
@@ -188,7 +189,7 @@ def test_parameters_of_a_transform_are_its_own():
 
 
 @pytest.mark.parametrize(
-    ("spelling", "others"),
+    "spelling, others",
     [
         ("window(128):positive", ["window( 128 ) : positive", "window(w=128):positive", "window(128, by=1):positive"]),
         ("window(64, by=2.0):oprf(rho=0.5)", ["window(64,by=2):oprf(rho=.5)", "window(by=2.0, w=64):oprf(rho=0.5)"]),
@@ -204,7 +205,7 @@ def test_what_has_no_default_is_printed_by_position(spelling, others):
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    "spec, said",
     [
         ("window:positive", "map 'window:positive': window needs w, e.g. window(64)"),
         ("window():positive", "map 'window():positive': window needs w, e.g. window(64)"),
@@ -247,7 +248,7 @@ def test_what_is_allowed_says_what_is_needed():
 
 
 @pytest.mark.parametrize(
-    ("spelling", "others"),
+    "spelling, others",
     [
         ("antithetic:orthogonal", ["antithetic: orthogonal", "antithetic():orthogonal()"]),
         ("antithetic:antithetic:simplex", ["antithetic:antithetic : simplex"]),
@@ -309,7 +310,7 @@ def test_a_users_sampler_composes(tmp_path):
     ours, theirs = (
         member.sample(np.random.default_rng(3), 8, 4) for member in (get_sampler("antithetic:orthogonal"), member)
     )
-    np.testing.assert_array_equal(ours, theirs)
+    assert_array_equal(ours, theirs)
     scenario = small_scenario(samplers=spec, trials=1, num_projections="8")
     assert scenario.samplers == ("antithetic:users_rows:Rows",)
     assert "antithetic:rows" in set(fb.sweep(scenario).trials["sampler"])
@@ -341,7 +342,7 @@ def test_a_users_map_composes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    "spec, said",
     [
         (
             "center:positive",
@@ -394,7 +395,7 @@ def test_what_fit_finds_is_no_part_of_the_name(rng):
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    "spec, said",
     [
         ("oprf(rho=" + "-" * 4000 + "1)", "has 4011 characters; allowed: at most 1000"),
         ("oprf(rho=" + "-" * 900 + "1)", "map 'oprf(rho=---"),

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.testing import assert_allclose
 
 from favorbench.engine.plan import plan
 from favorbench.engine.scenario import load_scenario, override
@@ -22,7 +23,7 @@ from favorbench.studies.blog.reproduce import (
 )
 
 
-@pytest.mark.parametrize(("name", "temperature"), [("iid-vs-ortho", 1.0), ("trig-vs-positive", 1.5)])
+@pytest.mark.parametrize("name, temperature", [("iid-vs-ortho", 1.0), ("trig-vs-positive", 1.5)])
 def test_the_protocol_is_the_posts(name, temperature):
     scenario = load_scenario(name)
     assert scenario.sizes(16) == tuple(range(16, 193, 16))
@@ -41,8 +42,8 @@ def test_a_published_cell_is_what_the_posts_code_computes():
     rows = sweep(scenario, "run").trials.set_index(["map", "sampler"])["mse"]
     q, k, v = get_input("gaussian").draw(stream(0, "inputs", *draw.stream_names), draw.head)
     omega = get_sampler("orthogonal-blog").sample(stream(0, "omega", "orthogonal-blog", *draw.stream_names), 48, 16)
-    np.testing.assert_allclose(np.linalg.norm(omega, axis=-1), np.sqrt(16 / 48), rtol=1e-13)
-    np.testing.assert_allclose(omega[:16] @ omega[:16].T, np.eye(16) / 3, atol=1e-14)
+    assert_allclose(np.linalg.norm(omega, axis=-1), np.sqrt(16 / 48), rtol=1e-13)
+    assert_allclose(omega[:16] @ omega[:16].T, np.eye(16) / 3, atol=1e-14)
 
     def features(x):
         angle = 2 * np.pi * x @ omega.T
@@ -63,7 +64,7 @@ def test_statistics_are_mean_and_population_deviation():
     assert (row["mean"], row["std"], row["median"], row["n"]) == (2.0, 1.0, 2.0, 2)
 
 
-def made_up(values) -> pd.DataFrame:
+def made_up(values):
     """Trials with the mse of each (map, sampler) as a function of R, times a little noise; uniform is 1."""
     rng = np.random.default_rng(0)
     rows, draw = [], 0

@@ -26,7 +26,7 @@ from tests.conftest import small_scenario
 MIXED = "positive,trig,poisson,elu"  # of omega, of their own samples, of nothing
 
 
-def names(files: list[Path]) -> set[str]:
+def names(files):
     return {file.stem for file in files}
 
 
@@ -110,7 +110,7 @@ def test_a_files_length_wins_over_that_of_a_scenario_for_other_inputs():
     assert fb.load_scenario("catalogue", {"inputs": "sphere"}).seq_len == (512,)
 
 
-@pytest.mark.parametrize(("ratio", "said"), [(0.2, "5.0 times less"), (0.97, "slightly less"), (0.0, "far less")])
+@pytest.mark.parametrize("ratio, said", [(0.2, "5.0 times less"), (0.97, "slightly less"), (0.0, "far less")])
 def test_a_small_difference_is_not_called_one_time_less(ratio, said):
     assert findings.less_in_words(ratio) == said
 
@@ -198,13 +198,13 @@ def test_a_ranking_of_one_cell_says_what_it_was_measured_on():
     assert "Blue: detectably better" in ranking(more, "mse")[0].caption
 
 
-def changed(path: str, **values: object) -> None:
+def changed(path, **values):
     file = Path(path) / "manifest.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | values))
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    "values, said",
     [
         ({"input_files": [{"input": "x"}]}, "input_files"),
         ({"input_files": 3}, "input_files"),

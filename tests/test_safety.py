@@ -46,7 +46,7 @@ def test_results_are_plain_in_json():
 
 
 @pytest.mark.parametrize(
-    ("value", "floor", "text"),
+    "value, floor, text",
     [(7.5e-33, 3e-16, "<1e-15"), (1e-16, 1e-15, "<1e-15"), (2e-15, 1e-15, "2.0e-15"), (0.0, 1e-15, "0.000"),
      (-7e-17, 1e-15, "<1e-15"), (7.5e-33, 0.0, "7.5e-33"), (math.nan, 1e-15, "-"), (math.inf, 1e-15, "inf")],
 )  # fmt: skip
@@ -139,7 +139,7 @@ def test_nothing_is_written_through_a_folder_that_is_a_link():
 def test_many_writers_of_one_name_do_not_meet():
     """All in pieces at the same time: each file that is ever seen is that of one of them, and whole."""
 
-    def write(number: int) -> None:
+    def write(number):
         with written_whole(Path("page")) as file:
             for _ in range(100):
                 file.write(bytes([number]) * 100)
@@ -203,7 +203,7 @@ def test_every_file_is_written_by_one_function():
     assert {path: names for path, names in ours.items() if "cluster" not in path} == {}
 
 
-def writes(call: ast.Call) -> str:
+def writes(call):
     """What a call that writes a file is called, or nothing."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     texts = [
@@ -222,7 +222,7 @@ def writes(call: ast.Call) -> str:
 
 
 @pytest.mark.parametrize(
-    ("source", "name"),
+    "source, name",
     [("open(p, 'w')", "open"), ("p.open(mode='xb')", "open"), ("open(p, 'r+')", "open"),
      ("p.write_text(t)", "write_text"), ("open(p)", ""),
      ("open(p, 'rb')", ""), ("p.open()", ""), ("write_text(p, t)", "")],

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from scipy import integrate, linalg, stats
 
 import favorbench as fb
@@ -42,7 +43,7 @@ TABLE = {
 POINTS = [(16, 0.25), (16, 1.0), (16, 4.0), (16, 8.0), (64, 1.0), (64, 4.0), (64, 16.0)]
 
 
-@pytest.mark.parametrize(("name", "sampler"), TABLE)
+@pytest.mark.parametrize("name, sampler", TABLE)
 def test_relative_variances_are_the_tabulated_ones(name, sampler):
     feature_map = get_map(name)
     for (dim, v2), written in zip(POINTS, TABLE[name, sampler].split(), strict=True):
@@ -64,7 +65,7 @@ def test_samples_have_their_shape_and_their_prefixes(sampler, dim):
         rows = sampler.sample(np.random.default_rng(5), size, dim)
         assert rows.shape == (size, dim) and rows.dtype == np.float64 and np.all(np.isfinite(rows))
         if sampler.nested:
-            np.testing.assert_allclose(rows, whole[:size], rtol=0, atol=1e-13)
+            assert_allclose(rows, whole[:size], rtol=0, atol=1e-13)
     if dim > 1:  # on a line, rows of fixed norm have but a sign
         assert np.max(np.abs(sampler.sample(np.random.default_rng(6), sizes[-1], dim) - whole)) > 1e-3
 
@@ -74,7 +75,7 @@ def uniform_direction(squared, dim):
     return FixedNormRows(1.0).radial(np.atleast_1d(squared), dim)
 
 
-@pytest.mark.parametrize(("dim", "cosine"), [(2, -0.5), (3, 0.0), (3, 0.3), (8, -1 / 7)])
+@pytest.mark.parametrize("dim, cosine", [(2, -0.5), (3, 0.0), (3, 0.3), (8, -1 / 7)])
 @pytest.mark.parametrize("s", [0.3, 2.0, -1.5])
 def test_rows_at_an_angle_are_the_integral(dim, cosine, s):
     """E exp((w1 + w2).z) over two independent chi norms: w1 + w2 has its length by the law of cosines."""
@@ -87,7 +88,7 @@ def test_rows_at_an_angle_are_the_integral(dim, cosine, s):
         return density @ uniform_direction(s * squared.ravel(), dim).reshape(squared.shape) @ density
 
     law, at, expected = AtAngle(dim, cosine), np.array([s]), [integrated(c) for c in (cosine, -cosine)]
-    np.testing.assert_allclose([law.sum(at)[0], law.difference(at)[0]], expected, rtol=1e-6)
+    assert_allclose([law.sum(at)[0], law.difference(at)[0]], expected, rtol=1e-6)
     assert law.even(at)[0] == pytest.approx(np.mean(expected), rel=1e-6)
 
 
@@ -110,13 +111,13 @@ def test_hyperbolic_is_positive_on_antithetic_rows(name, rng):
     single, double = get_sampler(name), get_sampler(f"antithetic:{name}")
     rows, pairs = (s.sample(np.random.default_rng(1), n, 6) for s, n in ((single, 9), (double, 18)))
     hyperbolic, positive = (fb.kernel_estimate(x, y, w, m) for w, m in ((rows, "hyperbolic"), (pairs, "positive")))
-    np.testing.assert_allclose(positive, hyperbolic, rtol=1e-12)
+    assert_allclose(positive, hyperbolic, rtol=1e-12)
     variances = [relative_variance(get_map(m), s, x, y, n)
                  for m, s, n in (("hyperbolic", single, 9), ("positive", double, 18))]  # fmt: skip
-    np.testing.assert_allclose(*variances, rtol=1e-10)
+    assert_allclose(*variances, rtol=1e-10)
     variances = [relative_variance(get_map("trig"), s, x, y, n) for s, n in ((single, 9), (double, 18))]
-    np.testing.assert_allclose(*variances, rtol=1e-10)
-    np.testing.assert_allclose(*(fb.kernel_estimate(x, y, w, "trig") for w in (rows, pairs)), rtol=1e-10)
+    assert_allclose(*variances, rtol=1e-10)
+    assert_allclose(*(fb.kernel_estimate(x, y, w, "trig") for w in (rows, pairs)), rtol=1e-10)
 
 
 def relative_estimates(sampler, dim, v2, size, draws, direction=None):
@@ -135,7 +136,7 @@ def variance_and_error(values):
     return np.mean(deviation), np.std(deviation) / math.sqrt(len(values))
 
 
-@pytest.mark.parametrize(("name", "noted"), [("sobol", 1.9e-4), ("halton", 9.5e-4), ("moment-matched", 3.8e-5)])
+@pytest.mark.parametrize("name, noted", [("sobol", 1.9e-4), ("halton", 9.5e-4), ("moment-matched", 3.8e-5)])
 def test_low_discrepancy_points_have_the_variance_that_was_observed(name, noted):
     """d = 16, R = 64, v2 = 0.25, where iid has 4.4e-3. Which direction z has matters to points that favour the axes.
 
@@ -202,7 +203,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("sampler", "size", "dim", "said"), REFUSED)
+@pytest.mark.parametrize("sampler, size, dim, said", REFUSED)
 def test_an_r_that_cannot_be_drawn_is_refused_before_anything_is_computed(sampler, size, dim, said):
     asked = {"samplers": sampler, "head_dim": str(dim), "trials": 1}
     with pytest.raises(ScenarioError) as caught:
@@ -249,7 +250,7 @@ def test_antithetic_takes_the_claims_of_what_is_inside():
     # the pair w, -w mends what LAPACK's signs break: the mean of a pair is that of cosh
     x, y = pair_at(0.7, 4, 0.2)
     mended = get_map("positive").target_kernel(x, y, get_sampler("antithetic:orthogonal-qr").row_law(8, 4))
-    np.testing.assert_allclose(mended, np.exp(x @ y.T), rtol=1e-12)
+    assert_allclose(mended, np.exp(x @ y.T), rtol=1e-12)
 
 
 def test_samples_beside_omega_are_kept():

@@ -43,7 +43,7 @@ def test_dlogd_is_the_papers_rule_of_thumb():
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    "flags, said",
     [
         ({"maps": "positve"}, "`maps`: unknown map 'positve' (did you mean 'positive'?); allowed: trig,"),
         ({"maps": "positive,"}, "`maps` 'positive,': an item of the list is empty"),
@@ -74,7 +74,7 @@ def test_a_wrong_flag_is_named_with_what_is_allowed(flags, said):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    "text, said",
     [
         ("trails = 3", "unknown key 'trails' (did you mean 'trials'?); allowed: "),
         ('trials = "3"', "trials: '3' given, allowed: a valid integer"),

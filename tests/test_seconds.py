@@ -13,7 +13,7 @@ from favorbench.errors import StoreError
 from favorbench.results import heads
 from favorbench.results.figures import draw_all
 from favorbench.results.results import load
-from favorbench.results.seconds import TIMED, Seconds, by_cell, exact_seconds, read_seconds, write_seconds
+from favorbench.results.seconds import TIMED, by_cell, exact_seconds, read_seconds, write_seconds
 from favorbench.results.summary import is_oracle
 from favorbench.run import sweep
 from favorbench.studies.speed import calls, of_run
@@ -21,7 +21,7 @@ from tests.command_line import refused, run
 from tests.conftest import small_scenario
 from tests.test_heads import head_file, of_heads
 
-ASKED: list[tuple[int, ...]] = []
+ASKED = []
 
 
 def first_keys(query, key, value, size, rng):
@@ -36,7 +36,7 @@ def clock(monkeypatch):
     monkeypatch.setattr(calls, "seconds_of", lambda call, backend: call() is None or 1e-3 * next(ticks))
 
 
-def timed(directory: str, repeats: int = 3) -> Seconds:
+def timed(directory, repeats=3):
     found = of_run.time_run(Path(directory), repeats)
     write_seconds(Path(directory), found)
     return found

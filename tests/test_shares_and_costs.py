@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 import favorbench as fb
 from favorbench.attention.linear import linear_attention
@@ -132,7 +133,7 @@ def test_an_attention_of_many_heads_costs_many_times_as_much():
 
 def test_a_head_of_zeros_is_no_difference():
     zeros = np.zeros((2, 5, 3))
-    np.testing.assert_array_equal(differences(zeros, zeros), [0.0, 0.0])
+    assert_array_equal(differences(zeros, zeros), [0.0, 0.0])
     assert differences(zeros + 1.0, zeros)[0] == 1.0
 
 
@@ -188,7 +189,7 @@ def test_each_head_of_a_model_is_calibrated_on_itself():
         together = linear_attention(*[np.stack([probe] * 4)] * 3, omega, fitted[layer].wrapped)
         for head in range(4):
             alone = fb.calibrate(query[head], key[head], "calibrated:centre:oprf")
-            np.testing.assert_allclose(together[head], linear_attention(probe, probe, probe, omega, alone), rtol=1e-9)
+            assert_allclose(together[head], linear_attention(probe, probe, probe, omega, alone), rtol=1e-9)
 
 
 # the rest
@@ -210,7 +211,7 @@ def test_a_key_that_dwarfs_all_before_it_hides_no_row_of_its_chunk(rng):
     for row in (0, 31, 32, 33, 63, 64, 65, 95, 96, 97, 99, 100, 101, 127):
         seen = slice(0, row + 1)
         alone = linear_attention(query[row : row + 1], key[seen], value[seen], omega, "trig")
-        np.testing.assert_allclose(causal[row], alone[0], rtol=1e-7, atol=1e-9)
+        assert_allclose(causal[row], alone[0], rtol=1e-7, atol=1e-9)
 
 
 def test_the_standard_deviation_of_a_gaussian_is_as_asked(rng):

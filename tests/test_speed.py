@@ -23,7 +23,7 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
 @pytest.mark.parametrize(
-    ("linear", "exact", "crossing"),
+    "linear, exact, crossing",
     [
         ([4.0, 4.0, 4.0], [1.0, 4.0, 16.0], 200.0),  # equal at the second length
         ([8.0, 8.0, 8.0], [1.0, 4.0, 16.0], 200.0 * math.sqrt(2.0)),  # halfway between, in log L
@@ -111,7 +111,7 @@ def test_the_command_prints_a_table_and_draws_a_figure():
 
 
 @pytest.mark.parametrize(
-    ("maps", "size", "length", "dim"),
+    "maps, size, length, dim",
     [(["positive"], 8, 1 << 24, 4096), (["positive"], 1 << 20, 256, 4096), (["taylor(order=12)"], 8, 16, 64)],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_allocated(monkeypatch, maps, size, length, dim):
@@ -158,7 +158,7 @@ def test_short_calls_are_timed_the_second_time(monkeypatch):
     clock, takes = [0.0], iter([0.04, 0.01, 0.06, 0.01])
     monkeypatch.setattr(calls.time, "perf_counter", lambda: clock[0])
 
-    def call() -> None:
+    def call():
         clock[0] += next(takes)
 
     assert calls.seconds_of(call, Backend()) == pytest.approx(0.01)

@@ -25,29 +25,29 @@ SCHEMA = pa.schema(
 KEY = ("draw", "map")
 
 
-def rows_of(draws, factor: float = 1.0) -> list[dict]:
+def rows_of(draws, factor=1.0):
     return [{"draw": draw, "map": name, "mse": factor * draw / 7} for draw in draws for name in ("mine", "yours")]
 
 
-def store_at(path: Path) -> RowStore:
+def store_at(path):
     return RowStore(path, "manifest.json", SCHEMA, KEY)
 
 
-def read(path: Path) -> pd.DataFrame:
+def read(path):
     """What a reader sees, in the order of the draws."""
     return read_rows(path, SCHEMA, KEY)[0].to_pandas().sort_values("draw", kind="stable", ignore_index=True)
 
 
-def expected(draws: int) -> pd.DataFrame:
+def expected(draws):
     return pd.DataFrame(rows_of(range(draws)))
 
 
-def same(found: pd.DataFrame, draws: int) -> None:
+def same(found, draws):
     pd.testing.assert_frame_equal(found, expected(draws), check_exact=True, check_dtype=False)
 
 
 @pytest.fixture
-def run(tmp_path) -> Path:
+def run(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "manifest.json").write_text("{}")
     return tmp_path / "run"
@@ -135,7 +135,7 @@ def test_a_join_that_is_broken_off_at_any_step_loses_and_doubles_nothing(monkeyp
     same(pd.read_parquet(run / "trials").sort_values("draw", kind="stable", ignore_index=True), 8)
 
 
-def _write(path: Path, draws: int) -> None:
+def _write(path, draws):
     """Write and join without an end, as fast as it goes."""
     rows_module.FLUSH_SECONDS = -1.0
     with store_at(path) as store:

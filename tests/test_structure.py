@@ -6,7 +6,6 @@ import inspect
 import pkgutil
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,7 +31,7 @@ ORDER = [
 ]  # fmt: skip
 
 
-def imports_of(path: Path) -> set[str]:
+def imports_of(path):
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "favorbench":
@@ -58,7 +57,7 @@ def test_no_benchmark_imports_the_program_that_runs_them():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "forbidden"),
+    "arguments, forbidden",
     [
         (["--help"], {"numpy", "scipy", "pandas", "pyarrow", "matplotlib", "pydantic", "rich.table", "jaxtyping"}),
         (["list", "maps"], {"matplotlib", "pandas", "pyarrow", "scipy.stats", "scipy.special", "torch", "jaxtyping"}),
@@ -85,7 +84,7 @@ def test_workers_import_neither_pandas_nor_what_writes_a_run():
     assert found & {"matplotlib", "pandas", "pyarrow", "jaxtyping", "rich"} == set()
 
 
-def imported_by(code: str) -> set[str]:
+def imported_by(code):
     """The modules that are there after some code has run in an interpreter of its own."""
     code += "\nimport sys\nprint(*sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -126,7 +125,7 @@ FAMILIES = [
 ]  # fmt: skip
 
 
-def defined_classes() -> set[type]:
+def defined_classes():
     """Every class that a module of the package defines, whether anything imports that module or not."""
     found = set()
     for module in pkgutil.walk_packages(fb.__path__, "favorbench."):
@@ -136,12 +135,12 @@ def defined_classes() -> set[type]:
     return found
 
 
-def forgotten(base: type, registered: set[type]) -> set[str]:
+def forgotten(base, registered):
     members = {cls for cls in defined_classes() if issubclass(cls, base) and not inspect.isabstract(cls)}
     return {cls.__name__ for cls in members - registered}
 
 
-@pytest.mark.parametrize(("base", "registered"), FAMILIES, ids=[base.__name__ for base, _ in FAMILIES])
+@pytest.mark.parametrize("base, registered", FAMILIES, ids=[base.__name__ for base, _ in FAMILIES])
 def test_a_member_that_is_defined_is_registered(base, registered):
     """And the control: one that is taken out of its tuple is missed."""
     assert forgotten(base, registered) <= set(NO_MEMBERS)

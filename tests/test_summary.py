@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.testing import assert_allclose
 from scipy import stats
 from scipy.special import bdtr
 
@@ -18,10 +19,10 @@ from tests.conftest import small_scenario
 @pytest.mark.parametrize("n", [1, 2, 5, 30, 1001])
 def test_the_binomial_law_is_scipys(n):
     expected = bdtr(np.arange(n // 2 + 1), n, 0.5)
-    np.testing.assert_allclose(_fair_coin(n), expected, rtol=1e-14 * (n + 10))
+    assert_allclose(_fair_coin(n), expected, rtol=1e-14 * (n + 10))
 
 
-@pytest.mark.parametrize(("n", "j", "coverage"), [(6, 0, 0.96875), (15, 3, 0.96484375), (20, 5, 0.958610534667969)])
+@pytest.mark.parametrize("n, j, coverage", [(6, 0, 0.96875), (15, 3, 0.96484375), (20, 5, 0.958610534667969)])
 def test_median_interval_is_the_tabulated_one(n, j, coverage):
     """n = 15: order statistics 4 and 12, 96.5 % (David & Nagaraja, sec. 7.1; any table of the sign test)."""
     low, high, found = median_interval(np.arange(n)[::-1])
@@ -55,8 +56,8 @@ def test_sign_test_is_scipys(positive):
 
 def test_holm_by_hand():
     # sorted .01 .02 .03 .5: times 4, 3, 2, 1 = .04 .06 .06 .5, made monotone
-    np.testing.assert_allclose(holm([0.03, 0.01, 0.5, 0.02]), [0.06, 0.04, 0.5, 0.06], rtol=1e-14)
-    np.testing.assert_allclose(holm([0.9, 0.8]), [1.0, 1.0])
+    assert_allclose(holm([0.03, 0.01, 0.5, 0.02]), [0.06, 0.04, 0.5, 0.06], rtol=1e-14)
+    assert_allclose(holm([0.9, 0.8]), [1.0, 1.0])
 
 
 def test_compare_agrees_with_its_interval(rng):
@@ -123,7 +124,7 @@ def test_sentences_say_what_the_verdicts_say():
 
 
 @pytest.mark.parametrize(
-    ("value", "metric", "text"),
+    "value, metric, text",
     [
         (0.00551, "mse", "5.5e-3"),
         (74.6, "mse", "7.5e1"),

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.testing import assert_allclose
 
 import favorbench as fb
 from favorbench.engine import rows as rows_module
@@ -32,7 +33,6 @@ from favorbench.inputs import get_input
 from favorbench.maps import get_map
 from favorbench.metrics import METRICS
 from favorbench.numerics.streams import stream
-from favorbench.results.results import Results
 from favorbench.results.tables import describe_cell
 from favorbench.run import sweep
 from favorbench.samplers import get_sampler
@@ -41,7 +41,7 @@ from tests.conftest import small_scenario
 KEY = ["trial", "map", "sampler", "num_projections"]
 
 
-def rows_of(scenario) -> pd.DataFrame:
+def rows_of(scenario):
     return pd.DataFrame([row for draw in plan(Study.of(scenario)) for row in run_draws(Study.of(scenario), [draw])[0]])
 
 
@@ -75,7 +75,7 @@ def test_adding_maps_samplers_and_sizes_changes_rows_by_rounding_at_most():
             maps="phase,hyperbolic,positive,trig", samplers="gram-schmidt,orthogonal,iid", num_projections="3,5,8,20,33"
         )
     ).set_index(KEY)["mse"]
-    np.testing.assert_allclose(many[few.index], few, rtol=1e-10)
+    assert_allclose(many[few.index], few, rtol=1e-10)
 
 
 class _FirstRows:
@@ -139,17 +139,17 @@ def test_a_causal_sweep_is_measured_against_masked_attention():
     omega = get_sampler("iid").sample(stream(0, "omega", "iid", *draw.stream_names), 20, 4)
     found = fb.linear_attention(q, k, v, omega, map="positive", causal=True)
     (row,) = rows.query("map == 'positive' and sampler == 'iid' and num_projections == 20")["mse"]
-    np.testing.assert_allclose(row, np.mean((found - exact) ** 2), rtol=1e-10)
+    assert_allclose(row, np.mean((found - exact) ** 2), rtol=1e-10)
     means = np.cumsum(v, axis=0) / np.arange(1, 201)[:, None]
-    np.testing.assert_allclose(rows.query("map == 'uniform'")["mse"], np.mean((means - exact) ** 2), rtol=1e-10)
+    assert_allclose(rows.query("map == 'uniform'")["mse"], np.mean((means - exact) ** 2), rtol=1e-10)
     some = override(scenario, query_rows=30)
     positions = np.sort(stream(0, "query rows", *draw.stream_names).choice(200, 30, replace=False))
     (row,) = rows_of(some).query("map == 'positive' and sampler == 'iid' and num_projections == 20")["mse"]
-    np.testing.assert_allclose(row, np.mean((found - exact)[positions] ** 2), rtol=1e-10)
+    assert_allclose(row, np.mean((found - exact)[positions] ** 2), rtol=1e-10)
 
 
 @pytest.mark.parametrize(
-    ("flags", "name"), [({"maps": "positive-eps"}, "positive-eps"), ({"baselines": "best-rank"}, "best-rank")]
+    "flags, name", [({"maps": "positive-eps"}, "positive-eps"), ({"baselines": "best-rank"}, "best-rank")]
 )
 def test_what_sees_the_whole_sequence_is_refused_in_a_causal_sweep(flags, name):
     with pytest.raises(ScenarioError, match=f"{name}: it uses the whole sequence and cannot be causal"):
@@ -160,7 +160,7 @@ def test_scale_and_dtype_share_their_random_numbers():
     """Draws that differ only there are paired: float32 is float64 plus rounding, not other numbers."""
     rows = rows_of(small_scenario(dtype="float64,float32", maps="positive", baselines="uniform"))
     double, single = (rows[rows["dtype"] == t].set_index(KEY)["mse"] for t in ("float64", "float32"))
-    np.testing.assert_allclose(single, double, rtol=1e-3)
+    assert_allclose(single, double, rtol=1e-3)
     assert (single != double).any()
 
 
@@ -261,19 +261,19 @@ def test_kill_9_then_the_same_command_gives_the_same_table(workers):
     assert Path("run/summary.csv").read_bytes() == Path("whole/summary.csv").read_bytes()
 
 
-def _sweep_and_save_every_draw(workers: int) -> Results:
+def _sweep_and_save_every_draw(workers):
     """Run in a forked process, so no kill falls into the import of libraries, which saves nothing."""
     rows_module.FLUSH_SECONDS = 0.0
     return sweep(small_scenario(num_projections="3,20", seq_len="64", trials=40), "run", workers=workers)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("workers", "kills"), [(1, 100), (2, 100)])
+@pytest.mark.parametrize("workers, kills", [(1, 100), (2, 100)])
 def test_many_kills_at_any_moment_change_nothing(workers, kills):
     """Killed while it starts, computes, writes, joins its parts or writes its tables; what is there is always right."""
     rng, context, compared, completed = random.Random(workers), multiprocessing.get_context("fork"), 0, 0
 
-    def whole_run(seconds: float | None = None) -> None:
+    def whole_run(seconds=None):
         process = context.Process(target=_sweep_and_save_every_draw, args=(workers,))
         process.start()
         process.join(seconds)
@@ -411,7 +411,7 @@ class Dying(Positive):
 
 @pytest.fixture
 def dying():
-    def module(condition: str) -> None:
+    def module(condition):
         Path("dying.py").write_text(DYING.format(condition=condition))
 
     sys.modules.pop("dying", None)

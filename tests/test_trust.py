@@ -48,7 +48,7 @@ def folder_with_code(monkeypatch):
         del sys.modules[name]
 
 
-def scenario_of(attack: str) -> str:
+def scenario_of(attack):
     return SCENARIO.format(**{"maps": '"positive"', "methods": "", "sampler": "iid"} | ATTACKS[attack])
 
 
@@ -129,7 +129,7 @@ class NotAnEstimator:
     value: int = 0
     name: str = field(default="nothing")
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         BUILT.append(self.value)
 
 
@@ -154,7 +154,7 @@ DANGEROUS = {
 NAMES = {"import_module", "__import__", "eval", "exec", "compile", "loads", "load", "read_pickle", "Unpickler"}
 
 
-def dangerous(tree: ast.AST) -> set[str]:
+def dangerous(tree):
     """Calls that may run code: imports of a computed name, eval, pickles."""
     found = set()
     for node in ast.walk(tree):
@@ -186,7 +186,7 @@ def test_every_place_that_runs_what_a_text_names_is_known():
 
 
 @pytest.mark.parametrize(
-    ("source", "seen"),
+    "source, seen",
     [("importlib.import_module(name)", True), ("import_module('torch')", False), ("eval(text)", True),
      ("pickle.loads(data)", True), ("np.load(f, allow_pickle=True)", True), ("np.load(f, allow_pickle=False)", False),
      ("json.loads(text)", False), ("re.compile(text)", False), ("torch.load(path)", True)],

@@ -3,7 +3,6 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -181,7 +180,7 @@ HARMLESS = [("trig", "projection shifted"), ("phase", "projection shifted")]
 HARMLESS += [(name, f"projection {change}") for name in OWN_PROJECTION for change in ("shifted", "clipped")]
 
 
-def refuted_by(name: str, change: str) -> list[str]:
+def refuted_by(name, change):
     found = checks(Mutated(get_map(name), change), 2500, seed=1)
     return [check.claim for check in found if check.verdict == REFUTED]
 
@@ -195,12 +194,12 @@ BROKEN += [(n, c) for n in ("taylor", "elu") for c in ("norm x 1.02", "features 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "change"), [mutation for mutation in BROKEN if mutation not in HARMLESS])
+@pytest.mark.parametrize("name, change", [mutation for mutation in BROKEN if mutation not in HARMLESS])
 def test_no_broken_factor_of_a_map_gets_through(name, change):
     assert refuted_by(name, change) != []
 
 
-@pytest.mark.parametrize(("name", "change"), HARMLESS)
+@pytest.mark.parametrize("name, change", HARMLESS)
 def test_a_change_that_leaves_a_map_right_is_not_refuted(name, change):
     assert refuted_by(name, change) == []
 
@@ -213,7 +212,7 @@ class MutatedSampler(Sampler):
     change: str
     coupling = INDEPENDENT  # of an instance it is the wrapped sampler's
 
-    def __getattribute__(self, name: str) -> Any:
+    def __getattribute__(self, name):
         own = name.startswith("__") or name in ("wrapped", "change", "sample")
         return object.__getattribute__(self, name) if own else getattr(self.wrapped, name)
 
@@ -262,7 +261,7 @@ RIGHT_SAMPLERS = [m() for m in SAMPLERS if m.__module__ != "favorbench.samplers.
 ]
 
 
-def is_harmless(sampler: Sampler, change: str) -> bool:
+def is_harmless(sampler, change):
     """Norms that are sqrt(d) already, in every d; an order of the rows of which nothing is claimed."""
     return (
         (change == "norms sqrt(d)" and sampler.row_law(22, 8) == FixedNormRows(8**0.5))
