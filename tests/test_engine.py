@@ -3,7 +3,7 @@
 import os
 import sys
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +13,12 @@ import threadpoolctl
 
 import favorbench as fb
 from favorbench.engine import scenario as scenarios
+from favorbench.engine import tasks
 from favorbench.engine.cost import check_fits, cost
 from favorbench.engine.plan import MAX_DRAWS, plan
 from favorbench.engine.scenario import load_scenario
 from favorbench.engine.study import Study
-from favorbench.errors import ScenarioError
+from favorbench.errors import ScenarioError, WorkerError
 from favorbench.run import sweep
 from tests.conftest import small_scenario
 
@@ -149,3 +150,32 @@ def test_a_study_finds_a_users_module_wherever_its_workers_start():
     assert os.getcwd() not in sys.path
     errors = results.trials.set_index(["map", "draw", "sampler", "num_projections"])["mse"]
     pd.testing.assert_series_equal(errors["mine"], errors["positive"])
+
+
+class Vanishing(tasks.Pool):
+    """A pool whose odd tasks wait for a worker that is gone, and whose even tasks kill theirs."""
+
+    def __init__(self):
+        self._submitted, self._lost = 0, set()
+
+    slots = 1
+
+    def submit(self, task):
+        self._submitted += 1
+        future = Future()
+        if self._submitted % 2:
+            self._lost.add(task)
+        else:
+            self._lost.discard(task)
+            future.set_exception(BrokenExecutor())
+        return future
+
+    def has_lost(self, task):
+        return task in self._lost
+
+
+def test_a_task_whose_worker_is_gone_is_given_to_others_and_expected_of_no_one_else():
+    """A result of the first submission, which never comes, was once waited for without end."""
+    run = tasks.TaskRun(Vanishing(), iter([5]), 1, lambda why, item: f"{why}: {item}")
+    with pytest.raises(WorkerError, match=r"died twice .*: 5"):
+        list(run.results())

@@ -281,11 +281,12 @@ class ClusterPool(Pool):
             return f"no worker of {self._cluster.address.text} is left, and none came within {limit:g} s{left_out}"
         return ""
 
-    def is_stuck(self, task: Task[Any], longest: float, idle: bool) -> bool:
-        if not task.workers & self._usable:
-            return True  # all workers that may compute it are gone, and others are there
+    def has_lost(self, task: Task[Any]) -> bool:
+        return not task.workers & self._usable
+
+    def is_stuck(self, task: Task[Any], longest: float) -> bool:
         limit = max(STUCK_SECONDS, STUCK_FACTOR * longest) if longest else self._cluster.reply_timeout
-        return idle and len(task.futures) < MAX_RETRIES and time.monotonic() - task.since > limit
+        return len(task.futures) < MAX_RETRIES and time.monotonic() - task.since > limit
 
     def close(self, failed: bool) -> None:
         self._over.set()
@@ -298,8 +299,8 @@ class ClusterPool(Pool):
         while not self._over.wait(2 * tasks.POLL_SECONDS):
             with contextlib.suppress(WorkerError):
                 self._update_workers()
-                if new := set(self._threads) - self._asked:
-                    compare = functools.partial(_quietly, self._compare_versions, new=new)
+                for worker in set(self._threads) - self._asked:  # each alone: the answer of one that died takes 30 s
+                    compare = functools.partial(_quietly, self._compare_versions, new={worker})
                     threading.Thread(target=compare, daemon=True).start()
 
     def _update_workers(self) -> None:

@@ -129,8 +129,12 @@ class Pool:
         """Why nothing can be computed any more; empty while it can."""
         return ""
 
-    def is_stuck(self, task: Task[Any], longest: float, idle: bool) -> bool:
-        """Whether another worker should compute a task too. longest: seconds of any other. idle: there is no other."""
+    def has_lost(self, task: Task[Any]) -> bool:
+        """Whether all workers that may compute a task are gone, so that no result of it will come."""
+        return False
+
+    def is_stuck(self, task: Task[Any], longest: float) -> bool:
+        """Whether an idle worker should compute a task too. longest: seconds of the slowest item so far."""
         return False
 
     def cancel(self, futures: Iterable[Future[TaskResult]]) -> None:
@@ -253,12 +257,21 @@ class TaskRun(Generic[Item]):
 
     def _submit_stuck_tasks(self) -> None:
         """Let idle workers compute what a slow, paused or stopped one has not finished; the first result counts."""
-        now = time.monotonic()
-        for task in set(self._tasks.values()):
-            if self._pool.slots and self._pool.is_stuck(task, self._longest, self._exhausted):
-                task.since = now
+        idle = len(self._tasks) < self._pool.slots
+        for task in set(self._tasks.values()) if self._pool.slots else ():
+            if lost := self._pool.has_lost(task):
+                self._forget(task)
+            if lost or (idle and self._pool.is_stuck(task, self._longest)):
+                task.since = time.monotonic()
                 with signals_held():
                     self._submit(task)
+
+    def _forget(self, task: Task[Item]) -> None:
+        """Expect no result of a task any more."""
+        for future in task.futures:
+            self._tasks.pop(future, None)
+            future.cancel()
+        task.futures.clear()
 
     def _finish(self, future: Future[TaskResult]) -> Iterator[tuple[Item, Any]]:
         task = self._tasks.pop(future, None)
@@ -273,9 +286,7 @@ class TaskRun(Generic[Item]):
             if not task.futures:
                 self._lose(task)
             return
-        for other in task.futures:
-            self._tasks.pop(other, None)
-            other.cancel()
+        self._forget(task)
         result = future.result()
         done, rest = task.items[: len(result.results)], task.items[len(result.results) :]
         if done:
