@@ -23,12 +23,13 @@ from favorbench.errors import ScenarioError
 from favorbench.inputs import SHIPPED
 from favorbench.methods import Shape
 from favorbench.methods.features import LinearAttention
-from favorbench.studies.recommend import head as head_module
+from favorbench.studies.recommend import search as search_module
 from favorbench.studies.recommend.answer import certified_in_words, python_lines, records, sentence, spent
 from favorbench.studies.recommend.candidates import (
     MAPS,
     METHODS,
     TRIVIAL,
+    EstimatorSetting,
     cheaper_from,
     exact_cost,
     families,
@@ -36,7 +37,7 @@ from favorbench.studies.recommend.candidates import (
     study_of,
 )
 from favorbench.studies.recommend.evidence import Rule
-from favorbench.studies.recommend.search import Candidate, Setting, chosen, search
+from favorbench.studies.recommend.search import Candidate, chosen, search
 from favorbench.studies.recommend.study import Interrupted
 from tests.command_line import refused, run
 
@@ -44,7 +45,7 @@ FALSE_ALARM = 1e-6
 
 
 def candidate(cost, random=True):
-    return Candidate(Setting("method", f"of cost {cost:g}", None, 1, "clusters"), cost, random)
+    return Candidate(EstimatorSetting("method", f"of cost {cost:g}", None, 1, "clusters"), cost, random)
 
 
 def simulated(rates, seed, deterministic=None):
@@ -263,7 +264,7 @@ def test_a_second_run_measures_nothing_and_another_target_little(heads, monkeypa
     first = fb.recommend(str(heads), 0.05, methods="clusters,sampled-keys", out="run")
     parts = sorted(os.listdir("run/trials"))
     with monkeypatch.context() as patch:
-        patch.setattr(head_module, "run_draws", None)
+        patch.setattr(search_module, "run_draws", None)
         assert fb.recommend(str(heads), 0.05, methods="clusters,sampled-keys", out="run") == first
     assert sorted(os.listdir("run/trials")) == parts
     assert fb.recommend(str(heads), 0.5, methods="clusters,sampled-keys", out="run").decisions[0].bound <= 0.5
@@ -281,7 +282,7 @@ def test_an_interrupted_search_resumes_to_the_same_answer(heads, monkeypatch):
         return run_draws(study, draws)
 
     with monkeypatch.context() as patch, pytest.raises(Interrupted) as caught:
-        patch.setattr(head_module, "run_draws", until)
+        patch.setattr(search_module, "run_draws", until)
         fb.recommend(str(heads), 0.05, methods="clusters,sampled-keys", out="run")
     so_far = caught.value.found
     assert not so_far.complete and {d.outcome for d in so_far.decisions} == {"not finished"}

@@ -1,30 +1,27 @@
-"""What is recommended: for each head a setting, its error and cost, or that nothing will do; in words and in code."""
+"""A recommendation: for each head a setting with its error and cost, or none; as data, sentences, a table and code."""
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import numpy as np
-
 from favorbench.formats import format_value, plain
 from favorbench.methods.features import LinearAttention
 from favorbench.metrics import METRICS
 from favorbench.sections import Section, Sections, to_html
-from favorbench.studies.recommend.candidates import Family
-from favorbench.studies.recommend.search import Setting
+from favorbench.studies.recommend.candidates import EstimatorSetting, Family
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: certified: the cheapest candidate that is. nothing: all were dropped, or left undecided. not finished: interrupted.
+#: nothing: all candidates were dropped, or left undecided. not finished: the search was interrupted.
 Outcome = Literal["certified", "nothing", "not finished"]
 
 
-class Point(NamedTuple):
+class MeasuredCandidate(NamedTuple):
     """A candidate that was measured: its cost, and median and quantile of its error."""
 
-    setting: Setting
+    setting: EstimatorSetting
     multiplications: float
     draws: int
     median: float
@@ -33,42 +30,42 @@ class Point(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """Of one head. setting: the recommended one, or the best where nothing is certified; None before the first draw.
+    """The decision for one head. setting: the recommended one, or the best if nothing is certified.
 
-    hits: draws within the target. median, quantile: of its error over the draws, at the probability asked for. bound:
-    certified not to be exceeded with that probability; inf where nothing is. share: of the multiplications of exact
-    attention. cheaper_from: the length from which on it multiplies less than that, None where it never does. uniform:
-    the error of uniform attention at the same probability. undecided: cheaper settings without a verdict. dearer, rank:
-    how many settings were left out as they cost too much, and by the rank of their output. spent: measurements made;
-    full: those of as many draws of every setting as a certificate takes.
+    hits: draws that meet the target. quantile: of the error, at the requested probability. bound: certified not to be
+    exceeded with that probability; inf if there is none. share: cost relative to exact attention. cheaper_from: the
+    length from which it multiplies less than exact attention, None if it never does. uniform: the quantile of uniform
+    attention. undecided: cheaper settings without a verdict. dearer, rank: settings left out for their cost, and for
+    the rank of their output. spent: measurements made; full: those of a sweep with as many draws of every setting as a
+    certificate takes.
     """
 
     head: str
     outcome: Outcome
-    setting: Setting | None
-    draws: int
-    hits: int
-    median: float
-    quantile: float
-    bound: float
-    multiplications: float
-    share: float
-    cheaper_from: int | None
-    uniform: float
-    undecided: tuple[str, ...]
-    candidates: int
-    dearer: int
-    rank: int
-    spent: int
-    full: int
-    python: str
-    points: tuple[Point, ...]
+    setting: EstimatorSetting | None = None
+    draws: int = 0
+    hits: int = 0
+    median: float = math.nan
+    quantile: float = math.nan
+    bound: float = math.inf
+    multiplications: float = math.nan
+    share: float = math.nan
+    cheaper_from: int | None = None
+    uniform: float = math.nan
+    undecided: tuple[str, ...] = ()
+    candidates: int = 0
+    dearer: int = 0
+    rank: int = 0
+    spent: int = 0
+    full: int = 0
+    python: str = ""
+    points: tuple[MeasuredCandidate, ...] = ()
 
 
 class Recommendation(NamedTuple):
-    """What ``recommend`` found. path: the run directory. title: the inputs. exact: multiplications of exact attention.
+    """The result of ``recommend``. path: the run directory. title: the inputs. exact: cost of exact attention.
 
-    over: what a draw is: the projections of a head, its inputs too, or a text.
+    over: what differs between draws: "projections", "inputs", "rows" or "texts".
     """
 
     path: Path | None
@@ -102,55 +99,58 @@ class Recommendation(NamedTuple):
         return f"<Recommendation for {self.title}: {sentence(self)}>"
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON: what is recommended for each head, and in which words it is certified."""
-        found = self._asdict() | {"sentence": sentence(self), "certified": certified_in_words(self)}
-        found["heads"] = [_of_head(decision) for decision in self.decisions]
-        del found["decisions"]
-        return plain(found)
+        """Plain data, for JSON, with the sentence and the meaning of the certificate."""
+        record = self._asdict() | {"sentence": sentence(self), "certified": certified_in_words(self)}
+        del record["decisions"]
+        return plain(record | {"heads": [_plain_decision(decision) for decision in self.decisions]})
 
 
-def _of_head(decision: Decision) -> dict[str, Any]:
-    setting = decision.setting
-    found = decision._asdict() | {"certified": decision.outcome == "certified"}
-    found["estimator"] = setting and setting._asdict()
-    found["points"] = [point._replace(setting=point.setting.text)._asdict() for point in decision.points]  # pyright: ignore
-    del found["setting"]
-    return found
+def _plain_decision(decision: Decision) -> dict[str, Any]:
+    record: dict[str, Any] = decision._asdict() | {"certified": decision.outcome == "certified"}
+    record["estimator"] = record.pop("setting")
+    record["points"] = [point._asdict() | {"setting": point.setting.text} for point in decision.points]
+    return record
 
 
 def sentence(found: Recommendation) -> str:
     """ "12 of 72 heads below 10 %, at 31 % of the cost of exact attention; ..." """
-    certified = [d for d in found.decisions if d.outcome == "certified"]
-    count, of = len(certified), len(found.decisions)
-    heads = "head" if of == 1 else "heads"
-    aim = f"{'below' if _lower(found) else 'above'} {_aim(found)}"
-    if not count:
-        said = f"none of {of} {heads} {aim}" if of > 1 else f"the head is not {aim}"
-    else:
-        shares = [d.share for d in certified]
-        total = sum(d.multiplications for d in certified) / (found.exact * count)
-        range_ = f" ({percent(min(shares))} to {percent(max(shares))})" if count > 1 else ""
-        said = f"{count} of {of} {heads} {aim}, at {percent(total)} of the cost of exact attention{range_}"
-    parts = [said, _nothing(found, [d for d in found.decisions if d.outcome == "nothing"])]
-    if open_ := sum(d.outcome == "not finished" for d in found.decisions):
-        parts.append(f"{open_} not finished, and not certified")
-    said = "; ".join(filter(None, parts))
-    return said[0].upper() + said[1:] + "."
+    certified, nothing, unfinished = (
+        [d for d in found.decisions if d.outcome == outcome] for outcome in ("certified", "nothing", "not finished")
+    )
+    parts = [_certified(found, certified)]
+    if nothing:
+        parts.append(_nothing(found, nothing))
+    if unfinished:
+        parts.append(f"{len(unfinished)} not finished, and not certified")
+    text = "; ".join(parts)
+    return text[0].upper() + text[1:] + "."
+
+
+def _certified(found: Recommendation, decisions: Sequence[Decision]) -> str:
+    """On how many heads a setting is certified, and at which cost."""
+    count, total = len(decisions), len(found.decisions)
+    target = percent(found.target) if found.metric.startswith("relative") else f"{found.metric} {found.target:g}"
+    aim = f"{'below' if METRICS[found.metric].better == 'lower' else 'above'} {target}"
+    if not decisions:
+        return f"none of {total} heads {aim}" if total > 1 else f"the head is not {aim}"
+    shares = [d.share for d in decisions]
+    mean = sum(d.multiplications for d in decisions) / (found.exact * count)
+    range_ = f" ({percent(min(shares))} to {percent(max(shares))})" if count > 1 else ""
+    heads = "head" if total == 1 else "heads"
+    return f"{count} of {total} {heads} {aim}, at {percent(mean)} of the cost of exact attention{range_}"
 
 
 def _nothing(found: Recommendation, decisions: Sequence[Decision]) -> str:
-    """Of the heads on which nothing is certified: what comes nearest, beside uniform attention."""
-    if not decisions:
-        return ""
+    """Describe the heads on which nothing is certified: the best setting, beside uniform attention."""
     reaches = "nothing is certified" if any(d.undecided for d in decisions) else "nothing reaches it"
-    bounds, uniform = (_range([getattr(d, name) for d in decisions]) for name in ("bound", "uniform"))
-    sure = "(certified)" if all(math.isfinite(d.bound) for d in decisions) else "(not all certified)"
-    where = f"{len(decisions)} heads" if len(decisions) > 1 else decisions[0].head
+    bounds, uniform = [d.bound for d in decisions], [d.uniform for d in decisions]
+    sure = "(certified)" if all(map(math.isfinite, bounds)) else "(not all certified)"
+    head = f"on {len(decisions)} heads" if len(decisions) > 1 else f"on {decisions[0].head}".replace("on -", "here")
     names = {d.setting.text for d in decisions if d.setting}
     best = f"is {names.pop()} with" if len(names) == 1 else "there have"
     return (
-        f"{'here' if where == '-' else f'on {where}'} {reaches} up to size {found.max_size}: the best {best} {bounds} "
-        f"{sure}; uniform attention has {uniform}"
+        f"{head} {reaches} up to size {found.max_size}: the best {best} {_range(bounds)} {sure}; uniform attention has "
+        f"{_range(uniform)}"
     )
 
 
@@ -159,8 +159,8 @@ def _range(values: Sequence[float]) -> str:
 
 
 def certified_in_words(found: Recommendation) -> str:
-    """What the certificate is about, and how sure it is."""
-    what = {
+    """State the claim of the certificate, and its confidence."""
+    scope = {
         "projections": "for these q, k and v, over the random draws of the estimator (new projections each time)",
         "inputs": "over q, k and v drawn anew from this law, together with the random draws of the estimator",
         "rows": "for these q, k and v, over the random draws of the estimator and of the query rows that are measured",
@@ -168,7 +168,7 @@ def certified_in_words(found: Recommendation) -> str:
         "of the file must be exchangeable with it, such as a random sample from one source",
     }[found.over]
     return (
-        f"A certified bound holds with probability >= {found.probability:g}, {what}. With {percent(found.confidence)} "
+        f"A certified bound holds with probability >= {found.probability:g}, {scope}. With {percent(found.confidence)} "
         "confidence every verdict (reaches the target or not) is right on all heads, and with as much every bound: the "
         f"{percent(1 - found.confidence)} are shared equally among heads, and on each among its random candidates; "
         "deterministic ones are computed, not tested."
@@ -188,18 +188,6 @@ def percent(share: float) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
-def _lower(found: Recommendation) -> bool:
-    return METRICS[found.metric].better == "lower"
-
-
-def _sign(found: Recommendation) -> str:
-    return "<=" if _lower(found) else ">="
-
-
-def _aim(found: Recommendation) -> str:
-    return percent(found.target) if found.metric.startswith("relative") else f"{found.metric} {found.target:g}"
-
-
 _HEAD = """\
 import favorbench as fb
 
@@ -211,87 +199,94 @@ def attention(query, key, value, rng):
 
 
 def python_lines(family: Family, size: int | None, scale: float) -> str:
-    """A function that is the estimator, at this size, on the inputs that were measured times their scale."""
+    """The code of a function that is this estimator at this size. scale: of the measured inputs."""
     (kind, method), lines = family.estimator, []
     if scale != 1:
         lines.append(f"query, key = {scale!r} * query, {scale!r} * key  # as measured")
-    also = ", causal=True" if family.study.scenario.causal else ""
+    causal = ", causal=True" if family.study.scenario.causal else ""
     if isinstance(method, LinearAttention):
         law = family.estimator.sampler or "iid"
         lines.append(f"omega = fb.sample_omega({law!r}, {size or 1}, query.shape[-1], rng, map={family.spec!r})")
-        lines.append(f"return fb.linear_attention(query, key, value, omega, map={family.spec!r}{also})")
+        lines.append(f"return fb.linear_attention(query, key, value, omega, map={family.spec!r}{causal})")
     else:
         name = f"fb.get_baseline({family.spec!r})" if kind == "baseline" else repr(family.spec)
-        lines.append(f"return fb.method_attention(query, key, value, {name}, size={size or 1}, rng=rng{also})")
+        lines.append(f"return fb.method_attention(query, key, value, {name}, size={size or 1}, rng=rng{causal})")
     return _HEAD + "".join(f"    {line}\n" for line in lines)
 
 
 def sections(found: Recommendation) -> Sections:
-    """A row for each head with what the columns are, the sentences, and code for the first certified head."""
+    """A table with a row for each head, its notes, the sentences, and code for the first certified head."""
     title = f"{found.title}: {found.metric} target {found.target:g}"
-    words = [sentence(found), certified_in_words(found)]
-    table = Section(title, records(found), " ".join(notes(found)), words)
+    sentences = [sentence(found), certified_in_words(found)]
+    table = Section(title, records(found), " ".join(notes(found)), sentences)
     certified = [decision for decision in found.decisions if decision.outcome == "certified"]
     if not certified:
         return Sections([table])
     others = len({decision.python for decision in certified}) > 1
-    more = " (of the others: --json, or recommendation.json)" if others else ""
+    more = " (for the others: --json, or recommendation.json)" if others else ""
     where = f", for {certified[0].head}{more}" if len(found.decisions) > 1 else ""
     return Sections([table, Section(f"In Python{where}:", code=certified[0].python)])
 
 
+def not_begun(label: str) -> Decision:
+    """The decision for a head whose search has not begun."""
+    return Decision(label, "not finished")
+
+
 def records(found: Recommendation) -> list[dict[str, str]]:
-    """One line of the table for each head."""
+    """One row of the table for each head."""
     return [_record(found, decision) for decision in found.decisions]
 
 
 def _record(found: Recommendation, decision: Decision) -> dict[str, str]:
-    setting, quantile = decision.setting, f"{percent(found.probability)} of draws"
+    setting, sign = decision.setting, "<=" if METRICS[found.metric].better == "lower" else ">="
+    quantile = f"{percent(found.probability)} of draws"
     names = ("head", "estimator", "size", "certified", "cost", "cheaper from L", "median", quantile, "uniform", "draws")
     if setting is None:
         return dict.fromkeys(names, "-") | {"head": decision.head, "estimator": "not begun"}
-    said = {"certified": "", "nothing": "none; best: ", "not finished": "so far: "}[decision.outcome]
-    sure = f"{_sign(found)} {number(decision.bound)}" if math.isfinite(decision.bound) else "no"
-    far = "never" if decision.cheaper_from is None else str(decision.cheaper_from)
+    state = {"certified": "", "nothing": "none; best: ", "not finished": "so far: "}[decision.outcome]
     values = (
-        decision.head, said + setting.estimator, "-" if setting.size is None else str(setting.size), sure,
-        percent(decision.share), far, number(decision.median), f"{_sign(found)} {number(decision.quantile)}",
-        number(decision.uniform), str(decision.draws),
+        decision.head, state + setting.estimator, "-" if setting.size is None else str(setting.size),
+        f"{sign} {number(decision.bound)}" if math.isfinite(decision.bound) else "no", percent(decision.share),
+        "never" if decision.cheaper_from is None else str(decision.cheaper_from), number(decision.median),
+        f"{sign} {number(decision.quantile)}", number(decision.uniform), str(decision.draws),
     )  # fmt: skip
     return dict(zip(names, values, strict=True))
 
 
 def notes(found: Recommendation) -> list[str]:
-    """What the table means, and what was not tried."""
-    some = next((d for d in found.decisions if d.candidates), None)
-    said = [
-        "Of each head the cheapest candidate that reaches the target, or the best where none does. certified: what "
-        f"{percent(found.probability)} of all draws keep; median and {percent(found.probability)}: of those made. "
-        "cost: multiplications, as a share of exact attention's at this length; cheaper from L: the length from which "
-        "on they are fewer (the error is certified at this length only). uniform: the error of uniform attention."
+    """Explain the columns of the table, and list the settings that were not tried or not decided."""
+    p = percent(found.probability)
+    lines = [
+        "For each head the cheapest candidate that reaches the target, or the best if none does. certified: the bound "
+        f"that {p} of all draws keep; median and {p}: of the draws made. cost: multiplications, as a share of exact "
+        "attention's at this length; cheaper from L: the length from which they are fewer (the error is certified at "
+        "this length only). uniform: the error of uniform attention."
     ]
-    if some:
+    if some := next((d for d in found.decisions if d.candidates), None):
         measured, full = spent(found.decisions)
-        on = "" if some.head == "-" else f" on {some.head}"
-        said.append(
-            f"{some.candidates} candidates{on}{_not_tried(found.decisions)}. {measured} measurements, "
+        head = "" if some.head == "-" else f" on {some.head}"
+        lines.append(
+            f"{some.candidates} candidates{head}{_not_tried(found.decisions)}. {measured} measurements, "
             f"{percent(measured / full)} of the {full} of a sweep with as many draws of each as a certificate takes."
         )
     if undecided := [d for d in found.decisions if d.undecided]:
         names = "; ".join(f"{d.head}: {', '.join(d.undecided)}" for d in undecided[:3])
         more = f"; and some on {len(undecided) - 3} more heads" if len(undecided) > 3 else ""
-        said.append(f"Too near to the target to decide: {names}{more}.")
-    return said
+        lines.append(f"Too near to the target to decide: {names}{more}.")
+    return lines
 
 
 def _not_tried(decisions: Sequence[Decision]) -> str:
-    """How many settings were left out, and why; nothing where none was."""
-    dearer, rank = max(d.dearer for d in decisions), max(d.rank for d in decisions)
-    why = {"they cost more than allowed": dearer, "the rank of their output is too low": rank}
-    parts = [f"{count} as {reason}" for reason, count in why.items() if count]
+    """How many settings were left out, and why; empty if none was."""
+    reasons = {
+        "they cost more than allowed": max(d.dearer for d in decisions),
+        "the rank of their output is too low": max(d.rank for d in decisions),
+    }
+    parts = [f"{count} as {reason}" for reason, count in reasons.items() if count]
     return f"; not tried on a head: up to {', and '.join(parts)}" if parts else ""
 
 
 def spent(decisions: Sequence[Decision]) -> tuple[int, int]:
     """Measurements made, and those of a sweep with as many draws of every setting as a certificate takes."""
-    return int(np.sum([d.spent for d in decisions])), int(np.sum([d.full for d in decisions]))
+    return sum(d.spent for d in decisions), sum(d.full for d in decisions)

@@ -1,13 +1,14 @@
-"""How sure draws make that an error is below a target often enough: tests that may be read after every draw.
+"""Anytime-valid tests that an error is below a target with a given probability.
 
-Each draw is a hit (error <= target) or a miss, so heavy tails, infinities and what is no number are misses and nothing
-more. Against H: P(hit) <= p stands the evidence E = mean of (t / p)^S ((1 - t) / (1 - p))^(n - S) over t uniform on
+Each draw is a hit (error <= target) or a miss. Heavy tails do no harm: infinite and NaN errors count as misses.
+Against H: P(hit) <= p stands the evidence E = mean of (t / p)^S ((1 - t) / (1 - p))^(n - S) over t uniform on
 (p, 1), S hits of n: under H it is a nonnegative supermartingale that starts at 1, so P(E >= 1 / alpha at any n) <=
 alpha (Ville 1939). The mirror image, t uniform on (0, p), stands against P(hit) >= p.
 Howard, Ramdas, McAuliffe & Sekhon 2021, arXiv 1810.08240 (mixtures); Zecchin, Park & Simeone 2025, arXiv 2409.15844
 (for the choice of settings); Howard & Ramdas 2022, arXiv 1906.09712 (quantiles).
 """
 
+import bisect
 import functools
 import math
 from typing import Literal, NamedTuple
@@ -35,10 +36,10 @@ def log_evidence_rarely(hits: np.ndarray | int, draws: np.ndarray | int, p: floa
 
 
 class Rule(NamedTuple):
-    """What is to be shown: P(error <= target) >= probability. alpha: the chance to be wrong about one candidate, ever.
+    """The claim P(error <= target) >= probability. alpha: the probability of a wrong verdict about one candidate.
 
-    Only one verdict about a candidate can be wrong: "certified" where P < probability, "dropped" where it is not. So
-    the chance that any verdict is wrong is at most the sum of the alphas.
+    Only one verdict about a candidate can be wrong: "certified" if P < probability, else "dropped". So the probability
+    of any wrong verdict is at most the sum of the alphas.
     """
 
     target: float
@@ -46,7 +47,7 @@ class Rule(NamedTuple):
     alpha: float
 
     def verdict(self, hits: int, draws: int) -> Verdict:
-        """Of one candidate, to be asked after every draw: the first answer that is not "open" stands."""
+        """Judge one candidate after a draw. The first verdict that is not "open" stands."""
         often, rarely = _log_evidence(hits, draws, self.probability)
         if often >= -math.log(self.alpha):
             return "certified"
@@ -54,19 +55,19 @@ class Rule(NamedTuple):
 
     @property
     def fewest_draws(self) -> int:
-        """How many draws certify if all hit; MOST_DRAWS where so many do not."""
+        """The number of draws that certify if all hit, at most MOST_DRAWS."""
         return fewest_draws(self.probability, self.alpha)
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def _log_evidence(hits: int, draws: int, p: float) -> tuple[float, float]:
-    """Both, kept: candidates come by the same counts."""
+    """Both, cached: many candidates have the same counts."""
     return float(log_evidence_often(hits, draws, p)), float(log_evidence_rarely(hits, draws, p))
 
 
 @functools.lru_cache(maxsize=1 << 10)
 def fewest_draws(p: float, alpha: float) -> int:
-    """How many draws certify P(hit) >= p if all of them hit: (1 - p^(n+1)) / ((n+1) (1-p) p^n) >= 1 / alpha."""
+    """The number of draws that certify P(hit) >= p if all hit: (1 - p^(n+1)) / ((n+1) (1-p) p^n) >= 1 / alpha."""
 
     def enough(draws: int) -> bool:
         return bool(log_evidence_often(draws, draws, p) >= -math.log(alpha))
@@ -76,19 +77,16 @@ def fewest_draws(p: float, alpha: float) -> int:
         high *= 2
         if high >= MOST_DRAWS:
             return MOST_DRAWS
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    low = high // 2 + 1
+    return low + bisect.bisect_left(range(low, high), True, key=enough)
 
 
 def certified_bound(errors: np.ndarray, p: float, alpha: float) -> float:
-    """The smallest b for which "P(error <= b) >= p" is certified at alpha, for all targets at once; inf where none is.
+    """The smallest b for which "P(error <= b) >= p" is certified at alpha, for all targets at once; inf if none is.
 
-    An order statistic. For no target below the true quantile does the evidence ever reach 1 / alpha but with
-    probability alpha, and it grows with the target, so b is below the true quantile no more often than that, at any
-    number of draws (Howard & Ramdas 2022, sec. 3).
+    An order statistic. For a target below the true quantile the evidence ever reaches 1 / alpha with probability at
+    most alpha. It grows with the target, so b is below the true quantile no more often than that, at any number of
+    draws (Howard & Ramdas 2022, sec. 3).
     """
     ordered = np.sort(np.where(np.isnan(errors), np.inf, errors))
     counts = np.arange(1, len(ordered) + 1)
@@ -97,6 +95,6 @@ def certified_bound(errors: np.ndarray, p: float, alpha: float) -> float:
 
 
 def quantile(errors: np.ndarray, p: float) -> float:
-    """The smallest error with a share p of all at or below it; what is no number counts as infinite."""
+    """The smallest error with a share p of all at or below it. NaN counts as infinite."""
     ordered = np.sort(np.where(np.isnan(errors), np.inf, errors))
     return float(ordered[max(0, math.ceil(p * len(ordered) - 1e-9) - 1)])

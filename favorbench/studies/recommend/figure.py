@@ -13,8 +13,8 @@ from favorbench.results.figures.blocks import metric_label
 from favorbench.studies.recommend.answer import Decision, Recommendation, percent
 
 MAX_PANELS = 6
-MAX_ERROR = 10.0  # errors above stand here
-FREE = 1e-3  # of exact attention's cost, where an estimator without multiplications stands
+MAX_ERROR = 10.0  # larger errors are drawn here
+FREE = 1e-3  # where an estimator without multiplications is drawn, as a share of the cost of exact attention
 
 _DOTS: dict[str, Any] = {"linestyle": "none", "markersize": 5}
 _KINDS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -91,19 +91,23 @@ def _draw_head(found: Recommendation, decision: Decision, ax: Axes) -> None:
 
 
 def _draw_heads(found: Recommendation, decisions: Sequence[Decision], ax: Axes) -> None:
-    """One point for each head: its choice, or the best that there is."""
-    sure = [d for d in decisions if d.outcome == "certified"]
-    rest = [d for d in decisions if d.outcome != "certified"]
-    for number, name in enumerate(dict.fromkeys(d.setting.estimator for d in sure if d.setting)):
-        chosen = [d for d in sure if d.setting and d.setting.estimator == name]
+    """One point for each head: its choice, or the best candidate."""
+    groups: dict[str, list[Decision]] = {}
+    for decision in decisions:
+        name = decision.setting.estimator if decision.setting and decision.outcome == "certified" else ""
+        groups.setdefault(name, []).append(decision)
+    rest = groups.pop("", [])
+    for number, (name, chosen) in enumerate(groups.items()):
         look = style.series_look(number, linestyle="none", markersize=style.scaled(7))
-        look |= {"label": style.plain(f"{name} ({len(chosen)})")}
-        ax.plot([max(d.share, FREE) for d in chosen], [_end(d) for d in chosen], **look)
+        _plot_heads(ax, chosen, look | {"label": style.plain(f"{name} ({len(chosen)})")})
     if rest:
         label = f"nothing certified ({len(rest)}): the best"
-        ends = [_end(d) for d in rest]
-        ax.plot([max(d.share, FREE) for d in rest], ends, linestyle="none", marker="x", color="0.35", label=label)
+        _plot_heads(ax, rest, {"linestyle": "none", "marker": "x", "color": "0.35", "label": label})
     _frame(ax, found, [_end(d) for d in decisions])
+
+
+def _plot_heads(ax: Axes, decisions: Sequence[Decision], look: dict[str, Any]) -> None:
+    ax.plot([max(d.share, FREE) for d in decisions], [_end(d) for d in decisions], **look)
 
 
 def _frame(ax: Axes, found: Recommendation, errors: Sequence[float]) -> None:

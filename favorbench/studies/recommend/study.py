@@ -1,5 +1,6 @@
-"""The verb: inputs and a target to the cheapest certified setting of each head; saved and resumed like a sweep."""
+"""Inputs and a target to the cheapest certified setting of each head; saved and resumed like a sweep."""
 
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,25 +11,21 @@ from favorbench.engine.columns import Row, describe_cell, of_draw
 from favorbench.engine.cost import check_fits
 from favorbench.engine.plan import Plan, plan
 from favorbench.engine.store import Store, read_trials
-from favorbench.engine.study import Study, default_directory
+from favorbench.engine.study import default_directory
 from favorbench.errors import ScenarioError
 from favorbench.files import write_text
 from favorbench.formats import json_text, shown
 from favorbench.metrics import METRICS
 from favorbench.numerics.arrays import Array
 from favorbench.numerics.machine import one_core
+from favorbench.numerics.streams import stream
 from favorbench.parameters import is_number
 from favorbench.progress import Progress, progress_callback
 from favorbench.registry import nearest
-from favorbench.studies.recommend.answer import Recommendation
-from favorbench.studies.recommend.candidates import (
-    exact_cost,
-    families,
-    study_of,
-)
+from favorbench.studies.recommend.answer import Recommendation, not_begun
+from favorbench.studies.recommend.candidates import exact_cost, families, study_of
 from favorbench.studies.recommend.evidence import MOST_DRAWS, Rule
-from favorbench.studies.recommend.head import CandidateEvaluator, Head, not_begun, signed
-from favorbench.studies.recommend.units import Unit, units_of
+from favorbench.studies.recommend.search import CandidateEvaluator, HeadDraws, HeadSearch, signed
 
 if TYPE_CHECKING:
     from favorbench.models.recorder import Captured
@@ -42,24 +39,24 @@ class Interrupted(KeyboardInterrupt):
         self.found = found
 
 
-class Search(NamedTuple):
-    """What the search of every head follows from; known: rows that are there."""
+class SearchTask(NamedTuple):
+    """All that the searches of the heads follow from. known: rows that were measured before."""
 
-    draws: Plan
+    plan: Plan
     over: str
+    metric: str
     rule: Rule
-    said: Recommendation
     max_cost: float
-    known: Sequence[Any]
+    known: Sequence[Any] = ()
 
 
-def rows_of_head(search: Search, number: int) -> list[Row]:
+def rows_of_head(task: SearchTask, number: int) -> list[Row]:
     """In a worker: the rows that the search of one head measures."""
     rows: list[Row] = []
-    bench = CandidateEvaluator(search.said.metric, search.known, rows.extend)
-    unit, of = units_of(search.draws, search.over)[number], families(search.draws.study)
+    evaluator = CandidateEvaluator(task.metric, task.known, rows.extend)
+    head = heads_of(task.plan, task.over)[number]
     with one_core():
-        Head(unit, of, search.rule, search.said, search.max_cost, bench).search()
+        HeadSearch(head, families(task.plan.study), task.rule, task.max_cost, evaluator).search()
     return rows
 
 
@@ -82,21 +79,61 @@ def recommend(
     cluster: str | Cluster | Any = None,
     **keys: Any,
 ) -> Recommendation:
-    """For every head the cheapest setting with P(error <= target) >= probability, certified, or that there is none.
+    """Find for every head the cheapest setting with P(error <= target) >= probability, certified.
 
-    inputs: what a sweep takes: a path, "minilm", "gaussian", or in memory arrays (q, k, v), {"mine": (q, k, v)} or
-    what ``fb.capture`` gives, of NumPy or torch, (L, d), (heads, L, d) or (batch, heads, L, d), as attention takes
-    them. metric: of `favorbench list metrics`, an error; where larger is better, the target is to be reached from
-    above. confidence: that every verdict on every head is right. max_size: of projections, centroids, landmarks or
-    keys. max_cost: what candidates cost less than, in multiplications of exact attention. maps, methods, samplers:
-    names with commas, in place of the default candidates, or "none" of maps or of methods; trivial answers are always
-    among them. causal: None is what a file of heads says of itself. over: "texts" where the file holds several texts,
-    which are then the draws. keys: seq_len, head_dim, scale, query_rows, dtype and seed of a scenario. out: the run
-    directory, by default one below results, or none for arrays.
-    cluster: as of a sweep; every head is then searched by a worker.
+    Draws already stored in ``out`` are reused, also for another target.
 
-    Raises ScenarioError and InputError; Interrupted, with the answer so far, when Ctrl-C comes. All draws are saved.
+    Parameters
+    ----------
+    inputs
+        What a sweep takes: a path, "minilm", "gaussian", or in memory arrays (q, k, v), {"mine": (q, k, v)} or what
+        ``fb.capture`` gives, of NumPy or torch, (L, d), (heads, L, d) or (batch, heads, L, d), as attention takes them.
+    target
+        The error to stay below. If larger is better, as for cosine, the value to reach.
+    metric
+        An error among those of `favorbench list metrics`.
+    probability
+        Share of the draws that must meet the target.
+    confidence
+        Probability that every verdict on every head is right.
+    max_size
+        Largest number of projections, centroids, landmarks or keys.
+    max_cost
+        Candidates cost less than this, in multiplications of exact attention.
+    maps, methods, samplers
+        Names with commas in place of the default candidates, or "none" for maps or methods. Trivial answers are always
+        among the candidates.
+    causal
+        Whether a query sees only the keys up to its own position; None is what a file of heads says of itself.
+    heads
+        Only these heads of a file, with commas.
+    over
+        "texts" if the file holds several texts, which are then the draws.
+    out
+        The run directory, by default one below results, or none for arrays.
+    progress
+        Called with (heads done, heads in all).
+    cluster
+        A Dask cluster, as for ``sweep``: its workers search the heads.
+    **keys
+        seq_len, head_dim, scale, query_rows, dtype and seed of a scenario.
 
+    Returns
+    -------
+    Recommendation
+        A decision for each head.
+
+    Raises
+    ------
+    ScenarioError
+        An argument is wrong.
+    InputError
+        The inputs cannot be measured.
+    Interrupted
+        After Ctrl-C, with the answer so far. All draws are saved.
+
+    Examples
+    --------
     >>> import favorbench as fb, numpy as np
     >>> q, k, v = np.random.default_rng(0).normal(size=(3, 64, 4))
     >>> found = fb.recommend((0.3 * q, 0.3 * k, v), target=0.2, methods="clusters")
@@ -105,7 +142,8 @@ def recommend(
     >>> print(found.decisions[0].python.splitlines()[-1].strip())
     return fb...
     """
-    _check(target, metric, probability, confidence, max_size, max_cost)
+    _check_target(target, metric)
+    _check_limits(probability, confidence, max_size, max_cost)
     with tempfile.TemporaryDirectory() as folder:
         if not isinstance(inputs, str):
             inputs = _named(inputs)
@@ -114,90 +152,109 @@ def recommend(
         study = study_of(given, maps, methods, samplers, max_size)
         draws = plan(study)
         check_fits(draws)
-        units = units_of(draws, over)
+        shape, path = draws.shapes[0], Path(out) if out is not None else default_directory(study)
+        units = heads_of(draws, over)
         rule = Rule(signed(target, metric), probability, (1 - confidence) / len(units))
         _check_draws(rule, units, over)
-        path = Path(out) if out is not None else default_directory(study)
-        said = Recommendation(
-            None if Path(folder) in path.parents else path, _title(draws), metric, target, probability, confidence,
-            _over(study, draws, over), max(draws.shapes[0].sizes), exact_cost(study.shape(draws.shapes[0].head)), (),
-            True,
+        varying = "texts" if over == "texts" else _varying(draws)
+        blank = Recommendation(
+            None if Path(folder) in path.parents else path,
+            describe_cell(of_draw(study.scenario, draws[0]) | {"head": "-"}), metric, target, probability, confidence,
+            varying, max(shape.sizes), exact_cost(study.shape(shape.head)), (), True,
         )  # fmt: skip
-        search = Search(draws, over, rule, said, max_cost, ())
-        return _searched(search, units, path, progress, choose_cluster(cluster, 1, None))
+        task = SearchTask(draws, over, metric, rule, max_cost)
+        return _search_heads(task, blank, path, progress, choose_cluster(cluster, 1, None))
 
 
-def _searched(
-    search: Search, units: Sequence[Unit], path: Path, progress: Progress | None, cluster: Cluster | None
+def _search_heads(
+    task: SearchTask, blank: Recommendation, path: Path, progress: Progress | None, cluster: Cluster | None
 ) -> Recommendation:
-    found, of, said = [], families(search.draws.study), search.said
-    with Store(path, search.draws) as store, one_core(), progress_callback(progress, "recommend", "heads") as report:
+    """Search head after head, save the draws and the recommendation."""
+    units, candidates, searches = heads_of(task.plan, task.over), families(task.plan.study), []
+    with Store(path, task.plan) as store, one_core(), progress_callback(progress, "recommend", "heads") as report:
+
+        def answer() -> Recommendation:
+            decisions = [search.decision() for search in searches]
+            complete = len(searches) == len(units) and all(search.finished for search in searches)
+            decisions += [not_begun(unit.label) for unit in units[len(searches) :]]
+            answer = blank._replace(decisions=tuple(decisions), complete=complete)
+            store.flush()
+            if store.finish():
+                write_text(store.path / "recommendation.json", json_text(answer.as_dict()) + "\n")
+            return answer
+
         known = read_trials(store.path).to_dict("records") if store.done().any() else []
-        bench = CandidateEvaluator(said.metric, known, store.append)
+        evaluator = CandidateEvaluator(task.metric, known, store.append)
         try:
             if cluster is not None:
-                _measure_on(cluster, search._replace(known=known), store, bench, report)
+                _search_on(cluster, task._replace(known=known), units, store, evaluator, report)
             for done, unit in enumerate(units):
                 report(done, len(units), step=unit.label)
-                head = Head(unit, of, search.rule, said, search.max_cost, bench)
-                found.append(head)
-                head.search()
+                searches.append(HeadSearch(unit, candidates, task.rule, task.max_cost, evaluator))
+                searches[-1].search()
                 if progress is None:
                     report(done + 1, len(units))
         except KeyboardInterrupt as interruption:
-            _keep(said := _answer(said, found, units), store)
-            raise Interrupted(said) from interruption
+            raise Interrupted(answer()) from interruption
         finally:
             store.record_workers(cluster.take_machines() if cluster else [])
-        _keep(said := _answer(said, found, units), store)
-    return said
+        return answer()
 
 
-def _measure_on(cluster: Cluster, search: Search, store: Store, bench: CandidateEvaluator, report: Progress) -> None:
-    """Let workers search every head, and save all rows that they needed: the search then finds them."""
-    units, study, done = units_of(search.draws, search.over), search.draws.study, 0
+def _search_on(
+    cluster: Cluster, task: SearchTask, units: Sequence[HeadDraws], store: Store, evaluator: CandidateEvaluator,
+    report: Progress,
+) -> None:  # fmt: skip
+    """Let workers search every head, and save the rows. The search in this process then finds them."""
+    study, done = task.plan.study, 0
 
     def missing(why: str, number: int) -> str:
         return f"heads missing: {len(units) - done}, {why}; one is {units[number].label}; others are saved: run again"
 
     numbers = iter(range(len(units)))
-    for number, rows in cluster.results(rows_of_head, search, numbers, len(units), missing, study.specs, study.backend):
+    for number, rows in cluster.results(rows_of_head, task, numbers, len(units), missing, study.specs, study.backend):
         store.append(rows)
-        bench.remember(rows)
+        evaluator.remember(rows)
         done += 1
         report(done, len(units), step=units[number].label)
 
 
-def _answer(said: Recommendation, found: "Sequence[Head]", units: Sequence[Unit]) -> Recommendation:
-    decisions = [head.decision() for head in found]
-    complete = len(found) == len(units) and all(head.finished for head in found)
-    decisions += [not_begun(unit.label) for unit in units[len(found) :]]
-    return said._replace(decisions=tuple(decisions), complete=complete)
+def heads_of(draws: Plan, over: str) -> list[HeadDraws]:
+    """The heads of a plan. Over texts, heads that differ only in their text are one, in random order of the texts."""
+    shapes, study = draws.shapes, draws.study
+    if over == "heads":
+        rows = range(len(draws))
+        return [
+            HeadDraws(shape.head.label, draws, rows[number :: len(shapes)], _varying(draws, number) == "projections")
+            for number, shape in enumerate(shapes)
+        ]
+    heads: dict[str, list[int]] = {_without_text(shape.head.label): [] for shape in shapes}
+    for number in stream(study.scenario.seed, "texts").permutation(len(shapes)).tolist():
+        heads[_without_text(shapes[number].head.label)].append(number)
+    if max(map(len, heads.values())) == 1:
+        raise ScenarioError(
+            "`over` texts: there is one text only; capture several into one file, or give arrays of shape "
+            "(texts, heads, L, d)"
+        )
+    return [HeadDraws(label, draws, numbers, False) for label, numbers in heads.items()]
 
 
-def _keep(found: Recommendation, store: Store) -> None:
-    """The draws, and the answer beside them."""
-    store.flush()
-    if store.finish():
-        write_text(store.path / "recommendation.json", json_text(found.as_dict()) + "\n")
+def _without_text(label: str) -> str:
+    """The head in "L0H5@text", or in "b3h5": each member of a batch is a text."""
+    batch = re.fullmatch(r"b\d+(h\d+)", label)
+    return batch[1] if batch else label.partition("@")[0]
 
 
-def _over(study: Study, draws: Plan, over: str) -> str:
-    """What differs between draws, as ``certified_in_words`` has it."""
-    if over == "texts":
-        return "texts"
-    shape = draws.shapes[0]
+def _varying(draws: Plan, number: int = 0) -> str:
+    """What differs between the draws of a head, as ``certified_in_words`` names it."""
+    shape, study = draws.shapes[number], draws.study
     if not study.inputs[shape.input].law.fixed:
         return "inputs"
     return "projections" if study.scenario.rows(shape.head.query_len) == shape.head.query_len else "rows"
 
 
-def _title(draws: Plan) -> str:
-    return describe_cell(of_draw(draws.study.scenario, draws[0]) | {"head": "-"})
-
-
 def _named(arrays: Any) -> Mapping[str, Any]:
-    """Arrays in memory by their name: that which they have, or "arrays". Raises ScenarioError for more than one."""
+    """Arrays in memory with their name, by default "arrays". Raises ScenarioError for more than one input."""
     if not isinstance(arrays, Mapping) or {"q", "query"} & set(arrays):
         return {"arrays": arrays}
     if len(arrays) != 1:
@@ -205,15 +262,18 @@ def _named(arrays: Any) -> Mapping[str, Any]:
     return arrays
 
 
-def _check(target: float, metric: str, probability: float, confidence: float, max_size: int, max_cost: float) -> None:
-    """Raise ScenarioError for what asks for nothing that can be certified."""
-    errors = [name for name, one in METRICS.items() if one.error]
+def _check_target(target: float, metric: str) -> None:
+    """Raise ScenarioError for a target that cannot be certified."""
+    errors = [name for name, member in METRICS.items() if member.error]
     if metric not in errors:
         raise ScenarioError(f"`metric` {shown(metric)}{nearest(str(metric), errors)}; allowed: {', '.join(errors)}")
     if not (is_number(target) and target > 0):
         raise ScenarioError(f"`target` {shown(target)} given, allowed: a number above 0")
     if METRICS[metric].better == "higher" and target >= 1:
         raise ScenarioError(f"`target` {target:g} given, allowed for {metric}: a number above 0 and below 1")
+
+
+def _check_limits(probability: float, confidence: float, max_size: int, max_cost: float) -> None:
     for name, value in (("probability", probability), ("confidence", confidence)):
         if not (is_number(value) and 0 < value < 1):
             raise ScenarioError(f"`{name}` {shown(value)} given, allowed: a number between 0 and 1")
@@ -223,9 +283,9 @@ def _check(target: float, metric: str, probability: float, confidence: float, ma
         raise ScenarioError(f"`max_cost` {shown(max_cost)} given, allowed: a number above 0")
 
 
-def _check_draws(rule: Rule, units: Sequence[Unit], over: str) -> None:
-    """Raise ScenarioError where not even draws that all hit would be enough."""
-    needed, count = rule.fewest_draws, min(unit.most for unit in units)
+def _check_draws(rule: Rule, units: Sequence[HeadDraws], over: str) -> None:
+    """Raise ScenarioError if there are too few draws to certify anything, even if all hit."""
+    needed, count = rule.fewest_draws, min(len(unit.indices) for unit in units)
     if needed > count:
         many = f"at most {MOST_DRAWS}" if needed >= MOST_DRAWS else f"{needed}"
         what = f"{over} there are {count}" if over == "texts" else f"draws: at most {count}"
