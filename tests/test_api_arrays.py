@@ -66,23 +66,6 @@ def test_without_out_the_run_is_named_by_its_contents(rng):
     assert again.trials.equals(first.trials) and fb.load(first.path).trials.equals(first.trials)
 
 
-def test_a_partial_run_is_resumed_in_workers(rng):
-    arrays, whole = some(rng, 2), {**QUICK, "trials": 6}
-
-    def stop(done, total):
-        if done == 5:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fb.sweep("quick", inputs={"mine": arrays}, out="run", progress=stop, **whole)
-    assert not fb.load("run").manifest["complete"]
-    resumed = fb.sweep("quick", inputs={"mine": arrays}, out="run", workers=2, **whole)
-    assert resumed.manifest["complete"]
-    np.savez("mine.npz", **dict(zip("qkv", arrays, strict=True)))
-    of_file = fb.sweep("quick", inputs="mine.npz", out="file", **whole)
-    assert resumed.trials.equals(renamed(of_file.trials, "mine"))
-
-
 def test_several_inputs_of_several_shapes(rng):
     """Each has the numbers that it has alone."""
     given = {"a": some(rng), "b": some(rng, 2, length=12), "c": some(rng, 2, 2, length=6, dim=4)}

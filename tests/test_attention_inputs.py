@@ -52,20 +52,6 @@ def test_many_heads_are_as_many_calls(rng, spec, causal, monkeypatch):
                 assert_allclose(together[i, j], expected, rtol=1e-9, atol=1e-12)
 
 
-def test_heads_are_taken_in_groups(rng, monkeypatch):
-    """A projection that is as long as there are heads is no axis of heads; and the groups are those of the rule."""
-    seen, of = [], groups._of_heads
-    monkeypatch.setattr(groups, "_of_heads", lambda a, b, heads, own=2: seen.append(heads) or of(a, b, heads, own))
-    query, key, value = some(rng, 12)
-    omega = rng.normal(size=(12, 4))
-    fb.linear_attention(query, key, value, omega)
-    assert not seen  # small ones at once
-    monkeypatch.setattr(groups, "device_elements", lambda like: 5 * 12 * groups.LEAST_ROWS)
-    split = fb.linear_attention(query, key, value, omega)
-    assert sorted({heads.start for heads in seen}) == [0, 5, 10]
-    assert_allclose(split[7], fb.linear_attention(query[7], key[7], value[7], omega), rtol=1e-12)
-
-
 @pytest.mark.parametrize("spec", MAPS)
 def test_omega_is_moved_and_cast(rng, torch, spec):
     """NumPy's float64 sample for torch's tokens in any precision: as if it had been a tensor of theirs."""

@@ -18,7 +18,7 @@ from favorbench.engine.plan import plan
 from favorbench.engine.provenance import input_notes
 from favorbench.engine.study import Study
 from favorbench.errors import InputError, ScenarioError, StoreError
-from favorbench.inputs import Arrays, get_input, same_place, stored
+from favorbench.inputs import get_input, same_place, stored
 from favorbench.numerics.streams import stream
 
 QUICK = {"maps": "positive", "samplers": "iid", "num_projections": 4, "trials": 2, "baselines": "uniform"}
@@ -288,14 +288,6 @@ def test_arrays_in_memory_are_inputs(rng, convert):
     other = {"mine": tuple(convert(1.5 * arrays[name]) for name in "qkv")}
     with pytest.raises(StoreError, match="run holds another run: its input file"):
         fb.sweep(QUICK, "run", inputs=other)
-
-
-def test_bfloat16_tensors_are_inputs(rng):
-    torch = pytest.importorskip("torch")
-    tensors = [torch.randn(8, 3).to(torch.bfloat16) for _ in "qkv"]
-    law = Arrays.of("mine", tensors)
-    drawn = law.draw(stream(0), law.heads(None, None)[0])
-    assert_array_equal(drawn.key, tensors[1].double().numpy())
 
 
 def test_arrays_may_be_given_in_any_way(rng):

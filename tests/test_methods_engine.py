@@ -25,6 +25,7 @@ from favorbench.methods.monarch import Monarch
 from favorbench.registry import label
 from tests.command_line import refused, run
 from tests.conftest import small_scenario
+from tests.test_sweep import METHODS_OF_ALL_KINDS
 
 SPECS = [
     *(member.name for member in METHODS), "clusters(lloyd=2)", "clusters(order=2)", "clusters(points='pivots')",
@@ -102,7 +103,6 @@ def test_every_row_says_what_it_costs_and_stays_in_its_budget():
 # the same rows
 
 
-METHODS_OF_ALL_KINDS = "clusters,multipole,lara,nystrom,monarch,sinks(2):window(3):sampled-keys,top(2):positive"
 KEY = ["draw", "map", "sampler", "num_projections"]
 
 
@@ -117,24 +117,6 @@ def test_rows_do_not_depend_on_workers(changes):
     one = fb.sweep(scenario, "one").trials
     assert {*METHODS_OF_ALL_KINDS.split(",")} <= set(one["map"])
     same(one, fb.sweep(scenario, "two", workers=2).trials)
-
-
-def test_a_sweep_that_was_cut_short_ends_with_the_same_rows(monkeypatch):
-    scenario = small_scenario(methods=METHODS_OF_ALL_KINDS, trials=6)
-    whole, original, calls = fb.sweep(scenario, "whole").trials, trial.run_draws, []
-
-    def interrupted(study, draws):
-        calls.append(draws)
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        return original(study, draws)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("favorbench.engine.batches.run_draws", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            fb.sweep(scenario, "cut")
-    assert len(calls) == 4
-    same(whole, fb.sweep(scenario, "cut").trials)
 
 
 def test_adding_methods_and_sizes_changes_rows_by_rounding_at_most():

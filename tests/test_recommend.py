@@ -19,12 +19,10 @@ import favorbench as fb
 from favorbench.engine.plan import plan
 from favorbench.engine.store import read_trials
 from favorbench.engine.trial import run_draws
-from favorbench.errors import ScenarioError
-from favorbench.inputs import SHIPPED
 from favorbench.methods import Shape
 from favorbench.methods.features import LinearAttention
 from favorbench.studies.recommend import search as search_module
-from favorbench.studies.recommend.answer import certified_in_words, python_lines, records, sentence, spent
+from favorbench.studies.recommend.answer import certified_in_words, python_lines, sentence, spent
 from favorbench.studies.recommend.candidates import (
     MAPS,
     METHODS,
@@ -184,28 +182,6 @@ def test_the_lines_of_python_keep_the_bound(heads):
     assert decision.outcome == "certified" and inside >= stats.binom.ppf(FALSE_ALARM, 60, 0.9)
 
 
-def test_arrays_in_memory_are_inputs_too(heads):
-    with np.load(heads) as file:
-        arrays = [file[name] for name in "qkv"]
-    of_file = fb.recommend(str(heads), 0.05, methods="clusters,nystromformer", out="of-file")
-    of_arrays = fb.recommend(arrays, 0.05, methods="clusters,nystromformer")
-    assert of_arrays.path is None and [d.head for d in of_arrays.decisions] == ["h0", "h1"]
-    for one, other in zip(of_file.decisions, of_arrays.decisions, strict=True):
-        assert one.setting == other.setting
-    single = fb.recommend([array[0] for array in arrays], 0.05, methods="clusters", out="kept")
-    assert single.decisions[0].outcome == "certified" and Path("kept/recommendation.json").exists()
-    with pytest.raises(ScenarioError, match=r"a list was given; allowed: arrays \(q, k, v\)"):
-        fb.recommend(arrays[:2], 0.05)
-
-
-def test_torch_arrays_are_inputs_too(heads):
-    torch = pytest.importorskip("torch")
-    with np.load(heads) as file:
-        arrays = [torch.asarray(file[name][0]) for name in "qkv"]
-    found = fb.recommend(arrays, 0.05, methods="clusters")
-    assert found.decisions[0].outcome == "certified"
-
-
 def test_larger_may_be_better(heads):
     found = fb.recommend(str(heads), 0.99, metric="cosine", methods="clusters", heads="h0", out="run")
     (decision,) = found.decisions
@@ -362,12 +338,6 @@ def test_mistakes_are_one_line(arguments, said):
     assert os.listdir() == []
 
 
-def test_a_file_without_queries_is_one_line():
-    np.savez("no-q.npz", k=np.zeros((4, 2)), v=np.zeros((4, 2)))
-    assert "no array 'q' (or 'query')" in refused("recommend", "no-q.npz")
-    assert "unknown inputs 'nothing'" in refused("recommend", "nothing")
-
-
 def test_default_candidates_are_such_as_the_inputs_allow():
     causal = study_of({"inputs": "minilm", "causal": True}, None, None, None, 64)
     assert all(method.causal_safe for method in causal.methods) and len(causal.methods) >= 6
@@ -394,11 +364,6 @@ def test_none_is_a_list_of_nothing(maps, methods, tried):
     names = {family.spec for family in families(study)}
     assert names - {"uniform", *TRIVIAL} == tried - {"uniform"}
     assert names & {"uniform"}
-
-
-def test_tables_have_a_line_for_each_head(heads):
-    found = fb.recommend(str(SHIPPED["minilm"].path), 0.7, methods="clusters", heads="L0H1,L5H8", out="run")
-    assert [record["head"] for record in records(found)] == ["L0H1", "L5H8"]
 
 
 @pytest.mark.parametrize("length, dim, value_dim", [(1, 1, 1), (2, 1, 1), (3, 2, 5), (17, 4, 4)])

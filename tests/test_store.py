@@ -1,6 +1,5 @@
 """Rows on disk: no kill loses or doubles one, readers see a whole, and what is damaged is found."""
 
-import errno
 import itertools
 import multiprocessing
 import os
@@ -17,7 +16,6 @@ import favorbench as fb
 from favorbench.engine import rows as rows_module
 from favorbench.engine.columns import FAILURE
 from favorbench.engine.rows import RowStore, failures, part_paths, read_parts, read_rows
-from favorbench.errors import StoreError
 
 SCHEMA = pa.schema(
     [pa.field("draw", pa.int64(), nullable=False), pa.field("map", pa.string()), pa.field("mse", pa.float64())]
@@ -201,51 +199,6 @@ def test_a_reader_that_lists_once_would_miss_rows(monkeypatch, run):
         parts, damaged = read_parts(run / "trials", SCHEMA)
     assert not damaged and not any(path.exists() for path in listed)
     assert sorted({draw for part in parts for draw in part.table["draw"].to_pylist()}) == [0, 1, 2]
-
-
-def test_a_second_writer_is_refused_and_readers_are_not(run):
-    with store_at(run) as store:
-        store.append(rows_of(range(2)))
-        store.flush()
-        with pytest.raises(StoreError, match="in use by another favorbench"), store_at(run):
-            pass
-        same(read(run), 2)
-    with store_at(run):
-        pass
-
-
-def test_a_full_disk_is_one_line_and_what_waits_is_written_when_there_is_room(monkeypatch, run):
-    def full(path, data):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with store_at(run) as store:
-        store.append(rows_of([0]))
-        store.flush()
-        store.append(rows_of([1]))
-        with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
-            patch.setattr(rows_module, "write_whole", full)
-            store.flush()
-        same(read(run), 1)
-    same(read(run), 2)
-
-
-def test_any_damage_is_found_and_costs_that_part_alone(run, rng):
-    with store_at(run) as store:
-        for draw in range(3):
-            store.append(rows_of([draw]))
-            store.flush()
-    part = part_paths(run / "trials")[1]
-    data = part.read_bytes()
-    for position in rng.integers(len(data), size=20):
-        part.write_bytes(data[:position] + bytes([data[position] ^ 1 << int(rng.integers(8))]) + data[position + 1 :])
-        with pytest.raises(StoreError, match="is damaged"):
-            read(run)
-    part.write_bytes(data[:100])
-    with store_at(run) as store:
-        assert [part.table["draw"][0].as_py() for part in store.parts()] == [0, 2]
-        assert store.set_aside == [part.name] and list((run / "trials").glob("_damaged-*"))
-        store.append(rows_of([1]))
-    same(read(run), 3)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes of POSIX")

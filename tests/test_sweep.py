@@ -39,6 +39,7 @@ from favorbench.samplers import get_sampler
 from tests.conftest import small_scenario
 
 KEY = ["trial", "map", "sampler", "num_projections"]
+METHODS_OF_ALL_KINDS = "clusters,multipole,lara,nystrom,monarch,sinks(2):window(3):sampled-keys,top(2):positive"
 
 
 def rows_of(scenario):
@@ -195,33 +196,29 @@ def test_the_run_directory_is_what_the_design_says():
     assert Path("run/summary.md").read_text().startswith("# quick")
 
 
-def test_the_same_sweep_again_computes_nothing(monkeypatch):
+def test_the_same_sweep_again_computes_nothing():
     first = sweep(small_scenario(), "run")
-    monkeypatch.setattr("favorbench.engine.batches.run_draws", lambda *_: pytest.fail("computed again"))
     calls = []
     again = sweep(small_scenario(), "run", progress=lambda done, total: calls.append((done, total)))
     assert calls == [(3, 3)]
     pd.testing.assert_frame_equal(again.trials, first.trials, check_exact=True)
 
 
-def test_an_interrupted_sweep_resumes_to_the_same_bits(monkeypatch):
-    whole = sweep(small_scenario(trials=5), "whole")
-    seen = []
+@pytest.mark.parametrize("methods", [None, METHODS_OF_ALL_KINDS])
+def test_an_interrupted_sweep_resumes_to_the_same_bits(methods):
+    scenario = small_scenario(trials=5, methods=methods)
+    whole = sweep(scenario, "whole")
 
-    def interrupted(study, draws):
-        if len(seen) == 2:
+    def stop(done, total):
+        if done == 2:
             raise KeyboardInterrupt
-        seen.append(draws[0].index)
-        return run_draws(study, draws)
 
-    with monkeypatch.context() as patch:
-        patch.setattr("favorbench.engine.batches.run_draws", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            sweep(small_scenario(trials=5), "run")
+    with pytest.raises(KeyboardInterrupt):
+        sweep(scenario, "run", progress=stop)
     partial = fb.load("run")
     assert not partial.manifest["complete"] and partial.trials["draw"].nunique() == 2
     assert "PARTIAL: 2 of 5 draws" in Path("run/summary.md").read_text()
-    resumed = sweep(small_scenario(trials=5), "run")
+    resumed = sweep(scenario, "run")
     pd.testing.assert_frame_equal(resumed.trials, whole.trials, check_exact=True)
     assert resumed.manifest["complete"] and "PARTIAL" not in Path("run/summary.md").read_text()
 
@@ -325,21 +322,14 @@ def test_another_scenario_in_the_same_directory_is_refused_with_what_differs():
         sweep(small_scenario(trials=4), "run")
 
 
-def test_a_second_writer_is_refused(monkeypatch):
-    def nested(study, draws):
+def test_a_second_writer_is_refused_and_readers_are_not():
+    def meanwhile(done, total):
         with pytest.raises(StoreError, match="in use by another favorbench"):
-            other_process_sweep()
-        return run_draws(study, draws)
+            sweep(small_scenario(), "run")
+        assert fb.load("run").trials["draw"].nunique() == done == total
 
-    def other_process_sweep():
-        code = "from tests.test_sweep import small_scenario, sweep; sweep(small_scenario(trials=1), 'run')"
-        environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
-        environment.pop("THOROUGH", None)  # shapes are checked in the process of the tests alone
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
-        raise StoreError(done.stderr.strip().splitlines()[-1])
-
-    monkeypatch.setattr("favorbench.engine.batches.run_draws", nested)
-    sweep(small_scenario(trials=1), "run")
+    sweep(small_scenario(), "run")
+    sweep(small_scenario(), "run", progress=meanwhile)
 
 
 def test_a_foreign_directory_is_refused(tmp_path):
