@@ -1,9 +1,11 @@
 """The command line: a printer over the library. Results go to stdout, messages and progress to stderr.
 
-Exit codes: 0 ok, 1 a check failed, 2 usage or bad input, 129 hung up (SIGHUP: its terminal was closed), 130 interrupted
-(Ctrl-C), 143 terminated (SIGTERM). Heavy imports happen inside the commands.
+Exit codes: 0 ok, 1 a check failed, 2 usage or bad input, 129 terminal closed (SIGHUP), 130 interrupted (Ctrl-C), 143
+terminated (SIGTERM). Heavy imports happen inside the commands.
 """
 
+import contextlib
+import errno
 import itertools
 import os
 import sys
@@ -15,36 +17,27 @@ import typer
 # isort: off
 from favorbench.cli import recommend
 from favorbench.cli import sweep
-from favorbench.cli import capture
 from favorbench.cli import model
-from favorbench.cli import audit
-from favorbench.cli import kernel
-from favorbench.cli import speed
-from favorbench.cli import status
-from favorbench.cli import table
-from favorbench.cli import rank
-from favorbench.cli import compare
-from favorbench.cli import plot
-from favorbench.cli import report
-from favorbench.cli import export
-from favorbench.cli import list_
-from favorbench.cli import theory
-from favorbench.cli import verify
-from favorbench.cli import reproduce
+from favorbench.cli import studies
+from favorbench.cli import look
+from favorbench.cli import reference
 
 # isort: on
 from favorbench.cli import complete
 from favorbench.cli.app import app, with_flags
-from favorbench.cli.endings import causes, discard_stdout, fail, lack_of_memory
 from favorbench.engine.interrupts import ending, was_interrupted
 from favorbench.errors import FavorbenchError
 from favorbench.files import check_address_space
+from favorbench.formats import printable
 from favorbench.users import keep_importable_here
 
-__all__ = [
-    "app", "audit", "capture", "compare", "export", "kernel", "list_", "main", "model", "plot", "rank",
-    "recommend", "report", "reproduce", "speed", "status", "sweep", "table", "theory", "verify",
-]  # fmt: skip
+__all__ = ["app", "complete", "look", "main", "model", "recommend", "reference", "studies", "sweep"]
+
+#: What Python and the loader of libraries say when there is no memory left.
+_NO_MEMORY = (
+    "failed to launch worker thread", "failed to map segment", "cannot allocate memory", "can't start new thread",
+    "cannot enable executable",
+)  # fmt: skip
 
 
 def main() -> NoReturn:
@@ -53,7 +46,11 @@ def main() -> NoReturn:
     debug = len(arguments) < len(sys.argv) - 1
     if sys.stdout is None or sys.stderr is None:  # closed by the caller
         sys.exit(2)
-    _settle()
+    # Libraries read these when they are loaded. Figures go to files: a backend that matplotlib does not know must not
+    # end a command. All studies use one core: where memory is short, OpenBLAS would try for ever to start threads.
+    os.environ.pop("MPLBACKEND", None)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    keep_importable_here()
     if complete.VARIABLE in os.environ:
         complete.answer(lambda: app(["--help"], prog_name="favorbench", standalone_mode=False))
     try:
@@ -69,45 +66,65 @@ def main() -> NoReturn:
         _end(error, arguments)
 
 
-def _settle() -> None:
-    """What libraries read when they are loaded: the command line has its process for itself."""
-    # Figures go to files: a backend that matplotlib does not know must not end a command.
-    os.environ.pop("MPLBACKEND", None)
-    # All studies use one core. OpenBLAS would take memory for more, and where that is short try for it without end.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    keep_importable_here()
-
-
 def _end(error: BaseException, arguments: list[str]) -> NoReturn:
-    """What an exception means to a user: one line, and an exit code."""
-    text = " ".join(str(error).split())
+    """End the process for an exception: one line, and an exit code."""
     closed = error.__context__ if isinstance(error, SystemExit) else error  # Typer exits with 1 for a closed pipe
     if isinstance(closed, BrokenPipeError):
-        discard_stdout()
+        _discard_stdout()
         sys.exit(0)  # the reader had enough: no error
     if isinstance(error, SystemExit):
         raise error
     if isinstance(error, KeyboardInterrupt | typer.Abort) or was_interrupted():  # a library may wrap the interruption
-        fail(*ending())
+        text, code = ending()
+    else:
+        text, code = _explanation(error, arguments), 2
+        if isinstance(error, OSError):
+            _discard_stdout()
+    with contextlib.suppress(OSError):  # a closed terminal; the exit code still says it
+        print(f"favorbench: {printable(text)}", file=sys.stderr, flush=True)  # noqa: T201
+    sys.exit(code)
+
+
+def _explanation(error: BaseException, arguments: list[str]) -> str:
+    """An error in one line."""
+    text = " ".join(str(error).split())
     if isinstance(error, FavorbenchError):
-        fail(with_flags(text), 2)
-    if said := lack_of_memory(error):
-        fail(said, 2)
+        return with_flags(text)
+    causes = [error]
+    while before := causes[-1].__cause__ or causes[-1].__context__:
+        causes.append(before)
+    if memory := next(filter(None, map(_lack_of_memory, reversed(causes))), None):  # libraries add pages to the first
+        return memory
     if isinstance(error, ImportError):
-        fail(f"a library cannot be loaded: {causes(error)[-1]}; install favorbench again", 2)
+        return f"a library cannot be loaded: {causes[-1]}; install favorbench again"
     if isinstance(error, UnicodeError):
-        fail(f"a name is not valid UTF-8: {text}", 2)
+        return f"a name is not valid UTF-8: {text}"
     if isinstance(error, OSError):
-        discard_stdout()
-        fail(f"cannot write the output: {error.strerror or text}", 2)
+        return f"cannot write the output: {error.strerror or text}"
     if format_message := getattr(error, "format_message", None):  # a usage error of click
         usage = " ".join(format_message().split()).replace("Value error, ", "")
-        fail(f"{usage}{_given(error, arguments)} (see favorbench {_command(arguments)}--help)", 2)
-    fail(f"unexpected {type(error).__name__}: {text} (a bug: --debug shows where)", 2)
+        return f"{usage}{_given(error, arguments)} (see favorbench {_command(arguments)}--help)"
+    return f"unexpected {type(error).__name__}: {text} (a bug: --debug shows where)"
+
+
+def _lack_of_memory(error: BaseException) -> str:
+    """The message for a lack of memory, of an array, a library or a thread; empty for other errors."""
+    text = " ".join(str(error).split())
+    if any(words in text.lower() for words in _NO_MEMORY):
+        return f"not enough memory to load the libraries: {text}; allow more (ulimit -v), or end other programs"
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return f"not enough memory: {text or 'allocation failed'}; use a smaller -L, -R or -d, or fewer --workers"
+    return ""
+
+
+def _discard_stdout() -> None:
+    """Discard the buffered output: it cannot be written, and must not fail once more when Python ends."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _given(error: BaseException, arguments: list[str]) -> str:
-    """What stood after the option that an error is about."""
+    """The value of the option that an error is about."""
     options = getattr(getattr(error, "param", None), "opts", [])
     found = [value for option, value in itertools.pairwise(arguments) if option in options]
     return f"; {found[-1]!r} was given" if found else ""

@@ -8,14 +8,14 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer.main
 from typer.core import TyperCommand, TyperGroup
 
-from favorbench.cli.options import OUTPUT, Cluster, Json, Metric, Quiet, RunPath, Seed, Workers
+from favorbench.cli.options import OUTPUT, option
 from favorbench.engine.interrupts import ending
 from favorbench.errors import FavorbenchError, ScenarioError
 from favorbench.formats import json_text, printable, shown
@@ -25,28 +25,22 @@ if TYPE_CHECKING:
     from favorbench.results.run import RunData
     from favorbench.sections import Section
 
-__all__ = [
-    "LOOK", "MEASURE", "REFERENCE", "Cluster", "Json", "Metric", "Quiet", "RunPath", "Seed", "Workers", "app", "check",
-    "check_device", "check_maps", "echo", "echo_data", "flags", "interrupted", "interrupted_timing", "number",
-    "numbers", "print_json", "resolve_cluster", "say", "warn_partial", "with_flags", "workers_of",
-]  # fmt: skip
-
 MEASURE, LOOK, REFERENCE = "Measure", "Look at what was measured", "Reference"
 
-MANY = 10  # options from which on they stand under headings
+MIN_GROUPED = 10  # a command with at least this many options shows them under headings
 
 
 class _Command(TyperCommand):
     """A command whose --help is plain text: at 80 columns Rich's frames leave 35 to the words."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """List the options, of a long command under their headings."""
+        """List the options; those of a long command under headings."""
         records = [(param, record) for param in self.get_params(ctx) if (record := param.get_help_record(ctx))]
         options = [param for param, _ in records if param.param_type_name == "option"]
         sections: dict[str, list[Any]] = {"Arguments": []}
         for param, record in records:
             heading = getattr(param, "rich_help_panel", None) or (OUTPUT if param.name == "help" else "Options")
-            heading = heading if len(options) >= MANY else "Options"
+            heading = heading if len(options) >= MIN_GROUPED else "Options"
             sections.setdefault(heading if param in options else "Arguments", []).append(record)
         output = sections.pop(OUTPUT, [])
         _write(formatter, sections | {OUTPUT: output})
@@ -72,7 +66,7 @@ def _write(formatter: Any, sections: dict[str, list[Any]]) -> None:
 
 
 class _App(typer.Typer):
-    """Commands whose --help has headings; ``panel``: under which the command itself stands."""
+    """Commands whose --help has headings. panel: the heading of the command itself."""
 
     def command(self, name: str | None = None, *, panel: str = MEASURE, **settings: Any) -> Any:
         return super().command(name, cls=_Command, rich_help_panel=panel, **settings)
@@ -88,30 +82,30 @@ app = _App(
 )
 
 
-def resolve_cluster(cluster: str | None, asked: str = "--cluster") -> "DaskCluster | None":
-    """The cluster of --cluster, if there is one. asked: by what it was asked for, in errors. Raises ScenarioError."""
+def resolve_cluster(cluster: str | None, origin: str = "--cluster") -> "DaskCluster | None":
+    """The cluster of --cluster, if any. origin: where it was given, for errors. Raises ScenarioError."""
     if cluster in (None, "none"):
         return None
     from favorbench.engine.cluster import Cluster as DaskCluster
 
-    if asked == "--cluster" and cluster == os.environ.get("FAVORBENCH_CLUSTER"):
-        asked = "FAVORBENCH_CLUSTER"
-    found = DaskCluster(cluster, asked, say)  # brings Dask, which sets levels of its own
+    if origin == "--cluster" and cluster == os.environ.get("FAVORBENCH_CLUSTER"):
+        origin = "FAVORBENCH_CLUSTER"
+    found = DaskCluster(cluster, origin, say)  # imports Dask, which sets log levels
     for name in ["distributed", "tornado", "asyncio", *logging.root.manager.loggerDict]:
-        if name.partition(".")[0] in ("distributed", "tornado", "asyncio"):  # what is lost is told in a line of ours
+        if name.partition(".")[0] in ("distributed", "tornado", "asyncio"):  # we report losses in one line
             logging.getLogger(name).setLevel(logging.CRITICAL)
-    warnings.filterwarnings("ignore", module="distributed")  # versions are compared by us
+    warnings.filterwarnings("ignore", module="distributed")  # we compare the versions
     return found
 
 
 def workers_of(context: typer.Context, workers: int, cluster: str | None) -> "int | DaskCluster":
-    """A cluster, where one is asked for, or a number of processes. Raises ScenarioError for both by flags."""
+    """The cluster, if one is given, or the number of processes. Raises ScenarioError for flags of both."""
     sources = {key: getattr(context.get_parameter_source(key), "name", "") for key in ("workers", "cluster")}
     typed = {key for key, source in sources.items() if source == "COMMANDLINE"}
     if cluster not in (None, "none") and typed == {"workers", "cluster"}:
         raise ScenarioError("--cluster and --workers: a cluster has workers of its own; give one of the two")
-    asked = "--cluster" if context.params.get("cluster") is not None else f"{context.params.get('scenario')}: cluster"
-    return workers if "workers" in typed else resolve_cluster(cluster, asked) or workers
+    origin = "--cluster" if context.params.get("cluster") is not None else f"{context.params.get('scenario')}: cluster"
+    return workers if "workers" in typed else resolve_cluster(cluster, origin) or workers
 
 
 def _version(value: bool) -> None:
@@ -125,9 +119,9 @@ def _version(value: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, option(None, "--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    debug: Annotated[bool, option(None, "--debug", help="Show tracebacks.")] = False,
 ) -> None:
     pass  # --debug is read in main(), which also takes it after the command
 
@@ -141,12 +135,12 @@ def check(flag: str, value: str, allowed: Any) -> None:
 
 
 def echo(text: str) -> None:
-    """Lines on stdout, made of names that may come from anybody's files."""
+    """Print lines on stdout, with control characters escaped: names may come from anybody's files."""
     typer.echo(printable(text, but="\n"))
 
 
 def echo_data(text: str) -> None:
-    """Data on stdout, as they are (typer.echo drops escape sequences); only a terminal is spared control characters."""
+    """Write data to stdout unchanged, as typer.echo does not; on a terminal control characters are escaped."""
     sys.stdout.write(printable(text, but="\n\t") if sys.stdout.isatty() else text)
 
 
@@ -166,27 +160,39 @@ def show(sections: "Iterable[Section]", form: str = "rich") -> None:
         else:
             print_json(frame.to_dict(orient="records"))
         return
-    shown = [replace(one, note=with_flags(one.note), sentences=[*map(with_flags, one.sentences)]) for one in sections]
+    texts = [replace(s, note=with_flags(s.note), sentences=[*map(with_flags, s.sentences)]) for s in sections]
     if form == "rich":
-        console.show(console.stdout(), shown)
+        console.show(console.stdout(), texts)
     else:
-        echo((to_latex if form == "latex" else to_markdown)(shown).rstrip("\n"))
+        echo((to_latex if form == "latex" else to_markdown)(texts).rstrip("\n"))
 
 
 def print_json(value: Any) -> None:
-    """A result as JSON on stdout."""
+    """Print a result as JSON on stdout."""
     typer.echo(json_text(value))
 
 
+def print_result(
+    as_json: bool, data: Mapping[str, Any], sections: "Iterable[Section]", lines: Iterable[object] = ()
+) -> None:
+    """Print a result on stdout: its data as JSON, or its sections and then lines, such as the files written."""
+    if as_json:
+        print_json(data)
+        return
+    show(sections)
+    for line in lines:
+        echo(str(line))
+
+
 def say(text: str) -> None:
-    """One line for the user on stderr, beside the results; keys of the library become flags."""
+    """Print a line on stderr; keys of the library become flags."""
     from favorbench.console.terminal import message
 
     message(with_flags(text))
 
 
 def warn_partial(results: "RunData") -> None:
-    """Say that draws of a run are missing, and what failed in those that are there."""
+    """Say which draws of a run are missing, and what failed in the others."""
     from favorbench.results.findings import failure_sentences
 
     if not results.manifest["complete"]:
@@ -195,34 +201,34 @@ def warn_partial(results: "RunData") -> None:
         say(sentence)
 
 
-def interrupted(path: Path) -> NoReturn:
-    """Say what is saved of the run that was under way at ``path`` or below it, and how to resume; then exit."""
-    from favorbench.engine.store import find_runs, read_manifest
-
+def interrupted(rest: str) -> NoReturn:
+    """Say how a command was interrupted, and exit with the code of the signal."""
     word, code = ending()
-    saved = f"{word} before a draw was saved in {path}"
-    with contextlib.suppress(FavorbenchError, OSError):  # there is no run yet
-        run = max(find_runs(path), key=lambda run: (run / "manifest.json").stat().st_mtime)
-        manifest = read_manifest(run)
-        if manifest["draws_done"]:
-            draws = f"{manifest['draws_done']} of {manifest['draws']} draws are saved in {run}"
-            saved = f"{word}: {draws}; the same command again resumes"
-    say(saved)
+    say(word + rest)
     sys.exit(code)
 
 
-def interrupted_timing(run: Path) -> NoReturn:
-    """Say that nothing is kept of a timing that was broken off: its turns are not comparable with later ones."""
-    word, code = ending()
-    say(f"{word}: no seconds of {run} are kept that were not there before; the same command begins anew")
-    sys.exit(code)
+@contextlib.contextmanager
+def resumable(path: Path, unit: str = "draw") -> Iterator[None]:
+    """When interrupted, say how much is saved of the run at ``path`` or below it, and how to resume; then exit."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        from favorbench.results.status import progress_of
+
+        run, done, planned = path, 0, 0
+        with contextlib.suppress(FavorbenchError, OSError):  # there is no run yet
+            run, done, planned = progress_of(path)
+        if done:
+            interrupted(f": {done} of {planned} {unit}s are saved in {run}; the same command again resumes")
+        interrupted(f" before a {unit} was saved in {path}")
 
 
 @functools.cache
 def flags() -> dict[str, str]:
-    """The flag of each key, from the declarations of the commands: the first of its spellings, -R for num_projections.
+    """The flag of each key, in the first of its spellings: -R for num_projections.
 
-    To be called when all commands are there, so from inside one of them.
+    Call it from inside a command, when all commands are declared.
     """
     commands: Any = typer.main.get_command(app)
     options = (option for command in commands.commands.values() for option in command.params)
@@ -230,19 +236,19 @@ def flags() -> dict[str, str]:
 
 
 def with_flags(text: str) -> str:
-    """A message of the library, where keys stand in backquotes, with the flags in their place."""
+    """Replace the keys in backquotes in a message of the library by flags."""
     return re.sub(r"`(\w+)`", lambda match: flags().get(match[1], match[1]), text)
 
 
 def numbers(flag: str, text: str, kind: type[int] | type[float], low: float, high: float = 1e9) -> list[Any]:
-    """The increasing numbers of a list with commas, all from ``low`` to ``high``. Raises ScenarioError."""
+    """Parse a list of numbers from ``low`` to ``high`` with commas, and sort it. Raises ScenarioError."""
     from favorbench.registry import split_list
 
     return sorted({_number(flag, part, kind, low, high, "{}s from {} to {}, with commas") for part in split_list(text)})
 
 
 def number(flag: str, text: str, kind: type[int] | type[float], low: float, high: float = 1e9) -> Any:
-    """One number from ``low`` to ``high``. Raises ScenarioError."""
+    """Parse one number from ``low`` to ``high``. Raises ScenarioError."""
     return _number(flag, text, kind, low, high, "one {} from {} to {}")
 
 
@@ -258,7 +264,7 @@ def _number(flag: str, text: str, kind: type[int] | type[float], low: float, hig
 
 
 def check_device(device: str) -> None:
-    """Raise ScenarioError for what is no device of any backend."""
+    """Raise ScenarioError for an unknown device."""
     if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", device):
         raise ScenarioError(f"--device: {shown(device)} given, allowed: cpu, cuda or cuda:N")
 

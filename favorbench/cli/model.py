@@ -1,36 +1,96 @@
-"""favorbench model."""
+"""The commands about a whole model: capture its heads, or measure what an estimator does to it."""
 
-import contextlib
-import sys
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated
 
 from favorbench.cli import options
-from favorbench.cli.app import Json, Quiet, Seed, app, echo, number, numbers, print_json, say, show
-from favorbench.cli.options import COMPUTING, DRAWS, ESTIMATORS, OUTPUT, TEXTS, and_also, option
-from favorbench.engine.interrupts import ending
-from favorbench.errors import FavorbenchError
+from favorbench.cli.app import app, number, numbers, print_json, print_result, resumable, say, show
+from favorbench.cli.options import (
+    COMPUTING,
+    DRAWS,
+    ESTIMATORS,
+    OUTPUT,
+    TEXTS,
+    Json,
+    MoreTexts,
+    Quiet,
+    RemoteCode,
+    Seed,
+    Sizes,
+    SomeSamplers,
+    Texts,
+    and_also,
+    option,
+)
 
-if TYPE_CHECKING:
-    from favorbench.models.plan import Asked
+
+@app.command()
+def capture(
+    model: Annotated[str, and_also(options.MODEL, "Or module:function that returns (model, inputs).")],
+    more: MoreTexts = None,
+    text: Texts = None,
+    length: Annotated[int | None, options.TOKENS] = None,
+    layers: Annotated[str | None, option(TEXTS, help="Only these layers, e.g. 0,5.")] = None,
+    heads: Annotated[str | None, option(TEXTS, "--heads", help="Only these heads of each layer, e.g. 0,3.")] = None,
+    last: Annotated[
+        int | None,
+        option(TEXTS, min=1, help="Causal layers: only this many queries, the last, on all the keys before them."),
+    ] = None,
+    dtype: Annotated[str, option(OUTPUT, help="Stored as float32, float16 or bfloat16.")] = "float32",
+    out: Annotated[Path, option(OUTPUT, "--out", "-o", help="The .npz or .safetensors file to write.")] = Path(
+        "heads.npz"
+    ),
+    trust_remote_code: RemoteCode = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write a model's queries, keys and values to a file.
+
+    The file is for recommend and for --inputs. Each layer is checked: exact attention of the written arrays must give
+    the output of the model's own attention.
+    """
+    from favorbench import console
+    from favorbench.console.studies import capture_section
+    from favorbench.models.capture import LENGTH, capture_file
+    from favorbench.models.recorder import Choice
+
+    choice = Choice(_indices("--layers", layers), _indices("--heads", heads), last, dtype)
+    texts = [*(text or []), *(more or [])]
+    with console.progress("capture", quiet, "texts") as report:
+        captured = capture_file(
+            model, texts, out, choice, length,
+            trust_remote_code=trust_remote_code, progress=report,
+        )  # fmt: skip
+    next_command = f"favorbench sweep --inputs {shlex.quote(str(out))}{' --causal' if captured.causal else ''}"
+    if as_json:
+        print_json({"file": out, "next": next_command, **captured.meta, "layers": captured.layers})
+        return
+    show([capture_section(captured, out, next_command)])
+    shortest = captured.meta["texts"][0]["tokens"]
+    if texts and not quiet and shortest < (length or LENGTH) and (len(texts) > 1 or length):
+        say(f"the shortest text has {shortest} tokens: all are cut to this length")
+
+
+def _indices(flag: str, given: str | None) -> tuple[int, ...] | None:
+    return None if given is None else tuple(numbers(flag, given, int, 0, 100_000))
 
 
 @app.command()
 def model(
     model: Annotated[str, options.MODEL],
-    more: Annotated[list[Path] | None, options.MORE_TEXT] = None,
-    text: Annotated[list[Path] | None, options.TEXT] = None,
+    more: MoreTexts = None,
+    text: Texts = None,
     maps: Annotated[str, and_also(options.MAPS, "With --calibrate also calibrated:MAP. Or none.")] = "positive",
     methods: Annotated[str, and_also(options.METHODS, "Or none.")] = "sampled-keys,clusters,multipole",
-    num_projections: Annotated[str, options.SIZES] = "64",
-    samplers: Annotated[str, options.SAMPLERS] = "orthogonal",
+    num_projections: Sizes = "64",
+    samplers: SomeSamplers = "orthogonal",
     draws: Annotated[str, option(DRAWS, help="Draws of each estimator on each text.", metavar="<int>")] = "3",
     layers: Annotated[
         str, option(TEXTS, help="all; each, one at a time; or numbers, replaced together; all,each for both.")
     ] = "all",
     recommended: Annotated[
-        str | None,
-        option(ESTIMATORS, help="Directories of recommend: each head by its choice."),
+        str | None, option(ESTIMATORS, help="Directories of recommend: each head by its choice.")
     ] = None,
     calibrate: Annotated[Path | None, option(ESTIMATORS, help="A text of its own to fit calibrated: maps to.")] = None,
     redraw: Annotated[
@@ -51,7 +111,7 @@ def model(
     ] = 0,
     seed: Seed = 0,
     out: Annotated[Path | None, option(OUTPUT, "--out", "-o", help="Directory.  [default: results/model-NAME]")] = None,
-    trust_remote_code: Annotated[bool, options.REMOTE_CODE] = False,
+    trust_remote_code: RemoteCode = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -61,40 +121,36 @@ def model(
     table beside exact attention in bfloat16, uniform attention and no attention, and draws figures. Measurements are
     saved as they finish: the same command again resumes, and one that asks for more adds to what is there.
     """
+    from favorbench import console
     from favorbench.models.plan import Asked
+    from favorbench.models.study import study
     from favorbench.registry import split_list
 
-    def names(given: str) -> tuple[str, ...]:
-        return () if given == "none" else tuple(split_list(given))
+    def names(given: str | None) -> tuple[str, ...]:
+        return () if given in (None, "none") else tuple(split_list(given))
 
     tokens = None if length is None else number("-L", length, int, 2, 1 << 24)
     asked = Asked(
-        model, tuple(map(str, [*(text or []), *(more or [])])), tokens, names(maps), names(methods),
-        names(samplers), tuple(numbers("-R", num_projections, int, 1, 1 << 20)),
-        number("--draws", draws, int, 1, 1 << 16), layers, calibrate and str(calibrate), redraw, seed, heads,
-        () if recommended is None else tuple(split_list(recommended)),
+        model, tuple(map(str, [*(text or []), *(more or [])])), tokens, names(maps), names(methods), names(samplers),
+        tuple(numbers("-R", num_projections, int, 1, 1 << 20)), number("--draws", draws, int, 1, 1 << 16), layers,
+        calibrate and str(calibrate), redraw, seed, heads, names(recommended),
     )  # fmt: skip
     path = out or Path("results") / f"model-{Path(model).stem}"
-    try:
-        _measure(asked, path, trust_remote_code, quiet, seconds)
-    except KeyboardInterrupt:
-        _interrupted(path)
+    with (
+        resumable(path, "measurement"),
+        console.progress(f"model {Path(model).name}", quiet, "measurements") as report,
+    ):
+        found = study(asked, path, trust_remote_code, report, seconds)
+    if not quiet:
+        for name in found.set_aside:
+            say(f"{path}/trials/{name} was damaged: set aside, and what was in it measured again")
+        for name, reason in found.left.items():
+            say(f"{name} is left as it is: {reason}")
     _show(path, as_json)
 
 
-def _measure(asked: "Asked", path: Path, trust_remote_code: bool, quiet: bool, seconds: int) -> None:
-    from favorbench import console
-    from favorbench.models.study import study
-
-    with console.progress(f"model {Path(asked.model).name}", quiet, "measurements") as report:
-        found = study(asked, path, trust_remote_code, report, seconds)
-    for name in found.set_aside if not quiet else ():
-        say(f"{path}/trials/{name} was damaged: set aside, and what was in it measured again")
-    for name, reason in found.left.items() if not quiet else ():
-        say(f"{name} is left as it is: {reason}")
-
-
 def _show(path: Path, as_json: bool) -> None:
+    """Write the summary and the figures of a study, and print it."""
     from favorbench import style
     from favorbench.files import write_text
     from favorbench.models.figures import charts
@@ -107,26 +163,5 @@ def _show(path: Path, as_json: bool) -> None:
     write_text(path / "summary.csv", found.lines.to_csv(index=False, float_format="%.6g"))
     write_text(path / "summary.md", to_markdown(shown))
     files = style.write(charts(found), path / "figures")
-    if as_json:
-        print_json(found.as_dict() | {"files": files})
-        return
-    show(shown)
-    for file in files:
-        if file.suffix == ".png":
-            echo(str(file))
-    echo(f"Saved in {path}.")
-
-
-def _interrupted(path: Path) -> NoReturn:
-    """Say what is saved, and how to resume; then exit."""
-    from favorbench.models.store import read_manifest
-
-    word, code = ending()
-    saved = f"{word} before a measurement was saved in {path}"
-    with contextlib.suppress(FavorbenchError, OSError):  # there is nothing yet
-        manifest = read_manifest(path)
-        if done := manifest["measurements_done"]:
-            saved = f"{word}: {done} of {manifest['measurements']} measurements are saved in {path}; the same command "
-            saved += "again resumes"
-    say(saved)
-    sys.exit(code)
+    drawn = [str(file) for file in files if file.suffix == ".png"]
+    print_result(as_json, found.as_dict() | {"files": files}, shown, [*drawn, f"Saved in {path}."])

@@ -1,18 +1,28 @@
 """favorbench recommend."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from favorbench.cli import complete, options
-from favorbench.cli.app import Cluster, Json, Quiet, Seed, app, echo, print_json, resolve_cluster, say, show
-from favorbench.cli.options import INPUT, TARGET, and_also, option
-from favorbench.engine.interrupts import ending
+from favorbench.cli.app import app, interrupted, print_result, resolve_cluster
+from favorbench.cli.options import (
+    INPUT,
+    TARGET,
+    Causal,
+    Cluster,
+    Heads,
+    Json,
+    Quiet,
+    Seed,
+    TargetMetric,
+    and_also,
+    option,
+)
 
 if TYPE_CHECKING:
     from favorbench.studies.recommend.answer import Recommendation
-    from favorbench.studies.recommend.study import Interrupted
 
 
 @app.command()
@@ -26,7 +36,7 @@ def recommend(
         ),
     ],
     target: Annotated[float, option(TARGET, help="The error to keep below; of cosine and skill, to reach.")] = 0.1,
-    metric: Annotated[str, option(TARGET, **options.METRIC)] = "relative_error",
+    metric: TargetMetric = "relative_error",
     probability: Annotated[float, option(TARGET, help="Share of the draws that must do so.")] = 0.9,
     confidence: Annotated[float, option(TARGET, help="Probability that all verdicts, on all heads, are right.")] = 0.95,
     max_size: Annotated[int, option(TARGET, help="Largest size: projections, centroids, landmarks or keys.")] = 1024,
@@ -34,13 +44,13 @@ def recommend(
     maps: Annotated[str | None, and_also(options.MAPS, "[default: the usual candidates]")] = None,
     methods: Annotated[str | None, and_also(options.METHODS, "[default: the usual candidates]")] = None,
     samplers: Annotated[str | None, and_also(options.SAMPLERS, "[default: orthogonal]")] = None,
-    causal: Annotated[bool | None, options.CAUSAL] = None,
-    heads: Annotated[str | None, options.HEADS] = None,
+    causal: Causal = None,
+    heads: Heads = None,
     over: Annotated[
         Literal["heads", "texts"], option(TARGET, help="One answer for each head, or for each head over all its texts.")
     ] = "heads",
     scale: Annotated[float, option(INPUT, help="Factor on q and k.")] = 1.0,
-    seq_len: Annotated[int | None, options.LENGTH] = None,
+    seq_len: Annotated[int | None, option(INPUT, "-L", "--seq-len", help="Length.")] = None,
     head_dim: Annotated[int | None, options.HEAD_DIM] = None,
     seed: Seed = 0,
     cluster: Cluster = None,
@@ -65,29 +75,18 @@ def recommend(
                 heads, over, out, report, resolve_cluster(cluster) or "none", **keys,
             )  # fmt: skip
     except Interrupted as error:
-        _interrupted(error, as_json)
+        _print(error.found, as_json)
+        interrupted(": nothing above is certified where it says so far; the same command again resumes")
     _print(found, as_json)
 
 
 def _print(found: "Recommendation", as_json: bool) -> None:
+    """Draw the figure and print the recommendation."""
     from favorbench import style
     from favorbench.studies.recommend.answer import sections
     from favorbench.studies.recommend.figure import charts
 
     files = style.write(charts(found), found.path / "figures") if found.path else []
-    if as_json:
-        print_json(found.as_dict() | {"files": files})
-        return
-    show(sections(found))
     decided = any(decision.outcome != "not finished" for decision in found.decisions)
-    echo(f"\nSaved in {found.path}" + (": recommendation.json has the choice for each head." if decided else "."))
-    for file in files[:1]:
-        echo(str(file))
-
-
-def _interrupted(error: "Interrupted", as_json: bool) -> NoReturn:
-    """The best answer so far, then how to go on."""
-    word, code = ending()
-    _print(error.found, as_json)
-    say(f"{word}: nothing above is certified where it says so far; the same command again resumes")
-    raise SystemExit(code)
+    saved = f"\nSaved in {found.path}" + (": recommendation.json has the choice for each head." if decided else ".")
+    print_result(as_json, found.as_dict() | {"files": files}, sections(found), [saved, *files[:1]])

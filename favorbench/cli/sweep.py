@@ -7,28 +7,31 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from favorbench.cli import complete, options
-from favorbench.cli.app import (
+from favorbench.cli.app import app, number, print_json, print_result, resumable, say, workers_of
+from favorbench.cli.options import (
+    COMPUTING,
+    DRAWS,
+    ESTIMATORS,
+    INPUT,
+    OUTPUT,
+    Causal,
     Cluster,
+    Heads,
     Json,
     Quiet,
+    Text,
     Workers,
-    app,
-    echo,
-    interrupted,
-    number,
-    print_json,
-    say,
-    show,
-    workers_of,
+    and_also,
+    option,
 )
-from favorbench.cli.options import COMPUTING, DRAWS, ESTIMATORS, INPUT, OUTPUT, and_also, option
 from favorbench.formats import format_bytes, format_seconds
 
 if TYPE_CHECKING:
+    from favorbench.engine.plan import Plan
     from favorbench.engine.study import Study
     from favorbench.results.results import Results
 
-A_WHILE = 60.0  # seconds after which a user wants to know how many more
+LONG = 60.0  # seconds; a longer sweep is announced
 
 
 SCENARIO = typer.Argument(
@@ -63,7 +66,13 @@ DTYPE = option(
 )
 DRY_RUN = option(OUTPUT, "--dry-run", help="Print the plan and what it will cost; compute nothing.")
 
-Text = str | None  # as it was typed: a scenario parses it
+BASELINES = option(
+    ESTIMATORS,
+    "--baselines",
+    help="uniform (always), taylor-1, taylor-2, sampled-keys, best-rank, top-keys.",
+    autocompletion=complete.baselines,
+)
+LAYOUT = option(INPUT, metavar="<axes>", help="Axes of q, k, v in a file: heads,L,d or L,heads,d; a batch comes first.")
 
 
 @app.command()
@@ -75,14 +84,14 @@ def sweep(
     samplers: Annotated[Text, options.SAMPLERS] = None,
     num_projections: Annotated[Text, and_also(options.SIZES, "dlogd is int(d ln d).")] = None,
     budget: Annotated[Text, BUDGET] = None,
-    baselines: Annotated[Text, options.BASELINES] = None,
+    baselines: Annotated[Text, BASELINES] = None,
     calibrate: Annotated[Text, CALIBRATE] = None,
     inputs: Annotated[Text, options.INPUTS] = None,
-    layout: Annotated[Text, options.LAYOUT] = None,
-    heads: Annotated[Text, options.HEADS] = None,
-    causal: Annotated[bool | None, options.CAUSAL] = None,
+    layout: Annotated[Text, LAYOUT] = None,
+    heads: Heads = None,
+    causal: Causal = None,
     seq_len: Annotated[Text, options.LENGTHS] = None,
-    head_dim: Annotated[Text, options.HEAD_DIMS] = None,
+    head_dim: Annotated[Text, option(INPUT, "-d", "--head-dim", help="Head dimensions, e.g. 16,64.")] = None,
     scale: Annotated[Text, option(INPUT, help="Factors on q and k, e.g. 0.5,1.0.")] = None,
     value_scale: Annotated[Text, option(INPUT, help="Factor on v.", metavar="<float>")] = None,
     trials: Annotated[Text, option(DRAWS, help="Draws of every cell.", metavar="<int>")] = None,
@@ -103,110 +112,100 @@ def sweep(
 ) -> None:
     """Measure maps and methods against exact attention.
 
-    Maps x samplers x R x L x d, and methods, on the same draws. Prints the MSE table; of several heads, a table over
-    heads. What is computed is saved at once: the same command again resumes. Lists with commas multiply. Flags win
-    over the scenario file.
+    Maps x samplers x R x L x d, and methods, on the same draws. Prints the MSE table; with several heads, a table over
+    heads. Draws are saved as they finish: the same command again resumes. Lists with commas multiply. Flags override
+    the scenario file.
     """
+    from favorbench.engine.plan import plan
     from favorbench.engine.scenario import Scenario, load_scenario
     from favorbench.engine.study import Study, default_directory
 
-    together = None if batch == "auto" else number("--batch", batch, int, low=1)
-    # The keys of a scenario go on as they were typed: options are named after them.
+    draws_together = None if batch == "auto" else number("--batch", batch, int, low=1)
+    # The keys of a scenario are passed on as they were typed: options are named after them.
     study = Study.of(load_scenario(scenario, {key: context.params.get(key) for key in Scenario.model_fields}))
     where = workers_of(context, workers, study.scenario.cluster)
     path = out or default_directory(study)
     if not quiet:
-        _say_of_inputs(study)
+        _say_about_inputs(study, plan(study))
     if dry_run:
-        _print_plan(study, path, as_json)
+        _print_plan(plan(study), path, as_json)
         return
     from favorbench import console
     from favorbench.results.sections import run_sections
     from favorbench.run import sweep as run_sweep
 
     if not quiet:
-        _say_if_long(study, workers if where == workers else 1)
-    try:
-        with console.progress(f"sweep {study.scenario.name}", quiet, "draws") as report:
-            results = run_sweep(study, path, where, report, together, retry_failed, cluster="none")
-    except KeyboardInterrupt:
-        interrupted(path)
+        _say_if_long(plan(study), workers if where == workers else 1)
+    with resumable(path), console.progress(f"sweep {study.scenario.name}", quiet, "draws") as report:
+        results = run_sweep(study, path, where, report, draws_together, retry_failed, cluster="none")
     if not quiet:
-        _say_what_happened(results)
-        _say_what_failed(results)
+        _say_what_went_wrong(results)
     if as_json:
         print_json({"run": str(path), **_as_json(results)})
     else:
-        show(run_sections(results))
-        echo(f"Saved in {results.path}. Figures: favorbench plot {results.path}")
+        saved = f"Saved in {results.path}. Figures: favorbench plot {results.path}"
+        print_result(False, {}, run_sections(results), [saved])
 
 
-def _say_if_long(study: "Study", workers: int) -> None:
+def _say_if_long(plan: "Plan", workers: int) -> None:
     from favorbench.engine.cost import cost
-    from favorbench.engine.plan import plan
 
-    expected = cost(plan(study))
-    if expected.seconds / workers > A_WHILE:
+    expected = cost(plan)
+    if expected.seconds / workers > LONG:
         say(f"{expected.draws} draws, about {format_seconds(expected.seconds / workers)} if none of them is saved")
 
 
-def _say_what_happened(results: "Results") -> None:
-    for name in results.set_aside:
-        say(f"{results.path}/trials/{name} was damaged: set aside, and its draws computed again")
-
-
-def _say_of_inputs(study: "Study") -> None:
-    """What is to be known of files of heads, before anything is computed with them."""
-    from favorbench.engine.plan import plan
+def _say_about_inputs(study: "Study", plan: "Plan") -> None:
+    """Describe the files of heads before anything is computed with them."""
     from favorbench.engine.provenance import input_notes
 
-    planned, scenario = plan(study), study.scenario
     for name, (_, law) in study.inputs.items():
-        if law.fixed and (notes := input_notes(planned, name, law)):
+        if law.fixed and (notes := input_notes(plan, name, law)):
             say(f"{name}: {'; '.join(notes)}")
-    if scenario.left_out:
-        say(f"left out, as they cannot be causal: {', '.join(scenario.left_out)}")
-    if scenario.calibrate is not None:
-        say(f"calibrated maps have the parameters of another text, frozen: {scenario.calibrate}")
+    if study.scenario.left_out:
+        say(f"left out, as they cannot be causal: {', '.join(study.scenario.left_out)}")
+    if study.scenario.calibrate is not None:
+        say(f"calibrated maps have the parameters of another text, frozen: {study.scenario.calibrate}")
 
 
-def _say_what_failed(results: "Results") -> None:
-    """Which estimators failed on a draw, and which gave NaN."""
+def _say_what_went_wrong(results: "Results") -> None:
+    """Say which files were damaged, which estimators failed, and which gave NaN."""
     import numpy as np
 
     from favorbench.results.findings import failure_sentences
 
+    for name in results.set_aside:
+        say(f"{results.path}/trials/{name} was damaged: set aside, and its draws computed again")
     for sentence in failure_sentences(results):
         say(sentence)
-    failed = results.trials[~np.isfinite(results.trials["mse"])]
-    for name, rows in failed.groupby("map", sort=False):
-        of = (results.trials["map"] == name).sum()
-        say(f"{name}: the output is NaN or infinite in {len(rows)} of {of} measurements; such errors count as infinite")
+    for name, rows in results.trials.groupby("map", sort=False):
+        if failed := (~np.isfinite(rows["mse"])).sum():
+            counts = f"{failed} of {len(rows)} measurements"
+            say(f"{name}: the output is NaN or infinite in {counts}; such errors count as infinite")
 
 
-def _print_plan(study: "Study", path: Path, as_json: bool) -> None:
+def _print_plan(plan: "Plan", path: Path, as_json: bool) -> None:
     from favorbench.engine.cost import cost as planned_cost
     from favorbench.engine.cost import workers_that_fit
-    from favorbench.engine.plan import plan
     from favorbench.numerics.machine import available_memory
 
-    cost = planned_cost(plan(study))
-    scenario, fit, available = study.scenario, workers_that_fit(cost.memory_bytes), available_memory()
-    if as_json:
-        known = {"workers_that_fit": fit, "available_bytes": available}
-        print_json(cost._asdict() | known | {"scenario": scenario.model_dump(mode="json"), "out": str(path)})
-        return
-    for key, value in scenario.model_dump(mode="json", exclude_none=True).items():
-        echo(f"{key:16} {', '.join(map(str, value)) or 'none' if isinstance(value, list) else value}")
-    echo(f"{'out':16} {path}")
-    echo(f"{'plan':16} {cost.cells} cells, {cost.draws} draws, {cost.rows} rows")
-    echo(
+    cost, scenario, available = planned_cost(plan), plan.study.scenario, available_memory()
+    fit = workers_that_fit(cost.memory_bytes)
+    lines = [
+        f"{key:16} {', '.join(map(str, value)) or 'none' if isinstance(value, list) else value}"
+        for key, value in scenario.model_dump(mode="json", exclude_none=True).items()
+    ]
+    lines += [
+        f"{'out':16} {path}",
+        f"{'plan':16} {cost.cells} cells, {cost.draws} draws, {cost.rows} rows",
         f"{'cost':16} about {format_seconds(cost.seconds)} on one worker, "
-        f"{format_bytes(cost.memory_bytes)} for each worker beside the libraries"
-    )
+        f"{format_bytes(cost.memory_bytes)} for each worker beside the libraries",
+    ]
     if available is not None:
         fits = f"{'none' if not fit else fit if fit > 1 else 'one'} of these at once, with their libraries"
-        echo(f"{'memory':16} {format_bytes(available)} available here: {fits}; {os.cpu_count()} cores")
+        lines.append(f"{'memory':16} {format_bytes(available)} available here: {fits}; {os.cpu_count()} cores")
+    data = cost._asdict() | {"workers_that_fit": fit, "available_bytes": available, "out": str(path)}
+    print_result(as_json, data | {"scenario": scenario.model_dump(mode="json")}, [], lines)
 
 
 def _as_json(results: "Results") -> dict[str, Any]:

@@ -58,6 +58,20 @@ def statuses(path: Path) -> list[Status]:
     return [_status(file) for file in files]
 
 
+def progress_of(path: Path) -> tuple[Path, int, int]:
+    """The newest run at or below a path, and how much of it its manifest counts as done and planned."""
+    files = [file for name in (SWEEP, MODEL) for file in path.rglob(name)]
+    if not files:
+        raise StoreError(f"no favorbench run at or below {str(path)!r}")
+    file = max(files, key=lambda file: file.stat().st_mtime)
+    if file.name == MODEL:
+        planned, done = _measurements(file)
+    else:
+        manifest = read_manifest(file.parent)
+        planned, done = manifest["draws"], manifest["draws_done"]
+    return file.parent, done, planned
+
+
 def _status(file: Path) -> Status:
     run = file.parent
     with clear_errors(run):

@@ -1,0 +1,340 @@
+"""The commands that look at what was measured: status, table, rank, compare, plot, report, export."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from favorbench.cli import complete
+from favorbench.cli.app import LOOK, app, check, echo, echo_data, print_json, print_result, say, show, warn_partial
+from favorbench.cli.options import (
+    OTHER_RUN,
+    Json,
+    Metric,
+    Quiet,
+    RunPath,
+    SingleHeads,
+    TableFormat,
+    and_also,
+    option,
+)
+from favorbench.errors import FavorbenchError, ScenarioError
+
+if TYPE_CHECKING:
+    from favorbench.results.results import Results
+    from favorbench.results.status import Status
+
+RUN_WIDTH = 28  # of the names of runs: the end of a long path, so that the table fits 80 columns
+
+
+@app.command(panel=LOOK)
+def status(
+    runs: Annotated[list[Path], typer.Argument(help="Run directories, or directories of several.", show_default=False)],
+    as_json: Json = False,
+) -> None:
+    """Show the progress of runs: draws done and failed, speed, time left, and whether they are running.
+
+    For sweeps, recommendations, audits and studies of models. Exit 0 if all are complete, 1 if something is missing or
+    failed.
+
+    until favorbench status results/long; do sleep 60; done
+    """
+    from favorbench.results.status import statuses
+    from favorbench.sections import Section
+
+    states = list({state.run: state for path in runs for state in statuses(path)}.values())
+    if as_json:
+        print_json([state._asdict() | {"whole": state.whole} for state in states])
+    else:
+        show([Section(rows=[_status_row(state) for state in states])])
+        for state in states:
+            _say_what_is_wrong(state)
+    if not all(state.whole for state in states):
+        raise typer.Exit(1)
+
+
+def _status_row(state: "Status") -> dict[str, str]:
+    from favorbench.formats import format_seconds
+
+    return {
+        "run": state.run if len(state.run) <= RUN_WIDTH else f"…{state.run[1 - RUN_WIDTH :]}", "state": state.state,
+        "done": str(state.done) if state.kind == "recommend" else f"{state.done} of {state.planned}",
+        "failed": str(state.failed),
+        "per second": "-" if state.per_second is None else f"{state.per_second:.3g}",
+        "left": "-" if state.left is None else format_seconds(state.left), "ends": state.ends or "-",
+    }  # fmt: skip
+
+
+def _say_what_is_wrong(state: "Status") -> None:
+    for name, messages in state.failures.items():
+        for message, draws in messages.items():
+            say(f"{state.run}: {name} failed on {len(draws)} draws, the first is {min(draws)}: {message}")
+    if state.damaged:
+        say(f"{state.run}: {state.damaged} damaged parts; rerun the same command to compute them again")
+    if state.state == "stopped":
+        say(f"{state.run}: not running; rerun the same command to resume")
+
+
+def _load(run: Path, metric: str = "mse") -> "Results":
+    """The results of a run, after saying what is missing. Raises ScenarioError for an unknown metric."""
+    from favorbench.metrics import METRICS
+    from favorbench.results.results import load
+
+    check("--metric", metric, METRICS)
+    results = load(run)
+    warn_partial(results)
+    return results
+
+
+def _say_single_heads(command: str, results: "Results", more: str = "") -> None:
+    """Say how to see single heads, where a table is over several."""
+    from favorbench.results.heads import first_head, populations
+
+    if populations(results):
+        say(f"single heads: favorbench {command} {results.path} --heads {first_head(results)}{more}")
+
+
+@app.command(panel=LOOK)
+def table(
+    run: RunPath,
+    by: Annotated[
+        str | None, option(None, help="Axes, the last as columns, e.g. map,sampler,R.", show_default=False)
+    ] = None,
+    over: Annotated[
+        Literal["heads"] | None,
+        option(None, help="One table for all heads of an input: errors over those of uniform attention."),
+    ] = None,
+    heads: SingleHeads = None,
+    metric: Metric = "mse",
+    stat: Annotated[
+        str,
+        option(
+            None,
+            help="median, mean, std, q10, q90, min, max or n.",
+            autocompletion=complete.words("median", "mean", "std", "q10", "q90", "min", "max", "n"),
+        ),
+    ] = "median",
+    format: TableFormat = "rich",
+    as_json: Json = False,
+) -> None:
+    """Print a table: any metric, any statistic, by any axes.
+
+    With two heads or more, one table summarises all of them; --heads or --by head shows single ones.
+    """
+    from favorbench.results.summary import STATS
+    from favorbench.results.tables import every_axis
+
+    check("--stat", stat, STATS)
+    results, form = _load(run, metric), "json" if as_json else format
+    axes = by or (every_axis(results) if form in ("csv", "json") and not over else None)
+    sections = results.table(axes, metric, stat, over, heads)
+    show(sections if isinstance(sections, tuple) else [sections], form)
+    if axes is None and heads is None and not over:
+        _say_single_heads("table", results, "; all: --by head,map,R")
+
+
+@app.command(panel=LOOK)
+def rank(
+    run: RunPath,
+    metric: Metric = "mse",
+    heads: SingleHeads = None,
+    format: Annotated[Literal["rich", "md", "csv"], option(None, help="How to print it.")] = "rich",
+    as_json: Json = False,
+) -> None:
+    """Rank estimators, in groups that do not differ.
+
+    With two heads or more, one ranking over all of them; --heads ranks single ones. Without heads, one for each cell.
+    Each estimator counts at its largest R; a run with --budget features or cost tells most.
+    """
+    results = _load(run, metric)
+    show(results.ranking(metric, heads), "json" if as_json else format)
+    if heads is None and format == "rich" and not as_json:
+        _say_single_heads("rank", results)
+
+
+@app.command(panel=LOOK)
+def compare(
+    old: RunPath,
+    new: Annotated[Path | None, and_also(OTHER_RUN, "Not needed with --estimators.")] = None,
+    estimators: Annotated[
+        str | None, option(None, help='Two estimators, of OLD and of NEW (or OLD): "positive orthogonal,clusters".')
+    ] = None,
+    metric: Metric = "mse",
+    factor: Annotated[float, option(None, help="Ignore changes of the median error below this factor.")] = 1.05,
+    alpha: Annotated[float, option(None, help="Probability of any false alarm, over all rows.")] = 0.05,
+    only_changed: Annotated[
+        bool, option(None, "--only-changed", help="Leave out rows without a detectable difference.")
+    ] = False,
+    fail_on: Annotated[
+        Literal["worse"] | None, option(None, help="Exit 1 if a row is worse.", show_default=False)
+    ] = None,
+    format: Annotated[Literal["text", "md", "csv", "json", "junit"], option(None, help="How to print it.")] = "text",
+    as_json: Json = False,
+) -> None:
+    """Compare two runs, or two estimators of a run, draw by draw.
+
+    + worse, - better, ~ no detectable difference, = the same, x not comparable. A row is worse if a sign test over the
+    draws of both runs shows that the median of new / old is above --factor.
+
+    favorbench compare results/main results/branch --fail-on worse
+
+    favorbench compare results/quick --estimators "positive iid,positive orthogonal"
+    """
+    from favorbench.results.compare import comparison_sections, junit
+    from favorbench.results.results import load
+
+    comparison = load(old).compare(new, estimators, metric, factor, alpha)
+    for run in [comparison.old, comparison.new][: 1 if new is None else 2]:
+        warn_partial(run)
+    frame, form = comparison.frame(only_changed), "json" if as_json else format
+    if form == "json":
+        names = ("metric", "factor", "alpha", "paired", "only_old", "only_new", "verdicts")
+        summary = {name: getattr(comparison, name) for name in names} | {"geometric_mean": comparison.mean}
+        rows = frame.to_dict(orient="records")
+        print_json({"old": comparison.old.path, "new": comparison.new.path, **summary, "rows": rows})
+    elif form == "csv":
+        echo_data(frame.to_csv(index=False))
+    elif form == "junit":
+        echo(junit(comparison).rstrip("\n"))
+    else:
+        show(comparison_sections(comparison, only_changed), "rich" if form == "text" else form)
+    if fail_on and comparison.count("+"):
+        sys.stdout.flush()
+        raise typer.Exit(1)
+
+
+@app.command(panel=LOOK)
+def plot(
+    path: Annotated[
+        Path, typer.Argument(help="A run directory, or one above several.", autocompletion=complete.runs)
+    ] = Path("results"),
+    metric: Metric = "mse",
+    heads: SingleHeads = None,
+    estimators: Annotated[
+        str | None,
+        option(
+            None,
+            help="Estimators in the map of layers and heads, e.g. clusters,multipole; default: the best.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, option(None, "--out", "-o", help="Folder, instead of RUN/figures (one run).", show_default=False)
+    ] = None,
+    format: Annotated[str, option(None, help="png, svg or pdf, with commas.")] = "png,svg",
+    size: Annotated[
+        str | None, option(None, help="Size of each figure in inches, e.g. 3.3x2.5 for one column.", show_default=False)
+    ] = None,
+    figure_title: Annotated[str, option(None, "--title", help="Title of each figure.", show_default=False)] = "",
+    dark: Annotated[bool, option(None, "--dark", help="For a dark background: NAME-dark.png and so on.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Draw every figure that the axes of each run allow, with a CSV of its numbers.
+
+    Runs of more than six heads get figures over all heads; --heads draws single ones, in a folder of their own.
+    Error against seconds needs `favorbench time RUN`. With --size a figure has exactly that size and as many panels as
+    fit; its caption is in NAME.txt.
+    """
+    from favorbench import style
+    from favorbench.engine.store import find_runs
+    from favorbench.metrics import METRICS
+
+    check("--metric", metric, METRICS)
+    inches = style.parse_size(size) if size else None
+    options = style.FigureOptions(style.parse_formats(format), inches, figure_title, dark)
+    runs = find_runs(path)
+    if out is not None and len(runs) > 1:
+        raise ScenarioError(
+            f"--out {str(out)!r}: there are {len(runs)} runs below {path}; plot one of them, or leave --out out"
+        )
+    files: list[Path] = []
+    for number, run in enumerate(runs, start=1):
+        if len(runs) > 1 and not quiet:
+            say(f"{run} ({number} of {len(runs)})")
+        try:
+            with style.figure_options(options):
+                files += _draw(run, metric, out, heads, estimators, quiet)
+        except FavorbenchError as error:
+            if len(runs) == 1:
+                raise
+            say(f"skipped: {error}")
+    print_result(as_json, {"figures": files}, [], files)
+
+
+def _draw(
+    run: Path, metric: str, out: Path | None, heads: str | None, estimators: str | None, quiet: bool
+) -> list[Path]:
+    """Draw the figures of a run, and say which are missing."""
+    from favorbench.results.figures import draw_all
+    from favorbench.results.results import load
+    from favorbench.results.seconds import timed
+
+    files = draw_all(load(run), metric, out, heads=heads, estimators=estimators)
+    names = {file.stem.removesuffix("-dark") for file in files}
+    if not files and not quiet:
+        say(f"{run}: nothing to draw: a figure needs two values of R, L, d or scale")
+    if "error-vs-cost" in names and not timed(run) and not quiet:
+        say(f"{run}: for error against seconds, time the run: favorbench time {run}")
+    return files
+
+
+@app.command(panel=LOOK)
+def report(
+    run: RunPath,
+    new: Annotated[Path | None, OTHER_RUN] = None,
+    out: Annotated[
+        Path | None,
+        option(None, "--out", "-o", help="The file.  [default: RUN/report.html; NEW/against-RUN.html]"),
+    ] = None,
+    heads: SingleHeads = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write a run, or two compared, as one page to send.
+
+    HTML that needs no network: sentences, tables with rankings, curves, the data as CSV and the manifest, below 1 MB.
+    Data that do not fit are written beside the page as CSV. An existing page is replaced; another file never is.
+    """
+    from favorbench.results.heads import select_heads
+    from favorbench.results.page import write_comparison, write_page
+
+    if new is None:
+        results = _load(run)
+        files = write_page(results if heads is None else select_heads(results, heads), out or run / "report.html")
+    elif heads is not None:
+        raise ScenarioError("--heads: a page of two runs has all heads that both have; leave it out")
+    else:
+        comparison = _load(run).compare(new)
+        warn_partial(comparison.new)
+        files = write_comparison(comparison, out or new / f"against-{run.resolve().name}.html")
+    for file in files:
+        echo(str(file))
+    if len(files) > 1 and not quiet:
+        say(f"{files[1]} has the data, which are too large to be in the page: send both")
+
+
+@app.command(panel=LOOK)
+def export(
+    run: RunPath,
+    csv: Annotated[bool, option(None, "--csv", help="All rows as CSV.")] = False,
+    parquet: Annotated[bool, option(None, "--parquet", help="All rows as one Parquet file.")] = False,
+    out: Annotated[
+        str | None,
+        option(None, "--out", "-o", help="File; - is stdout (CSV only).  [default: NAME.csv, NAME.parquet]"),
+    ] = None,
+) -> None:
+    """Write all rows of a run to a single file."""
+    from favorbench.files import write_whole
+
+    if csv == parquet:
+        raise ScenarioError("export: give one of --csv and --parquet")
+    trials = _load(run).trials
+    if out == "-":
+        if parquet:
+            raise ScenarioError("export: --parquet cannot go to stdout; give --out FILE")
+        echo_data(trials.to_csv(index=False))
+        return
+    file = Path(out or f"{run.resolve().name}.{'csv' if csv else 'parquet'}")
+    write_whole(file, trials.to_csv(index=False).encode() if csv else trials.to_parquet(index=False))
+    echo(f"{file}: {len(trials)} rows")

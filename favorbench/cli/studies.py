@@ -1,0 +1,228 @@
+"""The commands that measure something other than attention on a scenario: audit, kernel, speed, time."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from favorbench.cli import complete, options
+from favorbench.cli.app import app, check_device, check_maps, interrupted, numbers, print_result, resumable, say
+from favorbench.cli.options import (
+    COMPUTING,
+    DRAWS,
+    ESTIMATORS,
+    INPUT,
+    KERNEL,
+    OUTPUT,
+    FigureOut,
+    Json,
+    Quiet,
+    Repeats,
+    RunPath,
+    Seed,
+    Sizes,
+    SomeMaps,
+    SomeSamplers,
+    and_also,
+    option,
+)
+from favorbench.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from favorbench.studies.kernel.study import PointSet
+
+
+@app.command()
+def audit(
+    implementations: Annotated[
+        list[str],
+        typer.Argument(
+            help="performer-pytorch, a method, or module:function of (q, k, v[, omega]) or of (query, key, value, "
+            "size, rng).",
+            show_default=False,
+            autocompletion=complete.methods,
+        ),
+    ],
+    inputs: Annotated[str | None, and_also(options.INPUTS, "[default: Gaussians and minilm]")] = None,
+    num_projections: Annotated[str | None, and_also(options.SIZES, "The claims are measured at the largest.")] = None,
+    runs: Annotated[int, option(DRAWS, min=6, max=10_000, help="Runs on each input.")] = 20,
+    seed: Seed = 0,
+    out: Annotated[Path | None, and_also(options.RUN_OUT, "[default: results/audit-...]")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure implementations of other projects.
+
+    Distance to exact and to uniform attention, effect of eps, distribution of the sampler. The errors are saved as a
+    run, beside FAVOR+ and the trivial answers, for table, rank, plot and compare; the same command again resumes it.
+    """
+    from favorbench import console
+    from favorbench.console.studies import audit_sections
+    from favorbench.engine.study import default_directory
+    from favorbench.run import sweep
+    from favorbench.studies.audit import audit as run_audit
+    from favorbench.studies.audit import study_of
+
+    names = list(dict.fromkeys(implementations))
+    study = study_of(names, runs, seed, inputs, num_projections)
+    path = out or default_directory(study)
+    # The run comes first: an --out that cannot be used is refused before anything is measured.
+    with resumable(path), console.progress("audit, the run", quiet, "draws") as report:
+        sweep(study, path, progress=report)
+    sizes = [size for size in study.scenario.num_projections if isinstance(size, int)]
+    size = max(sizes) if num_projections and sizes else None
+    with console.progress("audit", quiet) as report:
+        findings = run_audit(names, runs, seed, report, study if inputs else None, size)
+    print_result(as_json, {"runs": runs, "findings": findings, "run": path}, audit_sections(findings, runs, size))
+    if not quiet and not as_json:
+        say(f"saved in {path}: see favorbench table, rank and plot {path}")
+
+
+@app.command()
+def kernel(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="KERNEL",
+            help="gaussian, softmax, polynomial, cosine or linear.",
+            autocompletion=complete.words("gaussian", "softmax", "polynomial", "cosine", "linear"),
+        ),
+    ] = "gaussian",
+    maps: Annotated[
+        str | None,
+        option(
+            ESTIMATORS,
+            help="gaussian, softmax: any of `favorbench list maps`; polynomial: explicit, tensorsketch; others: "
+            "explicit.  [default: gaussian trig,phase; softmax positive,trig; others all]",
+            show_default=False,
+            autocompletion=complete.maps,
+        ),
+    ] = None,
+    samplers: SomeSamplers = "iid,orthogonal",
+    num_projections: Sizes = "16,32,64,128,256",
+    budget: Annotated[
+        Literal["projections", "features"], option(ESTIMATORS, help="What -R counts: projections or features.")
+    ] = "projections",
+    points: Annotated[
+        str | None, option(INPUT, metavar="FILE", help="Points, one a row: a .npy or .csv.  [default: N(0, I)]")
+    ] = None,
+    num_points: Annotated[int | None, option(INPUT, min=1, max=2048, help="How many points.  [default: 200]")] = None,
+    head_dim: Annotated[
+        int | None, option(INPUT, "-d", "--head-dim", min=1, max=4096, help="Their dimension.  [default: 16]")
+    ] = None,
+    scale: Annotated[float, option(INPUT, help="Factor on the points.")] = 1.0,
+    sigma: Annotated[
+        float | None,
+        option(
+            KERNEL,
+            help="Bandwidth: gaussian and softmax divide points by it.  [default: gaussian d^(1/2), softmax d^(1/4)]",
+        ),
+    ] = None,
+    degree: Annotated[
+        int | None, option(KERNEL, min=1, max=30, help="Degree of the polynomial kernel.  [default: 2]")
+    ] = None,
+    constant: Annotated[
+        float | None, option(KERNEL, help="Constant of the polynomial kernel, (x.y + c)^degree.  [default: 1]")
+    ] = None,
+    trials: Annotated[int, option(DRAWS, min=1, max=1_000_000, help="Draws of every cell.")] = 20,
+    seed: Seed = 0,
+    out: FigureOut = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure the error of a kernel's approximated Gram matrix.
+
+    On fixed points, over draws of the projections: relative Frobenius error, largest error, bias and spread, beside the
+    closed form of their expectation.
+    """
+    from favorbench import console, style
+    from favorbench.console.studies import gram_section
+    from favorbench.registry import split_list
+    from favorbench.studies.kernel.figure import chart
+    from favorbench.studies.kernel.study import study
+    from favorbench.studies.kernel.targets import get_kernel
+
+    sizes = numbers("-R", num_projections, int, low=1)
+    where = _points(points, num_points, head_dim, scale, seed)
+    target = get_kernel(name, where.values.shape[1], sigma=sigma, degree=degree, constant=constant)
+    chosen = split_list(maps) if maps is not None else target.default_maps
+    check_maps("kernel", chosen)
+    with console.progress(f"kernel {name}", quiet) as report:
+        found = study(target, chosen, split_list(samplers), sizes, where, trials, seed, budget, report)
+    files = style.write([chart(found, f"kernel-{name}")], out) if out else []
+    print_result(as_json, found.as_dict() | {"files": files}, [gram_section(found)], files)
+
+
+def _points(path: str | None, count: int | None, head_dim: int | None, scale: float, seed: int) -> "PointSet":
+    from favorbench.studies.kernel.study import DEFAULT_POINTS, gaussian_points, points_of_file
+
+    if path is None:
+        return gaussian_points(count or DEFAULT_POINTS, head_dim or 16, scale, seed)
+    if head_dim is not None:
+        raise ScenarioError(f"-d {head_dim}: the points of {path} have their own dimension: leave -d out")
+    return points_of_file(path, count, scale, seed)
+
+
+@app.command()
+def speed(
+    maps: SomeMaps = "positive,trig",
+    methods: Annotated[str | None, options.METHODS] = None,
+    num_projections: Sizes = "64,256",
+    seq_len: Annotated[str, options.LENGTHS] = "256,512,1024,2048,4096,8192,16384",
+    head_dim: Annotated[int, options.HEAD_DIM] = 64,
+    repeats: Repeats = 7,
+    backend: Annotated[Literal["numpy", "torch"], options.BACKEND] = "numpy",
+    device: Annotated[str, options.DEVICE] = "cpu",
+    dtype: Annotated[str, option(COMPUTING, help="Precision of exact and linear attention alike.")] = "float64",
+    workers: Annotated[int, typer.Option(hidden=True)] = 1,
+    out: Annotated[Path, option(OUTPUT, "--out", "-o", help="Folder for the figure.")] = Path("results/speed"),
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Find the length from which linear attention, or a method, is faster than exact attention.
+
+    Exact attention (in tiles; torch's fused one too where torch is installed) against linear attention for each map
+    and R, on one core or one GPU: times, memory, fitted slopes and the break-even length, as a table and a figure.
+    """
+    from favorbench import style
+    from favorbench.console import progress
+    from favorbench.console.studies import speed_section
+    from favorbench.numerics.backend import Backend
+    from favorbench.registry import split_list
+    from favorbench.studies.speed.figure import chart
+    from favorbench.studies.speed.study import study
+
+    if workers != 1:
+        raise ScenarioError(f"--workers {workers}: speed times one worker, alone on the machine; leave --workers out")
+    check_device(device)
+    sizes, lengths = numbers("-R", num_projections, int, 1, 1 << 20), numbers("-L", seq_len, int, 1, 1 << 24)
+    with progress("speed", quiet) as report:
+        where, others = Backend(backend, device), split_list(methods) if methods else []
+        found = study(split_list(maps), sizes, lengths, head_dim, repeats, where, dtype, report, others)
+    files = style.write([chart(found, "speed")], out)
+    print_result(as_json, found.as_dict() | {"files": files}, [speed_section(found)], files)
+
+
+@app.command()
+def time(run: RunPath, repeats: Repeats = 7, as_json: Json = False, quiet: Quiet = False) -> None:
+    """Time the estimators of a run on this machine.
+
+    Exact attention and each estimator at each of its sizes, interleaved, on one head of the run's inputs and on one
+    core or one GPU; bounds among baselines are left out. Saved in RUN/seconds.json, with the machine, apart from the
+    run's rows; `favorbench plot RUN` draws errors against them.
+    """
+    from favorbench.console import progress
+    from favorbench.console.studies import seconds_sections
+    from favorbench.results.seconds import write_seconds
+    from favorbench.studies.speed.of_run import time_run
+
+    try:
+        with progress("time", quiet) as report:
+            found = time_run(run, repeats, report)
+    except KeyboardInterrupt:  # runs of a broken-off timing are not comparable with later ones
+        interrupted(f": no seconds of {run} are kept that were not there before; the same command begins anew")
+    file = write_seconds(run, found)
+    data = found._replace(rows=found.rows.to_dict(orient="records"))._asdict() | {"file": file}
+    print_result(as_json, data, seconds_sections(found), [file])
+    if not quiet and not as_json:
+        say(f"favorbench plot {run} draws errors against them")
