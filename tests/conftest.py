@@ -68,6 +68,20 @@ def _blank(drawing, kind, *_, **options):
     return b'<svg viewBox="0 0 1 1"></svg>' if kind == "svg" else b"not rendered" * 10
 
 
+@pytest.fixture
+def drawn(monkeypatch):
+    """Figures by name, laid out, in the place of files."""
+    found = {}
+
+    def keep(drawing, directory):
+        drawing.figure.draw_without_rendering()
+        found[drawing.chart.name] = drawing.figure
+        return [directory / f"{drawing.chart.name}.png"]
+
+    monkeypatch.setattr(charts, "save", keep)
+    return found
+
+
 @pytest.fixture(autouse=True)
 def _images_of_figures(request, monkeypatch):
     """Drawing a figure writes its numbers and captions; its images only for tests marked ``rendered``, or THOROUGH."""

@@ -82,15 +82,6 @@ def test_a_calibration_serves_both_libraries(rng, torch):
     assert_allclose(found.numpy(), expected, rtol=1e-10)
 
 
-def test_exact_attention_and_methods_take_both_libraries(rng, torch):
-    arrays = some(rng)
-    tensors = [torch.from_numpy(a) for a in arrays]
-    assert_allclose(fb.exact_attention(*tensors).numpy(), fb.exact_attention(*arrays), rtol=1e-12)
-    for method in ("clusters", "nystrom"):
-        found = fb.method_attention(*tensors, method, size=5)
-        assert_allclose(found.numpy(), fb.method_attention(*arrays, method, size=5), rtol=1e-8)
-
-
 def test_arrays_of_two_libraries_are_refused(rng, torch):
     query, key, value = some(rng)
     tensor, omega = torch.from_numpy(key), rng.normal(size=(5, 4))

@@ -6,10 +6,8 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
@@ -311,30 +309,6 @@ def test_any_file_is_a_plan_or_one_clear_line(right, wrong, more):
 
 def listed(value):
     return value if isinstance(value, list) else [value]
-
-
-@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "2"])
-def test_ctrl_c_says_what_is_saved_and_how_to_resume(workers):
-    arguments = ["sweep", "-R", "512", "-L", "512", "--trials", "2000", "--baselines", "uniform", "--out", "run"]
-    process = subprocess.Popen(
-        [*COMMAND, *arguments, "--workers", workers],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a background shell ignores it
-    )
-    deadline = time.monotonic() + 60
-    while not list(Path("run/trials").glob("part-*")) if Path("run/trials").exists() else True:
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole group
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "interrupted: " in err and "of 2000 draws are saved in run; the same command again resumes" in err
-    assert "Traceback" not in err and out == "" and err.count("\n") == 1
-    saved = int(err.split("interrupted: ")[1].split()[0])
-    assert saved == pd.read_parquet("run/trials")["draw"].nunique() > 0
 
 
 MY_MAP = """

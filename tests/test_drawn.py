@@ -19,27 +19,12 @@ from favorbench.results.figures.blocks import MAX_CURVES, choose, in_words
 from favorbench.results.figures.heads import layer_map
 from favorbench.results.summary import is_own
 from favorbench.run import sweep
-from favorbench.style import charts
 from tests.command_line import refused, run
 from tests.conftest import small_scenario
 
 pytestmark = pytest.mark.rendered
 
 COLUMN = (3.3, 2.5)
-
-
-@pytest.fixture
-def drawn(monkeypatch):
-    """Figures by name, laid out, in the place of files."""
-    found = {}
-
-    def keep(drawing, directory):
-        drawing.figure.draw_without_rendering()
-        found[drawing.chart.name] = drawing.figure
-        return [directory / f"{drawing.chart.name}.png"]
-
-    monkeypatch.setattr(charts, "save", keep)
-    return found
 
 
 def layered(layers, heads, name="model.npz"):

@@ -62,17 +62,7 @@ def test_an_interruption_of_what_is_run_by_an_import():
     Path("runs.py").write_text(
         f"import sys\nsys.argv = {['favorbench', *LONG]!r}\nfrom favorbench import cli\ncli.main()\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", "import runs"],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-    deadline = time.monotonic() + 60
-    while not list(Path().glob("run/trials/part-*")):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.01)
+    process = started("-c", "import runs", until="run/trials/part-*", program=[sys.executable])
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130 and "the same command again resumes" in err
@@ -91,10 +81,10 @@ def test_an_ignored_interruption_stays_ignored():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def started(*arguments, until):
+def started(*arguments, until, program=COMMAND):
     """A command in a process group of its own, once it has saved something."""
     process = subprocess.Popen(
-        [*COMMAND, *arguments],
+        [*program, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -112,15 +102,15 @@ def started(*arguments, until):
     "workers, whole_group",
     [("2", True), *(pytest.param(*case, marks=pytest.mark.slow) for case in [("1", True), ("1", False), ("2", False)])],
 )
-def test_sigterm_saves_what_is_computed(workers, whole_group):
-    """As schedulers and shutdowns send it, to the process or to its group; multiprocessing has nothing to add."""
+@pytest.mark.parametrize("number, word", [(signal.SIGTERM, "terminated"), (signal.SIGINT, "interrupted")])
+def test_a_signal_saves_what_is_computed(workers, whole_group, number, word):
+    """As terminals, schedulers and shutdowns send it, to the process or to its group: one line with the count."""
     process = started(*LONG, "--workers", workers, until="run/trials/part-*")
-    (os.killpg if whole_group else os.kill)(process.pid, signal.SIGTERM)
+    (os.killpg if whole_group else os.kill)(process.pid, number)
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (143, "")
-    assert "terminated: " in err and "of 2000 draws are saved in run; the same command again resumes" in err
-    assert err.count("\n") == 1
-    assert int(err.split("terminated: ")[1].split()[0]) == pd.read_parquet("run/trials")["draw"].nunique() > 0
+    saved = pd.read_parquet("run/trials")["draw"].nunique()
+    assert (process.returncode, out) == (128 + number, "") and saved > 0 and err.count("\n") == 1
+    assert f"{word}: {saved} of 2000 draws are saved in run; the same command again resumes" in err
 
 
 @pytest.mark.slow

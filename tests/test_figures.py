@@ -98,13 +98,6 @@ def test_error_against_dtype_holds_both_errors():
     assert np.all((single["rounding_median"] > 0) & (single["rounding_median"] < single["relative_error_median"]))
 
 
-@pytest.mark.rendered
-def test_the_same_run_gives_the_same_figure():
-    results = sweep(small_scenario(), "run")
-    first = {path: path.read_bytes() for path in draw_all(results)}
-    assert {path: path.read_bytes() for path in draw_all(results)} == first
-
-
 def test_every_series_can_be_told_apart_without_colour():
     looks = {(style.MARKERS[i % len(style.MARKERS)], str(style.DASHES[i % len(style.DASHES)])) for i in range(16)}
     assert len(looks) >= 8

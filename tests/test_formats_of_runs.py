@@ -73,10 +73,12 @@ def test_a_run_of_an_earlier_version_is_not_resumed(kept):
     assert {path: path.read_bytes() for path in kept.rglob("*") if path.is_file() and path.name != ".lock"} == before
 
 
-def test_what_was_stored_then_is_not_computed_again(monkeypatch, kept, now):
+def test_what_was_stored_then_is_not_computed_again(kept, now):
     changed(kept, favorbench=VERSION)
-    monkeypatch.setattr("favorbench.engine.batches.run_draws", lambda *_: pytest.fail("computed again"))
-    pd.testing.assert_frame_equal(fb.sweep(KEYS, kept).trials, now, rtol=1e-9)
+    calls = []
+    found = fb.sweep(KEYS, kept, progress=lambda *now: calls.append(now))
+    assert calls == [(6, 6)]
+    pd.testing.assert_frame_equal(found.trials, now, rtol=1e-9)
 
 
 @pytest.mark.parametrize("number", [*range(1, FORMAT + 2), 0, "5", None, -1, 10**30, 5.0, True])

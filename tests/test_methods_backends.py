@@ -89,25 +89,15 @@ def together(spec, problems, causal, to, stack):
 BATCHED = [case for case in CASES if method_of(case[0]).arrays == "batched"]
 
 
+@pytest.mark.parametrize("to, back", [(np.asarray, np.asarray), pytest.param(to_torch, from_torch, marks=needs_torch)])
 @pytest.mark.parametrize("spec, causal", BATCHED)
-def test_each_draw_of_a_batch_is_the_draw_alone(rng, spec, causal):
+def test_each_draw_of_a_batch_is_the_draw_alone_in_numpy(rng, spec, causal, to, back):
     problems = [problem(rng, spec) for _ in range(3)]
-    found = together(spec, problems, causal, np.asarray, np.stack)
+    found = together(spec, problems, causal, to, lambda hosts: to(np.stack(hosts)))
     for i, arrays in enumerate(problems):
         for every, alone in zip(found, answers(spec, arrays, causal, seed=i), strict=True):
             tolerance = LOOSE.get(spec, 1e-12) * np.abs(alone.output).max()
-            assert_allclose(every.output[i], alone.output, rtol=1e-12, atol=tolerance)
-
-
-@needs_torch
-@pytest.mark.parametrize("spec, causal", BATCHED)
-def test_each_draw_of_a_batch_in_torch_is_the_draw_alone_in_numpy(rng, spec, causal):
-    problems = [problem(rng, spec) for _ in range(3)]
-    found = together(spec, problems, causal, to_torch, lambda hosts: to_torch(np.stack(hosts)))
-    for i, arrays in enumerate(problems):
-        for every, alone in zip(found, answers(spec, arrays, causal, seed=i), strict=True):
-            tolerance = LOOSE.get(spec, 1e-12) * np.abs(alone.output).max()
-            assert_allclose(from_torch(every.output)[i], alone.output, rtol=1e-12, atol=tolerance)
+            assert_allclose(back(every.output)[i], alone.output, rtol=1e-12, atol=tolerance)
 
 
 def rows_of(**changes):

@@ -31,6 +31,7 @@ from favorbench.run import sweep
 from favorbench.statistics import fewest_draws
 from tests.command_line import refused, run
 from tests.conftest import small_scenario
+from tests.test_drawn import luminance
 from tests.test_heads import of_heads
 
 JUDGED = ("groups", "against uniform")
@@ -221,14 +222,6 @@ def colours(dark):
     light, night = re.findall(r":root\{(.*?)\}", style, re.S)
     found = dict(re.findall(r"--(\w+):(#\w+)", light))
     return found | (dict(re.findall(r"--(\w+):(#\w+)", night)) if dark else {})
-
-
-def luminance(colour):
-    """Relative luminance of WCAG 2.2."""
-    digits = colour[1:] if len(colour) == 7 else "".join(2 * c for c in colour[1:])
-    parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
-    return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
 
 
 def contrast(a, b):

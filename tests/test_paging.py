@@ -8,24 +8,10 @@ import pytest
 from favorbench import style
 from favorbench.results.figures import draw_all
 from favorbench.run import sweep
-from favorbench.style import charts
 from favorbench.style.charts import page_names
 from tests.conftest import small_scenario
 from tests.test_drawn import COLUMN
 from tests.test_heads import head_file
-
-
-@pytest.fixture
-def drawn(monkeypatch):
-    """Figures by name, in the place of files."""
-    found = {}
-
-    def keep(drawing, directory):
-        found[drawing.chart.name] = drawing.figure
-        return [directory / f"{drawing.chart.name}.png"]
-
-    monkeypatch.setattr(charts, "save", keep)
-    return found
 
 
 @pytest.mark.parametrize(

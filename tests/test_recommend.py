@@ -4,9 +4,6 @@ import json
 import math
 import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +35,7 @@ from favorbench.studies.recommend.evidence import Rule
 from favorbench.studies.recommend.search import Candidate, chosen, search
 from favorbench.studies.recommend.study import Interrupted
 from tests.command_line import refused, run
+from tests.test_endings import started
 
 FALSE_ALARM = 1e-6
 
@@ -276,17 +274,8 @@ def test_an_interrupted_search_resumes_to_the_same_answer(heads, monkeypatch):
 
 @pytest.mark.slow
 def test_ctrl_c_prints_the_answer_so_far():
-    command = [sys.executable, "-m", "favorbench", "recommend", "minilm", "--target", "0.001", "--out", "run"]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a background shell ignores it
-    )
-    end = time.monotonic() + 300
-    while not list(Path("run/trials").glob("part-*")) and time.monotonic() < end:
-        time.sleep(0.05)
+    command = ("recommend", "minilm", "--target", "0.001", "--out", "run")
+    process = started(*command, until="run/trials/part-*")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 130 and "Traceback" not in err

@@ -2,7 +2,6 @@
 
 import dataclasses
 import inspect
-import os
 import re
 import subprocess
 import sys
@@ -519,10 +518,3 @@ def test_importing_a_users_module_leaves_the_path_as_it_was():
     code = "from favorbench.users import *; keep_importable_here(); print(import_object('', 'users_all:load_later')())"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "1\n"
-
-
-def test_workers_find_a_users_module_though_the_caller_forgot_it():
-    Path("users_maps.py").write_text(USER)
-    scenario = small_scenario(maps="users_maps:Wide", trials=4)
-    assert os.getcwd() not in sys.path
-    assert fb.sweep(scenario, "two", workers=2).trials["mse"].sum() == fb.sweep(scenario, "one").trials["mse"].sum()

@@ -1,15 +1,12 @@
 """Needed projections, the gate, and what is measured inside it. (Closed forms: test_samplers.py and those of maps.)"""
 
-import json
 import math
-import warnings
 
 import pytest
 import threadpoolctl
 
 from favorbench import style
 from favorbench.errors import ScenarioError
-from favorbench.formats import json_text
 from favorbench.maps import get_map
 from favorbench.samplers import get_sampler
 from favorbench.studies.theory import figure as theory_figure
@@ -52,18 +49,6 @@ def test_what_has_no_closed_form_is_refused(tmp_path):
         study(get_map("trig-blog"), get_sampler("iid"), 8, [0.5], [16])
     found = study(get_map("trig"), get_sampler("orthogonal"), 8, [0.5, 1.0], [16, 64], draws=100)
     assert {f.suffix for f in style.write([theory_figure.chart(found, "theory")], tmp_path)} == {".png", ".svg", ".csv"}
-
-
-def test_what_float64_cannot_hold_is_infinite_without_a_warning(tmp_path):
-    """In the table, in JSON (null) and in the figure, which shows what there is."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = study(get_map("positive"), get_sampler("iid"), 8, [0.5, 30.0], [16, 64], draws=50)
-        files = style.write([theory_figure.chart(found, "theory")], tmp_path)
-    assert [math.isinf(point.closed_form) for point in found.points] == [False, False, True, True]
-    assert found.needed[30.0] is None and files[0].stat().st_size > 0
-    points = json.loads(json_text(found.as_dict()))["points"]
-    assert points[2]["closed_form"] is None and points[0]["closed_form"] == found.points[0].closed_form
 
 
 def test_progress_counts_draws_and_one_core_is_used():
