@@ -127,7 +127,7 @@ class TestFunctional:
         ],
     )
     def test_calls_are_heard_in_any_shape(self, shape, keywords, kind):
-        from favorbench.models.interface import attending
+        from favorbench.models.interface import intercept_attention
 
         attention, calls = self.torch.nn.functional.scaled_dot_product_attention, []
         model = self.module(lambda q, k, v: attention(q, key=k, value=v, **keywords))
@@ -138,7 +138,7 @@ class TestFunctional:
             return call.own()
 
         expected = model(*tensors)
-        with attending(model, attend):
+        with intercept_attention(model, attend):
             for _ in range(2):
                 assert self.torch.equal(model(*tensors), expected)
         assert [(call.name, call.index, call.kind) for call in calls] == [("first", 0, kind), ("second", 1, kind)] * 2
@@ -146,7 +146,7 @@ class TestFunctional:
         assert self.torch.equal(model(*tensors), expected) and len(calls) == 4
 
     def test_groups_boolean_masks_and_answers_of_ones_own(self):
-        from favorbench.models.interface import attending
+        from favorbench.models.interface import intercept_attention
 
         attention, calls = self.torch.nn.functional.scaled_dot_product_attention, []
         seen = self.torch.ones(6, 6).bool().tril()
@@ -157,13 +157,13 @@ class TestFunctional:
             calls.append(call)
             return self.torch.zeros_like(call.query)
 
-        with attending(model, attend):
+        with intercept_attention(model, attend):
             assert not bool(model(query, key, key).any())
         assert calls[0].kind == "causal" and calls[0].key.shape == (2, 4, 6, 8)
         assert self.torch.equal(calls[0].key[:, 0], calls[0].key[:, 1])
         with (
             pytest.raises(ModelError, match=r"first: the attention given returned shape \(1,\)"),
-            attending(model, lambda call: self.torch.zeros(1)),
+            intercept_attention(model, lambda call: self.torch.zeros(1)),
         ):
             model(query, key, key)
 
@@ -211,7 +211,7 @@ class TestLoad:
         return str(path)
 
     def test_a_folder(self, tmp_path):
-        from favorbench.models.load import load, read_tokens
+        from favorbench.models.load import load, read_texts, tokenise
         from tests.small_models import small_text
 
         loaded = load(self.folder(tmp_path / "model"))
@@ -219,11 +219,28 @@ class TestLoad:
         digest = importlib.import_module("hashlib").sha256((tmp_path / "model/model.safetensors").read_bytes())
         assert loaded.weights == digest.hexdigest() and len(plain(loaded.versions)) == 3
         text = small_text(tmp_path / "text.txt", 20)
-        assert read_tokens(loaded, text, 8).shape == (1, 8) and read_tokens(loaded, text, 32).shape == (1, 20)
+        files = read_texts([text])
+        assert [tokenise(loaded, files, length)[0].tokens.shape for length in (8, 32)] == [(1, 8), (1, 20)]
         with pytest.raises(ModelError, match=r"`length` 33: .* reads at most 32 tokens"):
-            read_tokens(loaded, text, 33)
+            tokenise(loaded, files, 33)
         with pytest.raises(InputError, match="two tokens or more"):
-            read_tokens(loaded, text, 1)
+            tokenise(loaded, files, 1)
+
+    def test_weights_that_are_replaced_meanwhile_are_an_error(self, tmp_path, monkeypatch):
+        import transformers
+
+        from favorbench.models.load import load
+
+        name, weights = self.folder(tmp_path / "model"), tmp_path / "model" / "model.safetensors"
+        own = transformers.AutoModel.from_pretrained
+
+        def replaced(*given: Any, **more: Any) -> Any:
+            weights.write_bytes(weights.read_bytes())
+            return own(*given, **more)
+
+        monkeypatch.setattr(transformers.AutoModel, "from_pretrained", replaced)
+        with pytest.raises(ModelError, match="its weights changed while they were read; run the command again"):
+            load(name)
 
     def test_weights_of_sixteen_bits_are_float32(self, tmp_path):
         from favorbench.models.load import load

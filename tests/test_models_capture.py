@@ -17,12 +17,12 @@ import favorbench as fb  # noqa: E402
 from favorbench.errors import InputError, ModelError, ScenarioError, StoreError  # noqa: E402
 from favorbench.inputs import File  # noqa: E402
 from favorbench.inputs.shipped import SHIPPED  # noqa: E402
-from favorbench.models import spool  # noqa: E402
-from favorbench.models.capture import of_loaded, record, runs_of, text_runs  # noqa: E402
-from favorbench.models.interface import attending  # noqa: E402
-from favorbench.models.load import PACKAGED, load  # noqa: E402
-from favorbench.models.recorder import ROUNDINGS, Choice, Recorder  # noqa: E402
-from favorbench.models.spool import Spool  # noqa: E402
+from favorbench.models import captured as captured_files  # noqa: E402
+from favorbench.models.capture import about, input_runs, record, text_runs  # noqa: E402
+from favorbench.models.captured import Spool  # noqa: E402
+from favorbench.models.interface import intercept_attention  # noqa: E402
+from favorbench.models.load import PACKAGED, load, read_texts  # noqa: E402
+from favorbench.models.recorder import TOLERANCE_UNITS, Choice, Recorder  # noqa: E402
 from tests.command_line import refused, run  # noqa: E402
 from tests.small_models import CONFIGS, TOKENS, small_folder, small_inputs, small_model, small_text  # noqa: E402
 
@@ -66,8 +66,8 @@ def test_layers_are_kept_or_refused_by_name(family):
     before, state = output_of(model, inputs), state_of(model)
     with Spool() as spooled, torch.no_grad():
         recorder = Recorder(Choice(), spooled)
-        recorder.begin(runs_of(model, inputs)[0])
-        with attending(model, recorder.attend):
+        recorder.begin(input_runs(model, inputs)[0])
+        with intercept_attention(model, recorder.attend):
             inside = model(**inputs)[0]
     layers = [found[0] for _, found in sorted(recorder.found.items())]
     assert [layer.mask for layer in layers] == [mask for mask, _ in FOUND[family]]
@@ -131,8 +131,8 @@ def test_the_check_sees_what_is_wrong(wrong):
     model, inputs = small_model("llama"), small_inputs("llama")
     with Spool() as spooled, torch.no_grad():
         recorder = Recorder(Choice(), spooled)
-        recorder.begin(runs_of(model, inputs)[0])
-        with attending(model, lambda call: recorder.attend(WRONG[wrong](call))):
+        recorder.begin(input_runs(model, inputs)[0])
+        with intercept_attention(model, lambda call: recorder.attend(WRONG[wrong](call))):
             model(**inputs)
     layers = [found[0] for found in recorder.found.values()]
     assert len(layers) == 2 and recorder.shape is None
@@ -156,7 +156,7 @@ def test_the_model_is_what_it_was_after_an_exception():
     def fails(call):
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), attending(model, fails):
+    with pytest.raises(KeyboardInterrupt), intercept_attention(model, fails):
         model(**inputs)
     with pytest.raises(ScenarioError, match="`heads` 4: layer 0"):
         fb.capture(model, inputs, heads=[4])
@@ -188,7 +188,7 @@ def test_items_of_a_batch_are_texts_and_padding_is_refused():
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_files_hold_what_was_captured(dtype, tmp_path, monkeypatch):
-    monkeypatch.setattr(spool, "_PIECE", 1000)
+    monkeypatch.setattr(captured_files, "_CHUNK", 1000)
     captured = fb.capture(small_model("llama"), small_inputs("llama"), dtype=dtype)
     full = fb.capture(small_model("llama"), small_inputs("llama"))
     assert captured.meta["rounding"] <= {"float32": 0.0, "float16": 5e-3, "bfloat16": 5e-2}[dtype]
@@ -225,7 +225,7 @@ def test_files_are_written_in_pieces(tmp_path):
         arrays = {role: spooled.array(role, (2, *rows.shape[1:]), "float32") for role in "qkv"}
         for name in ("a.npz", "a.safetensors"):
             tracemalloc.start()
-            spool.write_heads(tmp_path / name, arrays, {})
+            captured_files.write_heads(tmp_path / name, arrays, {})
             peak = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
             assert (tmp_path / name).stat().st_size > 3 * 2 * rows.nbytes
@@ -355,9 +355,9 @@ def test_minilm_gives_the_heads_that_ship():
         pytest.skip("no CC0-1.0 here")
     loaded = real("minilm")
     with Spool() as spooled:
-        captured = record(loaded.model, text_runs(loaded, [text], 512), Choice(), of_loaded(loaded), spooled)
+        captured = record(loaded.model, text_runs(loaded, read_texts([text]), 512), Choice(), about(loaded), spooled)
     assert captured.query.shape == (72, 512, 32) and not captured.causal
-    assert max(layer.difference / layer.limit for layer in captured.layers) < 2 / ROUNDINGS
+    assert max(layer.difference / layer.limit for layer in captured.layers) < 2 / TOLERANCE_UNITS
     with np.load(SHIPPED["minilm"].path) as shipped:
         for i, (layer, head) in enumerate(zip(shipped["layer"], shipped["head"], strict=True)):
             rounding = sum(captured.layers[before].limit for before in range(layer + 1))
@@ -376,8 +376,8 @@ def test_smollm2_is_causal_with_groups():
     assert loaded.causal and loaded.limit == 8192
     words = small_text(Path("text.txt"), 200)
     with Spool() as spooled:
-        runs = text_runs(loaded, [words], 96)
-        captured = record(loaded.model, runs, Choice(layers=(0, 29)), of_loaded(loaded), spooled)
+        runs = text_runs(loaded, read_texts([words]), 96)
+        captured = record(loaded.model, runs, Choice(layers=(0, 29)), about(loaded), spooled)
     assert captured.query.shape == (18, 96, 64) and captured.causal
     assert_array_equal(captured.key[0], captured.key[2])
-    assert max(layer.difference / layer.limit for layer in captured.layers) < 2 / ROUNDINGS
+    assert max(layer.difference / layer.limit for layer in captured.layers) < 2 / TOLERANCE_UNITS

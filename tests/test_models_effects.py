@@ -109,10 +109,11 @@ def test_errors_of_heads_are_their_formulas(model, tokens):
         return Removed().outputs(heads, 0, (), layer)
 
     for one in head_errors(model, reference, layers, removed):
-        assert abs(one.relative_error - 1) < TOLERANCE
-        weight = layers[one.layer].projection.weight.detach().numpy()[:, 8 * one.head : 8 * one.head + 8]
-        lost = outputs[one.layer][one.head] @ weight.T
-        expected = np.linalg.norm(lost, axis=1) / np.linalg.norm(reference.hidden[one.layer].numpy(), axis=1)
-        assert_allclose(one.after_projection, expected.mean(), rtol=TOLERANCE)
+        assert abs(one.head_error - 1) < TOLERANCE
+        layer, head = one.head_layer, one.head_number
+        weight = layers[layer].projection.weight.detach().numpy()[:, 8 * head : 8 * head + 8]
+        lost = outputs[layer][head] @ weight.T
+        expected = np.linalg.norm(lost, axis=1) / np.linalg.norm(reference.hidden[layer].numpy(), axis=1)
+        assert_allclose(one.head_after_projection, expected.mean(), rtol=TOLERANCE)
     exact = head_errors(model, reference, layers, lambda heads, layer: Exact().outputs(heads, 0, (), layer))
-    assert len(exact) == 8 and max(one.relative_error for one in exact) < TOLERANCE
+    assert len(exact) == 8 and max(one.head_error for one in exact) < TOLERANCE

@@ -10,7 +10,7 @@ import pytest
 
 import favorbench as fb
 from favorbench.errors import InputError, ScenarioError, StoreError
-from favorbench.models.plan import Asked, units
+from favorbench.models.plan import ModelScenario, plan
 from favorbench.models.recommended import ByHead, by_head
 from favorbench.models.replacements import EstimatedAttention, Exact, LayerHeads, replacement
 from favorbench.models.summary import read
@@ -150,7 +150,7 @@ def test_a_study_of_what_is_recommended(folder, found, tmp_path):  # noqa: F811
         (
             lambda content: content["heads"][0].update(head="first"),
             InputError,
-            "'first', which is no head of a model",
+            "'first', which is not a head of a model",
         ),
         (lambda content: content.pop("heads"), StoreError, "is damaged"),
         (lambda content: content["heads"][0]["estimator"].pop("spec"), StoreError, "is damaged"),
@@ -193,17 +193,19 @@ def test_layers_without_a_choice_are_not_said_to_be_replaced(folder, found, tmp_
 
     path = changed(found, tmp_path / "one", lambda content: chosen(content, {("L0H0", "multipole", 4)}))
     given = dict.fromkeys(("maps", "methods"), ())
-    one = Asked(str(folder / "bert"), (str(folder / "text0.txt"),), 24, layers="1", recommended=(str(path),), **given)
+    one = ModelScenario(
+        str(folder / "bert"), (str(folder / "text0.txt"),), 24, layers="1", recommended=(str(path),), **given
+    )
     with pytest.raises(InputError, match=r"`layers` 1: recommended\(one, 1 head\) has no choice there, but in \[0\]"):
         study(one, tmp_path / "run")
-    planned = units(replace(one, layers="all,each"), ["a"], [0, 1])
-    assert [*dict.fromkeys(unit.layers for unit in planned if unit.what and unit.what.layers)] == ["all", "0"]
+    planned = plan(replace(one, layers="all,each"), ["a"], [0, 1])
+    assert [*dict.fromkeys(unit.layers for unit in planned if unit.replacement.layers)] == ["all", "0"]
 
 
 def test_two_of_one_name_are_refused(found, tmp_path):
     other = changed(found, tmp_path / "rec", lambda content: None)
     with pytest.raises(ScenarioError, match="another one is called 'rec', too; rename one of them"):
-        Asked("m", ("a",), recommended=(str(found), str(other)))
+        ModelScenario("m", ("a",), recommended=(str(found), str(other)))
 
 
 def test_what_recommend_returns_will_do(found, tokens, tmp_path):
@@ -229,7 +231,7 @@ def test_it_is_asked_by_itself_and_on_the_command_line_by_name(found, folder):  
     with pytest.raises(ScenarioError, match="give `map`, `method` or `recommended`, one of them"):  # noqa: SIM117
         with swapped(bert(), method="clusters", recommended=found):
             pass
-    assert Asked("m", ("a",), recommended=(str(found),)).replacements()[-1].label == by_head(found).label
+    assert ModelScenario("m", ("a",), recommended=(str(found),)).replacements[-1].label == by_head(found).label
     assert isinstance(by_head(found), ByHead)
     text = str(folder / "text0.txt")
     said = refused("model", str(folder / "bert"), "--text", text, "--recommended", "nowhere", "--out", "run")

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from scipy.stats import spearmanr
 
 from favorbench.errors import InputError, ModelError, ScenarioError, StoreError
-from favorbench.models.plan import Asked, units
+from favorbench.models.plan import ModelScenario, plan
 from favorbench.models.report import sections, sentences
 from favorbench.models.seconds import times
 from favorbench.models.summary import ENCODER, LANGUAGE, lines_of, read, sentence
@@ -46,7 +46,7 @@ def folder(tmp_path_factory):
 def asked(folder, name="bert", texts=4, **more):
     paths = tuple(str(folder / f"text{i}.txt") for i in range(texts))
     small = {"length": 24, "maps": ("positive",), "methods": ("clusters",), "sizes": (4, 8), "draws": 2}
-    return Asked(str(folder / name), paths, **(small | more))
+    return ModelScenario(str(folder / name), paths, **(small | more))
 
 
 def measured(path):
@@ -54,19 +54,20 @@ def measured(path):
 
 
 def test_what_is_asked_is_planned_text_by_text():
-    small = Asked("m", ("a", "b"), sizes=(4,), draws=2, layers="all,each,0,2", methods=("clusters",))
-    planned = units(small, ["a", "b"], [0, 1, 2])
+    small = ModelScenario("m", ("a", "b"), sizes=(4,), draws=2, layers="all,each,0,2", methods=("clusters",))
+    planned = plan(small, ["a", "b"], [0, 1, 2])
     assert len(planned) == 2 * ((5 + 4) + 4 * (3 + 4))  # all has exact and the model in bfloat16 besides
     assert [unit.text for unit in planned] == sorted(unit.text for unit in planned)
     assert list(dict.fromkeys(unit.layers for unit in planned)) == ["all", "0", "1", "2", "0,2"]
     assert len({unit.key for unit in planned}) == len(planned)
-    again = Asked(
+    again = ModelScenario(
         "m", ("a", "b"), sizes=(4,), draws=2, layers="all,each,0,2", methods=("clusters", "uniform", "removed")
     )
-    assert [unit.key for unit in units(again, ["a", "b"], [0, 1, 2])] == [unit.key for unit in planned]
-    assert [unit.kind for unit in units(Asked("m", ("a",), methods=("top(4):clusters",), maps=()), ["a"], [])][
-        -1
-    ] == "oracle"
+    assert [unit.key for unit in plan(again, ["a", "b"], [0, 1, 2])] == [unit.key for unit in planned]
+    assert [
+        unit.replacement.kind
+        for unit in plan(ModelScenario("m", ("a",), methods=("top(4):clusters",), maps=()), ["a"], [])
+    ][-1] == "oracle"
 
 
 def test_an_interrupted_study_is_resumed_bit_for_bit(folder, tmp_path):
@@ -101,13 +102,33 @@ def test_more_may_be_asked_but_nothing_else(folder, tmp_path):
         with pytest.raises(StoreError, match=said):
             study(asked(folder, **changed), tmp_path / "run")
     (tmp_path / "text0.txt").write_text("w1 w2 w3 w4 w5 w6 w7 w8 w9 w10 w11 w12", encoding="utf-8")
-    other = Asked(str(folder / "bert"), (str(tmp_path / "text0.txt"),), 24, sizes=(4,))
+    other = ModelScenario(str(folder / "bert"), (str(tmp_path / "text0.txt"),), 24, sizes=(4,))
     with pytest.raises(StoreError, match="text text0 has changed"):
         study(other, tmp_path / "run")
     (tmp_path / "else").mkdir()
     (tmp_path / "else" / "mine.txt").write_text("kept")
     with pytest.raises(StoreError, match=r"not empty and not a favorbench run \(it has 'mine.txt'\)"):
         study(asked(folder), tmp_path / "else")
+
+
+def test_a_text_that_is_replaced_meanwhile_is_read_once(folder, tmp_path, monkeypatch):
+    """The tokens are those of the text whose digest is stored: of the one that was there at the beginning."""
+    from favorbench.models import study as module
+
+    text, load = tmp_path / "text.txt", module.load
+    text.write_bytes((folder / "text0.txt").read_bytes())
+    small = ModelScenario(str(folder / "bert"), (str(text),), 24, sizes=(4,), draws=1, heads=False)
+    module.study(small, tmp_path / "quiet")
+
+    def replaced(*given, **more):
+        text.write_text("w1 w2 w3 w4 w5 w6 w7")
+        return load(*given, **more)
+
+    monkeypatch.setattr(module, "load", replaced)
+    module.study(small, tmp_path / "replaced")
+    assert measured(tmp_path / "replaced") == measured(tmp_path / "quiet")
+    digests = [read(tmp_path / name).manifest["asked"]["texts"]["text"] for name in ("quiet", "replaced")]
+    assert digests[0] == digests[1]
 
 
 def test_a_damaged_part_is_measured_again(folder, tmp_path):
@@ -211,7 +232,7 @@ def test_a_causal_model_with_calibrated_maps(folder, tmp_path):
     assert everything.loc["exact"].max() == 0 < everything.loc["uniform"].min()
     from favorbench import style
     from favorbench.models import figures
-    from favorbench.models.predictions import predictions
+    from favorbench.models.summary import predictions
 
     predicted = predictions(found)
     assert predicted is not None and len(predicted.points) == 2 * 2 * 4
@@ -260,7 +281,7 @@ def test_what_cannot_be_measured_is_said_before_anything_is(folder, tmp_path, ch
 )
 def test_what_cannot_be_meant_is_one_line(changed, error, said):
     with pytest.raises(error, match=said):
-        Asked(**({"model": "m", "texts": ("a",)} | changed))
+        ModelScenario(**({"model": "m", "texts": ("a",)} | changed))
 
 
 @pytest.mark.parametrize(
@@ -274,7 +295,9 @@ def test_models_that_answer_no_text_are_refused_in_one_line(family, said, folder
     from favorbench.models.study import study
 
     with pytest.raises(ModelError, match=re.escape(said)):
-        study(Asked(str(small_folder(tmp_path / family, family)), (str(folder / "text0.txt"),)), tmp_path / "run")
+        study(
+            ModelScenario(str(small_folder(tmp_path / family, family)), (str(folder / "text0.txt"),)), tmp_path / "run"
+        )
     assert not (tmp_path / "run").exists()
 
 
@@ -285,7 +308,7 @@ def test_the_text_to_calibrate_on_is_none_of_those_measured(folder, tmp_path):
     copy.write_bytes((folder / "text1.txt").read_bytes())
     with pytest.raises(InputError, match="measured too, as text1"):
         study(asked(folder, calibrate=str(copy)), tmp_path / "run")
-    twice = Asked(str(folder / "bert"), (str(folder / "text1.txt"), str(copy)), 24)
+    twice = ModelScenario(str(folder / "bert"), (str(folder / "text1.txt"), str(copy)), 24)
     with pytest.raises(InputError, match="the same text as text1"):
         study(twice, tmp_path / "run")
 

@@ -138,7 +138,7 @@ def test_a_head_of_zeros_is_no_difference():
 
 
 def test_errors_after_projection_are_summed_over_heads():
-    from favorbench.models.predictions import predictions
+    from favorbench.models.summary import predictions
 
     base = {"text": "a", "estimator": "e", "sampler": "-", "size": 4, "draw": 0, "kind": "method"}
     heads = {"head_layer": [0, 0, 1], "head_error": [0.1, 0.3, 0.5], "head_after_projection": [3.0, 4.0, 1.0]}
@@ -167,7 +167,7 @@ def test_a_scale_that_is_not_the_usual_one_stays():
 def test_each_head_of_a_model_is_calibrated_on_itself():
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers", minversion="5")
-    from favorbench.models.interface import attending
+    from favorbench.models.interface import intercept_attention
     from favorbench.models.replacements import EstimatedAttention
     from favorbench.models.study import calibrated
     from favorbench.models.swap import heads_of
@@ -179,7 +179,7 @@ def test_each_head_of_a_model_is_calibrated_on_itself():
         heads.append([part[0].numpy() for part in heads_of(call)[:2]])
         return call.own()
 
-    with torch.no_grad(), attending(model, attend):
+    with torch.no_grad(), intercept_attention(model, attend):
         model(tokens)
     what = EstimatedAttention(LinearAttention(fb.get_map("calibrated:centre:oprf")), 8)
     fitted = calibrated(model, what, tokens).fitted

@@ -52,7 +52,8 @@ def capture(
     """
     from favorbench import console
     from favorbench.console.studies import capture_section
-    from favorbench.models.capture import LENGTH, capture_file
+    from favorbench.models.capture import capture_file
+    from favorbench.models.plan import LENGTH
     from favorbench.models.recorder import Choice
 
     choice = Choice(_indices("--layers", layers), _indices("--heads", heads), last, dtype)
@@ -122,7 +123,7 @@ def model(
     saved as they finish: the same command again resumes, and one that asks for more adds to what is there.
     """
     from favorbench import console
-    from favorbench.models.plan import Asked
+    from favorbench.models.plan import ModelScenario
     from favorbench.models.study import study
     from favorbench.registry import split_list
 
@@ -130,7 +131,7 @@ def model(
         return () if given in (None, "none") else tuple(split_list(given))
 
     tokens = None if length is None else number("-L", length, int, 2, 1 << 24)
-    asked = Asked(
+    scenario = ModelScenario(
         model, tuple(map(str, [*(text or []), *(more or [])])), tokens, names(maps), names(methods), names(samplers),
         tuple(numbers("-R", num_projections, int, 1, 1 << 20)), number("--draws", draws, int, 1, 1 << 16), layers,
         calibrate and str(calibrate), redraw, seed, heads, names(recommended),
@@ -140,7 +141,7 @@ def model(
         resumable(path, "measurement"),
         console.progress(f"model {Path(model).name}", quiet, "measurements") as report,
     ):
-        found = study(asked, path, trust_remote_code, report, seconds)
+        found = study(scenario, path, trust_remote_code, report, seconds)
     if not quiet:
         for name in found.set_aside:
             say(f"{path}/trials/{name} was damaged: set aside, and what was in it measured again")

@@ -10,7 +10,7 @@ from favorbench.formats import format_bytes, format_value
 from favorbench.sections import Section
 
 if TYPE_CHECKING:
-    from favorbench.models.recorder import Captured
+    from favorbench.models.captured import Captured
     from favorbench.results.seconds import Seconds
     from favorbench.studies.audit import Finding
     from favorbench.studies.blog.reproduce import Report

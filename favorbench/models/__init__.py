@@ -1,4 +1,21 @@
-"""Models as they are: their weights, their attention calls, and what those were given. The only room for transformers.
+"""Language models and other torch modules: their weights, their attention calls, and what estimators do to them.
 
-torch and transformers are imported inside functions: all else works without them.
+torch and transformers are imported when they are first used: everything else works without them.
 """
+
+from importlib import import_module
+from typing import Any
+
+
+class LazyModule:
+    """A module that is imported when an attribute of it is first used."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(import_module(self._name), attribute)
+
+
+torch: Any = LazyModule("torch")
+transformers: Any = LazyModule("transformers")

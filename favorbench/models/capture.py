@@ -1,45 +1,46 @@
-"""Queries, keys and values of a model's attention, as it makes them of real inputs, for ``--inputs FILE``."""
+"""Capture queries, keys and values of a model's attention on real inputs, for ``--inputs FILE``."""
 
-import contextlib
 import hashlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import import_module
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from favorbench.errors import InputError, ScenarioError
-from favorbench.files import clear_errors, read_regular
+from favorbench.files import clear_errors
 from favorbench.formats import shown
-from favorbench.models.interface import attending, check_plain
+from favorbench.models import torch
+from favorbench.models.captured import Captured, Spool, check_path
+from favorbench.models.interface import check_plain, intercept_attention
 from favorbench.models.load import (
     Loaded,
+    TextFile,
     check_installed,
     is_function,
     load,
     memory_errors,
     module_digest,
     read_texts,
+    tokenise,
     versions,
 )
-from favorbench.models.recorder import Captured, Choice, Recorder, Run, check_path
-from favorbench.models.spool import Spool
+from favorbench.models.plan import LENGTH
+from favorbench.models.recorder import Choice, Recorder, Run
 from favorbench.numerics.machine import check_memory
 from favorbench.progress import Progress
 from favorbench.users import failures_named
-
-LENGTH = 512  # tokens
 
 
 def capture(
     model: Any, inputs: Any, *, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None,
     last: int | None = None, dtype: str = "float32",
 ) -> Captured:  # fmt: skip
-    """The heads of a torch module on its inputs; it is called without gradients, in eval mode, and left as it was.
+    """The heads of a torch module on its inputs; it is called without gradients, in eval mode, and left unchanged.
 
-    inputs: what it is called with: a tensor, a tuple, or a mapping of keywords; a list of these for several texts. Each
-    item of a batch is a text of its own. layers, heads: numbers, in the order of calls. last: of causal layers, only so
-    many queries, on all the keys before them. Raises ModelError where nothing can be captured, and ScenarioError.
+    inputs: the argument of the module: a tensor, a tuple, or a mapping of keywords; a list of these for several texts.
+    Each item of a batch is a text of its own. layers, heads: numbers, in the order of calls. last: of causal layers,
+    only so many queries, on all the keys before them. Raises ModelError if nothing can be captured, and ScenarioError.
 
     >>> import favorbench as fb, torch
     >>> class Attention(torch.nn.Module):
@@ -58,85 +59,74 @@ def capture(
     choice = Choice(None if layers is None else tuple(layers), None if heads is None else tuple(heads), last, dtype)
     about = {"model": type(model).__name__, "weights_sha256": module_digest(model), "versions": versions()}
     with Spool() as spool:
-        return record(model, runs_of(model, inputs), choice, about, spool)
+        return record(model, input_runs(model, inputs), choice, about, spool)
 
 
 def capture_file(
     name: str, texts: Sequence[str | Path], out: Path, choice: Choice, length: int | None = None, *,
     trust_remote_code: bool = False, progress: Progress | None = None,
 ) -> Captured:  # fmt: skip
-    """Load a model, capture its heads on texts (or on the inputs that ``module:function`` brings), and write them.
+    """Load a model, capture its heads on texts (or on the inputs that ``module:function`` returns), and write them.
 
-    length: tokens of each text at most, LENGTH by default or the model's limit. What can be wrong is looked at first.
+    length: the most tokens of each text, LENGTH by default or the model's limit. Arguments are validated first.
     """
     check_path(out, choice.dtype)
     if not texts and not is_function(name):
         raise ScenarioError(f"{name} reads texts: give `text` FILE")
-    for path in texts:
-        read_regular(path, "text")
+    files = read_texts(texts)
     check_installed()
     with clear_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     with Spool(out.parent) as spool:
         loaded = load(name, trust_remote_code=trust_remote_code)
-        captured = record(loaded.model, _runs(loaded, texts, length), choice, of_loaded(loaded), spool, progress)
+        if loaded.inputs is None:
+            runs = text_runs(loaded, files, length)
+        else:
+            if texts or length is not None:
+                raise ScenarioError(f"{name} brings its inputs along: leave `text` and `length` out")
+            runs = input_runs(loaded.model, loaded.inputs, name)
+        captured = record(loaded.model, runs, choice, about(loaded), spool, progress)
     captured.save(out)
     return captured
 
 
-def _runs(loaded: Loaded, texts: Sequence[str | Path], length: int | None) -> list[Run]:
-    """Forward passes over texts, or over what a function brought along."""
-    if loaded.inputs is not None:
-        if texts or length is not None:
-            raise ScenarioError(f"{loaded.name} brings its inputs along: leave `text` and `length` out")
-        return [run._replace(forward=_named(loaded.name, run)) for run in runs_of(loaded.model, loaded.inputs)]
-    runs = text_runs(loaded, texts, min(LENGTH, loaded.limit or LENGTH) if length is None else length)
-    _check_memory(loaded.model, runs[0].tokens)
-    return runs
-
-
-def _named(name: str, run: Run) -> Callable[[], Any]:
-    """The pass of a user's model, whose failure is the user's: EstimatorError. Lack of memory stays what it is."""
-
-    def forward() -> Any:
-        with failures_named(f"model {shown(name)} on its inputs"), memory_errors():
-            return run.forward()
-
-    return forward
-
-
-def _check_memory(model: Any, length: int) -> None:
-    """Raise ScenarioError where masks (16 bytes for each pair of tokens) or eager attention's weights do not fit."""
-    config = model.config
-    heads = getattr(config, "num_attention_heads", 1) if config._attn_implementation == "eager" else 0
-    check_memory((16.0 + 12.0 * heads) * length**2, f"attention of {length} tokens", "use a smaller `length`")
-
-
-def runs_of(model: Any, inputs: Any) -> list[Run]:
+def input_runs(model: Any, inputs: Any, name: str = "") -> list[Run]:
     """One forward pass for each input: a tensor, a tuple, a mapping of keywords, or a list of these.
 
-    Raises InputError for anything else: models read tensors, not words or paths.
+    name: of a user's model, whose failures are EstimatorErrors. Raises InputError for anything else, such as words.
     """
     given = inputs if isinstance(inputs, list) else [inputs]
-    tensor = import_module("torch").Tensor
     for one in given or [None]:
-        if not isinstance(one, tensor | tuple | Mapping):
+        if not isinstance(one, torch.Tensor | tuple | Mapping):
             raise InputError(
                 f"inputs: a tensor, a tuple, a mapping of keywords, or a list of these is needed, not {shown(one)}; of "
                 "a text they are tokenizer(text, return_tensors='pt')"
             )
-    return [Run(f"input{i}", _digest(one), 0, lambda one=one: _called(model, one)) for i, one in enumerate(given)]
+    call = partial(_call_of_user, model, name) if name else partial(_call, model)
+    return [Run(f"input{i}", _digest(one), 0, partial(call, one)) for i, one in enumerate(given)]
 
 
-def text_runs(loaded: Loaded, paths: Sequence[str | Path], length: int) -> list[Run]:
+def text_runs(loaded: Loaded, files: Sequence[TextFile], length: int | None = None) -> list[Run]:
     """One forward pass for each text, all of the length of the shortest, at most ``length`` tokens."""
-    texts = read_texts(loaded, paths, length)
+    texts = tokenise(loaded, files, min(LENGTH, loaded.limit or LENGTH) if length is None else length)
     shortest = min(text.tokens.shape[1] for text in texts)
-    return [Run(text.name, text.sha256, shortest, _reading(loaded.model, text.tokens[:, :shortest])) for text in texts]
+    base = loaded.model.base_model  # without the head: its output (L, vocabulary) is not needed
+    config, parameters = base.config, inspect.signature(base.forward).parameters
+    # Masks take 16 bytes for each pair of tokens, and eager attention stores its weights.
+    heads = getattr(config, "num_attention_heads", 1) if config._attn_implementation == "eager" else 0
+    check_memory((16.0 + 12.0 * heads) * shortest**2, f"attention of {shortest} tokens", "use a smaller `length`")
+    rest = {"use_cache": False} if "use_cache" in parameters else {}
+    runs = []
+    for text in texts:
+        tokens = text.tokens[:, :shortest]
+        if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in parameters:
+            rest["decoder_input_ids"] = tokens
+        runs.append(Run(text.name, text.sha256, shortest, partial(base, input_ids=tokens, **rest)))
+    return runs
 
 
-def of_loaded(loaded: Loaded) -> dict[str, Any]:
-    """What a file says of the model that its heads are of."""
+def about(loaded: Loaded) -> dict[str, Any]:
+    """The facts about a model that a file with its heads holds."""
     return {"model": loaded.name, "weights_sha256": loaded.weights, "versions": loaded.versions}
 
 
@@ -145,33 +135,34 @@ def record(
     progress: Progress | None = None,
 ) -> Captured:  # fmt: skip
     """The heads of all runs; spool: where they are kept. Raises ModelError if there is none to keep."""
-    torch, recorder = import_module("torch"), Recorder(choice, spool)
-    with _eval_mode(model), torch.no_grad(), memory_errors():
-        for done, run in enumerate(runs):
-            if progress:
-                progress(done, len(runs), run.name)
-            recorder.begin(run)
-            with attending(model, recorder.attend):
-                run.forward()
-            recorder.check_layers()
+    recorder, modes = Recorder(choice, spool), [(module, module.training) for module in model.modules()]
+    model.eval()  # without dropout
+    try:
+        with torch.no_grad(), memory_errors():
+            for done, run in enumerate(runs):
+                if progress:
+                    progress(done, len(runs), run.name)
+                recorder.begin(run)
+                with intercept_attention(model, recorder.attend):
+                    run.forward()
+                recorder.check_layers()
+    finally:
+        for module, mode in modes:
+            module.training = mode
     return recorder.captured(type(model).__name__, about)
 
 
-def _called(model: Any, given: Any) -> Any:
+def _call(model: Any, given: Any) -> Any:
     """The model called with a mapping of keywords, a tuple of arguments, or one argument."""
     if isinstance(given, Mapping):
         return model(**given)
     return model(*given) if isinstance(given, tuple) else model(given)
 
 
-def _reading(model: Any, tokens: Any) -> Callable[[], Any]:
-    """The model reading tokens: without its head, whose output of (L, vocabulary) nobody needs, and without a cache."""
-    base = model.base_model
-    parameters = inspect.signature(base.forward).parameters
-    rest = {"use_cache": False} if "use_cache" in parameters else {}
-    if getattr(base.config, "is_encoder_decoder", False) and "decoder_input_ids" in parameters:
-        rest["decoder_input_ids"] = tokens
-    return lambda: base(input_ids=tokens, **rest)
+def _call_of_user(model: Any, name: str, given: Any) -> Any:
+    """The same for a user's model, whose failures are EstimatorErrors that name it."""
+    with failures_named(f"model {shown(name)} on its inputs"), memory_errors():
+        return _call(model, given)
 
 
 def _digest(given: Any) -> str:
@@ -182,15 +173,3 @@ def _digest(given: Any) -> str:
             digest.update(name.encode())
             digest.update(tensor.cpu().numpy().tobytes() if hasattr(tensor, "cpu") else repr(tensor).encode())
     return digest.hexdigest()
-
-
-@contextlib.contextmanager
-def _eval_mode(model: Any) -> Iterator[None]:
-    """Without dropout; afterwards each module is in the mode that it was in."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode

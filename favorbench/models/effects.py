@@ -1,23 +1,23 @@
-"""What a model with its attention replaced answers, against the same model as it is."""
+"""The effects of replaced attention: the outputs of a model against those of the unchanged model."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from favorbench.methods.base import Shape
-from favorbench.models.interface import Call, attending
+from favorbench.models import torch
+from favorbench.models.interface import Call, intercept_attention
 from favorbench.models.replacements import LayerHeads, Tensor, exact_multiplications
-from favorbench.models.swap import estimates, heads_of, why_not
+from favorbench.models.swap import estimates, heads_of, unsupported_reason
 
-ROWS = 256  # positions whose logits over the vocabulary are treated together
+ROWS = 256  # positions whose logits over the vocabulary are computed together
 
 
 class Reference(NamedTuple):
-    """The model as it is on one text: hidden states (L, width), at the input and after each layer, on the host's
-    precision; logits (L, vocabulary) of a language model; the embedding, mean over tokens of the last hidden state."""
+    """The output of a model for one text: hidden states (L, width) at the input and after each layer; logits
+    (L, vocabulary) of a language model; the embedding, the mean over tokens of the last hidden state."""
 
     tokens: Tensor
     hidden: tuple[Tensor, ...]
@@ -31,13 +31,13 @@ class Reference(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """Effects on one text; what does not apply is None. Infinite where an output is no number.
+    """Effects on one text; None where they do not apply, infinite where an output is NaN or infinite.
 
     hidden_error: after each layer, mean over tokens of |h' - h| / |h|. nonfinite: share of the last hidden states that
-    are no numbers. embedding: mean over tokens of the last hidden state. embedding_loss: 1 - its cosine to the exact.
-    kl: KL(exact || replaced) of the next token, mean over positions, in nats; delta_nll: change of the negative log
-    likelihood of the text, nats per token; top1: share of positions with the same most likely token. late_...: over the
-    second half of the text.
+    are NaN or infinite. embedding: mean over tokens of the last hidden state. embedding_loss: 1 - cosine of the
+    embeddings. kl: KL(exact || replaced) of the next token, mean over positions, in nats; delta_nll: change of the
+    negative log likelihood of the text, nats per token; top1: share of positions with the same most likely token.
+    late_...: over the second half of the text.
     """
 
     hidden_error: tuple[float, ...]
@@ -52,75 +52,71 @@ class Effect(NamedTuple):
 
 
 class HeadError(NamedTuple):
-    """One head under exact inputs. relative_error: |estimate - exact|_F / |exact|_F of its output; after_projection:
-    |W_O (estimate - exact)| / |h|, mean over tokens, with h the hidden state that the layer adds to, None where W_O or
-    h are not found."""
+    """The error of one head under exact inputs, by the columns of the store.
 
-    layer: int
-    head: int
-    relative_error: float
-    after_projection: float | None
+    head_error: |estimate - exact|_F / |exact|_F of its output. head_after_projection: |W_O (estimate - exact)| / |h|,
+    mean over tokens, with h the hidden state that the layer adds to; None where W_O or h are not found.
+    """
+
+    head_layer: int
+    head_number: int
+    head_error: float
+    head_after_projection: float | None
 
 
 def run(model: Any, tokens: Tensor) -> Reference:
-    """What the model answers to tokens (1, L)."""
-    torch = import_module("torch")
+    """The output of a model for tokens (1, L)."""
     with torch.no_grad():
-        found = model(tokens, output_hidden_states=True, use_cache=False)
-    hidden = tuple(state[0] for state in found.hidden_states)
-    logits = getattr(found, "logits", None)
-    last = getattr(found, "last_hidden_state", None)
-    last = hidden[-1] if last is None else last[0]
+        output = model(tokens, output_hidden_states=True, use_cache=False)
+    hidden, logits = tuple(state[0] for state in output.hidden_states), getattr(output, "logits", None)
+    last = getattr(output, "last_hidden_state", output.hidden_states[-1])[0]
     return Reference(tokens[0], hidden, None if logits is None else logits[0], last.double().mean(dim=0))
 
 
 def effect(reference: Reference, found: Reference) -> Effect:
-    """What a replacement does on one text. Bias and rounding of the sums are those of float64."""
-    torch = import_module("torch")
-    errors = tuple(_relative(a, b) for a, b in zip(reference.hidden[1:], found.hidden[1:], strict=True))
-    nonfinite = float((~torch.isfinite(found.hidden[-1])).double().mean())
+    """The effect of a replacement on one text, summed in float64."""
+    pairs = zip(reference.hidden[1:], found.hidden[1:], strict=True)
+    errors = tuple(_mean(_norms(b.double() - a.double()) / _norms(a)) for a, b in pairs)
     cosine = torch.nn.functional.cosine_similarity(reference.embedding, found.embedding, dim=0)
     same = torch.equal(reference.embedding, found.embedding)
-    loss = 0.0 if same else max(_finite(1.0 - float(cosine)), 0.0)
-    embedding = tuple(float(x) for x in found.embedding)
+    return Effect(
+        errors, float((~torch.isfinite(found.hidden[-1])).double().mean()), tuple(found.embedding.tolist()),
+        0.0 if same else max(_mean(1.0 - cosine), 0.0), *_next_token_effects(reference, found),
+    )  # fmt: skip
+
+
+def _next_token_effects(reference: Reference, found: Reference) -> tuple[float, ...]:
+    """kl, delta_nll, top1, late_kl, late_delta_nll of a language model."""
     if reference.logits is None or found.logits is None:
-        return Effect(errors, nonfinite, embedding, loss)
-    return Effect(errors, nonfinite, embedding, loss, *_of_next_token(reference, found))
-
-
-def _of_next_token(reference: Reference, found: Reference) -> tuple[float, ...]:
-    """kl, delta_nll, top1, late_kl, late_delta_nll."""
-    assert reference.logits is not None and found.logits is not None
-    torch = import_module("torch")
+        return ()
     length = len(reference.tokens)
-    each = torch.empty((3, length), dtype=torch.float64)
+    kl, lost, same = torch.zeros((3, length), dtype=torch.float64)
     for start in range(0, length, ROWS):
         rows = slice(start, start + ROWS)
         exact, other = (torch.log_softmax(logits[rows].float(), dim=-1) for logits in (reference.logits, found.logits))
-        each[0, rows] = (exact.exp() * (exact - other)).sum(dim=-1)
-        each[2, rows] = (exact.argmax(dim=-1) == other.argmax(dim=-1)).double()
+        kl[rows] = (exact.exp() * (exact - other)).sum(dim=-1)
+        same[rows] = (exact.argmax(dim=-1) == other.argmax(dim=-1)).double()
         following = reference.tokens[start + 1 : start + 1 + ROWS, None]
         count = len(following)
-        each[1, start : start + count] = (exact - other)[:count].gather(-1, following)[:, 0]
-    half = length // 2
-    kl, gained, same = each[0], each[1, :-1], each[2]
-    means = [kl.mean(), gained.mean(), same.mean(), kl[half:].mean(), gained[half:].mean()]
-    return tuple(_finite(float(mean)) for mean in means)
+        lost[start : start + count] = (exact - other)[:count].gather(-1, following)[:, 0]
+    half, lost = length // 2, lost[:-1]
+    return tuple(map(_mean, (kl, lost, same, kl[half:], lost[half:])))
 
 
-def _relative(exact: Tensor, other: Tensor) -> float:
-    exact, other = exact.double(), other.double()
-    return _finite(float(((other - exact).norm(dim=-1) / exact.norm(dim=-1)).mean()))
+def _norms(rows: Tensor) -> Tensor:
+    return rows.double().norm(dim=-1)
 
 
-def _finite(value: float) -> float:
-    return value if np.isfinite(value) else np.inf
+def _mean(values: Tensor) -> float:
+    """The mean; infinite where it is NaN."""
+    mean = float(values.mean())
+    return mean if np.isfinite(mean) else np.inf
 
 
 @dataclass(frozen=True)
 class ModelLayer:
-    """An attention of the model on one text: what costs follow from, its heads, why it cannot be replaced (None where
-    it can), and the module that projects its output."""
+    """An attention of the model on one text: the shape of a head, the number of heads, the reason why it cannot be
+    replaced (None where it can), and the module that projects its output."""
 
     index: int
     name: str
@@ -131,21 +127,22 @@ class ModelLayer:
 
     @property
     def multiplications(self) -> float:
-        """Of exact attention in all its heads."""
+        """Multiplications of exact attention in all its heads."""
         return self.heads * exact_multiplications(self.shape)
 
 
 def layers_of(model: Any, tokens: Tensor) -> tuple[ModelLayer, ...]:
-    """The attentions of a model, in the order of their calls. The projection of the output, W_O, is the first module
-    that is given that output; found by what goes in, as no two families give it the same name."""
-    torch = import_module("torch")
+    """The attentions of a model, in the order of their calls.
+
+    The projection of the output, W_O, is the first module that is given that output: families give it various names.
+    """
     found: dict[int, ModelLayer] = {}
     waiting: list[tuple[int, Tensor]] = []
 
     def attend(call: Call) -> Tensor:
-        output = call.own()
-        shape = heads_of(call).shape
-        found.setdefault(call.index, ModelLayer(call.index, call.name, shape, call.query.shape[1], why_not(call), None))
+        output, shape = call.own(), heads_of(call).shape
+        layer = ModelLayer(call.index, call.name, shape, call.query.shape[1], unsupported_reason(call), None)
+        found.setdefault(call.index, layer)
         waiting[:] = [(call.index, output.transpose(1, 2).flatten(2))]
         return output
 
@@ -159,7 +156,7 @@ def layers_of(model: Any, tokens: Tensor) -> tuple[ModelLayer, ...]:
 
     hooks = [module.register_forward_pre_hook(before) for module in model.modules()]
     try:
-        with torch.no_grad(), attending(model, attend):
+        with torch.no_grad(), intercept_attention(model, attend):
             model(tokens, use_cache=False)
     finally:
         for hook in hooks:
@@ -170,44 +167,35 @@ def layers_of(model: Any, tokens: Tensor) -> tuple[ModelLayer, ...]:
 def head_errors(
     model: Any, reference: Reference, layers: tuple[ModelLayer, ...], outputs: Callable[[LayerHeads, int], Tensor]
 ) -> list[HeadError]:
-    """The error of each head of each layer where all inputs are exact; outputs: of the heads of a layer, by number."""
-    torch = import_module("torch")
+    """The error of each head of each layer under exact inputs; outputs: estimates the heads of a layer, by number."""
     found: list[HeadError] = []
-    of_index = {layer.index: layer for layer in layers}
+    projections = {layer.index: layer.projection for layer in layers}
 
     def attend(call: Call) -> Tensor:
         own = call.own()
-        if why_not(call) is None:
-            estimate = estimates(call, lambda heads: outputs(heads, call.index))
-            found.extend(_of_heads(of_index[call.index], estimate - own, own, _added_to(reference, call.index, layers)))
+        if unsupported_reason(call) is None:
+            error = estimates(call, lambda heads: outputs(heads, call.index)) - own
+            relative = error[0].double().norm(dim=(-2, -1)) / own[0].double().norm(dim=(-2, -1))
+            # Layers and hidden states may not correspond one to one.
+            hidden = reference.hidden[call.index] if len(reference.hidden) == len(layers) + 1 else None
+            after = _after_projection(projections[call.index], error, hidden)
+            found.extend(HeadError(call.index, head, _mean(relative[head]), one) for head, one in enumerate(after))
         return own
 
-    with torch.no_grad(), attending(model, attend):
+    with torch.no_grad(), intercept_attention(model, attend):
         model(reference.tokens[None], use_cache=False)
     return found
 
 
-def _added_to(reference: Reference, index: int, layers: tuple[ModelLayer, ...]) -> Tensor | None:
-    """The hidden state that a layer adds to; None where layers and hidden states are not one for one."""
-    return reference.hidden[index] if len(reference.hidden) == len(layers) + 1 else None
-
-
-def _of_heads(layer: ModelLayer, error: Tensor, own: Tensor, hidden: Tensor | None) -> Iterator[HeadError]:
-    after = [None] * error.shape[1] if hidden is None else _after_projection(layer, error, hidden)
-    for head, projected in enumerate(after):
-        one, exact = error[0, head].double(), own[0, head].double()
-        yield HeadError(layer.index, head, _finite(float(one.norm() / exact.norm())), projected)
-
-
-def _after_projection(layer: ModelLayer, error: Tensor, hidden: Tensor) -> list[float | None]:
-    """|W_O error| / |h| for each head alone, mean over tokens."""
-    if layer.projection is None:
+def _after_projection(projection: Any, error: Tensor, hidden: Tensor | None) -> list[float | None]:
+    """|W_O error| / |h| for each head alone, mean over tokens; None where W_O or h are not known."""
+    if projection is None or hidden is None:
         return [None] * error.shape[1]
-    found, scale = [], hidden.double().norm(dim=-1)
-    bias = layer.projection(error.new_zeros((1, 1, error.shape[1] * error.shape[-1])))
+    found: list[float | None] = []
+    bias = projection(error.new_zeros((1, 1, error.shape[1] * error.shape[-1])))
     for head in range(error.shape[1]):
         alone = error.new_zeros(error.shape)
         alone[:, head] = error[:, head]
-        effect = layer.projection(alone.transpose(1, 2).flatten(2)) - bias
-        found.append(_finite(float((effect[0].double().norm(dim=-1) / scale).mean())))
+        projected = projection(alone.transpose(1, 2).flatten(2)) - bias
+        found.append(_mean(_norms(projected[0]) / _norms(hidden)))
     return found

@@ -1,6 +1,5 @@
 """The figures of a study: effect against size and cost, error by layer, one layer at a time, heads against effects."""
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,17 @@ from matplotlib.axes import Axes
 
 from favorbench import style
 from favorbench.models.plan import BFLOAT16
-from favorbench.models.predictions import predictions
-from favorbench.models.summary import COMPARED, LINE, REMOVED, UNIFORM, Study, described, which_layers
+from favorbench.models.summary import (
+    COMPARED,
+    LINE,
+    REMOVED,
+    UNIFORM,
+    ModelResults,
+    described,
+    predictions,
+    token_range,
+    which_layers,
+)
 
 #: Lines to compare with.
 REFERENCES: dict[str, dict[str, Any]] = {
@@ -21,39 +29,37 @@ REFERENCES: dict[str, dict[str, Any]] = {
     BFLOAT16: {"color": "0.45", "linestyle": "-."},
 }
 
-MIN_EFFECT = 1e-7  # on a log axis: what is below is rounding
+MIN_EFFECT = 1e-7  # on a log axis: smaller effects are rounding
 
 
-def charts(study: Study) -> list[style.Chart]:
+def charts(results: ModelResults) -> list[style.Chart]:
     """The charts there are measurements for."""
-    return [chart for kind in CHARTS for chart in kind(study)]
+    return [*effect(results), *by_layer(results), *one_layer(results), *heads(results)]
 
 
-def effect(study: Study) -> list[style.Chart]:
-    """Against size and against multiplications, all layers replaced, or those that were asked for first."""
-    layers = study.lines["layers"].iloc[0]
-    points = _points(study, study.lines[(study.lines["layers"] == layers) & (study.lines["estimator"] != "exact")])
+def effect(results: ModelResults) -> list[style.Chart]:
+    """Effect against size and multiplications, all layers replaced, or the first set of layers."""
+    layers = results.lines["layers"].iloc[0]
+    points = _points(results, results.lines)
+    points = points[(points["layers"] == layers) & (points["estimator"] != "exact")]
     compared = points[points["kind"].isin(COMPARED)]
     if compared.empty:
         return []
-    sized, costed = compared[compared["size"] > 0], compared[compared["cost"] > 0]
-    panels = [style.Panel("", partial(_effects, study, points, costed, "cost"), "effect")]
-    if sized["size"].nunique() > 1:
-        panels.insert(0, style.Panel("", partial(_effects, study, points, sized, "size"), "effect"))
+    columns = ["size", "cost"] if compared.loc[compared["size"] > 0, "size"].nunique() > 1 else ["cost"]
+    panels = [style.Panel("", partial(_draw_effect, results, points, column), "effect") for column in columns]
     interval = "" if compared["least"].isna().all() else ", with its interval"
-    text = f"{_about(study)}, {which_layers(layers)} replaced: median over texts of the mean over draws{interval}."
+    text = f"{_about(results)}, {which_layers(layers)} replaced: median over texts of the mean over draws{interval}."
     title = "What replacing attention does to the model: lower is better"
     return [style.Chart("effect", title, text, panels, 2, (5.2, 4.6), (7.6, 4.6), points)]
 
 
-def _effects(study: Study, points: pd.DataFrame, rows: pd.DataFrame, x: str, ax: Axes) -> None:
-    for name, look in _looks(study).items():
-        line = rows[rows["estimator"] == name].sort_values(x)
+def _draw_effect(results: ModelResults, points: pd.DataFrame, x: str, ax: Axes) -> None:
+    rows = points[points["kind"].isin(COMPARED) & (points[x] > 0)].sort_values(x, kind="stable")
+    for name, look in _looks(results).items():
+        line = rows[rows["estimator"] == name]
         if len(line):
-            band = None if line["least"].isna().any() else (line["least"].clip(lower=MIN_EFFECT), line["most"])
-            style.line_with_band(
-                ax, line[x], line["middle"].clip(lower=MIN_EFFECT), band, label=style.plain(name), **look
-            )
+            band = None if line["least"].isna().any() else (_visible(line["least"]), line["most"])
+            style.line_with_band(ax, line[x], _visible(line["middle"]), band, label=style.plain(name), **look)
     for name, look in REFERENCES.items():
         for value in points[points["estimator"] == name]["middle"]:
             ax.axhline(value, label=name, zorder=1.5, **look)
@@ -66,123 +72,117 @@ def _effects(study: Study, points: pd.DataFrame, rows: pd.DataFrame, x: str, ax:
         ax.axvline(1.0, color="0.7", zorder=1, label="exact attention")
         style.log_ticks(ax.xaxis)
         ax.set_xlabel("multiplications relative to exact attention")
-    ax.set_ylabel(study.measure.axis)
+    ax.set_ylabel(results.measure.axis)
 
 
 def _effect_limits(ax: Axes, data: pd.DataFrame) -> None:
     exact = data["kind"] == "exact"
-    style.log_limits(ax, [*data[~exact]["middle"].clip(lower=MIN_EFFECT)], [*data[exact]["middle"]])
+    style.log_limits(ax, [*_visible(data[~exact]["middle"])], [*data[exact]["middle"]])
 
 
-def by_layer(study: Study) -> list[style.Chart]:
+def _visible(values: pd.Series) -> pd.Series:
+    """Values on a log axis."""
+    return values.clip(lower=MIN_EFFECT)
+
+
+def by_layer(results: ModelResults) -> list[style.Chart]:
     """The error of the hidden states after each layer, of each estimator at its largest size."""
-    layers = study.lines["layers"].iloc[0]
-    rows = study.rows[study.rows["layers"] == layers]
-    found = []
-    for key, group in _largest(rows).groupby(LINE, sort=False):
-        errors = np.stack([np.asarray(one) for one in group["hidden_error"]])
-        middle = pd.DataFrame(errors).groupby(group["text"].to_numpy()).mean().median()
-        found += [(*key, layer + 1, value) for layer, value in enumerate(middle)]
-    data = pd.DataFrame(found, columns=[*LINE, "layer", "middle"])
+    layers = results.lines["layers"].iloc[0]
+    rows = results.rows[(results.rows["layers"] == layers) & (results.rows["estimator"] != "exact")]
+    rows = _largest(rows)[[*LINE, "text", "hidden_error"]].explode("hidden_error")
+    rows["layer"] = rows.groupby(level=0).cumcount() + 1
+    means = rows.astype({"hidden_error": float}).groupby([*LINE, "layer", "text"], sort=False)["hidden_error"].mean()
+    data = means.groupby([*LINE, "layer"], sort=False).median().rename("middle").reset_index()
     text = f"{which_layers(layers)} replaced; each estimator at its largest size; median over texts."
     return _against_layer(
-        study, data[data["estimator"] != "exact"], "hidden-error", "Error of the hidden states, layer by layer",
+        results, data, "hidden-error", "Error of the hidden states, layer by layer",
         ("after layer", "|h' - h| / |h|, mean over tokens"), text,
     )  # fmt: skip
 
 
-def one_layer(study: Study) -> list[style.Chart]:
+def one_layer(results: ModelResults) -> list[style.Chart]:
     """The effect of each layer replaced alone, of each estimator at its largest size."""
-    single = study.lines[study.lines["layers"].str.fullmatch(r"\d+")]
+    single = results.lines[results.lines["layers"].str.fullmatch(r"\d+")]
     if single["layers"].nunique() < 2:
         return []
-    data = _largest(_points(study, single)).assign(layer=lambda lines: lines["layers"].astype(int))
+    data = _largest(_points(results, single)).assign(layer=lambda lines: lines["layers"].astype(int))
     text = "one layer replaced at a time; each estimator at its largest size; median over texts."
     return _against_layer(
-        study, data.sort_values("layer"), "one-layer", "What replacing one layer does to the model",
-        ("layer replaced", study.measure.axis), text,
+        results, data.sort_values("layer"), "one-layer", "What replacing one layer does to the model",
+        ("layer replaced", results.measure.axis), text,
     )  # fmt: skip
 
 
 def _against_layer(
-    study: Study, data: pd.DataFrame, name: str, title: str, labels: tuple[str, str], text: str
+    results: ModelResults, data: pd.DataFrame, name: str, title: str, labels: tuple[str, str], text: str
 ) -> list[style.Chart]:
     def draw(ax: Axes) -> None:
-        for estimator, look in [*_looks(study).items(), *REFERENCES.items()]:
+        for estimator, look in [*_looks(results).items(), *REFERENCES.items()]:
             line = data[data["estimator"] == estimator]
             if len(line):
-                label = style.plain(described({**line.iloc[0], "estimator": estimator}))
-                ax.plot(line["layer"], line["middle"].clip(lower=MIN_EFFECT), label=label, **look)
+                ax.plot(line["layer"], _visible(line["middle"]), label=style.plain(described(line.iloc[0])), **look)
         _effect_limits(ax, data)
         style.number_axis(ax, [*data["layer"]])
         ax.set(xlabel=labels[0], ylabel=labels[1])
 
     if data.empty:
         return []
-    return [
-        style.Chart(name, title, f"{_about(study)}, {text}", [style.Panel("", draw)], panel_size=(7.6, 4.6), data=data)
-    ]
+    panels = [style.Panel("", draw)]
+    return [style.Chart(name, title, f"{_about(results)}, {text}", panels, panel_size=(7.6, 4.6), data=data)]
 
 
-def heads(study: Study) -> list[style.Chart]:
-    """What the errors of a layer's heads say of the effect of replacing that layer."""
-    found = predictions(study)
+def heads(results: ModelResults) -> list[style.Chart]:
+    """The errors of a layer's heads against the effect of replacing that layer."""
+    found = predictions(results)
     if found is None:
         return []
     text = (
-        f"{_about(study)}: errors under exact inputs against the effect of replacing that layer alone, "
+        f"{_about(results)}: errors under exact inputs against the effect of replacing that layer alone, "
         f"{len(found.points)} points, one for each layer, text, estimator, size and draw. Spearman's correlation: "
         f"{found.of_relative_error:.2f} (left), {found.of_projected_error:.2f} (right: root of the sum of squares over "
         "heads)."
     )
     columns = {"head_error": "relative error, median over heads", "head_after_projection": "|W_O error| / |h|"}
     panels = [
-        style.Panel("", partial(_scatter, study, found.points, column, label), "effect")
+        style.Panel("", partial(_scatter, results, found.points, column, label), "effect")
         for column, label in columns.items()
     ]
     return [style.Chart("heads", "Errors of heads predict effects", text, panels, 2, (5.0, 4.4), data=found.points)]
 
 
-def _scatter(study: Study, points: pd.DataFrame, column: str, label: str, ax: Axes) -> None:
-    for i, name in enumerate(_looks(study)):
+def _scatter(results: ModelResults, points: pd.DataFrame, column: str, label: str, ax: Axes) -> None:
+    for i, name in enumerate(_looks(results)):
         some = points[points["estimator"] == name]
         dots = style.series_look(i, linestyle="none", markersize=style.scaled(4), alpha=0.6, label=style.plain(name))
-        ax.plot(some[column], some["effect"].clip(lower=MIN_EFFECT), **dots)
+        ax.plot(some[column], _visible(some["effect"]), **dots)
     ax.set_xscale("log")
     style.log_ticks(ax.xaxis)
-    style.log_limits(ax, [*points["effect"].clip(lower=MIN_EFFECT)])
-    ax.set(xlabel=label, ylabel=f"{study.measure.axis}, layer alone")
+    style.log_limits(ax, [*_visible(points["effect"])])
+    ax.set(xlabel=label, ylabel=f"{results.measure.axis}, layer alone")
 
 
-CHARTS: tuple[Callable[[Study], list[style.Chart]], ...] = (effect, by_layer, one_layer, heads)
-
-
-def _points(study: Study, lines: pd.DataFrame) -> pd.DataFrame:
+def _points(results: ModelResults, lines: pd.DataFrame) -> pd.DataFrame:
     """Lines with the effect that figures show, which is never below 0."""
-    if study.measure.positive == study.measure.column:
+    if results.measure.positive == results.measure.column:
         return lines.assign(middle=lines["effect"], least=lines["low"], most=lines["high"])
-    return lines.assign(middle=lines[study.measure.positive], least=np.nan, most=np.nan)
+    return lines.assign(middle=lines[results.measure.positive], least=np.nan, most=np.nan)
 
 
 def _largest(found: pd.DataFrame) -> pd.DataFrame:
     """Each estimator under each sampler at its largest size."""
-    most = found.groupby(["estimator", "sampler"])["size"].transform("max")
-    return found[found["size"] == most]
+    return found[found["size"] == found.groupby(["estimator", "sampler"])["size"].transform("max")]
 
 
-def _looks(study: Study) -> dict[str, dict[str, Any]]:
-    """How each estimator looks, the same in every figure."""
-    names = dict.fromkeys(study.lines[study.lines["kind"].isin(COMPARED)]["estimator"])
+def _looks(results: ModelResults) -> dict[str, dict[str, Any]]:
+    """The look of each estimator, the same in every figure."""
+    names = dict.fromkeys(results.lines[results.lines["kind"].isin(COMPARED)]["estimator"])
     return {name: style.series_look(i) for i, name in enumerate(names)}
 
 
-def _about(study: Study) -> str:
+def _about(results: ModelResults) -> str:
     """The model and what it was measured on."""
-    lengths = sorted(set(study.rows["seq_len"]))
-    tokens = f"{lengths[0]}" if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
-    draws = int(study.rows["draw"].max()) + 1
-    texts = f"{'up to ' if study.uneven else ''}{study.texts} text{'' if study.texts == 1 else 's'}"
+    draws = int(results.rows["draw"].max()) + 1
     return (
-        f"{Path(study.manifest['asked']['model']).name}, {texts} of {tokens} tokens, "
-        f"{'one draw' if draws == 1 else f'up to {draws} draws'}"
+        f"{Path(results.manifest['asked']['model']).name}, {results.counted_texts} of {token_range(results.rows)} "
+        f"tokens, {'one draw' if draws == 1 else f'up to {draws} draws'}"
     )

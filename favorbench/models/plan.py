@@ -1,16 +1,24 @@
-"""What a study of a model asks, and the measurements that come of it: a pure function of what was asked."""
+"""The scenario of a study of a model, and the measurements that follow from it: a pure function."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from favorbench.errors import InputError, ScenarioError
 from favorbench.maps import get_map
 from favorbench.methods.features import LinearAttention
 from favorbench.models.recommended import by_head
-from favorbench.models.replacements import EstimatedAttention, Exact, Removed, Replacement, replacement
-from favorbench.models.swap import REDRAWS
+from favorbench.models.replacements import (
+    Bfloat16Model,
+    EstimatedAttention,
+    Exact,
+    Removed,
+    Replacement,
+    replacement,
+)
+from favorbench.models.swap import check_redraw
 from favorbench.parameters import check_whole
 from favorbench.registry import nearest
 from favorbench.samplers import get_sampler
@@ -19,18 +27,17 @@ ALL, EACH = "all", "each"
 
 LENGTH = 512
 
-BFLOAT16 = "exact, model in bfloat16"  # all of it, not its attention alone
+BFLOAT16 = Bfloat16Model.label
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A study of one model; texts, calibrate and recommended are paths. Checked when it is made: raises ScenarioError,
-    InputError.
+class ModelScenario:
+    """A study of one model; texts, calibrate and recommended are paths. Validated when it is made.
 
-    length: tokens of each text, at most; None: LENGTH, or as many as the model reads. sizes: R of maps, m of methods.
+    length: the most tokens of each text; None: LENGTH, or the limit of the model. sizes: R of maps, m of methods.
     layers: "all", "each", or numbers of layers that are replaced together, with commas; "all,each" for both. calibrate:
-    the text that ``calibrated:`` maps are fitted to. heads: the errors of single heads are measured, too.
-    recommended: directories of ``recommend``, whose choices are one estimator each.
+    the text that ``calibrated:`` maps are fitted to. heads: also measure the errors of single heads. recommended:
+    directories of ``recommend``, whose choices are one estimator each. Raises ScenarioError and InputError.
     """
 
     model: str
@@ -51,88 +58,69 @@ class Asked:
     def __post_init__(self) -> None:
         if not self.texts:
             raise InputError("`text`: a model is measured on text: give one file or more")
-        if self.redraw not in REDRAWS:
-            raise ScenarioError(f"`redraw` {self.redraw!r}{nearest(self.redraw, REDRAWS)}; allowed: {_or(REDRAWS)}")
+        check_redraw(self.redraw)
         check_whole("draws", self.draws, 1, 1 << 16)
         for size in self.sizes:
             check_whole("num_projections", size, 1, 1 << 20)
-        self.replacements()
-        self.layer_sets()
+        _ = self.replacements, self.layer_sets
 
+    @cached_property
     def replacements(self) -> tuple[Replacement, ...]:
         """The estimators, each at each of its sizes. Raises ScenarioError for an unknown one."""
         found: list[Replacement] = []
         for sampler, name in itertools.product(self.samplers, self.maps):
             get_sampler(sampler)
             found += (EstimatedAttention(LinearAttention(get_map(name), sampler), size) for size in self.sizes)
-        for name in self.methods:
-            found += (replacement(name, size) for size in self.sizes)
-        chosen = [by_head(path) for path in self.recommended]
-        for one, path in zip(chosen, self.recommended, strict=True):
-            if sum(other.name == one.name for other in chosen) > 1:
+        found += (replacement(name, size) for name in self.methods for size in self.sizes)
+        names: set[str] = set()
+        for path in self.recommended:
+            found.append(chosen := by_head(path))
+            if chosen.name in names:
                 raise ScenarioError(
-                    f"`recommended` {path}: another one is called {one.name!r}, too; rename one of them"
+                    f"`recommended` {path}: another one is called {chosen.name!r}, too; rename one of them"
                 )
-        return tuple({(one.label, one.sampler, one.size): one for one in [*found, *chosen]}.values())
+            names.add(chosen.name)
+        return tuple({(one.label, one.sampler, one.size): one for one in found}.values())
 
+    @cached_property
     def layer_sets(self) -> tuple[str, ...]:
         """ "all", "each", and numbers with commas. Raises ScenarioError."""
         parts = [part.strip() for part in self.layers.split(",")]
         words = [part for part in parts if part in (ALL, EACH)]
-        numbers = [part for part in parts if part not in words]
-        for part in numbers:
-            if not (part.isascii() and part.isdigit()):
+        for part in parts:
+            if part not in words and not (part.isascii() and part.isdigit()):
                 close = nearest(part, (ALL, EACH))
                 raise ScenarioError(f"`layers` {part!r}{close}; allowed: all, each, or numbers with commas")
-        joined = ",".join(map(str, sorted({int(part) for part in numbers})))
-        return tuple(dict.fromkeys([*words, *([joined] if joined else [])]))
+        numbers = sorted({int(part) for part in parts if part not in words})
+        return tuple(dict.fromkeys([*words, *([",".join(map(str, numbers))] if numbers else [])]))
 
 
-class Unit(NamedTuple):
-    """One measurement: a replacement in some layers on one text. layers: None for all."""
+class Measurement(NamedTuple):
+    """One row: a replacement in some layers ("all", or numbers with commas) on one text."""
 
     text: str
     layers: str
-    what: Replacement | None
+    replacement: Replacement
     draw: int
 
     @property
-    def name(self) -> str:
-        """Of the estimator."""
-        return BFLOAT16 if self.what is None else self.what.label
-
-    @property
-    def kind(self) -> str:
-        """map, method, oracle, exact, or trivial."""
-        return "exact" if self.what is None else self.what.kind
-
-    @property
     def key(self) -> tuple[str, str, str, str, int, int]:
-        """What it is, in the columns of its row."""
-        size, sampler = (None, None) if self.what is None else (self.what.size, self.what.sampler)
-        return self.text, self.layers, self.name, sampler or "-", size or 0, self.draw
+        """Its identity, in the columns of its row."""
+        one = self.replacement
+        return self.text, self.layers, one.label, one.sampler or "-", one.size or 0, self.draw
 
 
-def units(asked: Asked, texts: Sequence[str], possible: Sequence[int]) -> list[Unit]:
-    """All measurements, text by text, what to compare with first; possible: the layers that can be replaced."""
-    # uniform attention, say, may be asked for besides
-    return list({unit.key: unit for unit in _units(asked, texts, possible)}.values())
-
-
-def _units(asked: Asked, texts: Sequence[str], possible: Sequence[int]) -> Iterator[Unit]:
-    sets = [one for word in asked.layer_sets() for one in (map(str, possible) if word == EACH else [word])]
+def plan(scenario: ModelScenario, texts: Sequence[str], replaceable: Sequence[int]) -> list[Measurement]:
+    """All measurements, text by text, references first; replaceable: numbers of layers."""
+    sets = [one for word in scenario.layer_sets for one in (map(str, replaceable) if word == EACH else [word])]
+    found: dict[object, Measurement] = {}  # a reference may be requested as an estimator, too
     for text, layers in itertools.product(texts, sets):
-        fixed: list[Replacement | None] = [Exact("bfloat16"), replacement("uniform"), Removed()]
+        references = [Exact("bfloat16"), replacement("uniform"), Removed()]
         if layers == ALL:
-            fixed = [Exact(), None, *fixed]
-        for one in fixed:
-            yield Unit(text, layers, one, 0)
-        for one in asked.replacements():
-            if layers != ALL and not one.is_for(map(int, layers.split(","))):
-                continue
-            for draw in range(asked.draws if one.random else 1):
-                yield Unit(text, layers, one, draw)
-
-
-def _or(words: Sequence[str]) -> str:
-    return f"{', '.join(words[:-1])} or {words[-1]}"
+            references = [Exact(), Bfloat16Model(), *references]
+        for one in [*references, *scenario.replacements]:
+            if layers == ALL or one.is_for(map(int, layers.split(","))):
+                draws = scenario.draws if one.random else 1
+                rows = [Measurement(text, layers, one, draw) for draw in range(draws)]
+                found |= {row.key: row for row in rows}
+    return list(found.values())

@@ -1,11 +1,8 @@
-"""What is put in the place of a model's attention: a feature map, a method, exact attention in another precision, or
-nothing at all."""
+"""Replacements of a model's attention: estimators, exact attention in another precision, or no attention."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from importlib import import_module
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,8 +12,10 @@ from favorbench.errors import ScenarioError
 from favorbench.maps import Sample
 from favorbench.maps.calibrated import calibrations
 from favorbench.methods import AttentionProblem, Method, Shape, get_method
+from favorbench.methods.attention import method_attention
 from favorbench.methods.features import LinearAttention, name_of, sampler_of
 from favorbench.methods.function import Function
+from favorbench.models import torch
 from favorbench.numerics.streams import Streams, stream
 from favorbench.registry import nearest
 from favorbench.users import failures_named
@@ -30,7 +29,7 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 class LayerHeads(NamedTuple):
     """Queries (B, H, n, d), keys (B, H, l, d), values (B, H, l, d_v): attention is softmax(q k^T / sqrt(d)) v.
 
-    numbers: of some heads of a layer, where each stands among all B * H: it draws what it draws among them.
+    numbers: the positions of selected heads among all B * H heads of the layer, which name their random streams.
     """
 
     query: Tensor
@@ -41,13 +40,9 @@ class LayerHeads(NamedTuple):
 
     @property
     def shape(self) -> Shape:
-        """Of one head."""
+        """The shape of one head."""
         n, d = self.query.shape[-2:]
         return Shape(n, self.key.shape[-2], d, self.value.shape[-1], self.causal)
-
-    def part(self, batch: int) -> "LayerHeads":
-        """One member of the batch, which keeps its axis."""
-        return self._replace(**{name: getattr(self, name)[batch : batch + 1] for name in ("query", "key", "value")})
 
     def select_heads(self, chosen: Sequence[int]) -> "LayerHeads":
         """Some heads, by number."""
@@ -58,46 +53,51 @@ class LayerHeads(NamedTuple):
 
 
 def exact_multiplications(shape: Shape) -> float:
-    """Of exact attention to one head: d + d_v for each pair of a query and a key that it sees."""
+    """Multiplications of exact attention in one head: d + d_v for each visible pair of a query and a key."""
     pairs = shape.n * (shape.n + 1) / 2 if shape.causal else shape.n * shape.l
     return pairs * (shape.d + shape.d_v)
 
 
+def total(multiplications: Iterable[float | None]) -> float | None:
+    """The sum; None where one is not known."""
+    each = list(multiplications)
+    return sum(one for one in each if one is not None) if None not in each else None
+
+
 class Replacement(ABC):
-    """Answers in the place of attention. Deterministic but for the stream that its ``names`` give it."""
+    """Computes a layer's output in place of its attention, deterministic but for a named random stream."""
 
     label: str
-    #: None where it has none, or plays no part.
+    #: None where no sampler, or no size, can be chosen.
     sampler: str | None = None
     size: int | None = None
-    #: What it draws is not the same for every draw.
+    #: Draws differ from one another.
     random: bool = False
     causal_safe: bool = True
-    #: Of its rows: map, method, oracle, exact, or trivial.
+    #: In its rows: map, method, oracle, exact, or trivial.
     kind: str = "exact"
-    #: It has parameters that are fitted to a text, and are not yet.
+    #: Its parameters are to be fitted to a text, and are not yet.
     needs_calibration: bool = False
-    #: Layers that it is made for; none: any.
+    #: The layers that it is made for; none: any.
     layers: tuple[int, ...] = ()
 
-    @property
-    def every(self) -> tuple["Replacement", ...]:
-        """What it consists of, where heads are replaced differently."""
+    def members(self) -> "tuple[Replacement, ...]":
+        """The replacements that it consists of, where heads are replaced differently."""
         return (self,)
 
     def is_for(self, layers: Iterable[int]) -> bool:
         """Whether it replaces anything in these layers."""
         return not self.layers or not {*self.layers}.isdisjoint(layers)
 
-    def check(self, shape: Shape, heads: int, layer: int) -> None:  # noqa: B027 - most can answer all
-        """Raise ScenarioError or InputError for heads of a layer that it cannot answer."""
+    def check(self, shape: Shape, heads: int, layer: int) -> None:  # noqa: B027 - most work for all
+        """Raise ScenarioError or InputError for heads of a layer that it cannot replace."""
 
     @abstractmethod
     def outputs(self, heads: LayerHeads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
-        """(B, H, n, d_v), of the precision of the queries. names: of its random stream, beside what it is itself."""
+        """Output (B, H, n, d_v) in the precision of the queries; names: further names of its random stream."""
 
     def multiplications(self, shape: Shape) -> float | None:
-        """Those of the matrix products of one head; None where they are not known."""
+        """Multiplications of the matrix products of one head; None where they are not known."""
         return 0.0
 
     def work(self, shape: Shape, heads: int, layer: int) -> float | None:
@@ -106,46 +106,20 @@ class Replacement(ABC):
         return None if each is None else heads * each
 
 
-@dataclass(frozen=True)
 class EstimatedAttention(Replacement):
-    """An estimator at one size: a method, whose heads draw for themselves, or a map, whose heads share omega.
+    """An estimator at one size. The heads of a layer share the omega of a map; for a method each draws its own.
 
-    fitted: for each layer the method with its parameters frozen, where it was calibrated on another text.
+    fitted: by layer, the method with parameters that were calibrated on another text.
     """
 
-    method: Method
-    requested_size: int = 64
-    fitted: Mapping[int, Method] = field(default_factory=dict)
-
-    @property
-    def label(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return name_of(self.method)
-
-    @property
-    def kind(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        if isinstance(self.method, LinearAttention):
-            return "map"
-        return "trivial" if self.label == "uniform" else "oracle" if self.method.oracle else "method"
-
-    @property
-    def sampler(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return sampler_of(self.method)
-
-    @property
-    def random(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.method.random
-
-    @property
-    def size(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.requested_size if self.method.every_size else None
-
-    @property
-    def causal_safe(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.method.causal_safe
-
-    @property
-    def needs_calibration(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return not self.fitted and bool(calibrations(self.method))
+    def __init__(self, method: Method, requested_size: int = 64, fitted: Mapping[int, Method] | None = None) -> None:
+        self.method, self.requested_size, self.fitted = method, requested_size, fitted or {}
+        self.label, self.sampler = name_of(method), sampler_of(method)
+        self.size = requested_size if method.every_size else None
+        self.random, self.causal_safe = method.random, method.causal_safe
+        self.needs_calibration = not fitted and bool(calibrations(method))
+        self.kind = "trivial" if self.label == "uniform" else "oracle" if method.oracle else "method"
+        self.kind = "map" if isinstance(method, LinearAttention) else self.kind
 
     def check(self, shape: Shape, heads: int, layer: int) -> None:
         self.method.check((self.requested_size,), shape)
@@ -154,7 +128,6 @@ class EstimatedAttention(Replacement):
         return self.method.multiplications(shape, self.size or 1)
 
     def outputs(self, heads: LayerHeads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
-        torch = import_module("torch")
         shape, query, method = heads.shape, heads.query, self.fitted.get(layer, self.method)
         if isinstance(method, LinearAttention):
             rng = stream(seed, "model", "omega", *names)
@@ -167,74 +140,66 @@ class EstimatedAttention(Replacement):
             raise ScenarioError(f"method {self.label!r} needs as many queries as keys")
         self.check(shape, query.shape[1], layer)
         count = query.shape[0] * query.shape[1]
-        numbers = heads.numbers or range(count)
-        generators = [stream(seed, "model", "method", self.label, *names, number) for number in numbers]
-        flat = [array.reshape(count, *array.shape[-2:]) for array in heads[:3]]
-        with failures_named(self.label):
-            if method.arrays == "batched":
-                streams = Streams(generators, lambda hosts: torch.as_tensor(np.stack(hosts), device=query.device))
-                output = self._output(method, flat, heads.causal, streams)
-            else:
-                each = zip(*flat, generators, strict=True)
-                output = torch.stack([self._of_head(method, head, heads.causal, rng) for *head, rng in each])
+        generators = [
+            stream(seed, "model", "method", self.label, *names, number) for number in heads.numbers or range(count)
+        ]
+        arrays = [array.reshape(count, *array.shape[-2:]) for array in heads[:3]]
+        if method.arrays == "batched":
+            streams = Streams(generators, lambda hosts: torch.as_tensor(np.stack(hosts), device=query.device))
+            with failures_named(self.label):
+                problem = AttentionProblem.of(*arrays, causal=heads.causal)
+                (estimate,) = method.estimates(problem, (self.requested_size,), streams)
+            output = estimate.output
+        else:
+            if method.arrays == "host" or (isinstance(method, Function) and not method.tensors):
+                arrays = [array.double().cpu().numpy() for array in arrays]
+            output = torch.stack([
+                torch.as_tensor(method_attention(q, k, v, method, self.requested_size, rng, heads.causal))
+                for q, k, v, rng in zip(*arrays, generators, strict=True)
+            ])  # fmt: skip
         return output.reshape(*query.shape[:-1], shape.d_v).to(query)
 
-    def _of_head(self, method: Method, arrays: list[Tensor], causal: bool, rng: np.random.Generator) -> Tensor:
-        torch = import_module("torch")
-        if method.arrays == "host" or (isinstance(method, Function) and not method.tensors):
-            hosts = [array.double().cpu().numpy() for array in arrays]
-            return torch.as_tensor(np.array(self._output(method, hosts, causal, Streams.of(rng))))
-        streams = Streams((rng,), lambda hosts: torch.as_tensor(hosts[0], device=arrays[0].device))
-        return self._output(method, arrays, causal, streams)
 
-    def _output(self, method: Method, arrays: Sequence[Any], causal: bool, streams: Streams) -> Any:
-        query, key, value = arrays
-        problem = AttentionProblem.of(query, key, value, causal)
-        (estimate,) = method.estimates(problem, (self.requested_size,), streams)
-        return estimate.output
-
-
-@dataclass(frozen=True)
 class Exact(Replacement):
     """Exact attention, in another precision if one is named."""
 
-    dtype: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.dtype is not None and self.dtype not in DTYPES:
-            close = nearest(str(self.dtype), DTYPES)
-            raise ScenarioError(f"`dtype` {self.dtype!r} given{close}; allowed: {', '.join(DTYPES)}")
-
-    @property
-    def label(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return f"exact, attention in {self.dtype}" if self.dtype else "exact"
+    def __init__(self, dtype: str | None = None) -> None:
+        if dtype is not None and dtype not in DTYPES:
+            close = nearest(str(dtype), DTYPES)
+            raise ScenarioError(f"`dtype` {dtype!r} given{close}; allowed: {', '.join(DTYPES)}")
+        self.dtype, self.label = dtype, f"exact, attention in {dtype}" if dtype else "exact"
 
     def outputs(self, heads: LayerHeads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
-        torch = import_module("torch")
         dtype = heads.query.dtype if self.dtype is None else getattr(torch, self.dtype)
         query, key, value = (array.to(dtype) for array in heads[:3])
-        scale = query.shape[-1] ** -0.5
-        return torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, is_causal=heads.causal, scale=scale
-        ).to(heads.query)
+        attention = torch.nn.functional.scaled_dot_product_attention
+        return attention(query, key, value, is_causal=heads.causal, scale=query.shape[-1] ** -0.5).to(heads.query)
 
     def multiplications(self, shape: Shape) -> float:
         return exact_multiplications(shape)
 
 
-@dataclass(frozen=True)
-class Removed(Replacement):
-    """An output of 0: what the layer adds is gone."""
+class Bfloat16Model(Exact):
+    """Exact attention in a model that is bfloat16 everywhere, not only in its attention."""
 
-    label: str = "removed"
-    kind: ClassVar[str] = "trivial"  # pyright: ignore[reportIncompatibleVariableOverride]
+    label = "exact, model in bfloat16"
+
+    def __init__(self) -> None:
+        self.dtype = None
+
+
+class Removed(Replacement):
+    """An output of 0, as if the layer had no attention."""
+
+    label = "removed"
+    kind = "trivial"
 
     def outputs(self, heads: LayerHeads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
         return heads.query.new_zeros((*heads.query.shape[:-1], heads.value.shape[-1]))
 
 
 def replacement(method: str | Method, size: int = 64, dtype: str | None = None) -> Replacement:
-    """What ``method`` names: a method or baseline, "exact" (in ``dtype``) or "removed". Raises ScenarioError."""
+    """The replacement by a method or baseline, by "exact" (in ``dtype``) or "removed". Raises ScenarioError."""
     if method == "exact":
         return Exact(dtype)
     if dtype is not None:

@@ -1,120 +1,103 @@
-"""What is shown of a study of a model: tables, what their columns mean, and sentences."""
+"""The report on a model: tables, what their columns mean, and sentences."""
 
 from typing import Any
 
 import pandas as pd
 
 from favorbench.models.plan import ALL
-from favorbench.models.predictions import predictions
-from favorbench.models.summary import ENCODER, Study, described, sentence, which_layers
+from favorbench.models.summary import ENCODER, ModelResults, described, predictions, sentence, which_layers
 from favorbench.sections import Section, Sections
 from favorbench.statistics import interval_name
 
 MANY = 3  # sets of layers, above which only the effect is shown
 
-#: Errors of single heads: headings, and the columns of a study's lines.
-HEADS = {"head": "head_median", "90 %": "head_q90", "max": "head_max", "W_O": "head_after_projection"}
+#: Headings and columns of the second table, and the word for them in its title.
+SECOND = {
+    "KL": ("kl", "next tokens"), "top1": ("top1", ""), "hidden": ("last_hidden_error", "hidden states"),
+    "head": ("head_median", "single heads"), "90 %": ("head_q90", ""), "max": ("head_max", ""),
+    "W_O": ("head_after_projection", ""),
+}  # fmt: skip
 
 
-def sections(study: Study) -> Sections:
+def sections(results: ModelResults) -> Sections:
     """Tables for all layers and each of a few sets of them, or one for many single layers; the note; the sentences.
 
-    Two for each set, neither wider than 80 characters where names are short: the effect, and what is beside it.
+    Two for each set, neither wider than 80 characters where names are short: the effect, and everything else.
     """
-    found, sets = [], study.lines["layers"].nunique()
-    for layers, lines in study.lines.groupby("layers", sort=False):
-        title = f"{which_layers(str(layers))} replaced"
+    found, lines = [], results.lines
+    sets = lines["layers"].nunique()
+    for layers, rows in lines.groupby("layers", sort=False):
         if layers == ALL or sets <= MANY:
-            found.append(Section(title, [_effect(line, study) for _, line in lines.iterrows()]))
-            if len(columns := _other_columns(lines, study)) > 1:
-                rows = [
-                    {"estimator": _short(line)} | {heading: _number(line[name]) for heading, name in columns.items()}
-                    for _, line in lines.iterrows()
-                ]
-                parts = {"KL": "next tokens", "hidden": "hidden states", "head": "single heads"}
-                shown = ", ".join(part for heading, part in parts.items() if heading in columns)
-                found.append(Section(f"{title}: {shown}", rows))
+            found += _tables(results, rows, f"{which_layers(str(layers))} replaced")
     if sets > MANY:
-        single = study.lines[study.lines["layers"] != ALL]
-        found.append(Section(f"one layer replaced at a time: {study.measure.heading}", _by_layer(single)))
-    return Sections([*found, Section(note=note(study), sentences=sentences(study))])
+        single = lines[lines["layers"] != ALL]
+        columns = dict.fromkeys(single["layers"].astype(str), "-")
+        table = [
+            {"estimator": described(group.iloc[0])}
+            | columns
+            | {str(line["layers"]): _number(line["effect"]) for _, line in group.iterrows()}
+            for _, group in single.groupby(["estimator", "sampler", "size"], sort=False)
+        ]
+        found.append(Section(f"one layer replaced at a time: {results.measure.heading}", table))
+    return Sections([*found, Section(note=note(results), sentences=sentences(results))])
 
 
-def sentences(study: Study) -> list[str]:
-    """What all of it comes to, and what predicts the effect of a layer where that was measured."""
-    predicted = predictions(study)
-    return [one for one in (sentence(study.rows), predicted and predicted.sentence) if one]
+def _tables(results: ModelResults, rows: pd.DataFrame, title: str) -> list[Section]:
+    second = {name: column for name, (column, _) in SECOND.items() if rows[column].notna().any()}
+    if results.measure is ENCODER:
+        second = {name: column for name, column in second.items() if name not in ("KL", "top1")}
+    effects, others = [], []
+    for _, line in rows.iterrows():
+        estimator = {"estimator": described(line).removeprefix("exact, ")}  # all above the estimators are exact
+        effects.append(estimator | _effect(line, results))
+        others.append(estimator | {name: _number(line[column]) for name, column in second.items()})
+    shown = ", ".join(SECOND[name][1] for name in second if SECOND[name][1])
+    return [Section(title, effects), *([Section(f"{title}: {shown}", others)] if len(second) > 1 else [])]
 
 
-def note(study: Study) -> str:
-    """What the columns are."""
-    if study.measure is ENCODER:
-        parts = ["1 - cos: 1 - cosine between original and modified embedding"]
-        if study.lines["rank"].notna().any():
-            parts.append("rank: Spearman's correlation of the similarities of all pairs of texts")
-    else:
-        parts = [
-            "nats: change of the negative log likelihood, per token", "late: the same over the second half of a text",
-            "KL(exact || replaced) in nats", "top1: same most likely token",
-        ]  # fmt: skip
-    heads = study.lines["head_median"].notna().any()
-    if heads or study.measure is not ENCODER:
-        parts.append("hidden: relative error after the last layer")
-    if heads:
-        parts.append(
-            "head, 90 %, max: median, 90 % quantile and maximum of the relative errors of single heads, under exact "
-            "inputs"
-        )
-        parts.append("W_O: |W_O error| / |h|, root of the sum of squares over the heads of a layer, median over layers")
-    parts.append("cost: multiplications / those of exact attention")
-    if "time" in study.lines:
-        parts.append(
-            "time: CPU seconds / those of exact attention (torch's own), interleaved, one thread, two of the layers"
-        )
-    texts = f"{'up to ' * study.uneven}{study.texts} text{'' if study.texts == 1 else 's'}"
-    return (
-        f"{'; '.join(parts)}. Median over {texts} of the mean over draws, {interval_name(study.texts)}; *: worse than "
-        "uniform attention, text by text"
-    )
-
-
-def _effect(line: pd.Series, study: Study) -> dict[str, str]:
-    shown = {
-        "estimator": _short(line),
-        "cost": _number(line["cost"]),
-        **({"time": _number(line["time"])} if "time" in line else {}),
-        study.measure.heading: f"{_number(line['effect'])}{'*' if line['worse'] else ''}",
-        "interval": f"[{_number(line['low'])}, {_number(line['high'])}]",
-        "worst": _number(line["worst"]),
-        **({"texts": str(line["texts"])} if study.uneven else {}),
-    }
-    if study.measure is not ENCODER:
+def _effect(line: pd.Series, results: ModelResults) -> dict[str, str]:
+    shown = {"cost": _number(line["cost"])} | ({"time": _number(line["time"])} if "time" in line else {})
+    shown |= {
+        results.measure.heading: f"{_number(line['effect'])}{'*' if line['worse'] else ''}",
+        "interval": f"[{_number(line['low'])}, {_number(line['high'])}]", "worst": _number(line["worst"]),
+    }  # fmt: skip
+    shown |= {"texts": str(line["texts"])} if results.uneven else {}
+    if results.measure is not ENCODER:
         shown |= {"late": _number(line["late_delta_nll"])}
-    elif study.lines["rank"].notna().any():
+    elif results.lines["rank"].notna().any():
         shown |= {"rank": _number(line["rank"])}
-    return {**shown, "NaN": _number(line["nonfinite"])} if study.lines["nonfinite"].any() else shown
+    return {**shown, "NaN": _number(line["nonfinite"])} if results.lines["nonfinite"].any() else shown
 
 
-def _other_columns(lines: pd.DataFrame, study: Study) -> dict[str, str]:
-    """Headings and columns of what was measured beside the effect; "hidden" always is."""
-    of_tokens = {} if study.measure is ENCODER else {"KL": "kl", "top1": "top1"}
-    found = {**of_tokens, "hidden": "last_hidden_error", **HEADS}
-    return {heading: name for heading, name in found.items() if lines[name].notna().any()}
+def sentences(results: ModelResults) -> list[str]:
+    """The finding, and what predicts the effect of a layer if that was measured."""
+    predicted = predictions(results)
+    return [one for one in (sentence(results.rows), predicted and predicted.sentence) if one]
 
 
-def _short(line: pd.Series) -> str:
-    """An estimator with its size; "attention in bfloat16" is exact, as each row above the estimators is."""
-    return described(line).removeprefix("exact, ")
-
-
-def _by_layer(lines: pd.DataFrame) -> list[dict[str, str]]:
-    columns = dict.fromkeys(lines["layers"].astype(str), "-")
-    return [
-        {"estimator": described(group.iloc[0])}
-        | columns
-        | {str(line["layers"]): _number(line["effect"]) for _, line in group.iterrows()}
-        for _, group in lines.groupby(["estimator", "sampler", "size"], sort=False)
-    ]
+def note(results: ModelResults) -> str:
+    """The meaning of the columns."""
+    encoder, heads = results.measure is ENCODER, results.lines["head_median"].notna().any()
+    parts = {
+        "1 - cos: 1 - cosine between original and modified embedding": encoder,
+        "rank: Spearman's correlation of the similarities of all pairs of texts":
+            encoder and results.lines["rank"].notna().any(),
+        "nats: change of the negative log likelihood, per token": not encoder,
+        "late: the same over the second half of a text": not encoder,
+        "KL(exact || replaced) in nats": not encoder,
+        "top1: same most likely token": not encoder,
+        "hidden: relative error after the last layer": heads or not encoder,
+        "head, 90 %, max: median, 90 % quantile and maximum of the relative errors of single heads, under exact inputs":
+            heads,
+        "W_O: |W_O error| / |h|, root of the sum of squares over the heads of a layer, median over layers": heads,
+        "cost: multiplications / those of exact attention": True,
+        "time: CPU seconds / those of exact attention (torch's own), interleaved, one thread, two of the layers":
+            "time" in results.lines,
+    }  # fmt: skip
+    return (
+        f"{'; '.join(part for part, shown in parts.items() if shown)}. Median over {results.counted_texts} of the mean "
+        f"over draws, {interval_name(results.texts)}; *: worse than uniform attention, text by text"
+    )
 
 
 def _number(value: Any) -> str:

@@ -1,11 +1,9 @@
-"""Seconds of a study's estimators, beside exact attention on the same queries, keys and values of the model."""
+"""CPU seconds of replacements, relative to exact attention on the same queries, keys and values of a model."""
 
-import contextlib
+import itertools
 import json
-import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +14,8 @@ from typing_extensions import TypedDict
 from favorbench.engine.provenance import machine
 from favorbench.files import read_json, write_text
 from favorbench.formats import plain
-from favorbench.models.interface import Call, attending
+from favorbench.models import torch
+from favorbench.models.interface import Call, intercept_attention
 from favorbench.models.replacements import Exact, LayerHeads, Replacement, Tensor
 from favorbench.models.swap import heads_of
 from favorbench.numerics.backend import Backend
@@ -24,12 +23,12 @@ from favorbench.numerics.backend import Backend
 FILE = "seconds.json"
 FORMAT: Literal[1] = 1
 
-#: What has one time.
+#: The columns that identify a time.
 TIMED = ["estimator", "sampler", "size"]
 
 
 class TimedEstimator(TypedDict):
-    """What readers need of a time; there is more of it."""
+    """A time, as far as it is read."""
 
     estimator: str
     sampler: str
@@ -38,91 +37,71 @@ class TimedEstimator(TypedDict):
 
 
 class TimesFile(TypedDict):
-    """What readers need of the file."""
+    """The file, as far as it is read."""
 
     format: Literal[1]
     rows: list[TimedEstimator]
 
 
-class _Enough(Exception):
-    """All layers that were asked have been seen."""
-
-
-def sampled(layers: Sequence[int]) -> tuple[int, ...]:
-    """The layers that times are taken in: the first and the middle one."""
-    return tuple(dict.fromkeys((layers[0], layers[len(layers) // 2])))
-
-
-def heads_in(model: Any, tokens: Tensor, layers: Sequence[int]) -> dict[int, LayerHeads]:
-    """Queries, keys and values of some layers of the model as it is."""
+def heads_in(model: Any, tokens: Tensor, layers: Collection[int]) -> dict[int, LayerHeads]:
+    """Queries, keys and values of some layers of the unchanged model."""
     found: dict[int, LayerHeads] = {}
 
     def attend(call: Call) -> Tensor:
         if call.index in layers:
-            heads = heads_of(call)
-            query, key, value = (array.clone() for array in heads[:3])
-            found[call.index] = LayerHeads(query, key, value, heads.causal)
-        if len(found) == len(layers):
-            raise _Enough
+            query, key, value = (array.clone() for array in heads_of(call)[:3])
+            found[call.index] = LayerHeads(query, key, value, call.kind == "causal")
         return call.own()
 
-    with contextlib.suppress(_Enough), import_module("torch").no_grad(), attending(model, attend):
+    with torch.no_grad(), intercept_attention(model, attend):
         model(tokens, use_cache=False)
     return found
 
 
 def times(
-    heads: Mapping[int, LayerHeads], asked: Sequence[Replacement], repeats: int, seed: int = 0
+    heads: Mapping[int, LayerHeads], replacements: Sequence[Replacement], repeats: int, seed: int = 0
 ) -> list[dict[str, Any]]:
-    """CPU seconds of each replacement in these layers together, on one thread, in turns with exact attention.
+    """CPU seconds of each replacement in these layers together, on one thread, interleaved with exact attention.
 
-    The processor's time, not the wall's: a busy machine adds less to it. seconds, exact: medians over the repeats,
-    after one run that is not counted; ratio, low, high: median, smallest and largest of their quotient in a turn.
+    CPU time, not wall time: other processes add less to it. seconds, exact: medians over the repeats, after one run
+    that is not counted; ratio, low, high: median, smallest and largest of their ratio in one repeat.
     """
-    every = (Exact(), *asked)
-    taken: list[list[float]] = [[] for _ in every]
-    with _one_thread(), np.errstate(all="ignore"):
-        for turn in range(repeats + 1):
-            for one, seconds in zip(every, taken, strict=True):
+    timed, threads = (Exact(), *replacements), torch.get_num_threads()
+    seconds = np.zeros((len(timed), repeats + 1))
+    torch.set_num_threads(1)
+    try:
+        with np.errstate(all="ignore"):
+            for repeat, (i, one) in itertools.product(range(repeats + 1), enumerate(timed)):
                 start = time.process_time()
                 for layer, part in heads.items():
                     one.outputs(part, seed, (0, "layer", layer), layer)
-                seconds += [time.process_time() - start] if turn else []
-    exact = taken[0]
-    found = []
-    for one, seconds in zip(asked, taken[1:], strict=True):
-        ratios = [a / b for a, b in zip(seconds, exact, strict=True)]
-        found.append({
-            "estimator": one.label, "sampler": one.sampler or "-", "size": one.size or 0,
-            "seconds": statistics.median(seconds), "exact": statistics.median(exact),
-            "ratio": statistics.median(ratios), "low": min(ratios), "high": max(ratios), "repeats": repeats,
-        })  # fmt: skip
-    return found
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    torch = import_module("torch")
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
+                seconds[i, repeat] = time.process_time() - start
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads)
+    exact, ratios = seconds[0, 1:], seconds[1:, 1:] / seconds[0, 1:]
+    return [
+        {
+            "estimator": one.label, "sampler": one.sampler or "-", "size": one.size or 0,
+            "seconds": np.median(own), "exact": np.median(exact), "ratio": np.median(ratio), "low": ratio.min(),
+            "high": ratio.max(), "repeats": repeats,
+        }
+        for one, own, ratio in zip(replacements, seconds[1:, 1:], ratios, strict=True)
+    ]  # fmt: skip
 
 
-def write_seconds(path: Path, rows: Sequence[Mapping[str, Any]], text: str, layers: Sequence[int], length: int) -> None:
-    """Keep them beside the study, with those of other estimators that are there. Raises StoreError."""
+def write_seconds(path: Path, rows: Sequence[Mapping[str, Any]], text: str, heads: Mapping[int, LayerHeads]) -> None:
+    """Store times beside the study, with those of other estimators that are there. Raises StoreError."""
     newest = {tuple(row[name] for name in TIMED): row for row in [*_read(path)["rows"], *rows]}
+    length = next(iter(heads.values())).shape.n
     content = {
         "format": FORMAT, "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "threads": 1, "text": text, "seq_len": length,
-        "layers": list(layers), "machine": machine(Backend()), "rows": list(newest.values()),
+        "layers": list(heads), "machine": machine(Backend()), "rows": list(newest.values()),
     }  # fmt: skip
     write_text(path / FILE, json.dumps(plain(content), indent=2) + "\n")
 
 
 def with_seconds(lines: pd.DataFrame, path: Path) -> pd.DataFrame:
-    """The lines of a study with what was timed of them: time, the share of exact attention's seconds."""
+    """The lines of a study with a column ``time``, the ratio to the seconds of exact attention, if any was timed."""
     rows = _read(path)["rows"]
     if not rows:
         return lines

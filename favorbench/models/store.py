@@ -1,6 +1,6 @@
-"""The directory of a study of a model: what was asked, and its measurements.
+"""The directory of a study of a model: its requests, and its measurements.
 
-    DIR/model.json      what was asked, of which weights and texts, with which versions; complete or not
+    DIR/model.json      requests, weights, texts and versions; complete or not
     DIR/trials/         one row for each measurement (engine/rows.py)
     DIR/summary.csv .md the tables
     DIR/figures/
@@ -12,7 +12,7 @@ to what is there.
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -29,13 +29,13 @@ MANIFEST = "model.json"
 _METRICS = ("nonfinite", "embedding_loss", "kl", "delta_nll", "top1", "late_kl", "late_delta_nll")
 _LISTS = ("hidden_error", "embedding", "head_error", "head_after_projection")
 
-#: What every measurement depends on: of what is asked, this may not change within a directory.
+#: Parts of a request that may not change within a directory: every measurement depends on them.
 FIXED = ("model", "weights", "length", "calibrate", "redraw", "seed")
 
-#: Digests by name, of what may be added to but not changed, and how one is called.
+#: Digests by name, which may be added to but not changed, and the word for one of them.
 GROWING = {"texts": "text ", "recommended": "recommendation "}
 
-#: What tells one row from another.
+#: The columns that tell one row from another.
 KEY = ("text", "layers", "estimator", "sampler", "size", "draw")
 
 SCHEMA = pa.schema(
@@ -50,7 +50,7 @@ SCHEMA = pa.schema(
 
 
 class ModelManifest(TypedDict):
-    """What readers need of a manifest; there is more in it."""
+    """A manifest as far as it is read."""
 
     format: int
     asked: dict[str, Any]
@@ -58,66 +58,45 @@ class ModelManifest(TypedDict):
     measurements_done: int
 
 
-class StudyStore(RowStore):
-    """The directory of a study of a model, open for writing."""
+def open_rows(path: Path) -> RowStore:
+    """The rows of a study, to be opened for writing."""
+    return RowStore(path, MANIFEST, SCHEMA, KEY)
 
-    def __init__(self, path: Path, asked: Mapping[str, Any], about: Mapping[str, Any], planned: set[Any]) -> None:
-        super().__init__(path, MANIFEST, SCHEMA, KEY)
-        self.planned, self._asked, self._about = planned, asked, about
 
-    def __enter__(self) -> Self:
-        super().__enter__()
-        try:
-            self._open_manifest()
-        except BaseException:
-            self._lock.release()
-            raise
-        return self
+def stored_keys(store: RowStore) -> set[tuple[Any, ...]]:
+    """The keys of the rows that are stored."""
+    return {tuple(row.values()) for part in store.parts(KEY) for row in part.table.select(KEY).to_pylist()}
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        try:
-            self.flush()
-            if error is None:
-                self.join_if_small()
-            self._write_manifest(self.done())
-        finally:
-            super().__exit__(kind, error, trace)
 
-    def done(self) -> set[tuple[Any, ...]]:
-        """The keys of the rows that are stored."""
-        columns = [part.table.to_pydict() for part in self.parts(KEY)]
-        return {key for names in columns for key in zip(*(names[name] for name in KEY), strict=True)}
+def merged_request(path: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The request with what an earlier one added to the directory. Raises StoreError for another study."""
+    if not part_paths(path / "trials"):
+        return {**asked}
+    there = read_manifest(path)["asked"]
+    changed = [
+        f"{key} {json.dumps(there.get(key))} there, {json.dumps(asked[key])} here"
+        for key in FIXED
+        if there.get(key) != asked[key]
+    ]
+    grown = {key: {**there.get(key, {}), **asked[key]} for key in GROWING}
+    for key, word in GROWING.items():
+        changed += [f"{word}{name} has changed" for name, old in there.get(key, {}).items() if grown[key][name] != old]
+    if changed:
+        raise StoreError(f"{path} holds another study: {'; '.join(changed)}; use another `out`")
+    return {**asked, **grown}
 
-    def _open_manifest(self) -> None:
-        there = read_manifest(self.path)["asked"] if self.manifest_file.exists() else {}
-        if not part_paths(self.path / "trials"):
-            self._write_manifest(set())
-            return
-        changed = [
-            f"{key} {json.dumps(there.get(key))} there, {json.dumps(self._asked[key])} here"
-            for key in FIXED
-            if there.get(key) != self._asked[key]
-        ]
-        grown = {key: {**there.get(key, {}), **self._asked[key]} for key in GROWING}
-        for key, word in GROWING.items():
-            changed += [
-                f"{word}{name} has changed" for name, digest in there.get(key, {}).items() if grown[key][name] != digest
-            ]
-        if changed:
-            raise StoreError(f"{self.path} holds another study: {'; '.join(changed)}; use another `out`")
-        self._asked = {**self._asked, **grown}
 
-    def _write_manifest(self, done: set[tuple[Any, ...]]) -> None:
-        there = len(done & self.planned)
-        manifest = {
-            "format": FORMAT, "asked": dict(self._asked), **self._about, "measurements": len(self.planned),
-            "measurements_done": there, "complete": there == len(self.planned),
-        }  # fmt: skip
-        write_text(self.manifest_file, json.dumps(manifest, indent=2) + "\n")
+def write_manifest(path: Path, asked: Mapping[str, Any], about: Mapping[str, Any], planned: int, done: int) -> None:
+    """Write the manifest, whole or not at all. Raises StoreError."""
+    manifest = {
+        "format": FORMAT, "asked": asked, **about, "measurements": planned, "measurements_done": done,
+        "complete": done == planned,
+    }  # fmt: skip
+    write_text(path / MANIFEST, json.dumps(manifest, indent=2) + "\n")
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """What a directory holds. Raises StoreError where it is not a study of a model."""
+    """The manifest of a study. Raises StoreError for a directory without one."""
     file = path / MANIFEST
     if not file.exists():
         raise StoreError(f"{str(path)!r} is not a study of a model: it has no {MANIFEST}")

@@ -1,4 +1,4 @@
-"""What the measurements of a model come to: one line for each estimator and size, and one sentence."""
+"""Summary of the measurements of a model: a line for each estimator and size, sentences, and what predicts effects."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,16 +14,22 @@ from favorbench.models.store import read_manifest, read_measurements
 from favorbench.statistics import median_interval
 
 LINE = ["layers", "kind", "estimator", "sampler", "size"]
+KINDS = ("exact", "trivial", "map", "method", "oracle")
 COMPARED = ("map", "method")
 UNIFORM, REMOVED = "uniform", "removed"
 
+#: Columns whose median over texts is shown.
+_MEDIANS = ["embedding_loss", "kl", "delta_nll", "top1", "late_kl", "late_delta_nll", "nonfinite"]
+
 
 class Measure(NamedTuple):
-    """How an effect is called: of a language model nats, of an encoder the cosine that is lost."""
+    """The unit of an effect: nats for a language model, loss of cosine for an encoder.
+
+    positive, axis: the measure that is never below 0, for figures on a log axis, and its label.
+    """
 
     column: str
     heading: str
-    #: The one that figures show on a log axis: never below 0.
     positive: str
     axis: str
 
@@ -32,7 +38,7 @@ LANGUAGE = Measure("delta_nll", "nats", "kl", "KL(exact || replaced), nats per t
 ENCODER = Measure("embedding_loss", "1 - cos", "embedding_loss", "1 - cosine of the embedding")
 
 
-class Study(NamedTuple):
+class ModelResults(NamedTuple):
     """A study read from its directory. lines: one for each estimator, size and set of layers."""
 
     path: Path
@@ -46,122 +52,115 @@ class Study(NamedTuple):
 
     @property
     def texts(self) -> int:
-        """How many are measured."""
+        """The number of texts."""
         return int(self.rows["text"].nunique())
 
     @property
     def uneven(self) -> bool:
-        """Whether some lines have fewer texts than others: a study that grew, or is not complete."""
+        """Whether some lines have fewer texts than others: the study has grown, or is not complete."""
         return self.lines["texts"].nunique() > 1
+
+    @property
+    def counted_texts(self) -> str:
+        """ "3 texts", or "up to 3 texts"."""
+        return f"{'up to ' * self.uneven}{_count(self.texts, 'text')}"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
-        return plain({
-            "manifest": self.manifest, "lines": self.lines.to_dict("records"), "sentence": sentence(self.rows)
-        })  # fmt: skip
+        lines = self.lines.to_dict("records")
+        return plain({"manifest": self.manifest, "lines": lines, "sentence": sentence(self.rows)})
 
 
-def read(path: Path) -> Study:
+def read(path: Path) -> ModelResults:
     """The study in a directory. Raises StoreError."""
     rows = read_measurements(path)
-    return Study(path, read_manifest(path), rows, with_seconds(lines_of(rows), path))
+    return ModelResults(path, read_manifest(path), rows, with_seconds(lines_of(rows), path))
 
 
 def measure_of(rows: pd.DataFrame) -> Measure:
-    """What the effect on this model is measured in."""
+    """The measure of effects on this model."""
     return ENCODER if rows["delta_nll"].isna().all() else LANGUAGE
 
 
 def lines_of(rows: pd.DataFrame) -> pd.DataFrame:
-    """The table. Effects: median over texts of the mean over draws; low, high: interval of that median, or the
-    smallest and largest of fewer than 6 texts; worst: the largest over texts. distance, worst_distance: the same of the
-    measure that is never below 0. worse: by that distance than uniform attention in the same layers, median of the
-    paired differences. rank: Spearman correlation of the similarities of all pairs of texts with
-    the exact ones. head_median, head_q90, head_max: of the relative errors of single heads under exact inputs;
-    head_after_projection: of layers, |W_O error| / |h|.
+    """The table. Effects: median over texts of the mean over draws; low, high: its interval, or the smallest and
+    largest of fewer than 6 texts; worst: the largest over texts. distance, worst_distance: the same of the measure that
+    is never below 0. worse: than uniform attention in the same layers, by the median of the paired differences of that
+    distance. rank: Spearman correlation of the similarities of all pairs of texts with the exact ones. head_median,
+    head_q90, head_max: of the relative errors of single heads under exact inputs; head_after_projection: of layers,
+    |W_O error| / |h|, the root of the sum of squares over heads, median over layers and rows.
     """
-    column = measure_of(rows).column
-    found = pd.DataFrame(list(_lines(rows, column)))
-    order = {"exact": 0, "trivial": 1, "map": 2, "method": 3, "oracle": 4}
-    key = found["kind"].map(order)
-    found = found.assign(order=key).sort_values(["order"], kind="stable").drop(columns="order")
-    return found.sort_values("layers", key=lambda s: s.map(_layer_order), kind="stable").reset_index(drop=True)
+    found = pd.DataFrame(list(_lines(rows)))
+    layers = [-1 if s == ALL else int(s.split(",")[0]) + 1000 * s.count(",") for s in found["layers"]]
+    order = np.lexsort(([KINDS.index(kind) for kind in found["kind"]], layers))
+    return found.iloc[order].reset_index(drop=True)
 
 
-def _layer_order(layers: str) -> float:
-    return -1.0 if layers == ALL else float(layers.split(",")[0]) + 1000.0 * layers.count(",")
-
-
-def _lines(rows: pd.DataFrame, column: str) -> Iterator[dict[str, Any]]:
-    similarity, distance = _similarities(rows), measure_of(rows).positive
-    uniform = rows[rows["estimator"] == UNIFORM].set_index(["layers", "text"])[distance]
+def _lines(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    measure, heads = measure_of(rows), _by_head(rows)
+    exact = rows[(rows["estimator"] == "exact") & (rows["layers"] == ALL)]
+    uniform = rows[rows["estimator"] == UNIFORM].set_index(["layers", "text"])[measure.positive]
+    rows = rows.assign(last_hidden_error=rows["hidden_error"].str[-1].astype(float))
     for key, group in rows.groupby(LINE, sort=False):
-        names = dict(zip(LINE, key, strict=True))
+        names: dict[str, Any] = dict(zip(LINE, key, strict=True))
         by_text = group.groupby("text").mean(numeric_only=True)
-        effects = by_text[column].to_numpy()
-        interval = median_interval(effects)
-        trivial = uniform.reindex([(names["layers"], text) for text in by_text.index]).to_numpy()
+        effects, distances = by_text[measure.column], by_text[measure.positive]
+        interval = median_interval(effects.to_numpy())
         with np.errstate(invalid="ignore"):
-            worse = names["kind"] in COMPARED and float(np.nanmedian(by_text[distance] - trivial)) > 0
-        errors = np.concatenate(
-            [np.asarray(one, dtype=float) for one in group["head_error"] if one is not None] or [[]]
-        )
-        quantiles = [float(np.quantile(errors, q)) for q in (0.5, 0.9, 1.0)] if len(errors) else [np.nan] * 3
-        last = pd.Series([one[-1] for one in group["hidden_error"]], index=group.index)
-        medians = {name: float(by_text[name].median()) for name in _SECOND}
+            beyond = distances - uniform.reindex([(names["layers"], text) for text in by_text.index]).to_numpy()
+            worse = names["kind"] in COMPARED and bool(beyond.median() > 0)
+        own = heads[heads["row"].isin(group.index)]
+        errors = own["head_error"].to_numpy()
+        median, q90, largest = np.quantile(errors, (0.5, 0.9, 1.0)) if len(errors) else [np.nan] * 3
         yield {
             **names, "texts": len(by_text), "draws": int(group["draw"].nunique()),
             "cost": float((by_text["multiplications"] / by_text["exact_multiplications"]).median()),
             "effect": float(np.median(effects)), "low": interval.low, "high": interval.high,
-            "worst": float(np.max(effects)), "worse": worse, "distance": float(by_text[distance].median()),
-            "worst_distance": float(by_text[distance].max()), **medians,
-            "last_hidden_error": float(last.groupby(group["text"]).mean().median()),
-            "rank": _rank(group, similarity),
-            **dict(zip(("head_median", "head_q90", "head_max"), quantiles, strict=True)),
-            "head_after_projection": _after_projection(group),
+            "worst": effects.max(skipna=False), "worse": worse, "distance": distances.median(),
+            "worst_distance": distances.max(), **by_text[_MEDIANS].median(),
+            "last_hidden_error": by_text["last_hidden_error"].median(), "rank": _rank(group, exact),
+            "head_median": median, "head_q90": q90, "head_max": largest,
+            "head_after_projection": _by_layer(own)["head_after_projection"].median(skipna=False),
         }  # fmt: skip
 
 
-def _after_projection(group: pd.DataFrame) -> float:
-    """|W_O error| / |h| of whole layers, root of the sum of squares over their heads: median over layers and rows."""
-    found = []
-    for layer, after in group[["head_layer", "head_after_projection"]].itertuples(index=False):
-        if layer is not None and len(layer):
-            squares = pd.Series(np.asarray(after, dtype=float) ** 2).groupby(np.asarray(layer))
-            found += [*squares.sum(min_count=1) ** 0.5]
-    return float(np.median(found)) if found else np.nan
+def _by_head(rows: pd.DataFrame) -> pd.DataFrame:
+    """The errors of single heads, a row each; row: the index of the measurement."""
+    columns = ["head_layer", "head_error", "head_after_projection"]
+    found = rows.loc[rows["head_error"].notna(), columns].explode(columns).astype(float)
+    return found.dropna(subset="head_layer").rename_axis("row").reset_index()
 
 
-_SECOND = ("embedding_loss", "kl", "delta_nll", "top1", "late_kl", "late_delta_nll", "nonfinite")
+def _by_layer(heads: pd.DataFrame) -> pd.DataFrame:
+    """For each measurement and layer, the median error of its heads, and |W_O error| / |h| of all together."""
+    groups = heads.assign(squares=heads["head_after_projection"] ** 2).groupby(["row", "head_layer"])
+    after = groups["squares"].sum(min_count=1) ** 0.5
+    return pd.DataFrame({"head_error": groups["head_error"].median(), "head_after_projection": after})
 
 
-def _similarities(rows: pd.DataFrame) -> pd.Series | None:
-    """Of the model as it is: cosines of all pairs of texts; None of fewer than 3 texts."""
-    exact = rows[(rows["estimator"] == "exact") & (rows["layers"] == ALL)].set_index("text")["embedding"]
-    return _cosines(exact) if len(exact) >= 3 else None
+def _rank(group: pd.DataFrame, exact: pd.DataFrame) -> float:
+    """Spearman's correlation of similarities, the mean over draws; NaN unless all texts, at least 3, are there."""
+    if len(exact) < 3 or (group.groupby("draw").size() != len(exact)).any():
+        return np.nan
+    ranks = _cosines(exact).rank()
+    return float(np.mean([ranks.corr(_cosines(draw).rank()) for _, draw in group.groupby("draw")]))
 
 
-def _cosines(embeddings: pd.Series) -> pd.Series:
-    matrix = np.stack([np.asarray(one) for one in embeddings.sort_index()])
+def _cosines(rows: pd.DataFrame) -> pd.Series:
+    """The cosines of the embeddings of all pairs of texts."""
+    matrix = np.stack([*rows.sort_values("text")["embedding"]])
     matrix = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
     return pd.Series((matrix @ matrix.T)[np.triu_indices(len(matrix), 1)])
 
 
-def _rank(group: pd.DataFrame, exact: pd.Series | None) -> float:
-    """Spearman's correlation, the mean over draws; nan where not all texts are there."""
-    found = []
-    for _, draw in group.groupby("draw"):
-        if exact is None or len(draw) * (len(draw) - 1) // 2 != len(exact):
-            return np.nan
-        found.append(exact.rank().corr(_cosines(draw.set_index("text")["embedding"]).rank()))
-    return float(np.mean(found))
-
-
 def sentence(rows: pd.DataFrame) -> str:
-    """What all of it comes to, with the number of texts and draws, of what costs less than exact attention if anything
-    does; where a study has grown unevenly, of the estimators that have most texts. Best and unnoticed by the distance
-    that is never below 0, KL for a language model: unnoticed is what moves no text further than bfloat16 moves the one
-    that it moves furthest; of a study without bfloat16, which is not complete, nothing is said about that."""
+    """The finding, with the numbers of texts and draws.
+
+    About the settings with most texts, and among these those that cost less than exact attention, if there are any.
+    Best and unnoticed are judged by the distance that is never below 0, KL for a language model. A setting is unnoticed
+    if it moves no text further than bfloat16 moves the text that it moves furthest; without bfloat16, in a study that
+    is not complete, nothing is said about that.
+    """
     measure, lines = measure_of(rows), lines_of(rows)
     lines = lines[lines["layers"] == lines["layers"].iloc[0]]
     compared = lines[lines["kind"].isin(COMPARED)]
@@ -169,28 +168,26 @@ def sentence(rows: pd.DataFrame) -> str:
         return ""
     compared = compared[compared["texts"] == compared["texts"].max()]
     cheaper = compared[compared["cost"] < 1]
-    asked, of_what = (cheaper, "cheaper") if len(cheaper) else (compared, "none of them cheaper")
-    best = asked.loc[asked["distance"].idxmin()]
-    halved = lines[lines["estimator"].isin([BFLOAT16, "exact, attention in bfloat16"])]
-    counted = f"{_count(len(asked), 'setting')} ({of_what} than exact attention)"
-    if halved.empty:
-        said, beside = counted, ""
-    else:
-        unnoticed = int((asked["worst_distance"] <= float(halved["worst_distance"].max())).sum())
-        said = f"{unnoticed or 'none'} of {counted} replace{'s' if unnoticed < 2 else ''} attention unnoticed"
-        beside = f"bfloat16 {_costs(halved['effect'].max(), measure)} and "
+    settings, which = (cheaper, "cheaper") if len(cheaper) else (compared, "none of them cheaper")
+    best = settings.loc[settings["distance"].idxmin()]
+    bfloat16 = lines[lines["estimator"].isin([BFLOAT16, "exact, attention in bfloat16"])]
+    finding, also = f"{_count(len(settings), 'setting')} ({which} than exact attention)", ""
+    if len(bfloat16):
+        unnoticed = int((settings["worst_distance"] <= float(bfloat16["worst_distance"].max())).sum())
+        finding = f"{unnoticed or 'none'} of {finding} replace{'s' if unnoticed < 2 else ''} attention unnoticed"
+        also = f"bfloat16 {_costs(bfloat16['effect'].max(), measure)} and "
+    uniform = lines[lines["estimator"] == UNIFORM].iloc[0]["effect"]
+    texts, draws = _count(best["texts"], "text"), _count(best["draws"], "draw")
     return (
-        f"{_where(best, rows)}: {said}: the best, {described(best)}, at {best['cost']:.2f} of its multiplications, "
-        f"{_costs(best['effect'], measure)} (worst text {_value(best['worst'], measure)}), where {beside}uniform "
-        f"attention {_costs(lines[lines['estimator'] == UNIFORM].iloc[0]['effect'], measure)}"
+        f"{which_layers(best['layers'])}, {texts} of {token_range(rows)} tokens, {draws}: {finding}: the best, "
+        f"{described(best)}, at {best['cost']:.2f} of its multiplications, {_costs(best['effect'], measure)} (worst "
+        f"text {_value(best['worst'], measure)}), where {also}uniform attention {_costs(uniform, measure)}"
     )
 
 
-def _where(line: pd.Series, rows: pd.DataFrame) -> str:
-    lengths = sorted({*rows["seq_len"]})
-    tokens = f"{lengths[0]}" if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
-    texts, draws = _count(line["texts"], "text"), _count(line["draws"], "draw")
-    return f"{which_layers(line['layers'])}, {texts} of {tokens} tokens, {draws}"
+def token_range(rows: pd.DataFrame) -> str:
+    """ "512", or "24 to 512"."""
+    return " to ".join(map(str, sorted({rows["seq_len"].min(), rows["seq_len"].max()})))
 
 
 def which_layers(layers: str) -> str:
@@ -199,16 +196,15 @@ def which_layers(layers: str) -> str:
 
 
 def described(line: Mapping[str, Any] | pd.Series) -> str:
-    """An estimator with its size, as sentences and legends have it."""
+    """An estimator with its size, for sentences and legends."""
     size = "" if not line["size"] else f", {'R' if line['kind'] == 'map' else 'm'} = {line['size']}"
     sampler = "" if line["sampler"] in ("-", "orthogonal") else f", {line['sampler']}"
     return f"{line['estimator']}{sampler}{size}"
 
 
 def _costs(value: float, measure: Measure) -> str:
-    if measure is ENCODER:
-        return f"leaves embeddings at cosine {_value(value, measure)}"
-    return f"costs {_value(value, measure)} nats a token"
+    text = _value(value, measure)
+    return f"leaves embeddings at cosine {text}" if measure is ENCODER else f"costs {text} nats a token"
 
 
 def _value(value: float, measure: Measure) -> str:
@@ -217,3 +213,43 @@ def _value(value: float, measure: Measure) -> str:
 
 def _count(n: int, word: str) -> str:
     return f"{n} {word}{'' if n == 1 else 's'}"
+
+
+class Predictions(NamedTuple):
+    """How well the errors of a layer's heads under exact inputs predict the effect of replacing that layer.
+
+    points: for each layer replaced alone, text, estimator, size and draw: the relative error of its heads (median),
+    |W_O error| / |h| (root of the sum of squares over heads) and the effect. of_relative_error, of_projected_error:
+    Spearman's correlation of each with the effect, over all points.
+    """
+
+    points: pd.DataFrame
+    of_relative_error: float
+    of_projected_error: float
+
+    @property
+    def sentence(self) -> str:
+        """The correlations, where they are known, and the number of points."""
+        named = {
+            "|W_O error| / |h|": self.of_projected_error, "the relative error of its heads": self.of_relative_error
+        }  # fmt: skip
+        parts = [f"with {name} (Spearman {value:.2f})" for name, value in named.items() if not np.isnan(value)]
+        over = f"over {len(self.points)} points (layer, text, estimator, size, draw)"
+        return f"the effect of a layer replaced alone goes {' and '.join(parts)}, {over}" if parts else ""
+
+
+def predictions(results: ModelResults) -> Predictions | None:
+    """None if fewer than two layers were replaced alone, or heads were not measured."""
+    keys = ["text", "estimator", "sampler", "size", "draw"]
+    rows = results.rows[results.rows["kind"].isin(COMPARED)]
+    whole = _by_layer(_by_head(rows[rows["layers"] == ALL])).reset_index()
+    whole = whole.join(rows[keys], on="row").rename(columns={"head_layer": "layer"})
+    single = rows[rows["layers"].str.fullmatch(r"\d+")][[*keys, "kind", "layers", results.measure.positive]]
+    single = single.assign(layer=single["layers"].astype(int)).rename(columns={results.measure.positive: "effect"})
+    columns = [*keys, "kind", "layer", "head_error", "head_after_projection", "effect"]
+    points = single.merge(whole, on=[*keys, "layer"])[columns]
+    if points["layer"].nunique() < 2:
+        return None
+    ranks = points["effect"].rank()
+    relative, projected = (float(points[name].rank().corr(ranks)) for name in columns[-3:-1])
+    return Predictions(points, relative, projected)

@@ -28,7 +28,7 @@ from favorbench.studies.recommend.evidence import MOST_DRAWS, Rule
 from favorbench.studies.recommend.search import CandidateEvaluator, HeadDraws, HeadSearch, signed
 
 if TYPE_CHECKING:
-    from favorbench.models.recorder import Captured
+    from favorbench.models.captured import Captured
 
 
 class Interrupted(KeyboardInterrupt):
