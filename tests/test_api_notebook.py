@@ -73,7 +73,7 @@ def test_one_panel_is_one_axes_and_may_be_the_users_own(run, pyplot):
         assert len(run.plot("maps", inputs="mine", **asked).figure.axes) == count
     figure, (left, right) = pyplot.subplots(1, 2)
     assert run.plot("maps", heads="h1", samplers="iid", ax=left) is left and not right.lines
-    with pytest.raises(fb.ScenarioError, match=r"`samplers`: the run has no 'idd' \(did you mean 'iid'"):
+    with pytest.raises(fb.ScenarioError, match=r"`samplers`: .* has no 'idd' \(did you mean 'iid'"):
         run.plot("maps", samplers="idd")
 
 

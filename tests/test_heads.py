@@ -65,7 +65,7 @@ def test_heads_of_two_scales_are_two_populations_and_one_head_is_none():
     assert [one.heads for one in heads.populations(of_heads(3, scale="0.5,1"))] == [3, 3]
     alone = of_heads(3, "alone", heads="h1")
     assert heads.populations(alone) == [] and not Path("alone/summary-heads.csv").exists()
-    assert heads.over_heads(alone).empty and heads.sentences(alone) == []
+    assert heads.over_heads(alone).empty and findings.head_sentences(alone) == []
     assert heads.populations(sweep(small_scenario(scale="0.5,1"), "drawn")) == []
 
 
@@ -168,7 +168,7 @@ def test_bounds_are_marked_in_tables_over_heads():
 
 def test_the_sentence_over_heads_names_the_best():
     results = of_heads(5)
-    (sentence,) = heads.sentences(results)
+    (sentence,) = findings.head_sentences(results)
     last = heads.over_heads(results).query("num_projections == 20 and kind != 'baseline'").sort_values("ratio_median")
     assert f"at R = 20 {last.iloc[0]['map']}" in sentence and f"worse on {last.iloc[0]['worse']} of 5" in sentence
     assert findings.sentences(results)[0] == sentence

@@ -15,7 +15,7 @@ from favorbench.methods import METHODS, PREFIXES, AttentionProblem, SampledKeys,
 from favorbench.numerics.streams import Streams
 from favorbench.studies.verify import HOLDS, REFUTED, cost
 from favorbench.studies.verify.checks import NO_CLAIM, NOT_COUNTED, judged
-from favorbench.studies.verify.counted import counted, counting
+from favorbench.studies.verify.cost import counted, counting
 
 N, D, D_V, SIZE = 2048, 16, 12, 64
 
@@ -134,8 +134,8 @@ HARD_TO_SEE = ("wildcat",)
 def test_verify_refutes_a_method_that_does_twice_what_it_says(spec):
     """And does not refute it as it is."""
     method, factor = get_method(spec), 4.0 if spec in HARD_TO_SEE else 2.0
-    assert judged(list(cost.of_method(method, 0)))[0].verdict == HOLDS
-    assert judged(list(cost.of_method(understated(method, factor), 0)))[0].verdict == REFUTED
+    assert judged([cost.of_method(method, 0)])[0].verdict == HOLDS
+    assert judged([cost.of_method(understated(method, factor), 0)])[0].verdict == REFUTED
 
 
 @pytest.mark.parametrize("spec", [m.name for m in MAPS] + ["taylor-1", "taylor-2", "sampled-keys", "top-keys"])
@@ -143,7 +143,7 @@ def test_verify_refutes_a_map_or_baseline_that_does_twice_what_it_says(spec):
     is_map = spec in {m.name for m in MAPS}
     member = fb.get_map(spec) if is_map else get_baseline(spec)
     for asked, verdict in ((member, HOLDS), (understated(member, 2.0), REFUTED)):
-        measured = cost.of_maps([asked], 0) if is_map else list(cost.of_method(asked, 0))
+        measured = cost.of_maps([asked], 0) if is_map else [cost.of_method(asked, 0)]
         assert [check.verdict for check in judged(measured)] == [verdict]
 
 
@@ -163,7 +163,7 @@ class Silent(SampledKeys):
 
 def test_nothing_declared_is_no_claim_and_nothing_counted_no_proof():
     for method in (get_method(plain), Silent()):
-        (check,) = judged(list(cost.of_method(method, 0)))
+        (check,) = judged([cost.of_method(method, 0)])
         assert (check.verdict, check.statistic) == (NO_CLAIM, None)
-    (check,) = judged(list(cost.of_method(get_baseline("uniform"), 0)))
+    (check,) = judged([cost.of_method(get_baseline("uniform"), 0)])
     assert (check.verdict, check.statistic) == (NOT_COUNTED, None)

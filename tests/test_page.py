@@ -21,7 +21,7 @@ from favorbench.formats import format_value
 from favorbench.results import findings, heads
 from favorbench.results import page as pages
 from favorbench.results.compare import comparison, comparison_sentences
-from favorbench.results.front import front
+from favorbench.results.figures.cost import front
 from favorbench.results.page import document
 from favorbench.results.ranking import ranking_section, rankings
 from favorbench.results.results import load

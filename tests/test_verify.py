@@ -304,7 +304,7 @@ def test_z_scores_of_true_claims_are_standard_normal():
     from favorbench.kernels import softmax_kernel
     from favorbench.studies.verify import kernel
 
-    setting, z = kernel.Setting(kernel.standard_points(), 40, 250), []
+    setting, z = kernel.KernelSetting(kernel.standard_points(), 40, 250), []
     for seed in range(60):
         (values,) = kernel.estimates(get_sampler("orthogonal"), [get_map("positive")], setting, seed)
         z.append(kernel.z_of_mean(values, softmax_kernel(*setting.points))[0].ravel())

@@ -22,7 +22,7 @@ from favorbench.formats import json_text, printable, shown
 
 if TYPE_CHECKING:
     from favorbench.engine.cluster import Cluster as DaskCluster
-    from favorbench.results.run import RunData
+    from favorbench.results.summary import RunData
     from favorbench.sections import Section
 
 MEASURE, LOOK, REFERENCE = "Measure", "Look at what was measured", "Reference"

@@ -1,24 +1,27 @@
-"""Whether errors have changed: of each row a ratio with its interval, and one verdict for the whole family of rows."""
+"""Changes of errors: which rows of two runs are the same, a ratio with its interval for each, and its verdict."""
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
+from favorbench.engine.columns import CELL
 from favorbench.formats import format_value
-from favorbench.statistics import Interval, LogRatios, holm, paired_ratios, unpaired_ratios
+from favorbench.results.summary import RunData, estimator_names
+from favorbench.statistics import LogRatios, holm, paired_ratios, unpaired_ratios
 
 WORSE, BETTER, NO_CHANGE, UNDECIDED = "worse", "better", "no change", "no detectable difference"
 SAME_BITS, SAME, NOT_COMPARABLE = "same bits", "equal up to rounding", "not comparable"
 
 MARKS = {WORSE: "+", BETTER: "-", NO_CHANGE: "~", UNDECIDED: "~", SAME_BITS: "=", SAME: "=", NOT_COMPARABLE: "x"}
 
-MOST_UNPAIRED = 100  # draws of each side that are compared without pairs: their law takes n m numbers for each n and m
+MOST_UNPAIRED = 100  # draws of each side that are compared without pairs: their distribution takes O(n^2 m^2) numbers
 
 
 class Errors(NamedTuple):
-    """What is to be compared in one row: errors (draws,), or those of ever the same draw where nothing is random.
+    """The errors of one row, each of shape (draws,).
 
     paired: both on the same draws, in the same order. close: which of them differ by no more than rounding.
     """
@@ -30,7 +33,7 @@ class Errors(NamedTuple):
 
     @property
     def fixed(self) -> bool:
-        """Nothing in it is random: it is one measurement, however often it was taken."""
+        """Whether nothing is random: every draw gave the same error."""
         return all(len(x) > 1 and bool(np.all(x == x[0])) for x in (self.old, self.new))
 
     def ratios(self) -> LogRatios:
@@ -84,43 +87,39 @@ def format_ratio(value: float) -> str:
 
 
 def judged(rows: Sequence[Errors], factor: float, alpha: float) -> list[Change]:
-    """The changes of a family of rows. With probability 1 - alpha none is called worse or better that is not.
+    """The changes of a family of rows. With probability 1 - alpha no verdict worse or better is false.
 
     Worse: the errors differ by more than rounding, and the sign test rejects that the median of new / old is at most
     ``factor``; Mann and Whitney's test where the draws differ. Better likewise, of 1 / ``factor``. Two-sided, Holm over
     all rows in which something is random; elsewhere one measurement decides. No change: the interval lies inside
     (1 / ``factor``, ``factor``). NaN counts as an infinite error.
     """
-    rows = [
-        one._replace(old=np.where(np.isnan(one.old), np.inf, one.old), new=np.where(np.isnan(one.new), np.inf, one.new))
-        for one in rows
-    ]
-    ratios, same = [one.ratios() for one in rows], [_same(one) for one in rows]
-    p_values = [one.p_values(factor) for one in ratios]
-    open_ones = [i for i, one in enumerate(rows) if not same[i] and not one.fixed]
+    rows = [row._replace(old=np.nan_to_num(row.old, nan=np.inf, posinf=np.inf),
+                         new=np.nan_to_num(row.new, nan=np.inf, posinf=np.inf)) for row in rows]  # fmt: skip
+    ratios, same = [row.ratios() for row in rows], [_same(row) for row in rows]
+    p_values = [ratio.p_values(factor) for ratio in ratios]
+    tested = [i for i, row in enumerate(rows) if not same[i] and not row.fixed]
     adjusted = np.ones(len(rows))
-    adjusted[open_ones] = holm([min(1.0, 2.0 * min(p_values[i])) for i in open_ones])
+    adjusted[tested] = holm([min(1.0, 2.0 * min(p_values[i])) for i in tested])
     found = []
-    for i, (one, ratio) in enumerate(zip(rows, ratios, strict=True)):
+    for i, (row, ratio) in enumerate(zip(rows, ratios, strict=True)):
         interval = ratio.interval(1.0 - alpha)
-        interval = interval._replace(coverage=1.0) if one.fixed else interval
-        if same[i] or one.fixed:
-            verdict = same[i] or _by_size(ratio.median, factor)
-        elif adjusted[i] <= alpha:
-            verdict = WORSE if p_values[i][0] < p_values[i][1] else BETTER
+        if row.fixed:
+            interval = interval._replace(coverage=1.0)
+            sides = ratio.median > factor, ratio.median < 1.0 / factor
         else:
-            verdict = _without_proof(interval, factor, alpha)
-        found.append(
-            Change(
-                verdict, float(np.median(one.old)), float(np.median(one.new)), ratio.median, *interval,
-                len(one.old), len(one.new), len(one.old) if one.paired else 0, float(adjusted[i]),
-            )
-        )  # fmt: skip
+            sides = [adjusted[i] <= alpha and p == min(p_values[i]) for p in p_values[i]]
+        inside = 1.0 / factor <= interval.low and interval.high <= factor and interval.coverage >= 1.0 - alpha - 1e-12
+        none = NO_CHANGE if inside or row.fixed else UNDECIDED
+        pairs, verdict = len(row.old) if row.paired else 0, WORSE if sides[0] else BETTER if sides[1] else none
+        medians = float(np.median(row.old)), float(np.median(row.new))
+        counts = len(row.old), len(row.new), pairs, float(adjusted[i])
+        found.append(Change(same[i] or verdict, *medians, ratio.median, *interval, *counts))
     return found
 
 
 def _same(row: Errors) -> str:
-    """The verdict of errors that do not differ by more than rounding; nothing for others."""
+    """The verdict of errors that do not differ by more than rounding; empty for others."""
     old, new = row.old, row.new
     if not row.paired:
         if not row.fixed:
@@ -132,12 +131,64 @@ def _same(row: Errors) -> str:
         return SAME if np.all((old == new) | row.close(old, new)) else ""
 
 
-def _by_size(ratio: float, factor: float) -> str:
-    if ratio > factor:
-        return WORSE
-    return BETTER if ratio < 1.0 / factor else NO_CHANGE
+#: Where rows differ in these alone they are the same row on another problem, and not comparable.
+_PROBLEM = {"query_len": "query rows", "query_rows": "measured rows", "seq_len": "L", "head_dim": "d", "dtype": "dtype"}
+
+#: An error for each draw: its trial, and which of that trial's draws it is.
+Draws = dict[tuple[int, int], float]
 
 
-def _without_proof(interval: Interval, factor: float, alpha: float) -> str:
-    inside = 1.0 / factor <= interval.low and interval.high <= factor
-    return NO_CHANGE if inside and interval.coverage >= 1.0 - alpha - 1e-12 else UNDECIDED
+class Key(NamedTuple):
+    """The identity of a row: the cell, the estimator ("" where two of them are compared), its size."""
+
+    cell: tuple[Any, ...]
+    estimator: str
+    size: int | None
+
+    @property
+    def loosely(self) -> tuple[Any, ...]:
+        """The key without the problem's shape and precision."""
+        names = (value for name, value in zip(CELL, self.cell, strict=True) if name not in _PROBLEM)
+        return (*names, self.estimator, self.size)
+
+
+def measured(run: RunData, axis: str, metric: str, name: str | None) -> dict[Key, Draws]:
+    """The errors of each row, by draw: all rows of a run, or those of one estimator without its name."""
+    trials = run.trials.assign(estimator=estimator_names(run.trials))
+    if axis != "num_projections":  # an estimator without R has no size, whatever the budget
+        trials[axis] = trials[axis].astype("Int64").where(trials["num_projections"].notna())
+    if name is not None:
+        trials = trials[trials["estimator"] == name].assign(estimator="")
+    by = [*CELL, "estimator", axis]
+    trials = trials.drop_duplicates(["draw", *by])  # two budgets may come to one size
+    nth = trials.groupby([*by, "trial"], dropna=False).cumcount()  # of the draws of a trial: there is one for each R
+    found = {}
+    groups: Any = trials.assign(nth=nth).groupby(by, sort=False, dropna=False)
+    for (*cell, estimator, size), rows in groups:
+        draws = zip(rows["trial"], rows["nth"], strict=True)
+        key = Key(tuple(cell), str(estimator), None if pd.isna(size) else int(size))
+        found[key] = dict(zip(draws, rows[metric], strict=True))
+    return found
+
+
+def at_all_sizes(ours: dict[Key, Draws], theirs: dict[Key, Draws]) -> dict[Key, Draws]:
+    """Repeat an estimator without a size at every size of the other."""
+    sizes: dict[tuple[Any, ...], list[int | None]] = {}
+    for key in theirs:
+        sizes.setdefault(key.cell, []).append(key.size)
+    return {
+        key._replace(size=size): draws
+        for key, draws in ours.items()
+        for size in (sizes.get(key.cell, [None]) if key.size is None else [key.size])
+    }
+
+
+def on_other_problems(lost: list[Key], added: list[Key]) -> dict[Key, str]:
+    """Why rows that one run alone has are not comparable with rows of the other on another problem."""
+    others = {key.loosely: key for key in reversed(added)}
+    found = {}
+    for key in lost:
+        if other := others.get(key.loosely):
+            pairs = zip(CELL, key.cell, other.cell, strict=True)
+            found[key] = f"other {', '.join(f'{_PROBLEM[name]} {a} / {b}' for name, a, b in pairs if a != b)}"
+    return found

@@ -16,23 +16,34 @@ from favorbench.formats import HEADINGS, format_value, printable, shown
 from favorbench.metrics import METRICS
 from favorbench.parameters import check_between, is_number
 from favorbench.registry import nearest, split_list
-from favorbench.results.changes import MARKS, NOT_COMPARABLE, UNDECIDED, Change, Errors, format_ratio, judged
-from favorbench.results.matching import Key, at_all_sizes, measured, on_other_problems, same_draws
-from favorbench.results.run import RunData
-from favorbench.results.summary import estimator_name
+from favorbench.results.changes import (
+    MARKS,
+    NOT_COMPARABLE,
+    UNDECIDED,
+    Change,
+    Draws,
+    Errors,
+    Key,
+    at_all_sizes,
+    format_ratio,
+    judged,
+    measured,
+    on_other_problems,
+)
+from favorbench.results.summary import RunData, estimator_names
 from favorbench.results.tables import ROUNDING, rounding_level, size_axis
 from favorbench.sections import Section, Sections, to_html
 from favorbench.statistics import fewest_draws, median_interval
 
-#: What can be compared: errors on a ratio scale.
+#: Metrics that can be compared: errors on a ratio scale.
 COMPARABLE = tuple(name for name, metric in METRICS.items() if metric.error and metric.log)
 
-#: Unit roundoff of the precisions whose rounding is told from errors: 450 times that of float64 is ``ROUNDING``.
-_EPS = {"float64": 2.0**-52, "float32": 2.0**-23}
+#: Unit roundoff of the precisions whose rounding is told from errors, in units of float64's, which ROUNDING is for.
+_COARSER = {"float64": 1.0, "float32": 2.0**29}
 
 
-class Row(NamedTuple):
-    """One row of a comparison: what was measured, and the change; or the reason why it is not comparable."""
+class ComparedRow(NamedTuple):
+    """One row of a comparison: its key, and the change; or the reason why it is not comparable."""
 
     key: Key
     old_estimator: str
@@ -41,9 +52,14 @@ class Row(NamedTuple):
     reason: str = ""
 
     @property
+    def verdict(self) -> str:
+        """The verdict in words."""
+        return self.change.verdict if self.change else NOT_COMPARABLE
+
+    @property
     def mark(self) -> str:
         """+ worse, - better, ~ no detectable difference, = the same, x not comparable."""
-        return self.change.mark if self.change else MARKS[NOT_COMPARABLE]
+        return MARKS[self.verdict]
 
     @property
     def cell(self) -> str:
@@ -51,7 +67,7 @@ class Row(NamedTuple):
         return describe_cell(dict(zip(CELL, self.key.cell, strict=True)))
 
 
-class Mean(NamedTuple):
+class MeanChange(NamedTuple):
     """The geometric mean of new / old over rows, for each draw; its median over draws and the interval of that.
 
     Without pairs there is no interval. rows: those with finite ratios.
@@ -77,8 +93,8 @@ class RunComparison(NamedTuple):
     factor: float
     alpha: float
     paired: bool
-    rows: tuple[Row, ...]
-    mean: Mean
+    rows: tuple[ComparedRow, ...]
+    mean: MeanChange
     only_old: int
     only_new: int
     tested: int
@@ -90,11 +106,11 @@ class RunComparison(NamedTuple):
     @property
     def verdicts(self) -> dict[str, int]:
         """How many rows have each verdict, in the order of the marks."""
-        counts = Counter(row.change.verdict if row.change else NOT_COMPARABLE for row in self.rows)
+        counts = Counter(row.verdict for row in self.rows)
         return {verdict: counts[verdict] for verdict in MARKS if counts[verdict]}
 
     @property
-    def changed(self) -> tuple[Row, ...]:
+    def changed(self) -> tuple[ComparedRow, ...]:
         """The rows that are worse, better, or not comparable."""
         return tuple(row for row in self.rows if row.mark in "+-x")
 
@@ -108,13 +124,10 @@ class RunComparison(NamedTuple):
         """A DataFrame with the numbers of each row."""
         records = []
         for row in self.changed if only_changed else self.rows:
-            values = row.change._asdict() if row.change else dict.fromkeys(Change._fields) | {"verdict": NOT_COMPARABLE}
-            records.append({
-                "mark": row.mark, "verdict": values.pop("verdict"), "reason": row.reason,
-                **dict(zip(CELL, row.key.cell, strict=True)),
-                "old_estimator": row.old_estimator, "new_estimator": row.new_estimator, self.axis: row.key.size,
-                **values,
-            })  # fmt: skip
+            change = row.change._asdict() if row.change else dict.fromkeys(Change._fields)
+            names = {"old_estimator": row.old_estimator, "new_estimator": row.new_estimator, self.axis: row.key.size}
+            head = {"mark": row.mark, "verdict": row.verdict, "reason": row.reason}
+            records.append(head | dict(zip(CELL, row.key.cell, strict=True)) | names | (change | head))
         return pd.DataFrame(records)
 
 
@@ -149,67 +162,69 @@ def comparison(
         names, axis = _two_estimators(estimators, old, new), size_axis(old)
         if size_axis(new) != axis:
             raise ScenarioError("`estimators`: the runs count sizes differently (`budget`), so none are equal")
-    return _compared((old, new), axis, metric, names, factor, alpha)
-
-
-def _compared(
-    runs: tuple[RunData, RunData], axis: str, metric: str, names: tuple[str, str] | None, factor: float, alpha: float
-) -> RunComparison:
-    """Raises ScenarioError where no row can be compared."""
-    paired, level = same_draws(*runs), max(rounding_level(run.trials, metric) for run in runs)
-    first, second = (measured(run, axis, metric, name) for run, name in zip(runs, names or (None, None), strict=True))
-    old, new = at_all_sizes(first, second), at_all_sizes(second, first)
-    reasons: dict[Key, str] = {}
-    errors: dict[Key, Errors] = {}
-    for key in (key for key in old if key in new):
-        draws = [draw for draw in old[key] if draw in new[key]]
-        reasons[key] = _other_inputs(runs, key) or ("no draw is in both" if paired and not draws else "")
-        reasons[key] = reasons[key] or ("" if names else _other_version(runs, key))
-        if not reasons[key]:
-            ours, theirs = (np.array([side[key][n] for n in (draws if paired else side[key])]) for side in (old, new))
-            close = partial(close_errors, metric=metric, level=level, dtype=str(_of_cell(key, "dtype")))
-            errors[key] = Errors(ours, theirs, paired, close)
-    lost, added = [key for key in old if key not in new], [key for key in new if key not in old]
+    runs, paired = (old, new), _same_draws(old, new)
+    before, after = (measured(run, axis, metric, name) for run, name in zip(runs, names or (None, None), strict=True))
+    if names:
+        before, after = at_all_sizes(before, after), at_all_sizes(after, before)
+    lost, added = [key for key in before if key not in after], [key for key in after if key not in before]
     elsewhere = on_other_problems(lost, added)
+    reasons, errors = _comparable(runs, before, after, metric, paired, bool(names))
+    reasons |= elsewhere
     if not errors:
-        why = next((r for r in [*reasons.values(), *elsewhere.values()] if r), "no cell and estimator is in both")
-        sides = names or tuple(str(run.path) for run in runs)
+        sides = names or (str(old.path), str(new.path))
+        why = next(iter(reasons.values()), "no cell and estimator is in both")
         raise ScenarioError(f"compare: {sides[0]} and {sides[1]} have no row in common: {why}")
-    changes, reasons = judged(list(errors.values()), factor, alpha), reasons | elsewhere
-    by_key = dict(zip(errors, changes, strict=True))
+    family = list(errors.values())
+    changes = dict(zip(errors, judged(family, factor, alpha), strict=True))
     rows = tuple(
-        Row(key, *(names or (key.estimator, key.estimator)), by_key.get(key), reasons[key])
-        for key in old
-        if key in reasons
+        ComparedRow(key, *(names or (key.estimator, key.estimator)), changes.get(key), reasons.get(key, ""))
+        for key in before
+        if key in changes or key in reasons
     )
-    tested = sum(not one.fixed and change.mark != "=" for one, change in zip(errors.values(), changes, strict=True))
+    tested = sum(not errors[key].fixed and change.mark != "=" for key, change in changes.items())
+    only = len(lost) - len(elsewhere), len(added) - len({key.loosely for key in elsewhere})
     return RunComparison(
-        *runs, names, axis, metric, factor, alpha, paired, rows, _geometric_mean(list(errors.values())),
-        len(lost) - len(elsewhere), len(added) - len({key.loosely for key in elsewhere}), tested,
-    )  # fmt: skip
+        *runs, names, axis, metric, factor, alpha, paired, rows, _geometric_mean(family), *only, tested
+    )
 
 
-def _of_cell(key: Key, name: str) -> Any:
-    return key.cell[CELL.index(name)]
+def _same_draws(old: RunData, new: RunData) -> bool:
+    """Whether draw i of a cell is the same realisation in both."""
+    a, b = old.scenario, new.scenario
+    return a.seed == b.seed and a.redraw == b.redraw and (a.redraw != "R" or a.num_projections == b.num_projections)
+
+
+def _comparable(
+    runs: tuple[RunData, RunData], before: dict[Key, Draws], after: dict[Key, Draws], metric: str, paired: bool,
+    other_estimator: bool,
+) -> tuple[dict[Key, str], dict[Key, Errors]]:  # fmt: skip
+    """Of the rows that both runs have: why some are not comparable, and the errors of the others."""
+    reasons, errors = {}, {}
+    level = max(rounding_level(run.trials, metric) for run in runs)
+    for key in (key for key in before if key in after):
+        sides, shared = (before[key], after[key]), [draw for draw in before[key] if draw in after[key]]
+        reason = _other_inputs(runs, key) or ("no draw is in both" if paired and not shared else "")
+        if reason := reason or ("" if other_estimator else _other_version(runs, key)):
+            reasons[key] = reason
+            continue
+        ours, theirs = (np.array([side[draw] for draw in (shared if paired else side)]) for side in sides)
+        dtype = str(key.cell[CELL.index("dtype")])
+        errors[key] = Errors(ours, theirs, paired, partial(close_errors, metric=metric, level=level, dtype=dtype))
+    return reasons, errors
 
 
 def _other_inputs(runs: Sequence[RunData], key: Key) -> str:
     """Why the inputs of two rows differ; nothing where they are the same."""
-    name, digests = _of_cell(key, "input"), []
-    for run in runs:
-        files: Any = run.manifest.get("input_files", [])
-        digests.append(next((str(file.get("sha256", "")) for file in files if file["input"] == name), ""))
-    old, new = digests
+    name = key.cell[CELL.index("input")]
+    files: list[Any] = [run.manifest.get("input_files", []) for run in runs]
+    old, new = (next((str(file.get("sha256", "")) for file in of if file["input"] == name), "") for of in files)
     return "" if old == new else f"other q, k, v in {name} (SHA-256 {old[:8] or 'none'} / {new[:8] or 'none'})"
 
 
 def _other_version(runs: Sequence[RunData], key: Key) -> str:
     """Whether the parts of an estimator declare other versions; 1 where they declare none."""
-    versions = []
-    for run in runs:
-        declared: Any = run.manifest.get("declared_versions", {})
-        versions.append(", ".join(str(declared.get(part, 1)) for part in key.estimator.split(" / ")))
-    old, new = versions
+    declared: list[Any] = [run.manifest.get("declared_versions", {}) for run in runs]
+    old, new = (", ".join(str(of.get(part, 1)) for part in key.estimator.split(" / ")) for of in declared)
     return "" if old == new else f"another version of {key.estimator} is declared ({old} / {new})"
 
 
@@ -220,27 +235,24 @@ def close_errors(old: np.ndarray, new: np.ndarray, metric: str, level: float, dt
     from the exact one by no more than that; where a normaliser cancels it changes by more, and is not called equal.
     In half precision rounding is an error like any other: nothing is close. level: ``rounding_level`` in float64.
     """
-    if dtype not in _EPS:
+    if dtype not in _COARSER:
         return old == new
-    root = 1.0 / max(METRICS[metric].power, 1)
-    relative = ROUNDING * _EPS[dtype] / _EPS["float64"]
-    exact = level**root / ROUNDING
-    a, b = old**root, new**root
+    a, b, limit = (x ** (1.0 / max(METRICS[metric].power, 1)) for x in (old, new, level))
     with np.errstate(invalid="ignore"):
-        return np.abs(a - b) <= relative * (exact + a + b)
+        return np.abs(a - b) <= _COARSER[dtype] * (limit + ROUNDING * (a + b))
 
 
-def _geometric_mean(rows: Sequence[Errors]) -> Mean:
+def _geometric_mean(rows: Sequence[Errors]) -> MeanChange:
     """Over the rows whose errors are all finite and above 0."""
     usable = [row for row in rows if all(bool(np.all((x > 0) & np.isfinite(x))) for x in (row.old, row.new))]
     if not usable:
-        return Mean(np.nan, np.nan, np.nan, 0)
+        return MeanChange(np.nan, np.nan, np.nan, 0)
     if not all(row.paired for row in usable) or len({len(row.old) for row in usable}) > 1:
         ratio = np.exp(np.mean([np.log(row.ratios().median) for row in usable]))
-        return Mean(float(ratio), np.nan, np.nan, len(usable))
+        return MeanChange(float(ratio), np.nan, np.nan, len(usable))
     by_draw = np.mean([np.log(row.new) - np.log(row.old) for row in usable], axis=0)
     low, high, _ = median_interval(by_draw)
-    return Mean(float(np.exp(np.median(by_draw))), float(np.exp(low)), float(np.exp(high)), len(usable))
+    return MeanChange(float(np.exp(np.median(by_draw))), float(np.exp(low)), float(np.exp(high)), len(usable))
 
 
 def _two_estimators(text: str, old: RunData, new: RunData) -> tuple[str, str]:
@@ -259,7 +271,7 @@ def _estimator(text: str, run: RunData) -> str:
     def spelled(name: str) -> str:
         return "".join(name.replace("/", " ").split())
 
-    names = [estimator_name(row) for _, row in run.trials[["map", "sampler"]].drop_duplicates().iterrows()]
+    names = estimator_names(run.trials[["map", "sampler"]].drop_duplicates())
     same = [name for name in names if spelled(name) == spelled(text)]
     of_map = same or [name for name in names if spelled(name.partition(" / ")[0]) == spelled(text)]
     if len(of_map) == 1:
@@ -267,9 +279,6 @@ def _estimator(text: str, run: RunData) -> str:
     if of_map:
         raise ScenarioError(f"`estimators`: {text!r} has several samplers; write one of {', '.join(of_map)}")
     raise ScenarioError(f"`estimators`: {run.path} has no {text!r}{nearest(text, names)}; it has {', '.join(names)}")
-
-
-_STYLES = {"+": "bold red", "-": "green", "x": "yellow"}
 
 
 def comparison_sections(found: RunComparison, only_changed: bool = False, in_words: bool = False) -> Sections:
@@ -283,19 +292,22 @@ def comparison_sections(found: RunComparison, only_changed: bool = False, in_wor
     tables = []
     for cell, rows in groupby(found.changed if only_changed else found.rows, key=lambda row: row.cell):
         texts = []
-        for row in rows:
-            if (change := row.change) is not None:
-                old, new = (format_value(value, found.metric) for value in (change.old, change.new))
-                texts.append({
-                    "change": f"{row.mark} {change.verdict}" if in_words else row.mark, "estimator": row.new_estimator,
-                    HEADINGS.get(found.axis, found.axis): "-" if row.key.size is None else str(row.key.size),
-                    "old": old, "new": new, "new / old": format_ratio(change.ratio), interval: change.interval,
-                })  # fmt: skip
+        for row, change in ((row, row.change) for row in rows if row.change):
+            texts.append({
+                "change": f"{row.mark} {row.verdict}" if in_words else row.mark, "estimator": row.new_estimator,
+                HEADINGS.get(found.axis, found.axis): "-" if row.key.size is None else str(row.key.size),
+                "old": format_value(change.old, found.metric), "new": format_value(change.new, found.metric),
+                "new / old": format_ratio(change.ratio), interval: change.interval,
+            })  # fmt: skip
         if texts:
-            style = lambda column, text: _STYLES.get(text, "dim") if column == "change" else ""  # noqa: E731
-            tables.append(Section(f"{found.metric}, {cell}", texts, labels=3, style=style))
+            tables.append(Section(f"{found.metric}, {cell}", texts, labels=3, style=_style))
     findings = [*(f"x {reason}" for reason in reasons(found)), *comparison_sentences(found)]
     return Sections([*(Section(note=side) for side in sides(found)), *tables, Section(sentences=findings)])
+
+
+def _style(column: str, text: str) -> str:
+    styles = {"+": "bold red", "-": "green", "x": "yellow"}
+    return styles.get(text, "dim") if column == "change" else ""
 
 
 def comparison_sentences(found: RunComparison) -> list[str]:
@@ -308,25 +320,21 @@ def comparison_sentences(found: RunComparison) -> list[str]:
     if mean.rows:
         interval = "" if np.isnan(mean.low) else f" ({format_ratio(mean.low)} to {format_ratio(mean.high)})"
         said.append(f"Geometric mean of new / old over {mean.rows} rows: {format_ratio(mean.ratio)}{interval}.")
-    changes = [row.change for row in found.rows if row.change]
-    undecided = [change.pairs for change in changes if change.verdict == UNDECIDED]
-    needed = fewest_draws(found.tested, 1.0 - found.alpha)
-    if found.paired and undecided and max(undecided) < needed:
+    frame, needed = found.frame(), fewest_draws(found.tested, 1.0 - found.alpha)
+    if found.paired and frame.loc[frame["verdict"] == UNDECIDED, "pairs"].max() < needed:
         said.append(f"So few draws cannot tell {found.tested} rows apart: use {needed} trials or more.")
+    old, new, pairs = (
+        " to ".join(dict.fromkeys(f"{counts:g}" for counts in (frame[name].min(), frame[name].max())))
+        for name in ("n_old", "n_new", "pairs")
+    )
+    how = f"The draws differ (another seed or redraw), so nothing is paired: {old} against {new}; Mann-Whitney test"
     if found.paired:
-        how = f"{_range([change.pairs for change in changes])} pairs of the same draws; sign test"
-    else:
-        old, new = (_range([getattr(change, name) for change in changes]) for name in ("n_old", "n_new"))
-        how = f"The draws differ (another seed or redraw), so nothing is paired: {old} against {new}; Mann-Whitney test"
+        how = f"{pairs} pairs of the same draws; sign test"
     return [*said, (
         f"{how} that new / old is beyond {found.factor:g}, Holm over all rows, {found.alpha:g}. Intervals are of each "
         f"row by itself. + worse, - better, ~ neither is detectable (no change: the interval is inside "
         f"{1 / found.factor:.3g} to {found.factor:g}), = the same, x not comparable."
     )]  # fmt: skip
-
-
-def _range(numbers: list[int]) -> str:
-    return " to ".join(dict.fromkeys(map(str, (min(numbers), max(numbers)))))
 
 
 def sides(found: RunComparison) -> list[str]:

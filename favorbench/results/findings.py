@@ -1,21 +1,22 @@
-"""What a run says in plain sentences: whether it is complete, what holds over many heads and in each cell."""
+"""The findings of a run in plain sentences: whether it is complete, what holds over many heads and in each cell."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from favorbench.engine.columns import describe_cell
-from favorbench.results import heads
-from favorbench.results.run import RunData
-from favorbench.results.summary import by_cell, compared, estimator_name, is_oracle, rows_of
-from favorbench.results.tables import at_size, shortened_inputs, size_axis
+from favorbench.results.heads import number, populations
+from favorbench.results.summary import RunData, by_cell, compared, estimator_name, estimator_names, rows_of, usable
+from favorbench.results.tables import at_largest_size, at_size, shortened_inputs, size_axis
 from favorbench.statistics import Comparison, compare, fewest_draws, holm, verdict
+
+MAX_NAMES = 4  # in a list; of more estimators the number is given
 
 
 def sentences(results: RunData) -> list[str]:
-    """What a run says in plain words: over many heads, then for each cell."""
+    """All sentences: of the run and its populations of heads first, then of each cell."""
     return [*run_sentences(results), *cell_sentences(results)]
 
 
@@ -26,7 +27,7 @@ def run_sentences(results: RunData) -> list[str]:
         done, draws = results.manifest["draws_done"], results.manifest["draws"]
         found.append(f"PARTIAL: {done} of {draws} draws; run the same sweep again to complete it.")
     found += [*failure_sentences(results), *_machine_sentences(results.manifest)]
-    return [*found, *shortened_inputs(results), *heads.sentences(results)]
+    return [*found, *shortened_inputs(results), *head_sentences(results)]
 
 
 def failure_sentences(results: RunData) -> list[str]:
@@ -44,98 +45,115 @@ def failure_sentences(results: RunData) -> list[str]:
 
 def _machine_sentences(manifest: Mapping[str, Any]) -> list[str]:
     """A warning where workers differed in processor or BLAS kernels, on which the order of sums depends."""
-    if not (workers := manifest.get("workers", [])):
-        return []
+    workers = manifest.get("workers", [])
     alone = sum(machine["done"] for machine in workers) >= manifest["draws_done"]
     kinds = set()
-    for machine in workers if alone else [*workers, manifest]:
+    for machine in workers if alone or not workers else [*workers, manifest]:
         pools = {f"{one['internal_api']} {one['version']} for {one['architecture']}" for one in machine["blas"]}
         kinds.add(", ".join([machine["gpu"] or machine["cpu"], *sorted(pools)]))
-    if len(kinds) == 1:
+    if len(kinds) < 2:
         return []
     listed = "; ".join(sorted(kinds))
     return [f"Computed on {len(kinds)} kinds of machine ({listed}): last digits may differ from those of one."]
 
 
+def head_sentences(results: RunData) -> list[str]:
+    """For each population: the best estimator and the best map at the largest size, and how often uniform is better."""
+    return [_of_population(results, one.title, usable(one.rows)) for one in populations(results)]
+
+
+def _of_population(results: RunData, title: str, rows: pd.DataFrame) -> str:
+    rows = at_largest_size(results, rows.sort_values("ratio_median"), compared(rows))
+    ranked, baselines = compared(rows), rows[rows["kind"] == "baseline"]
+    if ranked.empty:
+        return f"{title}: nothing is compared but bounds."
+    largest = ranked[size_axis(results)].max()
+    text = "" if pd.isna(largest) else f"at {at_size(results, largest)} "
+    text += _least_error(ranked, _spread, " of uniform attention's in the median")
+    better = baselines[baselines["ratio_median"] < ranked["ratio_median"].iloc[0]]
+    if len(better):
+        text += f"; the baseline {better.iloc[0]['map']} has less, {_spread(better.iloc[0])}"
+    return f"{title}: {text}."
+
+
+def _spread(row: pd.Series, of_uniform: str = "") -> str:
+    """ "0.02 (quartiles 0.01 to 0.05), worse on 0 of 72, at worst 0.4 (L3H4)"."""
+    low, middle, high, worst = (number(row[name]) for name in ("ratio_q25", "ratio_median", "ratio_q75", "worst_ratio"))
+    return (
+        f"{middle}{of_uniform} (quartiles {low} to {high}), worse on {row['worse']} of {row['heads']}, "
+        f"at worst {worst} ({row['worst_head']})"
+    )
+
+
+def _least_error(ranked: pd.DataFrame, in_words: Callable[[pd.Series, str], str], of_uniform: str) -> str:
+    """The first of these estimators, and the first map where that is none."""
+    best, maps = ranked.iloc[0], ranked[ranked["kind"] == "map"]
+    text = f"{estimator_name(best)} has the least error of maps and methods, {in_words(best, of_uniform)}"
+    if best["kind"] != "map" and len(maps):
+        text += f"; the best map, {estimator_name(maps.iloc[0])}, {in_words(maps.iloc[0], '')}"
+    return text
+
+
 def cell_sentences(results: RunData) -> list[str]:
     """For each cell: the first to beat uniform attention, the least error, what random keys and samplers are worth."""
-    trials, axis = by_cell(results.trials), size_axis(results)
+    trials = by_cell(results.trials)
     return [
-        _cell_sentence(trials[key], cell, results.scenario.budget, axis)
+        f"{describe_cell(cell.iloc[0])}: " + _of_cell(results, trials[key], cell).replace(" / ", "/")
         for key, cell in by_cell(results.summary).items()
     ]
 
 
-def _cell_sentence(trials: pd.DataFrame, cell: pd.DataFrame, budget: str, axis: str) -> str:
-    estimators = compared(cell)
-    where, n = f"{describe_cell(cell.iloc[0])}:", int(estimators["n"].min())
-    least = _least_error(cell, budget, axis)
-    needed = fewest_draws(int((cell["map"] != "uniform").sum()))
+def _of_cell(results: RunData, trials: pd.DataFrame, cell: pd.DataFrame) -> str:
+    estimators, least = compared(cell), _least_of_cell(results, cell)
+    n, needed = int(estimators["n"].min()), fewest_draws(int((cell["map"] != "uniform").sum()))
     if n < needed:
         few = "1 draw is" if n == 1 else f"{n} draws are"
-        return f"{where} {few} too few to compare with uniform attention; use {needed} trials or more.{least}"
-    parts = (
-        _first_to_win(estimators, budget, axis),
-        least,
-        _against_taylor(trials, cell),
-        _against_random_keys(trials, cell, budget, axis),
-        _orthogonal_against_iid(trials, budget, axis),
-    )
-    return f"{where} {''.join(parts)}"
+        return f"{few} too few to compare with uniform attention; use {needed} trials or more.{least}"
+    return "".join([
+        _first_to_win(results, estimators), least, _against_taylor(trials, cell),
+        _against_random_keys(results, trials, cell), _orthogonal_against_iid(results, trials),
+    ])  # fmt: skip
 
 
-def _first_to_win(estimators: pd.DataFrame, budget: str, axis: str) -> str:
+def _first_to_win(results: RunData, estimators: pd.DataFrame) -> str:
     """From which size on which estimator beats uniform attention; those without a size apart."""
-    winning, sizes = estimators[estimators["versus_uniform"] == "better"], estimators[axis].dropna()
-    up_to = "" if sizes.empty else f" up to {at_size(budget, sizes.max())}"
+    axis, winning = size_axis(results), estimators[estimators["versus_uniform"] == "better"]
+    largest = estimators[axis].max()
+    up_to = "" if pd.isna(largest) else f" up to {at_size(results, largest)}"
     if winning.empty:
         what = "map" if (estimators["kind"] == "map").all() else "estimator"
-        at_any = up_to.replace(" up to R = ", " at any R up to ") if budget == "projections" and up_to else up_to
-        at_any = at_any or " at any R" * (budget == "projections")
-        worse = (estimators["versus_uniform"] == "worse").all()
-        end = "; all are detectably worse." if worse else "."
-        return f"no {what} detectably beats uniform attention (the mean of V){at_any}{end}"
-    sized, fixed = winning[winning[axis].notna()], winning[winning[axis].isna()]
-    parts = []
+        if results.scenario.budget == "projections":
+            up_to = f" at any R{up_to.replace('R = ', '')}"
+        end = "; all are detectably worse." if (estimators["versus_uniform"] == "worse").all() else "."
+        return f"no {what} detectably beats uniform attention (the mean of V){up_to}{end}"
+    sized, fixed, parts = winning[winning[axis].notna()], winning[winning[axis].isna()], []
     if len(sized):
-        first = sized[sized[axis] == sized[axis].min()].sort_values("mse_median")
-        names = [_short(row) for _, row in first.iterrows()]
+        first = sized[axis].min()
+        names = estimator_names(sized[sized[axis] == first].sort_values("mse_median"))
         named = ", ".join(names)
-        if len(names) > 4:
+        if len(names) > MAX_NAMES:
             every = len(estimators[["map", "sampler"]].drop_duplicates())
             named = f"{len(names)} of {every} estimators, {names[0]} best of them"
-        parts.append(f"the first to beat uniform attention: {named}, at {at_size(budget, sized[axis].min())}.")
+        parts.append(f"the first to beat uniform attention: {named}, at {at_size(results, first)}.")
     if len(fixed):
         features = dict(zip(fixed["map"], fixed["num_features"], strict=True))
-        names = ", ".join(f"{name} ({count} features)" for name, count in features.items())
-        parts.append(f"{'Also' if len(sized) else 'Beating uniform attention'}, without an R: {names}.")
-    never = sorted(set(estimators["map"]) - set(winning["map"]))
-    return " ".join([*parts, *([f"Never,{up_to}: {', '.join(never)}."] if never else [])])
+        named = ", ".join(f"{name} ({count} features)" for name, count in features.items())
+        parts.append(f"{'Also' if len(sized) else 'Beating uniform attention'}, without an R: {named}.")
+    if never := sorted(set(estimators["map"]) - set(winning["map"])):
+        parts.append(f"Never,{up_to}: {', '.join(never)}.")
+    return " ".join(parts)
 
 
-def _short(row: pd.Series) -> str:
-    return estimator_name(row).replace(" / ", "/")
-
-
-def _at_largest(rows: pd.DataFrame, axis: str) -> pd.DataFrame:
-    """What has the largest size, or none."""
-    return rows[(rows[axis] == rows[axis].max()) | rows[axis].isna()]
-
-
-def _least_error(cell: pd.DataFrame, budget: str, axis: str) -> str:
+def _least_of_cell(results: RunData, cell: pd.DataFrame) -> str:
     """The estimator with the least error at the largest size, and the best map where it is none; no bounds."""
-    usable = compared(cell)
-    usable = usable[[not is_oracle(name) for name in usable["map"]]].sort_values("mse_median")
-    last, uniform = _at_largest(usable, axis), float(cell.loc[cell["map"] == "uniform", "mse_median"].iloc[0])
-    if last.empty or not uniform > 0:
+    ranked = at_largest_size(results, usable(compared(cell)).sort_values("mse_median"))
+    uniform = float(cell.loc[cell["map"] == "uniform", "mse_median"].iloc[0])
+    if ranked.empty or not uniform > 0:
         return ""
-    best, maps = last.iloc[0], last[last["kind"] == "map"]
-    where = "Of all," if pd.isna(largest := usable[axis].max()) else f"At {at_size(budget, largest)}"
-    text = f" {where} {_short(best)} has the least error of maps and methods, "
-    text += f"{heads.number(best['mse_median'] / uniform)} of uniform's"
-    if best["kind"] != "map" and len(maps):
-        text += f"; the best map, {_short(maps.iloc[0])}, {heads.number(maps.iloc[0]['mse_median'] / uniform)}"
-    return text + "."
+    largest = ranked[size_axis(results)].max()
+    where = "Of all," if pd.isna(largest) else f"At {at_size(results, largest)}"
+    in_words = lambda row, of_uniform: number(row["mse_median"] / uniform) + of_uniform  # noqa: E731
+    return f" {where} " + _least_error(ranked, in_words, " of uniform's") + "."
 
 
 def _errors(trials: pd.DataFrame, row: pd.Series) -> pd.Series:
@@ -175,36 +193,37 @@ def less_in_words(ratio: float) -> str:
     return f"{1 / ratio:.1f} times less" if ratio < 1 / 1.05 else "slightly less"
 
 
-def _against_random_keys(trials: pd.DataFrame, cell: pd.DataFrame, budget: str, axis: str) -> str:
-    """At the largest size, what is no better than softmax over a random sample of the keys: the fair trivial answer."""
-    chosen, sampled = _at_largest(compared(cell), axis), cell[cell["map"] == "sampled-keys"]
-    sampled = sampled[(sampled[axis] == chosen[axis].max()) | sampled[axis].isna()]
-    if sampled.empty or chosen[axis].isna().all():
+def _against_random_keys(results: RunData, trials: pd.DataFrame, cell: pd.DataFrame) -> str:
+    """Estimators that, at the largest size, are no better than softmax over a random sample of the keys."""
+    chosen = at_largest_size(results, compared(cell))
+    sampled = at_largest_size(results, cell[cell["map"] == "sampled-keys"], chosen)
+    if sampled.empty or chosen[size_axis(results)].isna().all():
         return ""
     trivial = _errors(trials, sampled.iloc[0])
     judged = _verdicts([_paired(_errors(trials, row), trivial) for _, row in chosen.iterrows()])
-    losing = [_short(row) for (_, row), word in zip(chosen.iterrows(), judged, strict=True) if word != "better"]
-    keys = f"softmax over {'random keys at this cost' if budget == 'cost' else 'as many random keys'} (sampled-keys)"
+    losing = [name for name, word in zip(estimator_names(chosen), judged, strict=True) if word != "better"]
+    sample = "random keys at this cost" if results.scenario.budget == "cost" else "as many random keys"
+    keys = f"softmax over {sample} (sampled-keys)"
     if len(losing) in (0, len(chosen)):
         return f" {'None is' if losing else 'All are'} better than {keys}."
-    names = ", ".join(losing) if len(losing) <= 4 else f"{len(losing)} of {len(chosen)} estimators"
+    names = ", ".join(losing) if len(losing) <= MAX_NAMES else f"{len(losing)} of {len(chosen)} estimators"
     return f" No better than {keys}: {names}."
 
 
-def _orthogonal_against_iid(trials: pd.DataFrame, budget: str, axis: str) -> str:
+def _orthogonal_against_iid(results: RunData, trials: pd.DataFrame) -> str:
     """Paired by draw: a sign test for every map and size that has both, Holm over all."""
-    chosen = trials[(trials["kind"] == "map") & trials["sampler"].isin(["iid", "orthogonal"])]
-    errors = chosen.set_index(["map", axis, "draw", "sampler"])["mse"].unstack(sort=False)
-    if errors.shape[1] < 2 or errors.dropna().empty:
+    axis, chosen = size_axis(results), trials[(trials["kind"] == "map") & trials["sampler"].isin(["iid", "orthogonal"])]
+    errors = chosen.set_index(["map", axis, "draw", "sampler"])["mse"].unstack(sort=False).dropna()
+    if errors.shape[1] < 2 or errors.empty:
         return ""
     pairs = {
-        f"{name} at {at_size(budget, size)}": compare(rows["orthogonal"].to_numpy(), rows["iid"].to_numpy())
-        for (name, size), rows in errors.dropna().groupby(level=["map", axis], sort=False)
+        f"{name} at {at_size(results, size)}": compare(rows["orthogonal"].to_numpy(), rows["iid"].to_numpy())
+        for (name, size), rows in errors.groupby(level=["map", axis], sort=False)
     }
     judged, parts = _verdicts(list(pairs.values())), []
     for word in ("better", "worse"):
-        found = [text for text, judgement in zip(pairs, judged, strict=True) if judgement == word]
-        many = f"{word} in {len(found)} of {len(pairs)}" if len(found) > 3 else f"{word} for {', '.join(found)}"
-        parts += [many] if found else []
-    none = f"no detectable difference{' at any R' if budget == 'projections' else ''}"
+        if found := [text for text, judgement in zip(pairs, judged, strict=True) if judgement == word]:
+            many = len(found) >= MAX_NAMES
+            parts.append(f"{word} in {len(found)} of {len(pairs)}" if many else f"{word} for {', '.join(found)}")
+    none = f"no detectable difference{' at any R' * (results.scenario.budget == 'projections')}"
     return f" orthogonal against iid: {'; '.join(parts) or none}."

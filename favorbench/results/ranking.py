@@ -11,9 +11,17 @@ import pandas as pd
 from favorbench.engine.columns import CELL, describe_cell
 from favorbench.formats import format_value
 from favorbench.metrics import METRICS
-from favorbench.results.heads import POPULATION, quartiles
-from favorbench.results.run import RunData
-from favorbench.results.summary import at_largest, by_cell, is_oracle, marked_name
+from favorbench.results.heads import quartiles
+from favorbench.results.summary import (
+    POPULATION,
+    RunData,
+    at_largest,
+    by_cell,
+    by_population,
+    is_oracle,
+    marked_name,
+    population_title,
+)
 from favorbench.results.tables import rounding_level
 from favorbench.sections import Section
 from favorbench.statistics import LEVEL, fewest_draws, holm, interval_name, median_interval, sign_test
@@ -104,8 +112,8 @@ def rankings_over_heads(results: RunData, metric: str = "mse") -> list[Ranking]:
     Medians over the draws of each head; sign tests of all pairs over heads, Holm over the pairs. Two values below
     rounding are a tie.
     """
-    populations = results.summary.groupby(list(POPULATION), sort=False, dropna=False)
-    return [_over_heads(results, rows, metric) for _, rows in populations if rows["head"].nunique() > 1]
+    populations = by_population(results.summary)
+    return [_over_heads(results, rows, metric) for rows in populations if rows["head"].nunique() > 1]
 
 
 def _over_heads(results: RunData, rows: pd.DataFrame, metric: str) -> Ranking:
@@ -133,7 +141,7 @@ def _over_heads(results: RunData, rows: pd.DataFrame, metric: str) -> Ranking:
         first=_unless(bound, first), best_group=_unless(bound | (not enough), shares),
         worse=values.gt(uniform, axis=0).sum().to_numpy(), groups=_groups([values[i].to_numpy() for i in order]),
     )  # fmt: skip
-    title = f"{len(values)} heads of {describe_cell({**rows.iloc[0], 'head': '-'})}"
+    title = population_title(rows.iloc[0], len(values))
     return Ranking(title, rows.iloc[0][list(POPULATION)], frame, draws, len(values), 0.0, enough)
 
 
@@ -171,10 +179,9 @@ def groups_of(count: int, different: Iterable[tuple[int, int]]) -> list[tuple[in
     """
     groups = [frozenset(range(count))]
     for pair in different:
-        for group in [g for g in groups if g.issuperset(pair)]:
+        for group in [group for group in groups if group.issuperset(pair)]:
             groups.remove(group)
-            for member in pair:
-                part = group - {member}
+            for part in (group - {member} for member in pair):
                 if not any(part <= other for other in groups):
                     groups = [other for other in groups if not other < part] + [part]
     groups.sort(key=sorted)
@@ -186,14 +193,15 @@ def group_names(groups: Sequence[Sequence[int]]) -> list[str]:
     most = 1 + max((number for numbers in groups for number in numbers), default=0)
     lettered = most <= len(string.ascii_lowercase)
     names = string.ascii_lowercase if lettered else [str(number) for number in range(1, most + 1)]
-    found = []
-    for numbers in groups:
+
+    def name(numbers: Sequence[int]) -> str:
         parts = []
         for _, run in itertools.groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
-            places = [number for _, number in run]
-            parts += [f"{names[places[0]]}-{names[places[-1]]}"] if len(places) > 3 else [names[i] for i in places]
-        found.append(("" if lettered and all(len(part) == 1 for part in parts) else " ").join(parts))
-    return found
+            row = [names[number] for _, number in run]
+            parts += [f"{row[0]}-{row[-1]}"] if len(row) > 3 else row
+        return ("" if lettered and all(len(part) == 1 for part in parts) else " ").join(parts)
+
+    return [name(numbers) for numbers in groups]
 
 
 def ranking_section(ranking: Ranking, metric: str) -> Section:

@@ -1,6 +1,6 @@
 """A run, read back: its data, and everything that can be shown of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -8,15 +8,12 @@ import pandas as pd
 
 from favorbench.engine.store import read_manifest, read_run, read_scenario
 from favorbench.errors import ScenarioError
-from favorbench.formats import shown
 from favorbench.metrics import METRICS
-from favorbench.registry import nearest
 from favorbench.results import sections as parts
 from favorbench.results.compare import RunComparison, comparison
 from favorbench.results.findings import sentences
-from favorbench.results.heads import select_heads
-from favorbench.results.run import RunData
-from favorbench.results.summary import STATS, summarise
+from favorbench.results.heads import check_name, select_heads
+from favorbench.results.summary import STATS, RunData, summarise
 from favorbench.results.tables import parse_by, pivoted
 from favorbench.sections import Section, Sections, escape, to_html
 
@@ -57,11 +54,11 @@ class Results(RunData):
 
             results.table("map,R", metric="relative_error")
         """
-        _check("metric", metric, METRICS)
-        _check("stat", stat, STATS)
+        check_name("metric", metric, METRICS)
+        check_name("stat", stat, STATS)
         chosen = self if heads is None else select_heads(self, heads)
         if over is not None:
-            _check("over", over, ["heads"])
+            check_name("over", over, ["heads"])
             if by is not None or stat != "median":
                 raise ScenarioError("`over` heads shows medians and quartiles of its own: leave `by` and `stat` out")
             return parts.tables_over_heads(chosen, metric)
@@ -75,7 +72,7 @@ class Results(RunData):
         Of two heads or more one ranking over all, else one for each cell. heads: these alone, labels with commas.
         Raises ScenarioError for a metric or a head that does not exist, with the nearest.
         """
-        _check("metric", metric, METRICS)
+        check_name("metric", metric, METRICS)
         chosen = self if heads is None else select_heads(self, heads)
         return parts.ranking_sections(chosen, metric, heads is not None)
 
@@ -154,12 +151,6 @@ def load(path: str | Path) -> Results:
 
 def _loaded(run: Results | str | Path) -> Results:
     return run if isinstance(run, Results) else load(run)
-
-
-def _check(key: str, value: object, allowed: "Sequence[str] | Mapping[str, object]") -> None:
-    """Raise ScenarioError for a name that is none of these."""
-    if value not in list(allowed):
-        raise ScenarioError(f"`{key}` {shown(value)}{nearest(str(value), allowed)}; allowed: {', '.join(allowed)}")
 
 
 def compare(

@@ -11,7 +11,7 @@ from favorbench.formats import HEADINGS, printable
 from favorbench.results import heads
 from favorbench.results.findings import cell_sentences, run_sentences
 from favorbench.results.ranking import Ranking, ranking_section, rankings, rankings_over_heads
-from favorbench.results.run import RunData
+from favorbench.results.summary import POPULATION, RunData
 from favorbench.results.tables import cell_tables, rounded, size_axis, varying
 from favorbench.sections import Section, Sections, dedupe_notes, to_markdown
 from favorbench.statistics import fewest_draws
@@ -80,7 +80,7 @@ def summary_sections(results: RunData) -> Sections:
     return Sections([*found, *dedupe_notes(cell_tables(few) if len(few.summary) else [])])
 
 
-class Part(NamedTuple):
+class PagePart(NamedTuple):
     """What a page shows of one cell, or of one population of heads.
 
     axes: the values by which it can be chosen. closed: it is one of many, and shown on request.
@@ -94,23 +94,23 @@ class Part(NamedTuple):
     closed: bool = False
 
 
-def page_parts(results: RunData) -> list[Part]:
+def page_parts(results: RunData) -> list[PagePart]:
     """The populations of heads, then the cells; single heads of a population are closed."""
     populations, axis = heads.populations(results), size_axis(results)
     cells = results.summary.drop_duplicates(list(CELL))
     together = pd.DataFrame([one.rows.iloc[0] for one in populations])
     axes = axes_of(pd.concat([together, cells])[list(CELL)]) if populations else axes_of(cells)
     parts = [
-        Part(one.title, _by_size(one, axis), chosen, notes=(heads.legend(results),))
+        PagePart(one.title, _by_size(one, axis), chosen, notes=(heads.legend(results),))
         for one, chosen in zip(populations, axes, strict=False)
     ]
     many = {one.cell for one in populations}
     found = zip(cell_tables(results), rankings(results), cell_sentences(results), axes[len(parts) :], strict=True)
     for table, ranking, sentence, chosen in found:
-        single = tuple(ranking.cell[list(heads.POPULATION)]) in many
+        single = tuple(ranking.cell[list(POPULATION)]) in many
         section = ranking_section(ranking, "mse")
         merged = Section(table.title, _merged(table, ranking, section))
-        parts.append(Part(ranking.title, [merged], chosen, sentence if single else "", (section.note,), single))
+        parts.append(PagePart(ranking.title, [merged], chosen, sentence if single else "", (section.note,), single))
     return parts
 
 

@@ -1,13 +1,17 @@
-"""Rows to statistics: one row for each cell and estimator, with intervals and the verdict against uniform attention."""
+"""A run as data: rows, their statistics for each cell and estimator, and the groups that are shown together."""
 
 import itertools
-from typing import Any
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from favorbench.baselines import BASELINES
-from favorbench.engine.columns import CELL, ESTIMATOR, Labels
+from favorbench.engine.columns import CELL, ESTIMATOR, Labels, describe_cell
+from favorbench.engine.rows import Failed
+from favorbench.engine.scenario import Scenario
 from favorbench.maps import MAPS
 from favorbench.methods import METHODS, PREFIXES
 from favorbench.metrics import METRICS
@@ -15,17 +19,19 @@ from favorbench.registry import split_list
 from favorbench.samplers import SAMPLERS
 from favorbench.statistics import holm, median_interval, sign_test, verdict
 
-#: Kinds of rows that are compared with one another: baselines are what they are compared with.
+#: Kinds of rows that are compared with one another; baselines are what they are compared with.
 COMPARED = ("map", "method")
 
-#: Names of baselines and prefixes that look at every pair of a query and a key: bounds, not what one could use.
+#: What the heads of one population share.
+POPULATION = tuple(axis for axis in CELL if axis != "head")
+
+#: Names of baselines and prefixes that look at every pair of a query and a key: bounds, not usable estimators.
 ORACLES = {b.name for b in BASELINES if b.oracle is True} | {p.prefix for p in PREFIXES if p.oracle is True}
 
-#: Names of members that are not a user's.
-OURS = {member.name for family in (MAPS, METHODS, BASELINES, SAMPLERS) for member in family}
+#: Names of registered members; other members are a user's.
+REGISTERED = {member.name for family in (MAPS, METHODS, BASELINES, SAMPLERS) for member in family}
 
-#: What stands behind the names of these.
-BOUND = " (bound)"
+BOUND = " (bound)"  # follows the name of an oracle
 
 STATS = {
     "median": lambda x: x.median(),
@@ -39,31 +45,44 @@ STATS = {
 }
 
 
-def summarise(trials: pd.DataFrame) -> pd.DataFrame:
-    """One row for each cell and estimator: n, and for every metric median, 10 % and 90 % quantile and mean.
+class RunData(NamedTuple):
+    """The content of a run directory: the manifest and scenario, all measurements, and their summary."""
 
-    ``mse_low``, ``mse_high`` bound the median of the mse; ``versus_uniform`` is the verdict of the paired comparison
+    path: Path
+    manifest: Mapping[str, object]
+    scenario: Scenario
+    trials: pd.DataFrame
+    summary: pd.DataFrame
+    set_aside: tuple[str, ...] = ()
+    failed: Failed = {}  # noqa: RUF012
+
+
+def summarise(trials: pd.DataFrame) -> pd.DataFrame:
+    """One row for each cell and estimator: n, and for every metric the median, the 10 % and 90 % quantiles, the mean.
+
+    ``mse_low`` and ``mse_high`` bound the median of the mse; ``versus_uniform`` is the verdict of the paired comparison
     with uniform attention (sign test on the skill, Holm over all estimators of the cell).
     """
-    with np.errstate(all="ignore"):  # errors of estimators that failed are infinite: inf - inf in a quantile is nan
-        return _summarise(trials)
-
-
-def _summarise(trials: pd.DataFrame) -> pd.DataFrame:
     groups = trials.groupby([*CELL, *ESTIMATOR], sort=False, dropna=False)
     columns: dict[str, pd.Series] = {"n": groups.size()}
     values = groups[list(METRICS)]  # all metrics at once: a function for each group would take longer than the sweep
-    found = {"median": values.median(), "q10": values.quantile(0.1), "q90": values.quantile(0.9), "mean": values.mean()}
-    for metric, (stat, frame) in itertools.product(METRICS, found.items()):
+    with np.errstate(all="ignore"):  # infinite errors: inf - inf in a quantile is NaN
+        stats = {"median": values.median(), "q10": values.quantile(0.1), "q90": values.quantile(0.9),
+                 "mean": values.mean()}  # fmt: skip
+    for metric, (stat, frame) in itertools.product(METRICS, stats.items()):
         columns[f"{metric}_{stat}"] = frame[metric]
     summary = pd.DataFrame(columns).reset_index()
     summary["sampler"] = summary["sampler"].astype(trials["sampler"].dtype)  # a column of None would be one of floats
     of_group = groups.ngroup().to_numpy()
     intervals = [median_interval(values) for values in _split(trials["mse"], of_group)]
-    summary["mse_low"], summary["mse_high"] = ([one[i] for one in intervals] for i in (0, 1))
-    summary["sign_test"] = [sign_test(values) for values in _split(trials["skill"], of_group)]
-    summary["versus_uniform"] = _versus_uniform(summary)
-    return summary.drop(columns="sign_test")
+    summary["mse_low"], summary["mse_high"] = ([interval[i] for interval in intervals] for i in (0, 1))
+    tests = pd.Series([sign_test(values) for values in _split(trials["skill"], of_group)], summary.index)
+    summary["versus_uniform"] = "-"
+    for cell in by_cell(summary[summary["map"] != "uniform"]).values():
+        adjusted = holm(tests[cell.index].tolist())
+        verdicts = [verdict(p, -skill) for p, skill in zip(adjusted, cell["skill_median"], strict=True)]
+        summary.loc[cell.index, "versus_uniform"] = verdicts
+    return summary
 
 
 def _split(values: pd.Series, of_group: np.ndarray) -> list[np.ndarray]:
@@ -73,27 +92,27 @@ def _split(values: pd.Series, of_group: np.ndarray) -> list[np.ndarray]:
 
 
 def by_cell(frame: pd.DataFrame) -> dict[tuple[object, ...], pd.DataFrame]:
-    """The rows of each cell, in one pass over all: a search for each takes cells times rows."""
+    """The rows of each cell."""
     return dict(iter(frame.groupby(list(CELL), sort=False)))
 
 
-def _versus_uniform(summary: pd.DataFrame) -> pd.Series:
-    verdicts = pd.Series("-", index=summary.index)
-    judged = summary["map"] != "uniform"
-    for cell in by_cell(summary[judged]).values():
-        for index, p in zip(cell.index, holm(cell["sign_test"].tolist()), strict=True):
-            verdicts[index] = verdict(p, -float(cell["skill_median"][index]))
-    return verdicts
+def by_population(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """The rows of each population of heads."""
+    return (rows for _, rows in frame.groupby(list(POPULATION), sort=False, dropna=False))
 
 
-def rows_of(frame: pd.DataFrame, name: str, sampler: object, num_projections: object = ...) -> pd.DataFrame:
-    """The rows of one map or baseline under one sampler, at one R (all unless given); what is missing is equal."""
-    chosen = (frame["map"] == name) & _equal(frame["sampler"], sampler)
-    return frame[chosen if num_projections is ... else chosen & _equal(frame["num_projections"], num_projections)]
+def population_title(row: Any, heads: int) -> str:
+    """ "72 heads of minilm, scale 1, L = 512, d = 32"."""
+    return f"{heads} heads of {describe_cell({**row, 'head': '-'})}"
 
 
-def _equal(column: pd.Series, value: Any) -> pd.Series:
-    return column.isna() if pd.isna(value) else (column == value).fillna(False).astype(bool)
+def rows_of(frame: pd.DataFrame, name: str, sampler: Any, num_projections: Any = ...) -> pd.DataFrame:
+    """The rows of one map or baseline under one sampler, at one R (all unless given); missing values are equal."""
+    for column, value in (("map", name), ("sampler", sampler), ("num_projections", num_projections)):
+        if value is not ...:
+            same = frame[column].isna() if pd.isna(value) else (frame[column] == value).fillna(False)
+            frame = frame[same.astype(bool)]
+    return frame
 
 
 def at_largest(summary: pd.DataFrame) -> pd.DataFrame:
@@ -111,22 +130,40 @@ def compared(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[frame["kind"].isin(COMPARED)]
 
 
-def is_oracle(name: str) -> bool:
-    """Whether what has this name looks at every pair of a query and a key."""
-    return any(part.partition("(")[0].strip() in ORACLES for part in split_list(name, ":"))
+def usable(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of estimators that are not bounds."""
+    return frame[[not is_oracle(name) for name in frame["map"]]]
+
+
+def is_oracle(name: object) -> bool:
+    """Whether the estimator of this name looks at every pair of a query and a key."""
+    return any(part.partition("(")[0].strip() in ORACLES for part in split_list(str(name), ":"))
 
 
 def is_own(row: Labels) -> bool:
-    """Whether a user has brought what is measured here: the estimator, or its sampler."""
+    """Whether the estimator, or its sampler, is a user's."""
     names = [row["map"]] if pd.isna(row["sampler"]) else [row["map"], row["sampler"]]
-    return any(split_list(str(name), ":")[-1].partition("(")[0].strip() not in OURS for name in names)
+    return any(split_list(str(name), ":")[-1].partition("(")[0].strip() not in REGISTERED for name in names)
 
 
 def estimator_name(row: Labels) -> str:
-    """Map and sampler, where there is one to choose."""
+    """ "positive / orthogonal"; the map or method alone where there is no sampler."""
     return str(row["map"]) if pd.isna(row["sampler"]) else f"{row['map']} / {row['sampler']}"
 
 
+def estimator_names(frame: pd.DataFrame) -> list[str]:
+    """The name of the estimator of each row."""
+    sampler = frame["sampler"].astype(object)
+    return list(frame["map"].astype(str) + (" / " + sampler.fillna("").astype(str)).where(sampler.notna(), ""))
+
+
+def labelled(frame: pd.DataFrame) -> pd.DataFrame:
+    """Add columns: the name of the estimator, whether it is a bound, and whether it is a user's."""
+    own = [row["kind"] in COMPARED and is_own(row) for row in frame[["kind", "map", "sampler"]].to_dict("records")]
+    frame = frame.assign(estimator=estimator_names(frame), bound=list(map(is_oracle, frame["map"])), own=own)
+    return frame.astype({"bound": bool, "own": bool})
+
+
 def marked_name(row: Labels) -> str:
-    """The same in tables of everything that was measured, where a bound stands among what one could use."""
-    return estimator_name(row) + (BOUND if is_oracle(str(row["map"])) else "")
+    """The name in tables that show bounds among usable estimators."""
+    return estimator_name(row) + (BOUND if is_oracle(row["map"]) else "")

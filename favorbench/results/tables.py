@@ -11,8 +11,7 @@ from favorbench.errors import ScenarioError
 from favorbench.formats import ALIASES, HEADINGS, format_value
 from favorbench.metrics import METRICS
 from favorbench.registry import nearest
-from favorbench.results.run import RunData
-from favorbench.results.summary import STATS, by_cell, is_oracle
+from favorbench.results.summary import STATS, RunData, by_cell, is_oracle
 from favorbench.sections import Section
 
 SIZES = ("num_projections", "num_features", "budget")
@@ -32,7 +31,7 @@ def parse_by(text: str) -> list[str]:
 
 
 def every_axis(results: RunData) -> list[str]:
-    """The axes that tell all rows of the summary apart, in the order of a table."""
+    """The axes that distinguish all rows of the summary, in the order of a table."""
     return [*varying(results.trials), "map", "sampler", "num_projections"]
 
 
@@ -72,40 +71,34 @@ def varying(trials: pd.DataFrame, axes: Sequence[str] = CELL) -> list[str]:
     return [axis for axis in axes if trials[axis].nunique(dropna=False) > 1]
 
 
-def _pooled(results: RunData, by: Sequence[str]) -> list[str]:
-    """The axes that vary and that ``by`` leaves out: the statistic mixes their values."""
-    sizes = () if set(SIZES) & set(by) else ("num_projections",)
-    axes = [*varying(results.trials), *(a for a in ("map", "sampler", *sizes) if results.trials[a].nunique() > 1)]
-    return [HEADINGS.get(axis, axis) for axis in axes if axis not in by]
-
-
 def pivoted(results: RunData, by: Sequence[str], metric: str = "mse", stat: str = "median", title: str = "") -> Section:
     """The last axis of ``by`` as columns. Estimators without a size repeat their value in every column of sizes."""
     *labels, axis = by
+    trials = results.trials
     if axis in SIZES:
-        trials = results.trials
-        sizes = trials[axis].astype("Int64").where(trials["num_projections"].notna())
-        results = results._replace(trials=trials.assign(**{axis: sizes}))
-    long, floor = long_table(results, by, metric, stat), rounding_level(results.trials, metric)
+        trials = trials.assign(**{axis: trials[axis].astype("Int64").where(trials["num_projections"].notna())})
+    long = long_table(results._replace(trials=trials), by, metric, stat)
+    floor = rounding_level(trials, metric)
+    values, marks = long[f"{metric}_{stat}"], long["worse"]
+    shown = [format_value(x, metric, floor) + "*" * bool(worse) for x, worse in zip(values, marks, strict=True)]
+    names = [["-" if pd.isna(value) else str(value) for value in long[label]] for label in labels]
+    texts: dict[tuple[str, ...], dict[Any, str]] = {}
+    for place, (value, text) in enumerate(zip(long[axis], shown, strict=True)):
+        key = tuple(column[place] for column in names)
+        texts.setdefault(key, {})[None if pd.isna(value) else value] = text
+    order = [list(dict.fromkeys(column)) for column in names]
+    headings = [HEADINGS.get(label, label) for label in labels]
     columns = sorted(dict.fromkeys(long[axis].dropna()), key=lambda value: (isinstance(value, str), value))
-    rows = []
-    groups: Any = _grouped(long, labels) if labels else [((), long)]
-    for key, group in groups:
-        texts = {
-            None if pd.isna(value) else value: format_value(x, metric, floor) + "*" * bool(worse)
-            for value, x, worse in zip(group[axis], group[f"{metric}_{stat}"], group["worse"], strict=True)
-        }
-        row = {HEADINGS.get(name, name): "-" if pd.isna(x) else str(x) for name, x in zip(labels, key, strict=True)}
-        rows.append(row | {f"{HEADINGS.get(axis, axis)} = {v}": texts.get(v, texts.get(None, "-")) for v in columns})
-    names = list(rows[0])[: len(labels)]
-    order = {name: list(dict.fromkeys(row[name] for row in rows)) for name in names}
-    rows.sort(key=lambda row: [order[name].index(row[name]) for name in names])
-    caption = f"{stat} {metric} of {draws_in_words(long['n'])}"
-    if pooled := _pooled(results, by):
-        caption += f", pooled over {', '.join(pooled)}"
-    note = legend(results)
-    if title:
-        note = f"{caption}. {note}"
+    rows = [
+        dict(zip(headings, key, strict=True))
+        | {f"{HEADINGS.get(axis, axis)} = {v}": texts[key].get(v, texts[key].get(None, "-")) for v in columns}
+        for key in sorted(texts, key=lambda key: [known.index(label) for known, label in zip(order, key, strict=True)])
+    ]
+    sizes = () if set(SIZES) & set(by) else ("num_projections",)
+    axes = [*varying(results.trials), *(a for a in ("map", "sampler", *sizes) if results.trials[a].nunique() > 1)]
+    pooled = ", ".join(HEADINGS.get(other, other) for other in axes if other not in by)
+    caption = f"{stat} {metric} of {draws_in_words(long['n'])}" + (f", pooled over {pooled}" if pooled else "")
+    note = f"{caption}. {legend(results)}" if title else legend(results)
     return Section(title or caption, rows, note, data=long, labels=len(labels), style=_value_style)
 
 
@@ -136,30 +129,27 @@ def rounding_level(trials: pd.DataFrame, metric: str) -> float:
 
 
 def rounded(frame: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
-    """A summary with 0 in place of what is rounding, for files that are compared between machines."""
-    frame = frame.copy()
-    for metric in METRICS:
-        floor = rounding_level(trials, metric)
-        for name in frame.columns[frame.columns.str.startswith(f"{metric}_")]:
-            frame[name] = frame[name].mask(frame[name].abs() < floor, 0.0)
-    return frame
+    """A summary with 0 in place of rounding errors, for files that are compared between machines."""
+    floors = {metric: rounding_level(trials, metric) for metric in METRICS}
+    columns = [(str(name), metric) for metric in METRICS for name in frame if str(name).startswith(f"{metric}_")]
+    return frame.assign(**{name: frame[name].mask(frame[name].abs() < floors[metric], 0.0) for name, metric in columns})
 
 
 def size_axis(results: RunData) -> str:
-    """What tables and figures count by: R, or the budget where that is features or cost."""
+    """The axis of sizes in tables and figures: R, or the budget where that is features or cost."""
     return "num_projections" if results.scenario.budget == "projections" else "budget"
 
 
-def at_size(budget: str, size: object) -> str:
+def at_size(results: RunData, size: object) -> str:
     """ "R = 64", "64 features" or "the cost of 64 features"."""
     words = {"projections": "R = {}", "features": "{} features", "cost": "the cost of {} features"}
-    return words[budget].format(size)
+    return words[results.scenario.budget].format(size)
 
 
-def size_label(results: RunData) -> str:
-    """The label of an axis of sizes."""
-    words = {"projections": "R", "features": "budget: number of features", "cost": "budget: cost of so many features"}
-    return words[results.scenario.budget]
+def at_largest_size(results: RunData, rows: pd.DataFrame, of: pd.DataFrame | None = None) -> pd.DataFrame:
+    """The rows with the largest size of these, or of others, and those without a size."""
+    axis = size_axis(results)
+    return rows[(rows[axis] == (rows if of is None else of)[axis].max()) | rows[axis].isna()]
 
 
 def draws_in_words(n: pd.Series) -> str:

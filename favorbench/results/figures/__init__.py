@@ -9,14 +9,12 @@ from favorbench.errors import ScenarioError
 from favorbench.formats import shown
 from favorbench.metrics import METRICS
 from favorbench.registry import nearest, split_list
-from favorbench.results import heads as of_inputs
 from favorbench.results.compare import RunComparison
 from favorbench.results.figures import cost, curves
-from favorbench.results.figures.comparison import ratios
-from favorbench.results.figures.dtype import against_dtype
 from favorbench.results.figures.heads import layer_map
-from favorbench.results.figures.ranking import MIN_ESTIMATORS, ranking
-from favorbench.results.run import RunData
+from favorbench.results.figures.ranking import MIN_ESTIMATORS, ranking, ratios
+from favorbench.results.heads import FEW, check_known, check_name, filtered, select_heads, without_many
+from favorbench.results.summary import RunData
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +34,7 @@ class FigureKind(NamedTuple):
 
 MAPS = FigureKind(("trig-vs-positive", "maps"), "two maps and two sizes", curves.maps)
 SAMPLERS = FigureKind(("iid-vs-ortho", "samplers"), "two samplers and two sizes", curves.samplers)
-HEADS = FigureKind(("heads",), f"more than {of_inputs.FEW} heads of two layers", layer_map, True)
+HEADS = FigureKind(("heads",), f"more than {FEW} heads of two layers", layer_map, True)
 
 #: In the order of a page.
 FIGURES = (
@@ -54,14 +52,14 @@ FIGURES = (
     FigureKind(
         tuple(name for name, *_ in curves.AXES.values()), "two values of L, d or scale", curves.against_axes,
     ),
-    FigureKind(("error-vs-dtype",), "two precisions", against_dtype),
+    FigureKind(("error-vs-dtype",), "two precisions", curves.against_dtype),
 )  # fmt: skip
 
 
 def charts_of(kind: FigureKind, results: RunData, metric: str, single_heads: bool = False) -> list[style.Chart]:
-    """The charts of one kind; single_heads: the run has been reduced to heads that were asked for."""
+    """The charts of one kind; single_heads: the run is reduced to requested heads."""
     if not kind.over_heads and not single_heads:
-        results = of_inputs.without_many(results, of_inputs.FEW)
+        results = without_many(results, FEW)
     return kind.charts(results, metric) if len(results.summary) else []
 
 
@@ -82,13 +80,10 @@ def draw_all(
         labels = split_list(heads)
         folder = "-".join(map(style.slug, labels))
         folder = folder if len(folder) <= 60 else f"{len(labels)}-heads-from-{folder[:40]}"
-        results, directory = of_inputs.select_heads(results, heads), directory / folder
+        results, directory = select_heads(results, heads), directory / folder
     maps = layer_map(results, metric, estimators)
-    written = []
-    for kind in FIGURES:
-        charts = maps if kind is HEADS else charts_of(kind, results, metric, heads is not None)
-        written += style.write(charts, directory)
-    return written
+    charts = [maps if kind is HEADS else charts_of(kind, results, metric, heads is not None) for kind in FIGURES]
+    return [file for some in charts for file in style.write(some, directory)]
 
 
 def figures_for_page(results: RunData, metric: str = "mse") -> list[tuple[str, str, str, str]]:
@@ -125,39 +120,29 @@ def plot(
     samplers: str | None,
 ) -> "Axes":
     """``Results.plot``."""
-    if metric not in METRICS:
-        raise ScenarioError(f"`metric` {shown(metric)}{nearest(str(metric), METRICS)}; allowed: {', '.join(METRICS)}")
     if heads is not None:
-        results = of_inputs.select_heads(results, heads)
-    for key, column, names in (("inputs", "input", inputs), ("samplers", "sampler", samplers)):
-        if names is not None:
-            results = _only(results, key, column, split_list(names))
+        results = select_heads(results, heads)
+    for key, column, text in (("inputs", "input", inputs), ("samplers", "sampler", samplers)):
+        if text is not None:
+            names = split_list(text)
+            check_known(results, key, names, [str(known) for known in results.summary[column].dropna().unique()])
+            results = filtered(results, lambda frame: frame[column].isin(names) | frame[column].isna())  # noqa: B023
+    check_name("metric", metric, METRICS)
     return style.plot(str(name), _pages_named(results, str(name), metric, heads is not None), ax)[0]
-
-
-def _only(results: RunData, key: str, column: str, names: Sequence[str]) -> RunData:
-    """The part of a run with these values of a column, or none. Raises ScenarioError for an unknown one."""
-    there = [str(name) for name in results.summary[column].dropna().unique()]
-    for name in names:
-        if name not in there:
-            raise ScenarioError(f"`{key}`: the run has no {name!r}{nearest(name, there)}; it has {', '.join(there)}")
-    trials, summary = (
-        frame[frame[column].isin(names) | frame[column].isna()] for frame in (results.trials, results.summary)
-    )
-    return results._replace(trials=trials, summary=summary)
 
 
 def _pages_named(results: RunData, name: str, metric: str, single_heads: bool) -> list[style.Chart]:
     """The pages of a figure, by its name or by that of a file. Raises ScenarioError where there is none."""
     kinds = {alias: kind for kind in FIGURES for alias in kind.names}
-    available = []
+    allowed = list(kinds)
     for kind in [kinds[name]] if name in kinds else FIGURES:
         pages = [page for chart in charts_of(kind, results, metric, single_heads) for page in style.pages(chart)]
-        available += [page.name for page in pages]
-        any_name = kind in (MAPS, SAMPLERS) and name in kind.names  # its file is named for what it compares
-        if named := [page for page in pages if any_name or f"{page.name}-".startswith(f"{name}-")]:
+        if kind in (MAPS, SAMPLERS) and pages and name in kind.names:  # its file is named for what it compares
+            return pages
+        if named := [page for page in pages if f"{page.name}-".startswith(f"{name}-")]:
             return named
+        allowed += [page.name for page in pages]
     if name in kinds:
         raise ScenarioError(f"figure {name!r}: this run has nothing to show in it; it needs {kinds[name].needs}")
-    allowed = list(dict.fromkeys([*kinds, *available]))
+    allowed = list(dict.fromkeys(allowed))
     raise ScenarioError(f"unknown figure {shown(name)}{nearest(name, allowed)}; allowed: {', '.join(allowed)}")

@@ -1,15 +1,17 @@
-"""Error curves against size, length, head dimension or scale: medians with their 10 % to 90 % band, in panels."""
+"""Error curves against size, length, head dimension, scale and precision, in panels."""
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
+from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
 from favorbench import style
 from favorbench.metrics import METRICS
+from favorbench.numerics.backend import DTYPES
 from favorbench.results.figures.blocks import (
     LEAST,
     MOST,
@@ -18,17 +20,15 @@ from favorbench.results.figures.blocks import (
     cells,
     choose,
     draws_of,
-    error_cap,
     estimator_look,
     max_curves,
     measured_on,
     metric_label,
     others_in_words,
 )
-from favorbench.results.heads import population_of
-from favorbench.results.run import RunData
-from favorbench.results.summary import compared, estimator_name, is_own
-from favorbench.results.tables import SIZES, at_size, size_axis, size_label, what_r_means
+from favorbench.results.heads import can_be_compared, population_of
+from favorbench.results.summary import RunData, at_largest, compared, labelled
+from favorbench.results.tables import at_size, size_axis, what_r_means
 
 #: Figures by the axis that varies: name, label, and axes that move together with it.
 AXES = {
@@ -41,15 +41,13 @@ AXES = {
 USUAL = {"sampler": ("iid", "orthogonal"), "map": ("trig", "positive")}
 
 
-@dataclass(frozen=True)
-class Curves:
-    """Rows of the summary for one panel: estimators with their series, and baselines. cap: the largest value shown."""
+class CurvePanel(NamedTuple):
+    """Rows of the summary for one panel, those of estimators with their series. group: panels with one y range."""
 
     title: str
     group: Hashable
     estimators: pd.DataFrame
     baselines: pd.DataFrame
-    cap: float = math.inf
 
 
 def maps(results: RunData, metric: str) -> list[style.Chart]:
@@ -63,25 +61,31 @@ def samplers(results: RunData, metric: str) -> list[style.Chart]:
 
 
 def _comparison(results: RunData, metric: str, series: str, panel: str) -> list[style.Chart]:
-    x, estimators = size_axis(results), compared(results.summary)
-    rows = estimators[estimators[series].notna() & estimators[x].notna() & estimators["num_projections"].notna()]
-    names = list(dict.fromkeys(rows[series]))
-    only_maps = series == "map" and rows["sampler"].nunique() < 2  # then no other figure has them
+    x, rows = size_axis(results), compared(results.summary)
+    rows = rows[rows[series].notna() & rows[x].notna() & rows["num_projections"].notna()]
+    names, others = (list(rows[axis].dropna().unique()) for axis in (series, panel))
+    only_maps = series == "map" and len(others) < 2  # then no other figure has them
     if len(names) < (1 if only_maps else 2) or rows.groupby(["map", "sampler"], dropna=False)[x].nunique().max() < 2:
         return []
-    kept = (results.summary["kind"] == "baseline") | (series == "map") | results.summary.index.isin(rows.index)
-    found = []
+    rows = rows.assign(series=rows[series].astype(str))
+    methods = rows[(rows["kind"] == "method") & rows[panel].isna()] if len(others) > 1 else rows[:0]
+    panels = []
     for title, cell in cells(results):
-        found += _panels(title, cell[cell.index.isin(results.summary.index[kept])], rows, panel)
-    count = rows[panel].nunique() + len(_without_panel(rows, panel)["kind"].unique())
-    columns = count if count in (2, 3) else min(2, len(found))
-    other = rows[panel].dropna().unique()
-    same = ""
-    if rows["map"].nunique() > 1 and rows["sampler"].nunique() > 1:
-        same = f" {file_name(list(other), panel)} shows the same errors with one curve per {panel}."
+        curves = rows[rows.index.isin(cell.index)]
+        baselines = cell[(cell["kind"] == "baseline") | ((series == "map") & ~cell.index.isin(rows.index))]
+        for name, part in _panels(curves, panel, curves.index.isin(methods.index)):
+            joined = ", ".join(filter(None, (title, name)))
+            panels.append(CurvePanel(joined, population_of(cell), part, baselines))
+    count = len(others) + len(methods["kind"].unique())
+    several = len(rows["map"].unique()) > 1 < len(rows["sampler"].dropna().unique())
+    same = f" {file_name(others, panel)} shows the same errors with one curve per {panel}." if several else ""
+    sizes = {"projections": "number of projections R", "features": "budget: number of features",
+             "cost": "budget: cost of this number of features"}  # fmt: skip
+    if (results.summary["kind"] == "method").any():
+        sizes["projections"] = "size R (projections, centroids or keys)"
     return [_chart(
-        results, metric, file_name(names, series), f"Error against size, one curve per {series}", x, found,
-        lambda row: str(row[series]), columns, same,
+        results, metric, file_name(names, series), f"Error against size, one curve per {series}", x,
+        sizes[results.scenario.budget], panels, count if count in (2, 3) else min(2, len(panels)), same,
     )]  # fmt: skip
 
 
@@ -94,27 +98,15 @@ def file_name(names: Sequence[str], axis: str) -> str:
     return "-vs-".join(map(style.slug, ordered))
 
 
-def _panels(title: str, cell: pd.DataFrame, curves: pd.DataFrame, panel: str) -> Iterator[Curves]:
-    """A panel for each value of an axis, and one for methods, which have none, where there are two values or more.
-
-    Maps without such a value (without a sampler) stand in all panels.
-    """
-    here, others = cell[cell.index.isin(curves.index)], cell[~cell.index.isin(curves.index)]
-    apart = _without_panel(here, panel)
-    everywhere = here[here[panel].isna() & ~here.index.isin(apart.index)]
-    groups = [
-        (str(value), pd.concat([rows, everywhere]))
-        for value, rows in here.dropna(subset=[panel]).groupby(panel, sort=False)
-    ]
-    groups += [("methods", apart)] if len(apart) else []
-    groups += [("", everywhere)] if len(everywhere) == len(here) > 0 else []
-    for name, rows in groups:
-        yield Curves(", ".join(filter(None, (title, name))), population_of(cell), rows, others)
-
-
-def _without_panel(curves: pd.DataFrame, panel: str) -> pd.DataFrame:
-    """The methods, where there is more than one panel for maps."""
-    return curves[(curves["kind"] == "method") & curves[panel].isna() & (curves[panel].nunique() > 1)]
+def _panels(curves: pd.DataFrame, panel: str, apart: np.ndarray) -> Iterator[tuple[str, pd.DataFrame]]:
+    """A panel for each value of an axis, and one for what stands apart; rows without a value stand in all panels."""
+    everywhere = curves[curves[panel].isna() & ~apart]
+    for value, rows in curves.dropna(subset=[panel]).groupby(panel, sort=False):
+        yield str(value), pd.concat([rows, everywhere])
+    if apart.any():
+        yield "methods", curves[apart]
+    if len(everywhere) == len(curves) > 0:
+        yield "", everywhere
 
 
 def against_axes(results: RunData, metric: str) -> list[style.Chart]:
@@ -127,57 +119,45 @@ def _against(results: RunData, metric: str, axis: str) -> style.Chart:
     estimators, size = compared(results.summary), size_axis(results)
     common = sorted(set.intersection(*(set(rows[size].dropna()) for _, rows in estimators.groupby(axis))))
     sizes = [common[i] for i in sorted({0, (len(common) - 1) // 2, len(common) - 1})] if common else [None]
+    series = "estimator" if estimators["sampler"].nunique() > 1 else "map"
     panels = []
     for title, cell in cells(results, drop=together):
-        for one in sizes:  # None: R follows d (dlogd), all in one panel
-            rows = cell if one is None else cell[cell["num_projections"].isna() | (cell[size] == one)]
-            words = "R = int(d ln d)" if one is None else at_size(results.scenario.budget, one)
-            panels.append(Curves(
-                ", ".join(filter(None, (title, words))), population_of(cell, together), compared(rows),
-                rows[rows["kind"] == "baseline"],
+        for chosen in sizes:  # None: R follows d (dlogd), all in one panel
+            rows = cell if chosen is None else cell[cell["num_projections"].isna() | (cell[size] == chosen)]
+            words = "R = int(d ln d)" if chosen is None else at_size(results, chosen)
+            curves = labelled(compared(rows))
+            joined, group = ", ".join(filter(None, (title, words))), population_of(cell, together)
+            panels.append(CurvePanel(
+                joined, group, curves.assign(series=curves[series].astype(str)), rows[rows["kind"] == "baseline"]
             ))  # fmt: skip
-    several = estimators["sampler"].nunique() > 1
-    return _chart(
-        results, metric, name, f"Error against {label}", axis, panels,
-        lambda row: estimator_name(row) if several else str(row["map"]), len(sizes),
-    )  # fmt: skip
+    return _chart(results, metric, name, f"Error against {label}", axis, label, panels, len(sizes))
 
 
 def _chart(
-    results: RunData,
-    metric: str,
-    name: str,
-    title: str,
-    x: str,
-    panels: Sequence[Curves],
-    series: Callable[[pd.Series], str],
-    columns: int,
-    note: str = "",
-) -> style.Chart:
-    panels = [
-        replace(
-            panel, estimators=panel.estimators.assign(series=[series(row) for _, row in panel.estimators.iterrows()])
-        )
-        for panel in panels
-    ]
-    caps: dict[Hashable, float] = {}
+    results: RunData, metric: str, name: str, title: str, x: str, label: str, panels: Sequence[CurvePanel],
+    columns: int, note: str = "",
+) -> style.Chart:  # fmt: skip
+    caps: dict[Hashable, float] = {}  # the largest value that an axis shows
     for panel in panels:
-        uniform = panel.baselines[panel.baselines["map"] == "uniform"][f"{metric}_median"]
-        cap = error_cap(metric, float(uniform.max()) if len(uniform) else 0.0)
-        caps[panel.group] = max(cap, caps.get(panel.group, 0.0))
-    coloured = _coloured(panels, x, metric)
-    rest = list(dict.fromkeys(name for panel in panels for name in panel.estimators["series"] if name not in coloured))
+        uniform = panel.baselines[panel.baselines["map"] == "uniform"][f"{metric}_median"].max()
+        relative = can_be_compared(metric) and METRICS[metric].log and uniform > 0
+        caps[panel.group] = max(MOST * uniform if relative else math.inf, caps.get(panel.group, 0.0))
+    rows = pd.concat([panel.estimators for panel in panels])
+    last = rows[rows[x] == rows.groupby("series")[x].transform("max")]
+    sign = 1.0 if METRICS[metric].better == "lower" else -1.0
+    errors = (sign * last[f"{metric}_median"]).groupby(last["series"]).median()
+    own = labelled(rows.drop_duplicates(["series", "map", "sampler"])).query("own")["series"]
+    coloured = choose({name: float(errors[name]) for name in rows["series"].unique()}, max_curves(), {*own})
     best = " best-rank may leave the axis below." if (results.summary["map"] == "best-rank").any() else ""
     text = (
         f"Median of {draws_of(results)}, band from 10 % to 90 %.{measured_on(results)} {what_r_means(results)} "
         f"{metric}: {METRICS[metric].formula}. Off scale: more than {MOST:g} times the error of uniform attention."
-        f"{best}{others_in_words(rest)}{note}"
+        f"{best}{others_in_words([name for name in rows['series'].unique() if name not in coloured])}{note}"
     )
-    label = _size_label(results) if x in SIZES else AXES[x][1]
     drawn = [
         style.Panel(
             panel.title,
-            partial(_draw, replace(panel, cap=caps[panel.group]), x=x, label=label, coloured=coloured, metric=metric),
+            partial(_draw, panel, cap=caps[panel.group], x=x, label=label, coloured=coloured, metric=metric),
             panel.group,
         )
         for panel in panels
@@ -185,48 +165,77 @@ def _chart(
     return style.Chart(name, title, caption(results, text), drawn, columns)
 
 
-def _size_label(results: RunData) -> str:
-    methods = (results.summary["kind"] == "method").any()
-    words = "size R (projections, centroids or keys)" if methods else "number of projections R"
-    return words if results.scenario.budget == "projections" else size_label(results)
-
-
-def _coloured(panels: Sequence[Curves], x: str, metric: str) -> list[str]:
-    """The series with a colour: those that are best at the last x, and a user's."""
-    rows = pd.concat([panel.estimators for panel in panels])
-    own = {row["series"] for _, row in rows.drop_duplicates(["series", "map", "sampler"]).iterrows() if is_own(row)}
-    last = rows[rows[x] == rows.groupby("series")[x].transform("max")]
-    sign = 1.0 if METRICS[metric].better == "lower" else -1.0
-    errors = (sign * last[f"{metric}_median"]).groupby(last["series"]).median()
-    return choose({str(name): float(errors[name]) for name in rows["series"].unique()}, max_curves(), own)
-
-
-def _draw(panel: Curves, ax: Axes, x: str, label: str, coloured: Sequence[str], metric: str) -> pd.DataFrame:
-    names = dict.fromkeys([*coloured, *panel.estimators["series"]])
-    columns = [f"{metric}_{stat}" for stat in ("median", "q10", "q90")]
+def _draw(
+    panel: CurvePanel, ax: Axes, cap: float, x: str, label: str, coloured: Sequence[str], metric: str
+) -> pd.DataFrame:
+    drawn, columns = panel.estimators, [f"{metric}_{stat}" for stat in ("median", "q10", "q90")]
+    names = [str(name) for name in dict.fromkeys([*coloured, *drawn["series"]])]
+    kept = []
     for name in names:
-        curve = panel.estimators[panel.estimators["series"] == name].sort_values(x)
+        curve = drawn[drawn["series"] == name]
+        kept.append(curve)
         if len(curve):
+            curve = curve.sort_values(x)
             middle, low, high = (curve[column] for column in columns)
             band = (low, high) if name in coloured else None
-            style.line_with_band(ax, curve[x], middle, band, **estimator_look(str(name), coloured))
-    drawn, stated = panel.estimators, []
+            style.line_with_band(ax, curve[x], middle, band, **estimator_look(name, coloured))
     for number, (name, points) in enumerate(panel.baselines.groupby("map", sort=False)):
         points = points.sort_values(x)
-        if x in SIZES and points["num_projections"].isna().all():  # flat: it has no size
+        if x not in AXES and points["num_projections"].isna().all():  # it has no size: a flat line
             places = sorted(set(drawn[x]))
             points = pd.concat([points.iloc[[0]]] * len(places)).assign(**{x: places})
         ax.plot(points[x].astype(float), points[columns[0]], **baseline_look(str(name), number))
-        stated.append(points.assign(series=name))
+        kept.append(points.assign(series=name))
+    beyond = drawn[:0]
     if METRICS[metric].log:
-        best = panel.baselines["num_projections"].notna()  # nothing at R = L
-        firm = [*drawn[drawn["series"].isin(coloured)][columns].to_numpy().flat, *panel.baselines[~best][columns[0]]]
-        least = LEAST * panel.cap / MOST if math.isfinite(panel.cap) else 0.0
-        style.log_limits(ax, [max(v, least) for v in firm], [*panel.baselines[best][columns[0]]], panel.cap)
+        sized = panel.baselines["num_projections"].notna()  # best-rank is 0 at R = L
+        firm = [*drawn[drawn["series"].isin(coloured)][columns].to_numpy().flat, *panel.baselines[~sized][columns[0]]]
+        least = LEAST * cap / MOST if math.isfinite(cap) else 0.0
+        style.log_limits(ax, [max(v, least) for v in firm], [*panel.baselines[sized][columns[0]]], cap)
+        beyond = drawn[~(drawn[columns[0]] <= ax.get_ylim()[1])]
     style.number_axis(ax, [*drawn[x]])
     ax.set(xlabel=label, ylabel=metric_label(metric))
-    beyond = drawn[~(drawn[columns[0]] <= ax.get_ylim()[1])]["series"]
-    style.off_scale_note(ax, [str(name) for name in names if name in set(beyond)] if METRICS[metric].log else [])
-    order = pd.CategoricalIndex(drawn["series"], categories=list(names)).argsort(kind="stable")
-    kept = pd.concat([drawn.iloc[order], *stated])
-    return kept[list(dict.fromkeys(["series", x, "n", *columns]))]
+    style.off_scale_note(ax, [name for name in names if name in set(beyond["series"])])
+    return pd.concat(kept)[["series", x, "n", *columns]]
+
+
+def against_dtype(results: RunData, metric: str) -> list[style.Chart]:
+    """Error and rounding of each map at the largest size, where there are two precisions; always relative errors."""
+    if results.summary["dtype"].nunique() < 2:
+        return []
+    rows = at_largest(compared(results.summary))
+    text = (
+        f"Median of {rows['n'].min()} draws at the largest size ({rows['num_projections'].max()}), worst sampler of "
+        "each map. Full: distance to exact attention. Hollow: rounding, the distance to the same estimate in float64. "
+        "Both relative to |exact|. Infinite and NaN errors are off scale."
+    )
+    panels = []
+    for title, cell in cells(results, drop=("dtype",)):
+        uniform = float(cell[cell["map"] == "uniform"]["relative_error_median"].iloc[0])
+        panels.append(style.Panel(title, partial(_draw_dtypes, at_largest(compared(cell)), uniform), "relative"))
+    title = "Error and rounding in each precision"
+    return [style.Chart("error-vs-dtype", title, caption(results, text), panels, min(2, len(panels)))]
+
+
+def _draw_dtypes(rows: pd.DataFrame, uniform: float, ax: Axes) -> pd.DataFrame:
+    dtypes = [dtype for dtype in DTYPES["torch"] if dtype in set(rows["dtype"])]
+    columns = {"relative_error_median": "", "rounding_median": ", rounding"}
+    names, values, beyond = list(dict.fromkeys(rows["map"])), [uniform], []
+    worst = rows.fillna(dict.fromkeys(columns, math.inf)).groupby(["map", "dtype"])[[*columns]].max()
+    for i, name in enumerate(names):
+        offset = 0.7 * ((i + 0.5) / len(names) - 0.5)
+        for column, words in columns.items():
+            shown = worst.loc[name][column]
+            shown = shown[shown > 0]
+            look = style.series_look(i, linestyle="none", markersize=style.scaled(7), label=style.plain(name + words))
+            look |= {"markerfacecolor": "none"} if words else {}
+            ax.plot([dtypes.index(str(dtype)) + offset for dtype in shown.index], shown, **look)
+            values += [*shown]
+            beyond += [f"{name}{words} in {dtype}" for dtype, value in shown.items() if math.isinf(value)]
+    ax.axhline(uniform, **baseline_look("uniform", 0))
+    style.log_limits(ax, values)
+    ax.set_xticks(range(len(dtypes)), dtypes)
+    ax.set_xlim(-0.5, len(dtypes) - 0.5)
+    ax.set(xlabel="precision of the estimator", ylabel="relative error")
+    style.off_scale_note(ax, beyond)
+    return rows[["map", "sampler", "num_projections", "dtype", "n", *columns]]

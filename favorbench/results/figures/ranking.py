@@ -1,8 +1,9 @@
-"""All estimators side by side: medians with their intervals in one order, a panel for each cell."""
+"""Rows with their intervals: all estimators of a run in one order, and the rows of two runs compared."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import groupby
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -10,27 +11,29 @@ from matplotlib.axes import Axes
 from favorbench import style
 from favorbench.engine.columns import CELL
 from favorbench.metrics import METRICS
+from favorbench.results.changes import Change
+from favorbench.results.compare import RunComparison
 from favorbench.results.figures.blocks import (
-    FAVOR_PLUS,
     MOST,
     caption,
     cells,
     choose,
+    displayed,
     favor_of,
     in_words,
     relative_label,
 )
 from favorbench.results.ranking import Ranking, rankings
-from favorbench.results.run import RunData
-from favorbench.results.summary import compared, estimator_name, is_own
+from favorbench.results.summary import RunData, compared, labelled
 from favorbench.results.tables import what_r_means
 from favorbench.statistics import fewest_draws, interval_name
 from favorbench.style.charts import shorter
 
 MIN_ESTIMATORS = 8  # below, curves say more
-MIN_RATIO = 1e-3  # what lies beyond is an arrow at the edge
+MIN_RATIO = 1e-3  # smaller ratios are an arrow at the edge
 
 MAX_ROWS = 18
+MAX_RATIOS = 60  # of one panel of a comparison
 COLUMNS = 3
 _ROW, _PANEL, _NAMES = 0.245, 1.5, 3.1  # inches: height of a row, widths of a panel and of the names
 
@@ -41,10 +44,7 @@ def ranking(results: RunData, metric: str) -> list[style.Chart]:
     if results.scenario.budget == "projections" or few or METRICS[metric].better != "lower":
         return []
     found = rankings(results, metric)
-    frames = [
-        _relative(one).assign(panel=title or one.title)
-        for one, (title, _) in zip(found, cells(results), strict=True)
-    ]  # fmt: skip
+    frames = [_relative(one, title) for one, (title, _) in zip(found, cells(results), strict=True)]
     order, rest = _order(pd.concat(frames, ignore_index=True))
     names = _row_names(order)
     drawn = [
@@ -53,17 +53,27 @@ def ranking(results: RunData, metric: str) -> list[style.Chart]:
     ]
     columns = style.columns_that_fit(min(COLUMNS, len(frames)))
     size = (_PANEL + _NAMES / columns, 1.0 + _ROW * len(order))
-    text = _caption(results, found, metric, names, rest)
-    title = "Error at the largest size: left is better"
-    return [style.Chart("ranking", title, caption(results, text), drawn, columns, size)]
+    text = caption(results, _caption(results, found, metric, names, rest))
+    return [style.Chart("ranking", "Error at the largest size: left is better", text, drawn, columns, size)]
+
+
+def _relative(one: Ranking, title: str) -> pd.DataFrame:
+    """A ranking with values over the median of uniform attention."""
+    frame = labelled(one.data)
+    uniform = float(frame.loc[frame["map"] == "uniform", "median"].iloc[0])
+    ratios = {to: frame[of] / uniform for to, of in (("ratio", "median"), ("ratio_low", "low"), ("ratio_high", "high"))}
+    with_best = [one.draws >= one.draws_needed and best for best in one.with_best]
+    kept = [*CELL, "estimator", "num_features", "median", "low", "high", *ratios, "groups", "with_best"]
+    kept += ["versus_uniform", "kind", "own", "panel"]
+    return frame.assign(with_best=with_best, panel=title or one.title, **ratios)[kept]
 
 
 def _order(rows: pd.DataFrame) -> tuple[list[str], list[str]]:
     """The estimators shown, from bottom to top, and the others, best first; uniform attention is a line."""
     rows = rows[rows["estimator"] != "uniform"]
-    medians = rows.assign(ratio=rows["ratio"].fillna(math.inf)).groupby("estimator")["ratio"].median()
-    best_first = {str(name): float(error) for name, error in medians.sort_values(kind="stable").items()}
-    always = {*rows[(rows["kind"] == "baseline") | rows["own"].astype(bool)]["estimator"]} | favor_of(best_first)
+    medians = rows.fillna({"ratio": math.inf}).groupby("estimator")["ratio"].median().sort_values(kind="stable")
+    best_first = {str(name): float(error) for name, error in medians.items()}
+    always = {*rows[(rows["kind"] == "baseline") | rows["own"]]["estimator"]} | favor_of(best_first)
     size = style.options().size
     room = MAX_ROWS if size is None else max(4, min(MAX_ROWS, int((size[1] - 0.75) * 72 / (1.25 * style.font_size()))))
     kept = choose(best_first, room, always)
@@ -71,10 +81,10 @@ def _order(rows: pd.DataFrame) -> tuple[list[str], list[str]]:
 
 
 def _row_names(order: Sequence[str]) -> dict[str, str]:
-    """What stands beside each row, shortened where it would take more than its place."""
+    """The label of each row, shortened where it would take more than its place."""
     size = style.options().size
     room = int((_NAMES if size is None else size[0] * 0.55) / (0.0082 * style.font_size()))
-    names = {name: f"{name} (FAVOR+)" if name == FAVOR_PLUS else name for name in order}
+    names = {name: displayed(name) for name in order}
     if max(map(len, names.values())) <= room:
         return names
     short = {name: shorter(words, 0) for name, words in names.items()}
@@ -82,9 +92,9 @@ def _row_names(order: Sequence[str]) -> dict[str, str]:
 
 
 def _caption(
-    results: RunData, found: Sequence[Ranking], metric: str, names: dict[str, str], rest: Sequence[str]
+    results: RunData, found: Sequence[Ranking], metric: str, names: Mapping[str, str], rest: Sequence[str]
 ) -> str:
-    """What is shown, and what so few draws can tell."""
+    """The meaning of the marks, and whether there are enough draws for verdicts."""
     draws = min(one.draws for one in found)
     text = (
         f"Median {metric} over that of uniform attention (dashed), bar: {interval_name(draws)}, {draws} draws. "
@@ -104,33 +114,17 @@ def _caption(
     return text + (f" Not shown, as they are worse: {in_words(rest)}." if rest else "")
 
 
-def _relative(one: Ranking) -> pd.DataFrame:
-    """A ranking with values over the median of uniform attention."""
-    frame = one.data
-    uniform = float(frame.loc[frame["map"] == "uniform", "median"].iloc[0])
-    ratios = {to: frame[of] / uniform for to, of in (("ratio", "median"), ("ratio_low", "low"), ("ratio_high", "high"))}
-    told = one.draws >= one.draws_needed
-    return frame.assign(
-        estimator=[estimator_name(row._asdict()) for row in one.rows],
-        with_best=[told and best for best in one.with_best],
-        own=[row.kind != "baseline" and is_own(row._asdict()) for row in one.rows],
-        **ratios,
-    )[
-        [*CELL, "estimator", "num_features", "median", "low", "high", *ratios, "groups", "with_best", "versus_uniform",
-         "kind", "own"]
-    ]  # fmt: skip
-
-
-def _draw(frame: pd.DataFrame, ax: Axes, names: dict[str, str], metric: str) -> pd.DataFrame:
+def _draw(frame: pd.DataFrame, ax: Axes, names: Mapping[str, str], metric: str) -> pd.DataFrame:
     colours = {"better": style.COLOURS[0], "worse": style.COLOURS[1]}
     ax.axvline(1.0, color="black", linestyle="--", linewidth=1)
     size, places = style.scaled(6), {name: place for place, name in enumerate(names)}
-    for _, row in frame[frame["estimator"].isin(names)].iterrows():
+    shown = frame[frame["estimator"].isin(places)]
+    inside = shown[["ratio_low", "ratio", "ratio_high"]].fillna(MOST).clip(MIN_RATIO, MOST).to_numpy()
+    for (_, row), (low, middle, high) in zip(shown.iterrows(), inside, strict=True):
         place, verdict = places[row["estimator"]], str(row["versus_uniform"])
         if row["with_best"]:
             ax.axhspan(place - 0.5, place + 0.5, color="0.87", linewidth=0, zorder=0)
         colour = colours.get(verdict, "0.4")
-        low, middle, high = (_inside(row[name]) for name in ("ratio_low", "ratio", "ratio_high"))
         ax.plot([low, high], [place, place], color=colour, linewidth=0.25 * size)
         marker = {MIN_RATIO: "<", MOST: ">"}.get(middle, "s" if row["kind"] == "baseline" else "o")
         face = colour if verdict in colours else "white"
@@ -143,9 +137,36 @@ def _draw(frame: pd.DataFrame, ax: Axes, names: dict[str, str], metric: str) -> 
     ax.set_yticks(range(len(names)), [style.plain(words) for words in names.values()])
     ax.tick_params(axis="y", length=0)
     ax.set_xlabel(relative_label(metric), fontsize=style.font_size() - 2)
-    return frame
+    return frame.drop(columns="panel")
 
 
-def _inside(ratio: float) -> float:
-    """The ratio, or the edge of the axis, for NaN the upper one."""
-    return MOST if math.isnan(ratio) else min(max(ratio, MIN_RATIO), MOST)
+def ratios(found: RunComparison) -> list[style.Chart]:
+    """A chart of new / old with its intervals for each cell of a comparison."""
+    charts = []
+    for cell, group in groupby(found.rows, key=lambda row: row.cell):
+        rows = [
+            (f"{row.new_estimator} {'' if row.key.size is None else row.key.size}".strip(), row.change)
+            for row in group
+            if row.change and row.change.low > 0 and row.change.high < math.inf
+        ]
+        if rows:
+            shown = rows[:MAX_RATIOS]
+            left = f" The first {MAX_RATIOS} of {len(rows)} rows." if len(rows) > MAX_RATIOS else ""
+            text = f"new / old with its interval; red triangle: worse, blue triangle: better.{left}"
+            panel = style.Panel("", partial(_draw_ratios, rows=shown[::-1]))
+            size = (6.5, 0.9 + 0.2 * len(shown))
+            charts.append(style.Chart("new-over-old", f"new / old, {cell}", text, [panel], alone=size))
+    return charts
+
+
+def _draw_ratios(ax: Axes, rows: Sequence[tuple[str, Change]]) -> pd.DataFrame:
+    ax.axvline(1.0, color="black", linestyle="--", linewidth=1)
+    for place, (_, change) in enumerate(rows):
+        marker, colour = {"+": ("^", style.COLOURS[1]), "-": ("v", style.COLOURS[0])}.get(change.mark, ("o", "0.4"))
+        ax.plot([change.low, change.high], [place, place], color=colour)
+        ax.plot(change.ratio, place, marker=marker, color=colour, markersize=5)
+    ax.set_xscale("log")
+    ax.set_xlabel("new / old")
+    names = [name for name, _ in rows]
+    ax.set_yticks(range(len(rows)), map(style.plain, names))
+    return pd.DataFrame([change for _, change in rows]).assign(estimator=names)

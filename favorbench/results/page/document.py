@@ -24,8 +24,8 @@ from favorbench.results import heads
 from favorbench.results.compare import RunComparison, comparison_sections, comparison_sentences, reasons, sides
 from favorbench.results.figures import comparison_for_page, figures_for_page
 from favorbench.results.findings import cell_sentences, run_sentences
-from favorbench.results.run import RunData
-from favorbench.results.sections import Part, axes_of, page_parts
+from favorbench.results.sections import PagePart, axes_of, page_parts
+from favorbench.results.summary import RunData
 from favorbench.results.tables import legend, rounded
 from favorbench.sections import Section
 from favorbench.style.charts import page_css
@@ -85,7 +85,7 @@ def comparison_page(found: RunComparison, name: str = "report") -> Page:
     tables = [one for one in comparison_sections(found, only_changed, in_words=True) if one.rows]
     cells = {f"{found.metric}, {row.cell}": row.key.cell for row in found.rows}
     axes = dict(zip(cells, axes_of(pd.DataFrame(cells.values(), columns=list(CELL))), strict=True))
-    parts = [Part(one.title.removeprefix(f"{found.metric}, "), [one], axes[one.title]) for one in tables]
+    parts = [PagePart(one.title.removeprefix(f"{found.metric}, "), [one], axes[one.title]) for one in tables]
     less = [f"Only the rows that have changed are shown, of {len(found.rows)}."] if only_changed else []
     values = {
         "title": f"{found.old.path} against {found.new.path}",
@@ -109,8 +109,8 @@ _HOW_COMPARED = (
 
 
 def _fitted(
-    values: dict[str, Any], parts: Sequence[Part], figures: Sequence[tuple[str, str, str, str]], csv: str, name: str,
-    rows: str, others: str = "",
+    values: dict[str, Any], parts: Sequence[PagePart], figures: Sequence[tuple[str, str, str, str]], csv: str,
+    name: str, rows: str, others: str = "",
 ) -> Page:  # fmt: skip
     """The page with as much as there is room for: open tables, then figures, then closed tables.
 

@@ -1,40 +1,27 @@
 """Claims to verdicts: every map, sampler and method is held to what it declares, and known mistakes are caught."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from favorbench.baselines import BASELINES, get_baseline
 from favorbench.engine.cluster import Cluster
-from favorbench.errors import ScenarioError
-from favorbench.maps import MAPS, FeatureMap
-from favorbench.maps import TRANSFORMS as MAP_TRANSFORMS
-from favorbench.methods import METHODS, PREFIXES, Method, get_method
+from favorbench.methods import Method
 from favorbench.numerics.machine import one_core
-from favorbench.registry import nearest
-from favorbench.samplers import SAMPLERS, Sampler, get_sampler
-from favorbench.samplers import TRANSFORMS as SAMPLER_TRANSFORMS
+from favorbench.samplers import Sampler, get_sampler
 from favorbench.studies.verify import attention, cost, kernel, laws, methods
-from favorbench.studies.verify.calibrated import calibrated_elsewhere, get_map
 from favorbench.studies.verify.checks import FALSE_ALARM, HOLDS, REFUTED, Check, Measurement, judged
+from favorbench.studies.verify.subjects import REFERENCE_MAPS, subjects_of
 from favorbench.users import failures_named
 
 DRAWS, THOROUGH_DRAWS = 8000, 100_000
 LAW_DRAWS = 12_000
 
-#: Without subjects all maps are tested under these samplers, and the other samplers with these maps; all but iid with
-#: half the draws. A full grid would take many times as long.
-REFERENCE_SAMPLERS = ("iid", "orthogonal")
-REFERENCE_MAPS = ("trig", "phase", "positive", "hyperbolic")
-
-#: What a transform of maps is tested around: "positive", but for these.
-INSIDE = {"calibrated": "centre:aderf-sderf"}
-
-#: Called with how many steps are done, how many there are, and what is measured now.
+#: Called with the number of steps done, the number of steps, and the name of the current one.
 Progress = Callable[[int, int, str], None]
+
+Step = tuple[str, Callable[[], list[Measurement]]]  # its name, and the function that measures it
 
 
 class Verification(NamedTuple):
@@ -102,83 +89,68 @@ def verify(
     ScenarioError
         For a subject that is not registered and not importable.
     """
-    asked = _Asked(tuple(subjects), draws, draws if subjects else draws // 2, seed)
-    found = _here(asked, progress) if cluster is None else _on_cluster(asked, progress, cluster)
+    other_draws = draws if subjects else draws // 2
+    steps = list(_steps(subjects, draws, other_draws, seed))
+    found = _here(steps, progress) if cluster is None else _on_cluster(steps, subjects, progress, cluster)
     measured = [measurement for step in found for measurement in step]
-    other_draws = asked.other_draws
-    tests = sum(m.tests for m in measured)
-    return Verification(tuple(judged(measured)), draws, other_draws, tests, FALSE_ALARM)
+    return Verification(tuple(judged(measured)), draws, other_draws, sum(m.tests for m in measured), FALSE_ALARM)
 
 
-class _Asked(NamedTuple):
-    """What the steps follow from."""
-
-    subjects: tuple[str, ...]
-    draws: int
-    other_draws: int
-    seed: int
-
-
-def _here(asked: _Asked, progress: Progress | None) -> list[list[Measurement]]:
-    steps, found = list(_steps(*asked)), []
+def _here(steps: list[Step], progress: Progress | None) -> list[list[Measurement]]:
+    found = []
     with one_core():
-        for done, (name, step) in enumerate(steps):
+        for done, (name, _) in enumerate(steps):
             if progress:
                 progress(done, len(steps), name)
-            found.append(_measured(step))
+            found.append(_measured(steps, done))
     return found
 
 
-def _on_cluster(asked: _Asked, progress: Progress | None, cluster: Cluster) -> list[list[Measurement]]:
-    steps, found = list(_steps(*asked)), {}
+def _on_cluster(
+    steps: list[Step], subjects: Sequence[str], progress: Progress | None, cluster: Cluster
+) -> list[list[Measurement]]:
+    found: dict[int, list[Measurement]] = {}
 
     def missing(why: str, number: int) -> str:
         left = len(steps) - len(found)
         return f"{left} of {len(steps)} steps are missing, {why}; one is {steps[number][0]}; nothing is saved"
 
     numbers = iter(range(len(steps)))
-    for number, measured in cluster.results(_measured_step, steps, numbers, len(steps), missing, asked.subjects):
+    for number, measured in cluster.results(_measured, steps, numbers, len(steps), missing, tuple(subjects)):
         found[number] = measured
         if progress:
             progress(len(found), len(steps), steps[number][0])
     return [found[number] for number in range(len(steps))]
 
 
-def _measured_step(steps: list[tuple[str, Callable[[], list[Measurement]]]], number: int) -> list[Measurement]:
-    return _measured(steps[number][1])
+def _measured(steps: list[Step], number: int) -> list[Measurement]:
+    with one_core(), np.errstate(all="ignore"):  # NaN is a measurement, and refutes
+        return steps[number][1]()
 
 
-def _measured(step: Callable[[], list[Measurement]]) -> list[Measurement]:
-    with one_core(), np.errstate(all="ignore"):  # what fails to be a number is a measurement, and refutes
-        return step()
+def _steps(names: Sequence[str], draws: int, other_draws: int, seed: int) -> Iterator[Step]:
+    subjects = subjects_of(names)
+    by_sampler = {sampler: [m for m, s in subjects.pairs if s == sampler] for _, sampler in subjects.pairs}
 
+    def share(sampler: Sampler) -> int:
+        return draws if sampler.name == "iid" else other_draws
 
-def _steps(
-    subjects: Sequence[str], draws: int, other_draws: int, seed: int
-) -> Iterator[tuple[str, Callable[[], list[Measurement]]]]:
-    """The name of each step, and what measures it."""
-    pairs, samplers, chosen = _resolved(subjects) if subjects else _everything()
-    share = {s: draws if s.name == "iid" else other_draws for s in (*samplers, *(s for _, s in pairs))}
-    for sampler in samplers:
-        n = min(LAW_DRAWS * share[sampler] // draws, 5 * share[sampler])
-        yield f"law of {sampler.name}", partial(laws.measure, sampler, n, seed)
-    by_sampler: dict[Sampler, list[FeatureMap]] = {}
-    for feature_map, sampler in pairs:
-        by_sampler.setdefault(sampler, []).append(feature_map)
+    for sampler in subjects.samplers:
+        count = min(LAW_DRAWS * share(sampler) // draws, 5 * share(sampler))
+        yield f"law of {sampler.name}", partial(laws.measure, sampler, count, seed)
     for sampler, maps in by_sampler.items():
-        yield f"kernels under {sampler.name}", partial(kernel.measure, sampler, maps, share[sampler], seed)
-    maps = list(dict.fromkeys(feature_map for feature_map, _ in pairs))
-    if maps:
-        yield "attention", partial(attention.measure, maps, get_sampler("orthogonal"), seed)
-        yield "multiplications", partial(cost.of_maps, maps, seed)
+        yield f"kernels under {sampler.name}", partial(kernel.measure, sampler, maps, share(sampler), seed)
+    if subjects.maps:
+        yield "attention", partial(attention.measure, subjects.maps, get_sampler("orthogonal"), seed)
+        yield "multiplications", partial(cost.of_maps, subjects.maps, seed)
     iid, point = get_sampler("iid"), np.ones((1, kernel.HEAD_DIM))
-    for feature_map in maps:
+    for feature_map in subjects.maps:
         if feature_map.covariance(point, point) is not None:
             name = f"delta method of {feature_map.name}"
             yield name, partial(kernel.delta_method, feature_map, iid, draws // 4, seed)
-    for method in chosen:
+    for method in subjects.methods:
         yield method.name, partial(_claims_of, method, seed)
-    if not subjects:
+    if not names:
         yield "methods", partial(methods.measure, seed)
 
 
@@ -188,76 +160,14 @@ def _claims_of(method: Method, seed: int) -> list[Measurement]:
         return list(methods.of_method(method, seed))
 
 
-def _names(members: Sequence[Any], transforms: Sequence[Any] = ()) -> list[str]:
-    return [*(member.name for member in members), *(transform.prefix for transform in transforms)]
-
-
-#: The first name of a subject says what it is.
-NAMES = {
-    "map": _names(MAPS, MAP_TRANSFORMS), "sampler": _names(SAMPLERS, SAMPLER_TRANSFORMS),
-    "method": _names(METHODS, PREFIXES), "baseline": _names(BASELINES),
-}  # fmt: skip
-
-
-def _kind(spec: str) -> str:
-    """What a subject without "/" names: a key of NAMES. Raises ScenarioError, with all names, for none of these."""
-    name, colon, _ = spec.partition(":")
-    name = name.partition("(")[0].strip()
-    for kind, names in NAMES.items():
-        if name in names:
-            return kind
-    if not colon:
-        allowed = "; ".join(f"{kind}s {', '.join(sorted(names))}" for kind, names in NAMES.items())
-        closest = nearest(name, [name for names in NAMES.values() for name in names])
-        raise ScenarioError(f"unknown subject {spec!r}{closest}; allowed: {allowed}; or module:object")
-    for kind, build in (("method", get_method), ("sampler", get_sampler)):
-        with suppress(ScenarioError):
-            build(spec)
-            return kind
-    return "map"
-
-
-Subjects = tuple[list[tuple[FeatureMap, Sampler]], list[Sampler], list[Method]]
-
-
-def _resolved(subjects: Sequence[str]) -> Subjects:
-    """The pairs of map and sampler, the samplers and the methods that the subjects name."""
-    pairs: list[tuple[FeatureMap, Sampler]] = []
-    samplers: list[Sampler] = []
-    chosen: list[Method] = []
-    for subject in subjects:
-        left, slash, right = subject.partition("/")
-        kind = "pair" if slash else _kind(subject)
-        if kind == "pair":
-            pairs.append((get_map(left), get_sampler(right)))
-            samplers.append(pairs[-1][1])
-        elif kind == "sampler":
-            samplers.append(get_sampler(subject))
-            pairs += [(m, samplers[-1]) for m in _maps_for(samplers[-1])]
-        elif kind == "map":
-            feature_map = get_map(subject)
-            pairs += [(feature_map, s) for s in _all_samplers() if s.name == "iid" or feature_map.randomness == "omega"]
-        else:
-            chosen.append(get_baseline(subject) if kind == "baseline" else calibrated_elsewhere(get_method(subject)))
-    return list(dict.fromkeys(pairs)), list(dict.fromkeys(samplers)), chosen
-
-
-def _everything() -> Subjects:
-    """All maps under some samplers, all samplers with some maps."""
-    few, samplers = [get_map(name) for name in REFERENCE_MAPS], _all_samplers()
-    pairs = [(m, s) for s in samplers for m in (_maps_for(s) if s.name in REFERENCE_SAMPLERS else few)]
-    return pairs, samplers, []
-
-
-def _all_samplers() -> list[Sampler]:
-    return [m() for m in SAMPLERS] + [transform(get_sampler("orthogonal")) for transform in SAMPLER_TRANSFORMS]
-
-
-def _maps_for(sampler: Sampler) -> list[FeatureMap]:
-    """All maps. Those that do not use omega are measured under iid only."""
-    around = [get_map(f"{t.prefix}:{INSIDE.get(t.prefix, 'positive')}") for t in MAP_TRANSFORMS]
-    maps = [*(member() for member in MAPS), *around]
-    return [feature_map for feature_map in maps if sampler.name == "iid" or feature_map.randomness == "omega"]
-
-
-__all__ = ["DRAWS", "HOLDS", "REFUTED", "THOROUGH_DRAWS", "Check", "Measurement", "Verification", "verify"]
+__all__ = [
+    "DRAWS",
+    "HOLDS",
+    "REFERENCE_MAPS",
+    "REFUTED",
+    "THOROUGH_DRAWS",
+    "Check",
+    "Measurement",
+    "Verification",
+    "verify",
+]

@@ -81,32 +81,33 @@ def quotient(
     queries: Sequence[Features], keys: Sequence[Features], value: np.ndarray, size: int, causal: bool = False
 ) -> Dense:
     """sum_j K_ij v_j / sum_j K_ij with K = phi(x).phi(y) of the first ``size`` projections; causal: over j <= i."""
+    (left, query_logs), (right, key_logs) = _dense(queries, size), _dense(keys, size)
     outputs, conditions = [], []
-    for i in range(queries[0].log_scale.shape[-2]):
+    for i in range(len(left)):
         seen = slice(0, i + 1) if causal else slice(None)
-        signs, logs = zip(*(_terms(q, k, i, seen, size) for q, k in zip(queries, keys, strict=True)), strict=True)
-        sign, log = np.concatenate(signs, axis=-1), np.concatenate(logs, axis=-1)
-        largest = np.max(log)
-        terms = sign * np.exp(log - largest) if np.isfinite(largest) else sign * np.nan
+        log = query_logs[i] + key_logs[seen]
+        peak = np.max(log)
+        terms = left[i] * right[seen] * np.exp(log - peak) if np.isfinite(peak) else log * np.nan
         kernel, total = np.sum(terms, axis=-1), np.sum(terms)
         outputs.append(kernel @ value[seen] / total)
         conditions.append([np.sum(np.abs(terms)) / np.abs(total)])
     return Dense(np.array(outputs), np.array(conditions))
 
 
-def _terms(query: Features, key: Features, i: int, seen: slice, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Signs and logs of the terms phi_r(x_i) phi_r(y_j) of one block, each (keys, columns)."""
-    q, k = query.columns(0, size), key.columns(0, size)
-    log = q.log_scale[i] + k.log_scale[seen] - (0.0 if q.fixed else np.log(size))
-    left = 1.0 if q.values is None else q.values[i]
-    right = 1.0 if k.values is None else k.values[seen]
-    columns = size if not q.fixed else max(part.shape[-1] for part in (*q[:2], *k[:2]) if part is not None)
-    shape = (log.shape[0], columns)
-    return np.broadcast_to(left * right, shape), np.broadcast_to(log, shape)
+def _dense(blocks: Sequence[Features], size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Signs and logs of the features of the first ``size`` projections, each (n, columns)."""
+    signs, logs = [], []
+    for block in (block.columns(0, size) for block in blocks):
+        log = block.log_scale - (0.0 if block.fixed else 0.5 * np.log(size))
+        sign, log = np.broadcast_arrays(1.0 if block.values is None else block.values, log)
+        repeated = 1 if block.fixed or log.shape[-1] > 1 else size
+        signs.append(np.repeat(sign, repeated, axis=-1))
+        logs.append(np.repeat(log, repeated, axis=-1))
+    return np.concatenate(signs, axis=-1), np.concatenate(logs, axis=-1)
 
 
-class _Measured(NamedTuple):
-    """A map on one case: what it gave for each R (sizes, n, ...), and what the plain route says."""
+class _OnCase(NamedTuple):
+    """A map on one case: its outputs for each R (sizes, n, ...), and the expected ones by the plain route."""
 
     outputs: np.ndarray
     normalisers: np.ndarray
@@ -156,7 +157,7 @@ def _sample(feature_map: FeatureMap, sampler: Sampler, case: Case, seed: int) ->
     return Sample(omega, feature_map.draw_extra(rng.spawn(1)[0], len(omega), case.head_dim))
 
 
-def _measured(feature_map: FeatureMap, sampler: Sampler, case: Case, seed: int) -> _Measured:
+def _measured(feature_map: FeatureMap, sampler: Sampler, case: Case, seed: int) -> _OnCase:
     query, key, value = case.arrays(seed)
     sample = _sample(feature_map, sampler, case, seed)
     omega, count = sample.omega, len(sample.omega)
@@ -168,7 +169,7 @@ def _measured(feature_map: FeatureMap, sampler: Sampler, case: Case, seed: int) 
     plain = feature_map.unbiased and not fitted.asymmetric
     queries = (fitted.features if plain else fitted.query_features)(x, x @ omega.T, sample)
     keys = (fitted.features if plain else fitted.key_features)(y, y @ omega.T, sample)
-    return _Measured(
+    return _OnCase(
         np.concatenate([tile.output for tile in tiles], axis=-2),
         np.concatenate([tile.normaliser for tile in tiles], axis=-2),
         [quotient(queries, keys, value, size, case.causal) for size in sizes],
@@ -191,7 +192,7 @@ def _finite(values: np.ndarray) -> float:
     return float(np.max(values, where=np.isfinite(values), initial=0.0))
 
 
-def _difference(subject: str, claim: str, found: _Measured) -> Measurement:
+def _difference(subject: str, claim: str, found: _OnCase) -> Measurement:
     """The outputs against the plain route, in units of what rounding makes of the terms where normalisers cancel."""
     ratios, seen = [], 0
     for output, expected in zip(found.outputs, found.expected, strict=True):

@@ -1,7 +1,9 @@
 """Claims on cost: the multiplications of the matrix products that are done are at most those that are declared."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -13,76 +15,66 @@ from favorbench.methods.function import Function
 from favorbench.numerics.streams import Streams, stream
 from favorbench.registry import label
 from favorbench.studies.verify.checks import NOT_COUNTED, Measurement
-from favorbench.studies.verify.counted import counted, counting
 
 CLAIM = "multiplications"
-#: What a declared cost may leave out: edges of blocks and tiles, a matrix that is fitted once.
+#: A declared cost may leave out edges of blocks and tiles, and a matrix that is fitted once.
 SLACK = 1.25
 SIZE = 48
-#: As many queries as keys, and fewer, for what answers there.
+#: As many queries as keys, and fewer, for methods that allow it.
 SHAPES = (Shape(768, 768, 16, 12), Shape(768, 768, 16, 12, causal=True), Shape(160, 1280, 8, 20))
-#: Of a map, causal too.
+#: For maps, causal too.
 MAP_SHAPE, PROJECTIONS = Shape(400, 400, 16, 12), 32
-#: Of what a map draws beside omega, which may decide what it costs; and how many standard errors the mean may be above.
+#: Draws of the randomness of a map beside omega, which may decide its cost; and how many standard errors are allowed.
 MAP_DRAWS, ERRORS = 50, 5.0
 
 
-def of_method(method: Method, seed: int) -> Iterator[Measurement]:
+def of_method(method: Method, seed: int) -> Measurement:
     """Measure a method or baseline in the worst of some shapes."""
     shapes = [shape for shape in SHAPES if method.causal_safe or not shape.causal]
     shapes = [shape for shape in shapes if not method.needs_positions or shape.n == shape.l]
-    cases = [(shape, min(SIZE, method.largest_size(shape))) for shape in shapes]
-    declared = [method.multiplications(_with_sums(shape), size) for shape, size in cases]
-    if None in declared:
-        yield Measurement(label(method), CLAIM, None, 0, "nothing declared: it does not say what it costs")
-    else:
-        yield _judged(label(method), [_work_of_method(method, *case, seed) for case in cases], declared)
+    sizes = {shape: min(SIZE, method.largest_size(shape)) for shape in shapes}
 
+    def work(shape: Shape) -> float:
+        rng = stream(seed, "verify", "cost", *shape)
+        query, key, value = _tokens(rng, shape)
+        problem = AttentionProblem(query, key, value, np.arange(0, shape.l, shape.l // shape.n), shape.causal)
+        with counting() as done:
+            list(method.estimates(problem, (sizes[shape],), Streams.of(rng)))
+        # a function is called again with values of 1, for its row sums, and states what one call costs
+        return done[0] / (2 if isinstance(method, Function) else 1)
 
-def _work_of_method(method: Method, shape: Shape, size: int, seed: int) -> float:
-    rng = stream(seed, "verify", "cost", *shape)
-    query, key, value = (counted(a) for a in _tokens(rng, shape))
-    question = AttentionProblem(query, key, value, np.arange(0, shape.l, shape.l // shape.n), shape.causal)
-    with counting() as work:
-        list(method.estimates(question, (size,), Streams.of(rng)))
-    # a function is called again with values of 1, for its row sums, and states what one call costs
-    return work[0] / (2 if isinstance(method, Function) else 1)
+    return _judged(label(method), shapes, lambda shape: method.multiplications(_with_sums(shape), sizes[shape]), work)
 
 
 def of_maps(maps: Sequence[FeatureMap], seed: int) -> list[Measurement]:
-    """Of each map in linear attention."""
+    """Measure each map in linear attention."""
     return [_of_map(feature_map, seed) for feature_map in maps]
 
 
 def _of_map(feature_map: FeatureMap, seed: int) -> Measurement:
     size = 1 if feature_map.randomness == "none" else PROJECTIONS
     shapes = [MAP_SHAPE._replace(causal=causal) for causal in ((False, True) if feature_map.causal_safe else (False,))]
-    declared = [linear_multiplications(feature_map, _with_sums(shape), size) for shape in shapes]
-    if None in declared:
-        return Measurement(label(feature_map), CLAIM, None, 0, "nothing declared: it does not say what it costs")
-    done = []
-    for shape in shapes:
-        rng = stream(seed, "verify", "cost", *shape)
-        count = MAP_DRAWS if feature_map.draws_extra else 1
-        draws = [_work_of_draw(feature_map, shape, size, rng) for _ in range(count)]
-        done.append(float(np.mean(draws) - ERRORS * np.std(draws) / math.sqrt(count)))
-    return _judged(label(feature_map), done, declared)
+
+    def work(shape: Shape) -> float:
+        rng, draws = stream(seed, "verify", "cost", *shape), []
+        for _ in range(MAP_DRAWS if feature_map.draws_extra else 1):
+            query, key, value = _tokens(rng, shape)
+            sample = sample_omega("iid", size, shape.d, rng, map=feature_map)
+            extra = counted(sample.extra) if isinstance(sample.extra, np.ndarray) else sample.extra
+            problem = AttentionProblem.of(query, key, value, shape.causal)
+            with counting() as done:
+                list(attention_estimates(problem, counted(sample.omega), [SampledMap(feature_map, extra, (size,))]))
+            draws.append(done[0])
+        return float(np.mean(draws) - ERRORS * np.std(draws) / math.sqrt(len(draws)))
+
+    return _judged(
+        label(feature_map), shapes, lambda shape: linear_multiplications(feature_map, _with_sums(shape), size), work
+    )
 
 
-def _work_of_draw(feature_map: FeatureMap, shape: Shape, size: int, rng: np.random.Generator) -> float:
-    query, key, value = (counted(a) for a in _tokens(rng, shape))
-    sample = sample_omega("iid", size, shape.d, rng, map=feature_map)
-    extra = counted(sample.extra) if isinstance(sample.extra, np.ndarray) else sample.extra
-    estimator = SampledMap(feature_map, extra, (size,))
-    with counting() as work:
-        problem = AttentionProblem.of(query, key, value, shape.causal)
-        list(attention_estimates(problem, counted(sample.omega), [estimator]))
-    return work[0]
-
-
-def _tokens(rng: np.random.Generator, shape: Shape) -> list[np.ndarray]:
+def _tokens(rng: np.random.Generator, shape: Shape) -> list["Counted"]:
     lengths = ((shape.n, shape.d), (shape.l, shape.d), (shape.l, shape.d_v))
-    return [0.5 * rng.standard_normal(each) for each in lengths]
+    return [counted(0.5 * rng.standard_normal(size)) for size in lengths]
 
 
 def _with_sums(shape: Shape) -> Shape:
@@ -90,10 +82,82 @@ def _with_sums(shape: Shape) -> Shape:
     return shape._replace(d_v=shape.d_v + 1)
 
 
-def _judged(subject: str, done: Sequence[float], declared: Sequence[float | None]) -> Measurement:
-    """The largest of work done over work declared, against the slack."""
+def _judged(
+    subject: str,
+    shapes: Sequence[Shape],
+    declare: Callable[[Shape], float | None],
+    work: Callable[[Shape], float],
+) -> Measurement:
+    """The largest ratio of the work done to the work declared, against the slack."""
+    declared = [declare(shape) for shape in shapes]
+    if None in declared:
+        return Measurement(subject, CLAIM, None, 0, "nothing declared: it does not say what it costs")
+    done = [work(shape) for shape in shapes]
     if not any(done):
         detail = "no matrix product of the arrays it was given"
         return Measurement(subject, CLAIM, None, 0, detail, otherwise=NOT_COUNTED)
-    ratio = max(one / said if said else np.inf for one, said in zip(done, declared, strict=True))
+    ratio = max(count / said if said else np.inf for count, said in zip(done, declared, strict=True))
     return Measurement(subject, CLAIM, ratio / SLACK, 0, f"does {ratio:.3g} times what it says")
+
+
+_counts: list[float] = []
+
+#: Products over the last axis of the first array, and products of two matrices, whatever axes these are made of.
+_LAST_AXIS = tuple(getattr(np, name) for name in ("matmul", "matvec", "vecmat") if hasattr(np, name))  # NumPy 2.2
+_MATRICES = (np.dot, np.inner, np.outer, np.vdot, np.tensordot)
+
+
+class Counted(np.ndarray):
+    """A NumPy array; matrix products of it with any array are counted while ``counting``: of @, dot, einsum and their
+    like. Products entry by entry are none of these, and a plain array made of it counts no more."""
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
+        plain, kept = (
+            [np.asarray(a) if isinstance(a, Counted) else a for a in arrays] for arrays in (inputs, out or ())
+        )
+        found = getattr(ufunc, method)(*plain, **options, **({"out": tuple(kept)} if kept else {}))
+        if ufunc in _LAST_AXIS and _counts:
+            _counts[-1] += math.prod(found.shape) * plain[0].shape[-1]
+        if out:
+            return out[0] if len(out) == 1 else out
+        return counted(found) if isinstance(found, np.ndarray) and found.ndim else found
+
+    def __array_function__(self, function: Any, types: Any, inputs: Any, options: Any) -> Any:
+        before = _counts[-1] if _counts else 0.0
+        found = super().__array_function__(function, types, inputs, options)
+        if _counts and function in _MATRICES:  # (I, K) with (K, J) is IKJ, the root of the product of the three sizes
+            _counts[-1] = before + math.sqrt(np.size(inputs[0]) * np.size(inputs[1]) * np.size(found))
+        elif _counts and function is np.einsum and isinstance(inputs[0], str):
+            _counts[-1] = before + _einsum_work(*inputs)
+        return counted(found) if type(found) is np.ndarray else found
+
+    def dot(self, other: Any, out: Any = None) -> Any:
+        """As the function, which is counted."""
+        return np.dot(self, other, out)
+
+
+def counted(array: np.ndarray) -> Counted:
+    """The same numbers, counted."""
+    return np.asarray(array).view(Counted)
+
+
+@contextmanager
+def counting() -> Iterator[list[float]]:
+    """A list whose last entry is the number of multiplications inside."""
+    _counts.append(0.0)
+    found = [0.0]
+    try:
+        yield found
+    finally:
+        found[0] = _counts.pop()
+
+
+def _einsum_work(subscripts: str, *operands: Any) -> float:
+    """The product of the lengths of all axes, one multiplication fewer than there are operands; in one loop."""
+    lengths: dict[str | int, int] = {}
+    for term, operand in zip(subscripts.replace(" ", "").partition("->")[0].split(","), operands, strict=True):
+        before, _, after = term.partition("...")
+        hidden = np.ndim(operand) - len(before) - len(after)  # axes of the ellipsis, which broadcast from the last
+        for name, length in zip([*before, *range(-hidden, 0), *after], np.shape(operand), strict=True):
+            lengths[name] = max(lengths.get(name, 1), length)
+    return float(math.prod(lengths.values()) * (len(operands) - 1))

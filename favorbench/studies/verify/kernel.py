@@ -1,6 +1,6 @@
 """Claims on kernel estimates: their mean, their variance, their sign, from many independent draws of omega."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,17 +24,17 @@ OTHER_DIMS, OTHER_PROJECTIONS, FEWEST_DRAWS = (1, 3, 24), 60, 250
 CHUNK = 250  # draws evaluated together
 
 
-class Points(NamedTuple):
+class PointPairs(NamedTuple):
     """Points x (n, d) and y (l, d), scaled: every pair of them is measured, so n + l features give n l pairs."""
 
     x: np.ndarray
     y: np.ndarray
 
 
-class Setting(NamedTuple):
+class KernelSetting(NamedTuple):
     """Points, and how many samples of how many projections their pairs are measured on."""
 
-    points: Points
+    points: PointPairs
     num_projections: int
     draws: int
 
@@ -43,7 +43,7 @@ class Setting(NamedTuple):
         return self.points.x.shape[-1]
 
 
-def standard_points(head_dim: int = HEAD_DIM, scale: float = 1.0) -> Points:
+def standard_points(head_dim: int = HEAD_DIM, scale: float = 1.0) -> PointPairs:
     """Points along directions where known mistakes show: an axis, the diagonal, random ones.
 
     Among the pairs are equal and opposite points, points 18 degrees apart (where the parts of a mixture weigh most
@@ -58,14 +58,14 @@ def standard_points(head_dim: int = HEAD_DIM, scale: float = 1.0) -> Points:
     near = np.cos(0.1 * np.pi) * first + np.sin(0.1 * np.pi) * across / length if head_dim > 1 else first
     x = [0.5 * axis, -0.25 * axis, 0.3 * diagonal, 0.5 * diagonal, 0.5 * first, 0.3 * second]
     y = [0.5 * axis, 0.5 * diagonal, -0.5 * first, 0.6 * near, 0.25 * second, 0.4 * axis]
-    return Points(scale * np.array(x), scale * np.array(y))
+    return PointPairs(scale * np.array(x), scale * np.array(y))
 
 
-def settings(sampler: Sampler, draws: int) -> list[Setting]:
+def settings(sampler: Sampler, draws: int) -> list[KernelSetting]:
     """Where every map is measured under a sampler: many rows first, then one alone, then other dimensions."""
 
-    def setting(points: Points, size: int, draws: int) -> Setting:
-        return Setting(points, sampler.round_up(size, points.x.shape[-1]), draws)
+    def setting(points: PointPairs, size: int, draws: int) -> KernelSetting:
+        return KernelSetting(points, sampler.round_up(size, points.x.shape[-1]), draws)
 
     first_row = standard_points(scale=0.7)  # one row's estimate has a heavier tail: smaller norms keep z normal
     fewer = max(draws // 4, min(draws, FEWEST_DRAWS))
@@ -73,32 +73,28 @@ def settings(sampler: Sampler, draws: int) -> list[Setting]:
     return [setting(standard_points(), NUM_PROJECTIONS, draws), setting(first_row, 1, draws), *others]
 
 
-def samples(
-    sampler: Sampler, maps: Sequence[FeatureMap], setting: Setting, seed: int
-) -> Iterator[tuple[np.ndarray, list[np.ndarray | None]]]:
-    """Independent samples, each drawn by a call of its own as a user draws it; in chunks (CHUNK, R, d)."""
+def estimates(sampler: Sampler, maps: Sequence[FeatureMap], setting: KernelSetting, seed: int) -> list[np.ndarray]:
+    """For each map the kernel estimates (draws, n, l); all maps on the same omega.
+
+    Each sample is drawn by a call of its own, as a user draws it; they are evaluated in chunks (CHUNK, R, d).
+    """
     size, dim = setting.num_projections, setting.head_dim
     rng = stream(seed, "verify", "omega", label(sampler), size, dim)
     extra_rng = stream(seed, "verify", "extra", label(sampler), size, dim)
+    found = [[] for _ in maps]
     for start in range(0, setting.draws, CHUNK):
         count = min(CHUNK, setting.draws - start)
         omega = np.stack([sampler.sample(child, size, dim) for child in rng.spawn(count)])
-        extras: list[np.ndarray | None] = []
-        for feature_map in maps:
+        for parts, feature_map in zip(found, maps, strict=True):
             drawn = [feature_map.draw_extra(child, size, dim) for child in extra_rng.spawn(count)]
-            extras.append(None if drawn[0] is None else np.stack([np.asarray(d) for d in drawn]))
-        yield omega, extras
-
-
-def estimates(sampler: Sampler, maps: Sequence[FeatureMap], setting: Setting, seed: int) -> list[np.ndarray]:
-    """For each map the kernel estimates (draws, n, l); all maps on the same omega."""
-    points, found = setting.points, [[] for _ in maps]
-    for omega, extras in samples(sampler, maps, setting, seed):
-        for parts, feature_map, extra in zip(found, maps, extras, strict=True):
-            estimate = kernel_estimate(points.x, points.y, Sample(omega, extra), feature_map)
+            extra = None if drawn[0] is None else np.stack([np.asarray(d) for d in drawn])
+            estimate = kernel_estimate(*setting.points, Sample(omega, extra), feature_map)
             # without randomness there is one estimate only
-            parts.append(np.broadcast_to(estimate, (len(omega), *estimate.shape[-2:])))
+            parts.append(np.broadcast_to(estimate, (count, *estimate.shape[-2:])))
     return [np.concatenate(parts) for parts in found]
+
+
+Measured = list[tuple[KernelSetting, np.ndarray]]  # kernel estimates (draws, n, l) in each setting
 
 
 def measure(sampler: Sampler, maps: Sequence[FeatureMap], draws: int, seed: int) -> list[Measurement]:
@@ -106,29 +102,31 @@ def measure(sampler: Sampler, maps: Sequence[FeatureMap], draws: int, seed: int)
     chosen = settings(sampler, draws)
     by_setting = [estimates(sampler, maps, setting, seed) for setting in chosen]
     measured = []
-    for index, feature_map in enumerate(maps):
+    for feature_map, values in zip(maps, zip(*by_setting, strict=True), strict=True):
         subject = f"{label(feature_map)}/{label(sampler)}"
-        found = [(setting, values[index]) for setting, values in zip(chosen, by_setting, strict=True)]
-        of_means = [found[0], found[1], *(_gated(feature_map, setting, values) for setting, values in found[2:])]
-        measured.append(_target(subject, feature_map, sampler, of_means))
+        first, alone, *others = zip(chosen, values, strict=True)
+        shown = [(setting, found) for setting, found in others if _shows(feature_map, setting)]
+
+        def target(setting: KernelSetting, feature_map: FeatureMap = feature_map) -> np.ndarray:
+            rows = sampler.row_law(setting.num_projections, setting.head_dim)
+            return np.asarray(feature_map.target_kernel(*setting.points, rows))
+
+        measured.append(_mean(subject, "target", [first, alone, *shown], target))
         if feature_map.unbiased and sampler.gaussian_rows:
-            measured.append(_unbiased(subject, [found[0], *of_means[2:]]))
-        measured.append(variance(subject, feature_map, sampler, [found[0], *found[2:]]))
+            exact = lambda setting: softmax_kernel(*setting.points)  # noqa: E731
+            measured.append(_mean(subject, "unbiased", [first, *shown], exact))
+        measured.append(variance(subject, feature_map, sampler, [first, *others]))
         if feature_map.nonnegative:
-            smallest = float(np.min([np.min(values) for _, values in found]))
-            sign = 0.0 if smallest >= 0 else 2.0  # nan is not
+            smallest = float(np.min([np.min(found) for found in values]))
+            sign = 0.0 if smallest >= 0 else 2.0  # NaN is not
             measured.append(Measurement(subject, "nonnegative", sign, 0, f"smallest {smallest:.2g}"))
     return measured
 
 
-def _gated(feature_map: FeatureMap, setting: Setting, values: np.ndarray) -> tuple[Setting, np.ndarray]:
-    """The values, with 0 draws where the map declares a variance that so many draws would not even show.
-
-    The standard error of their mean would then be too small by an unknown factor.
-    """
+def _shows(feature_map: FeatureMap, setting: KernelSetting) -> bool:
+    """Whether the draws suffice for the declared variance; else the standard error is wrong by an unknown factor."""
     needed = draws_needed(feature_map, *setting.points)
-    hopeless = np.isfinite(needed) & (needed > setting.draws * setting.num_projections)
-    return (setting._replace(draws=0), values) if np.any(hopeless) else (setting, values)
+    return not np.any(np.isfinite(needed) & (needed > setting.draws * setting.num_projections))
 
 
 def z_of_mean(values: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -143,55 +141,29 @@ def z_of_mean(values: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.nd
     return error / np.maximum(standard_error, rounding), standard_error / np.abs(target)
 
 
-def _unbiased(subject: str, measured: list[tuple[Setting, np.ndarray]]) -> Measurement:
-    """The mean against exp(x.y)."""
-    z, resolutions = [], []
-    for setting, values in measured:
-        if setting.draws:
-            scores, resolution = z_of_mean(values, softmax_kernel(*setting.points))
-            z.append(scores.ravel())
-            resolutions.append(largest(resolution))
-    scores = np.concatenate(z)
-    return Measurement(subject, "unbiased", largest(scores), scores.size, f"against exp(x.y), {_seen(measured)}",
-                       resolutions[0])  # fmt: skip
-
-
-def _target(
-    subject: str, feature_map: FeatureMap, sampler: Sampler, measured: list[tuple[Setting, np.ndarray]]
+def _mean(
+    subject: str, claim: str, measured: Measured, target_of: Callable[[KernelSetting], np.ndarray]
 ) -> Measurement:
-    """The mean against the kernel that the map and the sampler together declare, wherever that is known.
+    """The mean against a kernel, wherever that is known.
 
-    A law of rows whose expectations are not known makes a target of nan throughout: that is how maps say so, and it is
-    no declaration. A target that is nan for some pairs and a number for others is one, and wrong.
+    A law of rows whose expectations are not known makes a target of NaN throughout: that is how maps declare nothing.
+    A target that is NaN for some pairs and a number for others is a declaration, and wrong.
     """
-    z, ratios, resolutions, seen = [], [], [], []
-    for setting, values in measured:
-        rows = sampler.row_law(setting.num_projections, setting.head_dim)
-        target = np.asarray(feature_map.target_kernel(*setting.points, rows))
-        if np.all(np.isnan(target)) or not setting.draws:
-            continue
-        scores, resolution = z_of_mean(values, target)
-        z.append(scores.ravel())
-        ratios.append((np.mean(values, axis=0) / target).ravel())
-        resolutions.append(largest(resolution))
-        seen.append((setting, values))
-    if not z:
-        return Measurement(subject, "target", None, 0, "nothing declared: no closed form for these rows")
-    scores, ratio = np.concatenate(z), float(np.median(np.concatenate(ratios)))
-    detail = f"{_seen(seen)}, {len(measured[0][1])} draws, mean/target {ratio:.3g} in the median"
-    return Measurement(subject, "target", largest(scores), scores.size, detail, resolutions[0])
+    targets = [(setting, values, target_of(setting)) for setting, values in measured]
+    known = [(setting, values, target) for setting, values, target in targets if not np.all(np.isnan(target))]
+    if not known:
+        return Measurement(subject, claim, None, 0, "nothing declared: no closed form for these rows")
+    scores, resolutions = zip(*(z_of_mean(values, target) for _, values, target in known), strict=True)
+    ratio = np.median(np.concatenate([(np.mean(values, axis=0) / target).ravel() for _, values, target in known]))
+    z, dims = np.concatenate([part.ravel() for part in scores]), sorted({setting.head_dim for setting, *_ in known})
+    detail = (
+        f"{z.size} pairs, d = {', '.join(map(str, dims))}, {len(measured[0][1])} draws, mean/target {ratio:.3g} in the "
+        "median"
+    )
+    return Measurement(subject, claim, largest(z), z.size, detail, largest(resolutions[0]))
 
 
-def _seen(measured: list[tuple[Setting, np.ndarray]]) -> str:
-    """How many pairs in which dimensions."""
-    settings = [setting for setting, _ in measured if setting.draws]
-    pairs = sum(len(setting.points.x) * len(setting.points.y) for setting in settings)
-    return f"{pairs} pairs, d = {', '.join(map(str, sorted({setting.head_dim for setting in settings})))}"
-
-
-def variance(
-    subject: str, feature_map: FeatureMap, sampler: Sampler, measured: list[tuple[Setting, np.ndarray]]
-) -> Measurement:
+def variance(subject: str, feature_map: FeatureMap, sampler: Sampler, measured: Measured) -> Measurement:
     """Empirical over closed-form relative variance: z from the fourth moment, on the pairs inside the gate."""
     found = []
     for setting, values in measured:
