@@ -1,6 +1,7 @@
 """The command line as a user meets it: output, exit codes, pipes, and one clear line for every mistake."""
 
 import dataclasses
+import importlib.util
 import io
 import json
 import os
@@ -16,6 +17,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+import favorbench as fb
+from favorbench.errors import ModelError
 from favorbench.results.summary import rows_of
 from tests.command_line import refused, run
 from tests.conftest import THOROUGH
@@ -467,3 +470,24 @@ def test_a_budget_of_features_has_only_its_own_columns():
     assert run("plot", "run")[0] == 0
     data = pd.read_csv("run/figures/iid-vs-ortho.csv")
     assert set(data[data["series"] == "uniform"]["budget"]) == {8, 16}
+
+
+@pytest.mark.parametrize("missing", ["torch", "transformers"])
+def test_without_the_extra_for_models_one_line_says_what_to_install(missing, monkeypatch):
+    found = importlib.util.find_spec
+    hidden = {"torch", "transformers"} if missing == "torch" or found("torch") is None else {"transformers"}
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name in hidden else found(name, *rest))
+    Path("text.txt").write_text("some words")
+    name = "torch" if "torch" in hidden else "transformers"
+    expected = f"favorbench: models need {name}, which is not installed: pip install 'favorbench[models]'\n"
+    assert refused("capture", "minilm", "--text", "text.txt") == expected
+
+
+def test_what_is_wrong_without_a_model_is_said_without_torch():
+    Path("text.txt").write_text("some words")
+    assert "minilm reads texts: give --text FILE" in refused("capture", "minilm")
+    assert "--out a.txt: allowed are" in refused("capture", "minilm", "--text", "text.txt", "--out", "a.txt")
+    assert "cannot read text" in refused("capture", "minilm", "--text", ".")
+    if importlib.util.find_spec("torch") is None:
+        with pytest.raises(ModelError, match=r"pip install 'favorbench\[models\]'"):
+            fb.capture(None, None)
