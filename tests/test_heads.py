@@ -123,19 +123,6 @@ def test_table_over_heads_in_every_format():
     assert "no input with two heads" in refused("table", "drawn", "--over", "heads")
 
 
-def test_a_table_over_heads_fits_a_narrow_terminal():
-    from rich.console import Console
-
-    from favorbench.console import show
-
-    results = of_heads(3, samplers="iid,orthogonal", budget="cost", num_projections="8,16", baselines="uniform")
-    (population,) = heads.populations(results)
-    narrow = Console(width=80, file=StringIO())
-    show(narrow, [Section(rows=heads.rows_of(population.rows, "budget"))])
-    lines = narrow.file.getvalue().splitlines()
-    assert max(map(len, lines)) <= 80 and sum(line.startswith("estimator") for line in lines) == 1
-
-
 def test_long_names_are_broken_before_columns_are_parted():
     """At 80 columns with the longest names of the shipped scenario; what they say is not lost."""
     from rich.console import Console

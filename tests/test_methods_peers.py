@@ -1,4 +1,4 @@
-"""Methods against other implementations where they are installed: scikit-learn, transformers, the authors' code."""
+"""Methods against other implementations where they are installed: scikit-learn and transformers."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.cluster import KMeans
 from sklearn.kernel_approximation import Nystroem
 
-from favorbench.methods import AttentionProblem, Eva, KDEformer, get_method
+from favorbench.methods import AttentionProblem, get_method
 from favorbench.methods.cells import nearest_centres
-from favorbench.methods.hashed import angular_hash
 from favorbench.methods.summaries import Queries, Tokens
 from favorbench.numerics.streams import Streams
 from tests.test_methods import answers
@@ -70,52 +69,3 @@ def test_nystromformer_agrees_with_the_one_of_transformers(rng):
     scaled = x * 8**-0.25
     (found,) = answers("nystromformer", AttentionProblem(scaled, scaled, x), (12,))
     assert_allclose(found.output, expected, rtol=1e-9, atol=1e-11)
-
-
-def test_released_eva_is_that_of_the_authors(rng):
-    """HKUNLP/efficient-attention, its adaptive projections the identity, for one head and no projections of its own."""
-    torch = pytest.importorskip("torch")
-    code = pytest.importorskip("efficient_attention.eva")
-    length, dim, w, count = 64, 8, 16, 8
-    module = code.EVA(adaptive_proj="no-ln", num_landmarks=count, dim=dim, num_heads=1, window_size=w).double().eval()
-    q, k, v = rng.normal(size=(3, length, dim))
-    with torch.no_grad():
-        for linear in (module.adaptive_mu_q[0], module.adaptive_mu_k[0], module.proj):
-            linear.weight.copy_(torch.eye(dim))
-            if linear.bias is not None:
-                linear.bias.zero_()
-        module.proj_and_split_heads = lambda x: tuple(torch.from_numpy(a)[None, None] for a in (q, k, v))
-        theirs = module(torch.zeros(1, length, dim, dtype=torch.float64))[0].numpy()
-    question = AttentionProblem(q * dim**-0.25, k * dim**-0.25, v, np.arange(length))
-    ours = answers(Eva(window=w / (w + count), form="released"), question, (w + count,))[0].output
-    assert_allclose(ours, theirs, rtol=1e-9, atol=1e-11)
-
-
-def test_kdeformer_is_that_of_the_authors(rng, monkeypatch):
-    """majid-daliri/kdeformer, its order of buckets put right, for values of equal norms: then shares are equal."""
-    torch = pytest.importorskip("torch")
-    code = pytest.importorskip("KDEformer")
-    length, dim, method = 64, 6, KDEformer(block=0.25, projections=5)
-    question = AttentionProblem(*rng.normal(size=(2, length, dim)), rng.normal(size=(length, 3)))
-    question = question._replace(value=question.value / np.linalg.norm(question.value, axis=-1, keepdims=True))
-    source = np.random.default_rng(0)
-    directions, uniforms = source.standard_normal((dim, 5)), source.random(24)
-    order = np.argsort(angular_hash(question.key, directions), kind="stable")
-    draws = np.argsort(order)[(uniforms * length).astype(int)]  # their sample is one of sorted keys
-
-    def rank(bits):
-        codes = np.arange(2**bits)
-        signs = np.where((codes[:, None] >> np.arange(bits)) & 1, 1.0, -1.0)
-        return torch.from_numpy(angular_hash(signs, np.eye(bits)))
-
-    normal = torch.randn
-    monkeypatch.setattr(code, "unit_hamming_distance_array", rank)
-    monkeypatch.setattr(torch, "randn", lambda *shape, **kwargs: torch.from_numpy(directions)[None, None]
-                        if len(shape) == 1 and len(shape[0]) == 4 else normal(*shape, **kwargs))  # fmt: skip
-    monkeypatch.setattr(torch.Tensor, "multinomial", lambda *a, **k: torch.from_numpy(draws)[None])
-    stable = torch.sort
-    monkeypatch.setattr(torch, "sort", lambda a, dim: stable(a, dim=dim, stable=True))
-    theirs = code.KDEformer(sample_size=24, num_projs=5, Bucket_size=8).double()
-    inputs = [torch.from_numpy(a)[None, :, None].contiguous() for a in question[:3]]
-    output = theirs(*inputs)[0, 0].numpy()
-    assert_allclose(answers(method, question, (32,))[0].output, output, rtol=1e-6, atol=1e-8)

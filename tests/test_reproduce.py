@@ -3,15 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
-from numpy.testing import assert_allclose
 
 from favorbench.engine.plan import plan
-from favorbench.engine.scenario import load_scenario, override
+from favorbench.engine.scenario import load_scenario
 from favorbench.engine.study import Study
-from favorbench.inputs import get_input
-from favorbench.numerics.streams import stream
-from favorbench.run import sweep
-from favorbench.samplers import get_sampler
 from favorbench.studies.blog.figure import circles
 from favorbench.studies.blog.reproduce import (
     CURVES,
@@ -33,27 +28,6 @@ def test_the_protocol_is_the_posts(name, temperature):
     assert {(d.head.seq_len, d.head.head_dim) for d in draws} == {(1024, 16)}
     assert {c.map for c in CURVES[name]} <= set(scenario.maps)
     assert {c.sampler for c in CURVES[name]} <= set(scenario.samplers)
-
-
-def test_a_published_cell_is_what_the_posts_code_computes():
-    """The script's arithmetic in its own form: dense, 2 pi inside, rows of norm sqrt(d/R) from raw QR."""
-    scenario = override(load_scenario("iid-vs-ortho"), trials=1, num_projections=(48,), seq_len=(64,), baselines=())
-    (draw,) = plan(Study.of(scenario))
-    rows = sweep(scenario, "run").trials.set_index(["map", "sampler"])["mse"]
-    q, k, v = get_input("gaussian").draw(stream(0, "inputs", *draw.stream_names), draw.head)
-    omega = get_sampler("orthogonal-blog").sample(stream(0, "omega", "orthogonal-blog", *draw.stream_names), 48, 16)
-    assert_allclose(np.linalg.norm(omega, axis=-1), np.sqrt(16 / 48), rtol=1e-13)
-    assert_allclose(omega[:16] @ omega[:16].T, np.eye(16) / 3, atol=1e-14)
-
-    def features(x):
-        angle = 2 * np.pi * x @ omega.T
-        return np.exp(np.sum(x * x, -1, keepdims=True) / 2) * np.concatenate([np.sin(angle), np.cos(angle)], -1)
-
-    kernel = features(q / 2) @ features(k / 2).T  # 16^(1/4) = 2
-    weights = np.exp(q @ k.T / 4)
-    exact = weights @ v / weights.sum(-1, keepdims=True)
-    mse = np.mean((kernel @ v / kernel.sum(-1, keepdims=True) - exact) ** 2)
-    assert rows["trig-blog", "orthogonal-blog"] == pytest.approx(mse, rel=1e-6)
 
 
 def test_statistics_are_mean_and_population_deviation():
