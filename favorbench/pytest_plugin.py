@@ -9,10 +9,8 @@ TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
-    from favorbench.studies.function_errors import AttentionFunction, FunctionError, InputSource
-    from favorbench.studies.stored_errors import Checked
+    from favorbench.studies.function_errors import AttentionFunction, CheckedRow, FunctionError, InputSource
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,7 +28,7 @@ def attention_error(request: pytest.FixtureRequest) -> "AttentionErrors":
 
 
 class AttentionErrors:
-    """What the fixture ``attention_error`` gives. folder: of stored errors, named like the test file."""
+    """The fixture ``attention_error``. folder: of stored errors, named like the test file."""
 
     def __init__(self, folder: Path, name: str, update: bool) -> None:
         self.folder, self.name, self.update = folder, name, update
@@ -64,8 +62,8 @@ class AttentionErrors:
         seed: int = 0,
         factor: float = 1.0,
         alpha: float = 1e-3,
-    ) -> "list[Checked]":
-        """Fail where a function, or one of several by name, has become worse than the errors stored for it.
+    ) -> "list[CheckedRow]":
+        """Fail if a function, or one of several by name, has become worse than the errors stored for it.
 
         They are in NAME.json (by default the test's name) in a folder beside the test file and named like it;
         ``pytest --favorbench-update`` writes them, and never where ``CI`` is set. Where nothing is random, errors may
@@ -74,39 +72,15 @@ class AttentionErrors:
         of both; with an ``rng`` parameter the draws are the same, and it is 0 on one machine. Infinite and NaN errors
         count as infinite.
         """
-        from favorbench.errors import ScenarioError, StoreError
-        from favorbench.studies import stored_errors
+        from favorbench.errors import ScenarioError
+        from favorbench.studies.function_errors import Question, check_stored
 
         __tracebackhide__ = True
         name = self.name if name is None else name
         if not re.fullmatch(r"[\w.-]{1,80}", name):
             raise ScenarioError(f"name: {name!r} given, allowed: letters, digits, '_', '.' and '-', at most 80")
-        path = self.folder / f"{name}.json"
-        asked = stored_errors.question(inputs, metric, draws, size, seed)
-        before: dict[str, Any] = {}
-        try:
-            stored, before = (asked, {}) if self.update else stored_errors.read(path)
-            problem = stored_errors.differences(stored, asked)
-            if problem:
-                problem = f"{path} answers another question: {problem}; {_how_to_update()}"
-            elif self.update:
-                stored_errors.write(path, asked, stored_errors.measured(function, inputs, asked), alpha)
-                return []
-        except StoreError as error:
-            problem = str(error)
-        if problem:
-            pytest.fail(f"attention_error: {problem}", pytrace=False)
-        now = stored_errors.measured(function, inputs, asked)
-        found = stored_errors.compared(before, now, metric, factor, alpha)
-        lines = [row.line(metric) for row in found if row.change.verdict == "worse"]
-        lines += [f"x {row}: nothing is stored for it" for row in now if row not in before]
-        lines += [f"x {row}: stored, and not measured any more" for row in before if row not in now]
-        if lines:
-            rule = f"{draws} draws, sign test, Holm over {len(found)} rows: false alarms at most {alpha / 2:g}."
-            head = f"attention_error: {path.name}, new against stored errors"
-            pytest.fail("\n".join([head, *lines, f"{rule} If it is meant, {_how_to_update()}"]), pytrace=False)
-        return found
-
-
-def _how_to_update() -> str:
-    return "run pytest --favorbench-update and commit what it writes"
+        path, question = self.folder / f"{name}.json", Question("", metric, draws, size, seed)
+        rows, failure = check_stored(path, function, inputs, question, factor, alpha, self.update)
+        if failure:
+            pytest.fail(f"attention_error: {failure}", pytrace=False)
+        return rows

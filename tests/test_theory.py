@@ -9,9 +9,8 @@ from favorbench import style
 from favorbench.errors import ScenarioError
 from favorbench.maps import get_map
 from favorbench.samplers import get_sampler
-from favorbench.studies.theory import figure as theory_figure
 from favorbench.studies.theory.closed_forms import draws_needed, projections_for, relative_variance
-from favorbench.studies.theory.study import measured_deviation, pair_at, study
+from favorbench.studies.theory.study import chart, measured_deviation, pair_at, study
 
 
 @pytest.mark.parametrize("sampler", ["iid", "orthogonal"])
@@ -48,7 +47,7 @@ def test_what_has_no_closed_form_is_refused(tmp_path):
     with pytest.raises(ScenarioError, match="no closed form for trig-blog under iid"):
         study(get_map("trig-blog"), get_sampler("iid"), 8, [0.5], [16])
     found = study(get_map("trig"), get_sampler("orthogonal"), 8, [0.5, 1.0], [16, 64], draws=100)
-    assert {f.suffix for f in style.write([theory_figure.chart(found, "theory")], tmp_path)} == {".png", ".svg", ".csv"}
+    assert {f.suffix for f in style.write([chart(found, "theory")], tmp_path)} == {".png", ".svg", ".csv"}
 
 
 def test_progress_counts_draws_and_one_core_is_used():

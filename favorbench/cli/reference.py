@@ -101,8 +101,7 @@ def theory(
     from favorbench.console.studies import theory_section
     from favorbench.maps import get_map
     from favorbench.samplers import get_sampler
-    from favorbench.studies.theory.figure import chart
-    from favorbench.studies.theory.study import study
+    from favorbench.studies.theory.study import chart, study
 
     check_maps("theory", [map])
     norms = numbers("--norm", norm, float, low=0.0)

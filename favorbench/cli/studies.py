@@ -189,8 +189,7 @@ def speed(
     from favorbench.console.studies import speed_section
     from favorbench.numerics.backend import Backend
     from favorbench.registry import split_list
-    from favorbench.studies.speed.figure import chart
-    from favorbench.studies.speed.study import study
+    from favorbench.studies.speed.study import chart, study
 
     if workers != 1:
         raise ScenarioError(f"--workers {workers}: speed times one worker, alone on the machine; leave --workers out")

@@ -1,40 +1,52 @@
-"""The error of any attention function on real or random inputs, draw by draw."""
+"""The error of any attention function on real or random inputs, draw by draw; stored beside a test, and compared."""
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from favorbench.attention.exact import exact_attention
 from favorbench.attention.problem import check_shapes
-from favorbench.errors import EstimatorError, InputError, ScenarioError
+from favorbench.engine.provenance import VERSION
+from favorbench.errors import EstimatorError, InputError, ScenarioError, StoreError
+from favorbench.files import read_json, write_text
 from favorbench.formats import shown
 from favorbench.inputs import Head, Inputs, get_input
 from favorbench.metrics import METRICS, error_sums
 from favorbench.numerics.machine import one_core
 from favorbench.numerics.streams import stream
-from favorbench.parameters import check_whole
+from favorbench.parameters import check_between, check_whole, is_number
 from favorbench.registry import nearest
-from favorbench.results.compare import COMPARABLE
-from favorbench.statistics import median_interval
+from favorbench.results.changes import WORSE, Change, Errors, judged
+from favorbench.results.compare import COMPARABLE, close_errors
+from favorbench.statistics import fewest_draws, median_interval
 from favorbench.users import failures_named
 
-#: A function of q, k, v, each (L, d), and of ``size`` and ``rng`` where it has parameters of these names.
+#: A function of q, k, v, each (L, d), and of ``size`` and ``rng`` if it has parameters of these names.
 AttentionFunction = Callable[..., Any]
 
 #: The name of an input (minilm, gaussian, a path to a file), or arrays q, k, v: (L, d) or (heads, L, d).
 InputSource = str | Path | Sequence[np.ndarray]
 
-MOVES = 3  # of the inputs, by one unit in the last place, to see what rounding does to an error
-MARGIN = 10.0  # times the largest change that these made: another machine rounds at every step, not only at the first
+PERTURBATIONS = 3  # of the inputs, by one unit in the last place, to see how rounding changes an error
+MARGIN = 10.0  # times the largest of these changes: another machine rounds at every step, not only at the first
+
+FORMAT = 1
+
+UPDATE = "--favorbench-update"
+HOW_TO_UPDATE = f"run pytest {UPDATE} and commit what it writes"
 
 
 class HeadErrors(NamedTuple):
-    """Errors of one head, draw by draw; two equal ones where nothing is random. rounding: what it may change them by.
+    """Errors of one head, draw by draw; two equal ones if nothing is random. rounding: how much it may change them.
 
     dtype: of the function's output.
     """
@@ -46,7 +58,7 @@ class HeadErrors(NamedTuple):
 
 @dataclass(frozen=True)
 class FunctionError:
-    """The median over draws of the mean error over heads, with its interval; ``heads``: what it was made of."""
+    """The median over draws of the mean error over heads, with its interval; ``heads``: the errors behind it."""
 
     value: float
     low: float
@@ -59,8 +71,23 @@ class FunctionError:
         return self.value
 
 
-class Source(NamedTuple):
-    """Inputs by head: what draws them, and what names them in streams and in what is stored."""
+class Question(NamedTuple):
+    """What is measured. Errors of different questions are not comparable. inputs: their digest, or their name."""
+
+    inputs: str
+    metric: str
+    draws: int
+    size: int
+    seed: int
+
+    def differences(self, stored: "Question") -> str:
+        """ "draws 15 stored, 20 asked"; nothing if they are equal."""
+        pairs = zip(self._fields, stored, self, strict=True)
+        return ", ".join(f"{name} {str(a)[:12]} stored, {str(b)[:12]} asked" for name, a, b in pairs if a != b)
+
+
+class HeadSource(NamedTuple):
+    """Inputs by head: the function that draws them, and the key that names them in streams and in files."""
 
     key: str
     heads: tuple[Head, ...]
@@ -78,65 +105,68 @@ def function_error(
 ) -> FunctionError:
     """How far a function f(q, k, v) -> output, (L, d) to (L, d_v), is from exact attention.
 
-    q, k, v are float64, as attention takes them. Where it has parameters ``size`` and ``rng`` it is given these, a
-    generator that is the same for a draw whenever it is asked. Raises ScenarioError for a metric that is no error,
-    numbers out of range, or a function with other parameters; InputError for arrays that do not fit; EstimatorError
-    where the function fails or returns another shape.
+    q, k, v are float64, as attention takes them. A function with parameters ``size`` and ``rng`` is given these; the
+    generator is the same whenever a draw is repeated. Raises ScenarioError for a metric that is not an error, numbers
+    out of range, or a function with other parameters; InputError for arrays that do not fit; EstimatorError if the
+    function fails or returns another shape.
     """
-    if metric not in COMPARABLE:
-        raise ScenarioError(
-            f"metric: {shown(metric)} given{nearest(str(metric), COMPARABLE)}, allowed: {', '.join(COMPARABLE)}"
-        )
-    check_whole("draws", draws, 2, 10_000)
-    check_whole("size", size, 1, 1 << 24)
-    source, asked = source_of(inputs), _Asked(function, size)
-    with one_core(), np.errstate(all="ignore"):
-        heads = {head.label: _of_head(asked, source, head, metric, draws, seed) for head in source.heads}
-    longest = max(len(one.errors) for one in heads.values())
-    columns = [np.resize(one.errors, longest) for one in heads.values()]
-    means = np.mean(columns, axis=0)
-    low, high, coverage = median_interval(means)
-    return FunctionError(float(np.median(means)), low, high, coverage if longest > 2 else 1.0, longest, heads)
+    source = source_of(inputs)
+    return _measure(function, source, Question(source.key, metric, draws, size, seed))
 
 
-def source_of(inputs: InputSource) -> Source:
+def source_of(inputs: InputSource) -> HeadSource:
     """Inputs by name, path or arrays. Raises ScenarioError and InputError."""
     if isinstance(inputs, str | Path):
         law = get_input(str(inputs))
-        return Source(law.digest() or str(inputs), law.heads(None, None), law.draw, law.fixed)
+        return HeadSource(law.digest() or str(inputs), law.heads(None, None), law.draw, law.fixed)
     if not isinstance(inputs, Sequence) or len(inputs) != 3:
         raise InputError(f"inputs: {type(inputs).__name__} given; allowed: a name, a path, or arrays (q, k, v)")
     arrays = [np.array(a, dtype=np.float64) for a in inputs]
     for name, array in zip("qkv", arrays, strict=True):
         if array.ndim not in (2, 3) or array.size == 0 or not np.isfinite(array).all():
             raise InputError(f"inputs: {name} has shape {array.shape}; allowed: (L, d) or (heads, L, d), all finite")
-    query, key, value = (a if a.ndim == 3 else a[None] for a in arrays)
-    check_shapes(query, key, value, False)
-    if not len(query) == len(key) == len(value):
-        raise InputError(f"inputs: q, k and v have {len(query)}, {len(key)} and {len(value)} heads; they must be equal")
-    shape = query.shape[-2], key.shape[-2], query.shape[-1], value.shape[-1]
-    heads = tuple(Head(f"h{i}", *shape) for i in range(len(query)))
-    digest = hashlib.sha256(b"".join(a.tobytes() for a in (query, key, value))).hexdigest()
+    query, key, value = arrays = [array.reshape(-1, *array.shape[-2:]) for array in arrays]
+    check_shapes(query, key, value)
+    heads = {
+        f"h{i}": (Inputs(*each), (query.shape[-2], key.shape[-2], query.shape[-1], value.shape[-1]))
+        for i, each in enumerate(zip(*arrays, strict=True))
+    }
 
     def draw(rng: np.random.Generator, head: Head) -> Inputs:
-        i = int(head.label[1:])
-        return Inputs(query[i].copy(), key[i].copy(), value[i].copy())
+        return Inputs(*(array.copy() for array in heads[head.label][0]))
 
-    return Source(digest, heads, draw, fixed=True)
+    digest = hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
+    return HeadSource(digest, tuple(Head(label, *shape) for label, (_, shape) in heads.items()), draw, fixed=True)
 
 
-class _Asked:
-    """A function, and how it is to be called."""
+def _measure(function: AttentionFunction, source: HeadSource, question: Question) -> FunctionError:
+    metric = question.metric
+    if metric not in COMPARABLE:
+        raise ScenarioError(
+            f"metric: {shown(metric)} given{nearest(str(metric), COMPARABLE)}, allowed: {', '.join(COMPARABLE)}"
+        )
+    check_whole("draws", question.draws, 2, 10_000)
+    check_whole("size", question.size, 1, 1 << 24)
+    checked = _Checked(function, question.size)
+    with one_core(), np.errstate(all="ignore"):
+        heads = {head.label: _head_errors(checked, source, head, question) for head in source.heads}
+    longest = max(len(one.errors) for one in heads.values())
+    means = np.mean([np.resize(one.errors, longest) for one in heads.values()], axis=0)
+    low, high, coverage = median_interval(means)
+    return FunctionError(float(np.median(means)), low, high, coverage if longest > 2 else 1.0, longest, heads)
+
+
+class _Checked:
+    """A function whose parameters and outputs are checked."""
 
     def __init__(self, function: AttentionFunction, size: int) -> None:
         self.function, self.size = function, size
-        self.name = getattr(function, "__name__", type(function).__name__)
+        self.name, self.takes = getattr(function, "__name__", type(function).__name__), ()
         if not callable(function):
             raise ScenarioError(f"a {type(function).__name__} given; allowed: a function f(q, k, v) -> output")
         try:
             signature = inspect.signature(function)
         except (TypeError, ValueError):  # of C functions
-            self.takes: tuple[str, ...] = ()
             return
         self.takes = tuple(name for name in ("size", "rng") if name in signature.parameters)
         try:
@@ -147,63 +177,181 @@ class _Asked:
             ) from None
 
     def __call__(self, inputs: Inputs, rng: np.random.Generator) -> np.ndarray:
-        """The output as it comes, checked."""
-        given = {"size": self.size, "rng": rng}
+        """The output in its own type."""
+        keywords = {"size": self.size, "rng": rng}
         with failures_named(self.name):
-            own = (a.copy() for a in inputs)  # a function may work in place
-            output = np.asarray(self.function(*own, **{name: given[name] for name in self.takes}))
-        wanted = (len(inputs.query), inputs.value.shape[-1])
-        if output.shape != wanted or output.dtype.kind not in "fiu":
+            copies = (a.copy() for a in inputs)  # a function may work in place
+            output = np.asarray(self.function(*copies, **{name: keywords[name] for name in self.takes}))
+        expected = (len(inputs.query), inputs.value.shape[-1])
+        if output.shape != expected or output.dtype.kind not in "fiu":
             raise EstimatorError(
-                f"{self.name} returned {output.dtype} of shape {output.shape}; (L, d_v) = {wanted} was expected"
+                f"{self.name} returned {output.dtype} of shape {output.shape}; (L, d_v) = {expected} was expected"
             )
         return output
 
 
-def _of_head(asked: _Asked, source: Source, head: Head, metric: str, draws: int, seed: int) -> HeadErrors:
-    errors: list[float] = []
-    exact, dtype = np.zeros(0), "float64"
+def _head_errors(function: _Checked, source: HeadSource, head: Head, question: Question) -> HeadErrors:
+    """The errors on one head, and how much rounding alone may change that of the first draw.
 
-    def rng_of(i: int) -> np.random.Generator:
-        return stream(seed, "function error", source.key, *head[:4], i)
-
-    for i in range(draws):
-        inputs = source.draw(stream(seed, "function error inputs", source.key, *head[:4], i), head)
-        if i == 0 or not source.fixed:
-            exact = exact_attention(*inputs)
-        output = asked(inputs, rng_of(i))
-        dtype = output.dtype.name if output.dtype.kind == "f" else "float64"
-        errors.append(_error(output, exact, metric, inputs))
-        if i == 1 and source.fixed and errors[0] == errors[1]:
-            break  # nothing in it is random
-    inputs = source.draw(stream(seed, "function error inputs", source.key, *head[:4], 0), head)
-    return HeadErrors(tuple(errors), _rounding(asked, inputs, rng_of, metric, dtype), dtype)
-
-
-def _rounding(
-    asked: _Asked, inputs: Inputs, rng_of: Callable[[int], np.random.Generator], metric: str, dtype: str
-) -> float:
-    """How much the error of a draw may move by rounding alone: as it does where the inputs move by one last place.
-
-    0 for a function that does not give the same answer for the same draw.
+    That is measured by inputs that are changed in the last place; it is 0 for a function whose draws cannot be
+    repeated.
     """
-    exact = exact_attention(*inputs)
-    first, again = (_error(asked(inputs, rng_of(0)), exact, metric, inputs) for _ in range(2))
-    if first != again or not np.isfinite(first):
-        return 0.0
-    largest = 0.0
-    for moved in _moved(inputs, float(np.finfo(dtype).eps)):
-        error = _error(asked(moved, rng_of(0)), exact_attention(*moved), metric, moved)
-        largest = max(largest, abs(error - first))
-    return MARGIN * largest if np.isfinite(largest) else 0.0
+    names, metric = (source.key, *head[:4]), METRICS[question.metric]
+
+    def inputs_of(draw: int) -> Inputs:
+        return source.draw(stream(question.seed, "function error inputs", *names, draw), head)
+
+    def error(inputs: Inputs, exact: np.ndarray, draw: int) -> tuple[float, str]:
+        output = function(inputs, stream(question.seed, "function error", *names, draw))
+        sums = error_sums(output, exact)
+        return float(cast(float, metric.compute(sums, sums))), output.dtype.name if output.dtype.kind == "f" else ""
+
+    first = inputs_of(0)
+    first_exact = exact = exact_attention(*first)
+    errors, dtypes = [], []
+    for draw in range(question.draws):
+        inputs = inputs_of(draw)
+        exact = exact if source.fixed or draw == 0 else exact_attention(*inputs)
+        value, dtype = error(inputs, exact, draw)
+        errors.append(value)
+        dtypes.append(dtype or "float64")
+        if draw == 1 and source.fixed and errors[0] == errors[1]:
+            break  # nothing is random
+    rounding, rng = 0.0, stream(0, "last places")
+    if np.isfinite(errors[0]) and error(first, first_exact, 0)[0] == errors[0]:
+        eps = float(np.finfo(dtypes[-1]).eps)
+        for _ in range(PERTURBATIONS):
+            moved = Inputs(*(a * (1.0 + eps * rng.choice([-1.0, 1.0], a.shape)) for a in first))
+            rounding = max(rounding, MARGIN * abs(error(moved, exact_attention(*moved), 0)[0] - errors[0]))
+    return HeadErrors(tuple(errors), rounding if np.isfinite(rounding) else 0.0, dtypes[-1])
 
 
-def _moved(inputs: Inputs, eps: float) -> Iterator[Inputs]:
-    rng = stream(0, "last places")
-    for _ in range(MOVES):
-        yield Inputs(*(a * (1.0 + eps * rng.choice([-1.0, 1.0], a.shape)) for a in inputs))
+# Stored errors
 
 
-def _error(output: np.ndarray, exact: np.ndarray, metric: str, inputs: Inputs) -> float:
-    sums = error_sums(output, exact)
-    return float(cast(float, METRICS[metric].compute(sums, sums)))
+class StoredRow(TypedDict):
+    errors: list[float | None]
+    rounding: float
+    dtype: str
+
+
+class StoredErrors(TypedDict):
+    """The file: the fields of Question, and the errors by function and head."""
+
+    format: Literal[1]
+    inputs: str
+    metric: str
+    draws: int
+    size: int
+    seed: int
+    rows: dict[str, StoredRow]
+
+
+class CheckedRow(NamedTuple):
+    """The change of one function on one head."""
+
+    name: str
+    change: Change
+
+    def line(self, metric: str) -> str:
+        """ "+ positive, L5H0: relative_error 0.31 -> 0.42, new / old 1.36 (1.21 to 1.52), worse"."""
+        return f"{self.change.mark} {self.name}: {self.change.in_words(metric)}"
+
+
+def check_stored(
+    path: Path, functions: AttentionFunction | Mapping[str, AttentionFunction], inputs: InputSource,
+    question: Question, factor: float, alpha: float, update: bool,
+) -> tuple[list[CheckedRow], str]:  # fmt: skip
+    """Compare errors with those in a file, or store them there; returns the rows, and an explanation of a failure.
+
+    question: its ``inputs`` are set here. Raises ScenarioError.
+    """
+    source = source_of(inputs)
+    question = question._replace(inputs=source.key)
+    try:
+        stored, before = (question, {}) if update else _read(path)
+        if problem := question.differences(stored):
+            return [], f"{path} answers another question: {problem}; {HOW_TO_UPDATE}"
+        now = _measured(functions, source, question)
+        if update:
+            _write(path, question, now, alpha)
+            return [], ""
+    except StoreError as error:
+        return [], str(error)
+    rows = _compared(before, now, question.metric, factor, alpha)
+    lines = [row.line(question.metric) for row in rows if row.change.verdict == WORSE]
+    lines += [f"x {row}: nothing is stored for it" for row in now if row not in before]
+    lines += [f"x {row}: stored, and not measured any more" for row in before if row not in now]
+    if not lines:
+        return rows, ""
+    head = f"{path.name}, new against stored errors"
+    rule = f"{question.draws} draws, sign test, Holm over {len(rows)} rows: false alarms at most {alpha / 2:g}."
+    return rows, "\n".join([head, *lines, f"{rule} If it is meant, {HOW_TO_UPDATE}"])
+
+
+def _measured(
+    functions: AttentionFunction | Mapping[str, AttentionFunction], source: HeadSource, question: Question
+) -> dict[str, HeadErrors]:
+    """The errors of one function, or of several by name, on each head."""
+    several = functions if isinstance(functions, Mapping) else {"": functions}
+    return {
+        ", ".join(filter(None, (name, head))): errors
+        for name, function in several.items()
+        for head, errors in _measure(function, source, question).heads.items()
+    }
+
+
+def _write(path: Path, question: Question, rows: Mapping[str, HeadErrors], alpha: float) -> None:
+    """Store errors. Raises ScenarioError if too few draws could never fail, StoreError if the file cannot be written.
+
+    Never on a CI server, whose environment has ``CI`` set: stored errors are those that somebody has looked at.
+    """
+    if os.environ.get("CI", "").lower() not in ("", "0", "false"):
+        raise StoreError(f"{UPDATE} does not write {path} on CI: run it where you work, and commit the file")
+    random = sum(len(row.errors) > 2 for row in rows.values())
+    if random and question.draws < (needed := fewest_draws(random, 1.0 - alpha)):
+        raise ScenarioError(
+            f"draws: {question.draws} can tell no change of {random} random rows at {alpha:g}; use {needed} or more"
+        )
+    plain = {
+        name: row._asdict() | {"errors": [x if math.isfinite(x) else None for x in row.errors]}
+        for name, row in rows.items()
+    }
+    head = {"format": FORMAT, "favorbench": VERSION, **question._asdict()}
+    lines = [f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in plain.items()]
+    write_text(path, json.dumps(head, indent=1)[:-2] + ',\n "rows": {\n' + ",\n".join(lines) + "\n }\n}\n")
+
+
+def _read(path: Path) -> tuple[Question, dict[str, HeadErrors]]:
+    """Stored errors. Raises StoreError, with how to write them if they are missing."""
+    if not path.exists():
+        raise StoreError(f"no stored errors: run pytest {UPDATE} once, look at {path}, and commit it")
+    hint = f"take it from your version control, or run pytest {UPDATE}"
+    content = read_json(path, StoredErrors, "stored errors", hint=hint)
+    rows = {
+        name: HeadErrors(tuple(math.inf if x is None else x for x in row["errors"]), row["rounding"], row["dtype"])
+        for name, row in content["rows"].items()
+    }
+    return Question(*(content[name] for name in Question._fields)), rows
+
+
+def _compared(
+    stored: Mapping[str, HeadErrors], now: Mapping[str, HeadErrors], metric: str, factor: float, alpha: float
+) -> list[CheckedRow]:
+    """The rows that both have, judged draw by draw by the rule of ``results.changes``."""
+    check_between("alpha", alpha, 1e-12, 1.0)
+    if not (is_number(factor) and 1 <= factor <= 1e6):
+        raise ScenarioError(f"factor must be a number from 1 to 1e6, got {shown(factor)}")
+    names = [name for name in now if name in stored]
+    rows = [_pair(stored[name], now[name], metric) for name in names]
+    return [CheckedRow(name, change) for name, change in zip(names, judged(rows, factor, alpha), strict=True)]
+
+
+def _pair(old: HeadErrors, new: HeadErrors, metric: str) -> Errors:
+    count = max(len(old.errors), len(new.errors))  # random now, and not before: the one measurement against each draw
+    rounding = max(old.rounding, new.rounding)
+
+    def close(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return close_errors(a, b, metric, 0.0, new.dtype) | (np.abs(a - b) <= rounding)
+
+    return Errors(np.resize(old.errors, count), np.resize(new.errors, count), True, close)

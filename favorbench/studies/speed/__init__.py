@@ -1,1 +1,1 @@
-"""Exact against linear attention: time, memory, and the length from which the latter is faster."""
+"""Seconds against the length of the sequence, and seconds of the estimators of a run."""

@@ -1,8 +1,10 @@
-"""What is timed, as functions of query, key and value, and their seconds in interleaved runs.
+"""Functions of query, key and value that are timed, and their seconds in interleaved runs.
 
-Calls are interleaved so that a machine that becomes busy makes all of them slower alike.
+Calls are interleaved so that a machine that becomes busy slows all of them down alike.
 """
 
+import itertools
+import statistics
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import TypeVar
@@ -22,6 +24,7 @@ from favorbench.numerics.backend import Backend
 from favorbench.numerics.streams import stream
 from favorbench.progress import Progress
 from favorbench.registry import label
+from favorbench.statistics import median_interval
 from favorbench.users import failures_named
 
 Call = Callable[[Array, Array, Array], object]
@@ -33,7 +36,7 @@ SHORT = 0.05  # seconds below which a call is made twice
 
 
 def calls_of_exact(backend: Backend, causal: bool = False) -> Iterator[tuple[str, Call]]:
-    """favorbench's tiles, and torch's fused attention where torch is there."""
+    """Exact attention in tiles, and torch's fused attention where torch is installed."""
 
     def exact(query: Array, key: Array, value: Array) -> object:
         scaled, positions = query * query.shape[-1] ** -0.5, np.arange(query.shape[-2])
@@ -45,7 +48,7 @@ def calls_of_exact(backend: Backend, causal: bool = False) -> Iterator[tuple[str
 
 
 def call_of(method: Method, size: int, head_dim: int, backend: Backend, dtype: str, causal: bool = False) -> Call:
-    """An estimator at one size. Projections are drawn now; a user's function is called once, sweeps call it twice."""
+    """An estimator at one size. Projections are drawn now. A user's function is called once (twice in a sweep)."""
     if isinstance(method, Function):
         name = label(method)
 
@@ -68,7 +71,7 @@ def call_of(method: Method, size: int, head_dim: int, backend: Backend, dtype: s
 
 
 def on_backend(arrays: Sequence[np.ndarray], backend: Backend, dtype: str) -> list[Array]:
-    """Host arrays in the precision and where they are computed with, without an axis of draws."""
+    """Host arrays on the backend in a precision, without an axis of draws."""
     found = [backend.cast(backend.array([array]), dtype) for array in arrays]
     return [array[0] for array in found] if backend.batched else found
 
@@ -80,32 +83,34 @@ def interleaved(
     progress: Progress | None = None,
     first: Callable[[Key], object] | None = None,
 ) -> dict[Key, list[float]]:
-    """The seconds of each call, ``repeats`` times; before that each is made once, or ``first`` called, to warm up."""
+    """The seconds of each call, ``repeats`` times, after one call of it, or of ``first``, to warm up."""
     seconds: dict[Key, list[float]] = {key: [] for key in calls}
-    total, done = len(calls) * (repeats + 1), 0
-    for turn in range(repeats + 1):
-        for key, call in calls.items():
-            if progress:
-                progress(done, total)
-            done += 1
-            if turn:
-                seconds[key].append(seconds_of(call, backend))
-            elif first:
-                first(key)
-            else:
-                call()
+    for done, (turn, key) in enumerate(itertools.product(range(repeats + 1), calls)):
+        if progress:
+            progress(done, len(calls) * (repeats + 1))
+        if turn:
+            seconds[key].append(seconds_of(calls[key], backend))
+        elif first:
+            first(key)
+        else:
+            calls[key]()
     return seconds
 
 
 def seconds_of(call: Callable[[], object], backend: Backend) -> float:
-    """The time of a call; of the second one if it is short, as the first finds the caches full of another method."""
+    """The time of a call; of a second one if it is short, as the first finds the caches full of another method."""
+    seconds = 0.0
+    for _ in range(2):
+        if seconds < SHORT:
+            backend.synchronise()
+            start = time.perf_counter()
+            call()
+            backend.synchronise()
+            seconds = time.perf_counter() - start
+    return seconds
 
-    def once() -> float:
-        backend.synchronise()
-        start = time.perf_counter()
-        call()
-        backend.synchronise()
-        return time.perf_counter() - start
 
-    first = once()
-    return once() if first < SHORT else first
+def seconds_interval(times: Sequence[float]) -> tuple[float, float, float]:
+    """The median, and its 95 % interval."""
+    low, high, _ = median_interval(np.array(times))
+    return statistics.median(times), low, high

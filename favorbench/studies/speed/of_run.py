@@ -1,9 +1,8 @@
 """The seconds of a finished run's estimators, on one head of its inputs and on this machine."""
 
 import functools
-import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,13 +21,12 @@ from favorbench.numerics.backend import Backend
 from favorbench.numerics.machine import one_core
 from favorbench.numerics.streams import stream
 from favorbench.progress import Progress
-from favorbench.results.seconds import Seconds, table
-from favorbench.statistics import median_interval
-from favorbench.studies.speed.calls import Call, call_of, calls_of_exact, interleaved, on_backend
+from favorbench.results.seconds import MEASURED, Seconds, table
+from favorbench.studies.speed.calls import Call, call_of, calls_of_exact, interleaved, on_backend, seconds_interval
 
 
 class _Timed(NamedTuple):
-    """kind, map, sampler and size as rows of the run have them."""
+    """An estimator, in the columns of a run."""
 
     kind: str
     map: str
@@ -37,30 +35,33 @@ class _Timed(NamedTuple):
 
 
 def time_run(run: Path, repeats: int = 7, progress: Progress | None = None) -> Seconds:
-    """Time exact attention, and what a run has measured, in interleaved runs, each on the first head of its population.
+    """Time exact attention and the estimators of a run, interleaved, each on the first head of its population.
 
     All query rows, on one core or one GPU; projections are drawn before. Bounds among the baselines are left out.
-    Raises StoreError where what the run measured is not at hand, EstimatorError where an estimator of the user's fails.
+    Raises StoreError if the inputs or modules of the run are missing, EstimatorError if a user's estimator fails.
     """
     study, draws = _opened(run)
     backend, calls, cells = study.backend, {}, []
     with one_core(), np.errstate(all="ignore"):
         for number, draw in enumerate(_first_heads(draws)):
             cells.append({name: value for name, value in of_draw(study.scenario, draw).items() if name in CELL})
-            arrays = _inputs(study, draw)
+            rng = stream(study.scenario.seed, "inputs", *draw.stream_names)
+            query, key, value = study.inputs[draw.input].law.draw(rng, draw.head)
+            scaled = (query * draw.scale, key * draw.scale, value * study.scenario.value_scale)
+            arrays = on_backend(scaled, backend, draw.dtype)
             for one, call in _calls(study, draw):
                 calls[number, one] = functools.partial(_in_precision, backend, draw.dtype, call, arrays)
         seconds = interleaved(calls, repeats, backend, progress)
-    rows = []
-    for (number, one), times in seconds.items():
-        low, high, _ = median_interval(np.array(times))
-        rows.append(cells[number] | one._asdict() | {"seconds": statistics.median(times), "low": low, "high": high})
+    rows = [
+        cells[number] | one._asdict() | dict(zip(MEASURED, seconds_interval(times), strict=True))
+        for (number, one), times in seconds.items()
+    ]
     date = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     return Seconds(table(rows), repeats, backend.describe(), date, machine(backend))
 
 
 def _opened(run: Path) -> tuple[Study, Plan]:
-    """The study of a run, and its draws. Raises StoreError unless they are what they were."""
+    """The study of a run, and its draws. Raises StoreError if they have changed since."""
     manifest = read_manifest(run)
     try:
         study = Study.of(read_scenario(run))
@@ -74,31 +75,18 @@ def _opened(run: Path) -> tuple[Study, Plan]:
     return study, draws
 
 
-def _first_heads(draws: Plan) -> Iterator[Draw]:
-    """Of all that differ in their head only, and in R, the first, with all R."""
+def _first_heads(draws: Plan) -> Iterable[Draw]:
+    """The first of the draws that differ in their head and in R only, with the R of all."""
     found: dict[object, Draw] = {}
     for draw in draws[: len(draws.shapes)]:
         key = (draw.input, draw.head._replace(label=""), draw.scale, draw.dtype)
         first = found.setdefault(key, draw)
-        found[key] = _with_sizes(first, draw.sizes)
-    return iter(found.values())
-
-
-def _with_sizes(draw: Draw, sizes: tuple[int, ...]) -> Draw:
-    together = tuple(sorted({*draw.sizes, *sizes}))
-    return Draw(**{**vars(draw), "sizes": together})
-
-
-def _inputs(study: Study, draw: Draw) -> list[Array]:
-    """As attention takes them: scaled as the run says, and not by d^-1/4."""
-    rng = stream(study.scenario.seed, "inputs", *draw.stream_names)
-    query, key, value = study.inputs[draw.input].law.draw(rng, draw.head)
-    scaled = (query * draw.scale, key * draw.scale, value * study.scenario.value_scale)
-    return on_backend(scaled, study.backend, draw.dtype)
+        found[key] = Draw(**{**vars(first), "sizes": tuple(sorted({*first.sizes, *draw.sizes}))})
+    return found.values()
 
 
 def _in_precision(backend: Backend, dtype: str, call: Call, arrays: Sequence[Array]) -> object:
-    """The call, on one core and in the precision of its cell, which those before and after it need not share."""
+    """The call in the precision of its cell, which the calls before and after it need not share."""
     with backend.precision(dtype):
         return call(*arrays)
 

@@ -1,37 +1,45 @@
-"""From which length on linear attention is faster: it, methods and exact attention timed side by side, on one core or
-GPU."""
+"""Seconds of estimators and exact attention against L, interleaved on one core or GPU, and the break-even length."""
 
 import functools
 import itertools
 import math
-import statistics
 import tracemalloc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
 
+from favorbench import style
 from favorbench.formats import plain
 from favorbench.inputs import Head, get_input
 from favorbench.maps import get_map
 from favorbench.methods import Method, Shape, get_method
 from favorbench.methods.features import LinearAttention, name_of
-from favorbench.numerics.arrays import Array
 from favorbench.numerics.backend import Backend
 from favorbench.numerics.machine import check_memory, one_core
 from favorbench.numerics.streams import stream
 from favorbench.progress import Progress
 from favorbench.registry import label
-from favorbench.statistics import median_interval
-from favorbench.studies.speed.calls import EXACT, FUSED, call_of, calls_of_exact, interleaved, on_backend
+from favorbench.statistics import interval_name
+from favorbench.studies.speed.calls import (
+    EXACT,
+    FUSED,
+    call_of,
+    calls_of_exact,
+    interleaved,
+    on_backend,
+    seconds_interval,
+)
 
 ITEM_BYTES = {"float64": 8, "float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
 
 
 class Timing(NamedTuple):
-    """One method at one length: median of the repeats in seconds with its 95 % interval, and peak memory.
+    """One method at one length: the median of the repeats in seconds with its 95 % interval, and peak memory.
 
-    memory_bytes: the most that was allocated at a time beside inputs; None where it cannot be measured.
+    memory_bytes: the most that was allocated at a time, without the inputs; None where it cannot be measured.
     """
 
     method: str
@@ -46,8 +54,8 @@ class Timing(NamedTuple):
 class Crossover(NamedTuple):
     """Where a method overtakes exact attention. seq_len: where the curves of the medians cross, log-log interpolated.
 
-    0: faster at every length measured; inf: at none. slope: of log time on log L, over the upper half of the lengths.
-    low, high: the slopes that times within their intervals can make; far apart where the machine was busy.
+    0: faster at every measured length; inf: at none. slope: of log time on log L, over the upper half of the lengths.
+    low, high: the slopes that times within their intervals allow; far apart if the machine was busy.
     """
 
     method: str
@@ -63,7 +71,7 @@ class Crossover(NamedTuple):
 
 
 class SpeedStudy(NamedTuple):
-    """What ``favorbench speed`` shows."""
+    """The result of ``favorbench speed``."""
 
     timings: tuple[Timing, ...]
     crossovers: tuple[Crossover, ...]
@@ -74,7 +82,7 @@ class SpeedStudy(NamedTuple):
 
     @property
     def lengths(self) -> list[int]:
-        """The lengths measured, increasing."""
+        """The measured lengths, increasing."""
         return sorted({timing.seq_len for timing in self.timings})
 
     def of(self, method: str) -> list[Timing]:
@@ -82,7 +90,7 @@ class SpeedStudy(NamedTuple):
         return sorted((t for t in self.timings if t.method == method), key=lambda t: t.seq_len)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON; a crossover or a slope that is not there is null."""
+        """Plain data, for JSON; a crossover or a slope that does not exist is null."""
         return plain(self._asdict())
 
 
@@ -97,28 +105,28 @@ def study(
     progress: Progress | None = None,
     methods: Sequence[str] = (),
 ) -> SpeedStudy:
-    """Time exact attention, and all maps and methods at every R and length, ``repeats`` times each in interleaved runs.
+    """Time exact attention, and all maps and methods at every R and length, ``repeats`` times each, interleaved.
 
-    One head, N(0, I) inputs. Projections are orthogonal, and drawn before; what methods choose they choose for each
-    sequence, so it is timed. Raises ScenarioError for what is unknown or not to be had.
+    One head, N(0, I) inputs. Projections are orthogonal, and drawn before; a method's own choices depend on the
+    sequence, so they are timed. Raises ScenarioError for unknown names and backends that are not available.
     """
     backend = backend or Backend()
     backend.check([dtype])
-    timed: list[tuple[Method, int]] = [
-        (m, r) for m in map(LinearAttention, map(get_map, maps)) for r in (sizes if m.every_size else sizes[:1])
-    ]
-    timed += [(m, r) for m in map(get_method, methods) for r in (sizes if m.every_size else sizes[-1:])]
+    timed = [*_sized(map(LinearAttention, map(get_map, maps)), sizes, sizes[0])]
+    timed += _sized(map(get_method, methods), sizes, sizes[-1])
     for method, size in timed:
         method.check((size,), Shape(min(lengths), min(lengths), head_dim, head_dim))
     _check_memory(timed, lengths, head_dim, backend, dtype)
     calls = {name: (0, call) for name, call in calls_of_exact(backend)}
     for method, size in timed:
-        name = name_of(method)
-        key, shown = (f"{name}, R = {size}", size) if method.every_size else (name, 0)
-        calls[key] = shown, call_of(method, size, head_dim, backend, dtype)
+        name, shown = (f"{name_of(method)}, R = {size}", size) if method.every_size else (name_of(method), 0)
+        calls[name] = shown, call_of(method, size, head_dim, backend, dtype)
     memory: dict[tuple[str, int], int | None] = {}
     with one_core(), backend.precision(dtype), np.errstate(all="ignore"):
-        inputs = {length: _inputs(length, head_dim, backend, dtype) for length in lengths}
+        drawn = {
+            n: get_input("gaussian").draw(stream(0, "speed", "inputs"), Head("-", n, n, head_dim)) for n in lengths
+        }
+        inputs = {length: on_backend(arrays, backend, dtype) for length, arrays in drawn.items()}
         bound = {
             (name, length): functools.partial(calls[name][1], *inputs[length])
             for name, length in itertools.product(calls, lengths)
@@ -128,22 +136,26 @@ def study(
             memory[key] = _peak_memory(bound[key], backend, key[0])
 
         seconds = interleaved(bound, repeats, backend, progress, first=measure_memory)
-    timings = []
-    for (name, length), times in seconds.items():
-        low, high, _ = median_interval(np.array(times))
-        median = statistics.median(times)
-        timings.append(Timing(name, calls[name][0], length, median, low, high, memory[name, length]))
-    found = SpeedStudy(tuple(timings), (), head_dim, dtype, repeats, backend.describe())
+    timings = tuple(
+        Timing(name, calls[name][0], length, *seconds_interval(times), memory[name, length])
+        for (name, length), times in seconds.items()
+    )
+    found = SpeedStudy(timings, (), head_dim, dtype, repeats, backend.describe())
     return found._replace(crossovers=tuple(_crossovers(found)))
+
+
+def _sized(methods: Iterable[Method], sizes: Sequence[int], usual: int) -> Iterator[tuple[Method, int]]:
+    """Each method at each size, or at the usual one if it has no sizes."""
+    return ((method, size) for method in methods for size in (sizes if method.every_size else [usual]))
 
 
 def _check_memory(
     timed: Sequence[tuple[Method, int]], lengths: Sequence[int], head_dim: int, backend: Backend, dtype: str
 ) -> None:
-    """Raise ScenarioError if the least that this takes is not available, before anything is allocated.
+    """Raise ScenarioError if the memory that is needed at least is not available, before anything is allocated.
 
-    Inputs of all lengths are kept, as runs are interleaved; at the longest there are three arrays more, in which
-    they are drawn, scaled, and answered, or two and sums over keys. Every R has its projections.
+    Inputs of all lengths are kept, as runs are interleaved; at the longest there are three more arrays, for drawing,
+    scaling and the output, or two and sums over keys. Every R has its projections.
     """
     maps = [(method, size) for method, size in timed if isinstance(method, LinearAttention)]
     if backend.device == "cpu":
@@ -162,13 +174,8 @@ def _check_memory(
             check_memory(8 * entries, what, "use a smaller `seq_len` or `num_projections`")
 
 
-def _inputs(length: int, head_dim: int, backend: Backend, dtype: str) -> list[Array]:
-    drawn = get_input("gaussian").draw(stream(0, "speed", "inputs"), Head("-", length, length, head_dim))
-    return on_backend(drawn, backend, dtype)
-
-
 def _peak_memory(call: Callable[[], object], backend: Backend, name: str) -> int | None:
-    """The most that was allocated at a time while the call ran. torch does not tell it on a CPU."""
+    """The most that was allocated at a time during the call. torch does not report it on a CPU."""
     if backend.batched or name == FUSED:
         with backend.peak_memory() as peak:
             call()
@@ -182,20 +189,17 @@ def _peak_memory(call: Callable[[], object], backend: Backend, name: str) -> int
 
 
 def _crossovers(found: SpeedStudy) -> Iterator[Crossover]:
-    names = list(dict.fromkeys(timing.method for timing in found.timings))
-    exact = [
-        min(t.seconds for t in found.timings if t.seq_len == n and t.method in (EXACT, FUSED)) for n in found.lengths
-    ]
-    for name in names:
+    lengths, references = found.lengths, [found.of(EXACT), found.of(FUSED)]
+    exact = [min(timing.seconds for timing in same) for same in zip(*filter(None, references), strict=True)]
+    for name in dict.fromkeys(timing.method for timing in found.timings):
         timings = found.of(name)
-        seconds = [timing.seconds for timing in timings]
-        crossing = math.nan if name in (EXACT, FUSED) else _crossing(found.lengths, seconds, exact)
-        bounds = _slope_bounds(found.lengths, [t.low for t in timings], [t.high for t in timings])
-        yield Crossover(name, crossing, _slope(found.lengths, seconds), *bounds)
+        seconds, low, high = ([getattr(t, column) for t in timings] for column in ("seconds", "low", "high"))
+        crossing = math.nan if name in (EXACT, FUSED) else _crossing(lengths, seconds, exact)
+        yield Crossover(name, crossing, _slope(lengths, seconds), *_slope_bounds(lengths, low, high))
 
 
 def _crossing(lengths: Sequence[int], linear: Sequence[float], exact: Sequence[float]) -> float:
-    """The length from which on linear is faster, by interpolation of log(linear / exact) in log L."""
+    """The length from which linear is faster, by interpolation of log(linear / exact) in log L."""
     gap = [math.log(a / b) for a, b in zip(linear, exact, strict=True)]
     if gap[-1] >= 0:
         return math.inf
@@ -226,3 +230,38 @@ def _slope_bounds(lengths: Sequence[int], low: Sequence[float], high: Sequence[f
     least = np.where(weights > 0, ends[0], ends[1])
     most = np.where(weights > 0, ends[1], ends[0])
     return float(weights @ least), float(weights @ most)
+
+
+def chart(study: SpeedStudy, name: str) -> style.Chart:
+    """Seconds against length, with the break-even lengths."""
+    caption = (
+        f"{study.where}, {study.dtype}, d = {study.head_dim}, one head: median of {study.repeats} interleaved runs, "
+        f"band: {interval_name(study.repeats)}. Dotted: the break-even length, from which an estimator is faster than "
+        "the faster exact attention."
+    )
+    data = pd.DataFrame([timing._asdict() for timing in study.timings])
+    crossings = {c.method: c.seq_len for c in study.crossovers if 0 < c.seq_len < float("inf")}
+    panel = style.Panel("", functools.partial(_draw, data, crossings))
+    title = "Time against sequence length: lower is better"
+    return style.Chart(name, title, caption, [panel], panel_size=(7.0, 4.6), data=data)
+
+
+def _draw(data: pd.DataFrame, crossings: dict[str, float], ax: Axes) -> None:
+    estimators = [name for name in dict.fromkeys(data["method"]) if name not in (EXACT, FUSED)]
+    for name in dict.fromkeys(data["method"]):
+        rows = data[data["method"] == name].sort_values("seq_len")
+        if name in estimators:
+            look = style.series_look(estimators.index(name), label=style.plain(name))
+        else:
+            look = {"color": "black", "linestyle": "-" if name == EXACT else "--", "marker": "x", "label": name}
+        style.line_with_band(ax, rows["seq_len"], rows["seconds"], (rows["low"], rows["high"]), 0.15, **look)
+        if name in crossings:
+            ax.axvline(crossings[name], color=look["color"], linewidth=0.8, linestyle=":", zorder=0.5)
+            height = 0.98 - 0.09 * (estimators.index(name) % 4)  # the upper left, where no curve is
+            ax.annotate(
+                f"{crossings[name]:.0f}", (crossings[name], height), xycoords=("data", "axes fraction"),
+                xytext=(2, 0), textcoords="offset points", va="top", fontsize=9, color=look["color"],
+            )  # fmt: skip
+    style.log_limits(ax, [*data["seconds"]])
+    style.number_axis(ax, [*data["seq_len"]], log=True)
+    ax.set(xlabel="sequence length L", ylabel="seconds")

@@ -1,12 +1,16 @@
-"""What the closed forms say for pairs of given norms, beside what sampling measures."""
+"""The relative standard deviation of kernel estimates for pairs of given norms: closed form and measurement."""
 
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
 
+from favorbench import style
 from favorbench.attention.linear import kernel_estimate, sample_omega
 from favorbench.errors import ScenarioError
 from favorbench.kernels import softmax_kernel
@@ -19,32 +23,35 @@ from favorbench.samplers import Sampler
 from favorbench.studies.theory.closed_forms import draws_needed, projections_for, relative_variance
 
 
-class Point(NamedTuple):
-    """Relative standard deviation of one pair at one R: closed form, and measured with a 95 % interval (nan: gate)."""
+class Deviation(NamedTuple):
+    """Relative standard deviation of one pair at one R: closed form, and measured with a 95 % interval.
+
+    measured, low, high: NaN where so few draws cannot measure it.
+    """
 
     norm: float
     num_projections: int
     closed_form: float
-    measured: float
-    low: float
-    high: float
+    measured: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
 
 
 class TheoryStudy(NamedTuple):
-    """What ``favorbench theory`` shows. needed: the smallest R for the target, None where there is none."""
+    """The result of ``favorbench theory``. needed: the smallest R for the target, None where there is none."""
 
     title: str
-    points: tuple[Point, ...]
+    points: tuple[Deviation, ...]
     needed: dict[float, int | None]
     target: float
     draws: int
 
     def as_dict(self) -> dict[str, Any]:
-        """What is shown, for JSON."""
+        """Plain data, for JSON."""
         return self._asdict()
 
 
-@np.errstate(all="ignore")  # far out closed forms and estimates overflow: they are infinite, and shown as that
+@np.errstate(all="ignore")  # for long vectors closed forms and estimates overflow: they are shown as infinite
 def study(
     feature_map: FeatureMap,
     sampler: Sampler,
@@ -60,33 +67,29 @@ def study(
     """Closed form and measurement for pairs with |x| = |y| = norm (scaled by d^-1/4) and the cosine between them.
 
     Raises ScenarioError for a map or sampler without a closed form, or an R that the sampler cannot draw. progress is
-    called with the draws that are done.
+    called with the number of draws.
     """
     for size in sizes:
         sampler.check(size, head_dim)
-    title = f"{label(feature_map)}/{label(sampler)}, d = {head_dim}, cosine {cosine:g}"
-    # Variances of long vectors are infinite in float64, and are shown as that.
-    with one_core(), np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+    points, needed, gates, done = [], {}, {}, itertools.count()
+    with one_core():
         pairs = {norm: pair_at(norm, head_dim, cosine) for norm in norms}
-        needed = {norm: projections_for(feature_map, sampler, *pair, target) for norm, pair in pairs.items()}
-        points = [
-            Point(norm, size, closed_form(feature_map, sampler, *pair, size), *(math.nan,) * 3)
-            for norm, pair in pairs.items()
-            for size in sizes
-        ]
-        gates = {norm: float(draws_needed(feature_map, *pair)[0, 0]) for norm, pair in pairs.items()}
+        for norm, pair in pairs.items():
+            needed[norm] = projections_for(feature_map, sampler, *pair, target)
+            gates[norm] = float(draws_needed(feature_map, *pair)[0, 0])
+            points += [Deviation(norm, size, closed_form(feature_map, sampler, *pair, size)) for size in sizes]
         inside = [i for i, point in enumerate(points) if draws and gates[point.norm] <= draws * point.num_projections]
-        for count, i in enumerate(inside):
+
+        def report(*_: int) -> None:
+            if progress:
+                progress(next(done), len(inside) * draws)
+
+        for i in inside:
             norm, size = points[i][:2]
-            report = progress and functools.partial(_of_all, progress, count * draws, len(inside) * draws)
             measured = measured_deviation(feature_map, sampler, *pairs[norm], size, draws, seed, report)
-            points[i] = Point(norm, size, points[i].closed_form, *measured)
+            points[i] = Deviation(norm, size, points[i].closed_form, *measured)
+    title = f"{label(feature_map)}/{label(sampler)}, d = {head_dim}, cosine {cosine:g}"
     return TheoryStudy(title, tuple(points), needed, target, draws)
-
-
-def _of_all(progress: Progress, before: int, total: int, done: int, _: int) -> None:
-    """Progress of one of several measurements as progress of all."""
-    progress(before + done, total)
 
 
 def closed_form(feature_map: FeatureMap, sampler: Sampler, x: np.ndarray, y: np.ndarray, num_projections: int) -> float:
@@ -132,3 +135,39 @@ def pair_at(norm: float, head_dim: int, cosine: float) -> tuple[np.ndarray, np.n
     y[0, 0] = norm * cosine
     y[0, 1] = norm * math.sqrt(1.0 - cosine**2)
     return x, y
+
+
+def chart(study: TheoryStudy, name: str) -> style.Chart:
+    """Relative standard deviation against R, a series for each norm."""
+    caption = (
+        f"Lines: closed form. Points: {study.draws} draws, 95 % intervals. Hollow: so few draws would "
+        "give a number that is silently too small. R counts projections; x and y are scaled by d^-1/4."
+    )
+    data = pd.DataFrame(study.points)
+    panel = style.Panel(study.title, functools.partial(_draw, study, data))
+    return style.Chart(name, "Spread of a kernel estimate", caption, [panel], panel_size=(6.8, 4.4), data=data)
+
+
+def _draw(study: TheoryStudy, data: pd.DataFrame, ax: Axes) -> None:
+    finite = data[np.isfinite(data["closed_form"])]  # float64 cannot hold the others
+    hollow = {"linestyle": "none", "marker": "o", "markerfacecolor": "white", "markersize": style.scaled(8)}
+    for i, norm in enumerate(study.needed):
+        rows, look = finite[finite["norm"] == norm], style.series_look(i)
+        ax.plot(
+            rows["num_projections"], rows["closed_form"], color=look["color"], linestyle=look["linestyle"],
+            label=f"|x| = |y| = {norm:g}",
+        )  # fmt: skip
+        sampled = data[(data["norm"] == norm) & np.isfinite(data["measured"])]
+        below, above = sampled["measured"] - sampled["low"], sampled["high"] - sampled["measured"]
+        ax.errorbar(
+            sampled["num_projections"], sampled["measured"], yerr=np.stack([below, above]), linestyle="none", capsize=3,
+            color=look["color"], marker=look["marker"],
+        )  # fmt: skip
+        if study.draws:
+            gated = rows[~np.isfinite(rows["measured"])]
+            ax.plot(gated["num_projections"], gated["closed_form"], color=look["color"], **hollow)
+    ax.plot([], [], color="0.4", label="not measurable by sampling", **hollow)
+    ax.axhline(study.target, color="black", linestyle=":", label=f"target {study.target:g}")
+    style.log_limits(ax, [*data["closed_form"], study.target])
+    style.number_axis(ax, [*data["num_projections"]])
+    ax.set(xlabel="number of projections R", ylabel="relative standard deviation")
