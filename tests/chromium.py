@@ -3,7 +3,6 @@
 Messages of the DevTools protocol go in at descriptor 3 and come out at 4, each ended by a NUL: no library is needed.
 """
 
-import base64
 import json
 import os
 import select
@@ -92,11 +91,6 @@ class Browser:
         keys = {"key": key, "code": key, "windowsVirtualKeyCode": code}
         self.ask("Input.dispatchKeyEvent", type="keyDown", **keys, **({"text": text} if text else {}))
         self.ask("Input.dispatchKeyEvent", type="keyUp", **keys)
-
-    def picture(self, file, whole=False):
-        """A screenshot as PNG."""
-        data = self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
-        file.write_bytes(base64.b64decode(data))
 
     def told(self, *methods):
         """The events of these kinds so far."""

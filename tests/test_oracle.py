@@ -15,7 +15,8 @@ from tests.oracle import EDGES, EPS, Case, attention_of, compared, exact, sample
 
 SPECS = [member.name for member in MAPS] + [f"{transform.prefix}:positive" for transform in TRANSFORMS]
 SPECS += ["maclaurin(exact=2)", "maclaurin(law='poisson', vectors='gaussian')", "tensorsketch(exact=2)",
-          "oprf(rho=0.5)", "poisson(rate=0.5)", "geometric(p=0.5)", "hybrid(n=2)", "centre:trig"]  # fmt: skip
+          "oprf(rho=0.5)", "poisson(rate=0.5)", "poisson(rate=30.0)", "geometric(p=0.5)", "geometric(p=0.05)",
+          "hybrid(n=2)", "centre:trig"]  # fmt: skip
 DIMS, SIZES, VALUE_DIMS, BATCHES = (3, 8, 24, 64, 1), (9, 20, 6, 14), (2, 1, 5), ((), (2,), (2, 1))
 NORMS = ((0.1, 0.1), (1.0, 0.5), (0.6, 2.0), (4.0, 3.0), (20.0, 5.0), (3.0, 20.0), (8.0, 8.0))
 SHORT = tuple(length for length in EDGES if length < 300)
@@ -107,7 +108,8 @@ def test_kernel_estimates_are_the_oracles(spec, dim):
     if spec in ("poisson", "geometric"):  # without data the parameter is that of standard normal points
         ready = get_map(f"{spec}({'rate' if spec == 'poisson' else 'p'}={feature_map.parameter(dim)!r})")
     kernel = kernel_of(Asked(*(a.astype(Exact) for a in (x, y, sample.omega)), sample.extra, ready))
-    assert np.max(np.abs(found - kernel.values) / kernel.terms) <= 1000 * EPS
+    terms = kernel.terms + np.finfo(float).tiny  # at large rates an estimate may be smaller than any float64
+    assert np.max(np.abs(found - kernel.values) / terms) <= 1000 * EPS
 
 
 def test_the_oracle_is_attention():

@@ -86,35 +86,6 @@ def test_second_moments_of_maclaurin_are_the_closed_forms():
         assert second(f"law='poisson', mean={math.sqrt(s)!r}") == pytest.approx(math.exp(2.0 * math.sqrt(s)), rel=1e-12)
 
 
-def count_sketch(x, buckets, signs, size):
-    out = np.zeros((len(x), size))
-    for i, (bucket, sign) in enumerate(zip(buckets, signs, strict=True)):
-        out[:, int(bucket)] += sign * x[:, i]
-    return out
-
-
-@pytest.mark.parametrize("size", [1, 2, 5, 8, 31, 64])
-def test_tensorsketch_is_the_convolution_of_count_sketches(rng, size):
-    """Count sketches by loops and the inverse transform as the paper has it, against the features without one."""
-    feature_map = get_map("tensorsketch(degree=3, exact=1)")
-    x, y = pairs(rng, dim=5)
-    extra = feature_map.draw_extra(rng, size, 5)
-    assert np.all(np.abs(extra) >= 1) and np.all(np.abs(extra) <= size)
-    total, first = np.ones((4, 4)), 0
-    for n in (1, 2, 3):
-        sketches = []
-        for a in (x, y):
-            spectrum = np.prod(
-                [np.fft.fft(count_sketch(a, np.abs(e) - 1, np.sign(e), size)) for e in extra[first : first + n]], axis=0
-            )
-            sketches.append(np.fft.ifft(spectrum).real)
-        total = total + sketches[0] @ sketches[1].T / math.factorial(n)
-        first += n
-    found = fb.kernel_estimate(x, y, Sample(np.zeros((size, 5)), extra), feature_map)
-    assert_allclose(found, total, rtol=0, atol=1e-13 * np.abs(total).max())
-    assert feature_map.num_features(size, 5) == 1 + 3 * size
-
-
 @pytest.mark.parametrize(
     "dim, size, degree", [(2, 2, 2), (2, 3, 2), (2, 2, 3), (3, 3, 1), (2, 4, 2), (2, 5, 2), (2, 3, 3)]
 )
