@@ -21,11 +21,10 @@ from benchmarks.floor import Work
 from benchmarks.tables import EXPERIMENTS, Made, studies
 from favorbench.attention.exact import exact_attention
 from favorbench.attention.linear import linear_attention, sample_omega
-from favorbench.engine.batches import batches
 from favorbench.engine.plan import plan
 from favorbench.engine.scenario import load_scenario, override
 from favorbench.engine.study import Study
-from favorbench.engine.trial import run_draws
+from favorbench.engine.trial import batches, run_draws
 from favorbench.maps import MAPS, Sample, get_map
 from favorbench.methods import METHODS, get_method
 from favorbench.methods.attention import method_attention

@@ -19,12 +19,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from favorbench.engine.batches import batches
 from favorbench.engine.plan import Plan, plan
 from favorbench.engine.scenario import as_scenario
 from favorbench.engine.store import Store
 from favorbench.engine.study import Study
-from favorbench.engine.trial import run_draws
+from favorbench.engine.trial import batches, run_draws
 from favorbench.metrics import METRICS
 from favorbench.results.ranking import rankings
 from favorbench.results.results import load

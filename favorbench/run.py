@@ -1,4 +1,4 @@
-"""Draws to rows to the store: in this process, in worker processes, or in any Executor; always resuming."""
+"""Compute the missing draws of a sweep, here, in worker processes or in any Executor, and store their rows."""
 
 import multiprocessing
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from favorbench.engine.batches import Batch, batches, rows_of_batch
 from favorbench.engine.cluster import Cluster, choose_cluster
 from favorbench.engine.columns import Row, failed_of
 from favorbench.engine.cost import check_fits
@@ -16,6 +15,7 @@ from favorbench.engine.plan import plan
 from favorbench.engine.scenario import Scenario, as_scenario
 from favorbench.engine.study import Study, default_directory
 from favorbench.engine.tasks import LocalPool, Pool, TaskBundle, TaskRun
+from favorbench.engine.trial import Batch, batches, rows_of_batch
 from favorbench.errors import EstimatorError, ScenarioError
 from favorbench.progress import Progress, progress_callback
 
@@ -40,29 +40,52 @@ def sweep(
     cluster: str | None = None,
     **keys: Any,
 ) -> "Results":
-    """Measure everything a scenario asks for, and return the results; what is in ``out`` already is not done again.
+    """Run a sweep and return its results. Draws already stored in ``out`` are reused.
 
-    scenario: a Scenario, a shipped name or a TOML path, or a mapping of keys on top of the default scenario, which is
-    what None is. keys: of the scenario, on top, as the flags of ``favorbench sweep``: maps, methods, samplers,
-    num_projections (R), seq_len (L), head_dim (d), scale, inputs, heads, budget, trials, seed and so on; lists may be
-    texts with commas: maps="positive,trig", num_projections=[64, 256].
-    inputs may be arrays in memory, (q, k, v), or a mapping of names to such, inputs={"mine": (q, k, v)}: of NumPy,
-    torch or what NumPy reads, (L, d), (heads, L, d) or (batch, heads, L, d), before any division by sqrt(d); or what
-    ``fb.capture`` gives.
-    The rows are those of the file that numpy.savez(path, q=q, k=k, v=v) writes, bit for bit. calibrate: the same.
-    out: the run directory, by default results/<name>. workers: processes, or an executor whose workers can import
-    favorbench; the rows are the same bits for any number of them. progress: called with (draws done, draws in all);
-    None: a bar in a notebook, elsewhere nothing.
-    cluster: a Dask cluster, as a Client given for ``workers`` is: "tcp://host:8786", the path of a scheduler.json,
-    "local:4", or "none", whatever FAVORBENCH_CLUSTER and the scenario say.
-    retry_failed: compute the draws anew in which an estimator failed; without it they count as done.
-    batch: draws computed together by the torch backend, by default one on a CPU and as many as fill a GPU.
+    Parameters
+    ----------
+    scenario
+        A Scenario, a shipped name, a TOML path, or a mapping of keys on top of the default scenario, which None is.
+    out
+        The run directory, by default results/<name>.
+    workers
+        A number of processes, or an executor whose workers can import favorbench. The rows are the same bits for any
+        number of workers.
+    progress
+        Called with (draws done, draws in all). None is a bar in a notebook, and nothing elsewhere.
+    batch
+        Draws computed together by the torch backend, by default one on a CPU and as many as fill a GPU.
+    retry_failed
+        Compute the draws again in which an estimator failed. By default they count as done.
+    cluster
+        A Dask cluster: "tcp://host:8786", the path of a scheduler.json, "local:4", or "none", which overrides
+        FAVORBENCH_CLUSTER and the scenario. A Client given as ``workers`` is one, too.
+    **keys
+        Keys of the scenario, on top, as the flags of ``favorbench sweep``: maps, methods, samplers, num_projections
+        (R), seq_len (L), head_dim (d), scale, inputs, heads, budget, trials, seed and so on. Lists may be texts with
+        commas: maps="positive,trig", num_projections=[64, 256]. ``inputs`` and ``calibrate`` may be arrays in memory,
+        (q, k, v), or a mapping of names to such, inputs={"mine": (q, k, v)}: of NumPy, torch or what NumPy reads,
+        (L, d), (heads, L, d) or (batch, heads, L, d), before any division by sqrt(d); or the result of ``fb.capture``.
+        Their rows are those of the file that numpy.savez(path, q=q, k=k, v=v) writes, bit for bit.
 
-    Errors of estimators are in the units of the metric: mse in those of v squared, relative_error a share of |exact|.
-    Raises ScenarioError, also for what will not fit into memory, InputError, StoreError; EstimatorError for a member
-    that fails on the first draw; WorkerError if a worker process dies twice over the same draws. All finished draws
-    are saved first.
+    Returns
+    -------
+    Results
+        Errors are in the units of the metric: mse in those of v squared, relative_error a share of |exact|.
 
+    Raises
+    ------
+    ScenarioError
+        A key is wrong, or the sweep does not fit into memory.
+    InputError, StoreError
+        The inputs or the run directory cannot be used.
+    EstimatorError
+        A member failed on the first draw.
+    WorkerError
+        A worker process died twice over the same draws. All finished draws are saved first.
+
+    Examples
+    --------
     >>> import favorbench as fb, numpy as np
     >>> q, k, v = np.random.default_rng(0).normal(size=(3, 2, 32, 4))  # two heads
     >>> results = fb.sweep("quick", maps="positive,oprf", num_projections=[8, 16], trials=2, inputs={"mine": (q, k, v)})
@@ -74,65 +97,74 @@ def sweep(
     """
     from favorbench.engine.store import Store  # imports pyarrow, which workers do not need
 
-    study = scenario if isinstance(scenario, Study) and not keys else Study.of(as_scenario(_described(scenario), keys))
-    on = choose_cluster(cluster, workers, study.scenario.cluster)
-    _check_workers(on or workers)
-    if study.scenario.device.startswith("cuda") and (on or workers != 1):
+    study = _study_of(scenario, keys)
+    cluster_used = choose_cluster(cluster, workers, study.scenario.cluster)
+    workers = cluster_used or workers
+    processes = _check_workers(workers)
+    if study.scenario.device.startswith("cuda") and workers != 1:
         raise ScenarioError("`workers`: a CUDA device is used by one process; leave `workers` out, and see `batch`")
     draws = plan(study)
-    check_fits(draws, max(1, on.address.processes) if on else workers if isinstance(workers, int) else 1)
+    check_fits(draws, processes)
     path = Path(out) if out is not None else default_directory(study)
     with Store(path, draws) as store, progress_callback(progress, f"sweep {study.scenario.name}", "draws") as report:
         missing = np.flatnonzero(~store.done(but_failed=retry_failed)).tolist()
         count = len(draws) - len(missing)
         report(count, len(draws))
         try:
-            for rows in _rows(study, batches(draws, missing, batch), len(missing), on or workers):
-                if not count and (failed := failed_of(rows)):  # most likely for good, and nothing is lost yet
-                    name, how = next(iter(failed.items()))
-                    raise EstimatorError(f"{name} failed: {next(iter(how))}")
+            for rows in _rows(study, batches(draws, missing, batch), len(missing), workers):
+                if not count:
+                    _check_first(rows)
                 store.append(rows)
                 count += 1
                 report(count, len(draws))
         finally:
             if missing or not store.complete:
                 store.flush()
-                store.record_workers(on.take_machines() if on else [])
+                store.record_workers(cluster_used.take_machines() if cluster_used else [])
                 count = store.finish()
-            results = _results(path, anew=bool(missing)) if count else None
+            results = _results(path, changed=bool(missing)) if count else None
         set_aside = tuple(store.set_aside)
     assert results is not None  # there are draws, and none failed
     return results._replace(set_aside=set_aside)
 
 
-def _described(
-    scenario: Scenario | Study | str | Mapping[str, Any] | None,
-) -> Scenario | str | Mapping[str, Any] | None:
-    return scenario.scenario if isinstance(scenario, Study) else scenario
+def _study_of(given: Scenario | Study | str | Mapping[str, Any] | None, keys: Mapping[str, Any]) -> Study:
+    if isinstance(given, Study):
+        return Study.of(as_scenario(given.scenario, keys)) if keys else given
+    return Study.of(as_scenario(given, keys))
 
 
-def _check_workers(workers: object) -> None:
-    """Raise ScenarioError unless this is a number of processes or an executor; end a worker that is about to sweep."""
+def _check_first(rows: list[Row]) -> None:
+    """Raise EstimatorError if an estimator failed on the first draw: it would most likely fail on all."""
+    for name, messages in failed_of(rows).items():
+        raise EstimatorError(f"{name} failed: {next(iter(messages))}")
+
+
+def _check_workers(workers: object) -> int:
+    """How many processes of this machine compute. Raises ScenarioError; ends a worker that is about to sweep itself."""
     if not isinstance(workers, Executor | Cluster) and not (type(workers) is int and workers >= 1):
         raise ScenarioError(f"`workers`: {workers!r} given, allowed: a whole number from 1 on, or an Executor")
     if workers != 1 and getattr(multiprocessing.current_process(), "_inheriting", False):
-        # A worker imports the script that started it, and without the guard is here again before it has any work.
+        # A worker imports the script that started it, and without the guard arrives here before it has any work.
         raise SystemExit("favorbench: this script sweeps in its workers too: `if __name__ == '__main__':` is missing")
+    if isinstance(workers, Cluster):
+        return max(1, workers.address.processes)
+    return workers if isinstance(workers, int) else 1
 
 
-def _results(path: Path, anew: bool) -> "Results":
-    """The finished draws, and the files that say what they show."""
+def _results(path: Path, changed: bool) -> "Results":
+    """Load the finished draws, and write their summary."""
     from favorbench.results.results import load
     from favorbench.results.sections import write_summary
 
     results = load(path)
-    if anew or not (path / "summary.md").exists():
+    if changed or not (path / "summary.md").exists():
         write_summary(results)
     return results
 
 
 def _rows(study: Study, work: Iterator[Batch], draws: int, workers: int | Executor | Cluster) -> Iterator[list[Row]]:
-    """The rows of each draw, in the order in which they are finished."""
+    """The rows of each draw, as they are finished."""
     left = draws
 
     def missing(why: str, batch: Batch) -> str:

@@ -11,11 +11,10 @@ from numpy.testing import assert_allclose
 import favorbench as fb
 from favorbench.attention.linear import attention_estimates
 from favorbench.attention.problem import AttentionProblem, SampledMap
-from favorbench.engine.batches import batches
 from favorbench.engine.plan import plan
 from favorbench.engine.scenario import load_scenario
 from favorbench.engine.study import Study
-from favorbench.engine.trial import run_draws
+from favorbench.engine.trial import batches, run_draws
 from favorbench.errors import InputError, ScenarioError
 from favorbench.maps import MAPS, TRANSFORMS, Sample, get_map
 from favorbench.numerics.backend import Backend, from_torch, to_torch

@@ -13,11 +13,11 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import favorbench as fb
-from favorbench.engine.batches import rows_of_batch
 from favorbench.engine.plan import plan
 from favorbench.engine.scenario import as_scenario
 from favorbench.engine.study import Study
 from favorbench.engine.tasks import TaskBundle, load_bundle, run_items
+from favorbench.engine.trial import rows_of_batch
 from favorbench.errors import InputError, ScenarioError
 from favorbench.inputs import File
 from favorbench.inputs.stored import open_contents

@@ -19,7 +19,7 @@ from scipy import stats
 
 from favorbench import catalogue, inputs
 from favorbench.errors import InputError, ScenarioError
-from favorbench.inputs import INPUTS, Arrays, File, Fixed, Gaussian, Head, InputLaw, data_directory, get_input
+from favorbench.inputs import INPUTS, Arrays, File, Fixed, Gaussian, Head, InputSource, data_directory, get_input
 from favorbench.numerics.streams import stream
 
 ALPHA = 1e-8
@@ -141,7 +141,7 @@ def test_every_law_is_registered():
         law
         for module in modules
         for law in vars(module).values()
-        if isinstance(law, type) and issubclass(law, InputLaw) and law not in (InputLaw, Fixed, Arrays)
+        if isinstance(law, type) and issubclass(law, InputSource) and law not in (InputSource, Fixed, Arrays)
     }  # Arrays: what is in memory has no name of its own
     assert defined == set(INPUTS)
     assert all(law.description and law.name for law in INPUTS)

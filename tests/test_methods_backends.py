@@ -9,11 +9,10 @@ import pytest
 from numpy.testing import assert_allclose
 
 from favorbench.baselines import get_baseline
-from favorbench.engine.batches import batches
 from favorbench.engine.plan import plan
 from favorbench.engine.scenario import load_scenario
 from favorbench.engine.study import Study
-from favorbench.engine.trial import run_draws
+from favorbench.engine.trial import batches, run_draws
 from favorbench.methods import METHODS, PREFIXES, AttentionProblem, get_method
 from favorbench.numerics.backend import from_torch, to_torch
 from favorbench.numerics.streams import Streams

@@ -15,8 +15,7 @@ transformers = pytest.importorskip("transformers")
 
 import favorbench as fb  # noqa: E402
 from favorbench.errors import InputError, ModelError, ScenarioError, StoreError  # noqa: E402
-from favorbench.inputs import File  # noqa: E402
-from favorbench.inputs.shipped import SHIPPED  # noqa: E402
+from favorbench.inputs import SHIPPED, File  # noqa: E402
 from favorbench.models import captured as captured_files  # noqa: E402
 from favorbench.models.capture import about, input_runs, record, text_runs  # noqa: E402
 from favorbench.models.captured import Spool  # noqa: E402

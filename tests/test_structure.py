@@ -12,7 +12,7 @@ import pytest
 
 import favorbench as fb
 from favorbench import maps, samplers
-from favorbench.inputs import INPUTS, InputLaw
+from favorbench.inputs import INPUTS, InputSource
 from favorbench.kernels import softmax_kernel
 from favorbench.maps import MAPS, FeatureMap
 from favorbench.methods import METHODS, PREFIXES, Method
@@ -121,7 +121,7 @@ NO_MEMBERS = {
 FAMILIES = [
     (FeatureMap, {*MAPS, *maps.TRANSFORMS}), (Sampler, {*SAMPLERS, *samplers.TRANSFORMS}),
     (Method, {*METHODS, *PREFIXES, *fb.BASELINES, FromMap, LinearAttention, Function}),
-    (InputLaw, set(INPUTS)), (Kernel, set(KERNELS)),
+    (InputSource, set(INPUTS)), (Kernel, set(KERNELS)),
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Maps that are fitted to one text and measured on others: what they are fitted to, and what that may be."""
+"""Maps that are fitted to one text and measured on another."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -7,7 +7,6 @@ import numpy as np
 
 from favorbench.errors import ScenarioError
 from favorbench.inputs import Head, Inputs, same_place
-from favorbench.maps import Calibrated
 from favorbench.maps.calibrated import calibrations, scaled, with_arrays, with_calibrated
 from favorbench.numerics.arrays import Array
 from favorbench.numerics.streams import stream
@@ -19,31 +18,28 @@ if TYPE_CHECKING:
 
 Member = TypeVar("Member")
 
-#: Relative distance below which two captures are the same text: what bfloat16 makes of one.
+#: Relative distance below which two captures are the same text: the rounding of bfloat16.
 SAME = 2.0**-7
 
 
 def calibrated(
     study: "Study", member: Member, draws: "Sequence[Draw]", array: Callable[[Sequence[np.ndarray]], Array]
 ) -> Member:
-    """A map or method whose calibrated map, if it has one, has the parameters of each draw's calibration.
+    """Fit the calibrated map of a member, if it has one, to the calibration of each draw.
 
-    array: how the parameters of all draws become one array.
+    array: joins the parameters of all draws.
     """
     if not calibrations(member):
         return member
     pairs = [scaled(*_tokens(study, draw)) for draw in draws]
 
-    def fitted(one: Calibrated) -> Calibrated:
-        return with_arrays([one.calibrate(*pair) for pair in pairs], array)
-
-    return with_calibrated(member, fitted)
+    return with_calibrated(member, lambda one: with_arrays([one.calibrate(*pair) for pair in pairs], array))
 
 
 def _tokens(study: "Study", draw: "Draw") -> tuple[np.ndarray, np.ndarray]:
-    """Queries and keys of the calibration of a draw, of all its texts, at the draw's scale."""
+    """Queries and keys of all texts of the calibration of a draw, at the scale of the draw."""
     source = study.calibration
-    assert source is not None  # the plan has seen to it
+    assert source is not None  # check_calibration has passed
     rng = stream(study.scenario.seed, "calibration", *draw.stream_names)
     texts = [source.law.draw(rng, head) for head in calibration_heads(study, draw.head)]
     query, key = (np.concatenate(parts) for parts in list(zip(*texts, strict=True))[:2])
@@ -51,7 +47,7 @@ def _tokens(study: "Study", draw: "Draw") -> tuple[np.ndarray, np.ndarray]:
 
 
 def calibration_heads(study: "Study", head: Head) -> list[Head]:
-    """The heads of the calibration at the place of this one, one for each text. Raises ScenarioError."""
+    """The heads of the calibration in the layer and place of this one, one for each text. Raises ScenarioError."""
     source, scenario = study.calibration, study.scenario
     assert source is not None
     lengths, dims = (None, None) if source.law.fixed else ((head.seq_len,), (head.head_dim,))
@@ -69,26 +65,31 @@ def calibration_heads(study: "Study", head: Head) -> list[Head]:
 
 
 def check_calibration(study: "Study", shapes: "Iterable[DrawShape]") -> None:
-    """Raise ScenarioError where a calibrated map has nothing to be fitted to, or the text that it is measured on."""
+    """Raise ScenarioError if a calibrated map has no text to be fitted to, or only the text it is measured on."""
     waiting = [label(member) for member in (*study.maps, *study.methods) if calibrations(member)]
     source = study.calibration
-    if source is None and waiting:
-        raise ScenarioError(f"{waiting[0]}: its parameters are those of another text: give `calibrate` FILE")
     if source is None:
+        if waiting:
+            raise ScenarioError(f"{waiting[0]}: its parameters are those of another text: give `calibrate` FILE")
         return
     if not waiting:
         raise ScenarioError(
             f"`calibrate` {study.scenario.calibrate}: nothing asked for is calibrated; write calibrated:MAP, e.g. "
             "`maps` calibrated:centre:aderf-sderf"
         )
-    rng, seen = np.random.default_rng(0), set()  # of laws that read data, which ignore it
+    seen = set()
     for name, head in {(shape.input, shape.head): None for shape in shapes}:
         found, law = calibration_heads(study, head), study.inputs[name].law
-        if not (law.fixed and source.law.fixed) or (name, head.label) in seen:
-            continue
-        seen.add((name, head.label))
-        measured = law.draw(rng, head)
-        if any(_same_text(measured, source.law.draw(rng, one)) for one in found):
+        if law.fixed and source.law.fixed and (name, head.label) not in seen:
+            seen.add((name, head.label))
+            _check_other_text(study, name, law.draw(np.random.default_rng(0), head), found)
+
+
+def _check_other_text(study: "Study", name: str, measured: Inputs, heads: Iterable[Head]) -> None:
+    """Raise ScenarioError if one of the heads of the calibration is the one that is measured."""
+    assert study.calibration is not None
+    for head in heads:
+        if _same_text(measured, study.calibration.law.draw(np.random.default_rng(0), head)):  # a file ignores the rng
             raise ScenarioError(
                 f"`calibrate` {study.scenario.calibrate}: head {head.label} of it is the text that is measured, "
                 f"{name}: a map that has seen the test scores better than it will in use; give another text, or write "
@@ -97,6 +98,6 @@ def check_calibration(study: "Study", shapes: "Iterable[DrawShape]") -> None:
 
 
 def _same_text(one: Inputs, other: Inputs) -> bool:
-    """Whether queries and keys are the same as far as both go, to the rounding of the precisions of a file."""
+    """Whether queries and keys are equal over the shorter length, up to the rounding of a file."""
     pairs = [(a[: len(b)], b[: len(a)]) for a, b in zip(one[:2], other[:2], strict=True)]
     return all(np.linalg.norm(a - b) <= SAME * np.linalg.norm(a) for a, b in pairs)

@@ -1,4 +1,4 @@
-"""What a plan will cost, before anything is computed."""
+"""The cost of a plan, estimated before anything is computed."""
 
 from typing import NamedTuple
 
@@ -11,14 +11,14 @@ from favorbench.engine.study import Study
 from favorbench.methods.features import LinearAttention
 from favorbench.numerics.machine import Rates, available_memory, check_memory, one_core, rates
 
-EXPS_OF_A_FEATURE = 3.0  # passes of exp, log or tan over each feature, of queries and of keys: the dearest maps have 3
+EXPS_OF_A_FEATURE = 3.0  # exp, log or tan of each feature of queries and keys: the most expensive maps need 3
 LIBRARIES_BYTES = 128 << 20  # of a worker: 60 MiB before its first draw, and what SciPy and BLAS add; torch takes more
 
 ARRAYS_OF_INPUTS = 5  # q, k, v and, at their largest, scaled copies of two of them
 
 
-class Cost(NamedTuple):
-    """What a plan will cost, roughly. memory_bytes: of each worker, beside the libraries. seconds: of one worker."""
+class PlanCost(NamedTuple):
+    """The rough cost of a plan. memory_bytes: of each worker, beside the libraries. seconds: of one worker."""
 
     draws: int
     rows: int
@@ -28,7 +28,7 @@ class Cost(NamedTuple):
 
 
 class _Work(NamedTuple):
-    """Of one draw: flops of matrix products, exponentials, numbers held at a time, rows."""
+    """The work of one draw: flops of matrix products, exponentials, numbers held at a time, rows."""
 
     flops: float
     exps: float
@@ -36,27 +36,26 @@ class _Work(NamedTuple):
     rows: int
 
 
-def cost(plan: Plan) -> Cost:
+def cost(plan: Plan) -> PlanCost:
     """Rows exactly; memory and time from operation counts and rates measured now, within a factor of 2."""
     machine, trials = _rates(), plan.study.scenario.trials
-    found = [_work(plan.study, shape) for shape in plan.shapes]
-    seconds = sum(work.flops / machine.gemm + work.exps / machine.exp for work in found)
+    works = [_work(plan.study, shape) for shape in plan.shapes]
+    seconds = sum(work.flops / machine.gemm + work.exps / machine.exp for work in works)
     cells = len({shape._replace(sizes=()) for shape in plan.shapes})
-    memory = 8 * max(work.numbers for work in found)
-    return Cost(len(plan), trials * sum(work.rows for work in found), cells, memory, trials * seconds)
+    memory = 8 * max(work.numbers for work in works)
+    return PlanCost(len(plan), trials * sum(work.rows for work in works), cells, memory, trials * seconds)
 
 
 def workers_that_fit(memory_bytes: int) -> int | None:
-    """How many workers of so many bytes, and of what their libraries take, fit into what is free on this machine, in
-    its container, or in its job; None where that is not known."""
+    """How many workers of this size, with their libraries, fit into the free memory; None if that is unknown."""
     available = available_memory()
     return None if available is None else max(0, available // (memory_bytes + LIBRARIES_BYTES))
 
 
 def check_fits(plan: Plan, workers: int = 1) -> None:
-    """Raise ScenarioError, with the numbers, for a plan that does not fit into what is free on this machine."""
+    """Raise ScenarioError, with the numbers, for a plan that does not fit into the free memory."""
     each = 8 * max(_work(plan.study, shape).numbers for shape in plan.shapes)
-    needed = each if workers == 1 else workers * (each + LIBRARIES_BYTES)  # those of this process are there already
+    needed = each if workers == 1 else workers * (each + LIBRARIES_BYTES)  # this process has loaded its own
     what = "this sweep" if workers == 1 else f"this sweep with {workers} `workers`"
     fewer = "" if workers == 1 else " or fewer `workers`"
     check_memory(needed, what, f"use a smaller `num_projections`, `head_dim`, `seq_len` or order of the map{fewer}")
@@ -89,7 +88,7 @@ def _work(study: Study, shape: DrawShape) -> _Work:
 
 
 def _rates() -> Rates:
-    """The rates of this machine, with a matrix product as thin as those of attention; in 10 ms."""
+    """Measure the rates of this machine in 10 ms, with a matrix product as thin as those of attention."""
     left, right = np.ones((512, 16)), np.ones((16, 512))
     with one_core():
         return rates(lambda: left @ right, 2.0 * 512 * 16 * 512)

@@ -17,7 +17,7 @@ MAX_DRAWS = 1_000_000
 
 @dataclass(frozen=True)
 class Draw:
-    """The unit of work, of resuming and of pairing: one realisation of the inputs, and all that is measured on it."""
+    """The unit of work, of resuming and of pairing: one realisation of the inputs and all estimators measured on it."""
 
     index: int
     input: str
@@ -26,13 +26,13 @@ class Draw:
     dtype: str
     trial: int
     sizes: tuple[int, ...]
-    #: The draw's part in the names of its random streams. Scale and dtype are not in it: draws that differ in these
-    #: alone share their random numbers, so that they are paired.
+    #: Part of the names of its random streams, without scale and dtype: draws that differ only in these share their
+    #: random numbers, so that they are paired.
     stream_names: tuple[str | int, ...]
 
 
 class DrawShape(NamedTuple):
-    """What the draws of one trial differ in."""
+    """The values in which the draws of one trial differ."""
 
     input: str
     head: Head
@@ -44,7 +44,7 @@ class DrawShape(NamedTuple):
 class Plan(Sequence[Draw]):
     """All draws of a study, trial by trial, so that a run cut short has covered every cell evenly.
 
-    Each is made when it is asked for: a plan of a million draws is as small as one of ten.
+    Each draw is made on request: a plan of a million draws is as small as one of ten.
     """
 
     def __init__(self, study: Study, shapes: Sequence[DrawShape]) -> None:
@@ -60,14 +60,12 @@ class Plan(Sequence[Draw]):
     def __getitem__(self, index: int | slice) -> Draw | list[Draw]:
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
-        place = range(len(self))[index]
-        trial, number = divmod(place, len(self.shapes))
-        shape = self.shapes[number]
-        head = shape.head
-        key = self.study.inputs[shape.input].key
-        names = (key, head.label, head.query_len, head.seq_len, head.head_dim, trial)
-        names += shape.sizes if self.study.scenario.redraw == "R" else ()
-        return Draw(place, shape.input, head, shape.scale, shape.dtype, trial, shape.sizes, names)
+        number = range(len(self))[index]
+        trial, place = divmod(number, len(self.shapes))
+        name, head, scale, dtype, sizes = self.shapes[place]
+        names = (self.study.inputs[name].key, head.label, head.query_len, head.seq_len, head.head_dim, trial)
+        names += sizes if self.study.scenario.redraw == "R" else ()
+        return Draw(number, name, head, scale, dtype, trial, sizes, names)
 
     def __iter__(self) -> Iterator[Draw]:
         return (self[i] for i in range(len(self)))
@@ -76,11 +74,10 @@ class Plan(Sequence[Draw]):
 def plan(study: Study) -> Plan:
     """The draws of a study.
 
-    Raises ScenarioError where an input does not have the length, the head_dim or the heads asked for, a sampler cannot
-    draw so many projections, something cannot be causal, maps cannot be calibrated, or there are too many draws for one
-    run.
+    Raises ScenarioError if an input lacks the requested length, head_dim or heads, a sampler cannot draw this many
+    projections, a member cannot be causal, a map cannot be calibrated, or there are too many draws for one run.
     """
-    return study.kept.get_or_compute(("plan", id(study)), lambda: _planned(study))  # once in a command
+    return study.kept.get_or_compute(("plan", id(study)), lambda: _planned(study))  # computed once
 
 
 def _planned(study: Study) -> Plan:
@@ -109,7 +106,7 @@ def _planned(study: Study) -> Plan:
 
 
 def _check_sizes(study: Study, head: Head, sizes: tuple[int, ...]) -> None:
-    """Raise ScenarioError for sizes that an estimator cannot have here."""
+    """Raise ScenarioError for sizes that an estimator cannot have."""
     scenario, rows = study.scenario, study.scenario.rows(head.query_len)
     estimators = [one for one in study.estimators if one.kind != "baseline"]
     if scenario.budget == "features":
@@ -134,7 +131,7 @@ def _check_sizes(study: Study, head: Head, sizes: tuple[int, ...]) -> None:
 
 
 def _check_causal(study: Study) -> None:
-    """What takes its parameters from the whole sequence would see the future."""
+    """Raise ScenarioError for a member that uses the whole sequence, and so the future."""
     for key, members in (("maps", study.maps), ("methods", study.methods), ("baselines", study.baselines)):
         for member in members:
             if not member.causal_safe:

@@ -12,7 +12,7 @@ from typing import Any
 import threadpoolctl
 
 from favorbench.engine.plan import Plan
-from favorbench.inputs import Fixed, InputLaw
+from favorbench.inputs import Fixed, InputSource
 from favorbench.maps import FeatureMap
 from favorbench.numerics.backend import Backend
 from favorbench.registry import declared_version, label
@@ -83,12 +83,12 @@ def _features(plan: Plan, feature_map: FeatureMap) -> str:
     return " or ".join(sorted(counts))
 
 
-def input_notes(plan: Plan, name: str, law: InputLaw) -> list[str]:
+def input_notes(plan: Plan, name: str, law: InputSource) -> list[str]:
     """What is to be known of one of the inputs as this plan measures it, in words."""
     return [*law.notes(), *_shortened(plan, name, law), *_masked(plan, law)]
 
 
-def _masked(plan: Plan, law: InputLaw) -> list[str]:
+def _masked(plan: Plan, law: InputSource) -> list[str]:
     """Whether the mask that its data are of is the one that is measured, where they say of which they are."""
     causal, said = plan.study.scenario.causal, law.causal
     if said is None or (not said and not causal):
@@ -99,7 +99,7 @@ def _masked(plan: Plan, law: InputLaw) -> list[str]:
     return [f"its heads are {kind}, and measured {'without' if said else 'with'} the mask, as was asked"]
 
 
-def _shortened(plan: Plan, name: str, law: InputLaw) -> list[str]:
+def _shortened(plan: Plan, name: str, law: InputSource) -> list[str]:
     """What part of a file's tokens is measured, where it is not all of them."""
     tokens = max(head.seq_len for head in law.heads(None, None))
     lengths = sorted({shape.head.seq_len for shape in plan.shapes if shape.input == name} - {tokens})

@@ -51,7 +51,7 @@ _OURS = {
 }  # fmt: skip
 
 
-class Part(NamedTuple):
+class StoredPart(NamedTuple):
     """A part as it was read. table: the requested columns; rows: their number; seconds: of work, None if unknown."""
 
     path: Path
@@ -96,7 +96,7 @@ class RowStore:
         finally:
             self._lock.release()
 
-    def parts(self, columns: Sequence[str] | None = None) -> list[Part]:
+    def parts(self, columns: Sequence[str] | None = None) -> list[StoredPart]:
         """All parts with some of their columns. Damaged ones are renamed, so that their rows are missing again."""
         with clear_errors(self.path):
             found, damaged = read_parts(self._folder, self.schema, columns)
@@ -160,13 +160,13 @@ class RowStore:
 
 def read_parts(
     folder: Path, schema: pa.Schema | None = None, columns: Sequence[str] | None = None
-) -> tuple[list[Part], list[Path]]:
+) -> tuple[list[StoredPart], list[Path]]:
     """All parts in a folder in their order, and the paths of damaged ones; also while a writer adds and joins parts.
 
     A listing that is made while parts are joined may show neither the old ones nor the new one, so it is repeated until
     it shows what was read. Raises StoreError for parts with other columns than ``schema``.
     """
-    found: dict[Path, Part | None] = {}
+    found: dict[Path, StoredPart | None] = {}
     while (paths := part_paths(folder)) != sorted(found):
         found = {path: part for path, part in found.items() if path in paths}
         for path in paths:
@@ -185,7 +185,7 @@ def part_paths(folder: Path) -> list[Path]:
     return sorted(folder.glob("part-*.parquet"))
 
 
-def _read(path: Path, schema: pa.Schema | None, columns: Sequence[str] | None) -> Part | None:
+def _read(path: Path, schema: pa.Schema | None, columns: Sequence[str] | None) -> StoredPart | None:
     """One part; None where its contents are not what was written."""
     data = read_regular(path, "a part", StoreError)
     if path.stem.rpartition("-")[2] != _digest(data):
@@ -196,7 +196,7 @@ def _read(path: Path, schema: pa.Schema | None, columns: Sequence[str] | None) -
     said = json.loads((file.schema_arrow.metadata or {}).get(_METADATA, b"{}"))
     # A few columns are read before a thread is started for them, and a command that ends at once aborts over one.
     table = file.read(columns=columns, use_threads=columns is None).replace_schema_metadata(None)
-    return Part(path, table, file.metadata.num_rows, said.get("seconds"), said.get("failed", {}))
+    return StoredPart(path, table, file.metadata.num_rows, said.get("seconds"), said.get("failed", {}))
 
 
 def read_rows(path: Path, schema: pa.Schema, key: Sequence[str]) -> tuple[pa.Table, Failed]:
@@ -210,7 +210,7 @@ def read_rows(path: Path, schema: pa.Schema, key: Sequence[str]) -> tuple[pa.Tab
     return newest(parts, key), failures(parts)
 
 
-def newest(parts: Sequence[Part], key: Sequence[str]) -> pa.Table:
+def newest(parts: Sequence[StoredPart], key: Sequence[str]) -> pa.Table:
     """The rows of all parts; of those with the same key the last."""
     table = pa.concat_tables([part.table for part in parts])
     if len(parts) > 1:
@@ -219,7 +219,7 @@ def newest(parts: Sequence[Part], key: Sequence[str]) -> pa.Table:
     return table
 
 
-def failures(parts: Iterable[Part]) -> Failed:
+def failures(parts: Iterable[StoredPart]) -> Failed:
     """What failed in draws that no later part has rows of."""
     kept: list[tuple[str, str, int]] = []
     for part in parts:

@@ -1,5 +1,6 @@
-"""Scenarios: a TOML file or flags, or both, become one frozen, validated description of a study."""
+"""Scenarios: a TOML file, flags and arrays in memory become one frozen, validated description of a study."""
 
+import itertools
 import math
 import re
 import tomllib
@@ -10,11 +11,20 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
 from favorbench.baselines import BASELINES, get_baseline, no_map
-from favorbench.engine.memory import Held, extract_arrays
 from favorbench.errors import ScenarioError
 from favorbench.files import read_regular
 from favorbench.formats import ALIASES, shown
-from favorbench.inputs import SHIPPED, Fixed, InputLaw, Layout, data_directory, get_input, reader_of
+from favorbench.inputs import (
+    INPUTS,
+    SHIPPED,
+    Arrays,
+    Fixed,
+    InputSource,
+    Layout,
+    data_directory,
+    get_input,
+    reader_of,
+)
 from favorbench.maps import TRANSFORMS as MAP_TRANSFORMS
 from favorbench.maps import get_map
 from favorbench.methods import METHODS, PREFIXES, get_method
@@ -24,54 +34,59 @@ from favorbench.samplers import TRANSFORMS as SAMPLER_TRANSFORMS
 from favorbench.samplers import get_sampler
 from favorbench.users import check_trusted
 
-#: Keys that name members, and what builds them.
+#: Keys that name members, and the functions that build them.
 MEMBERS: Mapping[str, Callable[..., Any]] = {
     "maps": get_map, "samplers": get_sampler, "methods": get_method, "baselines": get_baseline, "inputs": get_input,
 }  # fmt: skip
 
 _ESTIMATORS = ("maps", "samplers", "methods", "baselines")
 
-#: What may stand before a colon in a spec without being a module.
+#: Names that may stand before a colon in a spec without being a module.
 TRANSFORM_NAMES = {transform.prefix for transform in (*MAP_TRANSFORMS, *SAMPLER_TRANSFORMS, *PREFIXES)}
 
-#: Keys whose flags are lists with commas: of names, of numbers.
+#: Keys whose flags are lists of names or of numbers with commas, and keys of one number.
 _NAMES = ("maps", "samplers", "methods", "baselines", "inputs", "heads", "dtype")
 _NUMBERS = ("num_projections", "seq_len", "head_dim", "scale")
 _SINGLE_NUMBERS = ("value_scale", "query_rows", "trials", "seed")
 
-#: What stands beside maps, by what it is: names that no map may have.
-_NO_MAPS = {"method": {member.name for member in METHODS}, "baseline": {member.name for member in BASELINES}}
+#: Names of methods and baselines, which no map may have.
+_RESERVED = {"method": {member.name for member in METHODS}, "baseline": {member.name for member in BASELINES}}
 
 DEFAULT_SCENARIO = "quick"
 
 ALL_ROWS, SOME_ROWS = 4096, 1024  # query rows on which the error is measured, unless a scenario says otherwise
 
-#: Validation context of a scenario that was resolved before: nothing is built, no user's module is imported.
+#: Validation context of a scenario read back from a run: nothing is built, no user's module is imported.
 NAMES_ONLY = {"names_only": True}
 
 MAX_TEXT = 100_000  # characters of a list that is given as one text
 
+CALIBRATION = "calibration"  # the name of arrays that maps are calibrated on
+
+#: Inputs in memory, by name.
+Held = Mapping[str, InputSource]
+
 
 class Names(tuple[str, ...]):
-    """Canonical names of a scenario's members, with what they name: built once, by the validation of the scenario."""
+    """Canonical names of a scenario's members, and the members, which the validation of the scenario has built."""
 
     members: tuple[Any, ...]
 
     @staticmethod
     def of(names: Iterable[str], members: Iterable[Any]) -> "Names":
-        """Names and members, one for one."""
-        found = Names(names)
-        found.members = tuple(members)
-        return found
+        """Join names and their members."""
+        result = Names(names)
+        result.members = tuple(members)
+        return result
 
     def where(self, keep: Callable[[Any], bool]) -> "Names":
-        """Those whose members are to be kept."""
-        kept = [(name, member) for name, member in zip(self, self.members, strict=True) if keep(member)]
-        return Names.of(*zip(*kept, strict=True))
+        """The names whose members satisfy a condition."""
+        kept = [keep(member) for member in self.members]
+        return Names.of(itertools.compress(self, kept), itertools.compress(self.members, kept))
 
 
 def _as_tuple(value: Any) -> Any:
-    """One value is a list of one, a text with commas several. Repeated values are kept once."""
+    """Make a tuple of one value, of a list, or of a text with commas, without repeated values."""
     if isinstance(value, str):
         if len(value) > MAX_TEXT:
             raise ScenarioError(f"a text of {len(value)} characters given, allowed: a list of at most {MAX_TEXT}")
@@ -81,13 +96,13 @@ def _as_tuple(value: Any) -> Any:
 
 
 def _or_none(value: Any) -> Any:
-    """ "none" is a list of nothing, as an empty text is not."""
+    """ "none" is an empty list, but an empty text is not."""
     alone = value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
     return () if isinstance(alone, str) and alone == "none" else value
 
 
 _Several = BeforeValidator(_as_tuple)
-_OrNone = BeforeValidator(_or_none)  # before _Several: the last of these comes first
+_OrNone = BeforeValidator(_or_none)  # runs before _Several: the last validator runs first
 _Positive = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 _Size = Annotated[int, Field(ge=1, le=1 << 20)] | Literal["dlogd"]
 _Length = Annotated[int, Field(ge=1, le=1 << 24)]
@@ -129,53 +144,39 @@ class Scenario(BaseModel):
     redraw: Literal["trial", "R"] = "trial"
     trials: Annotated[int, Field(ge=1, le=1_000_000)] = 15
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
-    cluster: Annotated[str | None, Field(exclude=True)] = None  # where it is computed is no part of what is measured
-    _held: Mapping[str, InputLaw] = PrivateAttr(default_factory=dict)
+    cluster: Annotated[str | None, Field(exclude=True)] = None  # where to compute is not part of what is measured
+    _held: Held = PrivateAttr(default_factory=dict)
     _left_out: tuple[str, ...] = PrivateAttr(())
 
     @property
-    def held(self) -> Mapping[str, InputLaw]:
+    def held(self) -> Held:
         """Inputs in memory, by name."""
         return self._held
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """What a shipped scenario has beside what is measured here, and what cannot be causal."""
+        """Members of a shipped scenario that are not measured, as they cannot be causal."""
         return self._left_out
 
     @field_validator(*MEMBERS)
     @classmethod
     def _built(cls, specs: tuple[str, ...], info: Any) -> tuple[str, ...]:
-        """Every name can be built, and no two are the same thing. Names are kept in their canonical spelling."""
+        """Build every member, refuse two of the same name, and keep names in their canonical spelling."""
         key = info.field_name
         if info.context == NAMES_ONLY:
             return specs
-        for spec in specs if key == "maps" else ():
-            if found := no_map(spec):
-                name, kind = found
-                asked = f"`{'baselines' if kind == 'baseline' else 'methods'}` {spec}"
-                raise ScenarioError(f"{name!r} is a {kind}, not a map: write {asked}")
-        if key == "methods" and not specs and not info.data.get("maps", True):
-            raise ScenarioError("there is neither a map nor a method to measure: give `maps`, `methods` or both")
-        known = _NO_MAPS["baseline"] if key == "methods" else ()
-        if found := next((spec for spec in specs if spec in known), None):
-            raise ScenarioError(f"{found!r} is a baseline, not a method: write `baselines` {found}")
-        if key == "baselines":
-            specs = specs if "uniform" in specs else ("uniform", *specs)
+        if key == "baselines" and "uniform" not in specs:
+            specs = ("uniform", *specs)
+        _check_kinds(key, specs, info.data.get("maps", True))
         members = [_built_member(key, spec, info) for spec in specs]
         labels = [spec if isinstance(m, Fixed) else label(m) for spec, m in zip(specs, members, strict=True)]
-        _check_names(key, labels, info.data.get("maps") or ())
-        for i, name in enumerate(labels):
-            if name in labels[:i]:
-                raise ScenarioError(f"{specs[i]!r} and {specs[labels.index(name)]!r} are both called {name!r}")
-        if key == "inputs":
-            return Names.of(labels, members)
-        return Names.of((canonical(spec, m) for spec, m in zip(specs, members, strict=True)), members)
+        _check_labels(key, specs, labels, info.data.get("maps"))
+        return Names.of(labels if key == "inputs" else map(canonical, specs, members), members)
 
     @field_validator("calibrate")
     @classmethod
-    def _an_input(cls, spec: str | None, info: Any) -> str | None:
-        """What maps are calibrated on is what inputs may be."""
+    def _is_input(cls, spec: str | None, info: Any) -> str | None:
+        """Check that maps are calibrated on something that is an input."""
         if spec is not None and info.context != NAMES_ONLY:
             _built_member("inputs", spec, info)
         return spec
@@ -186,26 +187,44 @@ class Scenario(BaseModel):
         return tuple(sorted({rule if size == "dlogd" else size for size in self.num_projections}))
 
     def rows(self, query_len: int) -> int:
-        """On how many query rows the error is measured: all up to ALL_ROWS, then SOME_ROWS, unless query_rows says."""
+        """The number of query rows on which the error is measured: by default all up to ALL_ROWS, then SOME_ROWS."""
         default = query_len if query_len <= ALL_ROWS else SOME_ROWS
         return min(query_len, default if self.query_rows is None else self.query_rows)
 
 
+def _check_kinds(key: str, specs: Sequence[str], maps: object) -> None:
+    """Raise ScenarioError for a method or baseline among maps, a baseline among methods, or neither map nor method."""
+    if key == "methods" and not specs and not maps:
+        raise ScenarioError("there is neither a map nor a method to measure: give `maps`, `methods` or both")
+    for spec in specs:
+        if key == "maps" and (other := no_map(spec)):
+            name, kind = other
+            right = "baselines" if kind == "baseline" else "methods"
+            raise ScenarioError(f"{name!r} is a {kind}, not a map: write `{right}` {spec}")
+        if key == "methods" and spec in _RESERVED["baseline"]:
+            raise ScenarioError(f"{spec!r} is a baseline, not a method: write `baselines` {spec}")
+
+
 def _built_member(key: str, spec: str, info: Any) -> Any:
-    """The member that a name of a key stands for; inputs in memory are in the context of the validation."""
+    """The member of this name; inputs in memory are in the context of the validation."""
     if key != "inputs":
         return MEMBERS[key](spec)
     held = (info.context or {}).get("held", {})
     return held[spec] if spec in held else MEMBERS[key](spec, info.data.get("layout", "heads,L,d"))
 
 
-def _check_names(key: str, labels: Sequence[str], maps: Iterable[str]) -> None:
-    """Raise ScenarioError where a map, or a user's method, has the name of something else: rows would be mixed."""
-    taken = {name: kind for kind, names in _NO_MAPS.items() for name in names if key == "maps" or kind == "baseline"}
-    taken |= {name: "map" for name in maps if key == "methods"}
-    for name in labels if key in ("maps", "methods") else ():
+def _check_labels(key: str, specs: Sequence[str], labels: Sequence[str], maps: Iterable[str] | None) -> None:
+    """Raise ScenarioError if a member has the name of another, or of another kind: their rows would be mixed."""
+    taken: dict[str, str] = {}
+    if key in ("maps", "methods"):
+        taken = dict.fromkeys(_RESERVED["baseline"], "baseline")
+        taken |= dict.fromkeys(_RESERVED["method"], "method") if key == "maps" else dict.fromkeys(maps or (), "map")
+    for name in labels:
         if name in taken:
             raise ScenarioError(f"a {key[:-1]} may not be called {name!r}: that is the name of a {taken[name]}")
+    for i, name in enumerate(labels):
+        if name in labels[:i]:
+            raise ScenarioError(f"{specs[i]!r} and {specs[labels.index(name)]!r} are both called {name!r}")
 
 
 def shipped_scenarios() -> dict[str, Path]:
@@ -214,10 +233,29 @@ def shipped_scenarios() -> dict[str, Path]:
 
 
 def load_scenario(source: str | None = None, flags: Mapping[str, Any] | None = None) -> Scenario:
-    """A scenario from a file or a shipped name (default: "quick"), with flags on top; a flag of None was not given.
+    """Load a scenario from a file or by its shipped name, with flags on top.
 
-    Flags that are lists may be strings with commas. Raises ScenarioError: the file or flag, the key, the value, what
-    is allowed and the nearest name; and InputError for arrays among them that cannot be measured.
+    Parameters
+    ----------
+    source
+        A path to a .toml file, or the name of a shipped scenario; by default "quick".
+    flags
+        Keys and values. Lists may be strings with commas. None means that the flag was not given.
+
+    Returns
+    -------
+    Scenario
+        The validated scenario.
+
+    Raises
+    ------
+    ScenarioError
+        A key or value is wrong. The message has the file or flag, the value, what is allowed and the nearest name.
+    InputError
+        Arrays among the flags cannot be measured.
+
+    Examples
+    --------
 
     >>> import favorbench as fb
     >>> scenario = fb.load_scenario("quick", {"maps": "positive,oprf", "trials": 5})
@@ -225,27 +263,34 @@ def load_scenario(source: str | None = None, flags: Mapping[str, Any] | None = N
     (('positive', 'oprf'), 5)
     """
     path = _find(source or DEFAULT_SCENARIO)
+    flags, held = extract_arrays(flags or {})
+    given = {key: _parsed(key, value) for key, value in flags.items() if value is not None}
+    values, origin = _below(given, held, path)
+    scenario = validated(values | given, origin | {key: f"`{key}`" for key in given}, held)
+    if "causal" not in values | given and _are_causal(scenario):
+        scenario = scenario.model_copy(update={"causal": True})
+    return _leave_out_noncausal(scenario, given, path) if scenario.causal else scenario
+
+
+def _below(given: Mapping[str, Any], held: Held, path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """The values of a file that stand below those given, and where each comes from."""
     content = _read_toml(path)
     for short, full in ALIASES.items():
         if short in content and full in content:
             raise ScenarioError(f"{path}: {short!r} and {full!r} are the same key; give one of them")
     values: dict[str, Any] = {"name": path.stem} | {ALIASES.get(key, key): value for key, value in content.items()}
     origin = {"": str(path)} | {ALIASES.get(key, key): f"{path}: {key}" for key in content}
-    flags, held = extract_arrays(flags or {})
-    given = {key: _parsed(key, value) for key, value in flags.items() if value is not None}
-    if _reads_data(given.get("inputs"), held):  # a file's own L and d win over those of a scenario for other inputs
-        values = {key: value for key, value in values.items() if key not in ("seq_len", "head_dim")}
+    if _reads_data(given.get("inputs"), held):  # the L and d of a file replace those meant for other inputs
+        values.pop("seq_len", None)
+        values.pop("head_dim", None)
     _check_trusted({key: value for key, value in values.items() if key not in given}, path)
-    if not all(_same(value, values.get(key)) for key, value in given.items() if key != "cluster"):
+    if not all(key == "cluster" or _same(value, values.get(key)) for key, value in given.items()):
         values["title"] = f"{path.stem}, changed by flags"
-    scenario = validated(values | given, origin | {key: f"`{key}`" for key in given}, held)
-    if "causal" not in values | given and _are_causal(scenario):
-        scenario = scenario.model_copy(update={"causal": True})
-    return _without_what_cannot_be_causal(scenario, given, path) if scenario.causal else scenario
+    return values, origin
 
 
 def _check_trusted(values: Mapping[str, Any], file: str | Path) -> None:
-    """Raise ScenarioError where a file names estimators of modules that it may not import."""
+    """Raise ScenarioError if a file names estimators of modules that it may not import."""
     for key in _ESTIMATORS:
         specs = values.get(key) or ()
         texts = [specs] if isinstance(specs, str) else specs if isinstance(specs, list | tuple) else []
@@ -253,43 +298,39 @@ def _check_trusted(values: Mapping[str, Any], file: str | Path) -> None:
 
 
 def _are_causal(scenario: Scenario) -> bool:
-    """Whether all inputs say that they are: then they are measured so, unless a flag or the scenario says otherwise."""
+    """Whether all inputs declare that they are causal."""
     return all(isinstance(law, Fixed) and law.causal for law in cast(Names, scenario.inputs).members)
 
 
-def _without_what_cannot_be_causal(scenario: Scenario, given: Mapping[str, Any], path: Path) -> Scenario:
-    """The scenario without what nobody asked for by a flag and cannot be causal: baselines, and members of a shipped
-    scenario as long as others are left."""
+def _leave_out_noncausal(scenario: Scenario, given: Mapping[str, Any], path: Path) -> Scenario:
+    """Leave out what cannot be causal and no flag asked for: baselines, and members of a shipped scenario if others are
+    left."""
     changes, left_out = {}, []
     shipped = path in shipped_scenarios().values()
-    for key in ("baselines", *(("maps", "methods") if shipped else ())):
+    for key in ("baselines", "maps", "methods") if shipped else ("baselines",):
         names = cast(Names, getattr(scenario, key))
-        out = [name for name, member in zip(names, names.members, strict=True) if not member.causal_safe]
-        if key in given or not out or len(out) == len(names):
-            continue
-        changes[key] = names.where(lambda member: member.causal_safe)
-        left_out += out if key != "baselines" else []
+        kept = names.where(lambda member: member.causal_safe)
+        if key not in given and kept and len(kept) < len(names):
+            changes[key] = kept
+            left_out += [name for name in names if name not in kept and key != "baselines"]
     copied = scenario.model_copy(update=changes)
     copied._left_out = tuple(left_out)
     return copied
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two values of a key mean the same; what no key takes, an array say, is the validation's to name."""
+    """Whether two values of a key mean the same. Values that no key takes, such as arrays, are left to validation."""
     one, other = _as_tuple(one), _as_tuple(other)
     return all(isinstance(value, str | int | float) for value in (*one, *other)) and one == other
 
 
 def _reads_data(inputs: Any, held: Held) -> bool:
-    """Whether any of the inputs that were asked for is read from a file, or in memory."""
+    """Whether any of these inputs is read from a file, or in memory."""
     return any(isinstance(s, str) and (s in SHIPPED or s in held or reader_of(s)) for s in _as_tuple(inputs))
 
 
 def validated(values: Mapping[str, Any], origin: Mapping[str, str] | None = None, held: Held | None = None) -> Scenario:
-    """A Scenario from keys and values. Raises ScenarioError with one line that names the origin of the bad key.
-
-    held: inputs in memory, by the names that the scenario has for them.
-    """
+    """Validate keys and values. Raises ScenarioError with one line that names the origin of the bad key."""
     try:
         scenario = Scenario.model_validate(dict(values), context={"held": held or {}})
     except ValidationError as error:
@@ -327,7 +368,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def _parsed(key: str, given: Any) -> Any:
-    """A flag's text as the values of its key. What is no number stays text, for the validation to name."""
+    """Parse the text of a flag. A part that is not a number stays text, which validation refuses."""
     if not isinstance(given, str) or key not in (*_NAMES, *_NUMBERS, *_SINGLE_NUMBERS):
         return given
     if key in _SINGLE_NUMBERS:
@@ -348,13 +389,11 @@ def _number(text: str) -> int | float | str:
 
 
 def _one_line(error: ValidationError, origin: Mapping[str, str]) -> str:
-    """The first problem in one line; how many more there are."""
+    """The first problem in one line."""
     problems = error.errors(include_url=False)
-    first = next(
-        (p for p in problems if p["type"] != "literal_error"), problems[0]
-    )  # of a union's branches, the numeric one
+    first = next((p for p in problems if p["type"] != "literal_error"), problems[0])  # the numeric branch of a union
     key = str(first["loc"][0])
-    where = origin.get(key, origin.get("maps", key) if key == "methods" else key)  # none given: wrong beside no maps
+    where = origin.get(key, origin.get("maps", key) if key == "methods" else key)  # no methods, beside no maps
     fields = sorted(Scenario.model_fields)
     if first["type"] == "extra_forbidden":
         file = where.removesuffix(f": {key}")
@@ -374,14 +413,14 @@ def _one_line(error: ValidationError, origin: Mapping[str, str]) -> str:
 
 
 def is_built(scenario: Scenario) -> bool:
-    """Whether the validation has built the members; a scenario that was read back from a run has names only."""
+    """Whether the members are built; a scenario that was read back from a run has names only."""
     return all(isinstance(getattr(scenario, kind), Names) for kind in MEMBERS)
 
 
 def override(scenario: Scenario, **changes: Any) -> Scenario:
-    """The scenario with some keys changed, validated again."""
+    """Change some keys of a scenario, and validate it again."""
     keys, held = extract_arrays(changes)
-    if not is_built(scenario):  # it was read back from a run
+    if not is_built(scenario):  # read back from a run
         _check_trusted(scenario.model_dump(exclude=set(keys)), "the manifest of the run")
     changed = validated(scenario.model_dump() | {"cluster": scenario.cluster} | keys, None, {**scenario.held, **held})
     changed._left_out = scenario.left_out
@@ -389,9 +428,45 @@ def override(scenario: Scenario, **changes: Any) -> Scenario:
 
 
 def as_scenario(given: "Scenario | str | Mapping[str, Any] | None", keys: Mapping[str, Any] | None = None) -> Scenario:
-    """A Scenario from itself, a name or path, or a mapping of keys on top of the default scenario; keys: changes."""
+    """Make a Scenario of a Scenario, a name, a path, or a mapping on top of the default one, changed by ``keys``."""
     if isinstance(given, Scenario):
         return override(given, **keys) if keys else given
     if given is None or isinstance(given, str):
         return load_scenario(given, keys)
     return load_scenario(None, {**given, **(keys or {})})
+
+
+def extract_arrays(flags: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, InputSource]]:
+    """Replace arrays among the keys of a scenario by names; return the keys, and the inputs by these names.
+
+    inputs may be arrays (q, k, v), called "arrays", or a mapping of names to such arrays; calibrate may be arrays.
+    Raises ScenarioError for anything else, InputError for arrays that cannot be measured.
+    """
+    layout, keys, held = flags.get("layout") or "heads,L,d", dict(flags), {}
+    inputs = flags.get("inputs")
+    if isinstance(inputs, tuple | list) and len(inputs) == 3 and all(map(_has_axes, inputs)):
+        inputs = {"arrays": inputs}
+    if isinstance(inputs, Mapping):
+        for name, given in inputs.items():
+            _check_array_name(name)
+            held[name] = Arrays.of(name, given, layout)
+        keys["inputs"] = tuple(held)
+    calibrate = flags.get("calibrate")
+    if calibrate is not None and not isinstance(calibrate, str):
+        held[CALIBRATION] = Arrays.of(CALIBRATION, calibrate, layout)
+        keys["calibrate"] = CALIBRATION
+    return keys, held
+
+
+def _has_axes(given: object) -> bool:
+    return getattr(given, "ndim", 0) > 0 or (isinstance(given, Sequence) and not isinstance(given, str | bytes))
+
+
+def _check_array_name(name: object) -> None:
+    """Raise ScenarioError for a name that is taken, or that a list with commas could not hold."""
+    taken = [*(law.name for law in INPUTS), *SHIPPED, CALIBRATION]
+    if not isinstance(name, str) or not re.fullmatch(r"[\w.-]{1,80}", name) or name in taken or reader_of(name):
+        raise ScenarioError(
+            f"`inputs`: arrays may not be called {shown(name)}; allowed: letters, digits, _ . and -, no file's "
+            f"name, and none of {', '.join(taken)}"
+        )

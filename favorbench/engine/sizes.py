@@ -1,4 +1,4 @@
-"""At which size each estimator is measured, for what the budget of a scenario asks."""
+"""The size at which each estimator is measured, for the budget of a scenario."""
 
 import math
 from collections.abc import Iterable
@@ -13,9 +13,9 @@ from favorbench.methods.features import LinearAttention
 
 
 class Size(NamedTuple):
-    """requested: the R, the number of features or the cost that was asked for; None where the size is ignored.
+    """requested: the R, number of features or cost of the scenario; None if the estimator ignores it.
 
-    size: projections of a map, or the size of a method, that it comes to.
+    size: the projections of a map, or the size of a method, that follow from it.
     """
 
     requested: int | None
@@ -23,12 +23,12 @@ class Size(NamedTuple):
 
 
 def shape_of(head: Head, causal: bool) -> Shape:
-    """What costs follow from."""
+    """The sizes from which costs follow."""
     return Shape(head.query_len, head.seq_len, head.head_dim, head.d_v, causal)
 
 
 def sizes_of(method: Method, name: str, budget: str, requested: tuple[int, ...], shape: Shape) -> tuple[Size, ...]:
-    """The sizes of an estimator; oracles are not bound by a cost. Raises ScenarioError for a budget it cannot meet."""
+    """The sizes of an estimator; a cost does not limit oracles. Raises ScenarioError for a budget it cannot meet."""
     if not method.every_size:
         return (Size(None, 1 if isinstance(method, LinearAttention) else requested[-1]),)
     if budget == "cost" and not method.oracle:
@@ -39,23 +39,23 @@ def sizes_of(method: Method, name: str, budget: str, requested: tuple[int, ...],
 
 
 def distinct_sizes(sizes: Iterable[Size]) -> tuple[int, ...]:
-    """The sizes, each once, increasing."""
+    """The different sizes in increasing order."""
     return tuple(sorted({one.size for one in sizes}))
 
 
 def budget_of(num_features: int, shape: Shape) -> float:
-    """Multiplications of a map with so many features, one for each projection: (n + l) R (d + d_v), and of chunks."""
+    """Multiplications of a map with one feature for each projection: (n + l) R (d + d_v), and of chunks."""
     return float((shape.n + shape.l) * num_features * (shape.d + shape.d_v)) + chunk_multiplications(
         shape, num_features
     )
 
 
 def _affordable(method: Method, name: str, requested: tuple[int, ...], shape: Shape) -> tuple[int, ...]:
-    """For each number of features, the largest size that costs no more than a map of so many features.
+    """For each number of features, the largest size that costs no more than a map with these features.
 
-    All sizes up to l are looked at, from above: costs in whole blocks, or of halving, are not monotone. A size that is
-    no multiple of 2 may cost five times as much as the next one that is, and one above l / 2, which halves nothing,
-    less than either. Above l there are maps only, whose costs are monotone.
+    All sizes up to l are tried from above: costs in whole blocks, or of halving, are not monotone. An odd size may cost
+    five times as much as the next even one, and one above l / 2, which halves nothing, less than either. Above l there
+    are only maps, whose costs are monotone.
     """
 
     def work(size: int) -> float:
@@ -64,7 +64,7 @@ def _affordable(method: Method, name: str, requested: tuple[int, ...], shape: Sh
             raise ScenarioError(f"`budget` cost: {name} does not say what it costs; use `budget` projections")
         return found
 
-    most = max(1, method.largest_size(shape))  # where there is none, the check of sizes says so
+    most = max(1, method.largest_size(shape))  # if there is none, the check of sizes refuses it
     size, sizes = shape.l, {}
     while size < most and work(size) <= budget_of(max(requested), shape):
         size *= 2

@@ -1,9 +1,9 @@
 """The directory of a sweep, written and read.
 
-results/<name>/manifest.json    what was asked, with what, when, complete or not
+results/<name>/manifest.json    the scenario, versions, machine, times, complete or not
 results/<name>/trials/          one row for each measurement (engine/rows.py)
 results/<name>/summary.csv .md  the tables; summary-heads.csv where there are several heads
-results/<name>/seconds.json     of some machine, where it was timed (results/seconds.py)
+results/<name>/seconds.json     times on a machine (results/seconds.py)
 results/<name>/figures/
 """
 
@@ -39,8 +39,9 @@ KEY = ("draw", *ESTIMATOR)
 
 MANIFEST = "manifest.json"
 
-#: What other commands leave in a directory, by a file that only they write.
+#: Files that only one other command writes, and files to look at.
 _OTHERS = {"model.json": "model", "speed.csv": "speed"}
+_SUMMARIES = ("summary.md", "summary.csv", "speed.csv", "figures")
 
 
 Count = Annotated[int, Field(ge=0, lt=1 << 53)]
@@ -54,7 +55,7 @@ class InputFile(TypedDict):
 
 
 class Manifest(TypedDict):
-    """What readers need of a manifest; there is more in it."""
+    """The keys of a manifest that readers need."""
 
     digest: str
     favorbench: str
@@ -97,14 +98,14 @@ class Store(RowStore):
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         super().__exit__(kind, error, trace)
         if self._new and error is not None and not part_paths(self.path / "trials"):
-            with contextlib.suppress(OSError):  # nothing is left of a run that ended before its first row
+            with contextlib.suppress(OSError):  # a run that ended before its first row leaves nothing
                 self.manifest_file.unlink(missing_ok=True)
                 (self.path / ".lock").unlink(missing_ok=True)
                 (self.path / "trials").rmdir()
                 self.path.rmdir()
 
     def done(self, but_failed: bool = False) -> np.ndarray:
-        """Whether each draw of the plan is stored; but_failed: without draws in which something failed."""
+        """Whether each draw of the plan is stored. but_failed: draws in which an estimator failed do not count."""
         parts = self.parts(["draw"])
         found = np.zeros(len(self.plan), bool)
         for part in parts:
@@ -115,7 +116,7 @@ class Store(RowStore):
         return found
 
     def record_workers(self, machines: Sequence[Mapping[str, Any]]) -> None:
-        """Add the machines of a cluster, and how many batches each has done, to the manifest that is written next."""
+        """Add the machines of a cluster, and the batches each has done, to the next manifest."""
         for machine in machines:
             count_done(self._manifest.setdefault("workers", []), machine, machine["done"])
 
@@ -125,7 +126,7 @@ class Store(RowStore):
         return bool(self._manifest.get("complete"))
 
     def finish(self) -> int:
-        """Count the draws in the parts and write it into the manifest; join the parts where all draws are there."""
+        """Write the number of stored draws into the manifest, and return it. Join the parts of a complete run."""
         done = int(self.done().sum())
         complete = done == len(self.plan)
         if complete:
@@ -167,10 +168,10 @@ class Store(RowStore):
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of a run directory. Raises StoreError if there is none, or it is not one of this format."""
+    """Read the manifest of a run. Raises StoreError if there is none, or it has another format."""
     file = path / MANIFEST
     if not file.exists():
-        raise StoreError(f"{str(path)!r} is not a favorbench run: {_what_it_is(path)}")
+        raise StoreError(f"{str(path)!r} is not a favorbench run: {_explain(path)}")
     numbered = read_json(file, _Numbered, "a manifest")
     number, version = numbered.get("format"), shortened(numbered.get("favorbench", "?"))
     if type(number) is not int or not 1 <= number < 1000:
@@ -185,7 +186,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def read_scenario(path: Path) -> Scenario:
-    """The scenario a run directory was made from, as it was resolved then: reading a run imports no user's module."""
+    """Read the scenario of a run, as it was resolved then. No user's module is imported."""
     try:
         return Scenario.model_validate(read_manifest(path)["scenario"], context=NAMES_ONLY)
     except ValidationError as error:
@@ -194,15 +195,14 @@ def read_scenario(path: Path) -> Scenario:
 
 
 def read_trials(path: Path) -> "pd.DataFrame":
-    """The rows of a run as ``read_run`` has them."""
+    """Read the rows of a run."""
     return read_run(path)[0]
 
 
 def read_run(path: Path) -> "tuple[pd.DataFrame, Failed]":
-    """All rows of a run in the order of the plan, whatever order they were computed in, and what failed.
+    """Read the rows of a run, in the order of its plan, and the failures.
 
-    Columns of whole numbers that may be missing are Int64. Raises StoreError for damaged parts, and for rows that are
-    not in the plan.
+    Optional columns of integers are Int64. Raises StoreError for damaged parts, and for rows that are not in the plan.
     """
     import pandas as pd
 
@@ -220,28 +220,27 @@ def read_run(path: Path) -> "tuple[pd.DataFrame, Failed]":
 
 
 def find_runs(path: Path) -> list[Path]:
-    """Every run directory at or below path, sorted. Raises StoreError if there is none."""
+    """Find the run directories at or below a path, sorted. Raises StoreError if there is none."""
     if not path.exists():
         raise StoreError(f"{str(path)!r} does not exist; give a directory that favorbench sweep wrote")
     runs = sorted(file.parent for file in path.rglob(MANIFEST))
     if not runs:
-        raise StoreError(f"no favorbench run at or below {str(path)!r}: {_what_it_is(path)}")
+        raise StoreError(f"no favorbench run at or below {str(path)!r}: {_explain(path)}")
     return runs
 
 
-def _what_it_is(path: Path) -> str:
-    """What a path that is not a run is, and what to do."""
+def _explain(path: Path) -> str:
+    """Explain why a path is not a run, and what to do."""
     if not path.exists():
         return "it does not exist; give a directory that favorbench sweep wrote"
     for file, command in _OTHERS.items():
         if (path / file).exists():
-            there = [name for name in ("summary.md", "summary.csv", "speed.csv", "figures") if (path / name).exists()]
-            said = f"favorbench {command} wrote it; look at {', '.join(str(path / name) for name in there)}"
-            return said if there else f"favorbench {command} wrote it, and has not ended"
-    if below := sorted(file.parent for depth in ("*", "*/*") for file in path.glob(f"{depth}/{MANIFEST}")):
-        return f"it holds {len(below)} runs; give one of them, e.g. {below[0]}"
-    if below := sorted(file.parent.name for file in path.glob("*/model.json")):
-        return f"it holds what favorbench model wrote ({', '.join(below[:6])}); look at the summary.md in each"
+            written = ", ".join(str(path / name) for name in _SUMMARIES if (path / name).exists())
+            return f"favorbench {command} wrote it{f'; look at {written}' if written else ', and has not ended'}"
+    if runs := sorted([*path.glob(f"*/{MANIFEST}"), *path.glob(f"*/*/{MANIFEST}")]):
+        return f"it holds {len(runs)} runs; give one of them, e.g. {min(run.parent for run in runs)}"
+    if models := sorted(file.parent.name for file in path.glob("*/model.json")):
+        return f"it holds what favorbench model wrote ({', '.join(models[:6])}); look at the summary.md in each"
     return (
         "it has no manifest.json (a summary alone? its sweep computes the trials); give a directory that favorbench "
         "sweep wrote"

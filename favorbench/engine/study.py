@@ -3,16 +3,16 @@
 import hashlib
 import itertools
 import json
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-from favorbench.engine.fixed import Cache
-from favorbench.engine.scenario import MEMBERS, Scenario, is_built, override, shipped_title
+from favorbench.engine.scenario import Names, Scenario, is_built, override, shipped_title
 from favorbench.engine.sizes import Size, shape_of, sizes_of
 from favorbench.errors import ScenarioError
-from favorbench.inputs import SHIPPED, Fixed, Head, InputLaw, get_input
+from favorbench.inputs import SHIPPED, Fixed, Head, InputSource, get_input
 from favorbench.maps import FeatureMap
 from favorbench.methods import Method, Shape
 from favorbench.methods.features import LinearAttention, name_of, sampler_of
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from favorbench.engine.plan import Draw
 
 Value = TypeVar("Value")
+
+_ESTIMATORS = ("maps", "samplers", "methods", "baselines")
 
 
 class Estimator(NamedTuple):
@@ -59,18 +61,43 @@ class EstimatorBatch(NamedTuple):
         return max(one.size for _, sizes in self.members for one in sizes)
 
 
-class Source(NamedTuple):
-    """An input law, and the name of its random streams."""
+class NamedInput(NamedTuple):
+    """An input, and the name of its random streams."""
 
     key: str
-    law: InputLaw
+    law: InputSource
+
+
+CACHE_BYTES = 256 << 20  # of arrays: exact answers of 1000 heads at L = 512, d = 64, or of 100 at L = 4096
+
+
+class Cache:
+    """Values by key. The least recently used go first when their arrays exceed CACHE_BYTES."""
+
+    def __init__(self) -> None:
+        self._values: OrderedDict[Hashable, Any] = OrderedDict()
+        self._bytes = 0
+
+    def __reduce__(self) -> tuple[type["Cache"], tuple[()]]:
+        return Cache, ()  # another process begins with an empty cache
+
+    def get_or_compute(self, key: Hashable, compute: Callable[[], Value]) -> Value:
+        """The value of ``key``, computed if it is missing. Nobody may change it."""
+        if key in self._values:
+            self._values.move_to_end(key)
+            return self._values[key]
+        value = self._values[key] = compute()
+        self._bytes += getattr(value, "nbytes", 0)
+        while self._bytes > CACHE_BYTES and len(self._values) > 1:
+            self._bytes -= getattr(self._values.popitem(last=False)[1], "nbytes", 0)
+        return value
 
 
 @dataclass(frozen=True)
 class Study:
-    """A scenario's members. inputs: by the names that rows have. digest: of all that is measured, one for each run.
+    """A scenario and its members. inputs: by their names in rows. digest: identifies all that is measured.
 
-    calibration: what calibrated maps are fitted to. sources: by spec, the SHA-256 of the user's module it is from.
+    calibration: the text that calibrated maps are fitted to. sources: by spec, the SHA-256 of the user's module.
     """
 
     scenario: Scenario
@@ -78,35 +105,33 @@ class Study:
     samplers: tuple[Sampler, ...]
     methods: tuple[Method, ...]
     baselines: tuple[Method, ...]
-    inputs: Mapping[str, Source]
-    calibration: Source | None
+    inputs: Mapping[str, NamedInput]
+    calibration: NamedInput | None
     digest: str
     sources: Mapping[str, str | None]
     kept: Cache = field(default_factory=Cache, compare=False, repr=False)
 
     @staticmethod
     def of(scenario: Scenario) -> "Study":
-        """With the members that validation has built, or builds for a scenario that was read back from a run.
+        """Make the study of a scenario; the members of one read back from a run are built now.
 
-        Raises ScenarioError where the backend is not to be had.
+        Raises ScenarioError if the backend is not available.
         """
         if not is_built(scenario):
             scenario = override(scenario)
         Backend(scenario.backend, scenario.device).check(scenario.dtype)
-        built = {kind: getattr(scenario, kind).members for kind in MEMBERS}
-        keys = _keys(scenario.inputs, built["inputs"])
+        members = {kind: getattr(scenario, kind).members for kind in _ESTIMATORS}
+        laws = cast(Names, scenario.inputs).members
         inputs = {
-            name: Source(key, law)
-            for name, key, law in zip(_labels(scenario.inputs, built["inputs"]), keys, built["inputs"], strict=True)
+            name: _named_input(spec, law)
+            for name, spec, law in zip(_labels(scenario.inputs, laws), scenario.inputs, laws, strict=True)
         }
         calibration = None
-        if scenario.calibrate is not None:
-            law = scenario.held.get(scenario.calibrate) or get_input(scenario.calibrate, scenario.layout)
-            calibration = Source(_keys([scenario.calibrate], [law])[0], law)
-        sources = _source_digests(scenario, built)
-        identity = _digest(scenario, keys, built, calibration, sources)
-        estimators = {kind: members for kind, members in built.items() if kind != "inputs"}
-        return Study(scenario, **estimators, inputs=inputs, calibration=calibration, digest=identity, sources=sources)
+        if (spec := scenario.calibrate) is not None:
+            calibration = _named_input(spec, scenario.held.get(spec) or get_input(spec, scenario.layout))
+        sources = _source_digests(scenario, members)
+        digest = _digest(scenario, list(inputs.values()), calibration, sources)
+        return Study(scenario, **members, inputs=inputs, calibration=calibration, digest=digest, sources=sources)
 
     def check_sources(self) -> None:
         """Raise ScenarioError where a user's module is not the one that the study was made with."""
@@ -117,11 +142,11 @@ class Study:
 
     @property
     def backend(self) -> Backend:
-        """Where estimators compute."""
+        """The array library and device."""
         return Backend(self.scenario.backend, self.scenario.device)
 
     def once(self, draw: "Draw", what: tuple[Hashable, ...], compute: Callable[[], Value]) -> Value:
-        """What is not random, kept where the inputs of all draws of a head are the same; else computed."""
+        """Compute something that is not random, or take it from the cache if all draws of the head share it."""
         fixed = self.inputs[draw.input].law.fixed and self.scenario.rows(draw.head.query_len) == draw.head.query_len
         if not fixed or self.backend.batched:
             return compute()
@@ -129,23 +154,21 @@ class Study:
 
     @property
     def specs(self) -> tuple[str, ...]:
-        """The names of all members but inputs: what modules of the user's are named in."""
-        return tuple(spec for kind in MEMBERS if kind != "inputs" for spec in getattr(self.scenario, kind))
+        """The names of all members but inputs; they name the user's modules."""
+        return tuple(spec for kind in _ESTIMATORS for spec in getattr(self.scenario, kind))
 
     def shape(self, head: Head) -> Shape:
-        """What costs on a head follow from."""
+        """The sizes of a head, from which costs follow."""
         return shape_of(head, self.scenario.causal)
 
     @property
     def estimators(self) -> list[Estimator]:
         """Baselines, methods, maps without a sampler, and maps under each sampler."""
-        found = [Estimator("baseline", one) for one in self.baselines] + [
-            Estimator("method", one) for one in self.methods
-        ]
-        found += [Estimator("map", LinearAttention(one)) for one in self.maps if one.randomness != "omega"]
-        omega = [one for one in self.maps if one.randomness == "omega"]
-        found += [Estimator("map", LinearAttention(one, law)) for law, one in itertools.product(self.samplers, omega)]
-        return found
+        methods = [("baseline", member) for member in self.baselines] + [("method", member) for member in self.methods]
+        methods += [("map", LinearAttention(member)) for member in self.maps if member.randomness != "omega"]
+        omega = [member for member in self.maps if member.randomness == "omega"]
+        methods += [("map", LinearAttention(member, law)) for law, member in itertools.product(self.samplers, omega)]
+        return [Estimator(kind, method) for kind, method in methods]
 
     def sizes_of(self, estimator: Estimator, sizes: tuple[int, ...], head: Head) -> tuple[Size, ...]:
         """The sizes at which an estimator is measured."""
@@ -156,7 +179,7 @@ class Study:
         )
 
     def batches(self, sizes: tuple[int, ...], head: Head) -> Iterator[EstimatorBatch]:
-        """What is measured together: nested maps at all R on one sample of a nested sampler, others one R at a time."""
+        """Group the estimators: nested maps share one sample of a nested sampler at all R, others draw each R anew."""
         shared: dict[str, list[tuple[Estimator, tuple[Size, ...]]]] = {}
         alone: list[EstimatorBatch] = []
         for estimator in self.estimators:
@@ -180,25 +203,19 @@ def default_directory(study: Study) -> Path:
     return Path("results") / (name if shipped else f"{name}-{study.digest[:6]}")
 
 
-def _keys(specs: Sequence[str], laws: Sequence[InputLaw]) -> list[str]:
-    """What names an input in streams and digest: a file's contents, however its path is spelled."""
-    return [
-        str(law.digest()) if isinstance(law, Fixed) and spec not in SHIPPED else spec
-        for spec, law in zip(specs, laws, strict=True)
-    ]
+def _named_input(spec: str, law: InputSource) -> NamedInput:
+    """An input; its streams are named by the contents of a file, however its path is spelled."""
+    return NamedInput(str(law.digest()) if isinstance(law, Fixed) and spec not in SHIPPED else spec, law)
 
 
-def _labels(specs: Sequence[str], laws: Sequence[InputLaw]) -> list[str]:
-    """What the rows of each input say: a file by its name without folders, unless two share it."""
+def _labels(specs: Sequence[str], laws: Sequence[InputSource]) -> list[str]:
+    """The name of each input in rows: a file without folders, unless two share that name."""
     short = [Path(spec).name if isinstance(law, Fixed) else spec for spec, law in zip(specs, laws, strict=True)]
     return [name if short.count(name) == 1 else spec for name, spec in zip(short, specs, strict=True)]
 
 
-_ESTIMATORS = ("maps", "samplers", "methods", "baselines")
-
-
 def _source_digests(scenario: Scenario, members: Mapping[str, Sequence[Any]]) -> dict[str, str | None]:
-    """By spec, the SHA-256 of the user's module that a member comes from; None for our own members."""
+    """By spec, the SHA-256 of the user's module that holds the member; None for our own members."""
     return {
         f"{kind[:-1]} {spec}": source_digest(spec, member)
         for kind in _ESTIMATORS
@@ -208,15 +225,15 @@ def _source_digests(scenario: Scenario, members: Mapping[str, Sequence[Any]]) ->
 
 def _digest(
     scenario: Scenario,
-    keys: Sequence[str],
-    members: Mapping[str, Sequence[Any]],
-    calibration: Source | None,
+    inputs: Sequence[NamedInput],
+    calibration: NamedInput | None,
     sources: Mapping[str, str | None],
 ) -> str:
-    """SHA-256 of what is measured: everything but name and title, and the sources of a user's modules."""
-    content = scenario.model_dump(mode="json", exclude={"name", "title", "calibrate"}) | {"inputs": list(keys)}
+    """SHA-256 of all that is measured: everything but name and title, and the sources of a user's modules."""
+    content = scenario.model_dump(mode="json", exclude={"name", "title", "calibrate"})
     if calibration is not None:
         content["calibrate"] = [calibration.key, calibration.law.digest()]
-    content["input_digests"] = [law.digest() for law in members["inputs"]]
+    content["inputs"] = [source.key for source in inputs]
+    content["input_digests"] = [source.law.digest() for source in inputs]
     content["source_digests"] = list(sources.values())
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,7 +1,7 @@
-"""Draws: their inputs, exact attention, and every estimator measured on them. The whole pipeline."""
+"""Compute draws: their inputs, exact attention, and the errors of every estimator."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,27 +11,33 @@ from favorbench.attention.linear import attention_estimates
 from favorbench.attention.problem import AttentionProblem, SampledMap
 from favorbench.engine.calibration import calibrated
 from favorbench.engine.columns import FAILURE, Row, of_draw
-from favorbench.engine.plan import Draw
+from favorbench.engine.plan import Draw, Plan
 from favorbench.engine.sizes import distinct_sizes
 from favorbench.engine.study import EstimatorBatch, Study
 from favorbench.errors import EstimatorError
+from favorbench.inputs import Head
 from favorbench.methods import Method
 from favorbench.metrics import ErrorSums, add, error_sums, metrics_of
-from favorbench.numerics.arrays import Array, array_namespace, beside, columns_first, on_host
+from favorbench.numerics.arrays import GPU_TILE_ELEMENTS, Array, array_namespace, beside, columns_first, on_host
+from favorbench.numerics.backend import Backend
+from favorbench.numerics.machine import one_core
 from favorbench.numerics.streams import Streams, stream
 from favorbench.users import failures_named
 
-#: Labels of an estimator, and sums of its error on one draw; None where it failed, and the labels say how.
+#: Draws that are computed together.
+Batch = list[Draw]
+
+#: Labels of an estimator, and sums of its error on one draw; None if it failed, and the labels then say how.
 Measured = tuple[Row, ErrorSums | None]
 
-#: Errors of the members of a batch: by their number and size, the number of features and the sums.
+#: Errors of the members of a batch: by member and size, the number of features and the sums.
 Errors = dict[tuple[int, int], tuple[int, ErrorSums]]
 
-#: The streams of these names, of all draws.
+#: A function from names to the random streams of these names, one for each draw.
 NamedStreams = Callable[..., Streams]
 
 
-class Part(NamedTuple):
+class EstimateRows(NamedTuple):
     """Some rows of the estimates of one member of a batch, (sizes, *batch, n, d_v), and its features at each size."""
 
     member: int
@@ -42,32 +48,74 @@ class Part(NamedTuple):
     row_sums: Array | None = None
 
 
+def batches(plan: Plan, missing: Iterable[int], batch: int | None) -> Iterator[Batch]:
+    """Group the missing draws of a plan by shape, ``batch`` at a time; one at a time for NumPy.
+
+    batch: None is one on a CPU, and on a GPU as many as fill it.
+    """
+    scenario, backend = plan.study.scenario, plan.study.backend
+    if not backend.batched:
+        for index in missing:
+            yield [plan[index]]
+        return
+    groups: dict[tuple, list[int]] = {}
+    for index in missing:
+        draw = plan[index]
+        groups.setdefault((draw.head._replace(label=""), draw.dtype, draw.sizes), []).append(index)
+    for (head, _, sizes), members in groups.items():
+        size = batch or _automatic_batch(backend, head, sizes[-1])
+        positions = scenario.causal or any(method.needs_positions for method in plan.study.methods)
+        if positions and scenario.rows(head.query_len) < head.query_len:
+            size = 1  # each draw has its own query rows, and so its own mask
+        for start in range(0, len(members), size):
+            yield [plan[index] for index in members[start : start + size]]
+
+
+def rows_of_batch(study: Study, batch: Batch) -> list[list[Row]]:
+    """Compute the rows of each draw of a batch, on one core."""
+    with one_core():
+        return run_draws(study, batch)
+
+
+def _automatic_batch(backend: Backend, head: Head, width: int) -> int:
+    """On a GPU as many draws as make two full tiles of features, in at most a quarter of its free memory."""
+    free = backend.free_memory()
+    if free is None:
+        return 1
+    tokens = head.query_len + head.seq_len
+    fits = free // 4 // (8 * tokens * (6 * head.head_dim + 2))
+    return max(1, min(fits, 2 * GPU_TILE_ELEMENTS // (head.seq_len * width)))
+
+
 def run_draws(study: Study, draws: Sequence[Draw]) -> list[list[Row]]:
     """All rows of each draw: baselines first, then methods, then maps. A pure function of its arguments.
 
-    draws: of one shape; a single one for the NumPy backend. An estimator that fails with an exception has a row that
-    says so, without metrics; the others have theirs.
+    draws: of one shape; a single one for the NumPy backend. An estimator that raises an exception has a row with the
+    message in place of metrics.
     """
-    measured: list[list[Measured]] = [[] for _ in draws]
     with np.errstate(all="ignore"):  # an estimator that overflows is a measurement
-        hosts = [problem_of(study, draw) for draw in draws]
-        problem = hosts[0]
-        if study.backend.batched:
-            arrays = zip(*((one.query, one.key, one.value, one.fit_query) for one in hosts), strict=True)
-            query, key, value, fit = (None if of[0] is None else study.backend.array(of) for of in arrays)
-            problem = problem._replace(query=query, key=key, value=value, fit_query=fit)
+        problems = [problem_of(study, draw) for draw in draws]
+        problem = _stacked(study.backend, problems) if study.backend.batched else problems[0]
         exact = study.once(draws[0], ("exact",), lambda: softmax_attention(problem))
         with study.backend.precision(draws[0].dtype):
-            for batch in study.batches(draws[0].sizes, draws[0].head):
-                for each, more in zip(measured, _measured(study, batch, draws, problem, exact), strict=True):
-                    each += more
-    if len(draws) > 1 and any(sums is None for each in measured for _, sums in each):
+            groups = [
+                _measured(study, batch, draws, problem, exact) for batch in study.batches(draws[0].sizes, draws[0].head)
+            ]
+    measured = [list(itertools.chain(*results)) for results in zip(*groups, strict=True)]
+    if len(draws) > 1 and any(sums is None for results in measured for _, sums in results):
         return [rows for draw in draws for rows in run_draws(study, [draw])]  # it may have failed on one of them only
-    return [_rows(of_draw(study.scenario, draw), each) for draw, each in zip(draws, measured, strict=True)]
+    return [_rows(of_draw(study.scenario, draw), results) for draw, results in zip(draws, measured, strict=True)]
+
+
+def _stacked(backend: Backend, problems: Sequence[AttentionProblem]) -> AttentionProblem:
+    """Several problems of one shape as one, on the device of the backend."""
+    arrays = zip(*((p.query, p.key, p.value, p.fit_query) for p in problems), strict=True)
+    query, key, value, fit = (None if parts[0] is None else backend.array(parts) for parts in arrays)
+    return problems[0]._replace(query=query, key=key, value=value, fit_query=fit)
 
 
 def _rows(shared: Row, measured: Sequence[Measured]) -> list[Row]:
-    """The rows of one draw; the metrics of all estimators are computed together."""
+    """The rows of one draw. The metrics of all estimators are computed together."""
     uniform = next(sums for names, sums in measured if sums and names["map"] == "uniform")
     sums = ErrorSums._make(map(np.array, zip(*(one for _, one in measured if one), strict=True)))
     metrics = metrics_of(sums, uniform)
@@ -76,7 +124,7 @@ def _rows(shared: Row, measured: Sequence[Measured]) -> list[Row]:
 
 
 def problem_of(study: Study, draw: Draw) -> AttentionProblem:
-    """The attention problem of a draw on the host, scaled in place; of the queries a random sample where L is long."""
+    """The attention problem of a draw on the host, scaled; if L is long, with a random sample of the queries."""
     scenario, head, sampled = study.scenario, draw.head, None
     rows = scenario.rows(head.query_len)
     if rows < head.query_len:
@@ -100,13 +148,13 @@ def problem_of(study: Study, draw: Draw) -> AttentionProblem:
 def _measured(
     study: Study, batch: EstimatorBatch, draws: Sequence[Draw], problem: AttentionProblem, exact: Array
 ) -> list[list[Measured]]:
-    """Labels and errors of a batch for each draw. If one of several members fails, each is measured by itself."""
+    """Labels and errors of a batch for each draw. If one of several members fails, each is measured alone."""
     first = batch.members[0][0]
     if batch.kind == "baseline" and first.method.needs_all_rows and problem.query.shape[-2] < draws[0].head.query_len:
         return [[] for _ in draws]
     try:
         with failures_named(first.name):
-            return _in_its_arrays(study, batch, draws, problem, exact)
+            return _measured_in_arrays(study, batch, draws, problem, exact)
     except EstimatorError as error:
         if len(batch.members) > 1:
             alone = [_measured(study, EstimatorBatch((one,)), draws, problem, exact) for one in batch.members]
@@ -115,10 +163,10 @@ def _measured(
         return [[(labels | {FAILURE: str(error).removeprefix(f"{first.name} failed: ")}, None)] for _ in draws]
 
 
-def _in_its_arrays(
+def _measured_in_arrays(
     study: Study, batch: EstimatorBatch, draws: Sequence[Draw], problem: AttentionProblem, exact: Array
 ) -> list[list[Measured]]:
-    """Labels and errors for each draw, from such arrays as the batch takes: all draws at once, or one by one."""
+    """Labels and errors for each draw, in the arrays that the batch takes: of all draws at once, or of each alone."""
     arrays = "host" if batch.kind == "baseline" else batch.members[0][0].method.arrays
     dtype = "float64" if arrays == "host" else draws[0].dtype
     if arrays == "batched" or not study.backend.batched:
@@ -137,62 +185,69 @@ def _in_its_arrays(
 def _errors(
     study: Study, batch: EstimatorBatch, draws: Sequence[Draw], problem: AttentionProblem, exact: Array, dtype: str
 ) -> Errors:
-    """The errors of all members at all sizes, kept where nothing about them is random.
-
-    Rounding is the distance from the same estimate in float64.
-    """
+    """The errors of all members at all sizes, from the cache if nothing about them is random."""
     array = study.backend.array if problem.query.ndim > 2 else lambda hosts: beside(hosts[0], problem.query)
 
     def streams(*names: str) -> Streams:
         return Streams([stream(study.scenario.seed, *names, *draw.stream_names) for draw in draws], array)
 
+    def estimates(methods: Sequence[Any], dtype: str) -> Iterator[EstimateRows]:
+        cast = problem if dtype == "float64" else _cast(study.backend, problem, dtype)
+        return (_map_parts if batch.kind == "map" else _method_parts)(batch, methods, cast, streams)
+
     def compute() -> Errors:
-        methods = [calibrated(study, one.method, draws, array) for one, _ in batch.members]
+        methods = [calibrated(study, estimator.method, draws, array) for estimator, _ in batch.members]
+        doubles = itertools.repeat(None) if dtype == "float64" else estimates(methods, "float64")
+        return _summed(estimates(methods, dtype), doubles, columns_first(exact) if batch.kind == "map" else exact)
 
-        def parts(dtype: str) -> Iterator[Part]:
-            arrays = (None if a is None else study.backend.cast(a, dtype) for a in (*problem[:3], problem.fit_query))
-            query, key, value, fit = problem[:3] + problem[5:] if dtype == "float64" else arrays
-            cast = AttentionProblem(query, key, value, problem.positions, problem.causal, fit)
-            return (_map_parts if batch.kind == "map" else _method_parts)(batch, methods, cast, streams)
-
-        found: dict[tuple[int, tuple[tuple[int, int], ...]], ErrorSums] = {}
-        target = columns_first(exact) if batch.kind == "map" else exact  # laid out as the estimates are
-        doubles = itertools.repeat(None) if dtype == "float64" else parts("float64")
-        for part, double in zip(parts(dtype), doubles, strict=False):
-            in_double = None if double is None else double.output
-            sums = error_sums(part.output, target[..., part.rows, :], part.normaliser, in_double, part.row_sums)
-            key = part.member, part.features
-            found[key] = add(found[key], sums) if key in found else sums
-        errors: Errors = {}
-        for (member, features), sums in found.items():
-            hosts = sums.each(on_host)
-            for i, (size, count) in enumerate(features):
-                # what depends on the exact output alone has no axis of sizes
-                own = hosts.each(lambda a, i=i, like=hosts.squared_error: a[i] if a.ndim == like.ndim else a)
-                errors[member, size] = count, own
-        return errors
-
-    if study.calibration is not None or any(one.method.random for one, _ in batch.members):
+    if study.calibration is not None or any(estimator.method.random for estimator, _ in batch.members):
         return compute()
-    names = tuple((one.kind, one.name) for one, _ in batch.members)
+    names = tuple((estimator.kind, estimator.name) for estimator, _ in batch.members)
     return study.once(draws[0], ("errors", names, draws[0].sizes, dtype), compute)
+
+
+def _cast(backend: Backend, problem: AttentionProblem, dtype: str) -> AttentionProblem:
+    query, key, value, fit = (
+        None if array is None else backend.cast(array, dtype) for array in (*problem[:3], problem.fit_query)
+    )
+    return AttentionProblem(query, key, value, problem.positions, problem.causal, fit)
+
+
+def _summed(estimates: Iterable[EstimateRows], doubles: Iterable[EstimateRows | None], exact: Array) -> Errors:
+    """Sum the errors of estimates over rows. Rounding is the distance from the same estimates in float64.
+
+    exact: laid out as the estimates are.
+    """
+    totals: dict[tuple[int, tuple[tuple[int, int], ...]], ErrorSums] = {}
+    for part, double in zip(estimates, doubles, strict=False):
+        in_double = None if double is None else double.output
+        sums = error_sums(part.output, exact[..., part.rows, :], part.normaliser, in_double, part.row_sums)
+        key = part.member, part.features
+        totals[key] = add(totals[key], sums) if key in totals else sums
+    errors: Errors = {}
+    for (member, features), sums in totals.items():
+        hosts = sums.each(on_host)
+        dims = hosts.squared_error.ndim  # sums of the exact output alone have no axis of sizes
+        for i, (size, count) in enumerate(features):
+            errors[member, size] = count, hosts.each(lambda a, i=i, dims=dims: a[i] if a.ndim == dims else a)
+    return errors
 
 
 def _method_parts(
     batch: EstimatorBatch, methods: Sequence[Method], problem: AttentionProblem, streams: NamedStreams
-) -> Iterator[Part]:
+) -> Iterator[EstimateRows]:
     """The estimates of a method or baseline."""
     (estimator, requested), (method,) = batch.members[0], methods
     sizes = distinct_sizes(requested)
     for one in method.estimates(problem, sizes, streams("method", estimator.name)):
         size = one.size if method.every_size and one.size is not None else sizes[0]
         normaliser, row_sums = (None if a is None else a[None, ...] for a in (one.normaliser, one.row_sums))
-        yield Part(0, ((size, one.num_features),), slice(None), one.output[None, ...], normaliser, row_sums)
+        yield EstimateRows(0, ((size, one.num_features),), slice(None), one.output[None, ...], normaliser, row_sums)
 
 
 def _map_parts(
     batch: EstimatorBatch, methods: Sequence[Any], problem: AttentionProblem, streams: NamedStreams
-) -> Iterator[Part]:
+) -> Iterator[EstimateRows]:
     """The estimates of maps on one sample of projections, zeros where no map looks at them."""
     xp, d, source = array_namespace(problem.query), problem.query.shape[-1], methods[0].source
     law = None if batch.members[0][0].sampler is None else methods[0].law
@@ -207,7 +262,7 @@ def _map_parts(
         maps.append(SampledMap(own, extra, sizes))
         features.append(tuple((size, own.num_features(size, d)) for size in sizes))
     for tile in attention_estimates(problem, xp.astype(omega, problem.query.dtype, copy=False), maps):
-        yield Part(tile.estimator, features[tile.estimator], tile.rows, tile.output, tile.normaliser)
+        yield EstimateRows(tile.estimator, features[tile.estimator], tile.rows, tile.output, tile.normaliser)
 
 
 def _labelled(study: Study, batch: EstimatorBatch, draw: Draw, errors: Errors, index: int | None) -> list[Measured]:

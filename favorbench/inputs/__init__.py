@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from favorbench.errors import ScenarioError
-from favorbench.inputs.base import Head, InputLaw, Inputs, same_place
+from favorbench.inputs.base import Head, Inputs, InputSource, same_place
 from favorbench.inputs.fixed import Arrays, File, Fixed
 from favorbench.inputs.heads import Layout
 from favorbench.inputs.shipped import SHIPPED, data_directory
@@ -11,10 +11,10 @@ from favorbench.inputs.synthetic import Gaussian, Sphere
 from favorbench.registry import build, nearest
 
 #: A law is listed and accepted when it is here: by its name, or by the endings of the files that it reads.
-INPUTS: tuple[type[InputLaw], ...] = (Gaussian, Sphere, File)
+INPUTS: tuple[type[InputSource], ...] = (Gaussian, Sphere, File)
 
 
-def get_input(spec: object, layout: Layout = "heads,L,d") -> InputLaw:
+def get_input(spec: object, layout: Layout = "heads,L,d") -> InputSource:
     """The input law that ``spec`` names: gaussian, gaussian(std=0.5), sphere, minilm, a path to .npz or .safetensors.
 
     Or a folder of .npy files. layout: the order of a file's axes.
@@ -27,14 +27,14 @@ def get_input(spec: object, layout: Layout = "heads,L,d") -> InputLaw:
     if spec in SHIPPED:
         return File(str(SHIPPED[spec].path), label=spec).pinned()
     if spec.partition("(")[0].strip() in [law.name for law in named]:
-        return build("input", spec, named, InputLaw)
+        return build("input", spec, named, InputSource)
     if reader := reader_of(spec):
         return reader(spec, label=spec, layout=layout).pinned()  # pyright: ignore[reportCallIssue]
     near = nearest(spec, [*(law.name for law in named), *SHIPPED])
     raise ScenarioError(f"unknown inputs {spec!r}{near}; allowed: {_allowed(named)}")
 
 
-def reader_of(spec: str) -> type[InputLaw] | None:
+def reader_of(spec: str) -> type[InputSource] | None:
     """The law that reads a file of this name, or a folder; None of what is no such path."""
     suffix = Path(spec).suffix.lower()
     found = next((law for law in INPUTS if suffix in law.suffixes), None)
@@ -44,7 +44,7 @@ def reader_of(spec: str) -> type[InputLaw] | None:
         return None
 
 
-def _allowed(named: list[type[InputLaw]]) -> str:
+def _allowed(named: list[type[InputSource]]) -> str:
     suffixes = " or ".join(suffix for law in INPUTS for suffix in law.suffixes)
     return ", ".join(
         [*(law.name for law in named), *SHIPPED, f"or a path ending in {suffixes}, or to a folder of .npy files"]
@@ -52,6 +52,6 @@ def _allowed(named: list[type[InputLaw]]) -> str:
 
 
 __all__ = [
-    "INPUTS", "SHIPPED", "Arrays", "File", "Fixed", "Head", "InputLaw", "Inputs", "Layout", "data_directory",
+    "INPUTS", "SHIPPED", "Arrays", "File", "Fixed", "Head", "InputSource", "Inputs", "Layout", "data_directory",
     "get_input", "reader_of", "same_place",
 ]  # fmt: skip

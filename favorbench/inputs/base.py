@@ -36,7 +36,7 @@ def same_place(label: str, other: str) -> bool:
     return label.partition("@")[0] == other.partition("@")[0]
 
 
-class InputLaw(ABC):
+class InputSource(ABC):
     """Where queries, keys and values come from. A member is one file and one line in INPUTS.
 
     A law that reads files states their endings in ``suffixes``, and is built from a path and a label; any other is
@@ -67,7 +67,7 @@ class InputLaw(ABC):
         """SHA-256 of the data behind the law, if there are any."""
         return None
 
-    def pinned(self) -> "InputLaw":
+    def pinned(self) -> "InputSource":
         """The law, bound to the data that are behind it now: other data in their place raise InputError."""
         return self
 

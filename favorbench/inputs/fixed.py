@@ -13,13 +13,13 @@ import numpy as np
 
 from favorbench.errors import InputError, ScenarioError
 from favorbench.files import file_version, open_regular
-from favorbench.inputs.base import Head, InputLaw, Inputs
+from favorbench.inputs.base import Head, Inputs, InputSource
 from favorbench.inputs.heads import ROLES, Heads, Layout, heads_of
 from favorbench.inputs.stored import Stored, open_contents, with_about, write_npz
 from favorbench.numerics.arrays import on_host
 
 
-class Fixed(InputLaw):
+class Fixed(InputSource):
     """Heads that are the same in every draw."""
 
     fixed: ClassVar[bool] = True

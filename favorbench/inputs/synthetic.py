@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from favorbench.inputs.base import Head, InputLaw, Inputs
+from favorbench.inputs.base import Head, Inputs, InputSource
 
 DEFAULT_SEQ_LENS = (1024,)
 DEFAULT_HEAD_DIMS = (16,)
@@ -20,7 +20,7 @@ def _grid(seq_lens: tuple[int, ...] | None, head_dims: tuple[int, ...] | None) -
 
 
 @dataclass(frozen=True)
-class Gaussian(InputLaw):
+class Gaussian(InputSource):
     """q, k ~ N(0, std^2 I), v ~ N(0, I): with std = 1 the inputs of the papers and of the blog post."""
 
     std: float = 1.0
@@ -46,7 +46,7 @@ class Gaussian(InputLaw):
 
 
 @dataclass(frozen=True)
-class Sphere(InputLaw):
+class Sphere(InputSource):
     """q and k uniform on the sphere of radius sqrt(d), the typical norm of the Gaussian; v ~ N(0, I)."""
 
     name: ClassVar[str] = "sphere"

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from typing_extensions import TypedDict
 
-from favorbench.engine.rows import Failed, Part, failed_draws, failures, in_use, read_parts
+from favorbench.engine.rows import Failed, StoredPart, failed_draws, failures, in_use, read_parts
 from favorbench.engine.store import read_manifest
 from favorbench.errors import StoreError
 from favorbench.files import clear_errors, read_json
@@ -108,17 +108,17 @@ def _status(file: Path) -> Status:
     )
 
 
-def _draws(parts: list[Part]) -> tuple[int, int]:
+def _draws(parts: list[StoredPart]) -> tuple[int, int]:
     """How many draws are there, and how many in parts that say how long they took."""
     return _different(parts), _different([part for part in parts if part.seconds is not None])
 
 
-def _different(parts: list[Part]) -> int:
+def _different(parts: list[StoredPart]) -> int:
     draws = [part.table["draw"].to_numpy() for part in parts]
     return len(np.unique(np.concatenate(draws))) if draws else 0
 
 
-def _rows(parts: list[Part]) -> tuple[int, int]:
+def _rows(parts: list[StoredPart]) -> tuple[int, int]:
     return sum(part.rows for part in parts), sum(part.rows for part in parts if part.seconds is not None)
 
 
