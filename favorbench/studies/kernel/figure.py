@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from favorbench import style
-from favorbench.studies.kernel.study import Cell, GramStudy
+from favorbench.studies.kernel.study import GramStudy
 
 COLUMNS = ["series", "num_features", "shown", "measured", "low", "high", "closed_form"]
 
@@ -35,51 +35,46 @@ def chart(study: GramStudy, name: str) -> style.Chart:
 
 
 def _errors(study: GramStudy, ax: Axes) -> pd.DataFrame:
-    series: dict[str, list[Cell]] = {}
+    rows = []
     for cell in study.cells:
         label = cell.map if cell.sampler in ("own", "none") else f"{cell.map}, {cell.sampler}"
-        series.setdefault(label, []).append(cell)
-    shown, rows = [study.mean_error], []
-    for i, (label, cells) in enumerate(series.items()):
-        features = [cell.num_features for cell in cells]
-        measured = pd.DataFrame([[max(square, 0.0) ** 0.5 for square in cell.squared] for cell in cells])
-        expected = [cell.expected for cell in cells]
-        hollow = [not cell.measurable for cell in cells]
-        _measured(ax, measured.assign(x=features, form=expected, hollow=hollow), i, label, study.draws > 1)
-        values = zip(features, measured.to_numpy(), expected, strict=True)
-        rows += [(label, feature, "error", *points, form) for feature, points, form in values]
-        shown += [*measured[0], *expected]
+        points = (max(square, 0.0) ** 0.5 for square in cell.squared)
+        rows.append((label, cell.num_features, "error", *points, cell.expected, not cell.measurable))
+    data = pd.DataFrame(rows, columns=[*COLUMNS, "hollow"])
+    for i, (label, cells) in enumerate(data.groupby("series", sort=False)):
+        _measured(ax, cells, i, str(label), study.draws > 1)
     ax.axhline(study.mean_error, color="black", linestyle="--", label="mean of K", zorder=1.5)
-    best = sorted({(cell.num_features, cell.best) for cell in study.cells if cell.best > 0})
-    ax.plot([f for f, _ in best], [b for _, b in best], color="0.45", label="best of that rank", zorder=1.5)
-    rows += [("best of that rank", features, "error", *[value] * 4) for features, value in best]
-    style.log_limits(ax, shown, [value for _, value in best])
-    style.number_axis(ax, [cell.num_features for cell in study.cells])
+    best = pd.Series({cell.num_features: cell.best for cell in study.cells if cell.best > 0}, dtype=float).sort_index()
+    ax.plot(best.index, best, color="0.45", label="best of that rank", zorder=1.5)
+    style.log_limits(ax, [study.mean_error, *data["measured"], *data["closed_form"]], [*best])
+    style.number_axis(ax, [*data["num_features"]])
     ax.set(xlabel="number of features", ylabel="relative error of the Gram matrix")
-    return pd.DataFrame(rows, columns=COLUMNS)
+    bounds = pd.DataFrame(
+        [("best of that rank", n, "error", *[value] * 4) for n, value in best.items()], columns=COLUMNS
+    )
+    in_order = data.groupby("series", sort=False).ngroup().argsort(kind="stable")
+    return pd.concat([data[COLUMNS].iloc[in_order], bounds], ignore_index=True)
 
 
 def _gaps(data: pd.DataFrame, draws: int, ax: Axes) -> pd.DataFrame:
-    """Differences times features: constant under iid, whatever the features."""
-    data = data.assign(**{name: data[name] * data["num_features"] for name in ("expected", "measured", "low", "high")})
-    for i, (sampler, rows) in enumerate(data.groupby("sampler", sort=False), start=4):
-        points = pd.DataFrame(dict(enumerate(rows[["measured", "low", "high"]].to_numpy().T)))
-        points = points.assign(x=rows["num_features"].to_numpy(), form=rows["expected"].to_numpy(), hollow=False)
-        _measured(ax, points, i, f"phase less trig, {sampler}", draws > 1)
+    """Differences times features: constant under iid, for any number of features."""
+    data = data.rename(columns={"sampler": "series", "expected": "closed_form"})
+    data = data.assign(**{name: data[name] * data["num_features"] for name in COLUMNS[3:]}, hollow=False)
+    for i, (sampler, rows) in enumerate(data.groupby("series", sort=False), start=4):
+        _measured(ax, rows, i, f"phase less trig, {sampler}", draws > 1)
     ax.axhline(0.0, color="black", linewidth=0.8, zorder=1.5)
     style.number_axis(ax, [*data["num_features"]])
     ax.set(xlabel="number of features", ylabel="difference of squares × features")
-    data = data.rename(columns={"sampler": "series", "expected": "closed_form"})
     return data.assign(shown="phase less trig, times features")[COLUMNS]
 
 
 def _measured(ax: Axes, points: pd.DataFrame, i: int, label: str, bars: bool) -> None:
-    """The closed form as a line, and the measured points (columns 0, 1, 2: value, low, high) with their intervals."""
+    """The closed form as a line, and the measured points with their intervals."""
     look = style.series_look(i, markersize=style.scaled(6))
-    ax.plot(points["x"], points["form"], color=look["color"], linestyle=look["linestyle"], zorder=1.8)
+    ax.plot(points["num_features"], points["closed_form"], color=look["color"], linestyle=look["linestyle"], zorder=1.8)
     dots = style.series_look(i, markersize=style.scaled(6), linestyle="none", capsize=2)
     for hollow, some in points.groupby("hollow"):
         dots |= {"markerfacecolor": "white"} if hollow else {}
-        below, above = some[0] - some[1], some[2] - some[0]
-        ax.errorbar(some["x"], some[0], yerr=np.stack([below, above]) if bars else None, **dots)
+        bounds = np.stack([some["measured"] - some["low"], some["high"] - some["measured"]])
+        ax.errorbar(some["num_features"], some["measured"], yerr=bounds if bars else None, **dots)
     ax.plot([], [], label=style.plain(label), **look)

@@ -31,7 +31,7 @@ DEFAULT_POINTS = 200
 
 
 class PointSet(NamedTuple):
-    """Points (n, d), and what they are in words."""
+    """Points (n, d), and their description."""
 
     values: np.ndarray
     description: str
@@ -80,7 +80,7 @@ def read_points(path: str) -> np.ndarray:
 
 
 def _table(data: bytes) -> np.ndarray:
-    """Numbers with commas; a first line in which no cell is a number is taken for headings."""
+    """Numbers with commas; a first line without any number holds headings."""
     lines = [line for line in data.decode("utf-8-sig").splitlines() if line.strip()]
     if not lines:
         raise ValueError("it is empty")
@@ -109,9 +109,9 @@ class Cell(NamedTuple):
     """One map under one sampler at one R, over all draws. Errors are relative: |estimate - K|_F / |K|_F.
 
     errors, max_abs_errors: one for each draw; the latter over pairs, absolute. expected: root of the expected squared
-    error in closed form, nan where none is known. best: the least error of any matrix of rank num_features.
-    bias: of the mean over draws; spread: standard deviation over draws; both are roots of sums over pairs, relative to
-    |K|_F, and nan where there is one draw only. measurable: False where so few draws give a number that is too small.
+    error in closed form, NaN where none is known. best: the lowest error of any matrix of rank num_features. bias: of
+    the mean over draws; spread: standard deviation over draws; both are roots of sums over pairs, relative to |K|_F,
+    and NaN for a single draw. measurable: False where so few draws give a number that is too small.
     """
 
     map: str
@@ -157,29 +157,6 @@ class Cell(NamedTuple):
         return plain(facts | {"mean_squared_error": self.squared})
 
 
-class GramStudy(NamedTuple):
-    """What ``favorbench kernel`` shows. mean_error: of answering the mean of K for every pair."""
-
-    title: str
-    kernel: str
-    cells: tuple[Cell, ...]
-    mean_error: float
-    draws: int
-
-    def gaps(self) -> list["Gap"]:
-        """phase against trig wherever both were measured with as many features."""
-        found = {(c.map, c.sampler, c.num_features): c for c in self.cells if c.map in ("phase", "trig")}
-        return [
-            _gap(cell, found["trig", sampler, features])
-            for (name, sampler, features), cell in found.items()
-            if name == "phase" and ("trig", sampler, features) in found
-        ]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
-        return plain(self._asdict() | {"cells": [cell.as_dict() for cell in self.cells], "gaps": self.gaps()})
-
-
 class Gap(NamedTuple):
     """Squared error of phase minus that of trig at equal features: in closed form, and measured draw by draw."""
 
@@ -189,6 +166,32 @@ class Gap(NamedTuple):
     measured: float
     low: float
     high: float
+
+
+class GramStudy(NamedTuple):
+    """The result of ``favorbench kernel``. mean_error: of the mean of K as the estimate of every pair."""
+
+    title: str
+    kernel: str
+    cells: tuple[Cell, ...]
+    mean_error: float
+    draws: int
+
+    def gaps(self) -> list[Gap]:
+        """phase against trig wherever both were measured with as many features."""
+        trig = {(cell.sampler, cell.num_features): cell for cell in self.cells if cell.map == "trig"}
+        found = []
+        for phase in self.cells:
+            other = trig.get((phase.sampler, phase.num_features))
+            if phase.map == "phase" and other is not None:
+                measured = mean_interval(np.square(phase.errors) - np.square(other.errors))
+                difference = phase.expected**2 - other.expected**2
+                found.append(Gap(phase.sampler, phase.num_features, difference, *measured))
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return plain(self._asdict() | {"cells": [cell.as_dict() for cell in self.cells], "gaps": self.gaps()})
 
 
 def study(
@@ -202,62 +205,70 @@ def study(
     budget: str = "projections",
     progress: Progress | None = None,
 ) -> GramStudy:
-    """Every map under every sampler for every R, on the same points. Raises ScenarioError for what cannot be had.
+    """Every map under every sampler for every R, on the same points. Raises ScenarioError for impossible requests.
 
     Draws are paired: the omega of one draw is the same for all maps, and for all R as far as the sampler is nested.
     """
     with one_core(), np.errstate(all="ignore"):  # an estimate that overflows is a measurement
-        gram = _exact(kernel, points)
+        gram = _exact_gram(kernel, points)
         jobs = list(_jobs(kernel, maps, samplers, sizes, points.values, budget))
         spectrum = np.sort(np.linalg.eigvalsh(gram) ** 2)[::-1]
-        cells, total, done = [], sum(_draws(job.map, draws) for job in jobs), 0
-        for job in jobs:
-            cells.append(_measure(kernel, job, points.values, gram, spectrum, _draws(job.map, draws), seed))
-            done += _draws(job.map, draws)
+        cells, done = [], np.cumsum([job.draws(draws) for job in jobs])
+        for job, count in zip(jobs, done, strict=True):
+            cells.append(_measure(kernel, job, points.values, gram, spectrum, job.draws(draws), seed))
             if progress:
-                progress(done, total)
+                progress(int(count), int(done[-1]))
     others = gram[~np.eye(len(gram), dtype=bool)]
     typical = f"; median of K between two points {np.median(others):.2g}" if others.size else ""
     title = f"{kernel.name} kernel {kernel.formula}; {points.description}{typical}"
-    return GramStudy(title, kernel.name, tuple(cells), float(np.std(gram) / _rms(gram)), draws)
+    mean_error = float(np.std(gram) / np.sqrt(np.mean(gram**2)))
+    return GramStudy(title, kernel.name, tuple(cells), mean_error, draws)
 
 
 class _Job(NamedTuple):
+    """A map under a sampler at one R, and the labels of both."""
+
     map: FeatureMap
     map_label: str
     sampler: Sampler
     sampler_label: str
     size: int
 
+    @property
+    def random(self) -> bool:
+        return self.map.randomness != "none"
+
+    def draws(self, count: int) -> int:
+        return count if self.random else 1
+
+    def targets(self, x: np.ndarray) -> np.ndarray:
+        """The mean of the estimates, some rows at a time: the differences of all pairs are n x n x d numbers."""
+        law, step = self.sampler.row_law(self.size, x.shape[1]), max(1, (1 << 22) // x.size)
+        return np.concatenate([self.map.target_kernel(x[i : i + step], x, law) for i in range(0, len(x), step)])
+
 
 def _jobs(
     kernel: Kernel, maps: Sequence[str], samplers: Sequence[str], sizes: Sequence[int], points: np.ndarray, budget: str
 ) -> Iterator[_Job]:
-    """What is measured. A map with a sample of its own comes once ("own"), without randomness also once for all R."""
-    laws = {label(law): law for law in (get_sampler(spec) for spec in samplers)}
+    """All jobs. A map with a sample of its own is measured once ("own"), one without randomness once for all R."""
+    laws = {label(law): law for law in map(get_sampler, samplers)}
     for spec in dict.fromkeys(maps):
         feature_map = kernel.map(spec)
         name, kind = shown_name(feature_map), feature_map.randomness
+        per = feature_map.features_per_projection if budget == "features" else 1
+        if kind != "none" and min(sizes) < per:
+            raise ScenarioError(
+                f"`num_projections` {next(size for size in sizes if size < per)}: {name} has {per} features a "
+                f"projection; use `num_projections` {per} or more"
+            )
         for law_name, law in (laws if kind == "omega" else {kind: get_sampler("iid")}).items():
-            for size in _projections(name, feature_map, sizes, budget):
+            for size in [size // per for size in sizes] if kind != "none" else [1]:
                 _check_size(name, feature_map, size, points)
                 yield _Job(feature_map, name, law, law_name, size)
 
 
-def _projections(name: str, feature_map: FeatureMap, sizes: Sequence[int], budget: str) -> Sequence[int]:
-    """R of each size that is asked for; a single 1 where R plays no part."""
-    if feature_map.randomness == "none":
-        return (1,)
-    per = feature_map.features_per_projection if budget == "features" else 1
-    for size in sizes:
-        if size < per:
-            few = f"{name} has {per} features a projection"
-            raise ScenarioError(f"`num_projections` {size}: {few}; use `num_projections` {per} or more")
-    return [size // per for size in sizes]
-
-
 def _check_size(name: str, feature_map: FeatureMap, size: int, points: np.ndarray) -> None:
-    """Raise ScenarioError for features, or projections, that are too many to be held."""
+    """Raise ScenarioError for more features or projections than memory should hold."""
     num_points, head_dim = points.shape
     num_features = feature_map.num_features(size, head_dim)
     if num_features * num_points > MAX_ELEMENTS:
@@ -272,7 +283,7 @@ def _check_size(name: str, feature_map: FeatureMap, size: int, points: np.ndarra
         )
 
 
-def _exact(kernel: Kernel, points: PointSet) -> np.ndarray:
+def _exact_gram(kernel: Kernel, points: PointSet) -> np.ndarray:
     gram = kernel.exact(points.values)
     if len(gram) > MAX_POINTS:
         raise ScenarioError(f"`num_points` {len(gram)} given, allowed: 1 to {MAX_POINTS}")
@@ -283,37 +294,33 @@ def _exact(kernel: Kernel, points: PointSet) -> np.ndarray:
     return gram
 
 
-def _draws(feature_map: FeatureMap, draws: int) -> int:
-    return draws if feature_map.randomness != "none" else 1
-
-
 def _measure(
     kernel: Kernel, job: _Job, points: np.ndarray, gram: np.ndarray, spectrum: np.ndarray, draws: int, seed: int
 ) -> Cell:
-    size, x = float(np.linalg.norm(gram)), kernel.scaled(points)
-    errors, largest = [], []
+    norm, x = float(np.linalg.norm(gram)), kernel.scaled(points)
+    errors, largest = np.zeros((2, draws))
     first, second = np.zeros_like(gram), np.zeros_like(gram)
     for draw in range(draws):
         error = _estimate(job, x, draw, seed) - gram
         first += error
         second += error * error
-        errors.append(_nan_is_infinite(float(np.linalg.norm(error)) / size))
-        largest.append(_nan_is_infinite(float(np.max(np.abs(error)))))
+        errors[draw], largest[draw] = float(np.linalg.norm(error)) / norm, np.max(np.abs(error))
     bias = spread = math.nan
     if draws > 1:
-        bias = float(np.linalg.norm(first)) / draws / size
-        spread = math.sqrt(max(float(np.sum(second - first * first / draws)) / (draws - 1), 0.0)) / size
+        bias = float(np.linalg.norm(first)) / draws / norm
+        spread = math.sqrt(max(float(np.sum(second - first * first / draws)) / (draws - 1), 0.0)) / norm
     num_features = job.map.num_features(job.size, points.shape[1])
     expected, measurable = _expected(kernel, job, points, gram, draws)
+    errors, largest = (np.where(np.isnan(values), np.inf, values) for values in (errors, largest))  # failures are large
     return Cell(
-        job.map_label, job.sampler_label, 0 if job.map.randomness == "none" else job.size, num_features,
-        tuple(errors), tuple(largest), expected / size, math.sqrt(float(np.sum(spectrum[num_features:]))) / size,
-        bias, spread, measurable,
+        job.map_label, job.sampler_label, job.size if job.random else 0, num_features,
+        tuple(errors.tolist()), tuple(largest.tolist()), expected / norm,
+        math.sqrt(float(np.sum(spectrum[num_features:]))) / norm, bias, spread, measurable,
     )  # fmt: skip
 
 
 def _estimate(job: _Job, x: np.ndarray, draw: int, seed: int) -> np.ndarray:
-    """The Gram matrix that one draw gives."""
+    """The Gram matrix of one draw."""
     omega = job.sampler.sample(stream(seed, "kernel", "omega", job.sampler_label, draw), job.size, x.shape[1])
     names = ("kernel", "extra", job.map_label, job.sampler_label, draw)
     with failures_named(job.map_label):
@@ -324,38 +331,18 @@ def _estimate(job: _Job, x: np.ndarray, draw: int, seed: int) -> np.ndarray:
 def _expected(kernel: Kernel, job: _Job, points: np.ndarray, gram: np.ndarray, draws: int) -> tuple[float, bool]:
     """The root of the expected squared error, summed over pairs, and whether so many draws can measure it.
 
-    Bias and variance add. The closed form is of the pair, so this is exact for any points. nan where none is known.
+    Bias and variance add. The closed form holds for each pair, so this is exact for any points; NaN if it is not known.
     """
     x = kernel.scaled(points)
-    if job.map.randomness == "none":
-        return float(np.linalg.norm(_targets(job, x) - gram)), True
+    if not job.random:
+        return float(np.linalg.norm(job.targets(x) - gram)), True
     variance = kernel.variance(job.map, job.sampler, points, job.size)
     if variance is None:
         return math.nan, True
     if job.map.randomness == "omega" and not job.sampler.gaussian_rows:
-        variance = variance + (_targets(job, x) - gram) ** 2
+        variance = variance + (job.targets(x) - gram) ** 2
     total = max(float(np.sum(variance)), 0.0)  # where it is 0, rounding may leave less
     reach = draws_needed(job.map, x, x) <= draws * job.size
     gated = job.map.pair_argument(x, x) is not None and not np.all(reach)
     measurable = not gated or float(np.sum(variance[reach])) >= SHARE * total
     return (math.sqrt(total) if math.isfinite(total) else math.nan), measurable
-
-
-def _targets(job: _Job, x: np.ndarray) -> np.ndarray:
-    """What the estimates really estimate, some rows at a time: the differences of all pairs are n x n x d numbers."""
-    law, step = job.sampler.row_law(job.size, x.shape[1]), max(1, (1 << 22) // x.size)
-    return np.concatenate([job.map.target_kernel(x[i : i + step], x, law) for i in range(0, len(x), step)])
-
-
-def _gap(phase: Cell, trig: Cell) -> Gap:
-    measured = mean_interval(np.square(phase.errors) - np.square(trig.errors))
-    return Gap(phase.sampler, phase.num_features, phase.expected**2 - trig.expected**2, *measured)
-
-
-def _rms(values: np.ndarray) -> float:
-    return float(np.sqrt(np.mean(values**2)))
-
-
-def _nan_is_infinite(value: float) -> float:
-    """A failure must never look small."""
-    return math.inf if math.isnan(value) else value
