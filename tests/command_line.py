@@ -1,6 +1,7 @@
 """The command line, run in this process."""
 
 import io
+import shlex
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 
@@ -28,3 +29,19 @@ def refused(*arguments):
     assert err.startswith("favorbench: ") and err.count("\n") == 1 and "Traceback" not in err
     assert "unexpected" not in err
     return err
+
+
+def read_table(text):
+    """The lines of a table as tuples of texts; cells are parted by " => "."""
+    return [tuple(" ".join(cell.split()) for cell in line.split(" => ")) for line in text.strip().splitlines()]
+
+
+def commands(text):
+    """The lines of a table, "arguments => words", with the arguments taken apart as a shell does."""
+    return [(shlex.split(arguments), said) for arguments, said in read_table(text)]
+
+
+def check_refused(text, **values):
+    """Each command of a table is refused with the words beside it; names in capitals stand for values."""
+    for arguments, said in commands(text):
+        assert said in refused(*(str(values.get(word, word)) for word in arguments))

@@ -17,7 +17,7 @@ from favorbench.errors import EstimatorError, ScenarioError
 from favorbench.results.compare import comparison
 from favorbench.results.results import load
 from favorbench.studies.audit import audit
-from tests.command_line import refused, run
+from tests.command_line import check_refused, refused, run
 
 IMPLEMENTATIONS = """
 import numpy as np
@@ -176,7 +176,9 @@ def test_an_audit_is_saved_as_a_run_that_tables_rankings_figures_and_compare_rea
 
 
 def test_what_cannot_be_audited_is_said_before_anything_is_measured():
-    assert "did you mean 'clusters'" in refused("audit", "clustres")
-    assert "unknown inputs 'minlm'" in refused("audit", "implementations:mean", "--inputs", "minlm")
-    assert "-R: 0 given" in refused("audit", "implementations:mean", "-R", "0")
-    assert "not a favorbench run" in refused("audit", "implementations:mean", "--out", ".")
+    check_refused("""
+        audit clustres => did you mean 'clusters'
+        audit implementations:mean --inputs minlm => unknown inputs 'minlm'
+        audit implementations:mean -R 0 => -R: 0 given
+        audit implementations:mean --out . => not a favorbench run
+    """)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import favorbench as fb
 from favorbench.errors import ModelError
 from favorbench.results.summary import rows_of
-from tests.command_line import refused, run
+from tests.command_line import check_refused, commands, refused, run
 from tests.conftest import THOROUGH
 
 SMALL = ["--maps", "positive,trig", "-R", "3,8", "-L", "24", "-d", "4", "--trials", "2"]
@@ -198,43 +198,43 @@ def test_notes_that_differ_are_all_said():
     assert notes == ["", "a", "b", "", "a"] and dedupe_notes([]) == ()
 
 
-MISTAKES = [
-    (["sweep", "--maps", "positve"], "did you mean 'positive'"),
-    (["sweep", "--maps", "oprf(roh=0.5)"], "no parameter 'roh' (did you mean 'rho'?); it has rho"),
-    (["sweep", "--maps", "maclaurin(law=poisson)"], "texts in quotes"),
-    (["list", "metrics", "--papers"], "no papers behind metrics"),
-    (["list", "inputs", "--format", "bibtex"], "no papers behind inputs"),
-    (["theory", "positive", "--norm", "x"], "--norm: 'x' given"),
-    (["theory", "positive", "-R", "0"], "-R: '0' given"),
-    (["theory", "trig-blog"], "no closed form"),
-    (["sweep", "-R", "0"], "-R: 0 given"),
-    (["sweep", "-R", "sixteen"], "-R: 'sixteen' given"),
-    (["sweep", "-d", "0"], "-d: 0 given"),
-    (["sweep", "--trials", "-1"], "--trials: -1 given"),
-    (["sweep", "--trials", "many"], "--trials: 'many' given, allowed: a valid integer"),
-    (["sweep", "--workers", "0"], "--workers"),
-    (["sweep", "--mapz", "trig"], "No such option"),
-    (["swep"], "No such command"),
-    (["sweep", "absent.toml"], "No such file"),
-    (["sweep", "quik"], "did you mean 'quick'"),
-    (["sweep", "--inputs", "absent.npz"], "No such file"),
-    (["sweep", "--inputs", "minilm", "-d", "16"], "leave -d out"),
-    (["sweep", "--inputs", "minilm", "-L", "1024"], "has 512 tokens"),
-    (["table", "absent"], "does not exist"),
-    (["table"], "Missing argument"),
-    (["table", ".", "--metric", "mze"], "did you mean 'mse'"),
-    (["table", ".", "--stat", "medain"], "did you mean 'median'"),
-    (["plot", "absent"], "does not exist"),
-    (["plot", "."], "no favorbench run at or below"),
-    (["export", "."], "give one of --csv and --parquet"),
-    (["export", ".", "--csv"], "no manifest.json"),
-    (["list", "mapps"], "is not one of"),
-    (["sweep", "--batch", "4,8"], "--batch: '4,8' given, allowed: one whole number from 1"),
-    (["sweep", "--batch", "0"], "--batch: '0' given, allowed: one whole number from 1"),
-    (["speed", "--device", "gpu"], "--device: 'gpu' given, allowed: cpu, cuda or cuda:N"),
-    (["theory", "trig", "--seed", "-1"], "'-1' was given"),
-    (["reproduce", "figure-1"], "is not one of"),
-]
+MISTAKES = commands("""
+    sweep --maps positve => did you mean 'positive'
+    sweep --maps 'oprf(roh=0.5)' => no parameter 'roh' (did you mean 'rho'?); it has rho
+    sweep --maps 'maclaurin(law=poisson)' => texts in quotes
+    list metrics --papers => no papers behind metrics
+    list inputs --format bibtex => no papers behind inputs
+    theory positive --norm x => --norm: 'x' given
+    theory positive -R 0 => -R: '0' given
+    theory trig-blog => no closed form
+    sweep -R 0 => -R: 0 given
+    sweep -R sixteen => -R: 'sixteen' given
+    sweep -d 0 => -d: 0 given
+    sweep --trials -1 => --trials: -1 given
+    sweep --trials many => --trials: 'many' given, allowed: a valid integer
+    sweep --workers 0 => --workers
+    sweep --mapz trig => No such option
+    swep => No such command
+    sweep absent.toml => No such file
+    sweep quik => did you mean 'quick'
+    sweep --inputs absent.npz => No such file
+    sweep --inputs minilm -d 16 => leave -d out
+    sweep --inputs minilm -L 1024 => has 512 tokens
+    table absent => does not exist
+    table => Missing argument
+    table . --metric mze => did you mean 'mse'
+    table . --stat medain => did you mean 'median'
+    plot absent => does not exist
+    plot . => no favorbench run at or below
+    export . => give one of --csv and --parquet
+    export . --csv => no manifest.json
+    list mapps => is not one of
+    sweep --batch 4,8 => --batch: '4,8' given, allowed: one whole number from 1
+    sweep --batch 0 => --batch: '0' given, allowed: one whole number from 1
+    speed --device gpu => --device: 'gpu' given, allowed: cpu, cuda or cuda:N
+    theory trig --seed -1 => '-1' was given
+    reproduce figure-1 => is not one of
+""")
 
 
 @pytest.mark.parametrize("arguments, said", MISTAKES, ids=[" ".join(a) for a, _ in MISTAKES])
@@ -485,9 +485,11 @@ def test_without_the_extra_for_models_one_line_says_what_to_install(missing, mon
 
 def test_what_is_wrong_without_a_model_is_said_without_torch():
     Path("text.txt").write_text("some words")
-    assert "minilm reads texts: give --text FILE" in refused("capture", "minilm")
-    assert "--out a.txt: allowed are" in refused("capture", "minilm", "--text", "text.txt", "--out", "a.txt")
-    assert "cannot read text" in refused("capture", "minilm", "--text", ".")
+    check_refused("""
+        capture minilm => minilm reads texts: give --text FILE
+        capture minilm --text text.txt --out a.txt => --out a.txt: allowed are
+        capture minilm --text . => cannot read text
+    """)
     if importlib.util.find_spec("torch") is None:
         with pytest.raises(ModelError, match=r"pip install 'favorbench\[models\]'"):
             fb.capture(None, None)

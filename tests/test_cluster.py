@@ -23,7 +23,7 @@ from favorbench.errors import ScenarioError, StoreError, WorkerError
 from favorbench.results.findings import sentences
 from favorbench.run import sweep
 from tests.clusters import cluster, first_query, wait_for
-from tests.command_line import refused, run
+from tests.command_line import read_table, refused, run
 from tests.conftest import small_scenario
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # Dask's own, of sockets closed late
@@ -250,17 +250,17 @@ def test_machines_that_differ_are_named_beside_the_table(processes):
 
 @pytest.mark.parametrize(
     "where, said",
-    [
-        ("local:0", r"allowed after local: is a number from 1 to 1024"),
-        ("local:two", "after local:"),
-        ("my-cluster", "'my-cluster' given, allowed: an address"),
-        ("http://host:80", "allowed: an address"),
-        ("missing.json", "`cluster`: cannot read the scheduler file 'missing.json': No such file"),
-        ("broken.json", "not a scheduler file"),
-        ("nowhere.json", "not a scheduler file"),
-        ("tcp://127.0.0.1:99999", "allowed: an address"),
-        ("127.0.0.1:0", "allowed: an address"),
-    ],
+    read_table("""
+        local:0 => allowed after local: is a number from 1 to 1024
+        local:two => after local:
+        my-cluster => 'my-cluster' given, allowed: an address
+        http://host:80 => allowed: an address
+        missing.json => `cluster`: cannot read the scheduler file 'missing.json': No such file
+        broken.json => not a scheduler file
+        nowhere.json => not a scheduler file
+        tcp://127.0.0.1:99999 => allowed: an address
+        127.0.0.1:0 => allowed: an address
+    """),
 )
 def test_what_is_no_cluster_is_refused(where, said):
     Path("broken.json").write_text("[1")

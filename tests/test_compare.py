@@ -15,7 +15,7 @@ from favorbench.errors import ScenarioError
 from favorbench.results.compare import comparison
 from favorbench.results.compare import comparison_sentences as sentences
 from favorbench.run import sweep
-from tests.command_line import refused, run
+from tests.command_line import check_refused, refused, run
 from tests.conftest import small_scenario
 
 MODULE = "def mine(query, key, value, size, rng):\n    return value[:size].mean(0) + 0 * query @ key.T @ value\n"
@@ -176,14 +176,16 @@ def test_junit_is_read_by_a_parser(base):
 
 def test_bad_input_is_one_line(base):
     Path("old").symlink_to(base.path)
-    assert "give two runs, or one run and --estimators" in refused("compare", "old")
-    assert "did you mean 'clusters'" in refused("compare", "old", "--estimators", "uniform,cluster")
-    assert "has several samplers; write one of" in refused("compare", "old", "--estimators", "uniform,trig")
-    assert "two with a comma" in refused("compare", "old", "--estimators", "trig iid")
-    assert "allowed: mse, relative_error" in refused("compare", "old", "old", "--metric", "skill")
-    assert "--factor must be a number from 1" in refused("compare", "old", "old", "--factor", "0.9")
-    assert "--alpha must be" in refused("compare", "old", "old", "--alpha", "0")
-    assert "it does not exist" in refused("compare", "old", "nowhere")
+    check_refused("""
+        compare old => give two runs, or one run and --estimators
+        compare old --estimators uniform,cluster => did you mean 'clusters'
+        compare old --estimators uniform,trig => has several samplers; write one of
+        compare old --estimators 'trig iid' => two with a comma
+        compare old old --metric skill => allowed: mse, relative_error
+        compare old old --factor 0.9 => --factor must be a number from 1
+        compare old old --alpha 0 => --alpha must be
+        compare old nowhere => it does not exist
+    """)
     sweep(small_scenario(head_dim="5", trials=2), "elsewhere")
     assert "no row in common: other d 4 / 5" in refused("compare", "old", "elsewhere", "--fail-on", "worse")
     sweep(small_scenario(scale="0.5", trials=2), "scaled")

@@ -19,7 +19,7 @@ from favorbench.results.figures.blocks import MAX_CURVES, choose, in_words
 from favorbench.results.figures.heads import layer_map
 from favorbench.results.summary import is_own
 from favorbench.run import sweep
-from tests.command_line import refused, run
+from tests.command_line import check_refused, read_table, refused, run
 from tests.conftest import small_scenario
 
 pytestmark = pytest.mark.rendered
@@ -181,14 +181,23 @@ def test_single_heads_on_request():
     assert code == 0 and out.count("mse, ") == 0 and "over 8 heads" in out and "--heads L0H0" in err
     code, out, _ = run("table", "run", "--heads", "L0H1")
     assert code == 0 and out.count("model.npz L0H1") == 1 and "L0H0" not in out
-    assert "no head 'L0H9'" in refused("plot", "run", "--heads", "L0H9")
-    assert "did you mean 'clusters'" in refused("plot", "run", "--estimators", "cluster")
+    check_refused("""
+        plot run --heads L0H9 => no head 'L0H9'
+        plot run --estimators cluster => did you mean 'clusters'
+    """)
 
 
 @pytest.mark.parametrize(
     "flag, value",
-    [("--size", "0x3"), ("--size", "300x300"), ("--size", "3.3"), ("--size", "1e1x3"), ("--size", "-3x3"),
-     ("--format", "bmp"), ("--format", ""), ("--format", "png,,svg")],
+    [*read_table("""
+        --size => 0x3
+        --size => 300x300
+        --size => 3.3
+        --size => 1e1x3
+        --size => -3x3
+        --format => bmp
+        --format => png,,svg
+    """), ("--format", "")],
 )  # fmt: skip
 def test_what_no_figure_can_be(flag, value):
     sweep(small_scenario(trials=1), "run")

@@ -28,7 +28,7 @@ from favorbench.studies.kernel.targets import (
     SoftmaxKernel,
     get_kernel,
 )
-from tests.command_line import refused, run
+from tests.command_line import check_refused, commands, refused, run
 
 DRAWS = 400
 #: Two-sided false alarm 4e-8 for each of the two dozen comparisons here: below 1e-6 for all.
@@ -252,42 +252,40 @@ def test_a_bad_file_is_one_clear_line(name):
 def test_objects_are_never_unpickled():
     np.save("objects.npy", np.array([[object()]]), allow_pickle=True)
     np.save("deep.npy", np.zeros((2, 3, 4)))
-    assert "never read" in refused("kernel", "--points", "objects.npy")
-    assert "shape (2, 3, 4); allowed: (points, d)" in refused("kernel", "--points", "deep.npy")
+    check_refused("""
+        kernel --points objects.npy => never read
+        kernel --points deep.npy => shape (2, 3, 4); allowed: (points, d)
+    """)
 
 
 SMALL = ["-R", "4,8", "--num-points", "12", "-d", "3", "--trials", "3"]
 
 MISTAKES = [
-    (["kernel", "gausian"], "unknown kernel 'gausian' (did you mean 'gaussian'?); allowed: gaussian, softmax, polyn"),
-    (["kernel", "gaussian", "--maps", "trigg"], "did you mean 'trig'"),
-    (["kernel", "gaussian", "--maps", "explicit"], "unknown map 'explicit'"),
-    (
-        ["kernel", "polynomial", "--maps", "trig"],
-        "'trig' given, allowed for the polynomial kernel: explicit, tensorsketch",
-    ),
-    (["kernel", "cosine", "--maps", "tensorsketch"], "allowed for the cosine kernel: explicit"),
-    (
-        ["kernel", "linear", "--sigma", "2"],
-        "--sigma 2: the linear kernel has none, only gaussian and softmax do",
-    ),
-    (["kernel", "gaussian", "--degree", "2"], "only polynomial does"),
-    (["kernel", "softmax", "--constant", "1"], "only polynomial does"),
-    (["kernel", "polynomial", "--constant", "-1"], "--constant must be from 0 to 1e6, got -1"),
-    (["kernel", "polynomial", "--degree", "0"], "--degree"),
-    (["kernel", "polynomial", "--degree", "12"], "30421755 features of 200 points"),
-    (["kernel", "gaussian", "--sigma", "0"], "--sigma must be a positive number"),
-    (["kernel", "gaussian", "--scale", "nan"], "--scale must be a positive number"),
-    (["kernel", "gaussian", "--samplers", "idd"], "did you mean 'iid'"),
-    (["kernel", "gaussian", "-R", "0"], "-R: '0' given"),
-    (["kernel", "gaussian", "-R", "1", "--budget", "features"], "trig has 2 features a projection"),
-    (["kernel", "gaussian", "-R", "100000000"], "use a smaller -R"),
-    (["kernel", "gaussian", "-R", "300000", "-d", "4096", "--num-points", "2"], "300000 projections of d = 4096"),
-    (["kernel", "gaussian", "--maps", "taylor(order=30)", "-d", "4096"], "features of 200 points, allowed: 335544"),
+    *commands("""
+    kernel gausian => unknown kernel 'gausian' (did you mean 'gaussian'?); allowed: gaussian, softmax, polyn
+    kernel gaussian --maps trigg => did you mean 'trig'
+    kernel gaussian --maps explicit => unknown map 'explicit'
+    kernel polynomial --maps trig => 'trig' given, allowed for the polynomial kernel: explicit, tensorsketch
+    kernel cosine --maps tensorsketch => allowed for the cosine kernel: explicit
+    kernel linear --sigma 2 => --sigma 2: the linear kernel has none, only gaussian and softmax do
+    kernel gaussian --degree 2 => only polynomial does
+    kernel softmax --constant 1 => only polynomial does
+    kernel polynomial --constant -1 => --constant must be from 0 to 1e6, got -1
+    kernel polynomial --degree 0 => --degree
+    kernel polynomial --degree 12 => 30421755 features of 200 points
+    kernel gaussian --sigma 0 => --sigma must be a positive number
+    kernel gaussian --scale nan => --scale must be a positive number
+    kernel gaussian --samplers idd => did you mean 'iid'
+    kernel gaussian -R 0 => -R: '0' given
+    kernel gaussian -R 1 --budget features => trig has 2 features a projection
+    kernel gaussian -R 100000000 => use a smaller -R
+    kernel gaussian -R 300000 -d 4096 --num-points 2 => 300000 projections of d = 4096
+    kernel gaussian --maps 'taylor(order=30)' -d 4096 => features of 200 points, allowed: 335544
+    kernel gaussian --num-points 5000 => --num-points
+    kernel softmax --scale 30 => overflows float64: use a smaller --scale
+"""),
     (["kernel", "gaussian", "--maps", 900 * "x"], "unknown map 'xxx"),
     (["kernel", 900 * "x"], "unknown kernel 'xxx"),
-    (["kernel", "gaussian", "--num-points", "5000"], "--num-points"),
-    (["kernel", "softmax", "--scale", "30"], "overflows float64: use a smaller --scale"),
 ]
 
 
@@ -298,8 +296,10 @@ def test_a_mistake_is_one_clear_line_and_exit_2(arguments, said):
 
 def test_points_of_a_file_are_taken_as_asked():
     np.save("points.npy", X)
-    assert "has 30; ask for at most that" in refused("kernel", "--points", "points.npy", "--num-points", "31")
-    assert "leave -d out" in refused("kernel", "--points", "points.npy", "-d", "4")
+    check_refused("""
+        kernel --points points.npy --num-points 31 => has 30; ask for at most that
+        kernel --points points.npy -d 4 => leave -d out
+    """)
     np.save("zero.npy", 0.0 * X)
     assert "is 0 for every pair" in refused("kernel", "linear", "--points", "zero.npy")
     out = run("kernel", "--points", "points.npy", "--num-points", "10", "-R", "4", "--trials", "2")[1]

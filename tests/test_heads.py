@@ -17,7 +17,7 @@ from favorbench.results.figures import draw_all
 from favorbench.results.figures.cost import front_of
 from favorbench.run import sweep
 from favorbench.sections import Section
-from tests.command_line import refused, run
+from tests.command_line import check_refused, refused, run
 from tests.conftest import small_scenario
 
 
@@ -117,8 +117,10 @@ def test_table_over_heads_in_every_format():
     for format in ("rich", "md", "latex"):
         out = run("table", "run", "--over", "heads", "--format", format)[1]
         assert "over 3 heads of heads.npz" in out and "clusters" in out and "worst head" in out
-    assert "leave --by and --stat out" in refused("table", "run", "--over", "heads", "--by", "map,R")
-    assert "skill given, allowed: mse" in refused("table", "run", "--over", "heads", "--metric", "skill")
+    check_refused("""
+        table run --over heads --by map,R => leave --by and --stat out
+        table run --over heads --metric skill => skill given, allowed: mse
+    """)
     sweep(small_scenario(), "drawn")
     assert "no input with two heads" in refused("table", "drawn", "--over", "heads")
 

@@ -23,7 +23,7 @@ from favorbench.methods import METHODS, Shape, get_method
 from favorbench.methods.function import Function
 from favorbench.methods.monarch import Monarch
 from favorbench.registry import label
-from tests.command_line import refused, run
+from tests.command_line import read_table, refused, run
 from tests.conftest import small_scenario
 from tests.test_sweep import METHODS_OF_ALL_KINDS
 
@@ -336,58 +336,60 @@ def test_a_function_says_what_it_costs():
 
 SMALL = ["sweep", "--maps", "positive", "-R", "4,8", "-L", "24", "-d", "4", "--trials", "2"]
 MISTAKES = [
-    ("clusters -R 30", "method 'clusters': size 30 given, allowed: at most the 24 keys there are"),
-    ("nystromformer -R 30", "method 'nystromformer': size 30 given, allowed: at most the 24 keys there are"),
-    ("sinks(20):clusters", "sinks(20):clusters: size 8 given, allowed: at most the 4 keys after the first 20"),
-    ("sinks(24):clusters", "sinks(24):clusters: n must be below the 24 keys there are, got 24"),
-    ("sinks(30):sinks(2):clusters", "n must be below the 24 keys there are, got 32"),
-    ("sinks(20):sinks(5):clusters", "sinks(20):sinks(5):clusters: n must be below the 24 keys there are, got 25"),
-    ("sinks(0):clusters", "'sinks(0):clusters': n must be a whole number from 1 to 1048576, got 0"),
-    ("window(0):clusters", "'window(0):clusters': w must be a whole number from 1 to 1048576, got 0"),
-    ("window(2.5):clusters", "w must be a whole number from 1 to 1048576, got 2.5"),
-    ("top(5):clusters", "top(5):clusters: k must be at most the size, 4, got 5"),
-    ("clustres", "unknown method 'clustres' (did you mean 'clusters'?)"),
-    ("sinks(2):clustres", "unknown method 'clustres' (did you mean 'clusters'?)"),
-    ("snks(2):clusters", "unknown transform 'snks' (did you mean 'sinks'?)"),
-    ("positive", "'positive' is a map, not a method: write --maps positive"),
-    ("sampled-keys", "'sampled-keys' is a baseline, not a method: write --baselines sampled-keys"),
-    ("uniform", "'uniform' is a baseline, not a method: write --baselines uniform"),
-    ("centre:clusters", "unknown transform 'centre'"),
-    ("sinks(2)", "'sinks(2)' is a prefix: write what it stands before, e.g. sinks(2):clusters"),
-    ("sinks:clusters", "sinks needs n, e.g. sinks(64)"),
-    ("clusters,clusters(lloyd=0)", "'clusters(lloyd=0)' and 'clusters' are both called 'clusters'"),
-    ("clusters(points='x')", "points must be 'random' or 'pivots', got 'x'"),
-    ("clusters(lloyd=-1)", "lloyd must be a whole number from 0 to 100, got -1"),
-    ("clusters(order=3)", "order must be a whole number from 1 to 2, got 3"),
-    ("multipole(exact=1)", "exact must be a number from 0 up to, but not, 1, got 1"),
-    ("multipole(exact=-0.5)", "exact must be a number from 0 up to, but not, 1, got -0.5"),
+    *read_table("""
+    clusters -R 30 => method 'clusters': size 30 given, allowed: at most the 24 keys there are
+    nystromformer -R 30 => method 'nystromformer': size 30 given, allowed: at most the 24 keys there are
+    sinks(20):clusters => sinks(20):clusters: size 8 given, allowed: at most the 4 keys after the first 20
+    sinks(24):clusters => sinks(24):clusters: n must be below the 24 keys there are, got 24
+    sinks(30):sinks(2):clusters => n must be below the 24 keys there are, got 32
+    sinks(20):sinks(5):clusters => sinks(20):sinks(5):clusters: n must be below the 24 keys there are, got 25
+    sinks(0):clusters => 'sinks(0):clusters': n must be a whole number from 1 to 1048576, got 0
+    window(0):clusters => 'window(0):clusters': w must be a whole number from 1 to 1048576, got 0
+    window(2.5):clusters => w must be a whole number from 1 to 1048576, got 2.5
+    top(5):clusters => top(5):clusters: k must be at most the size, 4, got 5
+    clustres => unknown method 'clustres' (did you mean 'clusters'?)
+    sinks(2):clustres => unknown method 'clustres' (did you mean 'clusters'?)
+    snks(2):clusters => unknown transform 'snks' (did you mean 'sinks'?)
+    positive => 'positive' is a map, not a method: write --maps positive
+    sampled-keys => 'sampled-keys' is a baseline, not a method: write --baselines sampled-keys
+    uniform => 'uniform' is a baseline, not a method: write --baselines uniform
+    centre:clusters => unknown transform 'centre'
+    sinks(2) => 'sinks(2)' is a prefix: write what it stands before, e.g. sinks(2):clusters
+    sinks:clusters => sinks needs n, e.g. sinks(64)
+    clusters,clusters(lloyd=0) => 'clusters(lloyd=0)' and 'clusters' are both called 'clusters'
+    clusters(points='x') => points must be 'random' or 'pivots', got 'x'
+    clusters(lloyd=-1) => lloyd must be a whole number from 0 to 100, got -1
+    clusters(order=3) => order must be a whole number from 1 to 2, got 3
+    multipole(exact=1) => exact must be a number from 0 up to, but not, 1, got 1
+    multipole(exact=-0.5) => exact must be a number from 0 up to, but not, 1, got -0.5
+    sinks(2):my_methods:exact => exact has no sums over keys that exact ones could be added to
+    sinks(2, sampler='x'):positive => unknown sampler 'x'
+    nystromformer --query-rows 4 => --methods nystromformer: it answers from all queries together
+    nystromformer --causal => --methods nystromformer: it uses the whole sequence and cannot be causal
+    top(2):clusters --causal => --methods top(2):clusters: it uses the whole sequence and cannot be causal
+    window(2):centre:positive --causal => window(2):centre:positive: it uses the whole sequence
+    my_methods:exact --causal => --methods exact: it uses the whole sequence and cannot be causal
+    my_methods:wrong_shape => wrong_shape returned ndarray of shape (3, 4) and float64; it must return ndarray of
+    my_methods:a_list => a_list returned list; it must return ndarray of shape (24, 4) and float64
+    my_methods:nothing => nothing returned NoneType; it must return ndarray of shape (24, 4) and float64
+    my_methods:imaginary => imaginary returned ndarray of shape (24, 4) and complex128
+    my_methods:fails => fails failed: RuntimeError: several lines
+    my_methods:leaves => leaves failed: SystemExit: 3
+    my_methods:two => 'my_methods:two': write `def two(query, key, value, size, rng)`, not `def two(query, key)`
+    my_methods:number => 'my_methods:number' is of type int; it must be a function f(query, key, value, size, rng)
+    my_methods:partial => is of type partial; it must be a function f(query, key, value, size, rng)
+    my_methods:Called => is of type Called; it must be a function f(query, key, value, size, rng)
+    my_methods:absent => method 'my_methods:absent' cannot be imported: AttributeError
+    absent:absent => method 'absent:absent' cannot be imported: ModuleNotFoundError
+    my_methods:exact(x=1) => 'exact' is already built and takes no parameters
+    my_methods:exact --budget cost => --budget cost: exact does not say what it costs; use --budget projections
+    window(2):trig --budget features -R 5 => method 'window(2):trig' has 2 features for each projection; use a
+    sinks(2):window(2):centre:trig --budget features -R 7 => use a multiple of 2, e.g. 8
+    monarch --budget cost -R 1 => --budget cost: monarch costs more than a map of 1 features here; use -R 6 or more
+    clusters(lloyd=99) --budget cost -R 1 => clusters(lloyd=99) costs more than a map of 1 features here; use -R
+"""),
     ("sinks(2):monarch", "monarch has no sums over keys that exact ones could be added to; allowed inside sinks: "),
-    ("sinks(2):my_methods:exact", "exact has no sums over keys that exact ones could be added to"),
-    ("sinks(2, sampler='x'):positive", "unknown sampler 'x'"),
-    ("nystromformer --query-rows 4", "--methods nystromformer: it answers from all queries together"),
-    ("nystromformer --causal", "--methods nystromformer: it uses the whole sequence and cannot be causal"),
-    ("top(2):clusters --causal", "--methods top(2):clusters: it uses the whole sequence and cannot be causal"),
-    ("window(2):centre:positive --causal", "window(2):centre:positive: it uses the whole sequence"),
-    ("my_methods:exact --causal", "--methods exact: it uses the whole sequence and cannot be causal"),
-    ("my_methods:wrong_shape", "wrong_shape returned ndarray of shape (3, 4) and float64; it must return ndarray of"),
-    ("my_methods:a_list", "a_list returned list; it must return ndarray of shape (24, 4) and float64"),
-    ("my_methods:nothing", "nothing returned NoneType; it must return ndarray of shape (24, 4) and float64"),
-    ("my_methods:imaginary", "imaginary returned ndarray of shape (24, 4) and complex128"),
-    ("my_methods:fails", "fails failed: RuntimeError: several lines"),
-    ("my_methods:leaves", "leaves failed: SystemExit: 3"),
-    ("my_methods:two", "'my_methods:two': write `def two(query, key, value, size, rng)`, not `def two(query, key)`"),
-    ("my_methods:number", "'my_methods:number' is of type int; it must be a function f(query, key, value, size, rng)"),
-    ("my_methods:partial", "is of type partial; it must be a function f(query, key, value, size, rng)"),
-    ("my_methods:Called", "is of type Called; it must be a function f(query, key, value, size, rng)"),
-    ("my_methods:absent", "method 'my_methods:absent' cannot be imported: AttributeError"),
-    ("absent:absent", "method 'absent:absent' cannot be imported: ModuleNotFoundError"),
-    ("my_methods:exact(x=1)", "'exact' is already built and takes no parameters"),
-    ("my_methods:exact --budget cost", "--budget cost: exact does not say what it costs; use --budget projections"),
-    ("window(2):trig --budget features -R 5", "method 'window(2):trig' has 2 features for each projection; use a"),
-    ("sinks(2):window(2):centre:trig --budget features -R 7", "use a multiple of 2, e.g. 8"),
-    ("monarch --budget cost -R 1", "--budget cost: monarch costs more than a map of 1 features here; use -R 6 or more"),
-    ("clusters(lloyd=99) --budget cost -R 1", "clusters(lloyd=99) costs more than a map of 1 features here; use -R"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("given, said", MISTAKES, ids=[given for given, _ in MISTAKES])
@@ -404,12 +406,12 @@ def test_a_method_among_maps_or_baselines_is_told_where_it_belongs(spec):
 
 @pytest.mark.parametrize(
     "spec, said",
-    [
-        ("window(8):clusters", "'clusters' is a method, not a map: write --methods window(8):clusters"),
-        ("clusters(lloyd=2)", "'clusters' is a method, not a map: write --methods clusters(lloyd=2)"),
-        ("window(8):positive", "'window(8)' is a prefix, not a map: write --methods window(8):positive"),
-        ("sampled-keys(weights='values')", "'sampled-keys' is a baseline, not a map: write --baselines sampled-keys("),
-    ],
+    read_table("""
+        window(8):clusters => 'clusters' is a method, not a map: write --methods window(8):clusters
+        clusters(lloyd=2) => 'clusters' is a method, not a map: write --methods clusters(lloyd=2)
+        window(8):positive => 'window(8)' is a prefix, not a map: write --methods window(8):positive
+        sampled-keys(weights='values') => 'sampled-keys' is a baseline, not a map: write --baselines sampled-keys(
+    """),
 )
 def test_prefixes_and_parameters_among_maps_are_told_where_they_belong(spec, said):
     assert said in refused("sweep", "--maps", f"positive,{spec}")

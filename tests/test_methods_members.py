@@ -10,6 +10,7 @@ from favorbench.methods import Shape
 from favorbench.methods.hashed import sampling_shares
 from favorbench.methods.monarch import blocks_of
 from favorbench.methods.segments import Segments, segment_bounds, segment_means
+from tests.command_line import read_table
 from tests.definitions import Weights, attention_of, hashed, member
 from tests.test_methods import answers, problem
 
@@ -27,20 +28,20 @@ def test_segments_are_in_a_row_and_as_equal_as_can_be(rng, length, count):
 
 @pytest.mark.parametrize(
     "spec, message",
-    [
-        ("nystromformer(inverse='newtn')", "inverse must be 'newton' or 'pinv', got 'newtn' .did you mean 'newton'"),
-        ("nystromformer(steps=-1)", "steps must be a whole number from 0 to 100, got -1"),
-        ("nystromformer(inverse='pinv', steps=3)", "steps play no part with inverse='pinv'"),
-        ("monarch(steps=0)", "steps must be a whole number from 1 to 100, got 0"),
-        ("thinformer(delta=2)", "delta must be a positive number, at most 1, got 2"),
-        ("nystrom(guard='cell')", "did you mean 'cells'"),
-        ("eva(form='release')", "did you mean 'released'"),
-        ("eva(window=1.0)", "window"),
-        ("hyperattention(block=-0.1)", "block"),
-        ("kdeformer(projections=0)", "projections"),
-        ("kdeformer(projections=2.5)", "projections"),
-        ("window(4):hyperattention", "no sums over keys"),
-    ],
+    read_table("""
+        nystromformer(inverse='newtn') => inverse must be 'newton' or 'pinv', got 'newtn' .did you mean 'newton'
+        nystromformer(steps=-1) => steps must be a whole number from 0 to 100, got -1
+        nystromformer(inverse='pinv', steps=3) => steps play no part with inverse='pinv'
+        monarch(steps=0) => steps must be a whole number from 1 to 100, got 0
+        thinformer(delta=2) => delta must be a positive number, at most 1, got 2
+        nystrom(guard='cell') => did you mean 'cells'
+        eva(form='release') => did you mean 'released'
+        eva(window=1.0) => window
+        hyperattention(block=-0.1) => block
+        kdeformer(projections=0) => projections
+        kdeformer(projections=2.5) => projections
+        window(4):hyperattention => no sums over keys
+    """),
 )
 def test_impossible_parameters_are_refused(spec, message):
     with pytest.raises(ScenarioError, match=message):

@@ -22,7 +22,7 @@ from favorbench.models.captured import Spool  # noqa: E402
 from favorbench.models.interface import intercept_attention  # noqa: E402
 from favorbench.models.load import PACKAGED, load, read_texts  # noqa: E402
 from favorbench.models.recorder import TOLERANCE_UNITS, Choice, Recorder  # noqa: E402
-from tests.command_line import refused, run  # noqa: E402
+from tests.command_line import check_refused, refused, run  # noqa: E402
 from tests.small_models import CONFIGS, TOKENS, small_folder, small_inputs, small_model, small_text  # noqa: E402
 
 #: Of each family: the mask of each call, and why it is not kept ("" if it is).
@@ -301,9 +301,11 @@ def test_a_function_brings_its_inputs(tmp_path, monkeypatch):
     )
     code, out, _ = run("capture", "mine:build", "--out", "h.safetensors")
     assert code == 0 and "h.safetensors: 2 heads, causal, q (6, 8)" in out and "--causal" in out
-    assert "mine:wrong returned Model; it must return (model, inputs)" in refused("capture", "mine:wrong")
-    assert "model 'mine:failing' on its inputs failed: RuntimeError: mat1 and" in refused("capture", "mine:failing")
-    assert "leave --text and -L out" in refused("capture", "mine:build", "-L", "4")
+    check_refused("""
+        capture mine:wrong => mine:wrong returned Model; it must return (model, inputs)
+        capture mine:failing => model 'mine:failing' on its inputs failed: RuntimeError: mat1 and
+        capture mine:build -L 4 => leave --text and -L out
+    """)
 
 
 def test_bad_input_is_one_line(tmp_path):
@@ -313,17 +315,28 @@ def test_bad_input_is_one_line(tmp_path):
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe")
     model = str(folder)
     assert f"{model} reads texts: give --text FILE" in refused("capture", model)
-    assert "cannot read text 'nope'" in refused("capture", model, "--text", "nope")
-    assert "bytes.txt: not a text in UTF-8" in refused("capture", model, "--text", "bytes.txt")
-    assert "short.txt: 1 token(s); attention needs two or more" in refused("capture", model, "--text", "short.txt")
+    check_refused(
+        """
+        capture MODEL --text nope => cannot read text 'nope'
+        capture MODEL --text bytes.txt => bytes.txt: not a text in UTF-8
+        capture MODEL --text short.txt => short.txt: 1 token(s); attention needs two or more
+    """,
+        MODEL=model,
+    )
     assert f"-L 33: {model} reads at most 32 tokens" in refused("capture", model, "--text", text, "-L", "33")
-    assert "-L 1: attention needs two tokens" in refused("capture", model, "--text", text, "-L", "1")
-    assert "--layers 2: the model has layers 0 to 1" in refused("capture", model, "--text", text, "--layers", "2")
-    assert "--heads 4: layer 0 (encoder.layer.0" in refused("capture", model, "--text", text, "--heads", "4")
-    assert "--layers: 'x' given" in refused("capture", model, "--text", text, "--layers", "x")
-    assert "--out x.txt: allowed are files that end in .npz" in refused("capture", model, "--text", text, "-o", "x.txt")
-    assert "-L 0: attention needs two tokens" in refused("capture", model, "--text", text, "-L", "0")
-    assert "'x' was given" in refused("capture", model, "--text", text, "-L", "x")
+    check_refused(
+        """
+        capture MODEL --text TEXT -L 1 => -L 1: attention needs two tokens
+        capture MODEL --text TEXT --layers 2 => --layers 2: the model has layers 0 to 1
+        capture MODEL --text TEXT --heads 4 => --heads 4: layer 0 (encoder.layer.0
+        capture MODEL --text TEXT --layers x => --layers: 'x' given
+        capture MODEL --text TEXT -o x.txt => --out x.txt: allowed are files that end in .npz
+        capture MODEL --text TEXT -L 0 => -L 0: attention needs two tokens
+        capture MODEL --text TEXT -L x => 'x' was given
+    """,
+        MODEL=model,
+        TEXT=text,
+    )
     (tmp_path / "blank.txt").write_text(" \n\n")
     assert "blank.txt: there is no text in it" in refused("capture", model, "--text", "blank.txt")
     (tmp_path / "copy.txt").write_bytes((tmp_path / "text.txt").read_bytes())

@@ -29,7 +29,7 @@ from favorbench.results.summary import BOUND, summarise
 from favorbench.results.tables import rounding_level
 from favorbench.run import sweep
 from favorbench.statistics import fewest_draws
-from tests.command_line import refused, run
+from tests.command_line import check_refused, refused, run
 from tests.conftest import small_scenario
 from tests.test_drawn import luminance
 from tests.test_heads import of_heads
@@ -332,8 +332,10 @@ def test_the_command_writes_where_it_is_told_and_nowhere_else():
         "report", "run", "-o", "theirs.html"
     )
     assert Path("theirs.html").read_text() == "<!doctype html><p>mine"
-    assert "is a directory; give --out" in refused("report", "run", "--out", "new")
-    assert "cannot use" in refused("report", "run", "--out", "theirs.html/x.html")
+    check_refused("""
+        report run --out new => is a directory; give --out
+        report run --out theirs.html/x.html => cannot use
+    """)
 
 
 def test_what_is_no_run_is_refused():
@@ -413,5 +415,7 @@ def test_the_command_compares_two_runs():
     code, out, _ = run("report", "a", "b")
     assert (code, out.strip()) == (0, str(Path("b/against-a.html")))
     assert "a against b" in Path("b/against-a.html").read_text()
-    assert "leave it out" in refused("report", "a", "b", "--heads", "h1")
-    assert "does not exist" in refused("report", "a", "nowhere")
+    check_refused("""
+        report a b --heads h1 => leave it out
+        report a nowhere => does not exist
+    """)

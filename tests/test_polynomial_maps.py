@@ -17,6 +17,7 @@ from favorbench.maps.polynomial import sketch_variance
 from favorbench.samplers import get_sampler
 from favorbench.samplers.base import GaussianRows
 from favorbench.studies.theory.closed_forms import draws_needed, relative_variance
+from tests.command_line import read_table
 from tests.conftest import pairs
 
 ROWS = GaussianRows()
@@ -121,15 +122,20 @@ def test_taylor_features_do_not_overflow_and_count_what_they_cost(rng):
     assert_array_equal(polynomial_features(zero, degree=2), np.zeros((1, 6)))
 
 
-@pytest.mark.parametrize("spec, said", [
-    ("hybrid(n=0)", "n must be a whole number from 1"), ("poisson(rate=0)", "rate must be a positive number"),
-    ("geometric(p=1.0)", "p must be a number from"), ("geometric(p=True)", "p must be a number from"),
-    ("maclaurin(law='zipf')", "law must be one of geometric, poisson, got 'zipf'"),
-    ("maclaurin(vectors='normal')", "vectors must be one of rademacher, gaussian"),
-    ("maclaurin(mean=-1)", "mean must be a positive number"), ("maclaurin(exact=5, degree=4)", "degree must be"),
-    ("tensorsketch(exact=0)", "exact must be a whole number from 1"), ("relu(eps=0)", "eps must be a positive number"),
-    ("tensorsketch(degree=1, exact=2)", "degree must be a whole number from 2"), ("taylor(order=-1)", "order must be"),
-])  # fmt: skip
+@pytest.mark.parametrize("spec, said", read_table("""
+    hybrid(n=0) => n must be a whole number from 1
+    poisson(rate=0) => rate must be a positive number
+    geometric(p=1.0) => p must be a number from
+    geometric(p=True) => p must be a number from
+    maclaurin(law='zipf') => law must be one of geometric, poisson, got 'zipf'
+    maclaurin(vectors='normal') => vectors must be one of rademacher, gaussian
+    maclaurin(mean=-1) => mean must be a positive number
+    maclaurin(exact=5, degree=4) => degree must be
+    tensorsketch(exact=0) => exact must be a whole number from 1
+    relu(eps=0) => eps must be a positive number
+    tensorsketch(degree=1, exact=2) => degree must be a whole number from 2
+    taylor(order=-1) => order must be
+"""))  # fmt: skip
 def test_bad_parameters_are_named(spec, said):
     with pytest.raises(ScenarioError, match=said):
         get_map(spec)

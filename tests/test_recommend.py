@@ -34,7 +34,7 @@ from favorbench.studies.recommend.candidates import (
 from favorbench.studies.recommend.evidence import Rule
 from favorbench.studies.recommend.search import Candidate, chosen, search
 from favorbench.studies.recommend.study import Interrupted
-from tests.command_line import refused, run
+from tests.command_line import check_refused, commands, refused, run
 from tests.test_endings import started
 
 FALSE_ALARM = 1e-6
@@ -206,8 +206,10 @@ def test_over_texts_the_unit_is_the_text():
     rows = read_trials(Path("run"))
     assert set(rows["trial"]) == {0} and rows["head"].nunique() > 80
     np.savez("few.npz", q=query[:20], k=key[:20], v=value[:20])
-    assert "texts there are 20" in refused("recommend", "few.npz", "--over", "texts")
-    assert "there is one text only" in refused("recommend", "minilm", "--over", "texts")
+    check_refused("""
+        recommend few.npz --over texts => texts there are 20
+        recommend minilm --over texts => there is one text only
+    """)
 
 
 def test_a_bound_by_rank_is_below_every_output_of_that_rank(rng):
@@ -296,31 +298,31 @@ def test_the_command_says_it_all(heads):
 
 @pytest.mark.parametrize(
     "arguments, said",
-    [
-        (["--target", "0"], "--target 0.0 given, allowed: a number above 0"),
-        (["--target", "-1"], "--target -1.0 given"),
-        (["--target", "nan"], "--target nan given"),
-        (["--probability", "1"], "--probability 1.0 given, allowed: a number between 0 and 1"),
-        (["--probability", "0"], "--probability 0.0 given"),
-        (["--confidence", "1.5"], "--confidence 1.5 given"),
-        (["--probability", "0.9999999"], "--probability 1 at this --confidence takes"),
-        (["--maps", ""], "there is no candidate to try"),
-        (["--maps", "none", "--methods", "none"], "there is no candidate to try; leave one of them out"),
-        (["--methods", "clusters,,nystrom"], "there is no candidate to try"),
-        (["--methods", "top(8):clusters"], "looks at every pair of a query and a key: a bound, not a candidate"),
-        (["--methods", "sinks(2):top(8):clusters"], "a bound, not a candidate"),
-        (["--methods", "best-rank"], "a bound, not a candidate"),
-        (["--methods", "top-keys"], "a bound, not a candidate"),
-        (["--methods", "clustres"], "did you mean 'clusters'"),
-        (["--maps", "clusters"], "write --methods clusters"),
-        (["--metric", "mze"], "--metric 'mze' (did you mean 'mse'?)"),
-        (["--metric", "rounding"], "--metric 'rounding'"),
-        (["--metric", "skill", "--target", "1.5"], "allowed for skill: a number above 0 and below 1"),
-        (["--max-size", "0"], "--max-size 0 given"),
-        (["--max-cost", "0"], "--max-cost 0.0 given"),
-        (["--causal", "--methods", "nystrom"], "cannot be causal"),
-        (["--heads", "L9H9"], "has no head 'L9H9'"),
-    ],
+    commands("""
+        --target 0 => --target 0.0 given, allowed: a number above 0
+        --target -1 => --target -1.0 given
+        --target nan => --target nan given
+        --probability 1 => --probability 1.0 given, allowed: a number between 0 and 1
+        --probability 0 => --probability 0.0 given
+        --confidence 1.5 => --confidence 1.5 given
+        --probability 0.9999999 => --probability 1 at this --confidence takes
+        --maps '' => there is no candidate to try
+        --maps none --methods none => there is no candidate to try; leave one of them out
+        --methods clusters,,nystrom => there is no candidate to try
+        --methods 'top(8):clusters' => looks at every pair of a query and a key: a bound, not a candidate
+        --methods 'sinks(2):top(8):clusters' => a bound, not a candidate
+        --methods best-rank => a bound, not a candidate
+        --methods top-keys => a bound, not a candidate
+        --methods clustres => did you mean 'clusters'
+        --maps clusters => write --methods clusters
+        --metric mze => --metric 'mze' (did you mean 'mse'?)
+        --metric rounding => --metric 'rounding'
+        --metric skill --target 1.5 => allowed for skill: a number above 0 and below 1
+        --max-size 0 => --max-size 0 given
+        --max-cost 0 => --max-cost 0.0 given
+        --causal --methods nystrom => cannot be causal
+        --heads L9H9 => has no head 'L9H9'
+    """),
 )
 def test_mistakes_are_one_line(arguments, said):
     assert said in refused("recommend", "minilm", *arguments)

@@ -29,6 +29,7 @@ from favorbench.maps.random_features import Positive
 from favorbench.registry import build, canonical, label, split_list
 from favorbench.samplers import SAMPLERS, Sampler, get_sampler
 from favorbench.users import import_object
+from tests.command_line import read_table
 from tests.conftest import small_scenario
 
 
@@ -205,32 +206,29 @@ def test_what_has_no_default_is_printed_by_position(spelling, others):
 
 @pytest.mark.parametrize(
     "spec, said",
-    [
-        ("window:positive", "map 'window:positive': window needs w, e.g. window(64)"),
-        ("window():positive", "map 'window():positive': window needs w, e.g. window(64)"),
-        ("window(by=2):positive", "map 'window(by=2):positive': window needs w, e.g. window(64)"),
-        ("centre:top(0.5):trig", "map 'centre:top(0.5):trig': top needs law, e.g. top(0.5, 'text')"),
-        ("top:window(3):trig", "map 'top:window(3):trig': top needs share, law, e.g. top(0.5, 'text')"),
-        ("window(1, 2):positive",
-         "map 'window(1, 2):positive': window takes w by position, not 2 values; "
-         "write other parameters as name=value: by"),
-        ("top(1, 'a', 2):trig",
-         "map \"top(1, 'a', 2):trig\": top takes share, law by position, not 3 values; it has no other parameter"),
-        ("window(1, w=2):positive", "map 'window(1, w=2):positive': window has w twice, by position and by name"),
-        ("window(1, wide=2):trig", "map 'window(1, wide=2):trig': no parameter 'wide'; it has w, by"),
-        ("window(1, wrapped=2):trig", "map 'window(1, wrapped=2):trig': no parameter 'wrapped'; it has w, by"),
-        ("window(w):trig", "map 'window(w):trig': values are numbers, or texts in quotes: law='poisson'"),
-        ("window(by=2, 1):trig", "map 'window(by=2, 1):trig': write parameters as name(parameter=value, ...)"),
-        ("window(*[1]):trig", "map 'window(*[1]):trig': write parameters as name(parameter=value, ...)"),
-        ("centre(1):trig", "map 'centre(1):trig': write parameters as name(parameter=value, ...)"),
-        ("window(3):oprf(0.5)", "map 'window(3):oprf(0.5)': write parameters as name(parameter=value, ...)"),
-        ("windw(1):trig",
-         "map 'windw(1):trig': unknown transform 'windw' (did you mean 'window'?); allowed: centre, calibrated, "
-         "window, top"),
-        ("window(1)::trig", "'window(1)::trig' is not a valid map: write name, name(parameter=value), centre:map, "
-         "calibrated:map, "
-         "window(w):map, top(share, law):map or module:object"),
-    ],
+    read_table("""
+        window:positive => map 'window:positive': window needs w, e.g. window(64)
+        window():positive => map 'window():positive': window needs w, e.g. window(64)
+        window(by=2):positive => map 'window(by=2):positive': window needs w, e.g. window(64)
+        centre:top(0.5):trig => map 'centre:top(0.5):trig': top needs law, e.g. top(0.5, 'text')
+        top:window(3):trig => map 'top:window(3):trig': top needs share, law, e.g. top(0.5, 'text')
+        window(1, 2):positive => map 'window(1, 2):positive': window takes w by position, not 2 values; write other \
+            parameters as name=value: by
+        top(1, 'a', 2):trig => map "top(1, 'a', 2):trig": top takes share, law by position, not 3 values; it has no \
+            other parameter
+        window(1, w=2):positive => map 'window(1, w=2):positive': window has w twice, by position and by name
+        window(1, wide=2):trig => map 'window(1, wide=2):trig': no parameter 'wide'; it has w, by
+        window(1, wrapped=2):trig => map 'window(1, wrapped=2):trig': no parameter 'wrapped'; it has w, by
+        window(w):trig => map 'window(w):trig': values are numbers, or texts in quotes: law='poisson'
+        window(by=2, 1):trig => map 'window(by=2, 1):trig': write parameters as name(parameter=value, ...)
+        window(*[1]):trig => map 'window(*[1]):trig': write parameters as name(parameter=value, ...)
+        centre(1):trig => map 'centre(1):trig': write parameters as name(parameter=value, ...)
+        window(3):oprf(0.5) => map 'window(3):oprf(0.5)': write parameters as name(parameter=value, ...)
+        windw(1):trig => map 'windw(1):trig': unknown transform 'windw' (did you mean 'window'?); allowed: centre, \
+            calibrated, window, top
+        window(1)::trig => 'window(1)::trig' is not a valid map: write name, name(parameter=value), centre:map, \
+            calibrated:map, window(w):map, top(share, law):map or module:object
+    """),
 )  # fmt: skip
 def test_what_a_transform_needs_is_named(spec, said):
     with pytest.raises(ScenarioError) as caught:
@@ -343,24 +341,20 @@ def test_a_users_map_composes(tmp_path):
 @pytest.mark.parametrize(
     "spec, said",
     [
-        (
-            "center:positive",
-            "map 'center:positive': unknown transform 'center' (did you mean 'centre'?); allowed: cent",
-        ),
-        ("centre:center:positive", "unknown transform 'center' (did you mean 'centre'?)"),
-        ("centr:my_module:MyMap", "unknown transform 'centr' (did you mean 'centre'?)"),
-        ("center(x=1):my_module", "unknown transform 'center'"),
+        *read_table("""
+        center:positive => map 'center:positive': unknown transform 'center' (did you mean 'centre'?); allowed: cent
+        centre:center:positive => unknown transform 'center' (did you mean 'centre'?)
+        centr:my_module:MyMap => unknown transform 'centr' (did you mean 'centre'?)
+        center(x=1):my_module => unknown transform 'center'
+        centre => unknown map 'centre'; allowed: trig,
+        centre: => 'centre:' is not a valid map: write name, name(parameter=value), centre:map, calibrated:map or \
+            module:object
+        centre(x=1):positive => map 'centre(x=1):positive': no parameter 'x'; it has none
+        centre:nowhere:Map => map 'nowhere:Map' cannot be imported: ModuleNotFoundError
+        centre:oprf(rho=0) => rho must be a positive number, or left out to be fitted, got 0
+        centre:oprf(rho=1 => is not a valid map
+    """),
         ("centre:positve", "unknown map 'positve' (did you mean 'positive'?); allowed: "),
-        ("centre", "unknown map 'centre'; allowed: trig,"),
-        (
-            "centre:",
-            "'centre:' is not a valid map: write name, name(parameter=value), centre:map, calibrated:map or "
-            "module:object",
-        ),
-        ("centre(x=1):positive", "map 'centre(x=1):positive': no parameter 'x'; it has none"),
-        ("centre:nowhere:Map", "map 'nowhere:Map' cannot be imported: ModuleNotFoundError"),
-        ("centre:oprf(rho=0)", "rho must be a positive number, or left out to be fitted, got 0"),
-        ("centre:oprf(rho=1", "is not a valid map"),
     ],
 )
 def test_what_the_grammar_does_not_have_is_named(spec, said):

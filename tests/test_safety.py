@@ -19,7 +19,7 @@ from favorbench import files, style
 from favorbench.errors import InputError, StoreError
 from favorbench.files import RUN_FOLDERS, read_regular, write_whole, written_whole
 from favorbench.formats import format_value, plain, printable
-from tests.command_line import refused, run
+from tests.command_line import read_table, refused, run
 
 COMMAND = [sys.executable, "-m", "favorbench"]
 
@@ -223,9 +223,12 @@ def writes(call):
 
 @pytest.mark.parametrize(
     "source, name",
-    [("open(p, 'w')", "open"), ("p.open(mode='xb')", "open"), ("open(p, 'r+')", "open"),
-     ("p.write_text(t)", "write_text"), ("open(p)", ""),
-     ("open(p, 'rb')", ""), ("p.open()", ""), ("write_text(p, t)", "")],
+    [*read_table("""
+        open(p, 'w') => open
+        p.open(mode='xb') => open
+        open(p, 'r+') => open
+        p.write_text(t) => write_text
+    """), ("open(p)", ""), ("open(p, 'rb')", ""), ("p.open()", ""), ("write_text(p, t)", "")],
 )  # fmt: skip
 def test_the_search_for_writers_sees_them(source, name):
     assert writes(ast.parse(source, mode="eval").body) == name

@@ -11,6 +11,7 @@ from favorbench.engine.plan import plan
 from favorbench.engine.scenario import as_scenario, load_scenario, shipped_scenarios
 from favorbench.engine.study import Study
 from favorbench.errors import InputError, ScenarioError
+from tests.command_line import read_table
 from tests.conftest import small_scenario
 
 
@@ -76,14 +77,16 @@ def test_a_wrong_flag_is_named_with_what_is_allowed(flags, said):
 @pytest.mark.parametrize(
     "text, said",
     [
+        *read_table("""
+        trials = 2.5 => trials: 2.5 given
+        R = [16, true] => R: True given
+        R = [] => R: the list is empty
+        maps = 3 => maps: 3 given, allowed: a valid string
+        scale = 'big' => scale: 'big' given, allowed: a valid number
+        maps = [ => is not valid TOML
+    """),
         ("trails = 3", "unknown key 'trails' (did you mean 'trials'?); allowed: "),
         ('trials = "3"', "trials: '3' given, allowed: a valid integer"),
-        ("trials = 2.5", "trials: 2.5 given"),
-        ("R = [16, true]", "R: True given"),
-        ("R = []", "R: the list is empty"),
-        ("maps = 3", "maps: 3 given, allowed: a valid string"),
-        ("scale = 'big'", "scale: 'big' given, allowed: a valid number"),
-        ("maps = [", "is not valid TOML"),
         ("[sweep]\ntrials = 3", "unknown key 'sweep'"),
     ],
 )

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from command_line import refused, run
+from command_line import check_refused, refused, run
 from test_store import rows_of, store_at
 
 import favorbench as fb
@@ -96,5 +96,10 @@ def test_a_recommendation_is_complete_when_it_says_so():
 
 
 def test_what_is_no_run_is_refused(tmp_path):
-    assert "does not exist" in refused("status", "nowhere")
-    assert "no favorbench run" in refused("status", str(tmp_path))
+    check_refused(
+        """
+        status nowhere => does not exist
+        status TMP_PATH => no favorbench run
+    """,
+        TMP_PATH=tmp_path,
+    )
