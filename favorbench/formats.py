@@ -1,4 +1,4 @@
-"""How names, numbers and results are written, in every table, figure and message, and in JSON."""
+"""Format names, numbers and results for tables, figures, messages and JSON."""
 
 import json
 import math
@@ -23,8 +23,8 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2
 def format_value(value: float, metric: str, floor: float = 0.0) -> str:
     """Two or three significant digits; counts as they are.
 
-    floor: what rounding alone can make of this value. What lies below is no measurement, and its digits differ from
-    one machine to the next: it is printed as less than the power of ten above the floor, "<1e-15".
+    floor: the rounding error of this value. A value below it is not a measurement, and its digits differ between
+    machines: it is printed as less than the power of ten above the floor, "<1e-15".
     """
     if metric == "n":
         return f"{value:.0f}"
@@ -56,28 +56,27 @@ def format_seconds(seconds: float) -> str:
 
 
 def shortened(text: str, most: int = 80) -> str:
-    """Text for a message, which may have come from anywhere: its beginning, if it has more than so many characters."""
+    """Shorten a text of unknown length for a message."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def printable(text: str, but: str = "") -> str:
-    r"""A name from a file, or any text, that can only be seen: ESC becomes ``\x1b`` and so on; ``but``: what may stay.
+    r"""Escape control characters: ESC becomes ``\x1b``. but: characters that may stay.
 
-    Names of heads, maps and files come from whoever made the file; printed raw, they command the terminal.
+    Names of heads, maps and files come from whoever made the file; printed raw, they could control the terminal.
     """
     return _UNPRINTABLE.sub(lambda match: match[0] if match[0] in but else ascii(match[0])[1:-1], text)
 
 
 def shown(value: object) -> str:
-    """What was given, for a message that refuses it."""
+    """Show a value in a message that refuses it."""
     return shortened(repr(value))
 
 
 def plain(value: Any) -> Any:
-    """A result as JSON has it: dicts, lists, texts and numbers; what is no finite number is null.
+    """Make plain data for JSON: dicts, lists, texts and numbers. Missing, infinite and NaN values are null.
 
-    Named tuples and objects with ``as_dict`` become dicts, NumPy's numbers and arrays Python's, paths texts; what is
-    missing is null too.
+    Named tuples and objects with ``as_dict`` become dicts, NumPy's numbers and arrays Python's, and paths texts.
     """
     if value is None or isinstance(value, bool | int | str):
         return value
@@ -86,7 +85,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key if isinstance(key, str) else str(key): plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     for convert in ("as_dict", "_asdict", "tolist"):
         if hasattr(value, convert):
             return plain(getattr(value, convert)())
@@ -96,6 +95,6 @@ def plain(value: Any) -> Any:
 
 
 def json_text(value: Any) -> str:
-    """``plain`` data as JSON that can be shown: letters as they are, and escaped what a terminal would obey."""
+    """Write ``plain`` data as JSON, with control characters escaped."""
     text = json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False)
     return _UNPRINTABLE.sub(lambda match: match[0] if match[0] == "\n" else f"\\u{ord(match[0]):04x}", text)

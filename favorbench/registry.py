@@ -15,7 +15,7 @@ import difflib
 import hashlib
 import importlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar, get_args
 
 from favorbench.errors import ScenarioError
@@ -34,14 +34,6 @@ class _Call(NamedTuple):
 
     name: str
     arguments: str | None
-
-
-class _Spec(NamedTuple):
-    """A spec in its parts: transforms from the outermost in, the module of a user's member, the member."""
-
-    transforms: tuple[_Call, ...]
-    module: str | None
-    member: _Call
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
@@ -75,123 +67,156 @@ def build(
     transforms: Iterable[type[Any]] = (),
     adapt: Callable[[Any], Any] = lambda found: found,
 ) -> Member:
-    """The object that ``spec`` names: a member of the registry or any importable object, inside transforms.
+    """Build the object that ``spec`` names: a member of the registry or any importable object, inside transforms.
 
-    base: what it is, or one of several. adapt: what to make of a user's object that is none of it, a function say.
-    Raises ScenarioError, naming what was given, what is allowed and the nearest name.
+    base: its class, or several. adapt: turns a user's object of another type, such as a function, into one of these.
+    Raises ScenarioError with what was given, what is allowed and the nearest name.
     """
     bases = base if isinstance(base, tuple) else (base,)
     if not isinstance(spec, str):
         raise ScenarioError(
             f"{kind}: {shown(spec)} given; allowed: a name, or an object of favorbench.{bases[0].__name__}"
         )
-    by_name = {member.name: member for member in members}
-    by_prefix = {transform.prefix: transform for transform in transforms}
-    parsed = _parsed(kind, spec, by_name, by_prefix)
-    found = adapt(_member(kind, spec, parsed, by_name, by_prefix, bases))
-    named = isinstance(getattr(found, "name", None), str) and found.name
-    if not (isinstance(found, bases) and dataclasses.is_dataclass(found) and named):
-        raise _wrong_type(kind, spec, type(found), bases)
-    if parsed.module is not None:
-        check_methods(kind, spec, type(found), next(base for base in bases if isinstance(found, base)))
-    built: Any = found
-    for call in reversed(parsed.transforms):
-        built = _constructed(kind, spec, by_prefix[call.name], call, built)
+    by_name, by_prefix = {member.name: member for member in members}, {cls.prefix: cls for cls in transforms}
+    builder = _Builder(kind, spec, by_name, by_prefix, bases)
+    if len(spec) > MAX_LENGTH:
+        raise builder.error(f" has {len(spec)} characters; allowed: at most {MAX_LENGTH}")
+    *calls, call = builder.parse()
+    module = calls.pop().name if calls and calls[-1].name not in by_prefix else None
+    built: Any = adapt(builder.member(module, call))
+    builder.check_type(built, users=module is not None)
+    for transform in reversed(calls):
+        built = builder.construct(by_prefix[transform.name], transform, built)
     return built
 
 
-def _wrong_type(kind: str, spec: str, found: type, bases: tuple[type, ...]) -> ScenarioError:
-    function = "a function f(query, key, value, size, rng) -> output, or " if kind == "method" else ""
-    return ScenarioError(
-        f"{kind} {shown(spec)} is of type {found.__name__}; it must be {function}a frozen dataclass derived from "
-        f"favorbench.{bases[0].__name__}, with a name"
-    )
+@dataclasses.dataclass(frozen=True)
+class _Builder:
+    """The parts of ``build``, which share what is given and what is allowed. members, transforms: by name."""
 
+    kind: str
+    spec: str
+    members: dict[str, type]
+    transforms: dict[str, type]
+    bases: tuple[type, ...]
 
-def _member(
-    kind: str, spec: str, parsed: _Spec, by_name: dict[str, type], by_prefix: dict[str, type], bases: tuple[type, ...]
-) -> Any:
-    """The member inside the transforms of a spec. A class is only called if it is derived from one of ``bases``."""
-    name, arguments = parsed.member
-    if parsed.module is not None:
-        found = import_object(kind, f"{parsed.module}:{name}")
-    elif name in by_name:
-        found = by_name[name]
-    else:
-        choices = ", ".join([*by_name, *(f"{form(transform)}:{kind.upper()}" for transform in by_prefix.values())])
-        unknown = f"unknown {kind} {shown(name)}{nearest(name, by_name)}"
-        raise ScenarioError(f"{unknown}; allowed: {choices}, or module:object")
-    if isinstance(found, type):
-        if not issubclass(found, bases):
-            raise _wrong_type(kind, spec, found, bases)
-        return _constructed(kind, spec, found, parsed.member)
-    if arguments is not None:
-        raise ScenarioError(f"{kind} {shown(spec)}: {shown(name)} is already built and takes no parameters")
-    return found
+    def error(self, message: str) -> ScenarioError:
+        """An error about the spec."""
+        return ScenarioError(f"{self.kind} {shown(self.spec)}{message}")
 
+    def check_type(self, member: Any, users: bool) -> None:
+        """Raise ScenarioError unless this is a named dataclass of one of the bases. users: check its methods, too."""
+        base = next((base for base in self.bases if isinstance(member, base)), None)
+        name = getattr(member, "name", None)
+        if base is None or not dataclasses.is_dataclass(member) or not isinstance(name, str) or not name:
+            raise self.wrong_type(type(member))
+        if users:
+            check_methods(self.kind, self.spec, type(member), base)
 
-def _parsed(kind: str, spec: str, members: Iterable[str], prefixes: dict[str, type]) -> _Spec:
-    """The parts of a spec. Raises ScenarioError for what the grammar does not have, and for an unknown transform."""
-    if len(spec) > MAX_LENGTH:
-        raise ScenarioError(f"{kind} {shown(spec)} has {len(spec)} characters; allowed: at most {MAX_LENGTH}")
-    calls = []
-    for part in split_list(spec, ":"):
-        match = _CALL.fullmatch(part)
-        if match is None:
-            forms = ["name", "name(parameter=value)", *(f"{form(transform)}:{kind}" for transform in prefixes.values())]
-            raise ScenarioError(f"{shown(spec)} is not a valid {kind}: write {', '.join(forms)} or module:object")
-        calls.append(_Call(match[1], match[2]))
-    inside = next((i for i, call in enumerate(calls[:-1]) if call.name not in prefixes), len(calls) - 1)
-    transforms, rest = tuple(calls[:inside]), calls[inside:]
-    unknown = len(rest) > 2 or (len(rest) == 2 and (rest[0].arguments is not None or rest[1].name in members))
-    if unknown:
-        allowed = ", ".join(prefixes) or "none"
-        raise ScenarioError(
-            f"{kind} {shown(spec)}: unknown transform {shown(rest[0].name)}{nearest(rest[0].name, prefixes)}; "
-            f"allowed: {allowed}"
+    def wrong_type(self, found: type) -> ScenarioError:
+        """The error for an object of this type."""
+        function = "a function f(query, key, value, size, rng) -> output, or " if self.kind == "method" else ""
+        return self.error(
+            f" is of type {found.__name__}; it must be {function}a frozen dataclass derived from "
+            f"favorbench.{self.bases[0].__name__}, with a name"
         )
-    if len(transforms) > MAX_TRANSFORMS:
-        raise ScenarioError(f"{kind} {shown(spec)} has {len(transforms)} transforms; allowed: at most {MAX_TRANSFORMS}")
-    return _Spec(transforms, rest[0].name if len(rest) == 2 else None, rest[-1])
 
+    def forms(self, inside: str) -> list[str]:
+        """How transforms are written."""
+        return [f"{form(transform)}:{inside}" for transform in self.transforms.values()]
 
-def _constructed(kind: str, spec: str, member: type, call: _Call, *inner: Any) -> Any:
-    """member(*inner, parameter=value, ...) from the text between the parentheses."""
-    required = _required(member)
-    values, texts = _arguments(call.arguments or "") or ([], None)
-    if texts is None or (values and not required):
-        raise ScenarioError(f"{kind} {shown(spec)}: write parameters as name(parameter=value, ...)")
-    _check_positions(kind, spec, member, call.name, len(values), texts)
-    _check_names(kind, spec, member, texts)
-    texts |= zip(required, values, strict=False)
-    try:
-        parameters = {name: ast.literal_eval(value) for name, value in texts.items()}
-    except (ValueError, TypeError, RecursionError, MemoryError):
-        raise ScenarioError(f"{kind} {shown(spec)}: values are numbers, or texts in quotes: law='poisson'") from None
-    try:
-        return member(*inner, **parameters)
-    except Exception as error:  # a user's class may fail in any way
-        if isinstance(error, TypeError) and (missing := [name for name in required if name not in parameters]):
-            needs = f"{call.name} needs {', '.join(missing)}, e.g. {call.name}({_example(member)})"
-            raise ScenarioError(f"{kind} {shown(spec)}: {needs}") from error
-        raise ScenarioError(f"{kind} {shown(spec)}: {error}") from error
+    def parse(self) -> list[_Call]:
+        """Split the spec: transforms from the outermost in, maybe a module, and the member."""
+        matches = [_CALL.fullmatch(part) for part in split_list(self.spec, ":")]
+        calls = [_Call(match[1], match[2]) for match in matches if match]
+        if len(calls) < len(matches):
+            forms = ", ".join(["name", "name(parameter=value)", *self.forms(self.kind)])
+            raise ScenarioError(f"{shown(self.spec)} is not a valid {self.kind}: write {forms} or module:object")
+        is_transform = [call.name in self.transforms for call in calls[:-1]]
+        depth = [*is_transform, False].index(False)
+        rest = calls[depth:]
+        if len(rest) > 2 or (len(rest) == 2 and (rest[0].arguments is not None or rest[1].name in self.members)):
+            unknown = f"{shown(rest[0].name)}{nearest(rest[0].name, self.transforms)}"
+            raise self.error(f": unknown transform {unknown}; allowed: {', '.join(self.transforms) or 'none'}")
+        if depth > MAX_TRANSFORMS:
+            raise self.error(f" has {depth} transforms; allowed: at most {MAX_TRANSFORMS}")
+        return calls
+
+    def member(self, module: str | None, call: _Call) -> Any:
+        """The member inside the transforms. A class is only called if it is derived from one of ``bases``."""
+        if module is not None:
+            found = import_object(self.kind, f"{module}:{call.name}")
+        elif call.name in self.members:
+            found = self.members[call.name]
+        else:
+            choices = ", ".join([*self.members, *self.forms(self.kind.upper())])
+            unknown = f"unknown {self.kind} {shown(call.name)}{nearest(call.name, self.members)}"
+            raise ScenarioError(f"{unknown}; allowed: {choices}, or module:object")
+        if isinstance(found, type):
+            if not issubclass(found, self.bases):
+                raise self.wrong_type(found)
+            return self.construct(found, call)
+        if call.arguments is not None:
+            raise self.error(f": {shown(call.name)} is already built and takes no parameters")
+        return found
+
+    def construct(self, member: type, call: _Call, *inner: Any) -> Any:
+        """member(*inner, parameter=value, ...) from the text between the parentheses."""
+        parameters = self.parameters(member, call)
+        try:
+            return member(*inner, **parameters)
+        except Exception as error:  # a user's class may fail in any way
+            missing = [name for name in _required(member) if name not in parameters]
+            if missing and isinstance(error, TypeError):
+                example = f"{call.name}({_example(member)})"
+                raise self.error(f": {call.name} needs {', '.join(missing)}, e.g. {example}") from error
+            raise self.error(f": {error}") from error
+
+    def parameters(self, member: type, call: _Call) -> dict[str, Any]:
+        """The values of a call by name. Those without a default may be given by position."""
+        required = _required(member)
+        values, texts = _arguments(call.arguments or "") or ([], None)
+        if texts is None or (values and not required):
+            raise self.error(": write parameters as name(parameter=value, ...)")
+        by_position = dict(zip(required, values, strict=False))
+        self.check_names(member, call, len(values), required, texts)
+        try:
+            return {name: ast.literal_eval(value) for name, value in (texts | by_position).items()}
+        except (ValueError, TypeError, RecursionError, MemoryError):
+            raise self.error(": values are numbers, or texts in quotes: law='poisson'") from None
+
+    def check_names(
+        self, member: type, call: _Call, positions: int, required: Sequence[str], names: Iterable[str]
+    ) -> None:
+        """Raise ScenarioError for too many values by position, and for a parameter that is unknown or given twice."""
+        fields = [field.name for field in _own_fields(member)]
+        if positions > len(required):
+            others = ", ".join(name for name in fields if name not in required)
+            rest = f"write other parameters as name=value: {others}" if others else "it has no other parameter"
+            raise self.error(f": {call.name} takes {', '.join(required)} by position, not {positions} values; {rest}")
+        for name in names:
+            if name in required[:positions]:
+                raise self.error(f": {call.name} has {name} twice, by position and by name")
+            if name not in fields and dataclasses.is_dataclass(member):  # other classes check their own
+                known = f"it has {', '.join(fields)}" if fields else "it has none"
+                raise self.error(f": no parameter {shown(name)}{nearest(name, fields)}; {known}")
 
 
 def _arguments(text: str) -> tuple[list[ast.expr], dict[str, ast.expr]] | None:
-    """The expressions of a call, by position and by keyword; None where there is anything else, or a keyword twice."""
+    """The expressions of a call, by position and by keyword; None for anything else, and for a repeated keyword."""
     try:
         call = ast.parse(f"f({text})", mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
         return None
-    found = {word.arg: word.value for word in call.keywords if word.arg is not None}
+    keywords = {word.arg: word.value for word in call.keywords if word.arg is not None}
     unpacked = any(isinstance(value, ast.Starred) for value in call.args)
-    return None if unpacked or len(found) < len(call.keywords) else (call.args, found)
+    return None if unpacked or len(keywords) < len(call.keywords) else (call.args, keywords)
 
 
 def _own_fields(member: Any) -> list[dataclasses.Field]:
-    """The parameters of a dataclass or of an object of one: what its constructor takes but for a transform's inside."""
+    """The parameters of a dataclass, or of its instance, without the member inside a transform."""
     if not dataclasses.is_dataclass(member):
         return []
     own = dataclasses.fields(member)[1 if getattr(member, "prefix", "") else 0 :]
@@ -208,13 +233,13 @@ def _required(member: Any) -> list[str]:
 
 
 def form(transform: type[Any]) -> str:
-    """How a transform is written: its prefix, and the names of what it needs."""
+    """How a transform is written: its prefix, and the names of its required parameters."""
     required = _required(transform)
     return transform.prefix + (f"({', '.join(required)})" if required else "")
 
 
 def parameters(member: type[Any]) -> str:
-    """What a member takes: the names of what it needs, then names with their defaults, and what else they may be.
+    """The parameters of a member: those without a default, then those with one, and the other allowed values.
 
     "n, sampler='orthogonal'" or "points='random'|'pivots', lloyd=0"; "-" for nothing.
     """
@@ -227,39 +252,15 @@ def parameters(member: type[Any]) -> str:
 
 
 def _example(member: type) -> str:
-    """Values for the parameters without a default, by their types; the name of one whose type says nothing."""
+    """Example values of the required parameters, by their types; the name of a parameter of another type."""
     values = {"int": "64", "float": "0.5", "str": "'text'"}
     required = [field for field in _own_fields(member) if _is_required(field)]
     types = [field.type if isinstance(field.type, str) else getattr(field.type, "__name__", "") for field in required]
     return ", ".join(values.get(name, field.name) for name, field in zip(types, required, strict=True))
 
 
-def _check_positions(kind: str, spec: str, member: type, name: str, count: int, keywords: Iterable[str]) -> None:
-    """Raise ScenarioError for more values without a name than there are parameters without a default, or one twice."""
-    required = _required(member)
-    if count > len(required):
-        others = [field.name for field in _own_fields(member) if field.name not in required]
-        rest = f"write other parameters as name=value: {', '.join(others)}" if others else "it has no other parameter"
-        raise ScenarioError(
-            f"{kind} {shown(spec)}: {name} takes {', '.join(required)} by position, not {count} values; {rest}"
-        )
-    for twice in [one for one in required[:count] if one in keywords]:
-        raise ScenarioError(f"{kind} {shown(spec)}: {name} has {twice} twice, by position and by name")
-
-
-def _check_names(kind: str, spec: str, member: type, given: Iterable[str]) -> None:
-    """Raise ScenarioError for a parameter that a dataclass does not have; other classes check their own."""
-    if not dataclasses.is_dataclass(member):
-        return
-    allowed = [field.name for field in _own_fields(member)]
-    for name in given:
-        if name not in allowed:
-            known = f"it has {', '.join(allowed)}" if allowed else "it has none"
-            raise ScenarioError(f"{kind} {shown(spec)}: no parameter {shown(name)}{nearest(name, allowed)}; {known}")
-
-
 def source_digest(spec: str, member: Any) -> str | None:
-    """SHA-256 of the source of a user's module, so that a run notices when it changes; None for our own members."""
+    """SHA-256 of the source of a user's module, so that a run notices a change; None for our own members."""
     _, _, parts = _opened(member, spec)
     if len(parts) == 1:
         return None
@@ -271,9 +272,9 @@ def source_digest(spec: str, member: Any) -> str | None:
 
 
 def declared_version(member: Any) -> object:
-    """What a member, or the function that it asks, declares as its ``version``; None where it declares none.
+    """The ``version`` that a member, or the function that it wraps, declares; None if it declares none.
 
-    Whoever means an estimator to give other numbers from now on raises it: then nobody compares them with the old ones.
+    Raise it when an estimator is meant to give other numbers: these are then not compared with the old ones.
     """
     _, inside, _ = _opened(member)
     own = getattr(inside, "version", None)
@@ -281,13 +282,13 @@ def declared_version(member: Any) -> object:
 
 
 def label(member: Any) -> str:
-    """The canonical name of a map or sampler: transforms, name, and the parameters that are not at their default."""
+    """The canonical name of a member: transforms, name, and the parameters that are not at their default."""
     prefixes, inside, _ = _opened(member)
     return prefixes + inside.name + _parameters(inside)
 
 
 def canonical(spec: str, member: Any) -> str:
-    """The one spelling of all specs that build this member in this way: ``label``, but with module:object kept."""
+    """The canonical spelling of a spec: ``label``, but with module:object kept."""
     prefixes, inside, parts = _opened(member, spec)
     if len(parts) == 1:
         return label(member)
@@ -296,7 +297,7 @@ def canonical(spec: str, member: Any) -> str:
 
 
 def _opened(member: Any, spec: str | None = None) -> tuple[str, Any, list[str]]:
-    """The spelling of a member's transforms, the member inside them, and what its spec has after them."""
+    """The spelling of a member's transforms, the member inside, and the parts of its spec after them."""
     prefixes, parts = "", split_list(spec, ":") if spec is not None else None
     while prefix := getattr(member, "prefix", ""):
         if parts is not None and parts[0].partition("(")[0].strip() != prefix:
@@ -308,9 +309,9 @@ def _opened(member: Any, spec: str | None = None) -> tuple[str, Any, list[str]]:
 
 
 def _parameters(member: Any) -> str:
-    """(value, ..., parameter=value, ...): those without a default, then those that are not at theirs, as fields stand.
+    """(value, ..., parameter=value, ...): those without a default, then those that differ from it, in field order.
 
-    A whole number for a float parameter is printed as a float: the values are equal, so must be the names.
+    An integer for a float parameter is printed as a float: the values are equal, so the names must be.
     """
     positional, named = [], []
     for field in _own_fields(member):
