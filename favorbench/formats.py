@@ -80,8 +80,6 @@ def plain(value: Any) -> Any:
     """
     if value is None or isinstance(value, bool | int | str):
         return value
-    if type(value).__name__ in ("NAType", "NaTType"):  # pandas' missing values; pandas itself is not loaded for this
-        return None
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -91,7 +89,8 @@ def plain(value: Any) -> Any:
             return plain(getattr(value, convert)())
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(item) for item in value]
-    return str(value)
+    missing = type(value).__name__ in ("NAType", "NaTType")  # pandas itself is not loaded for this
+    return None if missing else str(value)
 
 
 def json_text(value: Any) -> str:

@@ -54,6 +54,10 @@ class Section:
         texts = [row[column] for row in self.rows]
         return all(map(_NUMBER.fullmatch, texts)) and any(c.isdigit() for text in texts for c in text)
 
+    def style_of(self, row: Mapping[str, str], column: str) -> str:
+        """The terminal style of a cell; rows of uniform attention have none."""
+        return "" if self.style is None or "uniform" in row.values() else self.style(column, row[column])
+
     @property
     def header(self) -> str:
         """The column that names the row."""
@@ -94,16 +98,21 @@ def to_markdown(sections: Iterable[Section], heading: str = "**{}**") -> str:
     """GitHub tables."""
     parts = []
     for section in sections:
-        parts += [heading.format(section.title)] if section.title else []
-        if section.rows:
-            names = list(section.rows[0])
-            rule = ["---:" if section.numeric(name) else "---" for name in names]
-            cells = [[text.replace("|", "\\|") for text in row.values()] for row in section.rows]
-            parts.append("\n".join(f"| {' | '.join(line)} |" for line in (names, rule, *cells)))
-        parts += [section.note] if section.note else []
-        parts += ["\n".join(f"* {sentence}" for sentence in section.sentences)] if section.sentences else []
-        parts += [f"```python\n{section.code.rstrip()}\n```"] if section.code else []
-    return "\n\n".join(parts) + "\n"
+        parts += [
+            section.title and heading.format(section.title), _markdown_table(section), section.note,
+            "\n".join(f"* {sentence}" for sentence in section.sentences),
+            section.code and f"```python\n{section.code.rstrip()}\n```",
+        ]  # fmt: skip
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _markdown_table(section: Section) -> str:
+    if not section.rows:
+        return ""
+    names = list(section.rows[0])
+    rule = ["---:" if section.numeric(name) else "---" for name in names]
+    cells = [[text.replace("|", "\\|") for text in row.values()] for row in section.rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (names, rule, *cells))
 
 
 def to_latex(sections: Iterable[Section]) -> str:
@@ -141,20 +150,20 @@ def to_html(sections: Iterable[Section]) -> str:
 
 
 def _html(section: Section) -> str:
-    parts = [f"<p><b>{escape(section.title)}</b></p>"] if section.title else []
+    table = ""
     if section.rows:
         names = list(section.rows[0])
         styles = [f'style="text-align:{("left", "right")[section.numeric(name)]}"' for name in names]
-        lines = [zip(styles, row.values(), strict=True) for row in section.rows]
-        body = "".join(
-            f"<tr>{''.join(f'<td {style}>{escape(text)}</td>' for style, text in line)}</tr>" for line in lines
-        )
         head = "".join(f"<th>{escape(name)}</th>" for name in names)
-        parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
-    parts += [f'<p style="opacity:0.75">{escape(section.note)}</p>'] if section.note else []
-    parts += [f"<pre>{escape(section.code, chr(10))}</pre>"] if section.code else []
+        cells = ((f"<td {style}>{escape(text)}</td>" for style, text in zip(styles, row.values(), strict=True))
+                 for row in section.rows)  # fmt: skip
+        body = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    title = section.title and f"<p><b>{escape(section.title)}</b></p>"
+    note = section.note and f'<p style="opacity:0.75">{escape(section.note)}</p>'
+    code = section.code and f"<pre>{escape(section.code, chr(10))}</pre>"
     items = "".join(f"<li>{escape(sentence)}</li>" for sentence in section.sentences)
-    return f"<div>{''.join(parts)}{f'<ul>{items}</ul>' if items else ''}</div>\n"
+    return f"<div>{title}{table}{note}{code}{items and f'<ul>{items}</ul>'}</div>\n"
 
 
 def escape(value: object, but: str = "") -> str:

@@ -22,7 +22,6 @@ from favorbench.results import findings, heads
 from favorbench.results import page as pages
 from favorbench.results.compare import comparison, comparison_sentences
 from favorbench.results.figures.cost import front
-from favorbench.results.page import document
 from favorbench.results.ranking import ranking_section, rankings
 from favorbench.results.results import load
 from favorbench.results.summary import BOUND, summarise
@@ -218,7 +217,7 @@ def test_it_reads_with_a_screen_reader_and_without_its_script():
 
 
 def colours(dark):
-    style = (Path(document.__file__).parent / "style.css").read_text()
+    style = (Path(pages.__file__).parent / "style.css").read_text()
     light, night = re.findall(r":root\{(.*?)\}", style, re.S)
     found = dict(re.findall(r"--(\w+):(#\w+)", light))
     return found | (dict(re.findall(r"--(\w+):(#\w+)", night)) if dark else {})
@@ -248,14 +247,14 @@ def test_a_page_of_many_heads_stays_below_its_limit():
 @pytest.mark.rendered
 def test_a_page_above_its_limit_leaves_parts_out(monkeypatch):
     results = of_heads(16, trials=2)
-    monkeypatch.setattr(document, "PLAIN_DATA", 0)
-    monkeypatch.setattr(document, "LIMIT", 60_000)
+    monkeypatch.setattr(pages, "PLAIN_DATA", 0)
+    monkeypatch.setattr(pages, "LIMIT", 60_000)
     small = pages.page(results).html
     assert len(small.encode()) < 60_000
     kept, left = small.count("<details data-axes="), re.search(r"(\d+) of 17 tables", small)
     assert 0 < kept < 16 and left and int(left[1]) == 16 - kept
-    monkeypatch.setattr(document, "LIMIT", 34_000)
-    monkeypatch.setattr(document, "PACKED_DATA", 0)
+    monkeypatch.setattr(pages, "LIMIT", 34_000)
+    monkeypatch.setattr(pages, "PACKED_DATA", 0)
     (tiny, csv) = pages.write_page(results, Path("tiny.html"))
     assert tiny.stat().st_size < 34_000 and "figures" in tiny.read_text()
     assert len(pd.read_csv(csv)) == len(results.summary) and "tiny.csv, a file beside this page" in tiny.read_text()
@@ -271,12 +270,12 @@ def test_the_data_are_in_the_page():
 
 
 def test_large_data_are_packed(monkeypatch):
-    monkeypatch.setattr(document, "PLAIN_DATA", 100)
+    monkeypatch.setattr(pages, "PLAIN_DATA", 100)
     results = quick_run()
     link = re.search(
         r'<a download="r.csv.gz" href="data:application/gzip;base64,([^"]+)"', pages.page(results, "r").html
     )
-    assert gzip.decompress(base64.b64decode(link[1])).decode() == document.data_csv(results)
+    assert gzip.decompress(base64.b64decode(link[1])).decode() == pages.data_csv(results)
 
 
 def test_the_manifest_is_there():
@@ -349,8 +348,8 @@ def test_what_is_no_run_is_refused():
 
 
 def test_data_beside_a_page_replace_nothing_of_anybodys(monkeypatch):
-    monkeypatch.setattr(document, "PLAIN_DATA", 0)
-    monkeypatch.setattr(document, "PACKED_DATA", 0)
+    monkeypatch.setattr(pages, "PLAIN_DATA", 0)
+    monkeypatch.setattr(pages, "PACKED_DATA", 0)
     quick_run()
     Path("x.csv").write_text("a,b\n")
     assert "x.csv is there and was not written" in refused("report", "run", "--out", "x.html")
@@ -403,7 +402,7 @@ def test_a_page_of_two_runs_has_every_row_of_their_comparison():
 
 def test_of_many_rows_those_that_have_changed_are_shown(monkeypatch):
     found = compared()
-    monkeypatch.setattr(document, "MOST_ROWS", 5)
+    monkeypatch.setattr(pages, "MOST_ROWS", 5)
     page = pages.comparison_page(found).html
     assert {row[0] for row in Read(page).of(0)[0]["rows"][1:]} == {"+ worse", "- better"}
     assert f"Only the rows that have changed are shown, of {len(found.rows)}." in page

@@ -33,16 +33,13 @@ def show(console: Console, sections: Iterable[Section]) -> None:
             print_line(console, printable(sentence))
         if section.code:
             console.print(Text(section.code.rstrip()), soft_wrap=True)
-        spaced = spaced and not section.sentences and not section.code
+        spaced &= not (section.sentences or section.code)
 
 
 def _show_table(console: Console, section: Section) -> None:
     """A table; long names are broken where the other columns then fit, and columns that do not fit follow below."""
     names = list(section.rows[0])
-    columns = {name: [printable(row[name]) for row in section.rows] for name in names}
-    for name, texts in columns.items():  # marks behind numbers stand in a column of their own
-        if section.numeric(name) and any(text[-1:] in "*!~?" for text in texts if text):
-            columns[name] = [text if text[-1:] in "*!~?" else f"{text} " for text in texts]
+    columns = {name: _aligned([printable(row[name]) for row in section.rows], section.numeric(name)) for name in names}
     widths = {name: max(map(len, [name, *texts])) for name, texts in columns.items()}
     labels, rest = names[: section.labels], names[section.labels :]
     left = console.width - sum(2 + widths[name] for name in names[1:])
@@ -50,25 +47,29 @@ def _show_table(console: Console, section: Section) -> None:
         columns[names[0]] = [_broken(text, left) for text in columns[names[0]]]
         widths[names[0]] = left
     for i, group in enumerate(_groups(console.width, sum(2 + widths[name] for name in labels), rest, widths)):
-        table = Table(box=None, pad_edge=False)
-        for name in (*labels, *group):
-            justify = "right" if section.numeric(name) and name not in labels[:1] else "left"
-            table.add_column(
-                Text(name.replace(" = ", "=")),
-                justify=justify,
-                no_wrap=name in labels or len(group) > 1,
-                overflow="fold",
-            )
-        for place, row in enumerate(section.rows):
-            style = section.style if section.style and "uniform" not in row.values() else _no_style
-            table.add_row(*(Text(columns[name][place], style=style(name, row[name])) for name in (*labels, *group)))
         if i:
             console.print()
-        console.print(table)
+        console.print(_table(section, columns, labels, group))
 
 
-def _no_style(column: str, text: str) -> str:
-    return ""
+def _table(section: Section, columns: dict[str, list[str]], labels: Sequence[str], group: Sequence[str]) -> Table:
+    """The labels and one group of columns."""
+    table = Table(box=None, pad_edge=False)
+    for name in (*labels, *group):
+        justify = "right" if section.numeric(name) and name not in labels[:1] else "left"
+        whole = name in labels or len(group) > 1
+        table.add_column(Text(name.replace(" = ", "=")), justify=justify, no_wrap=whole, overflow="fold")
+    for place, row in enumerate(section.rows):
+        table.add_row(*(Text(columns[name][place], section.style_of(row, name)) for name in (*labels, *group)))
+    return table
+
+
+def _aligned(texts: list[str], numeric: bool) -> list[str]:
+    """Numbers with their marks in a column of their own."""
+    marked = [text[-1:] in "*!~?" and text != "" for text in texts]
+    return (
+        [text + " " * (not mark) for text, mark in zip(texts, marked, strict=True)] if numeric & any(marked) else texts
+    )
 
 
 def _groups(width: int, labels: int, names: Sequence[str], widths: dict[str, int]) -> list[list[str]]:

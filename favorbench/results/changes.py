@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ import pandas as pd
 from favorbench.engine.columns import CELL
 from favorbench.formats import format_value
 from favorbench.results.summary import RunData, estimator_names
-from favorbench.statistics import LogRatios, holm, paired_ratios, unpaired_ratios
+from favorbench.statistics import Interval, LogRatios, holm, paired_ratios, unpaired_ratios
 
 WORSE, BETTER, NO_CHANGE, UNDECIDED = "worse", "better", "no change", "no detectable difference"
 SAME_BITS, SAME, NOT_COMPARABLE = "same bits", "equal up to rounding", "not comparable"
@@ -94,28 +95,36 @@ def judged(rows: Sequence[Errors], factor: float, alpha: float) -> list[Change]:
     all rows in which something is random; elsewhere one measurement decides. No change: the interval lies inside
     (1 / ``factor``, ``factor``). NaN counts as an infinite error.
     """
-    rows = [row._replace(old=np.nan_to_num(row.old, nan=np.inf, posinf=np.inf),
-                         new=np.nan_to_num(row.new, nan=np.inf, posinf=np.inf)) for row in rows]  # fmt: skip
-    ratios, same = [row.ratios() for row in rows], [_same(row) for row in rows]
+    infinite = partial(np.nan_to_num, nan=np.inf, posinf=np.inf)
+    rows = [row._replace(old=infinite(row.old), new=infinite(row.new)) for row in rows]
+    ratios, same = list(map(Errors.ratios, rows)), list(map(_same, rows))
     p_values = [ratio.p_values(factor) for ratio in ratios]
     tested = [i for i, row in enumerate(rows) if not same[i] and not row.fixed]
     adjusted = np.ones(len(rows))
     adjusted[tested] = holm([min(1.0, 2.0 * min(p_values[i])) for i in tested])
     found = []
     for i, (row, ratio) in enumerate(zip(rows, ratios, strict=True)):
-        interval = ratio.interval(1.0 - alpha)
+        interval, rejected = ratio.interval(1.0 - alpha), adjusted[i] <= alpha
+        verdict = _tested(p_values[i] if rejected else None, interval, factor, alpha)
         if row.fixed:
-            interval = interval._replace(coverage=1.0)
-            sides = ratio.median > factor, ratio.median < 1.0 / factor
-        else:
-            sides = [adjusted[i] <= alpha and p == min(p_values[i]) for p in p_values[i]]
-        inside = 1.0 / factor <= interval.low and interval.high <= factor and interval.coverage >= 1.0 - alpha - 1e-12
-        none = NO_CHANGE if inside or row.fixed else UNDECIDED
-        pairs, verdict = len(row.old) if row.paired else 0, WORSE if sides[0] else BETTER if sides[1] else none
-        medians = float(np.median(row.old)), float(np.median(row.new))
-        counts = len(row.old), len(row.new), pairs, float(adjusted[i])
-        found.append(Change(same[i] or verdict, *medians, ratio.median, *interval, *counts))
+            interval, verdict = interval._replace(coverage=1.0), _by_size(ratio, factor)
+        medians = float(np.median(row.old)), float(np.median(row.new)), ratio.median
+        counts = len(row.old), len(row.new), len(row.old) * row.paired, float(adjusted[i])
+        found.append(Change(same[i] or verdict, *medians, *interval, *counts))
     return found
+
+
+def _by_size(ratio: LogRatios, factor: float) -> str:
+    """The verdict of one measurement."""
+    return WORSE if ratio.median > factor else BETTER if ratio.median < 1.0 / factor else NO_CHANGE
+
+
+def _tested(p_values: tuple[float, float] | None, interval: Interval, factor: float, alpha: float) -> str:
+    """The verdict of a test; p_values: of both sides, where it rejects."""
+    if p_values:
+        return WORSE if p_values[0] < p_values[1] else BETTER
+    inside = 1.0 / factor <= interval.low and interval.high <= factor
+    return NO_CHANGE if inside and interval.coverage >= 1.0 - alpha - 1e-12 else UNDECIDED
 
 
 def _same(row: Errors) -> str:
@@ -183,12 +192,16 @@ def at_all_sizes(ours: dict[Key, Draws], theirs: dict[Key, Draws]) -> dict[Key, 
     }
 
 
-def on_other_problems(lost: list[Key], added: list[Key]) -> dict[Key, str]:
-    """Why rows that one run alone has are not comparable with rows of the other on another problem."""
+def on_other_problems(before: dict[Key, Draws], after: dict[Key, Draws]) -> tuple[dict[Key, str], int, int]:
+    """Why rows of the old run alone are not comparable with rows of the new one on another problem.
+
+    Also how many rows the old run and the new run have that the other one has on no problem.
+    """
+    lost, added = [key for key in before if key not in after], [key for key in after if key not in before]
     others = {key.loosely: key for key in reversed(added)}
     found = {}
     for key in lost:
         if other := others.get(key.loosely):
             pairs = zip(CELL, key.cell, other.cell, strict=True)
             found[key] = f"other {', '.join(f'{_PROBLEM[name]} {a} / {b}' for name, a, b in pairs if a != b)}"
-    return found
+    return found, len(lost) - len(found), len(added) - len({key.loosely for key in found})

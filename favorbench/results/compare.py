@@ -162,30 +162,35 @@ def comparison(
         names, axis = _two_estimators(estimators, old, new), size_axis(old)
         if size_axis(new) != axis:
             raise ScenarioError("`estimators`: the runs count sizes differently (`budget`), so none are equal")
-    runs, paired = (old, new), _same_draws(old, new)
+    return _compared((old, new), names, axis, metric, factor, alpha)
+
+
+def _compared(
+    runs: tuple[RunData, RunData], names: tuple[str, str] | None, axis: str, metric: str, factor: float, alpha: float
+) -> RunComparison:
+    """Raises ScenarioError where no row can be compared."""
     before, after = (measured(run, axis, metric, name) for run, name in zip(runs, names or (None, None), strict=True))
     if names:
         before, after = at_all_sizes(before, after), at_all_sizes(after, before)
-    lost, added = [key for key in before if key not in after], [key for key in after if key not in before]
-    elsewhere = on_other_problems(lost, added)
+    elsewhere, only_old, only_new = on_other_problems(before, after)
+    paired = _same_draws(*runs)
     reasons, errors = _comparable(runs, before, after, metric, paired, bool(names))
     reasons |= elsewhere
     if not errors:
-        sides = names or (str(old.path), str(new.path))
+        sides = names or tuple(str(run.path) for run in runs)
         why = next(iter(reasons.values()), "no cell and estimator is in both")
         raise ScenarioError(f"compare: {sides[0]} and {sides[1]} have no row in common: {why}")
     family = list(errors.values())
     changes = dict(zip(errors, judged(family, factor, alpha), strict=True))
+    known = changes | reasons
     rows = tuple(
         ComparedRow(key, *(names or (key.estimator, key.estimator)), changes.get(key), reasons.get(key, ""))
         for key in before
-        if key in changes or key in reasons
+        if key in known
     )
     tested = sum(not errors[key].fixed and change.mark != "=" for key, change in changes.items())
-    only = len(lost) - len(elsewhere), len(added) - len({key.loosely for key in elsewhere})
-    return RunComparison(
-        *runs, names, axis, metric, factor, alpha, paired, rows, _geometric_mean(family), *only, tested
-    )
+    mean = _geometric_mean(family)
+    return RunComparison(*runs, names, axis, metric, factor, alpha, paired, rows, mean, only_old, only_new, tested)
 
 
 def _same_draws(old: RunData, new: RunData) -> bool:
@@ -200,16 +205,16 @@ def _comparable(
 ) -> tuple[dict[Key, str], dict[Key, Errors]]:  # fmt: skip
     """Of the rows that both runs have: why some are not comparable, and the errors of the others."""
     reasons, errors = {}, {}
-    level = max(rounding_level(run.trials, metric) for run in runs)
-    for key in (key for key in before if key in after):
+    level = max(rounding_level(runs[0].trials, metric), rounding_level(runs[1].trials, metric))
+    for key in filter(after.__contains__, before):
         sides, shared = (before[key], after[key]), [draw for draw in before[key] if draw in after[key]]
-        reason = _other_inputs(runs, key) or ("no draw is in both" if paired and not shared else "")
-        if reason := reason or ("" if other_estimator else _other_version(runs, key)):
+        version = "" if other_estimator else _other_version(runs, key)
+        if reason := _other_inputs(runs, key) or "no draw is in both" * (paired and not shared) or version:
             reasons[key] = reason
-            continue
-        ours, theirs = (np.array([side[draw] for draw in (shared if paired else side)]) for side in sides)
-        dtype = str(key.cell[CELL.index("dtype")])
-        errors[key] = Errors(ours, theirs, paired, partial(close_errors, metric=metric, level=level, dtype=dtype))
+        else:
+            ours, theirs = (np.array([side[draw] for draw in (shared if paired else side)]) for side in sides)
+            dtype = str(key.cell[CELL.index("dtype")])
+            errors[key] = Errors(ours, theirs, paired, partial(close_errors, metric=metric, level=level, dtype=dtype))
     return reasons, errors
 
 
@@ -290,19 +295,21 @@ def comparison_sections(found: RunComparison, only_changed: bool = False, in_wor
     level = 1.0 - found.alpha
     interval = f"{100 * level:.4g} % interval" if covered >= level - 1e-12 else "smallest to largest"
     tables = []
-    for cell, rows in groupby(found.changed if only_changed else found.rows, key=lambda row: row.cell):
-        texts = []
-        for row, change in ((row, row.change) for row in rows if row.change):
-            texts.append({
-                "change": f"{row.mark} {row.verdict}" if in_words else row.mark, "estimator": row.new_estimator,
-                HEADINGS.get(found.axis, found.axis): "-" if row.key.size is None else str(row.key.size),
-                "old": format_value(change.old, found.metric), "new": format_value(change.new, found.metric),
-                "new / old": format_ratio(change.ratio), interval: change.interval,
-            })  # fmt: skip
-        if texts:
-            tables.append(Section(f"{found.metric}, {cell}", texts, labels=3, style=_style))
+    shown = [row for row in (found.changed if only_changed else found.rows) if row.change]
+    for cell, rows in groupby(shown, key=lambda row: row.cell):
+        texts = [_texts(found, row, row.change, interval, in_words) for row in rows if row.change]
+        tables.append(Section(f"{found.metric}, {cell}", texts, labels=3, style=_style))
     findings = [*(f"x {reason}" for reason in reasons(found)), *comparison_sentences(found)]
     return Sections([*(Section(note=side) for side in sides(found)), *tables, Section(sentences=findings)])
+
+
+def _texts(found: RunComparison, row: ComparedRow, change: Change, interval: str, in_words: bool) -> dict[str, str]:
+    return {
+        "change": f"{row.mark} {row.verdict}" if in_words else row.mark, "estimator": row.new_estimator,
+        HEADINGS.get(found.axis, found.axis): "-" if row.key.size is None else str(row.key.size),
+        "old": format_value(change.old, found.metric), "new": format_value(change.new, found.metric),
+        "new / old": format_ratio(change.ratio), interval: change.interval,
+    }  # fmt: skip
 
 
 def _style(column: str, text: str) -> str:

@@ -2,6 +2,7 @@
 
 import itertools
 import string
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -66,11 +67,10 @@ class Ranking(NamedTuple):
         """The groups of each row, as they are shown."""
         return group_names(list(self.frame["groups"]))
 
-    @property
-    def with_best(self) -> list[bool]:
-        """Which rows share a group with the best one that is not a bound."""
-        best = next(set(row.groups) for row in self.rows if not is_oracle(row.map))
-        return [bool(best & set(groups)) for groups in self.frame["groups"]]
+    def shares_best(self, groups: Sequence[int]) -> bool:
+        """Whether one of these groups is one of the best estimator that is not a bound."""
+        best = next(row.groups for row in self.rows if not is_oracle(row.map))
+        return not set(best).isdisjoint(groups)
 
     @property
     def draws_needed(self) -> int:
@@ -85,25 +85,24 @@ def rankings(results: RunData, metric: str = "mse") -> list[Ranking]:
 
 
 def _of_cell(trials: pd.DataFrame, chosen: pd.DataFrame, metric: str) -> Ranking:
-    column = f"{metric}_median"
-    order = chosen.sort_values(column, ascending=METRICS[metric].better == "lower", kind="stable").reset_index(
-        drop=True
-    )
-    keys = ["map", "sampler", "num_projections"]
+    column, keys = f"{metric}_median", ["map", "sampler", "num_projections"]
+    order = chosen.sort_values(column, ascending=METRICS[metric].better == "lower", kind="stable")
+    order = order.reset_index(drop=True)
     once = trials.drop_duplicates(["draw", *keys])  # two budgets that come to one size
-    errors = once.merge(order[keys].reset_index(names="place"), on=keys).pivot(
-        index="draw", columns="place", values=metric
-    )
+    placed = once.merge(order[keys].reset_index(names="place"), on=keys)
+    errors = placed.pivot(index="draw", columns="place", values=metric)
     columns = [errors[place].to_numpy() for place in order.index]
     intervals = [median_interval(values[~np.isnan(values)]) for values in columns]  # without draws on which it failed
     frame = order[_ESTIMATOR].assign(
-        sampler=order["sampler"].astype(object).where(order["sampler"].notna(), None),
-        median=order[column], low=[one.low for one in intervals], high=[one.high for one in intervals],
-        groups=_groups(columns), versus_uniform=order["versus_uniform"],
+        sampler=_or_none(order["sampler"]), median=order[column], low=[interval.low for interval in intervals],
+        high=[interval.high for interval in intervals], groups=_groups(columns), versus_uniform=order["versus_uniform"],
     )  # fmt: skip
-    first = chosen.iloc[0]
-    floor = rounding_level(trials, metric)
+    first, floor = chosen.iloc[0], rounding_level(trials, metric)
     return Ranking(describe_cell(first), first[list(CELL)], frame, trials["draw"].nunique(), floor=floor)
+
+
+def _or_none(values: pd.Series) -> pd.Series:
+    return values.astype(object).where(values.notna(), None)
 
 
 def rankings_over_heads(results: RunData, metric: str = "mse") -> list[Ranking]:
@@ -121,43 +120,33 @@ def _over_heads(results: RunData, rows: pd.DataFrame, metric: str) -> Ranking:
     ranks = values.rank(axis="columns")
     order = sorted(chosen.index, key=lambda i: (ranks[i].median(), ranks[i].mean()))
     chosen, values, ranks = chosen.loc[order], values[order], ranks[order]
-    bound = chosen["map"].map(is_oracle).to_numpy(dtype=bool)
-    uniform = values[chosen.index[chosen["map"] == "uniform"][0]]
-    least = values.loc[:, ~bound].T.min()
+    bound, sampler = chosen["map"].map(is_oracle).astype(bool), _or_none(chosen["sampler"])
     here = results.trials.merge(rows[list(CELL)].drop_duplicates(), on=list(CELL))
     alone = rankings(results._replace(trials=here, summary=rows), metric)
     draws, enough = min(one.draws for one in alone), all(one.draws >= one.draws_needed for one in alone)
-    best = [
-        {(row.map, row.sampler) for row, is_best in zip(one.rows, one.with_best, strict=True) if is_best}
-        for one in alone
-    ]
-    spread = [quartiles(ranks[i].to_numpy()) for i in order]
-    sampler = chosen["sampler"].astype(object).where(chosen["sampler"].notna(), None)
-    first = values.eq(least, axis=0).sum().tolist()
-    shares = [sum(pair in group for group in best) for pair in zip(chosen["map"], sampler, strict=True)]
+    best = Counter((row.map, row.sampler) for one in alone for row in one.rows if one.shares_best(row.groups))
+    low, middle, high = zip(*(quartiles(ranks[i].to_numpy()) for i in order), strict=True)
+    shares = pd.Series([best[pair] for pair in zip(chosen["map"], sampler, strict=True)], order, dtype="Int64")
+    least, uniform = values.loc[:, ~bound].T.min(), values.loc[:, chosen["map"] == "uniform"].iloc[:, 0]
+    first = values.eq(least, axis=0).sum().astype("Int64")
     frame = chosen[_ESTIMATOR].assign(
-        sampler=sampler, rank=[one[1] for one in spread], rank_q25=[one[0] for one in spread],
-        rank_q75=[one[2] for one in spread],
-        first=_unless(bound, first), best_group=_unless(bound | (not enough), shares),
-        worse=values.gt(uniform, axis=0).sum().to_numpy(), groups=_groups([values[i].to_numpy() for i in order]),
+        sampler=sampler, rank=middle, rank_q25=low, rank_q75=high,
+        first=_or_none(first.mask(bound)), best_group=_or_none(shares.mask(bound | (not enough))),
+        worse=values.gt(uniform, axis=0).sum(), groups=_groups([values[i].to_numpy() for i in order]),
     )  # fmt: skip
-    title = population_title(rows.iloc[0], len(values))
-    return Ranking(title, rows.iloc[0][list(POPULATION)], frame, draws, len(values), 0.0, enough)
-
-
-def _unless(hidden: np.ndarray, counts: Sequence[int]) -> Any:
-    return np.array([None if hide else count for hide, count in zip(hidden, counts, strict=True)], object)
+    title, cell = population_title(rows.iloc[0], len(values)), rows.iloc[0][list(POPULATION)]
+    return Ranking(title, cell, frame, draws, len(values), 0.0, enough)
 
 
 def _by_head(results: RunData, rows: pd.DataFrame, metric: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The median of each estimator at its largest size, a row for each head, the less the better; and the estimators.
 
-    The columns are the index of the estimators. NaN is as bad as can be.
+    The columns are the index of the estimators. NaN counts as infinite.
     """
-    largest = at_largest(rows)
-    chosen = largest.drop_duplicates(["map", "sampler"])[_ESTIMATOR].reset_index(drop=True)
-    numbered = largest.merge(chosen[["map", "sampler"]].reset_index(names="place"), on=["map", "sampler"])
-    found = numbered.pivot(index="head", columns="place", values=f"{metric}_median")
+    largest, keys = at_largest(rows), ["map", "sampler"]
+    chosen = largest.drop_duplicates(keys)[_ESTIMATOR].reset_index(drop=True)
+    placed = largest.merge(chosen[keys].reset_index(names="place"), on=keys)
+    found = placed.pivot(index="head", columns="place", values=f"{metric}_median")
     signed = found if METRICS[metric].better == "lower" else -found
     return signed.fillna(np.inf).clip(lower=rounding_level(results.trials, metric) or None), chosen
 
@@ -177,15 +166,13 @@ def groups_of(count: int, different: Iterable[tuple[int, int]]) -> list[tuple[in
     Every pair in ``different`` shares no group, every other pair at least one. Piepho 2004, "An algorithm for a
     letter-based representation of all-pairwise comparisons", J. Comput. Graph. Stat. 13.
     """
-    groups = [frozenset(range(count))]
+    groups = {frozenset(range(count))}
     for pair in different:
-        for group in [group for group in groups if group.issuperset(pair)]:
-            groups.remove(group)
-            for part in (group - {member} for member in pair):
-                if not any(part <= other for other in groups):
-                    groups = [other for other in groups if not other < part] + [part]
-    groups.sort(key=sorted)
-    return [tuple(number for number, group in enumerate(groups) if i in group) for i in range(count)]
+        split = set(filter(frozenset(pair).issubset, groups))
+        groups = groups - split | {group - {member} for group in split for member in pair}
+        groups = {group for group in groups if not split or not any(group < other for other in groups)}
+    ordered = sorted(map(sorted, groups))
+    return [tuple(number for number, group in enumerate(ordered) if i in group) for i in range(count)]
 
 
 def group_names(groups: Sequence[Sequence[int]]) -> list[str]:
@@ -206,20 +193,16 @@ def group_names(groups: Sequence[Sequence[int]]) -> list[str]:
 
 def ranking_section(ranking: Ranking, metric: str) -> Section:
     """The ranking as texts."""
-    over_heads = ranking.heads is not None
+    texts = _cell_texts if ranking.heads is None else _head_texts
     rows = [
-        {
-            "estimator": marked_name(row._asdict()),
-            **(_head_row if over_heads else _cell_row)(ranking, metric, row, groups),
-        }
+        {"estimator": marked_name(row._asdict()), **texts(ranking, metric, row, groups)}
         for row, groups in zip(ranking.rows, ranking.group_names, strict=True)
     ]
-    legend = _legend_over_heads if over_heads else _legend
-    title = f"Ranking over {ranking.title}" if over_heads else f"Ranking: {ranking.title}"
-    return Section(title, rows, legend(ranking), data=ranking.data)
+    title = f"Ranking: {ranking.title}" if ranking.heads is None else f"Ranking over {ranking.title}"
+    return Section(title, rows, _legend(ranking), data=ranking.data)
 
 
-def _cell_row(ranking: Ranking, metric: str, row: Any, groups: str) -> dict[str, str]:
+def _cell_texts(ranking: Ranking, metric: str, row: Any, groups: str) -> dict[str, str]:
     median, low, high = (format_value(value, metric, ranking.floor) for value in (row.median, row.low, row.high))
     return {
         metric: median, interval_name(ranking.draws): f"{low} to {high}", "groups": groups,
@@ -227,7 +210,7 @@ def _cell_row(ranking: Ranking, metric: str, row: Any, groups: str) -> dict[str,
     }  # fmt: skip
 
 
-def _head_row(ranking: Ranking, metric: str, row: Any, groups: str) -> dict[str, str]:
+def _head_texts(ranking: Ranking, metric: str, row: Any, groups: str) -> dict[str, str]:
     first, best = ("-" if count is None else f"{count}/{ranking.heads}" for count in (row.first, row.best_group))
     return {
         "rank": f"{row.rank:g}", "quartiles": f"{row.rank_q25:g} to {row.rank_q75:g}", "first": first,
@@ -235,26 +218,16 @@ def _head_row(ranking: Ranking, metric: str, row: Any, groups: str) -> dict[str,
     }  # fmt: skip
 
 
-def _groups_in_words(names: Sequence[str]) -> str:
-    """What letters, numbers and ranges of them mean."""
-    sign = "number" if any(name[:1].isdigit() for name in names) else "letter"
-    ranges = " (a-d: a to d)" if sign == "letter" and any("-" in name for name in names) else ""
-    return f"Estimators without a {sign} in common{ranges} differ detectably"
-
-
 def _legend(ranking: Ranking) -> str:
-    """What the letters mean, and whether there are enough draws to tell anything apart."""
-    text = f"{ranking.draws} draws, each estimator at its largest size. "
-    if ranking.draws < ranking.draws_needed:
-        return text + f"So few can tell no two estimators apart: use {ranking.draws_needed} trials or more."
-    return text + (
-        f"{_groups_in_words(ranking.group_names)} (sign tests of all pairs on the same draws, Holm, 5 %); those with "
-        "one do not."
-    )
-
-
-def _legend_over_heads(ranking: Ranking) -> str:
-    """What the columns mean, and whether there are enough heads or draws to tell anything apart."""
+    """The meaning of the columns, and whether there are enough draws or heads to tell anything apart."""
+    numbered = any(name[:1].isdigit() for name in ranking.group_names)
+    ranges = "" if numbered or not any("-" in name for name in ranking.group_names) else " (a-d: a to d)"
+    differ = f"Estimators without a {'number' if numbered else 'letter'} in common{ranges} differ detectably"
+    if ranking.heads is None:
+        text = f"{ranking.draws} draws, each estimator at its largest size. "
+        if ranking.draws < ranking.draws_needed:
+            return text + f"So few can tell no two estimators apart: use {ranking.draws_needed} trials or more."
+        return text + (f"{differ} (sign tests of all pairs on the same draws, Holm, 5 %); those with one do not.")
     text = (
         f"For each head the medians of {ranking.draws} draws, each estimator at its largest size. Rank: among the "
         f"{len(ranking.frame)} on one head, median and quartiles over heads. First: on how many heads its median is "
@@ -265,9 +238,9 @@ def _legend_over_heads(ranking: Ranking) -> str:
     else:
         text += f"On one head so few draws tell no two apart: `trials` {ranking.draws_needed} or more would. "
     text += "Worse: on how many uniform attention is better. "
-    if (ranking.heads or 0) < ranking.draws_needed:
+    if ranking.heads < ranking.draws_needed:
         return text + f"Groups: so few heads tell no two apart, {ranking.draws_needed} or more would."
     return text + (
-        f"{_groups_in_words(ranking.group_names)} over heads (sign tests of all pairs, one difference for each head, "
-        "Holm, 5 %, as if heads were drawn independently); those with one do not."
+        f"{differ} over heads (sign tests of all pairs, one difference for each head, Holm, 5 %, as if heads were "
+        "drawn independently); those with one do not."
     )

@@ -1,7 +1,8 @@
-"""How far runs are: what is done, what failed, how fast it went, when it will end, and whether a process is at it."""
+"""Status of runs: what is done, what failed, how fast it went, when it will end, and whether a process is running."""
 
 import contextlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -73,62 +74,60 @@ def progress_of(path: Path) -> tuple[Path, int, int]:
 
 
 def _status(file: Path) -> Status:
-    run = file.parent
-    with clear_errors(run):
-        parts, damaged = read_parts(run / "trials", columns=["draw"] if file.name == SWEEP else [])
-    running, failed = in_use(run), failures(parts)
+    run, count, columns = file.parent, _draws, ["draw"]
     if file.name == MODEL:
-        kind, (planned, kept), (done, timed) = "model", _measurements(file), _rows(parts)
-        done = done if (run / "trials").exists() else kept
+        count, columns = _rows, []
+    with clear_errors(run):
+        parts, damaged = read_parts(run / "trials", columns=columns)
+    planned, done, kind, complete = _planned(file)
+    if (run / "trials").exists():  # raw trials may not have been kept
+        done = count(parts)
+    if complete is None:
         complete = done >= planned
-    else:
-        manifest = read_manifest(run)
-        kind, complete, planned, (done, timed) = "sweep", None, manifest["draws"], _draws(parts)
-        done = done if (run / "trials").exists() else manifest["draws_done"]  # raw trials were not kept
-        if manifest["scenario"].get("title") == "candidates of recommend":
-            kind, complete = "recommend", _recommended(run)  # of its draws it takes as many as it needs
-        complete = done == planned if complete is None else complete
-    seconds = sum(part.seconds or 0.0 for part in parts)
-    rate = timed / seconds if seconds else None
-    left = None if rate is None or complete or kind == "recommend" else (planned - done) / rate
-    state = "running" if running else "complete" if complete else "stopped"
-    ends = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() + left)) if left and running else None
+    failed, rate = failures(parts), _rate(parts, count)
+    state = "running" if in_use(run) else "complete" if complete else "stopped"
+    left, ends = None, None
+    if rate and kind != "recommend" and not complete:
+        left = (planned - done) / rate
+        if state == "running":
+            ends = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() + left))
     return Status(
-        str(run),
-        kind,
-        state,
-        min(done, planned),
-        planned,
-        len(failed_draws(failed)),
-        failed,
-        len(damaged),
-        rate,
-        left,
+        str(run), kind, state, min(done, planned), planned, len(failed_draws(failed)), failed, len(damaged), rate, left,
         ends,
-    )
+    )  # fmt: skip
 
 
-def _draws(parts: list[StoredPart]) -> tuple[int, int]:
-    """How many draws are there, and how many in parts that say how long they took."""
-    return _different(parts), _different([part for part in parts if part.seconds is not None])
+def _planned(file: Path) -> tuple[int, int, Literal["sweep", "recommend", "model"], bool | None]:
+    """Planned and finished draws or measurements by the manifest, the kind of run, whether a recommendation is made."""
+    if file.name == MODEL:
+        return *_measurements(file), "model", None
+    manifest = read_manifest(file.parent)
+    counts = manifest["draws"], manifest["draws_done"]
+    if manifest["scenario"].get("title") != "candidates of recommend":
+        return *counts, "sweep", None
+    complete = False
+    with contextlib.suppress(StoreError):  # there is none yet
+        complete = read_json(file.parent / RECOMMENDATION, _Recommended, "a recommendation")["complete"]
+    return *counts, "recommend", complete
 
 
-def _different(parts: list[StoredPart]) -> int:
+def _rate(parts: list[StoredPart], count: Callable[[list[StoredPart]], int]) -> float | None:
+    """Draws or rows per second, where parts have times."""
+    seconds = sum(part.seconds or 0.0 for part in parts)
+    return count([part for part in parts if part.seconds is not None]) / seconds if seconds else None
+
+
+def _draws(parts: list[StoredPart]) -> int:
+    """The number of different draws."""
     draws = [part.table["draw"].to_numpy() for part in parts]
     return len(np.unique(np.concatenate(draws))) if draws else 0
 
 
-def _rows(parts: list[StoredPart]) -> tuple[int, int]:
-    return sum(part.rows for part in parts), sum(part.rows for part in parts if part.seconds is not None)
+def _rows(parts: list[StoredPart]) -> int:
+    return sum(part.rows for part in parts)
 
 
 def _measurements(file: Path) -> tuple[int, int]:
-    """Those that were asked for, and those that were there when the study ended."""
+    """The planned measurements, and those that were there when the study ended."""
     manifest = read_json(file, _Measurements, "a study of a model")
     return manifest["measurements"], manifest["measurements_done"]
-
-
-def _recommended(run: Path) -> bool:
-    with contextlib.suppress(StoreError):  # there is none yet
-        return read_json(run / RECOMMENDATION, _Recommended, "a recommendation")["complete"]
-    return False

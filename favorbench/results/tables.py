@@ -1,6 +1,7 @@
 """Tables of a run: any statistic of any metric over any axes, and what sizes and marks in them mean."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -79,27 +80,38 @@ def pivoted(results: RunData, by: Sequence[str], metric: str = "mse", stat: str 
         trials = trials.assign(**{axis: trials[axis].astype("Int64").where(trials["num_projections"].notna())})
     long = long_table(results._replace(trials=trials), by, metric, stat)
     floor = rounding_level(trials, metric)
-    values, marks = long[f"{metric}_{stat}"], long["worse"]
-    shown = [format_value(x, metric, floor) + "*" * bool(worse) for x, worse in zip(values, marks, strict=True)]
-    names = [["-" if pd.isna(value) else str(value) for value in long[label]] for label in labels]
-    texts: dict[tuple[str, ...], dict[Any, str]] = {}
-    for place, (value, text) in enumerate(zip(long[axis], shown, strict=True)):
-        key = tuple(column[place] for column in names)
-        texts.setdefault(key, {})[None if pd.isna(value) else value] = text
-    order = [list(dict.fromkeys(column)) for column in names]
-    headings = [HEADINGS.get(label, label) for label in labels]
+    texts = _texts(long, labels, axis, f"{metric}_{stat}", partial(format_value, metric=metric, floor=floor))
     columns = sorted(dict.fromkeys(long[axis].dropna()), key=lambda value: (isinstance(value, str), value))
     rows = [
-        dict(zip(headings, key, strict=True))
-        | {f"{HEADINGS.get(axis, axis)} = {v}": texts[key].get(v, texts[key].get(None, "-")) for v in columns}
-        for key in sorted(texts, key=lambda key: [known.index(label) for known, label in zip(order, key, strict=True)])
+        dict(zip((HEADINGS.get(label, label) for label in labels), key, strict=True))
+        | {f"{HEADINGS.get(axis, axis)} = {v}": row.get(v, row.get(None, "-")) for v in columns}
+        for key, row in texts.items()
     ]
-    sizes = () if set(SIZES) & set(by) else ("num_projections",)
-    axes = [*varying(results.trials), *(a for a in ("map", "sampler", *sizes) if results.trials[a].nunique() > 1)]
-    pooled = ", ".join(HEADINGS.get(other, other) for other in axes if other not in by)
+    pooled = _pooled(results.trials, by)
     caption = f"{stat} {metric} of {draws_in_words(long['n'])}" + (f", pooled over {pooled}" if pooled else "")
     note = f"{caption}. {legend(results)}" if title else legend(results)
     return Section(title or caption, rows, note, data=long, labels=len(labels), style=_value_style)
+
+
+def _pooled(trials: pd.DataFrame, by: Sequence[str]) -> str:
+    """The axes that vary and that ``by`` leaves out: the statistic mixes their values."""
+    sizes = () if set(SIZES) & set(by) else ("num_projections",)
+    axes = [*varying(trials), *(axis for axis in ("map", "sampler", *sizes) if trials[axis].nunique() > 1)]
+    return ", ".join(HEADINGS.get(axis, axis) for axis in axes if axis not in by)
+
+
+def _texts(
+    long: pd.DataFrame, labels: Sequence[str], axis: str, column: str, write: Callable[[float], str]
+) -> dict[tuple[str, ...], dict[Any, str]]:
+    """For each combination of labels, as texts and in the order of the first label first, the text at each value."""
+    names = [["-" if pd.isna(value) else str(value) for value in long[label]] for label in labels]
+    texts: dict[tuple[str, ...], dict[Any, str]] = {}
+    for place, row in enumerate(long[[axis, column, "worse"]].itertuples(index=False)):
+        key = tuple(texts_of_label[place] for texts_of_label in names)
+        texts.setdefault(key, {})[None if pd.isna(row[0]) else row[0]] = write(row[1]) + "*" * bool(row[2])
+    order = [list(dict.fromkeys(column)) for column in names]
+    keys = sorted(texts, key=lambda key: [known.index(label) for known, label in zip(order, key, strict=True)])
+    return {key: texts[key] for key in keys}
 
 
 def _value_style(column: str, text: str) -> str:

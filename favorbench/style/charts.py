@@ -98,16 +98,21 @@ def page_names(titles: Sequence[Sequence[str]]) -> list[str]:
     """
     if len(titles) == 1:
         return [""]
-    split = [[re.split(r",? *\n|, ", title) for title in page] for page in titles]
-    common = set.intersection(*(set(parts) for page in split for parts in page))
-    distinct = [[[part for part in parts if part not in common] for parts in page] for page in split]
-    shared = [[part for part in page[0] if all(part in parts for parts in page)] for page in distinct]
+    distinct = _distinct_parts(titles)
+    shared = [filter(set.intersection(*map(set, page)).__contains__, page[0]) for page in distinct]
     ends = [list(dict.fromkeys([*page[0][:1], *page[-1][:1]])) for page in distinct]
     for words, between in ((shared, "-"), (ends, "-to-")):
         names = [between.join(map(slug, parts))[:MAX_NAME] for parts in words]
-        if all(names) and len({name.casefold() for name in names}) == len(names):
+        if all(names) and len(set(map(str.casefold, names))) == len(names):
             return [f"-{name}" for name in names]
-    return [f"-{number}" for number, _ in enumerate(titles, start=1)]
+    return [f"-{number}" for number in range(1, len(titles) + 1)]
+
+
+def _distinct_parts(titles: Sequence[Sequence[str]]) -> list[list[list[str]]]:
+    """The parts of the titles of each page that not all titles have."""
+    split = [[re.split(r",? *\n|, ", title) for title in page] for page in titles]
+    common = set.intersection(*(set(parts) for page in split for parts in page))
+    return [[[part for part in parts if part not in common] for parts in page] for page in split]
 
 
 def slug(text: str) -> str:
@@ -324,28 +329,25 @@ def plot(name: str, charts: Sequence[Chart], ax: "Axes | Sequence[Axes] | None")
 
     Raises ScenarioError for nothing to draw, and for another number of axes.
     """
-    panels = [panel for chart in charts for panel in chart.panels]
-    if ax is not None:
-        axes = list(getattr(ax, "flat", ax if isinstance(ax, Iterable) else [ax]))
-        if wrong := next((given for given in axes if not isinstance(given, Axes)), None):
-            raise ScenarioError(f"`ax`: {shown(wrong)} given, allowed: Axes of matplotlib, one or a list of them")
-        if len(axes) != len(panels):
-            raise ScenarioError(
-                f"`ax`: {len(axes)} axes were given, and {name!r} has {len(panels)} panels here: give a list of as "
-                "many, or leave `ax` out; of a single head: `heads`"
-            )
-        _fill(replace(charts[0], panels=panels), axes)
-        entries = _entries(axes)
-        below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 2}
-        axes[0].legend(
-            list(entries.values()),
-            list(entries),
-            fontsize="small",
-            frameon=False,
-            **(below if len(entries) > 6 else {}),
-        )
-        return axes
-    import matplotlib.pyplot as plt
+    if ax is None:
+        import matplotlib.pyplot as plt
 
-    plt.draw_if_interactive()  # loads the backend, which in a notebook changes settings that a style would reset
-    return [ax for chart in charts for drawing in draw(chart, plt.figure) for ax in drawing.axes]
+        plt.draw_if_interactive()  # loads the backend, which in a notebook changes settings that a style would reset
+        return [ax for chart in charts for drawing in draw(chart, plt.figure) for ax in drawing.axes]
+    panels = [panel for chart in charts for panel in chart.panels]
+    axes = list(getattr(ax, "flat", ax if isinstance(ax, Iterable) else [ax]))
+    for given in axes:
+        if not isinstance(given, Axes):
+            raise ScenarioError(f"`ax`: {shown(given)} given, allowed: Axes of matplotlib, one or a list of them")
+    if len(axes) != len(panels):
+        raise ScenarioError(
+            f"`ax`: {len(axes)} axes were given, and {name!r} has {len(panels)} panels here: give a list of as many, "
+            "or leave `ax` out; of a single head: `heads`"
+        )
+    _fill(replace(charts[0], panels=panels), axes)
+    entries = _entries(axes)
+    below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 2}
+    axes[0].legend(
+        list(entries.values()), list(entries), fontsize="small", frameon=False, **(below if len(entries) > 6 else {})
+    )
+    return axes

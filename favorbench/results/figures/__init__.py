@@ -1,6 +1,8 @@
 """Figures of a run. A new one is a function from results to charts, and a line in FIGURES."""
 
 from collections.abc import Callable, Sequence
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,19 +23,22 @@ if TYPE_CHECKING:
 
 
 class FigureKind(NamedTuple):
-    """names: what it can be asked for as. charts: none where a run lacks what it needs.
+    """names: by which it can be requested. charts: none where a run lacks what it needs.
 
-    over_heads: it shows many heads together; others leave heads out that are many.
+    over_heads: it shows many heads together; other figures leave them out. named_by_content: its file has another name.
     """
 
     names: tuple[str, ...]
     needs: str
     charts: Callable[[RunData, str], list[style.Chart]]
     over_heads: bool = False
+    named_by_content: bool = False
 
 
-MAPS = FigureKind(("trig-vs-positive", "maps"), "two maps and two sizes", curves.maps)
-SAMPLERS = FigureKind(("iid-vs-ortho", "samplers"), "two samplers and two sizes", curves.samplers)
+MAPS = FigureKind(("trig-vs-positive", "maps"), "two maps and two sizes", curves.maps, named_by_content=True)
+SAMPLERS = FigureKind(
+    ("iid-vs-ortho", "samplers"), "two samplers and two sizes", curves.samplers, named_by_content=True
+)
 HEADS = FigureKind(("heads",), f"more than {FEW} heads of two layers", layer_map, True)
 
 #: In the order of a page.
@@ -136,12 +141,11 @@ def _pages_named(results: RunData, name: str, metric: str, single_heads: bool) -
     kinds = {alias: kind for kind in FIGURES for alias in kind.names}
     allowed = list(kinds)
     for kind in [kinds[name]] if name in kinds else FIGURES:
-        pages = [page for chart in charts_of(kind, results, metric, single_heads) for page in style.pages(chart)]
-        if kind in (MAPS, SAMPLERS) and pages and name in kind.names:  # its file is named for what it compares
-            return pages
-        if named := [page for page in pages if f"{page.name}-".startswith(f"{name}-")]:
+        pages = list(chain(*map(style.pages, charts_of(kind, results, metric, single_heads))))
+        every = kind.named_by_content and name in kinds
+        if named := [page for page in pages if every or f"{page.name}-".startswith(f"{name}-")]:
             return named
-        allowed += [page.name for page in pages]
+        allowed += map(attrgetter("name"), pages)
     if name in kinds:
         raise ScenarioError(f"figure {name!r}: this run has nothing to show in it; it needs {kinds[name].needs}")
     allowed = list(dict.fromkeys(allowed))

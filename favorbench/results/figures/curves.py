@@ -179,13 +179,7 @@ def _draw(
             middle, low, high = (curve[column] for column in columns)
             band = (low, high) if name in coloured else None
             style.line_with_band(ax, curve[x], middle, band, **estimator_look(name, coloured))
-    for number, (name, points) in enumerate(panel.baselines.groupby("map", sort=False)):
-        points = points.sort_values(x)
-        if x not in AXES and points["num_projections"].isna().all():  # it has no size: a flat line
-            places = sorted(set(drawn[x]))
-            points = pd.concat([points.iloc[[0]]] * len(places)).assign(**{x: places})
-        ax.plot(points[x].astype(float), points[columns[0]], **baseline_look(str(name), number))
-        kept.append(points.assign(series=name))
+    kept += _draw_baselines(panel, ax, x, columns[0])
     beyond = drawn[:0]
     if METRICS[metric].log:
         sized = panel.baselines["num_projections"].notna()  # best-rank is 0 at R = L
@@ -197,6 +191,19 @@ def _draw(
     ax.set(xlabel=label, ylabel=metric_label(metric))
     style.off_scale_note(ax, [name for name in names if name in set(beyond["series"])])
     return pd.concat(kept)[["series", x, "n", *columns]]
+
+
+def _draw_baselines(panel: CurvePanel, ax: Axes, x: str, column: str) -> list[pd.DataFrame]:
+    """Draw the baselines and return their rows."""
+    kept = []
+    for number, (name, points) in enumerate(panel.baselines.groupby("map", sort=False)):
+        points = points.sort_values(x)
+        if x not in AXES and points["num_projections"].isna().all():  # it has no size: a flat line
+            places = sorted(set(panel.estimators[x]))
+            points = pd.concat([points.iloc[[0]]] * len(places)).assign(**{x: places})
+        ax.plot(points[x].astype(float), points[column], **baseline_look(str(name), number))
+        kept.append(points.assign(series=name))
+    return kept
 
 
 def against_dtype(results: RunData, metric: str) -> list[style.Chart]:

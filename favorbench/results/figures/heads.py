@@ -45,8 +45,11 @@ def layer_map(results: RunData, metric: str, estimators: str | None = None) -> l
         return []
     populations = [cell for cell in by_population(rows) if cell["head"].nunique() > FEW]
     maps = [one for cell in populations for one in _maps(results, at_largest(cell), requested)]
-    if not maps:
-        return []
+    return _charts(results, metric, maps) if maps else []
+
+
+def _charts(results: RunData, metric: str, maps: Sequence[tuple[str, pd.DataFrame]]) -> list[style.Chart]:
+    """All maps with one scale of colours."""
     every = pd.concat([part for _, part in maps])
     low = max(min(0.1, float(every["ratio"].min())), MIN_COLOUR)
     norm = LogNorm(10.0 ** math.floor(math.log10(low) + 1e-9), MOST if every["ratio"].max() > 10 else 10.0)

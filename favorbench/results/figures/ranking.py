@@ -62,7 +62,7 @@ def _relative(one: Ranking, title: str) -> pd.DataFrame:
     frame = labelled(one.data)
     uniform = float(frame.loc[frame["map"] == "uniform", "median"].iloc[0])
     ratios = {to: frame[of] / uniform for to, of in (("ratio", "median"), ("ratio_low", "low"), ("ratio_high", "high"))}
-    with_best = [one.draws >= one.draws_needed and best for best in one.with_best]
+    with_best = [one.draws >= one.draws_needed and one.shares_best(row.groups) for row in one.rows]
     kept = [*CELL, "estimator", "num_features", "median", "low", "high", *ratios, "groups", "with_best"]
     kept += ["versus_uniform", "kind", "own", "panel"]
     return frame.assign(with_best=with_best, panel=title or one.title, **ratios)[kept]

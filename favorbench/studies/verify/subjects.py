@@ -57,24 +57,26 @@ class Subjects(NamedTuple):
 def subjects_of(names: Sequence[str]) -> Subjects:
     """Resolve names; without any: all maps under some samplers, all samplers with some maps. Raises ScenarioError."""
     pairs, samplers, methods = [], [], []
-    if not names:
-        samplers, few = _all_samplers(), [get_map(name) for name in REFERENCE_MAPS]
-        pairs = [(m, s) for s in samplers for m in (_maps_for(s) if s.name in REFERENCE_SAMPLERS else few)]
     for name in names:
         left, slash, right = name.partition("/")
         kind = "pair" if slash else _kind(name)
-        if kind == "pair":
-            samplers.append(get_sampler(right))
-            pairs.append((get_map(left), samplers[-1]))
-        elif kind == "sampler":
-            samplers.append(get_sampler(name))
-            pairs += [(feature_map, samplers[-1]) for feature_map in _maps_for(samplers[-1])]
+        if kind in ("pair", "sampler"):
+            sampler = get_sampler(right if slash else name)
+            samplers.append(sampler)
+            pairs += [(feature_map, sampler) for feature_map in ([get_map(left)] if slash else _maps_for(sampler))]
         elif kind == "map":
             feature_map = get_map(name)
-            pairs += [(feature_map, s) for s in _all_samplers() if s.name == "iid" or feature_map.randomness == "omega"]
+            pairs += [(feature_map, s) for s in _all_samplers() if _measured_under(feature_map, s)]
         else:
             methods.append(get_baseline(name) if kind == "baseline" else calibrated_elsewhere(get_method(name)))
-    return Subjects(list(dict.fromkeys(pairs)), list(dict.fromkeys(samplers)), methods)
+    return Subjects(list(dict.fromkeys(pairs)), list(dict.fromkeys(samplers)), methods) if names else _everything()
+
+
+def _everything() -> Subjects:
+    """All maps under some samplers, all samplers with some maps."""
+    few, samplers = [get_map(name) for name in REFERENCE_MAPS], _all_samplers()
+    pairs = [(m, s) for s in samplers for m in (_maps_for(s) if s.name in REFERENCE_SAMPLERS else few)]
+    return Subjects(pairs, samplers, [])
 
 
 def _kind(spec: str) -> str:
@@ -103,7 +105,12 @@ def _maps_for(sampler: Sampler) -> list[FeatureMap]:
     """All maps. Those that do not use omega are measured under iid only."""
     around = [get_map(f"{t.prefix}:{INSIDE.get(t.prefix, 'positive')}") for t in MAP_TRANSFORMS]
     maps = [*(member() for member in MAPS), *around]
-    return [feature_map for feature_map in maps if sampler.name == "iid" or feature_map.randomness == "omega"]
+    return [feature_map for feature_map in maps if _measured_under(feature_map, sampler)]
+
+
+def _measured_under(feature_map: FeatureMap, sampler: Sampler) -> bool:
+    """Maps that do not use omega are measured under iid only."""
+    return sampler.name == "iid" or feature_map.randomness == "omega"
 
 
 @dataclass(frozen=True)
