@@ -26,8 +26,7 @@ from favorbench.engine.scenario import load_scenario, override
 from favorbench.engine.study import Study
 from favorbench.engine.trial import batches, run_draws
 from favorbench.maps import MAPS, Sample, get_map
-from favorbench.methods import METHODS, get_method
-from favorbench.methods.attention import method_attention
+from favorbench.methods import METHODS, get_method, method_attention
 from favorbench.numerics.arrays import Array
 from favorbench.numerics.backend import Backend
 from favorbench.numerics.machine import Rates, one_core

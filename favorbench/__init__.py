@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     )
     from favorbench.maps import MAPS, FeatureMap, Sample, calibrate, get_map
     from favorbench.maps.random_features import exponential_target
-    from favorbench.methods import METHODS, AttentionProblem, Estimate, Method, get_method
-    from favorbench.methods.attention import method_attention
+    from favorbench.methods import METHODS, AttentionProblem, Estimate, Method, get_method, method_attention
     from favorbench.models.capture import capture
     from favorbench.models.swap import swapped
     from favorbench.numerics.arrays import Features, half_squared_norm
@@ -45,8 +44,9 @@ _HOMES = {
     ),
     "maps": ("MAPS", "FeatureMap", "Sample", "calibrate", "get_map"),
     "maps.random_features": ("exponential_target",),
-    "methods": ("METHODS", "Answer", "AttentionProblem", "Estimate", "Method", "Question", "get_method"),
-    "methods.attention": ("method_attention",),
+    "methods": (
+        "METHODS", "Answer", "AttentionProblem", "Estimate", "Method", "Question", "get_method", "method_attention",
+    ),
     "models.capture": ("capture",),
     "numerics.arrays": ("Features", "half_squared_norm"),
     "results.compare": ("RunComparison",),

@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 
-from favorbench.numerics.arrays import Array, Float, array_namespace, as_like, columns_first, half_squared_norm
+from favorbench.numerics.arrays import Array, Float, array_namespace, as_like, half_squared_norm, to_column_major
 
 
 def softmax_kernel(x: Float[Array, "*batch n d"], y: Float[Array, "*batch l d"]) -> Float[Array, "*batch n l"]:
@@ -64,7 +64,7 @@ def _monomials(x: Array, degree: int) -> list[Array]:
     x_i times the products of one order less whose indices are all at least i: a suffix of them.
     """
     xp = array_namespace(x)
-    rows = xp.matrix_transpose(columns_first(x))  # every product runs along the tokens, which are many
+    rows = xp.matrix_transpose(to_column_major(x))  # every product runs along the tokens, which are many
     found, suffixes = [xp.ones_like(rows[..., :1, :])], [0] * x.shape[-1]
     for _ in range(degree):
         blocks = [rows[..., i : i + 1, :] * found[-1][..., start:, :] for i, start in enumerate(suffixes)]

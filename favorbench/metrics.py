@@ -95,7 +95,7 @@ def error_sums(
 
 
 def _dot(a: Array, b: Array) -> Array:
-    """Sums of a * b over the last two axes, down the columns first: they lie side by side (``columns_first``)."""
+    """Sums of a * b over the last two axes, down the columns first: they lie side by side (``to_column_major``)."""
     xp = array_namespace(a)
     return xp.sum(xp.vecdot(a, b, axis=-2), axis=-1)
 

@@ -1,8 +1,15 @@
-"""What the parameters of members may be: every refusal says which, what is allowed and what was given."""
+"""The allowed parameters of members: each error names the parameter, what is allowed and what was given.
 
+A member is a dataclass. ``steps: int = whole(0, 100, default=6)`` declares a field, its range and its default; fields
+of a ``Literal`` type need nothing more. ``check_parameters`` holds an object to all of them.
+"""
+
+import dataclasses
+import difflib
 import math
 import sys
-from typing import TypeGuard
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, TypeGuard, get_args, get_origin
 
 from favorbench.errors import ScenarioError
 from favorbench.formats import shown
@@ -31,3 +38,52 @@ def check_whole(name: str, value: object, low: int, high: int) -> None:
 def is_number(value: object) -> TypeGuard[int | float]:
     """Whether this is an int or a float that is finite in float64. True and False are no numbers here."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+MAX_NAME = 1000  # characters: far beyond any meaningful name
+
+
+def nearest(name: str, allowed: Iterable[str]) -> str:
+    """ " (did you mean 'x'?)" for the closest allowed name, or nothing."""
+    if len(name) > MAX_NAME:
+        return ""
+    close = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.5)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Raise ScenarioError unless ``value`` is one of the ``allowed``."""
+    if value not in allowed:
+        *first, last = map(repr, allowed)
+        hint = nearest(str(value), allowed)
+        raise ScenarioError(f"{name} must be {', '.join(first)} or {last}, got {shown(value)}{hint}")
+
+
+def _checked(default: Any, check: Callable[..., None], **limits: Any) -> Any:
+    """A field of a dataclass with its check."""
+    return dataclasses.field(default=default, metadata={"check": lambda name, value: check(name, value, **limits)})
+
+
+def whole(low: int, high: int, default: Any = dataclasses.MISSING) -> Any:
+    """A field of whole numbers from ``low`` to ``high``."""
+    return _checked(default, check_whole, low=low, high=high)
+
+
+def positive(default: Any, most: float = math.inf, otherwise: str = "") -> Any:
+    """A field of numbers above 0 and up to ``most``."""
+    return _checked(default, check_positive, most=most, otherwise=otherwise)
+
+
+def between(low: float, below: float, default: Any) -> Any:
+    """A field of numbers from ``low`` up to, but not, ``below``."""
+    return _checked(default, check_between, low=low, below=below)
+
+
+def check_parameters(member: Any) -> None:
+    """Raise ScenarioError for a field that is not as declared; a default of None is always allowed."""
+    for part in dataclasses.fields(member):
+        value = getattr(member, part.name)
+        if part.init and get_origin(part.type) is Literal:
+            check_choice(part.name, value, get_args(part.type))
+        if "check" in part.metadata and (value is not None or part.default is not None):
+            part.metadata["check"](part.name, value)

@@ -11,15 +11,15 @@ a default go by position, in the order of the fields, and are printed so; those 
 
 import ast
 import dataclasses
-import difflib
 import hashlib
 import importlib
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 from favorbench.errors import ScenarioError
 from favorbench.formats import shown
+from favorbench.parameters import nearest
 from favorbench.users import check_methods, import_object
 
 MAX_LENGTH, MAX_TRANSFORMS = 1000, 16  # of a spec: far beyond what anybody means, and far from Python's own limits
@@ -34,14 +34,6 @@ class _Call(NamedTuple):
 
     name: str
     arguments: str | None
-
-
-def nearest(name: str, allowed: Iterable[str]) -> str:
-    """ " (did you mean 'x'?)" for the closest allowed name, or nothing."""
-    if len(name) > MAX_LENGTH:
-        return ""
-    close = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.5)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def split_list(text: str, separator: str = ",") -> list[str]:
@@ -245,7 +237,8 @@ def parameters(member: type[Any]) -> str:
     """
     texts = []
     for field in _own_fields(member):
-        others = [value for value in get_args(field.type) if value != field.default]
+        choices = get_args(field.type) if get_origin(field.type) is Literal else ()
+        others = [value for value in choices if value != field.default]
         default = "" if _is_required(field) else "=" + "|".join(map(repr, [field.default, *others]))
         texts.append(field.name + default)
     return ", ".join(texts) or "-"

@@ -12,7 +12,7 @@ from favorbench.engine.plan import plan
 from favorbench.engine.study import Study
 from favorbench.errors import InputError, ScenarioError, StoreError
 from favorbench.maps import Calibrated, calibrate
-from favorbench.maps.calibrated import scaled
+from favorbench.maps.transforms import scaled
 from favorbench.numerics.streams import stream
 from favorbench.registry import label
 from favorbench.studies.verify import REFUTED, attention, verify
@@ -75,7 +75,7 @@ def test_a_frozen_map_is_causal(rng, spec):
 class Peeking(Calibrated):
     """What a calibrated map must not be: it takes the parameters of what it is asked for, part by part."""
 
-    def _frozen(self, x):
+    def frozen(self, x):
         return self.wrapped.fit(x, x, None)
 
 

@@ -11,8 +11,7 @@ import favorbench as fb
 from favorbench.errors import InputError, ScenarioError
 from favorbench.kernels import squared_sum
 from favorbench.maps import Sample, get_map
-from favorbench.maps.dense import DenseExponential, DenseParameters
-from favorbench.maps.exponential import ADERF, OPRF, SADERF, SDERF, ADERFThenSDERF
+from favorbench.maps.exponential import ADERF, OPRF, SADERF, SDERF, ADERFThenSDERF, DenseExponential, DenseParameters
 from favorbench.samplers import get_sampler
 from favorbench.samplers.laws import FixedNormRows, GaussianRows, OppositeRow
 from favorbench.studies.theory.closed_forms import draws_needed, relative_variance

@@ -11,7 +11,7 @@ import pytest
 import favorbench as fb
 from favorbench.maps import MAPS, get_map
 from favorbench.maps.base import WrappedMap
-from favorbench.maps.centre import Centre
+from favorbench.maps.transforms import Centre
 
 
 @dataclass(frozen=True)

@@ -492,7 +492,7 @@ def test_there_is_no_window_where_queries_are_not_the_keys(rng):
 
 def test_a_method_asked_by_itself_refuses_the_same(rng):
     from favorbench.errors import InputError, ScenarioError
-    from favorbench.methods.attention import method_attention
+    from favorbench.methods import method_attention
 
     q, k, v = rng.normal(size=(3, 24, 4))
     with pytest.raises(ScenarioError, match="at most the 24 keys there are"):

@@ -7,7 +7,7 @@ from sklearn.cluster import KMeans
 from sklearn.kernel_approximation import Nystroem
 
 from favorbench.methods import AttentionProblem, get_method
-from favorbench.methods.cells import nearest_centres
+from favorbench.methods.clusters import nearest_centres
 from favorbench.methods.summaries import Queries, Tokens
 from favorbench.numerics.streams import Streams
 from tests.test_methods import answers

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from favorbench.metrics import METRICS, add, error_sums, metrics_of
-from favorbench.numerics.arrays import columns_first
+from favorbench.numerics.arrays import to_column_major
 from favorbench.run import sweep
 from tests.conftest import small_scenario
 from tests.test_backends import BACKENDS
@@ -64,7 +64,7 @@ def tiled(whole, starts, to=lambda a: a):
     """The sums over tiles of rows, added up."""
     ends = [*starts[1:], whole[0].shape[-2]]
     parts = [
-        error_sums(*(None if a is None else to(columns_first(a[..., i:j, :])) for a in whole))
+        error_sums(*(None if a is None else to(to_column_major(a[..., i:j, :])) for a in whole))
         for i, j in zip(starts, ends, strict=True)
     ]
     total = parts[0]

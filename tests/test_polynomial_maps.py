@@ -127,8 +127,8 @@ def test_taylor_features_do_not_overflow_and_count_what_they_cost(rng):
     poisson(rate=0) => rate must be a positive number
     geometric(p=1.0) => p must be a number from
     geometric(p=True) => p must be a number from
-    maclaurin(law='zipf') => law must be one of geometric, poisson, got 'zipf'
-    maclaurin(vectors='normal') => vectors must be one of rademacher, gaussian
+    maclaurin(law='zipf') => law must be 'geometric' or 'poisson', got 'zipf'
+    maclaurin(vectors='normal') => vectors must be 'rademacher' or 'gaussian'
     maclaurin(mean=-1) => mean must be a positive number
     maclaurin(exact=5, degree=4) => degree must be
     tensorsketch(exact=0) => exact must be a whole number from 1

@@ -23,9 +23,8 @@ from favorbench.engine.study import Study, default_directory
 from favorbench.errors import ScenarioError
 from favorbench.maps import MAPS, get_map
 from favorbench.maps.base import FeatureMap, WrappedMap
-from favorbench.maps.calibrated import Calibrated, calibrations
-from favorbench.maps.centre import Centre
 from favorbench.maps.random_features import Positive
+from favorbench.maps.transforms import Calibrated, Centre, calibrations
 from favorbench.registry import build, canonical, label, split_list
 from favorbench.samplers import SAMPLERS, Sampler, get_sampler
 from favorbench.users import import_object

@@ -8,7 +8,7 @@ from array_api_compat import device
 
 from favorbench.attention.problem import AttentionProblem, SampledMap, Shape, Tile
 from favorbench.maps import Sample
-from favorbench.numerics.arrays import Array, Features, array_namespace, projected
+from favorbench.numerics.arrays import Array, Features, array_namespace, masked, projected
 from favorbench.numerics.logsum import Accumulator, accumulate, joined, merge, prefix_sums, quotient, with_ones
 
 CHUNK = 128  # positions treated together: a chunk costs CHUNK^2 kernel values, all chunks together O(L)
@@ -22,10 +22,9 @@ def causal_softmax(problem: AttentionProblem) -> Array:
     for rows in chunks(len(positions)):
         state, last = None, int(positions[rows][-1])
         for keys in chunks(last + 1, 8 * CHUNK):
-            logits = query[..., rows, :] @ xp.matrix_transpose(key[..., keys, :])
+            logits = query[..., rows, :] @ key[..., keys, :].mT
             if keys.stop > positions[rows][0] + 1:
-                seen = visible(positions[rows], keys, logits)
-                logits = xp.where(seen, logits, xp.full_like(logits, -xp.inf))
+                logits = masked(logits, visible(positions[rows], keys, logits))
             state = accumulate(state, Features(None, logits), right[..., keys, :])
         outputs.append(quotient(state)[0])
     return xp.concat(outputs, axis=-2)
@@ -69,7 +68,7 @@ def causal_outputs(problem: AttentionProblem, omega: Array, maps: Sequence[Sampl
     right = with_ones(value)
     summaries: list[Sequence[Accumulator]] = [() for _ in maps]
     for keys in chunks(key.shape[-2]):
-        rows = slice(*(int(i) for i in np.searchsorted(positions, (keys.start, keys.stop))))
+        rows = rows_between(positions, keys.start, keys.stop)
         x, y, values = query[..., rows, :] * scale, key[..., keys, :] * scale, right[..., keys, :]
         chunk = _Chunk(x, y, projected(x, omega), projected(y, omega), values, rows, positions[rows], keys)
         for index, estimator in enumerate(maps):
@@ -132,6 +131,11 @@ def _past_and_own(past: Accumulator | None, log_peak: Array, keys: Features, val
     else:
         before = past.total * xp.exp(past.log_peak - log_peak)
     return xp.concat([before, own], axis=-1)
+
+
+def rows_between(positions: np.ndarray, start: int, stop: int) -> slice:
+    """The rows whose positions, which increase, are in range(start, stop)."""
+    return slice(*(int(i) for i in np.searchsorted(positions, (start, stop))))
 
 
 def visible(positions: np.ndarray, keys: slice, like: Array) -> Array:

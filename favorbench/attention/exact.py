@@ -44,7 +44,7 @@ def softmax_attention(problem: AttentionProblem) -> Array:
         return causal_softmax(problem)
     query, key, value = problem[:3]
     xp, (n, length) = array_namespace(query), (query.shape[-2], key.shape[-2])
-    columns = xp.matrix_transpose(key)
+    columns = key.mT
     with np.errstate(over="ignore", invalid="ignore"):  # then they bound nothing
         squares = [xp.max(half_squared_norm(array)) for array in (query, key)]
         bounded = near_zero(2.0 * xp.sqrt(squares[0]) * xp.sqrt(squares[1]))

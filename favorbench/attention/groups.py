@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from favorbench.attention.problem import SampledMap
 from favorbench.maps import Calibrated
-from favorbench.maps.calibrated import with_arrays
+from favorbench.maps.transforms import with_arrays
 from favorbench.numerics.arrays import Array, array_namespace, device_elements
 
 LEAST_ROWS = 128  # of a tile: below it matrix products wait for memory

@@ -12,7 +12,16 @@ from favorbench.attention.problem import AttentionProblem, SampledMap, Shape, Ti
 from favorbench.errors import InputError
 from favorbench.maps import FeatureMap, Sample, get_map
 from favorbench.numerics.arrays import Array, Features, Float, array_namespace, moved, projected
-from favorbench.numerics.logsum import Accumulator, accumulate, joined, prefix_sums, quotient, tiles, with_ones
+from favorbench.numerics.logsum import (
+    Accumulator,
+    accumulate,
+    inner_products,
+    joined,
+    prefix_sums,
+    quotient,
+    tiles,
+    with_ones,
+)
 from favorbench.samplers import Sampler, get_sampler
 
 
@@ -83,17 +92,11 @@ def kernel_estimate(
     feature_map = feature_map.with_parameters(x, y)
     if xp.isdtype(dtype := xp.result_type(x, y), "real floating"):
         sample = sample._replace(omega=xp.astype(sample.omega, dtype, copy=False))
-    weights = xp.matrix_transpose(sample.omega)
+    weights = sample.omega.mT
     left = feature_map.query_features(x, x @ weights, sample)
     right = feature_map.key_features(y, y @ weights, sample)
-    total, num_projections = 0.0, sample.omega.shape[-2]
-    for a, b in zip(left, right, strict=True):
-        peak_a = xp.max(a.log_scale, axis=-1, keepdims=True)
-        peak_b = xp.max(b.log_scale, axis=-1, keepdims=True)
-        product = a.relative_to(peak_a) @ xp.matrix_transpose(b.relative_to(peak_b))
-        weight = 1.0 if a.fixed else 1.0 / num_projections
-        total = total + weight * product * xp.exp(peak_a + xp.matrix_transpose(peak_b))
-    return total
+    estimate = inner_products(left, right, sample.omega.shape[-2])
+    return estimate.relative_to(xp.zeros_like(estimate.log_scale))
 
 
 @overload

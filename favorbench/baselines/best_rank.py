@@ -1,14 +1,13 @@
 """The best that any map of R features can do."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from favorbench.methods import AttentionProblem, Estimate, Shape
-from favorbench.methods.base import Baseline
+from favorbench.methods.base import Baseline, Sizes, line_style
 from favorbench.numerics.logsum import with_ones
 from favorbench.numerics.machine import scipy_linalg
 from favorbench.numerics.streams import Streams
@@ -25,24 +24,18 @@ class BestRank(Baseline):
     of the largest singular value. Only while the matrix has at most MATRIX_LIMIT entries; no answer otherwise.
     """
 
-    name: ClassVar[str] = "best-rank"
-    reference: ClassVar[str] = "Eckart & Young 1936"
-    description: ClassVar[str] = "truncated SVD of the attention matrix at rank R; up to 2048 x 2048"
-    needs_all_rows: ClassVar[bool] = True
-    causal_safe: ClassVar[bool] = False  # a mask takes linear attention out of the matrices of rank R
-    random: ClassVar[bool] = False
-    oracle: ClassVar[bool] = True
-    exact_at_full_size: ClassVar[bool] = True
-    arrays: ClassVar = "host"
-    look: ClassVar[Mapping[str, object]] = {
-        "color": "0.45",
-        "linestyle": "-",
-        "label": "best-rank (rank R)",
-        "marker": "x",
-        "markersize": 5,
-    }
+    name = "best-rank"
+    reference = "Eckart & Young 1936"
+    description = "truncated SVD of the attention matrix at rank R; up to 2048 x 2048"
+    needs_all_rows = True
+    causal_safe = False  # a mask takes linear attention out of the matrices of rank R
+    random = False
+    oracle = True
+    exact_at_full_size = True
+    arrays = "host"
+    look = line_style("0.45", "-", "x", 5, label="best-rank (rank R)")
 
-    def estimates(self, problem: AttentionProblem, sizes: tuple[int, ...], streams: Streams) -> Iterator[Estimate]:
+    def estimates(self, problem: AttentionProblem, sizes: Sizes, streams: Streams) -> Iterator[Estimate]:
         query, key = problem.query, problem.key
         if len(query) * len(key) > MATRIX_LIMIT:
             return
@@ -57,7 +50,7 @@ class BestRank(Baseline):
             # rows of A add up to 1, those of U_R U_R^T A no longer
             yield Estimate(size, size, output[:, :-1], None, output[:, -1:])
 
-    def check(self, sizes: tuple[int, ...], shape: Shape) -> None:
+    def check(self, sizes: Sizes, shape: Shape) -> None:
         """Every size: above the rank of the matrix it is the matrix."""
 
     def multiplications(self, shape: Shape, size: int) -> float:
@@ -70,7 +63,7 @@ class BestRank(Baseline):
         return 4 * shape.n * shape.l
 
 
-def leading_projections(matrix: np.ndarray, right: np.ndarray, sizes: tuple[int, ...]) -> list[np.ndarray]:
+def leading_projections(matrix: np.ndarray, right: np.ndarray, sizes: Sizes) -> list[np.ndarray]:
     """U_R U_R^T right for each size R (rising, below the number of rows): U_R the first R left singular vectors.
 
     A A^T = Q T Q^T with T tridiagonal and U = Q W. Q, n - 1 reflections, meets a few columns for each size and never W,

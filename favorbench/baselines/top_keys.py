@@ -1,14 +1,13 @@
 """The best keys: an oracle."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from array_api_compat import device
 
 from favorbench.methods import AttentionProblem, Estimate, Shape
-from favorbench.methods.base import Baseline
+from favorbench.methods.base import Baseline, Sizes, line_style
 from favorbench.numerics.arrays import array_namespace, largest
 from favorbench.numerics.logsum import tiles
 from favorbench.numerics.streams import Streams
@@ -21,25 +20,23 @@ class TopKeys(Baseline):
     It looks at every pair of a query and a key.
     """
 
-    name: ClassVar[str] = "top-keys"
-    reference: ClassVar[str] = "-"
-    description: ClassVar[str] = "oracle: softmax over the m keys with the largest logits of each query"
-    random: ClassVar[bool] = False
-    causal_safe: ClassVar[bool] = True
-    oracle: ClassVar[bool] = True
-    convex: ClassVar[bool] = True
-    exact_at_full_size: ClassVar[bool] = True
-    arrays: ClassVar = "single"
-    look: ClassVar[Mapping[str, object]] = {
-        "color": "0.45", "linestyle": (0, (3, 1, 1, 1)), "label": "top-keys (oracle)", "marker": "^", "markersize": 4,
-    }  # fmt: skip
+    name = "top-keys"
+    reference = "-"
+    description = "oracle: softmax over the m keys with the largest logits of each query"
+    random = False
+    causal_safe = True
+    oracle = True
+    convex = True
+    exact_at_full_size = True
+    arrays = "single"
+    look = line_style("0.45", (0, (3, 1, 1, 1)), "^", 4, label="top-keys (oracle)")
 
-    def estimates(self, problem: AttentionProblem, sizes: tuple[int, ...], streams: Streams) -> Iterator[Estimate]:
+    def estimates(self, problem: AttentionProblem, sizes: Sizes, streams: Streams) -> Iterator[Estimate]:
         xp = array_namespace(problem.query)
         outputs: list[list] = [[] for _ in sizes]
         normalisers: list[list] = [[] for _ in sizes]
         for rows in tiles(problem.query.shape[-2], problem.key.shape[-2], problem.query):
-            logits = problem.query[rows, :] @ xp.matrix_transpose(problem.key)
+            logits = problem.query[rows, :] @ problem.key.mT
             if problem.causal:
                 assert problem.positions is not None
                 seen = np.arange(len(problem.key)) <= problem.positions[rows][:, None]

@@ -1,6 +1,6 @@
 """The trivial answers: the mean of V, and Taylor polynomials."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,30 +10,30 @@ from favorbench.attention.linear import attention_estimates, linear_multiplicati
 from favorbench.attention.problem import SampledMap
 from favorbench.maps import Taylor
 from favorbench.methods import AttentionProblem, Estimate, Shape
-from favorbench.methods.base import Baseline
+from favorbench.methods.base import Baseline, Sizes, line_style
 from favorbench.numerics.streams import Streams
 
 
 class Unsized(Baseline):
     """One answer, whatever the size, and nothing random about it."""
 
-    random: ClassVar[bool] = False
-    every_size: ClassVar[bool] = False
-    causal_safe: ClassVar[bool] = True
-    arrays: ClassVar = "host"
+    random = False
+    every_size = False
+    causal_safe = True
+    arrays = "host"
 
 
 @dataclass(frozen=True)
 class Uniform(Unsized):
     """Uniform attention: the mean of V for every query; where attention is causal, of V up to the query."""
 
-    name: ClassVar[str] = "uniform"
-    convex: ClassVar[bool] = True
-    reference: ClassVar[str] = "-"
-    description: ClassVar[str] = "uniform attention: the mean of V for every query"
-    look: ClassVar[Mapping[str, object]] = {"color": "black", "linestyle": "--", "label": "uniform (mean of V)"}
+    name = "uniform"
+    convex = True
+    reference = "-"
+    description = "uniform attention: the mean of V for every query"
+    look = line_style("black", "--", label="uniform (mean of V)")
 
-    def estimates(self, problem: AttentionProblem, sizes: tuple[int, ...], streams: Streams) -> Iterator[Estimate]:
+    def estimates(self, problem: AttentionProblem, sizes: Sizes, streams: Streams) -> Iterator[Estimate]:
         value = problem.value
         if not problem.causal:
             mean = np.mean(value, axis=0)
@@ -52,7 +52,7 @@ class Polynomial(Unsized):
 
     order: ClassVar[int]
 
-    def estimates(self, problem: AttentionProblem, sizes: tuple[int, ...], streams: Streams) -> Iterator[Estimate]:
+    def estimates(self, problem: AttentionProblem, sizes: Sizes, streams: Streams) -> Iterator[Estimate]:
         polynomial, no_omega = Taylor(self.order), problem.query[:1] * 0.0
         tiles = list(attention_estimates(problem, no_omega, [SampledMap(polynomial, None, (1,))]))
         output, normaliser = (np.concatenate([getattr(e, part)[0] for e in tiles]) for part in ("output", "normaliser"))
@@ -66,19 +66,19 @@ class Polynomial(Unsized):
 class Taylor1(Polynomial):
     """Attention with the kernel 1 + x.y, d + 1 features; the normaliser may be negative."""
 
-    name: ClassVar[str] = "taylor-1"
-    order: ClassVar[int] = 1
-    reference: ClassVar[str] = "first order of exp(x.y)"
-    description: ClassVar[str] = "linear attention with the kernel 1 + x.y: d + 1 features, no randomness"
-    look: ClassVar[Mapping[str, object]] = {"color": "0.45", "linestyle": "-.", "label": "taylor-1"}
+    name = "taylor-1"
+    order = 1
+    reference = "first order of exp(x.y)"
+    description = "linear attention with the kernel 1 + x.y: d + 1 features, no randomness"
+    look = line_style("0.45", "-.", label="taylor-1")
 
 
 @dataclass(frozen=True)
 class Taylor2(Polynomial):
     """Attention with the kernel 1 + x.y + (x.y)^2/2 >= 1/2, (d + 1)(d + 2)/2 features."""
 
-    name: ClassVar[str] = "taylor-2"
-    order: ClassVar[int] = 2
-    reference: ClassVar[str] = "Arora et al. 2024 (Based), arXiv 2402.18668"
-    description: ClassVar[str] = "linear attention with the kernel 1 + x.y + (x.y)^2/2: (d + 1)(d + 2)/2 features"
-    look: ClassVar[Mapping[str, object]] = {"color": "0.45", "linestyle": ":", "label": "taylor-2"}
+    name = "taylor-2"
+    order = 2
+    reference = "Arora et al. 2024 (Based), arXiv 2402.18668"
+    description = "linear attention with the kernel 1 + x.y + (x.y)^2/2: (d + 1)(d + 2)/2 features"
+    look = line_style("0.45", ":", label="taylor-2")

@@ -7,7 +7,7 @@ import numpy as np
 
 from favorbench.errors import ScenarioError
 from favorbench.inputs import Head, Inputs, same_place
-from favorbench.maps.calibrated import calibrations, scaled, with_arrays, with_calibrated
+from favorbench.maps.transforms import calibrations, scaled, with_arrays, with_calibrated
 from favorbench.numerics.arrays import Array
 from favorbench.numerics.streams import stream
 from favorbench.registry import label

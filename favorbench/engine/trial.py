@@ -18,7 +18,14 @@ from favorbench.errors import EstimatorError
 from favorbench.inputs import Head
 from favorbench.methods import Method
 from favorbench.metrics import ErrorSums, add, error_sums, metrics_of
-from favorbench.numerics.arrays import GPU_TILE_ELEMENTS, Array, array_namespace, beside, columns_first, on_host
+from favorbench.numerics.arrays import (
+    GPU_TILE_ELEMENTS,
+    Array,
+    array_namespace,
+    on_host,
+    to_backend_of,
+    to_column_major,
+)
 from favorbench.numerics.backend import Backend
 from favorbench.numerics.machine import one_core
 from favorbench.numerics.streams import Streams, stream
@@ -186,7 +193,7 @@ def _errors(
     study: Study, batch: EstimatorBatch, draws: Sequence[Draw], problem: AttentionProblem, exact: Array, dtype: str
 ) -> Errors:
     """The errors of all members at all sizes, from the cache if nothing about them is random."""
-    array = study.backend.array if problem.query.ndim > 2 else lambda hosts: beside(hosts[0], problem.query)
+    array = study.backend.array if problem.query.ndim > 2 else lambda hosts: to_backend_of(hosts[0], problem.query)
 
     def streams(*names: str) -> Streams:
         return Streams([stream(study.scenario.seed, *names, *draw.stream_names) for draw in draws], array)
@@ -198,7 +205,7 @@ def _errors(
     def compute() -> Errors:
         methods = [calibrated(study, estimator.method, draws, array) for estimator, _ in batch.members]
         doubles = itertools.repeat(None) if dtype == "float64" else estimates(methods, "float64")
-        return _summed(estimates(methods, dtype), doubles, columns_first(exact) if batch.kind == "map" else exact)
+        return _summed(estimates(methods, dtype), doubles, to_column_major(exact) if batch.kind == "map" else exact)
 
     if study.calibration is not None or any(estimator.method.random for estimator, _ in batch.members):
         return compute()

@@ -1,16 +1,15 @@
-"""Feature maps. A new one is one file and one line in MAPS."""
+"""Feature maps. A new one is a class and a line in MAPS."""
 
 from typing import Any
 
 from favorbench.errors import InputError
 from favorbench.maps.base import FeatureMap, Sample, WrappedMap
-from favorbench.maps.calibrated import Calibrated, calibrations, scaled, with_calibrated
-from favorbench.maps.centre import Centre
 from favorbench.maps.exponential import ADERF, OPRF, SADERF, SDERF, ADERFThenSDERF
 from favorbench.maps.integer import Geometric, Poisson
 from favorbench.maps.other_kernels import ELU, ExpTutorial, PositiveEps, ReLU, TrigBlog, TrigTutorial
 from favorbench.maps.polynomial import Maclaurin, Taylor, TensorSketch
 from favorbench.maps.random_features import Hybrid, Hyperbolic, Phase, Positive, Trig
+from favorbench.maps.transforms import Calibrated, Centre, calibrations, scaled, with_calibrated
 from favorbench.numerics.arrays import Array
 from favorbench.registry import build, label
 
@@ -43,10 +42,20 @@ TRANSFORMS: tuple[type[WrappedMap], ...] = (Centre, Calibrated)
 
 
 def get_map(spec: str | FeatureMap) -> FeatureMap:
-    """The feature map that ``spec`` names, e.g. "positive", "oprf(rho=0.5)", "centre:positive", "my_module:MyMap".
+    """Return the feature map that ``spec`` names.
 
-    Raises ScenarioError, with the nearest name, if there is none.
+    Parameters
+    ----------
+    spec : str or FeatureMap
+        "positive", "oprf(rho=0.5)", "centre:positive", "my_module:MyMap". A map is returned as it is.
 
+    Raises
+    ------
+    ScenarioError
+        For an unknown name or parameter, with the nearest name.
+
+    Examples
+    --------
     >>> import favorbench as fb
     >>> fb.get_map("oprf(rho=0.5)")
     OPRF(rho=0.5)
@@ -55,14 +64,32 @@ def get_map(spec: str | FeatureMap) -> FeatureMap:
 
 
 def calibrate(query: Array, key: Array, map: Any = "centre:aderf-sderf") -> Any:
-    """A map whose parameters are those for these queries (..., n, d) and keys (..., l, d), frozen: for other texts.
+    """Fit the parameters of a map to queries and keys, and freeze them for use on other texts.
 
-    query and key are as attention takes them. map: a map, by its name or itself, with or without ``calibrated:``; or a
-    method of ``get_method`` around a calibrated map, "sinks(4):calibrated:centre:aderf-sderf". The result is what
-    ``linear_attention``, or ``method_attention``, takes, causal too. Leading axes, of heads, are those of what it will
-    be asked for. Raises InputError where there is nothing to calibrate or the shapes do not fit, ScenarioError for an
-    unknown map.
+    Parameters
+    ----------
+    query : array (..., n, d)
+        Queries as attention takes them, not scaled. Leading axes are heads, the same as in later use.
+    key : array (..., l, d)
+        Keys.
+    map : str, FeatureMap or Method
+        A map, with or without ``calibrated:``, or a method of ``get_method`` around a calibrated map, such as
+        "sinks(4):calibrated:centre:aderf-sderf".
 
+    Returns
+    -------
+    FeatureMap or Method
+        An argument for ``linear_attention`` or ``method_attention``, causal too.
+
+    Raises
+    ------
+    InputError
+        If there is nothing to calibrate, or the shapes do not fit.
+    ScenarioError
+        For an unknown map.
+
+    Examples
+    --------
     >>> import favorbench as fb, numpy as np
     >>> rng = np.random.default_rng(0)
     >>> query, key, value, other_query, other_key = rng.normal(size=(5, 32, 8))
@@ -78,7 +105,7 @@ def calibrate(query: Array, key: Array, map: Any = "centre:aderf-sderf") -> Any:
         raise InputError(f"{label(member)!r} takes nothing from data, or was calibrated before: nothing to calibrate")
     if min(query.ndim, key.ndim) < 2 or query.shape[-1] != key.shape[-1]:
         raise InputError(f"query {tuple(query.shape)}, key {tuple(key.shape)}: allowed: (..., n, d) and (..., l, d)")
-    return with_calibrated(member, lambda one: one.calibrate(*scaled(query, key)))
+    return with_calibrated(member, lambda calibrated: calibrated.calibrate(*scaled(query, key)))
 
 
 __all__ = ["MAPS", "TRANSFORMS", "Calibrated", "FeatureMap", "Sample", "Taylor", "calibrate", "get_map"]

@@ -1,4 +1,4 @@
-"""What a feature map is."""
+"""The base classes of feature maps."""
 
 import copy
 import dataclasses
@@ -11,12 +11,13 @@ import numpy as np
 
 from favorbench.errors import ScenarioError
 from favorbench.numerics.arrays import Array, Features, Float
+from favorbench.parameters import check_parameters
 from favorbench.samplers.laws import PairLaw, RowLaw
 
 Randomness = Literal["omega", "own", "none"]
 
-#: Shapes of what maps are given, and answer: queries or keys, scaled; keys where they stand beside queries; omega; its
-#: products with the tokens; one number for each pair of a query and a key, and of two keys.
+#: Shapes of the arguments and results of maps: queries or keys, scaled; keys beside queries; omega; its products with
+#: the tokens; one number for each pair of a query and a key, and of two keys.
 Tokens = Float[Array, "*batch n d"]
 OneToken = Float[Array, "1 d"]
 Keys = Float[Array, "*batch l d"]
@@ -29,7 +30,7 @@ Value = TypeVar("Value")
 
 
 class _Claim:
-    """What ``claim`` gives: a property, which a class has too, as that of its default parameters."""
+    """A property that a class has too: that of its default parameters."""
 
     def __init__(self, of: Callable[[Any], Any]) -> None:
         self.of = of
@@ -49,7 +50,7 @@ def claim(of: Callable[[Any], Value]) -> Value:
 
 
 class Sample(NamedTuple):
-    """What one map uses at random: omega, and what it draws beside it (phases, integers, hashes)."""
+    """The random numbers of one map: omega, and what else it draws (phases, integers, hashes)."""
 
     omega: Array
     extra: Any = None
@@ -83,13 +84,15 @@ class FeatureMap(ABC):
     causal_safe: ClassVar[bool] = True
     #: The features of R projections are the first of those of more. If not, the engine evaluates every R anew.
     nested: ClassVar[bool] = True
-    #: Everything random is in ``draw_extra``: omega plays no part beyond its number of rows, nor does any sampler.
+    #: Everything random is in ``draw_extra``: only the number of rows of omega counts, and no sampler is used.
     own_sample: ClassVar[bool] = False
     #: A projection w and its opposite -w give the same estimate, in the mean over all else that is random.
     even: ClassVar[bool] = False
     #: The formula gives queries and keys different features; elsewhere, where they differ, it must not matter.
     asymmetric: ClassVar[bool] = False
-    #: What ``fit`` takes from the data depends on omega too.
+    #: ``fit`` takes parameters from queries and keys.
+    data_dependent: ClassVar[bool] = claim(lambda self: type(self).fit is not FeatureMap.fit)
+    #: These parameters depend on omega too.
     fit_needs_omega: ClassVar[bool] = False
     #: A transform that no other may stand before.
     outermost: ClassVar[bool] = False
@@ -100,20 +103,18 @@ class FeatureMap(ABC):
             if old in vars(cls):
                 setattr(cls, new, vars(cls)[old])
 
+    def __post_init__(self) -> None:
+        check_parameters(self)
+
     @property
     def randomness(self) -> Randomness:
         """What the map is measured on: "omega" of a sampler, its "own" sample whatever the sampler is, or "none".
 
-        "own" and "none" leave no sampler to vary; with "none" R plays no part either.
+        "own" and "none" leave no sampler to vary; with "none" R is ignored, too.
         """
         if not self.features_per_projection:
             return "none"
         return "own" if self.own_sample else "omega"
-
-    @property
-    def data_dependent(self) -> bool:
-        """Whether ``fit`` takes anything from queries and keys."""
-        return type(self).fit is not FeatureMap.fit
 
     @property
     def draws_extra(self) -> bool:
@@ -147,40 +148,40 @@ class FeatureMap(ABC):
         return products + self.map_multiplications(n, l, d, num_projections)
 
     def map_multiplications(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
-        """Those of them beside the projections of tokens and the products of features with values.
+        """Multiplications other than the projections of tokens and the products of features with values.
 
-        Terms that do not grow with the tokens, for a matrix that is fitted say, are left out.
+        Terms that do not grow with the tokens, for a fitted matrix for instance, are left out.
         """
         return 0.0
 
     def fit_multiplications(self, n: int, l: int, d: int) -> float:  # noqa: E741
-        """Those of ``map_multiplications`` that ``fit`` does: what is fitted once, and frozen, is spared them."""
+        """The share of ``map_multiplications`` that ``fit`` does: a map that is fitted once and frozen saves it."""
         return 0.0
 
     def draw_extra(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray | None:
-        """What the map draws beside omega, an array; nothing by default.
+        """Draw what the map needs beside omega, an array; nothing by default.
 
         Equal generators give the same for the first R of more projections, if the map is nested.
         """
         return None
 
     def fit(self, x: Tokens, y: Keys, omega: Omega | None) -> "FeatureMap":
-        """The map with the parameters it takes from the data (scaled queries x and keys y); itself by default.
+        """Return the map with parameters for the data (scaled queries x and keys y); itself by default.
 
-        omega: None where these are not the data that it will meet, unless ``fit_needs_omega``.
+        omega: None where the map will be used on other data, unless ``fit_needs_omega``.
         """
         return self
 
     def with_parameters(self, x: Tokens, y: Keys) -> "FeatureMap":
-        """The map whose features ``kernel_estimate`` takes and the closed forms describe; itself by default.
+        """Return the map whose features ``kernel_estimate`` uses and the closed forms describe; itself by default.
 
-        A map that has no features before ``fit`` takes its parameters from these x and y, if it has none yet.
+        A map without features before ``fit`` takes its parameters from these x and y, unless it has them already.
         """
         return self
 
     @abstractmethod
     def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
-        """What the kernel estimate really estimates, its mean over omega: (n, l) for x (n, d), y (l, d).
+        """The mean of the kernel estimate over omega: (n, l) for x (n, d), y (l, d).
 
         For N(0, I) rows and an unbiased map it is exp(x.y).
         """
@@ -192,7 +193,7 @@ class FeatureMap(ABC):
     def pair_argument(self, x: Tokens, y: Keys) -> Pairs | None:
         """s = |x + y|^2 for maps of exp(w.(x + y)), -|x - y|^2 for maps of cos(w.(x - y)): (n, l); None for others.
 
-        What the dependence between rows acts on, and what the second moment of an estimate depends on.
+        The dependence between rows acts on s, and the second moment of an estimate depends on it.
         """
         return None
 
@@ -217,13 +218,13 @@ Built = TypeVar("Built")
 
 @dataclass(frozen=True, eq=False)  # it holds an array: equal only to itself
 class Fitted:
-    """What ``fit`` found: maps that were fitted to different data are different maps."""
+    """The result of ``fit``: maps that were fitted to different data are different maps."""
 
     values: Array
 
 
 def with_values(built: Built, **values: Any) -> Built:
-    """A copy with fields set that its constructor does not take: what ``fit`` finds."""
+    """A copy with fields set that its constructor does not take: results of ``fit``."""
     copied = copy.copy(built)
     for name, value in values.items():
         object.__setattr__(copied, name, value)
@@ -254,14 +255,15 @@ def _delegating(cls: type) -> Any:
 @dataclass(frozen=True)
 @_delegating
 class WrappedMap(FeatureMap):
-    """A map around another one: it does and claims what the other does, but for what a subclass overrides."""
+    """A map around another one: it behaves like the other, except where a subclass overrides it."""
 
     wrapped: FeatureMap
-    #: What stands before the colon in ``prefix:map``, for the transforms of the registry.
+    #: The part before the colon in ``prefix:map``, for the transforms of the registry.
     prefix: ClassVar[str] = ""
     name: ClassVar[str] = claim(lambda self: f"{self.prefix}:{self.wrapped.name}" if self.prefix else self.wrapped.name)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.prefix and self.wrapped.outermost:
             first = getattr(self.wrapped, "prefix", "")
             raise ScenarioError(f"{first}: stands before all other transforms of a map: {first}:{self.prefix}:...")

@@ -3,39 +3,38 @@
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import scipy
-from array_api_compat import is_torch_array
 
 from favorbench.maps.base import FeatureMap, Fitted, Keys, Omega, Pairs, Projection, Sample, Tokens, claim, with_values
-from favorbench.numerics.arrays import Array, Features, array_namespace, as_like, looked_up, on_host
-from favorbench.numerics.backend import from_torch
-from favorbench.parameters import check_between, check_positive
+from favorbench.numerics.arrays import Array, Features, array_namespace, as_like, on_host, take_from
+from favorbench.parameters import between, positive
 from favorbench.samplers.laws import RowLaw
 
 MEAN_LIMIT = 256.0  # of an exponent that is fitted. Any law of full support is unbiased; exp(-256) is still normal
 
 
+@dataclass(frozen=True)
 class _IntegerMap(FeatureMap):
-    """What the two laws of the exponents share: phi(x) = prod_l x_l^(w_l) / sqrt(w_l! P(w_l)), 0^0 = 1."""
+    """A map with integer exponents w_l of the coordinates: phi(x) = prod_l x_l^(w_l) / sqrt(w_l! P(w_l)), 0^0 = 1."""
 
-    features_per_projection: ClassVar[int] = 1
-    nonnegative: ClassVar[bool] = False  # but for coordinates that are all positive
-    unbiased: ClassVar[bool] = True
-    causal_safe: ClassVar[bool] = claim(lambda self: not self.data_dependent)
-    own_sample: ClassVar[bool] = True
-
-    fitted: Fitted | None
+    fitted: Fitted | None = field(default=None, init=False, repr=False)
+    features_per_projection = 1
+    nonnegative = False  # but for coordinates that are all positive
+    unbiased = True
+    causal_safe = claim(lambda self: not self.data_dependent)
+    data_dependent = claim(lambda self: self._given() is None)
+    own_sample = True
 
     @abstractmethod
     def _given(self) -> float | None:
-        """The parameter of the law, where it does not come from the data."""
+        """The given parameter of the law; None where it is fitted to the data."""
 
     @abstractmethod
     def _best(self, moments: np.ndarray) -> np.ndarray:
-        """The parameter for E x_l^2 E y_l^2, (..., d)."""
+        """The best parameter for E x_l^2 E y_l^2, (..., d)."""
 
     @abstractmethod
     def _exponents(self, uniform: Array, parameter: Array) -> Array:
@@ -45,12 +44,8 @@ class _IntegerMap(FeatureMap):
     def _log_weights(self, parameter: Array, exponents: Array) -> Array:
         """sum_l log(w_l! P(w_l)), (..., R)."""
 
-    @property
-    def data_dependent(self) -> bool:
-        return self._given() is None
-
     def draw_extra(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:
-        """Uniform numbers: the law of the exponents that are made of them may depend on the data."""
+        """Draw uniform numbers: the law of the exponents made of them may depend on the data."""
         return rng.random((num_projections, head_dim))
 
     def fit(self, x: Tokens, y: Keys, omega: Omega | None) -> "_IntegerMap":
@@ -59,7 +54,7 @@ class _IntegerMap(FeatureMap):
         xp = array_namespace(x)
         x, y = (xp.astype(a, xp.float64) for a in (x, y))
         moments = xp.mean(x * x, axis=-2) * xp.mean(y * y, axis=-2)
-        best = self._best(from_torch(moments) if is_torch_array(moments) else np.asarray(moments))
+        best = self._best(on_host(moments))
         return with_values(self, fitted=Fitted(as_like(best[..., None, None], moments)))
 
     def map_multiplications(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
@@ -75,7 +70,7 @@ class _IntegerMap(FeatureMap):
             parameter = self.fitted.values
         w = self._exponents(uniform, parameter)
         log_weights = xp.astype(self._log_weights(parameter, w)[..., None, :], x.dtype)
-        powers = xp.matrix_transpose(xp.astype(w, x.dtype))
+        powers = xp.astype(w, x.dtype).mT
         zero, negative = x == 0, xp.astype(x < 0, x.dtype)
         halves = negative @ (0.5 * powers)  # whole where the number of negative factors is even
         values = 1.0 - 4.0 * (halves - xp.floor(halves))
@@ -86,7 +81,7 @@ class _IntegerMap(FeatureMap):
         return (Features(values, logs @ powers - 0.5 * log_weights),)
 
     def parameter(self, head_dim: int) -> float:
-        """What was fitted to one head; else the given one, or the best for standard normal queries and keys."""
+        """The value fitted to one head; else the given one, or the best for standard normal queries and keys."""
         if self.fitted is not None:
             return float(on_host(self.fitted.values).item())
         given = self._given()
@@ -107,14 +102,9 @@ class Poisson(_IntegerMap):
     Likhosherstov et al. 2022, "Chefs' Random Tables", arXiv 2205.15317 (DIRF).
     """
 
-    rate: float | None = None
-    fitted: Fitted | None = field(default=None, init=False, repr=False)
-    name: ClassVar[str] = "poisson"
-    reference: ClassVar[str] = "Likhosherstov et al. 2022, arXiv 2205.15317 (Poisson)"
-
-    def __post_init__(self) -> None:
-        if self.rate is not None:
-            check_positive("rate", self.rate, most=MEAN_LIMIT, otherwise="left out to be fitted")
+    rate: float | None = positive(None, most=MEAN_LIMIT, otherwise="left out to be fitted")
+    name = "poisson"
+    reference = "Likhosherstov et al. 2022, arXiv 2205.15317 (Poisson)"
 
     def _given(self) -> float | None:
         return self.rate
@@ -156,14 +146,9 @@ class Geometric(_IntegerMap):
     Likhosherstov et al. 2022, "Chefs' Random Tables", arXiv 2205.15317 (DIRF).
     """
 
-    p: float | None = None
-    fitted: Fitted | None = field(default=None, init=False, repr=False)
-    name: ClassVar[str] = "geometric"
-    reference: ClassVar[str] = "Likhosherstov et al. 2022, arXiv 2205.15317 (geometric)"
-
-    def __post_init__(self) -> None:
-        if self.p is not None:
-            check_between("p", self.p, 1.0 / MEAN_LIMIT, 1.0)
+    p: float | None = between(1.0 / MEAN_LIMIT, 1.0, default=None)
+    name = "geometric"
+    reference = "Likhosherstov et al. 2022, arXiv 2205.15317 (geometric)"
 
     def _given(self) -> float | None:
         return self.p
@@ -178,7 +163,7 @@ class Geometric(_IntegerMap):
 
     def _log_weights(self, parameter: Array, exponents: Array) -> Array:
         xp = array_namespace(exponents)
-        factorials = looked_up(scipy.special.gammaln(np.arange(1.0, float(xp.max(exponents)) + 2.0)), exponents)
+        factorials = take_from(scipy.special.gammaln(np.arange(1.0, float(xp.max(exponents)) + 2.0)), exponents)
         return xp.sum(factorials + exponents * xp.log1p(-parameter) + xp.log(parameter), axis=-1)
 
     def relative_variance(self, x: Tokens, y: Keys, num_projections: int) -> Pairs:

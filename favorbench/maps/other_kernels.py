@@ -1,15 +1,20 @@
-"""Maps that do not estimate the softmax kernel: those of linear attention, and formulas as published with mistakes."""
+"""Maps that do not estimate the softmax kernel: those of linear attention, and formulas published with mistakes."""
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import numpy as np
 
 from favorbench.maps.base import FeatureMap, Fitted, Keys, Omega, Pairs, Projection, Sample, Tokens, with_values
-from favorbench.maps.random_features import angle, exponential_target, norm_factors, trigonometric_target
-from favorbench.numerics.arrays import Array, Features, array_namespace, cos_sin, half_squared_norm
-from favorbench.parameters import check_positive
+from favorbench.maps.random_features import (
+    angle,
+    exponential_target,
+    norm_factors,
+    trigonometric_features,
+    trigonometric_target,
+)
+from favorbench.numerics.arrays import Array, Features, array_namespace, half_squared_norm
+from favorbench.parameters import positive
 from favorbench.samplers.laws import GaussianRows, RowLaw
 
 
@@ -22,15 +27,12 @@ class ReLU(FeatureMap):
     Choromanski et al. 2021, arXiv 2009.14794, section 4 (Performer-ReLU); kernel: Cho & Saul 2009, NIPS, eq. (6).
     """
 
-    eps: float = 1e-3
-    name: ClassVar[str] = "relu"
-    reference: ClassVar[str] = "Choromanski et al. 2021, arXiv 2009.14794; Cho & Saul 2009, NIPS"
-    features_per_projection: ClassVar[int] = 1
-    nonnegative: ClassVar[bool] = True
-    unbiased: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        check_positive("eps", self.eps)
+    eps: float = positive(1e-3)
+    name = "relu"
+    reference = "Choromanski et al. 2021, arXiv 2009.14794; Cho & Saul 2009, NIPS"
+    features_per_projection = 1
+    nonnegative = True
+    unbiased = False
 
     def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         xp = array_namespace(projection)
@@ -72,16 +74,16 @@ class ELU(FeatureMap):
     Katharopoulos et al. 2020, "Transformers are RNNs", arXiv 2006.16236, eq. (7).
     """
 
-    name: ClassVar[str] = "elu"
-    reference: ClassVar[str] = "Katharopoulos et al. 2020, arXiv 2006.16236, eq. (7)"
-    features_per_projection: ClassVar[int] = 0
-    nonnegative: ClassVar[bool] = True
-    unbiased: ClassVar[bool] = False
+    name = "elu"
+    reference = "Katharopoulos et al. 2020, arXiv 2006.16236, eq. (7)"
+    features_per_projection = 0
+    nonnegative = True
+    unbiased = False
 
     def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         xp = array_namespace(x)
-        positive = xp.maximum(x, xp.zeros_like(x))
-        return (Features(None, xp.log1p(positive) + x - positive, fixed=True),)
+        above = xp.maximum(x, xp.zeros_like(x))
+        return (Features(None, xp.log1p(above) + x - above, fixed=True),)
 
     def num_features(self, num_projections: int, head_dim: int) -> int:
         return head_dim
@@ -98,16 +100,14 @@ class TrigBlog(FeatureMap):
     With N(0, I) rows it estimates exp((|x|^2 + |y|^2)/2 - 2 pi^2 |x - y|^2): at |x - y|^2 = 8, 3e-69 for 2e-2.
     """
 
-    name: ClassVar[str] = "trig-blog"
-    reference: ClassVar[str] = "teddykoker/performer, 2020 (2 pi inside sin and cos)"
-    features_per_projection: ClassVar[int] = 2
-    nonnegative: ClassVar[bool] = False
-    unbiased: ClassVar[bool] = False
+    name = "trig-blog"
+    reference = "teddykoker/performer, 2020 (2 pi inside sin and cos)"
+    features_per_projection = 2
+    nonnegative = False
+    unbiased = False
 
     def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
-        cos, sin = cos_sin((2.0 * math.pi) * projection)
-        scale = half_squared_norm(x)
-        return Features(cos, scale), Features(sin, scale)
+        return trigonometric_features(x, (2.0 * math.pi) * projection)
 
     def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
         return trigonometric_target(x, y, rows, frequency=2.0 * math.pi)
@@ -120,16 +120,14 @@ class TrigTutorial(FeatureMap):
     Estimates exp(x.y - |x|^2 - |y|^2): attention re-weighted by exp(-|y|^2).
     """
 
-    name: ClassVar[str] = "trig-tutorial"
-    reference: ClassVar[str] = "Kernel-Based Attention and the Performer (tutorial), sec. 3"
-    features_per_projection: ClassVar[int] = 2
-    nonnegative: ClassVar[bool] = False
-    unbiased: ClassVar[bool] = False
+    name = "trig-tutorial"
+    reference = "Kernel-Based Attention and the Performer (tutorial), sec. 3"
+    features_per_projection = 2
+    nonnegative = False
+    unbiased = False
 
     def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
-        cos, sin = cos_sin(projection)
-        scale = -half_squared_norm(x)
-        return Features(cos, scale), Features(sin, scale)
+        return trigonometric_features(x, projection, norm_power=-1.0)
 
     def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
         return trigonometric_target(x, y, rows, norm_power=-1.0)
@@ -148,15 +146,12 @@ class ExpTutorial(FeatureMap):
     Attention re-weighted by exp(+|y|^2/2). (The tutorial's class also forgets d^-1/4; favorbench always scales.)
     """
 
-    eps: float = 1e-6
-    name: ClassVar[str] = "exp-tutorial"
-    reference: ClassVar[str] = "Kernel-Based Attention and the Performer (tutorial), class PerformerAttention"
-    features_per_projection: ClassVar[int] = 1
-    nonnegative: ClassVar[bool] = True
-    unbiased: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        check_positive("eps", self.eps)
+    eps: float = positive(1e-6)
+    name = "exp-tutorial"
+    reference = "Kernel-Based Attention and the Performer (tutorial), class PerformerAttention"
+    features_per_projection = 1
+    nonnegative = True
+    unbiased = False
 
     def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         return (_plus_eps(projection, self.eps),)
@@ -174,24 +169,20 @@ class PositiveEps(FeatureMap):
     eps and the output becomes uniform attention. Without ``fit`` (kernel estimates) the shifts are zero.
     """
 
-    eps: float = 1e-4
+    eps: float = positive(1e-4)
     key_shift: Fitted | None = field(default=None, init=False, repr=False)
-    name: ClassVar[str] = "positive-eps"
-    reference: ClassVar[str] = "google-research/performer; performer-pytorch (eps 1e-4)"
-    features_per_projection: ClassVar[int] = 1
-    nonnegative: ClassVar[bool] = True
-    unbiased: ClassVar[bool] = False
-    causal_safe: ClassVar[bool] = False
-    nested: ClassVar[bool] = False  # the shifts are maxima over the R projections
-    fit_needs_omega: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_positive("eps", self.eps)
+    name = "positive-eps"
+    reference = "google-research/performer; performer-pytorch (eps 1e-4)"
+    features_per_projection = 1
+    nonnegative = True
+    unbiased = False
+    causal_safe = False
+    nested = False  # the shifts are maxima over the R projections
+    fit_needs_omega = True
 
     def fit(self, x: Tokens, y: Keys, omega: Omega | None) -> "PositiveEps":
         assert omega is not None
-        xp = array_namespace(y)
-        shift = xp.max(y @ xp.matrix_transpose(omega), axis=(-2, -1), keepdims=True)
+        shift = array_namespace(y).max(y @ omega.mT, axis=(-2, -1), keepdims=True)
         return with_values(self, key_shift=Fitted(shift))
 
     def map_multiplications(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
@@ -201,8 +192,7 @@ class PositiveEps(FeatureMap):
     def query_features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         if self.key_shift is None:
             return self.features(x, projection, sample)
-        xp = array_namespace(projection)
-        shift = xp.max(projection, axis=-1, keepdims=True)
+        shift = array_namespace(projection).max(projection, axis=-1, keepdims=True)
         return (_plus_eps(projection - half_squared_norm(x) - shift, self.eps),)
 
     def key_features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
@@ -223,4 +213,4 @@ def _eps_terms(x: Array, y: Array, rows: RowLaw, eps: float, norm_power: float) 
     def mean(z: Array) -> Array:
         return np.exp(norm_power * half_squared_norm(z)) * rows.laplace(z)[..., None]
 
-    return eps * (mean(x) + np.matrix_transpose(mean(y))) + eps**2
+    return eps * (mean(x) + mean(y).mT) + eps**2

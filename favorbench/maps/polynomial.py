@@ -2,16 +2,15 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Literal
 
 import numpy as np
 import scipy
 
-from favorbench.formats import shown
 from favorbench.kernels import monomial_features
 from favorbench.maps.base import FeatureMap, Keys, Pairs, Projection, Sample, Tokens, claim
-from favorbench.numerics.arrays import Array, Features, array_namespace, as_like, cos_sin, half_squared_norm, looked_up
-from favorbench.parameters import check_positive, check_whole
+from favorbench.numerics.arrays import Array, Features, array_namespace, as_like, cos_sin, half_squared_norm, take_from
+from favorbench.parameters import check_whole, positive, whole
 from favorbench.samplers.laws import RowLaw
 
 
@@ -35,6 +34,11 @@ def exact_degrees(x: Array, count: int) -> tuple[Features, ...]:
     )
 
 
+def num_monomials(head_dim: int, count: int) -> int:
+    """How many monomials of the degrees below ``count`` there are."""
+    return math.comb(head_dim + count - 1, head_dim)
+
+
 def exponential_series(product: Array, degrees: range) -> Array:
     """Sum of product^n / n! over a range of degrees."""
     total = 0.0 * product
@@ -53,25 +57,21 @@ class Taylor(FeatureMap):
     arXiv 2602.00294.
     """
 
-    order: int = 2
-    name: ClassVar[str] = "taylor"
-    reference: ClassVar[str] = "Arora et al. 2024, arXiv 2402.18668; Heinsen & Kozachkov 2026, arXiv 2602.00294"
-    features_per_projection: ClassVar[int] = 0
-    nonnegative: ClassVar[bool] = False
-    unbiased: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        check_whole("order", self.order, 0, 30)
+    order: int = whole(0, 30, default=2)
+    name = "taylor"
+    reference = "Arora et al. 2024, arXiv 2402.18668; Heinsen & Kozachkov 2026, arXiv 2602.00294"
+    features_per_projection = 0
+    nonnegative = False
+    unbiased = False
 
     def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         return exact_degrees(x, self.order + 1)
 
     def num_features(self, num_projections: int, head_dim: int) -> int:
-        return math.comb(head_dim + self.order, self.order)
+        return num_monomials(head_dim, self.order + 1)
 
     def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
-        product = x @ array_namespace(x).matrix_transpose(y)
-        return exponential_series(product, range(self.order + 1))
+        return exponential_series(x @ y.mT, range(self.order + 1))
 
 
 DegreeLaw = Literal["geometric", "poisson"]
@@ -90,23 +90,19 @@ class Maclaurin(FeatureMap):
     """
 
     law: DegreeLaw = "geometric"
-    mean: float = 1.0
+    mean: float = positive(1.0)
     vectors: VectorLaw = "rademacher"
-    exact: int = 0
+    exact: int = whole(0, 6, default=0)
     degree: int = 20
-    name: ClassVar[str] = "maclaurin"
-    reference: ClassVar[str] = "Kar & Karnick 2012, arXiv 1201.6530"
-    features_per_projection: ClassVar[int] = 1
-    nonnegative: ClassVar[bool] = False
-    unbiased: ClassVar[bool] = False  # but for degrees above ``degree``
-    own_sample: ClassVar[bool] = True
+    name = "maclaurin"
+    reference = "Kar & Karnick 2012, arXiv 1201.6530"
+    features_per_projection = 1
+    nonnegative = False
+    unbiased = False  # but for degrees above ``degree``
+    own_sample = True
 
     def __post_init__(self) -> None:
-        for field, allowed in (("law", get_args(DegreeLaw)), ("vectors", get_args(VectorLaw))):
-            if getattr(self, field) not in allowed:
-                raise ValueError(f"{field} must be one of {', '.join(allowed)}, got {shown(getattr(self, field))}")
-        check_positive("mean", self.mean)
-        check_whole("exact", self.exact, 0, 6)
+        super().__post_init__()
         check_whole("degree", self.degree, max(self.exact, 1), 60)
 
     def draw_extra(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:
@@ -129,8 +125,8 @@ class Maclaurin(FeatureMap):
         left, values = xp.concat([unit, xp.ones_like(log_norm)], axis=-1), xp.ones_like(projection)
         drawn = self.degree - xp.sum(extra[..., -1], axis=-1)  # (..., R)
         for j in range(int(xp.max(drawn))):
-            values = values * (left @ xp.matrix_transpose(extra[..., j, :]))
-        log_scale = drawn[..., None, :] * log_norm + looked_up(-0.5 * self._log_weights(), drawn)[..., None, :]
+            values = values * (left @ extra[..., j, :].mT)
+        log_scale = drawn[..., None, :] * log_norm + take_from(-0.5 * self._log_weights(), drawn)[..., None, :]
         return (*exact_degrees(x, self.exact), Features(values, log_scale))
 
     def map_multiplications(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
@@ -139,7 +135,7 @@ class Maclaurin(FeatureMap):
         return float((n + l) * num_projections * (d + 1) * (self.exact + np.sum(1.0 - below)))
 
     def num_features(self, num_projections: int, head_dim: int) -> int:
-        return num_projections + sum(math.comb(head_dim + n - 1, n) for n in range(self.exact))
+        return num_projections + num_monomials(head_dim, self.exact)
 
     def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
         return exponential_series(x @ y.T, range(self.degree + 1))
@@ -182,17 +178,17 @@ class TensorSketch(FeatureMap):
     """
 
     degree: int = 3
-    exact: int = 1
-    name: ClassVar[str] = "tensorsketch"
-    reference: ClassVar[str] = "Pham & Pagh 2013, KDD, doi 10.1145/2487575.2487591"
-    features_per_projection: ClassVar[int] = claim(lambda self: len(self._sketched()))
-    nonnegative: ClassVar[bool] = False
-    unbiased: ClassVar[bool] = False
-    nested: ClassVar[bool] = False
-    own_sample: ClassVar[bool] = True
+    exact: int = whole(1, 6, default=1)
+    name = "tensorsketch"
+    reference = "Pham & Pagh 2013, KDD, doi 10.1145/2487575.2487591"
+    features_per_projection = claim(lambda self: len(self._sketched()))
+    nonnegative = False
+    unbiased = False
+    nested = False
+    own_sample = True
 
     def __post_init__(self) -> None:
-        check_whole("exact", self.exact, 1, 6)
+        super().__post_init__()
         check_whole("degree", self.degree, self.exact, 12)
 
     def draw_extra(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:
@@ -216,8 +212,7 @@ class TensorSketch(FeatureMap):
         return float((n + l) * sum(self._sketched()) * 2 * (num_projections // 2 + 1) * d)
 
     def num_features(self, num_projections: int, head_dim: int) -> int:
-        exact = sum(math.comb(head_dim + n - 1, n) for n in range(self.exact))
-        return exact + len(self._sketched()) * num_projections
+        return num_monomials(head_dim, self.exact) + len(self._sketched()) * num_projections
 
     def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
         return exponential_series(x @ y.T, range(self.degree + 1))

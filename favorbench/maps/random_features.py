@@ -2,23 +2,34 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from favorbench.kernels import squared_distance, squared_sum
 from favorbench.maps.base import FeatureMap, KeyPairs, Keys, OneToken, Pairs, Projection, Sample, Tokens, claim
 from favorbench.numerics.arrays import Array, Features, array_namespace, cos_sin, half_squared_norm
-from favorbench.parameters import check_whole
+from favorbench.parameters import whole
 from favorbench.samplers.laws import PairLaw, RowLaw, SameRow
 
 
 def exponential_target(x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
-    """exp(-|x|^2/2) E exp(w.(x + y)) exp(-|y|^2/2).
+    """Return exp(-|x|^2/2) E exp(w.(x + y)) exp(-|y|^2/2): the target kernel of a map exp(w.x - |x|^2/2).
 
-    What a map exp(w.x - |x|^2/2) estimates with rows w of this law: exp(x.y) where they are Gaussian. For a user's own
-    map: x (n, d) and y (l, d), already scaled by d^-1/4, to (n, l).
+    Parameters
+    ----------
+    x : array (n, d)
+        Queries, already scaled by d^-1/4.
+    y : array (l, d)
+        Keys, already scaled.
+    rows : RowLaw
+        The law of the projections w. With Gaussian rows the result is exp(x.y).
 
+    Returns
+    -------
+    array (n, l)
+
+    Examples
+    --------
     >>> import favorbench as fb, numpy as np
     >>> from favorbench.samplers import GaussianRows
     >>> x, y = np.array([[0.3, 0.1]]), np.array([[0.2, -0.5]])
@@ -30,7 +41,7 @@ def exponential_target(x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
 
 def norm_factors(x: Array, y: Array) -> Array:
     """exp(-(|x|^2 + |y|^2)/2) of every pair."""
-    return np.exp(-half_squared_norm(x) - np.matrix_transpose(half_squared_norm(y)))
+    return np.exp(-half_squared_norm(x) - half_squared_norm(y).mT)
 
 
 @dataclass(frozen=True)
@@ -41,11 +52,11 @@ class Positive(FeatureMap):
     Choromanski et al. 2021, "Rethinking Attention with Performers", arXiv 2009.14794, Lemma 1 eq. (7), Lemma 2 eq. (8).
     """
 
-    name: ClassVar[str] = "positive"
-    reference: ClassVar[str] = "Choromanski et al. 2021, arXiv 2009.14794, eq. (7)"
-    features_per_projection: ClassVar[int] = 1
-    nonnegative: ClassVar[bool] = True
-    unbiased: ClassVar[bool] = True
+    name = "positive"
+    reference = "Choromanski et al. 2021, arXiv 2009.14794, eq. (7)"
+    features_per_projection = 1
+    nonnegative = True
+    unbiased = True
 
     def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         return (Features(None, projection - half_squared_norm(x)),)
@@ -71,12 +82,12 @@ class Hyperbolic(FeatureMap):
     Choromanski et al. 2021, arXiv 2009.14794, Lemma 1 eq. (7) and Lemma 2 eq. (8).
     """
 
-    name: ClassVar[str] = "hyperbolic"
-    reference: ClassVar[str] = "Choromanski et al. 2021, arXiv 2009.14794, eq. (7)"
-    features_per_projection: ClassVar[int] = 2
-    nonnegative: ClassVar[bool] = True
-    unbiased: ClassVar[bool] = True
-    even: ClassVar[bool] = True
+    name = "hyperbolic"
+    reference = "Choromanski et al. 2021, arXiv 2009.14794, eq. (7)"
+    features_per_projection = 2
+    nonnegative = True
+    unbiased = True
+    even = True
 
     def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         scale = half_squared_norm(x) + 0.5 * math.log(2.0)
@@ -95,9 +106,15 @@ class Hyperbolic(FeatureMap):
         return np.cosh((x + y) @ (x + y).T) - 1.0
 
 
+def trigonometric_features(x: Array, projection: Array, norm_power: float = 1.0) -> tuple[Features, ...]:
+    """exp(p |x|^2/2) [cos(w.x), sin(w.x)], p = norm_power: +1 where it is right."""
+    scale = norm_power * half_squared_norm(x)
+    return tuple(Features(part, scale) for part in cos_sin(projection))
+
+
 def trigonometric_target(x: Array, y: Array, rows: RowLaw, frequency: float = 1.0, norm_power: float = 1.0) -> Array:
     """exp(p |x|^2/2) E cos(frequency w.(x - y)) exp(p |y|^2/2), p = norm_power: +1 where it is right."""
-    scale = half_squared_norm(x) + np.matrix_transpose(half_squared_norm(y))
+    scale = half_squared_norm(x) + half_squared_norm(y).mT
     return np.exp(norm_power * scale) * rows.characteristic(frequency * (x[..., :, None, :] - y[..., None, :, :]))
 
 
@@ -109,17 +126,15 @@ class Trig(FeatureMap):
     Rahimi & Recht 2007; Choromanski et al. 2021, arXiv 2009.14794, section 2.3 and Lemma 2, eq. (8).
     """
 
-    name: ClassVar[str] = "trig"
-    reference: ClassVar[str] = "Rahimi & Recht 2007; Choromanski et al. 2021, arXiv 2009.14794, eq. (8)"
-    features_per_projection: ClassVar[int] = 2
-    nonnegative: ClassVar[bool] = False
-    unbiased: ClassVar[bool] = True
-    even: ClassVar[bool] = True
+    name = "trig"
+    reference = "Rahimi & Recht 2007; Choromanski et al. 2021, arXiv 2009.14794, eq. (8)"
+    features_per_projection = 2
+    nonnegative = False
+    unbiased = True
+    even = True
 
     def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
-        cos, sin = cos_sin(projection)
-        scale = half_squared_norm(x)
-        return Features(cos, scale), Features(sin, scale)
+        return trigonometric_features(x, projection)
 
     def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
         return trigonometric_target(x, y, rows)
@@ -143,19 +158,19 @@ class Phase(FeatureMap):
     Rahimi & Recht 2007; compared in Sutherland & Schneider 2015, arXiv 1506.02785.
     """
 
-    name: ClassVar[str] = "phase"
-    reference: ClassVar[str] = "Rahimi & Recht 2007; Sutherland & Schneider 2015, arXiv 1506.02785"
-    features_per_projection: ClassVar[int] = 1
-    nonnegative: ClassVar[bool] = False
-    unbiased: ClassVar[bool] = True
-    even: ClassVar[bool] = True
+    name = "phase"
+    reference = "Rahimi & Recht 2007; Sutherland & Schneider 2015, arXiv 1506.02785"
+    features_per_projection = 1
+    nonnegative = False
+    unbiased = True
+    even = True
 
     def draw_extra(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:
         return rng.uniform(0.0, 2.0 * np.pi, size=num_projections)
 
     def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
-        xp = array_namespace(x)
-        cos, _ = cos_sin(projection + xp.asarray(sample.extra, dtype=x.dtype)[..., None, :])
+        phases = array_namespace(x).asarray(sample.extra, dtype=x.dtype)
+        cos, _ = cos_sin(projection + phases[..., None, :])
         return (Features(2.0**0.5 * cos, half_squared_norm(x)),)
 
     def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
@@ -190,16 +205,13 @@ class Hybrid(FeatureMap):
     trig by the angle instead: unbiased too, but 90 times the variance at 10 degrees.)
     """
 
-    n: int = 4
-    name: ClassVar[str] = "hybrid"
-    reference: ClassVar[str] = "Choromanski et al. 2022, arXiv 2110.04367"
-    features_per_projection: ClassVar[int] = claim(lambda self: 4 * (self.n + 1))
-    nonnegative: ClassVar[bool] = False
-    unbiased: ClassVar[bool] = True
-    asymmetric: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_whole("n", self.n, 1, 1024)
+    n: int = whole(1, 1024, default=4)
+    name = "hybrid"
+    reference = "Choromanski et al. 2022, arXiv 2110.04367"
+    features_per_projection = claim(lambda self: 4 * (self.n + 1))
+    nonnegative = False
+    unbiased = True
+    asymmetric = True
 
     def draw_extra(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:
         """The vectors t_i, (n, d), the same for any number of projections."""
@@ -209,7 +221,6 @@ class Hybrid(FeatureMap):
         return float((n + l) * self.n * d)
 
     def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
-        """Those of queries."""
         return self._features(x, projection, sample, hyperbolic_sign=1.0)
 
     def key_features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
@@ -219,7 +230,7 @@ class Hybrid(FeatureMap):
         self, x: Tokens, projection: Projection, sample: Sample, hyperbolic_sign: float
     ) -> tuple[Features, ...]:
         xp = array_namespace(x)
-        side = x @ xp.matrix_transpose(xp.asarray(sample.extra, dtype=x.dtype))  # (..., n tokens, n vectors)
+        side = x @ xp.asarray(sample.extra, dtype=x.dtype).mT  # (..., n tokens, n vectors)
         signs = xp.where(side >= 0, xp.ones_like(side), -xp.ones_like(side))  # for x = 0 either will do
         blocks = []
         for part, sign in ((Hyperbolic(), hyperbolic_sign), (Trig(), 1.0)):

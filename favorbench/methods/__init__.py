@@ -1,10 +1,13 @@
-"""Methods: estimators of attention that are no feature map. A new one is one file and one line in METHODS."""
+"""Methods: estimators of attention that are not feature maps. A new one is a class and a line in METHODS."""
 
 import inspect
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
-from favorbench.errors import ScenarioError
+import numpy as np
+
+from favorbench.attention.problem import check_shapes
+from favorbench.errors import InputError, ScenarioError
 from favorbench.formats import shown
 from favorbench.maps import MAPS, FeatureMap
 from favorbench.maps import TRANSFORMS as MAP_TRANSFORMS
@@ -13,15 +16,17 @@ from favorbench.methods.clusters import Clusters
 from favorbench.methods.eva import Eva
 from favorbench.methods.function import Function
 from favorbench.methods.hashed import HyperAttention, KDEformer
-from favorbench.methods.lara import Lara
+from favorbench.methods.landmarks import Nystrom, WildCat
 from favorbench.methods.monarch import Monarch
 from favorbench.methods.multipole import Multipole
-from favorbench.methods.nystrom import Nystrom, WildCat
-from favorbench.methods.nystromformer import Nystromformer
 from favorbench.methods.prefixes import ExactKeys, Sinks, Top, Window
-from favorbench.methods.sampled import SampledKeys
-from favorbench.methods.thinformer import Thinformer
+from favorbench.methods.sampled import SampledKeys, Thinformer
+from favorbench.methods.segments import Lara, Nystromformer
+from favorbench.numerics.arrays import Array, Float, on_host, to_backend_of
+from favorbench.numerics.streams import Streams
+from favorbench.parameters import check_whole
 from favorbench.registry import build
+from favorbench.users import failures_named
 
 METHODS: tuple[type[Method], ...] = (
     Clusters, Multipole, Nystrom, WildCat, Nystromformer, Monarch, Lara, Thinformer, Eva, HyperAttention,
@@ -31,50 +36,131 @@ METHODS: tuple[type[Method], ...] = (
 #: ``prefix(number):method`` and ``prefix(number):map``, a user's too; they nest.
 PREFIXES: tuple[type[ExactKeys], ...] = (Sinks, Window, Top)
 
-#: What prefixes take beside methods: baselines that keep a sum over keys, and maps.
+#: Members that prefixes take beside methods: baselines that keep a sum over keys, and maps.
 INSIDE = (SampledKeys, *MAPS)
 
 
 def get_method(spec: str | Method | Callable[..., Any]) -> Method:
-    """The method that ``spec`` names, or that asks a function f(query, key, value, size, rng) -> output.
+    """Return the method that ``spec`` names, or that calls a function.
 
-    "clusters", "multipole(exact=0.25)", "sinks(4):window(128):multipole", "window(64):positive",
-    "my_module:my_attention". Raises ScenarioError, with the nearest name, if there is none.
+    Parameters
+    ----------
+    spec : str, Method or callable
+        "clusters", "multipole(exact=0.25)", "sinks(4):window(128):multipole", "window(64):positive",
+        "my_module:my_attention", or a function f(query, key, value, size, rng) -> output.
 
+    Raises
+    ------
+    ScenarioError
+        For an unknown name or parameter, with the nearest name.
+
+    Examples
+    --------
     >>> import favorbench as fb
     >>> fb.get_method("multipole(lloyd=3)").lloyd
     3
     """
     if isinstance(spec, Method):
         return spec
-    if not isinstance(spec, str) and inspect.isfunction(spec):
+    if inspect.isfunction(spec):
         return Function.of(spec)
-    text = cast(str, spec)  # ``build`` refuses anything else
-    name = text.split(":")[0].partition("(")[0].strip() if isinstance(spec, str) else ""
+    text: Any = spec  # ``build`` refuses anything else
+    members, transforms = _allowed(text) if isinstance(text, str) else (METHODS, PREFIXES)
+
+    def adapted(member: Any) -> Any:
+        """A user's function as a method."""
+        try:
+            return Function.of(member) if inspect.isfunction(member) else member
+        except ScenarioError as error:
+            raise ScenarioError(f"method {shown(text)}: {error}") from None
+
+    method = build("method", text, members, (Method, FeatureMap), transforms, adapted)
+    if isinstance(method, FeatureMap):
+        raise ScenarioError(f"method {spec!r} is a map: write `maps` {spec}")
+    return method
+
+
+def _allowed(spec: str) -> tuple[tuple[type[Any], ...], tuple[type[Any], ...]]:
+    """The members and transforms that a spec may have; maps and some baselines inside prefixes only."""
+    name = spec.split(":")[0].partition("(")[0].strip()
     if name in {feature_map.name for feature_map in MAPS}:
         raise ScenarioError(f"{spec!r} is a map, not a method: write `maps` {spec}")
     if name == SampledKeys.name:
         raise ScenarioError(
             f"{spec!r} is a baseline, not a method: write `baselines` {spec}; in Python get_baseline({spec!r})"
         )
-    inside = name in {prefix.prefix for prefix in PREFIXES}
-    members, transforms = (METHODS, PREFIXES) if not inside else ((*METHODS, *INSIDE), (*PREFIXES, *MAP_TRANSFORMS))
-    if inside and ":" not in text:
-        raise ScenarioError(f"{text!r} is a prefix: write what it stands before, e.g. {text}:clusters")
-    found = build("method", text, members, (Method, FeatureMap), transforms, lambda a: _asked(text, a))
-    if isinstance(found, FeatureMap):
-        raise ScenarioError(f"method {spec!r} is a map: write `maps` {spec}")
-    return found
+    if name not in {prefix.prefix for prefix in PREFIXES}:
+        return METHODS, PREFIXES
+    if ":" not in spec:
+        raise ScenarioError(f"{spec!r} is a prefix: write what it stands before, e.g. {spec}:clusters")
+    return (*METHODS, *INSIDE), (*PREFIXES, *MAP_TRANSFORMS)
 
 
-def _asked(spec: str, found: Any) -> Any:
-    """A user's function as a method."""
-    if inspect.isfunction(found):
-        try:
-            return Function.of(found)
-        except ScenarioError as error:
-            raise ScenarioError(f"method {shown(spec)}: {error}") from None
-    return found
+def method_attention(
+    query: Float[Array, "n d"],
+    key: Float[Array, "l d"],
+    value: Float[Array, "l d_v"],
+    method: str | Method | Callable[..., Any] = "clusters",
+    size: int = 64,
+    rng: np.random.Generator | int = 0,
+    causal: bool = False,
+) -> Float[Array, "n d_v"]:
+    """Estimate attention by a method at one size, for one head.
+
+    Parameters
+    ----------
+    query : array (n, d)
+        Queries as attention takes them, not scaled.
+    key : array (l, d)
+        Keys.
+    value : array (l, d_v)
+        Values.
+    method : str, Method or callable
+        A method, as ``get_method`` takes it.
+    size : int
+        The size m.
+    rng : numpy.random.Generator or int
+        A generator, or a seed.
+    causal : bool
+        A query sees only the keys up to its own position.
+
+    Returns
+    -------
+    array (n, d_v)
+
+    Raises
+    ------
+    InputError
+        If the shapes do not fit or the method cannot be causal.
+    ScenarioError
+        For an unknown method or an impossible size.
+    EstimatorError
+        Where a user's method fails.
+
+    Examples
+    --------
+    >>> import favorbench as fb, numpy as np
+    >>> query, key, value = np.random.default_rng(0).normal(size=(3, 64, 8))
+    >>> fb.method_attention(query, key, value, "sinks(4):clusters", size=16, causal=True).shape
+    (64, 8)
+    """
+    check_shapes(query, key, value, causal)
+    estimator = get_method(method)
+    if query.ndim != 2:
+        raise InputError(f"query has shape {tuple(query.shape)}; methods are asked for one head, (n, d)")
+    if causal and not estimator.causal_safe:
+        raise InputError(f"method {estimator.name!r} uses the whole sequence and cannot be causal")
+    if estimator.needs_positions and query.shape[-2] != key.shape[-2]:
+        raise InputError(f"method {estimator.name!r} needs as many queries as keys")
+    check_whole("size", size, 1, 1 << 24)
+    on_device = estimator.arrays != "host"
+    given = [array if on_device else on_host(array) for array in (query, key, value)]
+    problem = AttentionProblem.of(given[0], given[1], given[2], causal)
+    estimator.check((size,), problem.shape)
+    streams = Streams((np.random.default_rng(rng),), lambda hosts: to_backend_of(hosts[0], given[0]))
+    with failures_named(estimator.name):
+        (estimate,) = estimator.estimates(problem, (size,), streams)
+    return estimate.output if on_device else to_backend_of(on_host(estimate.output), query)
 
 
 #: Names up to version 0.2.
@@ -82,5 +168,5 @@ Question, Answer = AttentionProblem, Estimate
 
 __all__ = [
     "METHODS", "PREFIXES", "Answer", "AttentionProblem", "Estimate", "Method", "Question", "SampledKeys", "Shape",
-    "get_method",
+    "get_method", "method_attention",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a method is: an estimator of attention that is no feature map."""
+"""The base classes of methods: estimators of attention that are not feature maps."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -7,6 +7,19 @@ from typing import Any, ClassVar, Literal
 from favorbench.attention.problem import AttentionProblem, Estimate, Shape
 from favorbench.errors import ScenarioError
 from favorbench.numerics.streams import Streams
+from favorbench.parameters import check_parameters
+
+
+def line_style(
+    color: str, linestyle: object, marker: str = "", markersize: int = 0, label: str = ""
+) -> dict[str, object]:
+    """How the line of a method looks in figures, as matplotlib names it."""
+    chosen = {"color": color, "linestyle": linestyle, "marker": marker, "markersize": markersize, "label": label}
+    return {name: value for name, value in chosen.items() if value}
+
+
+#: The sizes m of a method, increasing.
+Sizes = tuple[int, ...]
 
 
 class Method(ABC):
@@ -21,29 +34,29 @@ class Method(ABC):
     description: ClassVar[str]
     #: It draws from its stream. If not, one draw of fixed inputs says all.
     random: ClassVar[bool] = True
-    #: There is an answer for every size m, not a single one.
+    #: There is an estimate for every size m, not a single one.
     every_size: ClassVar[bool] = True
-    #: No answer depends on keys after the query where attention is causal.
+    #: No estimate depends on keys after the query where attention is causal.
     causal_safe: ClassVar[bool] = False
-    #: It looks at every pair of a query and a key: a bound or a reference, not what one could use.
+    #: It evaluates every pair of a query and a key: a bound or a reference, not a practical estimator.
     oracle: ClassVar[bool] = False
     #: Every output is a weighted mean of values with weights >= 0.
     convex: ClassVar[bool] = False
-    #: The answer at size m = l is exact attention.
+    #: The estimate at size m = l is exact attention.
     exact_at_full_size: ClassVar[bool] = False
-    #: The order of the keys plays no part (in law, where it draws).
+    #: The order of the keys does not matter (in law, where it draws).
     permutation_invariant: ClassVar[bool] = True
     #: The mean of its normaliser, and of output times normaliser, is that of exact attention.
     unbiased: ClassVar[bool] = False
-    #: It asks where in the sequence each query is, so queries and keys must be the same tokens.
+    #: It uses the position of each query in the sequence, so queries and keys must be the same tokens.
     needs_positions: ClassVar[bool] = False
-    #: It answers from the whole attention matrix, so a sample of query rows will not do.
+    #: It needs all queries, so a sample of query rows is not enough.
     needs_all_rows: ClassVar[bool] = False
-    #: Arrays it is given: "batched" of any library with leading axes, "single" without, "host" NumPy's without.
+    #: The arrays it takes: "batched" of any library with leading axes, "single" without, "host" of NumPy without.
     arrays: ClassVar[Literal["batched", "single", "host"]] = "batched"
     #: Features for each unit of the size, where the size counts projections.
     features_per_size: ClassVar[int] = 1
-    #: How its line looks in figures: matplotlib's color, linestyle, marker and markersize, and a label.
+    #: The look of its line in figures: see ``line_style``.
     look: ClassVar[Mapping[str, object]] = {}
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -51,24 +64,27 @@ class Method(ABC):
         if "answers" in vars(cls):  # the name of ``estimates`` up to version 0.2
             cls.estimates = vars(cls)["answers"]
 
+    def __post_init__(self) -> None:
+        check_parameters(self)
+
     @abstractmethod
-    def estimates(self, problem: AttentionProblem, sizes: tuple[int, ...], streams: Streams) -> Iterator[Estimate]:
-        """One estimate for each size (increasing), or a single one; none where there is no estimate."""
+    def estimates(self, problem: AttentionProblem, sizes: Sizes, streams: Streams) -> Iterator[Estimate]:
+        """Yield one estimate for each size (increasing), or a single one; none where there is no estimate."""
 
     def multiplications(self, shape: Shape, size: int) -> float | None:
         """Multiplications of its matrix products at this size; None where they are not known."""
         return None
 
     def largest_size(self, shape: Shape) -> int:
-        """The largest size that there is an answer for."""
+        """The largest size that there is an estimate for."""
         return shape.l
 
     def drawable(self, size: int, shape: Shape) -> int:
         """The largest size up to this one that a sampler can draw; this one where there is no sampler."""
         return size
 
-    def check(self, sizes: tuple[int, ...], shape: Shape) -> None:
-        """Raise ScenarioError for a size that there is no answer for."""
+    def check(self, sizes: Sizes, shape: Shape) -> None:
+        """Raise ScenarioError for a size that there is no estimate for."""
         most = self.largest_size(shape)
         if self.every_size and sizes[-1] > most:
             raise ScenarioError(
@@ -76,9 +92,9 @@ class Method(ABC):
             )
 
     def matrix_entries(self, shape: Shape, size: int) -> int:
-        """Numbers that are kept at a time beside inputs and outputs, where that is more than tiles."""
+        """Numbers in memory at a time beyond inputs, outputs and tiles."""
         return 0
 
 
 class Baseline(Method):
-    """An answer to compare with: trivial, or a bound. A method in all but its purpose."""
+    """An estimator to compare with: trivial, or a bound."""

@@ -1,26 +1,144 @@
-"""Clustered keys: attention to the centroids of cells of keys, each as often as the cell has keys."""
+"""Clustered keys: attention to the centroids of cells of keys, each counted as often as the cell has keys."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from array_api_compat import device
 
 from favorbench.attention.causal import CHUNK
-from favorbench.errors import ScenarioError
+from favorbench.kernels import gaussian_kernel
 from favorbench.maps.base import claim
-from favorbench.methods.base import Shape
-from favorbench.methods.cells import Cells, cells_of, columns_of, means_of, nearest_centres, segment_sums
-from favorbench.methods.landmarks import pivoted_cholesky
-from favorbench.methods.summaries import KeySummary, KeySummaryMethod, Queries, Tokens, causal_multiplications
-from favorbench.numerics.arrays import Array, Features, array_namespace, as_like, on_host
-from favorbench.numerics.logsum import Accumulator, accumulate, with_ones
+from favorbench.methods.base import Shape, Sizes, line_style
+from favorbench.methods.summaries import (
+    KeySummary,
+    KeySummaryMethod,
+    Queries,
+    Tokens,
+    causal_multiplications,
+    first_in_order,
+)
+from favorbench.numerics.arrays import (
+    Array,
+    Features,
+    Float,
+    array_namespace,
+    as_like,
+    half_squared_norm,
+    on_host,
+    rows_at,
+)
+from favorbench.numerics.logsum import Accumulator, tiles, weighted_sums
 from favorbench.numerics.streams import Streams
-from favorbench.parameters import check_whole
-from favorbench.registry import nearest
+from favorbench.parameters import whole
 
 Points = Literal["random", "pivots"]
+
+#: The next point, for the residual of each point (0 where nothing is left) and the step.
+Choice = Callable[[np.ndarray, int], int]
+
+
+class Cells(NamedTuple):
+    """Means over the members of each cell: of keys (..., m, d), of values (..., m, d_v), and of the squared deviations
+    of keys (..., m, d) if requested; log of the number of members (..., m), -inf for none. All means of a cell without
+    members are 0: a key joins it where the origin is nearer than all other cells."""
+
+    key: Array
+    value: Array
+    variance: Array
+    log_count: Array
+
+
+def nearest_centres(key: Array, centres: Array, sizes: Sizes) -> list[Array]:
+    """For each size, the index of the nearest among the first ``size`` centres: (..., l), for keys (..., l, d)."""
+    xp = array_namespace(key)
+    columns, offsets = centres.mT, half_squared_norm(centres).mT
+    labels = []
+    for rows in tiles(key.shape[-2], centres.shape[-2], key):
+        scores = key[..., rows, :] @ columns - offsets
+        labels.append([xp.argmax(scores[..., :size], axis=-1) for size in sizes])
+    return [xp.concat(parts, axis=-1) for parts in zip(*labels, strict=True)]
+
+
+def segment_sums(values: Array, labels: Array, count: int) -> Array:
+    """Sums of the rows (..., l, c) with the same label (..., l): (..., count, c)."""
+    if isinstance(values, np.ndarray):
+        from scipy.sparse import csc_matrix  # 0.1 s at start-up
+
+        flat, ones = values.reshape(-1, *values.shape[-2:]), np.ones(values.shape[-2], dtype=values.dtype)
+        starts = np.arange(len(ones) + 1)
+        sums = [
+            csc_matrix((ones, own, starts), shape=(count, len(ones))) @ rows
+            for rows, own in zip(flat, labels.reshape(-1, labels.shape[-1]), strict=True)
+        ]
+        return np.stack(sums).reshape(*values.shape[:-2], count, values.shape[-1])
+    xp = array_namespace(values)
+    zeros = xp.zeros((*values.shape[:-2], count, values.shape[-1]), dtype=values.dtype, device=device(values))
+    return zeros.scatter_add(-2, labels[..., None].expand(values.shape), values)
+
+
+def cells_of(key: Array, value: Array, labels: Array, count: int, with_variance: bool = False) -> Cells:
+    """The means over the members of ``count`` cells."""
+    sums = segment_sums(columns_of(key, value, with_variance), labels, count)
+    return means_of(sums, key.shape[-1], value.shape[-1])
+
+
+def columns_of(key: Array, value: Array, with_variance: bool) -> Array:
+    """[key, value, 1] of each token, and the squares of the key for a variance: the columns that cells sum."""
+    xp = array_namespace(key)
+    return xp.concat([key, value, xp.ones_like(key[..., :1])] + ([key * key] if with_variance else []), axis=-1)
+
+
+def means_of(sums: Array, d: int, d_v: int) -> Cells:
+    """Cells from the sums of ``columns_of`` over their members."""
+    xp = array_namespace(sums)
+    counts = sums[..., d + d_v : d + d_v + 1]
+    some = xp.where(counts > 0, counts, xp.ones_like(counts))
+    key, value, squares = sums[..., :d] / some, sums[..., d : d + d_v] / some, sums[..., d + d_v + 1 :]
+    log_count = xp.where(counts > 0, xp.log(some), xp.full_like(some, -xp.inf))[..., 0]
+    variance = squares / some - key * key if squares.shape[-1] else None
+    return Cells(key, value, variance, log_count)
+
+
+class Landmarks(NamedTuple):
+    """The indices of the landmarks in order, the lower triangular Cholesky factor of their Gaussian kernel matrix, and
+    the steps at which they were chosen."""
+
+    chosen: np.ndarray
+    factor: Float[np.ndarray, "r r"]
+    steps: np.ndarray
+
+    def count(self, size: int) -> int:
+        """The landmarks among the first ``size`` choices: those that depended on earlier ones were left out."""
+        return int(np.searchsorted(self.steps, size))
+
+
+def pivoted_cholesky(points: Float[np.ndarray, "n d"], steps: int, choose: Choice) -> Landmarks:
+    """Partial Cholesky factorisation of the Gaussian kernel matrix of the points, in the order of ``choose``.
+
+    O(n steps (d + steps)) time, O(n steps) memory. The first choices do not depend on ``steps``. A point whose
+    residual is rounding only, that of n terms of at most 1 and of |y|^2 in g, adds nothing and is left out.
+    """
+    rows, residual = np.zeros((min(steps, len(points)), len(points))), np.ones(len(points))
+    rounding = 4.0 * (len(points) + float(np.max(np.sum(points * points, axis=-1)))) * np.finfo(float).eps
+    chosen: list[int] = []
+    at: list[int] = []
+    for step in range(len(rows)):
+        with np.errstate(divide="ignore"):  # the log of a residual of 0
+            pivot = choose(residual, step)
+        if residual[pivot] == 0:
+            continue
+        done = len(chosen)
+        column = gaussian_kernel(points[pivot : pivot + 1], points)[0] - rows[:done, pivot] @ rows[:done]
+        column[pivot] = residual[pivot]
+        rows[done] = column / np.sqrt(residual[pivot])
+        residual = residual - rows[done] ** 2
+        residual[pivot] = 0.0
+        residual[residual <= rounding] = 0.0
+        chosen.append(pivot)
+        at.append(step)
+    return Landmarks(np.array(chosen), rows[: len(chosen), chosen].T, np.array(at))
 
 
 @dataclass(frozen=True)
@@ -34,15 +152,13 @@ class CellSummary:
 
     def log_kernel(self, query: Array) -> Array:
         """log K for each query and cell: (..., n, m)."""
-        xp = array_namespace(query)
-        logits = query @ xp.matrix_transpose(self.cells.key)
+        logits = query @ self.cells.key.mT
         if self.second_order:
-            logits = logits + (0.5 * query * query) @ xp.matrix_transpose(self.cells.variance)
+            logits = logits + (0.5 * query * query) @ self.cells.variance.mT
         return logits
 
     def sums(self, queries: Queries) -> Accumulator:
-        logits = self.log_kernel(queries.query) + self.cells.log_count[..., None, :]
-        return accumulate(None, Features(None, logits), with_ones(self.cells.value))
+        return weighted_sums(self.log_kernel(queries.query) + self.cells.log_count[..., None, :], self.cells.value)
 
     def kernel(self, queries: Queries, keys: slice) -> Features:
         xp = array_namespace(queries.query)
@@ -53,38 +169,30 @@ class CellSummary:
 class Centred(KeySummaryMethod):
     """A method that assigns every key to the nearest of m centres.
 
-    points: "random", keys drawn uniformly, or "pivots", keys drawn in proportion to what those before leave of the
+    points: "random", keys drawn uniformly, or "pivots", keys drawn in proportion to what the earlier ones leave of the
     Gaussian kernel (randomly pivoted Cholesky: Chen et al. 2023, arXiv 2207.06503), which are far apart. lloyd: how
     often centres move to the mean of their cell before the cells are final.
     """
 
     points: Points
     lloyd: int
-    causal_safe: ClassVar[bool] = True
-    exact_at_full_size: ClassVar[bool] = True
-    convex: ClassVar[bool] = True
+    causal_safe = True
+    exact_at_full_size = True
+    convex = True
 
-    def __post_init__(self) -> None:
-        if self.points not in ("random", "pivots"):
-            near = nearest(str(self.points), ("random", "pivots"))
-            raise ScenarioError(f"points must be 'random' or 'pivots', got {self.points!r}{near}")
-        check_whole("lloyd", self.lloyd, 0, 100)
-
-    #: The variance of each cell is kept; and it enters the estimate of the kernel.
-    with_variance: ClassVar[bool] = False
-    second_order: ClassVar[bool] = False
+    #: The variance of each cell is computed; and it enters the estimate of the kernel.
+    with_variance = False
+    second_order = False
 
     def centres(self, size: int) -> int:
-        """How many of the size are centres."""
+        """The share of the size that are centres."""
         return size
 
     def summary(self, tokens: Tokens, cells: Cells, labels: Array, size: int) -> KeySummary:
         """The summary from the cells, and the cell of each key (..., l)."""
         return CellSummary(cells, labels, self.second_order)
 
-    def summaries(
-        self, tokens: Tokens, queries: Queries, sizes: tuple[int, ...], streams: Streams
-    ) -> Iterator[KeySummary]:
+    def summaries(self, tokens: Tokens, queries: Queries, sizes: Sizes, streams: Streams) -> Iterator[KeySummary]:
         counts = tuple(self.centres(size) for size in sizes)
         start = self.starts(tokens, counts[-1], streams)
         for size, count, labels in zip(sizes, counts, nearest_centres(tokens.key, start, counts), strict=True):
@@ -102,7 +210,7 @@ class Centred(KeySummaryMethod):
         if self.points == "pivots":
             return _pivots(tokens.key, size, streams)
         order = streams.draw(lambda rng: rng.permutation(tokens.length)[:size])
-        return array_namespace(tokens.key).take_along_axis(tokens.key, order[..., None], axis=-2)
+        return rows_at(tokens.key, order)
 
     def streaming(self, tokens: Tokens, size: int, streams: Streams) -> "StreamingCells":
         return StreamingCells(self, tokens, size, streams)
@@ -119,7 +227,7 @@ class Centred(KeySummaryMethod):
 
 
 def growth(length: int, size: int) -> tuple[int, int]:
-    """Keys of all cells that are made while a sequence grows to this length, and keys that join those there are."""
+    """Keys of all cells that are made while a sequence grows to this length, and keys that join existing cells."""
     made, joined, last = 0, 0, 0
     for stop in range(CHUNK, length, CHUNK):
         if stop > size and stop >= 2 * last:
@@ -138,15 +246,15 @@ def _pivots(key: Array, size: int, streams: Streams) -> Array:
         def choose(residual: np.ndarray, step: int, rng: np.random.Generator = generator) -> int:
             return int(np.argmax(np.log(residual) + rng.gumbel(size=len(residual))))
 
-        found = pivoted_cholesky(points, size, choose).chosen
-        rest = np.setdiff1d(np.arange(len(points)), found)[: size - len(found)]  # nothing is left of these: any do
-        chosen.append(points[np.concatenate([found, rest])])
+        pivots = pivoted_cholesky(points, size, choose).chosen
+        rest = np.setdiff1d(np.arange(len(points)), pivots)[: size - len(pivots)]  # any of these: their residual is 0
+        chosen.append(points[np.concatenate([pivots, rest])])
     return as_like(np.stack(chosen).reshape(*key.shape[:-2], size, -1), key)
 
 
 class StreamingCells:
-    """Cells of the first keys. Made anew whenever these have doubled, from keys among them; meanwhile every new key
-    joins the cell whose mean is nearest. While there are no more keys than cells each key is its own."""
+    """Cells of the first keys. They are made anew, from keys among them, whenever the number of keys has doubled; in
+    between, a new key joins the cell whose mean is nearest. With no more keys than cells each key has its own."""
 
     def __init__(self, method: Centred, tokens: Tokens, size: int, streams: Streams) -> None:
         self.method, self.tokens, self.asked, self.streams = method, tokens, size, streams
@@ -179,8 +287,7 @@ class StreamingCells:
         if self.method.points == "pivots":
             start = _pivots(seen.key, self.size, self.streams)
         else:
-            among = xp.reshape(self.order[self.order < count], (*self.order.shape[:-1], count))[..., : self.size]
-            start = xp.take_along_axis(seen.key, among[..., None], axis=-2)
+            start = rows_at(seen.key, first_in_order(self.order, count)[..., : self.size])
         return self.method.settled(seen, nearest_centres(seen.key, start, (self.size,))[0], self.size)[1]
 
     def _columns(self, tokens: Tokens) -> Array:
@@ -200,17 +307,13 @@ class Clusters(Centred):
     Hooper et al. 2025 (the far field of "Multipole Attention"), arXiv 2506.13059.
     """
 
-    name: ClassVar[str] = "clusters"
-    reference: ClassVar[str] = "Hooper et al. 2025, arXiv 2506.13059 (its far field)"
-    description: ClassVar[str] = "attention to the m centroids of clustered keys, weighted by their number"
-    look: ClassVar[Mapping[str, object]] = {"color": "C5", "linestyle": "-", "marker": "D", "markersize": 4}
+    name = "clusters"
+    reference = "Hooper et al. 2025, arXiv 2506.13059 (its far field)"
+    description = "attention to the m centroids of clustered keys, weighted by their number"
+    look = line_style("C5", "-", "D", 4)
     points: Points = "random"
-    lloyd: int = 0
-    order: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("order", self.order, 1, 2)
+    lloyd: int = whole(0, 100, default=0)
+    order: int = whole(1, 2, default=1)
 
     def pair_multiplications(self, shape: Shape, size: int) -> float:
         return self.order * super().pair_multiplications(shape, size)

@@ -1,18 +1,15 @@
-"""A feature map as a method that keeps a summary of the keys: what prefixes are exact beside."""
+"""Feature maps as methods that keep a summary of the keys: linear attention, also inside prefixes."""
 
-import functools
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from favorbench.attention.linear import linear_multiplications
 from favorbench.maps import FeatureMap, Sample
 from favorbench.maps.base import claim
-from favorbench.methods.base import Method, Shape
+from favorbench.methods.base import Method, Shape, Sizes
 from favorbench.methods.summaries import KeySummary, KeySummaryMethod, Queries, Tokens, causal_multiplications
-from favorbench.numerics.arrays import Features, array_namespace, projected
-from favorbench.numerics.logsum import Accumulator, accumulate, joined, prefix_sums, tiles, with_ones
+from favorbench.numerics.arrays import Features, projected
+from favorbench.numerics.logsum import Accumulator, accumulate, inner_products, joined, prefix_sums, tiles, with_ones
 from favorbench.numerics.streams import Streams
 from favorbench.registry import label
 from favorbench.samplers import Sampler, get_sampler
@@ -26,8 +23,8 @@ class FromMap(KeySummaryMethod):
 
     wrapped: FeatureMap
     sampler: str | Sampler = "orthogonal"
-    reference: ClassVar[str] = "Katharopoulos et al. 2020, arXiv 2006.16236"
-    description: ClassVar[str] = "linear attention with a feature map"
+    reference = "Katharopoulos et al. 2020, arXiv 2006.16236"
+    description = "linear attention with a feature map"
     convex = claim(lambda self: self.wrapped.nonnegative)
     unbiased = claim(lambda self: self.wrapped.unbiased)
     causal_safe = claim(lambda self: self.wrapped.causal_safe)
@@ -58,9 +55,7 @@ class FromMap(KeySummaryMethod):
         features = self.wrapped.num_features(size, shape.d)
         return float((shape.n + shape.l) * size * shape.d + shape.n * shape.l * features)
 
-    def summaries(
-        self, tokens: Tokens, queries: Queries, sizes: tuple[int, ...], streams: Streams
-    ) -> Iterator[KeySummary]:
+    def summaries(self, tokens: Tokens, queries: Queries, sizes: Sizes, streams: Streams) -> Iterator[KeySummary]:
         for size, own in zip(sizes, streams.for_sizes(len(sizes)), strict=True):
             state = self._state(tokens, size, own)
             state.map = self.wrapped.fit(queries.query, tokens.key, state.sample.omega)
@@ -69,13 +64,15 @@ class FromMap(KeySummaryMethod):
     def streaming(self, tokens: Tokens, size: int, streams: Streams) -> "StreamingFeatures":
         return self._state(tokens, size, streams)
 
+    @property
+    def law(self) -> Sampler:
+        """The sampler of the projections, any for a map that uses none."""
+        return get_sampler(self.sampler if self.wrapped.randomness == "omega" else "iid")
+
     def _state(self, tokens: Tokens, size: int, streams: Streams) -> "StreamingFeatures":
         d = tokens.key.shape[-1]
-        law = get_sampler(self.sampler if self.wrapped.randomness == "omega" else "iid")
-        omega = streams.draw(lambda rng: law.sample(rng, size, d))
-        extra = streams.draw(lambda rng: self.wrapped.draw_extra(rng, size, d)) if self.wrapped.draws_extra else None  # pyright: ignore[reportArgumentType]
-        xp = array_namespace(tokens.key)
-        omega, extra = (a if a is None else xp.astype(a, tokens.key.dtype, copy=False) for a in (omega, extra))
+        omega = streams.draw(lambda rng: self.law.sample(rng, size, d), tokens.key)
+        extra = streams.draw(lambda rng: self.wrapped.draw_extra(rng, size, d), tokens.key)
         return StreamingFeatures(self.wrapped, tokens, Sample(omega, extra))
 
 
@@ -93,23 +90,18 @@ def sampler_of(method: Method) -> str | None:
 
 @dataclass(frozen=True)
 class LinearAttention(FromMap):
-    """A map as an estimator of its own: a sweep measures all maps of a sampler, and all sizes, from one projection."""
-
-    @property
-    def law(self) -> Sampler:
-        """Of its projections; of no account where a map looks at none."""
-        return get_sampler(self.sampler if self.wrapped.randomness == "omega" else "iid")
+    """A map as an estimator: a sweep measures all maps of a sampler, at all sizes, from one projection."""
 
     @property
     def source(self) -> str:
-        """Where its randomness comes from, in the names of its streams."""
+        """The source of its randomness, in the names of its streams."""
         return label(self.law) if self.wrapped.randomness == "omega" else self.wrapped.randomness
 
     def multiplications(self, shape: Shape, size: int) -> float | None:
         return linear_multiplications(self.wrapped, shape, size)
 
     def drawable(self, size: int, shape: Shape) -> int:
-        fitting = (one for one in range(size, 0, -1) if self.law.round_up(one, shape.d) == one)
+        fitting = (count for count in range(size, 0, -1) if self.law.round_up(count, shape.d) == count)
         return next(fitting, size)
 
 
@@ -126,11 +118,10 @@ class StreamingFeatures:
         width = self.map.num_features(self.sample.omega.shape[-2], new.key.shape[-1])
         for rows in tiles(new.length, width, new.key):
             part = new.part(rows)
-            found = self.map.key_features(part.key, projected(part.key, self.sample.omega), self.sample)
-            self.blocks = self.blocks or [None] * len(found)
-            values = with_ones(part.value)
+            features = self.map.key_features(part.key, projected(part.key, self.sample.omega), self.sample)
+            blocks, values = self.blocks or [None] * len(features), with_ones(part.value)
             self.blocks = [
-                accumulate(state, block.transposed(), values) for state, block in zip(self.blocks, found, strict=True)
+                accumulate(state, block.transposed(), values) for state, block in zip(blocks, features, strict=True)
             ]
         self.known = stop
         return FeatureSummary(self.map, self.tokens, self.sample, [state for state in self.blocks if state])
@@ -154,17 +145,9 @@ class FeatureSummary:
         return Accumulator(peak[0, ...], total[0, ...]).times(1 / size)
 
     def kernel(self, queries: Queries, keys: slice) -> Features:
-        xp, size = array_namespace(queries.query), self.sample.omega.shape[-2]
         key = self.tokens.key[..., keys, :]
         of_key = self.map.key_features(key, projected(key, self.sample.omega), self.sample)
-        found = []
-        for a, b in zip(self._features(queries), of_key, strict=True):
-            peak_a, peak_b = (xp.max(block.log_scale, axis=-1, keepdims=True) for block in (a, b))
-            product = a.relative_to(peak_a) @ xp.matrix_transpose(b.relative_to(peak_b))
-            weight = 0.0 if a.fixed else math.log(size)
-            found.append((product, peak_a + xp.matrix_transpose(peak_b) - weight))
-        peak = functools.reduce(xp.maximum, [log for _, log in found])
-        return Features(sum(product * xp.exp(log - peak) for product, log in found), peak)
+        return inner_products(self._features(queries), of_key, self.sample.omega.shape[-2])
 
     def _features(self, queries: Queries) -> tuple[Features, ...]:
         return self.map.query_features(queries.query, projected(queries.query, self.sample.omega), self.sample)

@@ -3,12 +3,12 @@
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from favorbench.errors import EstimatorError, ScenarioError
-from favorbench.methods.base import AttentionProblem, Estimate, Method, Shape
+from favorbench.methods.base import AttentionProblem, Estimate, Method, Shape, Sizes
 from favorbench.numerics.arrays import Array, array_namespace
 from favorbench.numerics.streams import Streams
 
@@ -23,10 +23,10 @@ class Function(Method):
     is no (n, d_v) array. Numbers in it that are not finite are a measurement: an infinite error.
     """
 
-    reference: ClassVar[str] = "a function of the user's"
-    description: ClassVar[str] = "f(query, key, value, size, rng) -> output"
-    arrays: ClassVar = "single"
-    permutation_invariant: ClassVar[bool] = False  # it may be, and claims nothing
+    reference = "a function of the user's"
+    description = "f(query, key, value, size, rng) -> output"
+    arrays = "single"
+    permutation_invariant = False  # it may be, and claims nothing
     name: str = field(init=False, default="")  # pyright: ignore[reportIncompatibleVariableOverride]
     function: Callable[..., Any] = field(init=False, default=len, repr=False)
 
@@ -44,7 +44,7 @@ class Function(Method):
         object.__setattr__(made, "function", function)
         return made
 
-    def estimates(self, problem: AttentionProblem, sizes: tuple[int, ...], streams: Streams) -> Iterator[Estimate]:
+    def estimates(self, problem: AttentionProblem, sizes: Sizes, streams: Streams) -> Iterator[Estimate]:
         (rng,), (query, key) = streams.generators, problem.unscaled()
         xp = array_namespace(query)
         before = rng.bit_generator.state

@@ -2,23 +2,23 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from favorbench.methods.base import AttentionProblem, Estimate, Method, Shape
+from favorbench.methods.base import AttentionProblem, Estimate, Method, Shape, Sizes, line_style
 from favorbench.methods.segments import Segments
 from favorbench.methods.summaries import Tokens
-from favorbench.numerics.arrays import Array, Features, array_namespace, beside
+from favorbench.numerics.arrays import Array, array_namespace, indices_by_share, masked, rows_at, to_backend_of
 from favorbench.numerics.logsum import Accumulator, quotient, tiles, with_ones
 from favorbench.numerics.streams import Streams
-from favorbench.parameters import check_between, check_whole
+from favorbench.parameters import between, whole
 
 
 class Sampled(NamedTuple):
-    """Which keys, (..., s), and the log of what each stands for, (..., s)."""
+    """Indices of keys, (..., s), and the logs of their weights, (..., s)."""
 
     index: Array
     log_weight: Array
@@ -32,31 +32,27 @@ def angular_hash(x: Array, directions: Array) -> Array:
     xp = array_namespace(x)
     bits = xp.astype(x @ directions > 0, xp.int64)
     from_gray = xp.cumulative_sum(bits, axis=-1) % 2
-    places = beside(2 ** np.arange(bits.shape[-1] - 1, -1, -1), bits)
+    places = to_backend_of(2 ** np.arange(bits.shape[-1] - 1, -1, -1), bits)
     return xp.sum(from_gray * places, axis=-1)
 
 
 @dataclass(frozen=True)
 class Hashed(Method):
-    """Of m, a share ``block`` are the keys of the query's block, attended exactly; the rest are sampled among all keys.
+    """A share ``block`` of m are the keys of the query's block, attended exactly; the rest are sampled among all keys.
 
-    Queries and keys are sorted by their buckets under one angular hash of ``projections`` signs, and cut into as many
-    blocks each. One softmax over x.y_j for the block, and x.y_s + log(weight_s) for samples s outside of it.
+    Queries and keys are sorted by their buckets under one angular hash of ``projections`` signs, and cut into equally
+    many blocks. One softmax over x.y_j for the block, and x.y_s + log(weight_s) for samples s outside of it.
     """
 
-    block: float = 0.25
-    projections: int = 7
-    convex: ClassVar[bool] = True
-    unbiased: ClassVar[bool] = True
-    permutation_invariant: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        check_between("block", self.block, 0, 1)
-        check_whole("projections", self.projections, 1, 30)
+    block: float = between(0, 1, default=0.25)
+    projections: int = whole(1, 30, default=7)
+    convex = True
+    unbiased = True
+    permutation_invariant = False
 
     @abstractmethod
-    def sampled(self, tokens: Tokens, counts: tuple[int, ...], streams: Streams) -> Iterator[Sampled]:
-        """So many keys for each count (increasing)."""
+    def sampled(self, tokens: Tokens, counts: Sizes, streams: Streams) -> Iterator[Sampled]:
+        """Yield samples of ``count`` keys, for each count (increasing)."""
 
     def exact_keys(self, size: int) -> int:
         """Keys in a block, at most; the rest of the size are samples."""
@@ -70,11 +66,10 @@ class Hashed(Method):
         pairs = float(queries * (-(-shape.l // blocks) + size - exact))
         return float((shape.n + shape.l) * shape.d * self.projections) + pairs * (shape.d + shape.d_v)
 
-    def estimates(self, problem: AttentionProblem, sizes: tuple[int, ...], streams: Streams) -> Iterator[Estimate]:
+    def estimates(self, problem: AttentionProblem, sizes: Sizes, streams: Streams) -> Iterator[Estimate]:
         query, tokens = problem.query, Tokens(problem.key, problem.value)
         xp, d = array_namespace(query), query.shape[-1]
-        directions = streams.draw(lambda rng: rng.standard_normal((d, self.projections)))
-        directions = xp.astype(directions, query.dtype, copy=False)
+        directions = streams.draw(lambda rng: rng.standard_normal((d, self.projections)), query)
         orders = [xp.argsort(angular_hash(x, directions), axis=-1, stable=True) for x in (query, tokens.key)]
         counts = tuple(size - self.exact_keys(size) for size in sizes)
         for size, sample in zip(sizes, self.sampled(tokens, counts, streams), strict=True):
@@ -82,42 +77,32 @@ class Hashed(Method):
             yield Estimate(size, size, *_answered(query, tokens, orders, blocks, sample))
 
 
-def _answered(query: Array, tokens: Tokens, orders: list[Array], blocks: int, sample: Sampled) -> tuple[Array, Array]:
-    """Output and normaliser, block by block in the order of the hash and back in their own."""
+def _answered(query: Array, tokens: Tokens, orders: list[Array], blocks: int, sample: Sampled) -> list[Array]:
+    """Output and normaliser, block by block in the order of the hash and back in the order of the queries."""
     xp, (of_query, of_key) = array_namespace(query), orders
     rows, columns = Segments.of(query.shape[-2], blocks), Segments.of(tokens.length, blocks)
-    asked = rows.rows(xp.take_along_axis(query, of_query[..., None], axis=-2))
-    key, value = (columns.rows(xp.take_along_axis(a, of_key[..., None], axis=-2)) for a in tokens)
-    drawn = Tokens(*(xp.take_along_axis(a, sample.index[..., None], axis=-2) for a in tokens))
-    block_at = beside(np.repeat(np.arange(blocks), np.sum(~columns.padding, axis=-1)), of_key)
+    sorted_query = rows.rows(rows_at(query, of_query))
+    key, value = (columns.rows(rows_at(a, of_key)) for a in tokens)
+    drawn = Tokens(*(rows_at(a, sample.index) for a in tokens))
+    block_at = to_backend_of(np.repeat(np.arange(blocks), np.sum(~columns.padding, axis=-1)), of_key)
     block_of = xp.take(block_at, xp.reshape(xp.argsort(of_key, axis=-1), (-1,)))
     block_of = xp.take_along_axis(xp.reshape(block_of, of_key.shape), sample.index, axis=-1)
-    found = []
+    parts = []
     for some in tiles(blocks, rows.places.shape[-1] * (columns.places.shape[-1] + drawn.length), query):
-        near = asked[..., some, :, :] @ xp.matrix_transpose(key[..., some, :, :])
-        near = xp.where(beside(columns.padding[some, None, :], near), xp.full_like(near, -xp.inf), near)
-        far = asked[..., some, :, :] @ xp.matrix_transpose(drawn.key)[..., None, :, :]
-        far = far + sample.log_weight[..., None, None, :]
-        inside = block_of[..., None, None, :] == beside(np.arange(blocks)[some, None, None], block_of)
-        far = xp.where(inside, xp.full_like(far, -xp.inf), far)
+        asked = sorted_query[..., some, :, :]
+        near = asked @ key[..., some, :, :].mT
+        near = masked(near, to_backend_of(~columns.padding[some, None, :], near))
+        far = asked @ drawn.key.mT[..., None, :, :] + sample.log_weight[..., None, None, :]
+        inside = block_of[..., None, None, :] == to_backend_of(np.arange(blocks)[some, None, None], block_of)
+        far = masked(far, ~inside)
         peak = xp.max(near, axis=-1, keepdims=True)
         if drawn.length:
             peak = xp.maximum(peak, xp.max(far, axis=-1, keepdims=True))
-        total = Features(None, near).relative_to(peak) @ with_ones(value[..., some, :, :])
-        total = total + Features(None, far).relative_to(peak) @ with_ones(drawn.value)[..., None, :, :]
-        found.append(Accumulator(peak, total))
-    return tuple(
-        _in_order(xp.concat(parts, axis=-3), rows, of_query)
-        for parts in zip(*map(quotient, found), strict=True)
-    )  # fmt: skip
-
-
-def _in_order(parts: Array, rows: Segments, order: Array) -> Array:
-    """Rows (..., n, c) in their own order, from those in parts."""
-    xp = array_namespace(parts)
-    flat = xp.reshape(parts, (*parts.shape[:-3], -1, parts.shape[-1]))
-    flat = xp.take(flat, beside(np.flatnonzero(~rows.padding), parts), axis=-2)
-    return xp.take_along_axis(flat, xp.argsort(order, axis=-1)[..., None], axis=-2)
+        total = xp.exp(near - peak) @ with_ones(value[..., some, :, :])
+        total = total + xp.exp(far - peak) @ with_ones(drawn.value)[..., None, :, :]
+        parts.append(quotient(Accumulator(peak, total)))
+    back = xp.argsort(of_query, axis=-1)
+    return [rows_at(rows.in_sequence(xp.concat(arrays, axis=-3)), back) for arrays in zip(*parts, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -130,12 +115,12 @@ class HyperAttention(Hashed):
     Han et al. 2024 ("HyperAttention"), arXiv 2310.05869, algorithms 1 to 3.
     """
 
-    name: ClassVar[str] = "hyperattention"
-    reference: ClassVar[str] = "Han et al. 2024, arXiv 2310.05869"
-    description: ClassVar[str] = "the keys of the query's hash block exactly, a uniform sample of all others"
-    look: ClassVar[Mapping[str, object]] = {"color": "C6", "linestyle": "-.", "marker": "v", "markersize": 4}
+    name = "hyperattention"
+    reference = "Han et al. 2024, arXiv 2310.05869"
+    description = "the keys of the query's hash block exactly, a uniform sample of all others"
+    look = line_style("C6", "-.", "v", 4)
 
-    def sampled(self, tokens: Tokens, counts: tuple[int, ...], streams: Streams) -> Iterator[Sampled]:
+    def sampled(self, tokens: Tokens, counts: Sizes, streams: Streams) -> Iterator[Sampled]:
         order = streams.draw(lambda rng: rng.permutation(tokens.length))
         for count in counts:
             weight = math.log(tokens.length / max(count, 1))
@@ -146,7 +131,7 @@ def sampling_shares(value: Array) -> Array:
     """p_j in proportion to |v_j| / ||V||_2 + 1 / l, with the largest singular value of V: (..., l)."""
     xp = array_namespace(value)
     norms = xp.sqrt(xp.vecdot(value, value))
-    largest = xp.sqrt(xp.max(xp.linalg.eigvalsh(xp.matrix_transpose(value) @ value), axis=-1))[..., None]
+    largest = xp.sqrt(xp.max(xp.linalg.eigvalsh(value.mT @ value), axis=-1))[..., None]
     largest = xp.where(largest > 0, largest, xp.ones_like(largest))
     shares = norms / largest + 1.0 / value.shape[-2]
     return shares / xp.sum(shares, axis=-1, keepdims=True)
@@ -162,20 +147,18 @@ class KDEformer(Hashed):
     Zandieh et al. 2023 ("KDEformer"), arXiv 2302.02451, its practical form (algorithm 3).
     """
 
-    name: ClassVar[str] = "kdeformer"
-    reference: ClassVar[str] = "Zandieh et al. 2023, arXiv 2302.02451"
-    description: ClassVar[str] = "the keys of the query's hash block exactly, others sampled by the norms of values"
-    look: ClassVar[Mapping[str, object]] = {"color": "C6", "linestyle": ":", "marker": "^", "markersize": 4}
+    name = "kdeformer"
+    reference = "Zandieh et al. 2023, arXiv 2302.02451"
+    description = "the keys of the query's hash block exactly, others sampled by the norms of values"
+    look = line_style("C6", ":", "^", 4)
 
-    def sampled(self, tokens: Tokens, counts: tuple[int, ...], streams: Streams) -> Iterator[Sampled]:
+    def sampled(self, tokens: Tokens, counts: Sizes, streams: Streams) -> Iterator[Sampled]:
         xp, shares = array_namespace(tokens.value), sampling_shares(tokens.value)
-        uniforms = xp.astype(streams.draw(lambda rng: rng.random(counts[-1])), shares.dtype, copy=False)
-        below = xp.cumulative_sum(shares, axis=-1)[..., None, :] < uniforms[..., :, None]
-        index = xp.clip(xp.sum(xp.astype(below, xp.int64), axis=-1), 0, tokens.length - 1)
+        index = indices_by_share(shares, streams.draw(lambda rng: rng.random(counts[-1]), shares))
         for count in counts:
             drawn = index[..., :count]
             yield Sampled(drawn, -xp.log(max(count, 1) * xp.take_along_axis(shares, drawn, axis=-1)))
 
     def multiplications(self, shape: Shape, size: int) -> float:
-        """Beside the blocks and samples V^T V, for its norm."""
+        """Add V^T V, for its norm."""
         return super().multiplications(shape, size) + float(shape.l * shape.d_v * shape.d_v)

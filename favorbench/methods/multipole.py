@@ -2,48 +2,43 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from array_api_compat import device
 
-from favorbench.methods.base import Shape
-from favorbench.methods.cells import Cells, segment_sums
-from favorbench.methods.clusters import CellSummary, Centred, Points
+from favorbench.methods.base import Shape, line_style
+from favorbench.methods.clusters import Cells, CellSummary, Centred, Points, segment_sums
 from favorbench.methods.summaries import KeySummary, Queries, Tokens
-from favorbench.numerics.arrays import Array, Features, array_namespace, largest, on_host, scattered
+from favorbench.numerics.arrays import Array, Features, array_namespace, largest, masked, on_host, scattered
 from favorbench.numerics.logsum import Accumulator, with_ones
-from favorbench.parameters import check_between
+from favorbench.parameters import between, whole
 
-Block = tuple[slice, slice]  # of the pairs of a query and a cell near to it, those of one cell; and the keys in it
+Block = tuple[slice, slice]  # the queries to which one cell is near, and the keys in it
 
 
 @dataclass(frozen=True)
 class Multipole(Centred):
-    """Of m, a share ``exact`` are keys attended exactly, in the cells nearest to the query; the rest are centroids.
+    """A share ``exact`` of m are keys attended exactly, in the cells nearest to the query; the rest are centroids.
 
-    For each query the cells of which the centroid says least, with the largest exp(x.c) |y - c|^2 (mean over the cell),
-    as long as their keys are about exact m, and at most twice as many cells as hold so many keys on average; one
-    softmax over their keys and the centroids of all other cells. Hooper et al. 2025 ("Multipole Attention"), arXiv
-    2506.13059, who take the cells with the largest x.c: single keys too, of which the centroid says all.
+    The near cells of a query are those whose centroid is the least accurate, with the largest exp(x.c) |y - c|^2 (mean
+    over the cell), until they hold about exact m keys, and at most twice as many cells as hold that many on average.
+    One softmax is over their keys and the centroids of all other cells. Hooper et al. 2025 ("Multipole Attention"),
+    arXiv 2506.13059, take the cells with the largest x.c instead: these may hold a single key, which its centroid
+    represents exactly.
     """
 
-    name: ClassVar[str] = "multipole"
-    reference: ClassVar[str] = "Hooper et al. 2025, arXiv 2506.13059"
-    description: ClassVar[str] = "the nearest clusters' keys exactly, the centroids of all others"
-    arrays: ClassVar = "single"
-    exact_at_full_size: ClassVar[bool] = False
-    with_variance: ClassVar[bool] = True
-    look: ClassVar[Mapping[str, object]] = {"color": "C3", "linestyle": "-", "marker": "o", "markersize": 4}
-    exact: float = 0.5
+    name = "multipole"
+    reference = "Hooper et al. 2025, arXiv 2506.13059"
+    description = "the nearest clusters' keys exactly, the centroids of all others"
+    arrays = "single"
+    exact_at_full_size = False
+    with_variance = True
+    look = line_style("C3", "-", "o", 4)
+    exact: float = between(0, 1, default=0.5)
     points: Points = "random"
-    lloyd: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_between("exact", self.exact, 0, 1)
+    lloyd: int = whole(0, 100, default=0)
 
     def exact_keys(self, size: int) -> int:
         """Keys attended exactly, at most; the rest of the size are centroids, at least one."""
@@ -56,11 +51,11 @@ class Multipole(Centred):
         return MultipoleSummary.of(tokens, cells, labels, self.exact_keys(size))
 
     def multiplications(self, shape: Shape, size: int) -> float:
-        """As clusters, and d + d_v for each exact key, of which there are about as many as the size says."""
+        """Add d + d_v for each exact key."""
         return super().multiplications(shape, size) + float(shape.n * self.exact_keys(size) * (shape.d + shape.d_v))
 
     def width(self, size: int, length: int) -> int:
-        """Large tiles: what a cell costs beside its products is paid once for each tile."""
+        """Large tiles: the overhead of a cell is paid once for each tile."""
         return max(1, size // 8)
 
     def pair_multiplications(self, shape: Shape, size: int) -> float:
@@ -96,8 +91,7 @@ class MultipoleSummary:
         xp = array_namespace(queries.query)
         logits = self.far.log_kernel(queries.query)
         near = self._near(logits)
-        weights = logits + self.far.cells.log_count
-        weights = xp.where(near, xp.full_like(weights, -xp.inf), weights)
+        weights = masked(logits + self.far.cells.log_count, ~near)
         peak = xp.max(xp.where(near, logits, weights), axis=-1, keepdims=True)
         total = xp.exp(weights - peak) @ with_ones(self.far.cells.value)
         return self._with_near(queries.query, near, peak, total)
@@ -105,7 +99,7 @@ class MultipoleSummary:
     def kernel(self, queries: Queries, keys: slice) -> Features:
         xp = array_namespace(queries.query)
         logits, labels = self.far.log_kernel(queries.query), self.far.labels[keys]
-        exact = queries.query @ xp.matrix_transpose(self.tokens.key[keys, :])
+        exact = queries.query @ self.tokens.key[keys, :].mT
         near = xp.take(self._near(logits), labels, axis=-1)
         return Features(None, xp.where(near, exact, xp.take(logits, labels, axis=-1)))
 
@@ -114,7 +108,6 @@ class MultipoleSummary:
         xp = array_namespace(logits)
         counts, keys = np.diff(self.starts), int(self.starts[-1])
         most = min(len(counts), 2 * -(-self.exact * len(counts) // keys) + 1)
-        assert self.far.cells.variance is not None
         spread = xp.sum(self.far.cells.variance, axis=-1)
         spread = xp.where(spread > 0, spread, xp.full_like(spread, xp.finfo(spread.dtype).smallest_normal))
         cells = largest(logits + xp.log(spread), most)
@@ -126,7 +119,7 @@ class MultipoleSummary:
     def _with_near(self, query: Array, near: Array, peak: Array, total: Array) -> Accumulator:
         """The sums with the keys of the near cells, cell by cell: a product of those queries with those keys."""
         xp = array_namespace(query)
-        cells, rows = xp.nonzero(xp.matrix_transpose(near))
+        cells, rows = xp.nonzero(near.mT)
         ends = np.searchsorted(on_host(cells), np.arange(near.shape[-1] + 1)).tolist()
         asked, starts = xp.take(query, rows, axis=0), self.starts.tolist()
         blocks = [
@@ -149,7 +142,7 @@ class MultipoleSummary:
         There are thousands of blocks of a few queries each: what is done in this loop is the time it takes.
         """
         xp, values = array_namespace(asked), self.sorted.value
-        found, columns = xp.zeros_like(asked[:, :1] * values[:1, :]), xp.matrix_transpose(self.sorted.key)
+        found, columns = xp.zeros_like(asked[:, :1] * values[:1, :]), self.sorted.key.mT
         with np.errstate(over="ignore", invalid="ignore"):
             for rows, keys in blocks:
                 found[rows, :] = xp.exp(asked[rows, :] @ columns[:, keys] - peak[rows, :]) @ values[keys, :]
@@ -159,6 +152,6 @@ class MultipoleSummary:
         """The peak of each query, or the largest logit of the keys near to it where that is above."""
         xp, raised = array_namespace(asked), peak + 0.0
         for part, keys in blocks:
-            where, logits = rows[part], asked[part, :] @ xp.matrix_transpose(self.sorted.key[keys, :])
+            where, logits = rows[part], asked[part, :] @ self.sorted.key[keys, :].mT
             raised[where, :] = xp.maximum(raised[where, :], xp.max(logits, axis=-1, keepdims=True))
         return raised

@@ -1,59 +1,60 @@
-"""Prefixes: exact on a few keys, another method or a map on the rest, with one normaliser."""
+"""Prefixes: some keys exactly, and another method or a map for the rest, with one normaliser."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import ClassVar
 
+import numpy as np
+from array_api_compat import device
+
+from favorbench.attention.causal import rows_between
 from favorbench.errors import InputError, ScenarioError
 from favorbench.maps import FeatureMap
 from favorbench.maps.base import claim
-from favorbench.methods.base import Method, Shape
+from favorbench.methods.base import Method, Shape, Sizes
 from favorbench.methods.features import FromMap
-from favorbench.methods.guarded import with_exact
-from favorbench.methods.partly_exact import BLOCK, SinksSummary, TopSummary, WindowSummary, moved
-from favorbench.methods.summaries import KeySummary, KeySummaryMethod, Queries, StreamingSummary, Tokens
+from favorbench.methods.landmarks import GuardedSummary
+from favorbench.methods.summaries import (
+    KeySummary,
+    KeySummaryMethod,
+    Queries,
+    StreamingSummary,
+    Tokens,
+    exact_sums,
+    logits_of,
+)
+from favorbench.numerics.arrays import Array, Features, array_namespace, largest, scattered
+from favorbench.numerics.logsum import Accumulator, accumulate, merge, with_ones
 from favorbench.numerics.streams import Streams
-from favorbench.parameters import check_whole
+from favorbench.parameters import whole
 from favorbench.registry import label
 from favorbench.samplers import get_sampler
+
+BLOCK = 64  # queries whose windows are taken together: their keys are adjacent
 
 
 @dataclass(frozen=True)
 class ExactKeys(KeySummaryMethod):
-    """A method or a map with some keys exact; it does and claims what the other does, but for what a subclass says.
+    """A method or a map with some keys exact; it behaves like the other, except where a subclass overrides it.
 
-    sampler: of the projections, where it is around a map. Raises ScenarioError around a method that has no sums to add
-    to.
+    sampler: of the projections, around a map. Raises ScenarioError around a method that has no sums over keys.
     """
 
     wrapped: Method | FeatureMap
+    sampler: str = field(default="orthogonal", kw_only=True)
     prefix: ClassVar[str]
-    convex = claim(lambda self: self.inner.convex)
-    unbiased = claim(lambda self: self.inner.unbiased)
-    causal_safe = claim(lambda self: self.inner.causal_safe)
-    random = claim(lambda self: self.inner.random)
-    every_size = claim(lambda self: self.inner.every_size)
-    exact_at_full_size = claim(lambda self: self.inner.exact_at_full_size)
-    arrays = claim(lambda self: self.inner.arrays)
-    needs_positions = claim(lambda self: self.inner.needs_positions)
-    alternatives = claim(lambda self: self.inner.alternatives)
-    first = claim(lambda self: self.inner.first)
-    last = claim(lambda self: self.inner.last)
-    features_per_size = claim(lambda self: self.inner.features_per_size)
-    permutation_invariant: ClassVar[bool] = False
+    permutation_invariant = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not isinstance(self.wrapped, FeatureMap | KeySummaryMethod):
             raise ScenarioError(
                 f"{label(self.wrapped)} has no sums over keys that exact ones could be added to; allowed inside "
                 f"{self.prefix}: maps, {', '.join(_with_sums(KeySummaryMethod))}"
             )
-        get_sampler(self.law)
-
-    @property
-    def law(self) -> str:
-        """The sampler for a map inside."""
-        return "orthogonal"
+        get_sampler(self.sampler)
 
     @property
     def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -61,29 +62,36 @@ class ExactKeys(KeySummaryMethod):
 
     @property
     def inner(self) -> KeySummaryMethod:
-        """What answers for the rest."""
+        """The method for the rest of the keys."""
         if isinstance(self.wrapped, FeatureMap):
-            return FromMap(self.wrapped, self.law)
+            return FromMap(self.wrapped, self.sampler)
         assert isinstance(self.wrapped, KeySummaryMethod)
         return self.wrapped
 
-    def largest_size(self, shape: Shape) -> int:
-        return self.inner.largest_size(shape)
+    @abstractmethod
+    def exact(self, tokens: Tokens, inner: KeySummary) -> KeySummary:
+        """Put the exact keys into a summary."""
 
-    def check(self, sizes: tuple[int, ...], shape: Shape) -> None:
-        self.inner.check(sizes, shape)
+    def rest(self, tokens: Tokens, queries: Queries) -> tuple[Tokens, Queries]:
+        """Tokens and queries for the method inside."""
+        return tokens, queries
 
-    def num_features(self, size: int, head_dim: int) -> int:
-        return self.inner.num_features(size, head_dim)
+    def summaries(self, tokens: Tokens, queries: Queries, sizes: Sizes, streams: Streams) -> Iterator[KeySummary]:
+        for inner in self.inner.summaries(*self.rest(tokens, queries), sizes, streams):
+            yield with_exact(inner, lambda part: self.exact(tokens, part), tokens.value)
 
     def recent(self, size: int) -> int:
         return max(self.last, self.inner.recent(size))
 
-    def width(self, size: int, length: int) -> int:
-        return self.inner.width(size, length)
-
     def streaming(self, tokens: Tokens, size: int, streams: Streams) -> StreamingSummary:
         return self.inner.streaming(tokens, size, streams)
+
+
+for _claim in (
+    "convex", "unbiased", "causal_safe", "random", "every_size", "exact_at_full_size", "arrays", "needs_positions",
+    "alternatives", "first", "last", "features_per_size", "largest_size", "check", "num_features", "width",
+):  # fmt: skip
+    setattr(ExactKeys, _claim, claim(attrgetter(f"inner.{_claim}")))
 
 
 def _with_sums(base: type) -> list[str]:
@@ -92,32 +100,34 @@ def _with_sums(base: type) -> list[str]:
     return own + [name for derived in base.__subclasses__() for name in _with_sums(derived)]
 
 
+def with_exact(inner: KeySummary, exact: Callable[[KeySummary], KeySummary], value: np.ndarray) -> KeySummary:
+    """Put exact keys into a summary with ``exact``: inside a guard, which then judges the whole answer.
+
+    Outside of the guard, the exact keys would replace estimates in an answer that was chosen because of them: what is
+    left of a normaliser without them may have any sign. value: of all keys, the exact ones too.
+    """
+    if isinstance(inner, GuardedSummary):
+        return GuardedSummary.of(exact(inner.free), exact(inner.bound), value)
+    return exact(inner)
+
+
 @dataclass(frozen=True)
 class Sinks(ExactKeys):
-    """The first n keys exactly, the method on those after them: the tokens that language models attend to from afar.
+    """The first n keys exactly, the method on those after them: language models attend to these tokens from afar.
 
     Xiao et al. 2023 ("attention sinks"), arXiv 2309.17453.
     """
 
-    n: int
-    sampler: str = "orthogonal"
-    prefix: ClassVar[str] = "sinks"
-    reference: ClassVar[str] = "Xiao et al. 2023, arXiv 2309.17453"
-    description: ClassVar[str] = "the first n keys exactly, METHOD on the rest"
+    n: int = whole(1, 1 << 20)
+    prefix = "sinks"
+    reference = "Xiao et al. 2023, arXiv 2309.17453"
+    description = "the first n keys exactly, METHOD on the rest"
     first = claim(lambda self: self.n + self.inner.first)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("n", self.n, 1, 1 << 20)
-
-    @property
-    def law(self) -> str:
-        return self.sampler
 
     def largest_size(self, shape: Shape) -> int:
         return self.inner.largest_size(shape._replace(l=shape.l - self.n))
 
-    def check(self, sizes: tuple[int, ...], shape: Shape) -> None:
+    def check(self, sizes: Sizes, shape: Shape) -> None:
         if self.first >= shape.l:
             raise ScenarioError(f"{self.name}: n must be below the {shape.l} keys there are, got {self.first}")
         if self.inner.every_size and sizes[-1] > self.largest_size(shape):
@@ -127,12 +137,11 @@ class Sinks(ExactKeys):
             )
         self.inner.check(sizes, shape._replace(l=shape.l - self.n))
 
-    def summaries(
-        self, tokens: Tokens, queries: Queries, sizes: tuple[int, ...], streams: Streams
-    ) -> Iterator[KeySummary]:
-        rest = tokens.part(slice(self.n, None))
-        for inner in self.inner.summaries(rest, moved(queries, self.n), sizes, streams):
-            yield with_exact(inner, lambda part: SinksSummary(tokens, self.n, part), tokens.value)
+    def exact(self, tokens: Tokens, inner: KeySummary) -> KeySummary:
+        return SinksSummary(tokens, self.n, inner)
+
+    def rest(self, tokens: Tokens, queries: Queries) -> tuple[Tokens, Queries]:
+        return tokens.part(slice(self.n, None)), queries.moved(self.n)
 
     def multiplications(self, shape: Shape, size: int) -> float | None:
         inner = self.inner.multiplications(shape._replace(l=shape.l - self.n), size)
@@ -144,36 +153,51 @@ class Sinks(ExactKeys):
 
 
 @dataclass(frozen=True)
+class SinksSummary:
+    """K(x, y_j) = exp(x.y_j) for the first keys, as inside for the rest."""
+
+    tokens: Tokens
+    n: int
+    inner: KeySummary
+
+    def sums(self, queries: Queries) -> Accumulator:
+        return merge(self.inner.sums(queries.moved(self.n)), exact_sums(queries, self.tokens, slice(0, self.n)))
+
+    def kernel(self, queries: Queries, keys: slice) -> Features:
+        xp, parts = array_namespace(queries.query), []
+        if keys.start < self.n:
+            parts.append(Features(None, logits_of(queries, self.tokens, slice(keys.start, min(keys.stop, self.n)))))
+        if keys.stop > self.n:
+            rest = slice(max(keys.start, self.n) - self.n, keys.stop - self.n)
+            parts.append(self.inner.kernel(queries.moved(self.n), rest))
+        values = None
+        if any(part.values is not None for part in parts):
+            values = xp.concat([xp.ones_like(p.log_scale) if p.values is None else p.values for p in parts], axis=-1)
+        return Features(values, xp.concat([part.log_scale for part in parts], axis=-1))
+
+
+@dataclass(frozen=True)
 class Window(ExactKeys):
     """The w keys nearest to each query exactly, half of them before and half after it, the method on the rest.
 
-    Where attention is causal at least the last w keys up to the query's own. The estimate of the kernel on these keys
-    is taken out of the sums again, and the exact one put in: Chen et al. 2021 ("Scatterbrain"), arXiv 2110.15343.
+    In causal attention, at least the last w keys up to the query's own. The estimate of the kernel on these keys is
+    subtracted from the sums again, and the exact one added: Chen et al. 2021 ("Scatterbrain"), arXiv 2110.15343.
     """
 
-    w: int
-    sampler: str = "orthogonal"
-    prefix: ClassVar[str] = "window"
-    reference: ClassVar[str] = "Chen et al. 2021, arXiv 2110.15343"
-    description: ClassVar[str] = "the w keys nearest to each query exactly, METHOD on the rest"
+    w: int = whole(1, 1 << 20)
+    prefix = "window"
+    reference = "Chen et al. 2021, arXiv 2110.15343"
+    description = "the w keys nearest to each query exactly, METHOD on the rest"
     last = claim(lambda self: max(self.w, self.inner.last))
-    needs_positions: ClassVar[bool] = True
+    needs_positions = True
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("w", self.w, 1, 1 << 20)
+    def exact(self, tokens: Tokens, inner: KeySummary) -> KeySummary:
+        return WindowSummary(tokens, self.w, inner)
 
-    @property
-    def law(self) -> str:
-        return self.sampler
-
-    def summaries(
-        self, tokens: Tokens, queries: Queries, sizes: tuple[int, ...], streams: Streams
-    ) -> Iterator[KeySummary]:
+    def rest(self, tokens: Tokens, queries: Queries) -> tuple[Tokens, Queries]:
         if queries.positions is None:
             raise InputError(f"{self.name}: there is no window where queries and keys are not the same tokens")
-        for inner in self.inner.summaries(tokens, queries, sizes, streams):
-            yield with_exact(inner, lambda part: WindowSummary(tokens, self.w, part), tokens.value)
+        return tokens, queries
 
     def multiplications(self, shape: Shape, size: int) -> float | None:
         """Exact and estimated, for the keys of a block of queries: its windows, and the block itself."""
@@ -190,30 +214,51 @@ class Window(ExactKeys):
 
 
 @dataclass(frozen=True)
-class Top(ExactKeys):
-    """The k keys with the largest logits exactly, the method on the rest: an oracle, which looks at every pair.
+class WindowSummary:
+    """K(x_i, y_j) = exp(x_i.y_j) where j is within w keys around i, as inside for the rest."""
 
-    What any approximate search for the nearest keys is measured against; k may not be above the size of the method.
+    tokens: Tokens
+    w: int
+    inner: KeySummary
+
+    def sums(self, queries: Queries) -> Accumulator:
+        xp, parts, block_of = array_namespace(queries.query), [], queries.positions // BLOCK
+        for block in np.unique(block_of):
+            some = queries.part(rows_between(block_of, block, block + 1))
+            first = min(max(0, int(some.positions[0]) - self.w // 2), self.tokens.length - 1)
+            last = int(some.positions[-1]) + (self.w + 1) // 2
+            keys = slice(first, max(first + 1, min(self.tokens.length, last)))
+            parts.append(exact_instead(self.inner, some, self.tokens, keys, self._near(some, keys)))
+        correction = Accumulator(*(xp.concat(arrays, axis=-2) for arrays in zip(*parts, strict=True)))
+        return merge(self.inner.sums(queries), correction)
+
+    def kernel(self, queries: Queries, keys: slice) -> Features:
+        exact = logits_of(queries, self.tokens, keys)
+        return exact_or_estimate(self._near(queries, keys), exact, self.inner.kernel(queries, keys))
+
+    def _near(self, queries: Queries, keys: slice) -> Array:
+        """Which of the keys are in the window of each query."""
+        distance = np.arange(keys.start, keys.stop) - queries.positions[:, None]
+        near = (distance >= -(self.w // 2)) & (distance < (self.w + 1) // 2)
+        return array_namespace(queries.query).asarray(near, device=device(queries.query))
+
+
+@dataclass(frozen=True)
+class Top(ExactKeys):
+    """The k keys with the largest logits exactly, the method on the rest: an oracle, which evaluates every pair.
+
+    The best case of any approximate search for the nearest keys; k may not be above the size of the method.
     """
 
-    k: int
-    sampler: str = "orthogonal"
-    prefix: ClassVar[str] = "top"
-    reference: ClassVar[str] = "Chen et al. 2021, arXiv 2110.15343 (its best case)"
-    description: ClassVar[str] = "oracle: the k keys with the largest logits exactly, METHOD on the rest"
-    oracle: ClassVar[bool] = True
-    causal_safe: ClassVar[bool] = False
+    k: int = whole(1, 1 << 20)
+    prefix = "top"
+    reference = "Chen et al. 2021, arXiv 2110.15343 (its best case)"
+    description = "oracle: the k keys with the largest logits exactly, METHOD on the rest"
+    oracle = True
+    causal_safe = False
     permutation_invariant = claim(lambda self: self.inner.permutation_invariant)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("k", self.k, 1, 1 << 20)
-
-    @property
-    def law(self) -> str:
-        return self.sampler
-
-    def check(self, sizes: tuple[int, ...], shape: Shape) -> None:
+    def check(self, sizes: Sizes, shape: Shape) -> None:
         if self.k > sizes[0]:
             raise ScenarioError(f"{self.name}: k must be at most the size, {sizes[0]}, got {self.k}")
         self.inner.check(sizes, shape)
@@ -221,13 +266,55 @@ class Top(ExactKeys):
     def width(self, size: int, length: int) -> int:
         return max(length, self.inner.width(size, length))
 
-    def summaries(
-        self, tokens: Tokens, queries: Queries, sizes: tuple[int, ...], streams: Streams
-    ) -> Iterator[KeySummary]:
-        for inner in self.inner.summaries(tokens, queries, sizes, streams):
-            yield with_exact(inner, lambda part: TopSummary(tokens, min(self.k, tokens.length), part), tokens.value)
+    def exact(self, tokens: Tokens, inner: KeySummary) -> KeySummary:
+        return TopSummary(tokens, min(self.k, tokens.length), inner)
 
     def multiplications(self, shape: Shape, size: int) -> float | None:
         inner = self.inner.multiplications(shape, size)
         pairs = self.alternatives * float(shape.n * shape.l * (2 * shape.d + 2 * shape.d_v))
         return None if inner is None else inner + pairs + self.inner.pair_multiplications(shape, size)
+
+
+@dataclass(frozen=True)
+class TopSummary:
+    """K(x, y_j) = exp(x.y_j) for the k largest of them, as inside for the rest."""
+
+    tokens: Tokens
+    k: int
+    inner: KeySummary
+
+    def sums(self, queries: Queries) -> Accumulator:
+        correction = exact_instead(self.inner, queries, self.tokens, slice(0, self.tokens.length), self._top(queries))
+        return merge(self.inner.sums(queries), correction)
+
+    def kernel(self, queries: Queries, keys: slice) -> Features:
+        exact = logits_of(queries, self.tokens, keys)
+        return exact_or_estimate(self._top(queries)[..., keys], exact, self.inner.kernel(queries, keys))
+
+    def _top(self, queries: Queries) -> Array:
+        logits = logits_of(queries, self.tokens, slice(None))
+        index, xp = largest(logits, self.k), array_namespace(logits)
+        return scattered(xp.ones(index.shape, dtype=xp.bool, device=device(index)), index, logits.shape[-1])
+
+
+def exact_instead(inner: KeySummary, queries: Queries, tokens: Tokens, keys: slice, where: Array) -> Accumulator:
+    """Sum of (exp(x.y_j) - K(x, y_j)) [v_j, 1] over the adjacent keys for which a flag (..., n, k) is set."""
+    xp, right = array_namespace(queries.query), with_ones(tokens.value[..., keys, :])
+    exact, estimate = logits_of(queries, tokens, keys), inner.kernel(queries, keys)
+    less = -xp.ones_like(exact) if estimate.values is None else -estimate.values
+    values = xp.concat([less, xp.ones_like(exact)], axis=-1)
+    nothing = xp.full_like(exact, -xp.inf)
+    logs = [xp.where(where, log, nothing) for log in (estimate.log_scale, exact)]
+    both = accumulate(None, Features(values, xp.concat(logs, axis=-1)), xp.concat([right, right], axis=-2))
+    # without a key there is no peak either: beside a peak of 0 everything else would vanish where logits are far below
+    some = xp.any(where, axis=-1, keepdims=True)
+    return both._replace(log_peak=xp.where(some, both.log_peak, xp.full_like(both.log_peak, xp.finfo(exact.dtype).min)))
+
+
+def exact_or_estimate(where: Array, exact: Array, estimate: Features) -> Features:
+    """exp(x.y) where a flag is set, the estimate of the kernel elsewhere."""
+    xp = array_namespace(exact)
+    log_scale = xp.where(where, exact, estimate.log_scale)
+    if estimate.values is None:
+        return Features(None, log_scale)
+    return Features(xp.where(where, xp.ones_like(exact), estimate.values), log_scale)

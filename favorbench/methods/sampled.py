@@ -1,44 +1,48 @@
-"""Softmax attention over a sample of the keys."""
+"""Softmax attention over a part of the keys: a random sample, or those that kernel halving leaves."""
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal, NamedTuple
 
+import numpy as np
 from array_api_compat import device
 
-from favorbench.errors import ScenarioError
 from favorbench.maps.base import claim
-from favorbench.methods.base import Shape
-from favorbench.methods.summaries import KeySummary, KeySummaryMethod, Queries, Tokens, causal_multiplications
-from favorbench.numerics.arrays import Array, Features, array_namespace
-from favorbench.numerics.logsum import Accumulator, accumulate, with_ones
+from favorbench.methods.base import Shape, Sizes, line_style
+from favorbench.methods.summaries import (
+    KeySummary,
+    KeySummaryMethod,
+    Queries,
+    Tokens,
+    causal_multiplications,
+    first_in_order,
+    logits_of,
+)
+from favorbench.numerics.arrays import Array, Features, array_namespace, half_squared_norm, indices_by_share, rows_at
+from favorbench.numerics.logsum import Accumulator, weighted_sums
 from favorbench.numerics.streams import Streams
+from favorbench.parameters import positive
 
 
 @dataclass(frozen=True)
 class SampledKeys(KeySummaryMethod):
     """Softmax over m keys, a uniform sample without replacement: K(x, y_j) = (l / m) exp(x.y_j) on these, else 0.
 
-    weights="values": m draws with replacement, in proportion to |v_j|, each weighted by 1 / (m p_j). Causal: of the
-    keys before, a uniform sample. The fair trivial answer: what an estimator of size m should beat.
+    weights="values": m draws with replacement, in proportion to |v_j|, each weighted by 1 / (m p_j). Causal: a uniform
+    sample of the keys before. This is the fair trivial answer, which an estimator of size m should beat.
     """
 
-    name: ClassVar[str] = "sampled-keys"
-    reference: ClassVar[str] = "-"
-    description: ClassVar[str] = "softmax over m keys sampled uniformly, or in proportion to |v|"
+    name = "sampled-keys"
+    reference = "-"
+    description = "softmax over m keys sampled uniformly, or in proportion to |v|"
     causal_safe = claim(lambda self: self.weights == "uniform")
     exact_at_full_size = claim(lambda self: self.weights == "uniform")
-    convex: ClassVar[bool] = True
-    unbiased: ClassVar[bool] = True
-    look: ClassVar[Mapping[str, object]] = {
-        "color": "0.3", "linestyle": (0, (1, 1)), "label": "sampled-keys (m keys)", "marker": ".", "markersize": 6,
-    }  # fmt: skip
+    convex = True
+    unbiased = True
+    look = line_style("0.3", (0, (1, 1)), ".", 6, label="sampled-keys (m keys)")
     weights: Literal["uniform", "values"] = "uniform"
-
-    def __post_init__(self) -> None:
-        if self.weights not in ("uniform", "values"):
-            raise ScenarioError(f"weights must be 'uniform' or 'values', got {self.weights!r}")
 
     def multiplications(self, shape: Shape, size: int) -> float:
         """d + d_v for each query and sampled key."""
@@ -48,21 +52,18 @@ class SampledKeys(KeySummaryMethod):
         """Logits of every pair."""
         return float(shape.n * shape.l * shape.d)
 
-    def summaries(
-        self, tokens: Tokens, queries: Queries, sizes: tuple[int, ...], streams: Streams
-    ) -> Iterator[KeySummary]:
+    def summaries(self, tokens: Tokens, queries: Queries, sizes: Sizes, streams: Streams) -> Iterator[KeySummary]:
         if self.weights == "uniform":
             order = streams.draw(lambda rng: rng.permutation(tokens.length))
             for size in sizes:
                 yield SampleSummary.uniform(tokens, order[..., :size])
             return
         xp = array_namespace(tokens.value)
-        uniforms = xp.astype(streams.draw(lambda rng: rng.random(sizes[-1])), tokens.value.dtype, copy=False)
+        uniforms = streams.draw(lambda rng: rng.random(sizes[-1]), tokens.value)
         norms = xp.sqrt(xp.vecdot(tokens.value, tokens.value))
         norms = xp.where(xp.any(norms > 0, axis=-1, keepdims=True), norms, xp.ones_like(norms))
         shares = norms / xp.sum(norms, axis=-1, keepdims=True)
-        below = xp.cumulative_sum(shares, axis=-1)[..., None, :] < uniforms[..., :, None]
-        index = xp.clip(xp.sum(xp.astype(below, xp.int64), axis=-1), 0, tokens.length - 1)
+        index = indices_by_share(shares, uniforms)
         for size in sizes:
             drawn = index[..., :size]
             yield SampleSummary.of(tokens, drawn, -xp.log(size * xp.take_along_axis(shares, drawn, axis=-1)))
@@ -72,16 +73,15 @@ class SampledKeys(KeySummaryMethod):
 
 
 class StreamingSample:
-    """A uniform sample of the first keys: those among them that come first in one random order of all."""
+    """A uniform sample of the first keys: those that come first in one random order of all keys."""
 
     def __init__(self, tokens: Tokens, size: int, order: Array) -> None:
         self.tokens, self.size, self.order = tokens, size, order
 
     def extend(self, stop: int) -> KeySummary:
         """The summary of the first ``stop`` keys."""
-        xp = array_namespace(self.order)
-        among = xp.reshape(self.order[self.order < stop], (*self.order.shape[:-1], stop))
-        return SampleSummary.uniform(self.tokens.part(slice(0, stop)), among[..., : self.size])
+        index = first_in_order(self.order, stop)[..., : self.size]
+        return SampleSummary.uniform(self.tokens.part(slice(0, stop)), index)
 
 
 @dataclass(frozen=True)
@@ -96,25 +96,129 @@ class SampleSummary:
     @staticmethod
     def of(tokens: Tokens, index: Array, log_weight: Array) -> "SampleSummary":
         """From the indices (..., m) of the sampled keys and their weights (..., m)."""
-        xp = array_namespace(tokens.key)
-        sample = Tokens(*(xp.take_along_axis(a, index[..., None], axis=-2) for a in tokens))
-        return SampleSummary(tokens, sample, log_weight, index)
+        return SampleSummary(tokens, Tokens(*(rows_at(a, index) for a in tokens)), log_weight, index)
 
     @staticmethod
     def uniform(tokens: Tokens, index: Array) -> "SampleSummary":
-        """Of a uniform sample without replacement."""
+        """From a uniform sample without replacement."""
         some = tokens.key[..., : index.shape[-1], 0]
         return SampleSummary.of(tokens, index, some * 0.0 + math.log(tokens.length / index.shape[-1]))
 
     def sums(self, queries: Queries) -> Accumulator:
-        xp = array_namespace(queries.query)
-        logits = queries.query @ xp.matrix_transpose(self.sample.key) + self.log_weight[..., None, :]
-        return accumulate(None, Features(None, logits), with_ones(self.sample.value))
+        return weighted_sums(queries.query @ self.sample.key.mT + self.log_weight[..., None, :], self.sample.value)
 
     def kernel(self, queries: Queries, keys: slice) -> Features:
-        xp = array_namespace(queries.query)
-        logits = queries.query @ xp.matrix_transpose(self.tokens.key[..., keys, :])
+        xp, logits = array_namespace(queries.query), logits_of(queries, self.tokens, keys)
         places = xp.arange(keys.start, keys.stop, device=device(logits))
         drawn = xp.astype(self.index[..., :, None] == places, logits.dtype)
         weight = xp.sum(drawn * xp.exp(self.log_weight)[..., None], axis=-2)[..., None, :]
         return Features(None, logits + xp.where(weight > 0, xp.log(xp.where(weight > 0, weight, 1.0)), -xp.inf))
+
+
+class Round(NamedTuple):
+    """One halving: the number of buckets, and of adjacent keys in each."""
+
+    buckets: int
+    width: int
+
+
+def rounds_of(length: int, size: int) -> list[Round]:
+    """The halvings that leave ``size`` of size 2^t <= length keys. The last has one bucket, each one before it four
+    times as many, which halves the width, as long as it stays whole and even."""
+    found = []
+    for i in range((length // size).bit_length() - 1):
+        total, buckets = size << (i + 1), 4**i
+        while total % (2 * buckets):
+            buckets //= 2
+        found.append(Round(buckets, total // buckets))
+    return found[::-1]
+
+
+@dataclass(frozen=True)
+class Thinformer(KeySummaryMethod):
+    """K(x, y_j) = (l / m) exp(x.y_j) on the m keys that repeated halving leaves, else 0.
+
+    The m 2^t <= l keys that are evenly spaced among l are halved t times, in buckets of adjacent keys. One key of each
+    adjacent pair is kept: with f = k(y, .) - k(y', .), k(y, y') = exp(y.y') (v.v' + b^2), b the largest entry of v, and
+    S the sum of the kept keys less the others, y is kept with probability 1/2 - <S, f> / (2 a) and y' else. Here
+    a = |f| (the largest |f| so far) (1/2 + log(2 w / delta')), for w keys and the bucket's share delta' of ``delta``.
+    With probability 1/2 all choices of a bucket are reversed.
+    Carrell et al. 2025 ("Thinformer", KH-Compress), arXiv 2502.12063. At m = 2^g sqrt(l), l a power of 4, as released.
+    """
+
+    name = "thinformer"
+    reference = "Carrell et al. 2025, arXiv 2502.12063"
+    description = "softmax over m keys that kernel halving leaves"
+    convex = True
+    exact_at_full_size = True
+    permutation_invariant = False
+    look = line_style("C7", "-.", "<", 4)
+    delta: float = positive(0.5, most=1)
+
+    def multiplications(self, shape: Shape, size: int) -> float:
+        """d + d_v for each pair of keys in a bucket, and for each query and remaining key."""
+        pairs = sum(buckets * width * width for buckets, width in rounds_of(shape.l, size))
+        return float((pairs + shape.n * size) * (shape.d + shape.d_v))
+
+    def pair_multiplications(self, shape: Shape, size: int) -> float:
+        """Logits of every pair."""
+        return float(shape.n * shape.l * shape.d)
+
+    def matrix_entries(self, shape: Shape, size: int) -> int:
+        """The kernel of the largest round, three times."""
+        return 3 * max((buckets * width**2 for buckets, width in rounds_of(shape.l, size)), default=0)
+
+    def summaries(self, tokens: Tokens, queries: Queries, sizes: Sizes, streams: Streams) -> Iterator[KeySummary]:
+        xp, uniforms = array_namespace(tokens.key), streams.draw(lambda rng: rng.random((2, tokens.length)))
+        exact = Tokens(*(xp.astype(a, xp.float64, copy=False) for a in tokens))  # rounding would change choices
+        for size in sizes:
+            yield SampleSummary.uniform(tokens, self.kept(exact, size, uniforms[..., 0, :], uniforms[..., 1, :]))
+
+    def kept(self, tokens: Tokens, size: int, choices: Array, flips: Array) -> Array:
+        """Indices (..., m) of the remaining keys. choices, flips: uniform numbers, (..., l) or more, of which each pair
+        and each bucket take one in turn."""
+        xp, rounds, length = array_namespace(tokens.key), rounds_of(tokens.length, size), tokens.length
+        spaced = np.arange(size << len(rounds)) * length // (size << len(rounds))
+        index = xp.zeros(tokens.key.shape[:-1], dtype=xp.int64, device=device(tokens.key))[..., : len(spaced)]
+        index = index + xp.asarray(spaced, device=device(tokens.key))
+        bound = xp.max(xp.abs(tokens.value), axis=(-2, -1), keepdims=True)[..., None, :, :] ** 2
+        pairs = slices_of(buckets * width // 2 for buckets, width in rounds)
+        whole = slices_of(buckets for buckets, _ in rounds)
+        for (buckets, width), of_pairs, of_buckets in zip(rounds, pairs, whole, strict=True):
+            shape = (*index.shape[:-1], buckets, width)
+            key, value = (xp.reshape(rows_at(a, index), (*shape, a.shape[-1])) for a in tokens)
+            index, uniform = xp.reshape(index, shape), xp.reshape(choices[..., of_pairs], (*shape[:-1], width // 2))
+            log_factor = 0.5 + math.log(2 * width * len(rounds) * buckets / self.delta)
+            first = halved(_kernel(key, value, bound), uniform, log_factor) != (flips[..., of_buckets, None] < 0.5)
+            index = xp.where(first, index[..., ::2], index[..., 1::2])
+            index = xp.reshape(index, (*index.shape[:-2], buckets * width // 2))
+        return index
+
+
+def slices_of(lengths: Iterator[int]) -> list[slice]:
+    """Adjacent slices of these lengths."""
+    return [slice(*edges) for edges in itertools.pairwise(itertools.accumulate(lengths, initial=0))]
+
+
+def _kernel(key: Array, value: Array, bound: Array) -> Array:
+    """exp(y.y') (v.v' + b^2) times a factor of each bucket, which cancels: (..., w, w)."""
+    xp = array_namespace(key)
+    shift = 2 * xp.max(half_squared_norm(key), axis=-2, keepdims=True)
+    return xp.exp(key @ key.mT - shift) * (value @ value.mT + bound)
+
+
+def halved(kernel: Array, uniform: Array, log_factor: float) -> Array:
+    """Whether the first of each adjacent pair is kept, (..., w / 2), from the kernel (..., w, w) of a bucket."""
+    xp = array_namespace(kernel)
+    inner = kernel[..., ::2] - kernel[..., 1::2]
+    inner = inner[..., ::2, :] - inner[..., 1::2, :]
+    norms = xp.sqrt(xp.clip(xp.linalg.diagonal(inner), 0.0, None))
+    largest, products, kept = norms[..., 0], xp.zeros_like(inner[..., 0]), []
+    for i in range(norms.shape[-1]):
+        largest = xp.maximum(largest, norms[..., i])
+        limit = norms[..., i] * largest * log_factor
+        lean = xp.where(limit > 0, products[..., i] / xp.where(limit > 0, limit, xp.ones_like(limit)), 0 * limit)
+        first = uniform[..., i] > 0.5 + 0.5 * lean
+        products = products + (2 * xp.astype(first, inner.dtype) - 1)[..., None] * inner[..., i, :]
+        kept.append(first)
+    return xp.stack(kept, axis=-1)

@@ -1,15 +1,35 @@
-"""Segments of a sequence: m of them in a row, as equal as can be; their means, or their rows as one padded array."""
+"""Segments of a sequence, as equal as can be, and the methods that take the mean of each: Nystromformer and LARA."""
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
+from array_api_compat import device
 
-from favorbench.numerics.arrays import Array, array_namespace, beside
+from favorbench.errors import ScenarioError
+from favorbench.methods.base import AttentionProblem, Estimate, Method, Shape, Sizes, line_style
+from favorbench.methods.summaries import KeySummary, KeySummaryMethod, Queries, Tokens
+from favorbench.numerics.arrays import Array, Features, array_namespace, half_squared_norm, softmax, to_backend_of
+from favorbench.numerics.logsum import (
+    Accumulator,
+    accumulate,
+    inner_products,
+    quotient,
+    tiles,
+    weighted_sums,
+    with_ones,
+)
+from favorbench.numerics.streams import Streams
+from favorbench.parameters import whole
 
 
 def segment_bounds(length: int, count: int) -> np.ndarray:
-    """Where each of ``count`` segments begins, and the last one ends: floor(length / count) tokens in the first ones,
-    one more in the last ones, which is how the released Nystromformer for images and LARA lay them out."""
+    """Where each of ``count`` segments begins, and the last one ends.
+
+    The first segments have floor(length / count) tokens, the last ones one more, as in the released Nystromformer for
+    images and in LARA.
+    """
     size, longer = divmod(length, count)
     return np.concatenate([[0], np.cumsum(np.repeat([size, size + 1], [count - longer, longer]))])
 
@@ -18,7 +38,7 @@ def segment_means(tokens: Array, count: int) -> Array:
     """Means of the rows (..., l, d) over each segment: (..., count, d). With more segments than rows, rows again."""
     xp, (*leading, length, d) = array_namespace(tokens), tokens.shape
     if count > length:
-        return xp.take(tokens, beside(np.arange(count) * length // count, tokens), axis=-2)
+        return xp.take(tokens, to_backend_of(np.arange(count) * length // count, tokens), axis=-2)
     size, longer = divmod(length, count)
     split = (count - longer) * size
     parts = [(tokens[..., :split, :], size), (tokens[..., split:, :], size + 1)]
@@ -27,32 +47,179 @@ def segment_means(tokens: Array, count: int) -> Array:
 
 
 class Segments(NamedTuple):
-    """Where the tokens of each part are, (count, longest), with any token for padding, and which are none: (count,
-    longest)."""
+    """The indices of the tokens of each segment, (count, longest), the last one again as padding, and the flags of
+    padding: (count, longest)."""
 
     places: np.ndarray
     padding: np.ndarray
 
     @staticmethod
     def between(edges: np.ndarray) -> "Segments":
-        """The parts between edges that follow one another; none may be empty."""
-        lengths = np.diff(edges)
-        offsets = np.arange(int(np.max(lengths)))
-        padding = offsets >= lengths[:, None]
-        return Segments(np.where(padding, edges[:-1, None], edges[:-1, None] + offsets), padding)
+        """Segments between edges that follow one another."""
+        index = edges[:-1, None] + np.arange(int(np.max(np.diff(edges))))
+        ends = edges[1:, None]
+        return Segments(np.clip(np.minimum(index, ends - 1), 0, None), index >= ends)
 
     @staticmethod
     def of(length: int, count: int) -> "Segments":
-        """``count`` parts of range(length), at most one token longer than one another."""
+        """``count`` segments of range(length), at most one token longer than one another."""
         return Segments.between(np.arange(count + 1) * length // count)
 
     def rows(self, tokens: Array) -> Array:
-        """The rows (..., length, c) of each part: (..., count, longest, c)."""
+        """The rows (..., length, c) of each segment: (..., count, longest, c)."""
         xp = array_namespace(tokens)
-        found = xp.take(tokens, beside(self.places.ravel(), tokens), axis=-2)
-        return xp.reshape(found, (*tokens.shape[:-2], *self.places.shape, tokens.shape[-1]))
+        flat = xp.take(tokens, to_backend_of(self.places.ravel(), tokens), axis=-2)
+        return xp.reshape(flat, (*tokens.shape[:-2], *self.places.shape, tokens.shape[-1]))
 
-    def without_padding(self, rows: Array, filled: float) -> Array:
-        """The entries (..., count, longest) of each part, ``filled`` where there is none."""
-        xp = array_namespace(rows)
-        return xp.where(beside(self.padding, rows), xp.full_like(rows, filled), rows)
+    def in_sequence(self, parts: Array) -> Array:
+        """The rows (..., length, c) from those of each segment, without padding: the inverse of ``rows``."""
+        xp = array_namespace(parts)
+        flat = xp.reshape(parts, (*parts.shape[:-3], -1, parts.shape[-1]))
+        return xp.take(flat, to_backend_of(np.flatnonzero(~self.padding), parts), axis=-2)
+
+
+@dataclass(frozen=True)
+class Nystromformer(Method):
+    """softmax(x Y'^T) A^+ softmax(X' y^T) v with A = softmax(X' Y'^T), X' and Y' the means of m segments.
+
+    inverse: "newton" takes ``steps`` of Z <- Z (13 I - A Z (15 I - A Z (7 I - A Z))) / 4 from Z = A^T / (largest sum
+    of a column of A), as released, which damps the small singular values of A; "pinv" takes the pseudo-inverse. Where
+    m does not divide l the last segments have one token more. At m = l it is exact attention, as released. Weights
+    may be negative, and sum to 1 with a true inverse only. The answer to one query depends on all others.
+    Xiong et al. 2021, arXiv 2102.03902, without the trained convolution.
+    """
+
+    name = "nystromformer"
+    reference = "Xiong et al. 2021, arXiv 2102.03902"
+    description = "two softmax matrices through the means of m segments, an inverse between them"
+    random = False
+    exact_at_full_size = True
+    permutation_invariant = False
+    needs_all_rows = True
+    look = line_style("C8", "-", "s", 4)
+    inverse: Literal["newton", "pinv"] = "newton"
+    steps: int = whole(0, 100, default=6)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.inverse == "pinv" and self.steps != 6:
+            raise ScenarioError(f"steps are ignored with inverse='pinv'; leave out steps={self.steps}")
+
+    def estimates(self, problem: AttentionProblem, sizes: Sizes, streams: Streams) -> Iterator[Estimate]:
+        query, key, value = problem[:3]
+        for size in sizes:
+            if size == key.shape[-2]:
+                yield Estimate(size, size, _softmax_mean(query, key, value), None)
+                continue
+            of_queries, of_keys = segment_means(query, size), segment_means(key, size)
+            summary = with_ones(_softmax_mean(of_queries, key, value))  # the rows of a softmax sum to 1
+            summary = self._inverse(softmax(of_queries @ of_keys.mT)) @ summary
+            output = _softmax_mean(query, of_keys, summary)
+            yield Estimate(size, size, output[..., :-1], None, output[..., -1:])
+
+    def _inverse(self, matrix: Array) -> Array:
+        """The inverse of (..., m, m) with rows that sum to 1, or an approximation."""
+        xp, m = array_namespace(matrix), matrix.shape[-1]
+        if self.inverse == "pinv":
+            return xp.linalg.pinv(matrix, rtol=m * float(xp.finfo(matrix.dtype).eps))
+        identity = xp.eye(m, dtype=matrix.dtype, device=device(matrix))
+        inverse = matrix.mT / xp.max(xp.sum(matrix, axis=-2, keepdims=True), axis=-1, keepdims=True)
+        for _ in range(self.steps):
+            product = matrix @ inverse
+            inverse = 0.25 * inverse @ (13 * identity - product @ (15 * identity - product @ (7 * identity - product)))
+        return inverse
+
+    def multiplications(self, shape: Shape, size: int) -> float:
+        """m (d + d_v) for each query, key and landmark, and 4 m^3 a step, or 11.5 m^3: a decomposition and a product.
+
+        The singular value decomposition as in Golub & Van Loan, 21 m^3 operations.
+        """
+        if size >= shape.l:
+            return float(shape.n * shape.l * (shape.d + shape.d_v))
+        cubes = 4.0 * self.steps if self.inverse == "newton" else 11.5
+        return float((shape.n + shape.l + size) * size * (shape.d + shape.d_v)) + cubes * size**3
+
+    def matrix_entries(self, shape: Shape, size: int) -> int:
+        """The matrix of landmarks, its inverse, and the intermediate results of a step."""
+        return 5 * size * size if size < shape.l else 0
+
+
+def _softmax_mean(x: Array, y: Array, value: Array) -> Array:
+    """softmax(x y^T) value, in tiles: (..., n, d_v)."""
+    rows = tiles(x.shape[-2], y.shape[-2], x)
+    parts = [quotient(weighted_sums(x[..., some, :] @ y.mT, value))[0] for some in rows]
+    return array_namespace(x).concat(parts, axis=-2)
+
+
+@dataclass(frozen=True)
+class Lara(KeySummaryMethod):
+    """K(x, y) = sum_c xi(x, w_c) xi(y, w_c) / sum_c' xi(mu_c', w_c), with xi(x, w) = exp(w.x - |x|^2 / 2).
+
+    w_c ~ N(mu_c, I), one for each of m segments, and mu_c the sum of its mean query and mean key. The quotient is the
+    density of N(0, I) over the sum of those of all proposals, the balance heuristic: K is positive and its mean is
+    exp(x.y), though its variance may be infinite. The answer to one query depends on all others.
+    Zheng et al. 2022 ("LARA"), arXiv 2204.04667, with the parameter-free proposals. Their code divides the noise by
+    d^1/4 (and adds none outside training), while the density in the denominator is that of undivided noise.
+    """
+
+    name = "lara"
+    reference = "Zheng et al. 2022, arXiv 2204.04667"
+    description = "positive features around the mean query and key of m segments, reweighted"
+    convex = True
+    unbiased = True
+    permutation_invariant = False
+    needs_all_rows = True
+    look = line_style("C9", "--", "v", 4)
+
+    def multiplications(self, shape: Shape, size: int) -> float:
+        """m (d + d_v) for each query and key, and m^2 d for the proposals."""
+        return float((shape.n + shape.l) * size * (shape.d + shape.d_v) + size * size * shape.d)
+
+    def pair_multiplications(self, shape: Shape, size: int) -> float:
+        return float((shape.n + shape.l) * size * shape.d + shape.n * shape.l * size)
+
+    def summaries(self, tokens: Tokens, queries: Queries, sizes: Sizes, streams: Streams) -> Iterator[KeySummary]:
+        noise = streams.draw(lambda rng: rng.normal(size=(sizes[-1], tokens.key.shape[-1])), tokens.key)
+        for size in sizes:
+            mean = segment_means(queries.query, size) + segment_means(tokens.key, size)
+            omega = mean + noise[..., :size, :]
+            yield LaraSummary.of(tokens, omega, mean)
+
+
+@dataclass(frozen=True)
+class LaraSummary:
+    """omega (..., m, d); state: for each of its rows the sum over keys of xi(y, w) [v, 1]; log_density (..., 1, m): of
+    all proposals at each row, over N(0, I)."""
+
+    tokens: Tokens
+    omega: Array
+    log_density: Array
+    state: Accumulator
+
+    @staticmethod
+    def of(tokens: Tokens, omega: Array, mean: Array) -> "LaraSummary":
+        """From the rows and the centres (..., m, d) of their proposals."""
+        state = None
+        for rows in tiles(tokens.length, omega.shape[-2], tokens.key):
+            part = tokens.part(rows)
+            log_keys = Features(None, _log_feature(part.key, omega))
+            state = accumulate(state, log_keys.transposed(), with_ones(part.value))
+        assert state is not None
+        xp, logs = array_namespace(omega), _log_feature(mean, omega)
+        peak = xp.max(logs, axis=-2, keepdims=True)
+        density = xp.log(xp.sum(xp.exp(logs - peak), axis=-2, keepdims=True)) + peak
+        return LaraSummary(tokens, omega, density, state)
+
+    def sums(self, queries: Queries) -> Accumulator:
+        logs = _log_feature(queries.query, self.omega) - self.log_density + self.state.log_peak.mT
+        return accumulate(None, Features(None, logs), self.state.total)
+
+    def kernel(self, queries: Queries, keys: slice) -> Features:
+        of_query = Features(None, _log_feature(queries.query, self.omega) - self.log_density)
+        of_key = Features(None, _log_feature(self.tokens.key[..., keys, :], self.omega))
+        return inner_products([of_query], [of_key], 1)
+
+
+def _log_feature(x: Array, omega: Array) -> Array:
+    """log xi(x, w) for every pair of rows: (..., n, m)."""
+    return x @ omega.mT - half_squared_norm(x)

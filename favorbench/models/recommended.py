@@ -15,7 +15,7 @@ from favorbench.engine.store import read_scenario
 from favorbench.errors import InputError
 from favorbench.files import read_json
 from favorbench.maps import get_map
-from favorbench.maps.calibrated import calibrations
+from favorbench.maps.transforms import calibrations
 from favorbench.methods import Shape
 from favorbench.methods.features import LinearAttention
 from favorbench.models.replacements import (

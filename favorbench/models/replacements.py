@@ -10,9 +10,8 @@ from favorbench.attention.linear import linear_attention, sample_omega
 from favorbench.baselines import BASELINES, get_baseline
 from favorbench.errors import ScenarioError
 from favorbench.maps import Sample
-from favorbench.maps.calibrated import calibrations
-from favorbench.methods import AttentionProblem, Method, Shape, get_method
-from favorbench.methods.attention import method_attention
+from favorbench.maps.transforms import calibrations
+from favorbench.methods import AttentionProblem, Method, Shape, get_method, method_attention
 from favorbench.methods.features import LinearAttention, name_of, sampler_of
 from favorbench.methods.function import Function
 from favorbench.models import torch

@@ -74,10 +74,9 @@ class Features(NamedTuple):
 
     def transposed(self) -> "Features":
         """Features as rows: (..., R, n)."""
-        xp = array_namespace(self.log_scale)
         return self._replace(
-            values=None if self.values is None else xp.matrix_transpose(self.values),
-            log_scale=xp.matrix_transpose(self.log_scale),
+            values=None if self.values is None else self.values.mT,
+            log_scale=self.log_scale.mT,
         )
 
     def relative_to(self, log_peak: Array) -> Array:
@@ -117,21 +116,20 @@ def half_squared_norm(x: Array) -> Array:
 
 
 def projected(x: Array, omega: Array) -> Array:
-    """x omega^T, (..., n, R), with each projection of all tokens side by side in memory, as ``columns_first`` has it.
+    """x omega^T, (..., n, R), with each projection of all tokens side by side in memory, as ``to_column_major`` has it.
 
     Maxima, products and quotients of features then run along the tokens, which are many: array libraries give a result
     the order of its arguments.
     """
-    xp = array_namespace(x)
-    return xp.matrix_transpose(omega @ xp.matrix_transpose(x))
+    return (omega @ x.mT).mT
 
 
-def columns_first(a: Array) -> Array:
+def to_column_major(a: Array) -> Array:
     """The same (..., n, m) array, with each column side by side in memory."""
     xp = array_namespace(a)
     *leading, rows, columns = a.shape
-    flat = xp.reshape(xp.matrix_transpose(a), (*leading, columns * rows))
-    return xp.matrix_transpose(xp.reshape(flat, (*leading, columns, rows)))
+    flat = xp.reshape(a.mT, (*leading, columns * rows))
+    return xp.reshape(flat, (*leading, columns, rows)).mT
 
 
 def device_elements(like: Array) -> int:
@@ -171,13 +169,45 @@ def kind_of(array: Any) -> str:
     return f"of {type(array).__module__.partition('.')[0]} on {device(array)}"
 
 
-def beside(host: np.ndarray, other: Array) -> Array:
+def to_backend_of(host: np.ndarray, other: Array) -> Array:
     """A host array with the library and the device of another one, and its own dtype."""
     writable = host if host.flags.writeable else host.copy()  # torch warns of an array that it must not write to
     return array_namespace(other).asarray(writable, device=device(other))
 
 
-def looked_up(table: np.ndarray, index: Array) -> Array:
+def rows_at(rows: Array, index: Array) -> Array:
+    """The rows (..., l, c) at an index (..., m): (..., m, c)."""
+    return array_namespace(rows).take_along_axis(rows, index[..., None], axis=-2)
+
+
+def masked(logits: Array, seen: Array) -> Array:
+    """The logits where a flag is set, and -inf elsewhere."""
+    xp = array_namespace(logits)
+    return xp.where(seen, logits, xp.full_like(logits, -xp.inf))
+
+
+def softmax(logits: Array) -> Array:
+    """exp(logits) divided by its sum along the last axis."""
+    xp = array_namespace(logits)
+    weights = xp.exp(logits - xp.max(logits, axis=-1, keepdims=True))
+    return weights / xp.sum(weights, axis=-1, keepdims=True)
+
+
+def log_softmax(logits: Array, axis: int = -1) -> Array:
+    """The log of exp(logits), divided by its sum along an axis."""
+    xp = array_namespace(logits)
+    shifted = logits - xp.max(logits, axis=axis, keepdims=True)
+    return shifted - xp.log(xp.sum(xp.exp(shifted), axis=axis, keepdims=True))
+
+
+def indices_by_share(shares: Array, uniforms: Array) -> Array:
+    """Indices (..., m) in proportion to shares (..., l) that sum to 1, by uniform numbers (..., m): with repetition."""
+    xp = array_namespace(shares)
+    below = xp.cumulative_sum(shares, axis=-1)[..., None, :] < uniforms[..., :, None]
+    return xp.clip(xp.sum(xp.astype(below, xp.int64), axis=-1), 0, shares.shape[-1] - 1)
+
+
+def take_from(table: np.ndarray, index: Array) -> Array:
     """table[index] for an array of whole numbers in floating point, which also gives the result its dtype."""
     xp = array_namespace(index)
     flat = xp.reshape(xp.astype(index, xp.int64), (-1,))

@@ -56,8 +56,8 @@ def prefix_sums(blocks: Sequence[Features], rights: Sequence[Array], sizes: Sequ
         each = [_prefix_sum(blocks, rights, size) for size in sizes]
         return Accumulator(xp.stack([state.log_peak for state in each]), xp.stack([state.total for state in each]))
     fixed = [block.fixed for block in blocks]
-    weights = [xp.matrix_transpose(block.relative_to(peak)) for block in blocks]
-    rights = [xp.matrix_transpose(right) for right in rights]
+    weights = [block.relative_to(peak).mT for block in blocks]
+    rights = [right.mT for right in rights]
     shape = (len(sizes), *rights[0].shape[:-1], weights[0].shape[-1])
     total, totals = 0.0, xp.empty(shape, dtype=peak.dtype, device=device(peak))
     for i, (start, stop) in enumerate(itertools.pairwise((0, *sizes))):
@@ -67,7 +67,7 @@ def prefix_sums(blocks: Sequence[Features], rights: Sequence[Array], sizes: Sequ
             else:
                 total = total + right[..., start:stop] @ weight[..., start:stop, :]
         totals[i, ...] = total
-    return Accumulator(peak[None, ...], xp.matrix_transpose(totals))
+    return Accumulator(peak[None, ...], totals.mT)
 
 
 def joined(
@@ -85,7 +85,7 @@ def joined(
     if all(near_zero(log_peak) for log_peak in log_peaks):
         return blocks, [right * xp.exp(log_peak) for right, log_peak in zip(rights, log_peaks, strict=True)]
     moved = [
-        block._replace(log_scale=block.log_scale + xp.matrix_transpose(log_peak))
+        block._replace(log_scale=block.log_scale + log_peak.mT)
         for block, log_peak in zip(blocks, log_peaks, strict=True)
     ]
     return moved, rights
@@ -109,7 +109,7 @@ def _product(features: Features, right: Array) -> Accumulator:
         return Accumulator(log_scale, values @ right)
     peak = _peak([features])
     if values is not None and log_scale.shape[-2] == 1:
-        return Accumulator(peak, values @ (xp.matrix_transpose(xp.exp(log_scale - peak)) * right))
+        return Accumulator(peak, values @ (xp.exp(log_scale - peak).mT * right))
     return Accumulator(peak, features.relative_to(peak) @ right)
 
 
@@ -138,6 +138,27 @@ def tiles(length: int, width: int, like: Array) -> list[slice]:
     count = max(1, -(-length * width // tile_elements(like)))
     step = -(-length // count)
     return [slice(start, min(start + step, length)) for start in range(0, length, step)]
+
+
+def weighted_sums(logits: Array, value: Array) -> Accumulator:
+    """exp(logits) @ [value, 1]."""
+    return _product(Features(None, logits), with_ones(value))
+
+
+def inner_products(x: Sequence[Features], y: Sequence[Features], size: int) -> Features:
+    """phi(x).phi(y) / size of every pair of rows, (..., n, l), where fixed blocks count whole."""
+    terms = []
+    for a, b in zip(x, y, strict=True):
+        peak_a, peak_b = (
+            array_namespace(part).max(part, axis=-1, keepdims=True) for part in (a.log_scale, b.log_scale)
+        )
+        log_scale = peak_a + peak_b.mT - (0.0 if a.fixed else math.log(size))
+        terms.append(Features(a.relative_to(peak_a) @ b.relative_to(peak_b).mT, log_scale))
+    if len(terms) == 1:
+        return terms[0]
+    xp = array_namespace(terms[0].log_scale)
+    peak = functools.reduce(xp.maximum, [term.log_scale for term in terms])
+    return Features(sum(term.relative_to(peak) for term in terms), peak)
 
 
 def with_ones(value: Array) -> Array:

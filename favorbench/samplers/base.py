@@ -1,4 +1,4 @@
-"""What a sampler is: a law of omega, whose rows are the projections."""
+"""The base classes of samplers of omega, whose rows are the projections."""
 
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
@@ -9,6 +9,11 @@ from favorbench.errors import ScenarioError
 from favorbench.numerics.arrays import Float
 from favorbench.samplers.coupling import INDEPENDENT, ORTHOGONAL, WORDS, Coupling, coupling_of
 from favorbench.samplers.laws import AtAngle, GaussianRows, PairLaw, RowLaw
+
+#: A draw of omega; the same in square blocks of head_dim rows.
+Omega = Float[np.ndarray, "num_projections head_dim"]
+RowBlocks = Float[np.ndarray, "num_blocks head_dim head_dim"]
+PairLaws = tuple[tuple[int, PairLaw], ...]
 
 
 class Sampler(ABC):
@@ -43,9 +48,7 @@ class Sampler(ABC):
         return super().__new__(cls)
 
     @abstractmethod
-    def sample(
-        self, rng: np.random.Generator, num_projections: int, head_dim: int
-    ) -> Float[np.ndarray, "num_projections head_dim"]:
+    def sample(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> Omega:
         """Draw omega, float64. Equal generators give equal rows for every num_projections if ``nested``."""
 
     def round_up(self, num_projections: int, head_dim: int) -> int:
@@ -67,7 +70,7 @@ class Sampler(ABC):
             raise NotImplementedError(f"sampler {self.name!r} does not have Gaussian rows and must define row_law")
         return GaussianRows()
 
-    def pair_laws(self, num_projections: int, head_dim: int) -> tuple[tuple[int, PairLaw], ...] | None:
+    def pair_laws(self, num_projections: int, head_dim: int) -> PairLaws | None:
         """The ordered pairs of different rows that are not independent: how many, and their law. None: not known."""
         if not self.gaussian_rows:
             return None
@@ -79,32 +82,39 @@ class Sampler(ABC):
 
 
 def same_block_pairs(num_projections: int, block: int) -> int:
-    """Ordered pairs of different rows that lie in the same block of so many rows."""
+    """Ordered pairs of different rows that lie in the same block of ``block`` rows."""
     blocks, rest = divmod(num_projections, block)
     return blocks * block * (block - 1) + rest * (rest - 1)
 
 
-def chi_norms(rng: np.random.Generator, num_blocks: int, head_dim: int) -> Float[np.ndarray, "num_blocks head_dim 1"]:
-    """Independent norms of head_dim-dimensional standard normal vectors."""
-    return np.sqrt(rng.chisquare(head_dim, size=(num_blocks, head_dim, 1)))
+class BlockSampler(Sampler):
+    """A sampler of independent square blocks: directions of rows, times their norms."""
+
+    def sample(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> Omega:
+        return self.blocks(rng, -(-num_projections // head_dim), head_dim).reshape(-1, head_dim)[:num_projections]
+
+    def blocks(self, rng: np.random.Generator, num_blocks: int, head_dim: int) -> RowBlocks:
+        """Draw blocks of rows. Two streams, so that neither shifts the other when another block follows."""
+        directions, norms = rng.spawn(2)
+        return self.directions(directions, num_blocks, head_dim) * self.norms(norms, num_blocks, head_dim)
+
+    def directions(self, rng: np.random.Generator, num_blocks: int, head_dim: int) -> RowBlocks:
+        """Draw unit rows, orthogonal by default."""
+        return haar_blocks(rng, num_blocks, head_dim)
+
+    def norms(
+        self, rng: np.random.Generator, num_blocks: int, head_dim: int
+    ) -> Float[np.ndarray, "num_blocks head_dim 1"]:
+        """Draw the norms of the rows, by default those of independent standard normal vectors."""
+        return np.sqrt(rng.chisquare(head_dim, size=(num_blocks, head_dim, 1)))
 
 
-def gaussian_blocks(
-    rng: np.random.Generator, num_projections: int, head_dim: int
-) -> Float[np.ndarray, "num_blocks head_dim head_dim"]:
-    """Enough square standard normal blocks for num_projections rows, drawn one after the other."""
-    num_blocks = -(-num_projections // head_dim)
-    return rng.standard_normal((num_blocks, head_dim, head_dim))
+def haar_blocks(rng: np.random.Generator, num_blocks: int, head_dim: int) -> RowBlocks:
+    """Draw Haar-distributed orthogonal matrices.
 
-
-def haar_blocks(
-    rng: np.random.Generator, num_projections: int, head_dim: int
-) -> Float[np.ndarray, "num_blocks head_dim head_dim"]:
-    """Enough Haar-distributed orthogonal matrices for num_projections rows.
-
-    QR alone is not Haar: LAPACK fixes the signs of R's diagonal. Multiplying the columns of Q by those signs mends it.
-    Mezzadri 2007, math-ph/0609050.
+    QR alone is not Haar: LAPACK fixes the signs of R's diagonal. Multiplying the columns of Q by those signs corrects
+    that. Mezzadri 2007, math-ph/0609050.
     """
-    q, r = np.linalg.qr(gaussian_blocks(rng, num_projections, head_dim))
+    q, r = np.linalg.qr(rng.standard_normal((num_blocks, head_dim, head_dim)))
     signs = np.copysign(1.0, np.diagonal(r, axis1=-2, axis2=-1))
-    return np.matrix_transpose(q * signs[:, None, :])
+    return (q * signs[:, None, :]).mT

@@ -8,15 +8,13 @@ from typing import ClassVar
 import numpy as np
 import scipy
 
-from favorbench.numerics.arrays import Float
-from favorbench.samplers.base import Sampler
-from favorbench.samplers.coupling import INDEPENDENT, Coupling, EvenlySpread, MomentsMatched, OppositePairs
+from favorbench.samplers.base import Omega, PairLaws, Sampler
+from favorbench.samplers.coupling import INDEPENDENT, EvenlySpread, MomentsMatched, OppositePairs
 from favorbench.samplers.laws import (
     FixedNormRows,
     IsotropicRows,
     OnSpheres,
     OppositeRow,
-    PairLaw,
     RowLaw,
     SignFlipped,
     SymmetrisedRows,
@@ -27,14 +25,12 @@ from favorbench.samplers.laws import (
 class IID(Sampler):
     """Independent rows w ~ N(0, I). Rahimi & Recht 2007, "Random Features for Large-Scale Kernel Machines"."""
 
-    name: ClassVar[str] = "iid"
-    reference: ClassVar[str] = "Rahimi & Recht 2007"
-    gaussian_rows: ClassVar[bool] = True
-    coupling: ClassVar[Coupling] = INDEPENDENT
+    name = "iid"
+    reference = "Rahimi & Recht 2007"
+    gaussian_rows = True
+    coupling = INDEPENDENT
 
-    def sample(
-        self, rng: np.random.Generator, num_projections: int, head_dim: int
-    ) -> Float[np.ndarray, "num_projections head_dim"]:
+    def sample(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> Omega:
         return rng.standard_normal((num_projections, head_dim))
 
 
@@ -47,7 +43,7 @@ class Antithetic(Sampler):
     """
 
     inner: Sampler
-    prefix: ClassVar[str] = "antithetic"
+    prefix = "antithetic"
     #: What it adds to the sampler inside, for ``favorbench list samplers``.
     adds: ClassVar[dict[str, str]] = {
         "coupling": "antithetic",
@@ -77,12 +73,10 @@ class Antithetic(Sampler):
         return f"{own}, with R/2 as {self.inner.name} needs it ({self.inner.needs})" if self.inner.needs else own
 
     @property
-    def coupling(self) -> Coupling:
+    def coupling(self) -> OppositePairs:
         return OppositePairs(self.inner.coupling)
 
-    def sample(
-        self, rng: np.random.Generator, num_projections: int, head_dim: int
-    ) -> Float[np.ndarray, "num_projections head_dim"]:
+    def sample(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> Omega:
         self.check(num_projections, head_dim)
         rows = self.inner.sample(rng, num_projections // 2, head_dim)
         return np.stack([rows, -rows], axis=1).reshape(-1, head_dim)
@@ -94,18 +88,13 @@ class Antithetic(Sampler):
         rows = self.inner.row_law(num_projections // 2, head_dim)
         return rows if isinstance(rows, IsotropicRows) else SymmetrisedRows(rows)
 
-    def pair_laws(self, num_projections: int, head_dim: int) -> tuple[tuple[int, PairLaw], ...] | None:
+    def pair_laws(self, num_projections: int, head_dim: int) -> PairLaws | None:
         rows = self.inner.row_law(num_projections // 2, head_dim)
         pairs = self.inner.pair_laws(num_projections // 2, head_dim)
         if pairs is None or not isinstance(rows, IsotropicRows):
             return None
         across = [(2 * count, law) for count, pair in pairs for law in (pair, SignFlipped(pair))]
         return ((num_projections, OppositeRow(rows, head_dim)), *across)
-
-
-def _powers_of_two(head_dim: int) -> tuple[int, ...]:
-    """Any power of two will do, for every coordinate of Sobol' points."""
-    return (16,) * head_dim
 
 
 def _primes(head_dim: int) -> tuple[int, ...]:
@@ -122,14 +111,12 @@ class Sobol(Sampler):
     for small arguments and fades as the head dimension grows. Sobol' 1967; Matousek 1998; Owen 1998.
     """
 
-    name: ClassVar[str] = "sobol"
-    reference: ClassVar[str] = "Sobol' 1967; scrambling: Matousek 1998; scipy.stats.qmc.Sobol"
-    gaussian_rows: ClassVar[bool] = True
-    coupling: ClassVar[Coupling] = EvenlySpread(_powers_of_two)
+    name = "sobol"
+    reference = "Sobol' 1967; scrambling: Matousek 1998; scipy.stats.qmc.Sobol"
+    gaussian_rows = True
+    coupling = EvenlySpread(lambda head_dim: (16,) * head_dim)  # any power of two would do
 
-    def sample(
-        self, rng: np.random.Generator, num_projections: int, head_dim: int
-    ) -> Float[np.ndarray, "num_projections head_dim"]:
+    def sample(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> Omega:
         from scipy.stats import qmc  # half a second at start-up, for this sampler alone
 
         points = qmc.Sobol(head_dim, rng=rng).random_base2((num_projections - 1).bit_length())
@@ -145,14 +132,12 @@ class Halton(Sampler):
     Halton 1960; Owen 2017, "A randomized Halton algorithm in R", arXiv 1706.02808.
     """
 
-    name: ClassVar[str] = "halton"
-    reference: ClassVar[str] = "Halton 1960; Owen 2017, arXiv 1706.02808; scipy.stats.qmc.Halton"
-    gaussian_rows: ClassVar[bool] = True
-    coupling: ClassVar[Coupling] = EvenlySpread(_primes)
+    name = "halton"
+    reference = "Halton 1960; Owen 2017, arXiv 1706.02808; scipy.stats.qmc.Halton"
+    gaussian_rows = True
+    coupling = EvenlySpread(_primes)
 
-    def sample(
-        self, rng: np.random.Generator, num_projections: int, head_dim: int
-    ) -> Float[np.ndarray, "num_projections head_dim"]:
+    def sample(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> Omega:
         from scipy.stats import qmc
 
         tiny = 2.0**-53  # a point may round to 0 or to 1
@@ -170,16 +155,14 @@ class MomentMatched(Sampler):
     like: bias and variance come in closed form.
     """
 
-    name: ClassVar[str] = "moment-matched"
-    reference: ClassVar[str] = "second-order moment matching, e.g. Glasserman 2003, Monte Carlo Methods, sec. 4.5"
-    gaussian_rows: ClassVar[bool] = False
-    nested: ClassVar[bool] = False
-    coupling: ClassVar[Coupling] = MomentsMatched()
-    needs: ClassVar[str] = "R > head_dim"
+    name = "moment-matched"
+    reference = "second-order moment matching, e.g. Glasserman 2003, Monte Carlo Methods, sec. 4.5"
+    gaussian_rows = False
+    nested = False
+    coupling = MomentsMatched()
+    needs = "R > head_dim"
 
-    def sample(
-        self, rng: np.random.Generator, num_projections: int, head_dim: int
-    ) -> Float[np.ndarray, "num_projections head_dim"]:
+    def sample(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> Omega:
         self.check(num_projections, head_dim)
         rows = rng.standard_normal((num_projections, head_dim))
         u, _, v = np.linalg.svd(rows - np.mean(rows, axis=0), full_matrices=False)
@@ -191,7 +174,6 @@ class MomentMatched(Sampler):
     def row_law(self, num_projections: int, head_dim: int) -> FixedNormRows:
         return FixedNormRows(float(np.sqrt(num_projections - 1)), dimension=num_projections - 1)
 
-    def pair_laws(self, num_projections: int, head_dim: int) -> tuple[tuple[int, PairLaw], ...]:
-        pairs = num_projections * (num_projections - 1)
+    def pair_laws(self, num_projections: int, head_dim: int) -> PairLaws:
         law = OnSpheres(num_projections - 1, 2.0 * (num_projections - 2), 2.0 * num_projections)
-        return ((pairs, law),)
+        return ((num_projections * (num_projections - 1), law),)

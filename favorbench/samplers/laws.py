@@ -2,33 +2,33 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy
 
 
-class RowLaw(ABC):
-    """The law of one projection w, through the three expectations that the maps' kernels are made of.
+class RowLaw:
+    """The law of one projection w, given by the three expectations that the kernels of maps consist of.
 
-    z: (..., d); the result has shape (...). nan where no closed form is known.
+    z: (..., d); the result has shape (...). NaN, by default, where no closed form is known.
     """
 
-    @abstractmethod
     def laplace(self, z: np.ndarray) -> np.ndarray:
         """E exp(w.z)."""
+        return np.full(z.shape[:-1], np.nan)
 
-    @abstractmethod
     def cosh(self, z: np.ndarray) -> np.ndarray:
-        """E cosh(w.z): the same for every law that is symmetric under w -> -w."""
+        """E cosh(w.z): that of exp for every law that is symmetric under w -> -w."""
+        return self.laplace(z)
 
-    @abstractmethod
     def characteristic(self, z: np.ndarray) -> np.ndarray:
         """E cos(w.z)."""
+        return np.full(z.shape[:-1], np.nan)
 
 
-class IsotropicRows(RowLaw):
-    """A law that no rotation changes: one function of |z|^2 says it all."""
+class IsotropicRows(RowLaw, ABC):
+    """A law that is invariant under rotations: its expectations are one function of |z|^2."""
 
     @abstractmethod
     def radial(self, squared: np.ndarray, head_dim: int) -> np.ndarray:
@@ -36,9 +36,6 @@ class IsotropicRows(RowLaw):
 
     def laplace(self, z: np.ndarray) -> np.ndarray:
         return self.radial(np.sum(z * z, axis=-1), z.shape[-1])
-
-    def cosh(self, z: np.ndarray) -> np.ndarray:
-        return self.laplace(z)
 
     def characteristic(self, z: np.ndarray) -> np.ndarray:
         return self.radial(-np.sum(z * z, axis=-1), z.shape[-1])
@@ -64,31 +61,7 @@ class FixedNormRows(IsotropicRows):
     dimension: int | None = None
 
     def radial(self, squared: np.ndarray, head_dim: int) -> np.ndarray:
-        return np.asarray(scipy.special.hyp0f1((self.dimension or head_dim) / 2, self.norm**2 * squared / 4))
-
-
-@dataclass(frozen=True)
-class RawQRRows(RowLaw):
-    """Rows whose sign LAPACK has fixed: the even expectations are those of ``symmetric``, E exp(w.z) is not.
-
-    The first row is confined to w_1 < 0. For Gaussian norms that gives E exp(w.z) = 2 Phi(-z_1) exp(|z|^2/2); later
-    rows are confined in a way that has no closed form. On a line there is nothing to reflect, Q = 1, and w_1 > 0.
-    """
-
-    symmetric: RowLaw
-    first_row: bool
-
-    def laplace(self, z: np.ndarray) -> np.ndarray:
-        if self.first_row and isinstance(self.symmetric, GaussianRows):
-            sign = 1.0 if z.shape[-1] == 1 else -1.0
-            return 2.0 * scipy.special.ndtr(sign * z[..., 0]) * self.symmetric.laplace(z)
-        return np.full(z.shape[:-1], np.nan)
-
-    def cosh(self, z: np.ndarray) -> np.ndarray:
-        return self.symmetric.cosh(z)
-
-    def characteristic(self, z: np.ndarray) -> np.ndarray:
-        return self.symmetric.characteristic(z)
+        return _on_sphere(self.dimension or head_dim, self.norm**2 * squared)
 
 
 @dataclass(frozen=True)
@@ -107,8 +80,25 @@ class SymmetrisedRows(RowLaw):
         return self.rows.characteristic(z)
 
 
+@dataclass(frozen=True)
+class RawQRRows(SymmetrisedRows):
+    """Rows whose sign LAPACK has fixed: the even expectations are those of ``rows``, E exp(w.z) is not.
+
+    The first row is confined to w_1 < 0. For Gaussian norms that gives E exp(w.z) = 2 Phi(-z_1) exp(|z|^2/2); later
+    rows are confined in a way that has no closed form. On a line there is nothing to reflect, Q = 1, and w_1 > 0.
+    """
+
+    first_row: bool
+
+    def laplace(self, z: np.ndarray) -> np.ndarray:
+        if not (self.first_row and isinstance(self.rows, GaussianRows)):
+            return RowLaw.laplace(self, z)
+        sign = 1.0 if z.shape[-1] == 1 else -1.0
+        return 2.0 * scipy.special.ndtr(sign * z[..., 0]) * self.rows.laplace(z)
+
+
 class FourthMoments(NamedTuple):
-    """E w_i^4 and E w_i^2 w_j^2 of a row whose coordinates have fair and independent signs: all others vanish."""
+    """E w_i^4 and E w_i^2 w_j^2 of a row whose coordinates have fair, independent signs: all other moments vanish."""
 
     same: float
     mixed: float
@@ -116,19 +106,10 @@ class FourthMoments(NamedTuple):
 
 @dataclass(frozen=True)
 class SecondMomentRows(RowLaw):
-    """Rows of mean 0 and second moment I, and of this norm and these moments if they are given; no more is known."""
+    """Rows of mean 0 and second moment I, and of this norm and these moments if given; nothing else is known."""
 
     norm: float | None = None
     fourth: FourthMoments | None = None
-
-    def laplace(self, z: np.ndarray) -> np.ndarray:
-        return np.full(z.shape[:-1], np.nan)
-
-    def cosh(self, z: np.ndarray) -> np.ndarray:
-        return self.laplace(z)
-
-    def characteristic(self, z: np.ndarray) -> np.ndarray:
-        return self.laplace(z)
 
 
 class PairLaw(ABC):
@@ -139,7 +120,7 @@ class PairLaw(ABC):
     """
 
     #: Both rows are N(0, I) and their norms are independent.
-    free_norms: ClassVar[bool] = False
+    free_norms = False
 
     @abstractmethod
     def sum(self, s: np.ndarray) -> np.ndarray:
@@ -164,7 +145,7 @@ class AtAngle(PairLaw):
 
     head_dim: int
     cosine: float = 0.0
-    free_norms: ClassVar[bool] = True
+    free_norms = True
 
     def sum(self, s: np.ndarray) -> np.ndarray:
         return self._at(self.cosine, s)
@@ -201,7 +182,7 @@ class CoupledNorms(PairLaw):
         shorter = chi_quantile(scipy.special.gammaincc(self.head_dim / 2, longer**2 / 2), self.head_dim)
         log_density = (self.head_dim - 1) * np.log(longer) - longer**2 / 2
         weights = weights * np.exp(log_density - np.max(log_density))
-        values = scipy.special.hyp0f1(self.head_dim / 2, s[..., None] * (longer**2 + shorter**2) / 4)
+        values = _on_sphere(self.head_dim, s[..., None] * (longer**2 + shorter**2))
         return values @ (weights / np.sum(weights))
 
     def difference(self, s: np.ndarray) -> np.ndarray:
@@ -217,10 +198,10 @@ class OnSpheres(PairLaw):
     difference_squared: float
 
     def sum(self, s: np.ndarray) -> np.ndarray:
-        return np.asarray(scipy.special.hyp0f1(self.dimension / 2, self.sum_squared * s / 4))
+        return _on_sphere(self.dimension, self.sum_squared * s)
 
     def difference(self, s: np.ndarray) -> np.ndarray:
-        return np.asarray(scipy.special.hyp0f1(self.dimension / 2, self.difference_squared * s / 4))
+        return _on_sphere(self.dimension, self.difference_squared * s)
 
 
 @dataclass(frozen=True)
@@ -266,6 +247,11 @@ class SignFlipped(PairLaw):
 
     def difference(self, s: np.ndarray) -> np.ndarray:
         return self.pair.sum(s)
+
+
+def _on_sphere(dimension: int, squared: np.ndarray) -> np.ndarray:
+    """E exp(u.z) for u uniform on the unit sphere and |z|^2 = squared: 0F1(; d/2; |z|^2 / 4)."""
+    return np.asarray(scipy.special.hyp0f1(dimension / 2, squared / 4))
 
 
 def chi_quantile(probability: np.ndarray | float, head_dim: int) -> np.ndarray:

@@ -11,8 +11,7 @@ import numpy as np
 from favorbench.engine.scenario import Names, load_scenario, override
 from favorbench.engine.study import Study
 from favorbench.errors import EstimatorError, ScenarioError
-from favorbench.methods import METHODS, PREFIXES, AttentionProblem, Estimate, Method, get_method
-from favorbench.methods.attention import method_attention
+from favorbench.methods import METHODS, PREFIXES, AttentionProblem, Estimate, Method, get_method, method_attention
 from favorbench.numerics.arrays import array_namespace
 from favorbench.numerics.backend import from_torch, to_torch
 from favorbench.numerics.streams import Streams

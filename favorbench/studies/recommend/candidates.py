@@ -17,7 +17,7 @@ from favorbench.errors import ScenarioError
 from favorbench.maps import get_map
 from favorbench.methods import Method, Shape, get_method
 from favorbench.methods.features import LinearAttention
-from favorbench.methods.nystrom import ThroughLandmarks
+from favorbench.methods.landmarks import ThroughLandmarks
 from favorbench.registry import label, split_list
 from favorbench.results.summary import is_oracle
 

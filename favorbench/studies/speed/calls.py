@@ -15,8 +15,7 @@ from favorbench.attention.exact import softmax_attention
 from favorbench.attention.linear import linear_attention, sample_omega
 from favorbench.attention.problem import AttentionProblem
 from favorbench.maps import Sample
-from favorbench.methods import Method
-from favorbench.methods.attention import method_attention
+from favorbench.methods import Method, method_attention
 from favorbench.methods.features import LinearAttention
 from favorbench.methods.function import Function
 from favorbench.numerics.arrays import Array

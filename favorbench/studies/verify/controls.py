@@ -13,7 +13,6 @@ from favorbench.maps.random_features import Hyperbolic, Positive
 from favorbench.numerics.arrays import Array, Features, array_namespace, half_squared_norm
 from favorbench.numerics.machine import one_core
 from favorbench.samplers import RowLaw, Sampler, get_sampler
-from favorbench.samplers.base import gaussian_blocks
 from favorbench.samplers.coupling import INDEPENDENT, ORTHOGONAL, Coupling
 from favorbench.samplers.orthogonal import Orthogonal
 from favorbench.studies.verify import attention, kernel, laws
@@ -131,7 +130,7 @@ class RepeatedBlocks(Sampler):
     coupling: ClassVar[Coupling] = ORTHOGONAL
 
     def sample(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:
-        blocks = len(gaussian_blocks(np.random.default_rng(0), num_projections, head_dim))
+        blocks = -(-num_projections // head_dim)
         return np.tile(Orthogonal().sample(rng, head_dim, head_dim), (blocks, 1))[:num_projections]
 
 

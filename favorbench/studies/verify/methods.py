@@ -9,7 +9,7 @@ from scipy.special import softmax
 
 from favorbench.baselines import BASELINES
 from favorbench.methods import METHODS, PREFIXES, AttentionProblem, Method, SampledKeys, get_method
-from favorbench.methods.guarded import GuardedSummary
+from favorbench.methods.landmarks import GuardedSummary
 from favorbench.methods.summaries import KeySummary, KeySummaryMethod, Queries, Tokens
 from favorbench.numerics.streams import Streams, stream
 from favorbench.registry import label

@@ -11,7 +11,7 @@ from favorbench.errors import ScenarioError
 from favorbench.maps import MAPS, FeatureMap
 from favorbench.maps import TRANSFORMS as MAP_TRANSFORMS
 from favorbench.maps.base import KeyPairs, Keys, Omega, OneToken, Pairs, Tokens
-from favorbench.maps.calibrated import Calibrated, with_calibrated
+from favorbench.maps.transforms import Calibrated, with_calibrated
 from favorbench.methods import METHODS, PREFIXES, Method, get_method
 from favorbench.numerics.arrays import Array, as_like
 from favorbench.numerics.streams import stream
@@ -117,9 +117,7 @@ def _measured_under(feature_map: FeatureMap, sampler: Sampler) -> bool:
 class CalibratedElsewhere(Calibrated):
     """A map calibrated on other tokens, whatever it is asked for and in every dimension."""
 
-    @property
-    def data_dependent(self) -> bool:
-        return True
+    data_dependent = True
 
     def fit(self, x: Tokens, y: Keys, omega: Omega | None) -> Calibrated:
         return self.with_parameters(x, y)
@@ -127,7 +125,7 @@ class CalibratedElsewhere(Calibrated):
     def with_parameters(self, x: Tokens, y: Keys) -> Calibrated:
         return self._at(x)
 
-    def _frozen(self, x: Tokens) -> FeatureMap:
+    def frozen(self, x: Tokens) -> FeatureMap:
         return self._at(x).wrapped
 
     def pair_argument(self, x: Tokens, y: Keys) -> Pairs | None:
