@@ -1,4 +1,4 @@
-"""What an input law is."""
+"""The interface of a source of inputs."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple
@@ -17,7 +17,7 @@ class Inputs(NamedTuple):
 
 
 class Head(NamedTuple):
-    """One input that a law offers: its label and its shape. value_dim: of the values, None as the head_dim."""
+    """One input that a source offers: its label and shape. value_dim: None is the head_dim."""
 
     label: str
     query_len: int
@@ -37,10 +37,10 @@ def same_place(label: str, other: str) -> bool:
 
 
 class InputSource(ABC):
-    """Where queries, keys and values come from. A member is one file and one line in INPUTS.
+    """Where queries, keys and values come from. To add a member, write a class and list it in INPUTS.
 
-    A law that reads files states their endings in ``suffixes``, and is built from a path and a label; any other is
-    built by its name, with the parameters that it has.
+    A source that reads files states their endings in ``suffixes``, and is built from a path and a label. Others are
+    built by name, with their parameters.
     """
 
     name: ClassVar[str]
@@ -51,31 +51,28 @@ class InputSource(ABC):
 
     @abstractmethod
     def heads(self, seq_lens: tuple[int, ...] | None, head_dims: tuple[int, ...] | None) -> tuple[Head, ...]:
-        """The inputs there are for the lengths and dimensions asked for (None: not asked).
-
-        Raises ScenarioError where they cannot be had.
-        """
+        """The inputs of these lengths and dimensions (None: any). Raises ScenarioError if there are none."""
 
     @abstractmethod
     def draw(self, rng: np.random.Generator, head: Head, rows: np.ndarray | None = None) -> Inputs:
-        """Queries, keys and values of ``head``, in new arrays. A law that reads data ignores rng.
+        """Queries, keys and values of ``head``, in new arrays. A source that reads data ignores rng.
 
-        rows: indices of the queries that are wanted (all by default); the others are not kept.
+        rows: indices of the queries to keep (all by default).
         """
 
     def digest(self) -> str | None:
-        """SHA-256 of the data behind the law, if there are any."""
+        """SHA-256 of the data, if there are any."""
         return None
 
     def pinned(self) -> "InputSource":
-        """The law, bound to the data that are behind it now: other data in their place raise InputError."""
+        """The source bound to its present data: other data in their place raise InputError."""
         return self
 
     @property
     def causal(self) -> bool | None:
-        """Whether the data say that a query sees the keys up to its own position only; None where they do not say."""
+        """Whether the data declare that a query sees only the keys up to its own position; None if they do not say."""
         return None
 
     def notes(self) -> tuple[str, ...]:
-        """What is to be known of the data, in words: what was converted while reading, say."""
+        """Sentences about the data, such as conversions while reading."""
         return ()

@@ -1,4 +1,4 @@
-"""Inputs that are what they are: from a file, or from arrays in memory."""
+"""Inputs that are the same in every draw: files, shipped or of the user, and arrays in memory."""
 
 import functools
 import hashlib
@@ -7,12 +7,12 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from favorbench.errors import InputError, ScenarioError
-from favorbench.files import file_version, open_regular
+from favorbench.files import data_directory, file_version, open_regular
 from favorbench.inputs.base import Head, Inputs, InputSource
 from favorbench.inputs.heads import ROLES, Heads, Layout, heads_of
 from favorbench.inputs.stored import Stored, open_contents, with_about, write_npz
@@ -23,11 +23,11 @@ class Fixed(InputSource):
     """Heads that are the same in every draw."""
 
     fixed: ClassVar[bool] = True
-    title: str  # what it is called in messages
+    title: str  # for messages
 
     @abstractmethod
     def opened(self) -> Heads:
-        """What there is, without its numbers."""
+        """The heads, without their numbers."""
 
     @abstractmethod
     def check(self) -> None:
@@ -41,8 +41,8 @@ class Fixed(InputSource):
         return self.opened().notes
 
     def heads(self, seq_lens: tuple[int, ...] | None, head_dims: tuple[int, ...] | None) -> tuple[Head, ...]:
-        found = self.opened()
-        query_len, seq_len, dim, d_v = found.query.length, found.key.length, found.key.dim, found.value.dim
+        heads = self.opened()
+        query_len, seq_len, dim, d_v = heads.query.length, heads.key.length, heads.key.dim, heads.value.dim
         for asked in head_dims or ():
             if asked != dim:
                 raise ScenarioError(
@@ -56,11 +56,11 @@ class Fixed(InputSource):
                 )
         self.check()
         lengths = [(n, n) for n in seq_lens] if seq_lens else [(query_len, seq_len)]
-        return tuple(Head(label, n, m, dim, None if d_v == dim else d_v) for n, m in lengths for label in found.labels)
+        return tuple(Head(label, n, m, dim, None if d_v == dim else d_v) for n, m in lengths for label in heads.labels)
 
     def draw(self, rng: np.random.Generator, head: Head, rows: np.ndarray | None = None) -> Inputs:
-        found = self.opened()
-        inputs = found.read(found.labels.index(head.label), head.query_len, head.seq_len)
+        heads = self.opened()
+        inputs = heads.read(heads.labels.index(head.label), head.query_len, head.seq_len)
         return inputs if rows is None else inputs._replace(query=inputs.query[rows])
 
 
@@ -70,8 +70,8 @@ class File(Fixed):
 
     Shapes (heads, L, d), (batch, heads, L, d) or (L, d), or with the layout "L,heads,d" (L, heads, d) and (batch, L,
     heads, d); each head is one input. Lengths of q and k may differ. Integer arrays ``layer`` and ``head``, one number
-    for each head, give the labels. One head at a time is in memory, but of a compressed .npz. Nothing is ever
-    unpickled. sha256: the digest that the file must have whenever it is read, in whatever process; "" for any.
+    for each head, give the labels. Only one head at a time is in memory, except for a compressed .npz. Nothing is ever
+    unpickled. sha256: the digest that the file must have whenever it is read, in any process; "" for any.
     """
 
     path: str
@@ -117,7 +117,7 @@ class File(Fixed):
 
 
 def file_versions(path: str) -> tuple[tuple[str, ...], ...]:
-    """What tells that a file, or one of those of a folder, may have changed; what is kept of it holds as long."""
+    """Values that change when a file, or one in a folder, changes; cached results are keyed by them."""
     try:
         files = sorted(Path(path).glob("*.npy")) if Path(path).is_dir() else [Path(path)]
         return tuple((str(file.resolve()), *file_version(file)) for file in files)
@@ -150,7 +150,7 @@ def _check(path: str, layout: Layout, versions: tuple[tuple[str, ...], ...]) -> 
 
 @dataclass(frozen=True, eq=False)
 class Arrays(Fixed):
-    """What a file holds, in memory: arrays of NumPy, torch or any library that NumPy reads; shapes as for ``File``."""
+    """Heads in memory: arrays of NumPy, torch or any library that NumPy reads; shapes as for ``File``."""
 
     title: str
     arrays: Mapping[str, np.ndarray]
@@ -160,7 +160,7 @@ class Arrays(Fixed):
 
     @staticmethod
     def of(title: str, given: Any, layout: Layout = "heads,L,d") -> "Arrays":
-        """From (q, k, v), a mapping of what a file may hold to arrays, or captured heads. Raises ScenarioError."""
+        """Make inputs of (q, k, v), of a mapping of the names in a file to arrays, or of captured heads."""
         parts = given.arrays() if callable(getattr(given, "arrays", None)) else given
         if isinstance(parts, tuple | list) and len(parts) == 3:
             parts = dict(zip("qkv", parts, strict=True))
@@ -168,7 +168,7 @@ class Arrays(Fixed):
             raise ScenarioError(f"`inputs` {title!r}: a {type(given).__name__} was given; allowed: arrays (q, k, v)")
         try:
             hosts = {str(name): on_host(part) for name, part in parts.items()}
-        except Exception as error:  # whatever a library says of its own arrays
+        except Exception as error:  # a library may raise anything
             raise ScenarioError(f"`inputs` {title!r}: these are no arrays: {error}") from None
         law = Arrays(title, {name: host for name, host in hosts.items() if not host.dtype.hasobject}, layout)
         law.check()
@@ -182,12 +182,30 @@ class Arrays(Fixed):
         self.opened().check()
 
     def digest(self) -> str:
-        """Of the file that ``numpy.savez(path, q=q, k=k, v=v)`` writes of them: their random streams are the file's.
+        """SHA-256 of the file that ``numpy.savez(path, q=q, k=k, v=v)`` writes, so that both share random streams.
 
-        Rows in C order, as arrays of equal numbers are the same inputs. Taken anew each time: the arrays are the
-        caller's, who may change them.
+        In C order, as arrays of equal numbers are the same inputs. Not cached: the caller may change the arrays.
         """
         with tempfile.TemporaryFile() as file:
             write_npz(file, {name: np.asarray(array, order="C") for name, array in self.arrays.items()})
             file.seek(0)
             return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class Shipped(NamedTuple):
+    """A file of scenarios/data and its description. The README.md there has source, licence and hash."""
+
+    file: str
+    description: str
+
+    @property
+    def path(self) -> Path:
+        """Where the file is."""
+        return data_directory() / "data" / self.file
+
+
+SHIPPED = {
+    "minilm": Shipped(
+        "minilm-cc0.npz", "four real heads of all-MiniLM-L6-v2 on 512 tokens (L0H1, L0H5, L5H0, L5H8), d = 32"
+    ),
+}

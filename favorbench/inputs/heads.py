@@ -1,9 +1,9 @@
-"""Heads of stored arrays: which are q, k and v, in which order their axes are, what the heads are called."""
+"""Heads of stored arrays: find q, k and v, the order of their axes, and the labels of the heads."""
 
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,10 +17,8 @@ LARGEST = 1e100  # of an entry: q.k and |v|^2 stay far inside float64
 
 Layout = Literal["heads,L,d", "L,heads,d"]
 
-#: What three arrays are, by name or by its first letter.
+#: The names of the three arrays; the first letter is enough.
 ROLES = ("query", "key", "value")
-
-_NAMES = {role: (role[0], role) for role in ROLES}
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +50,7 @@ class Axes:
         return self.layout == "L,heads,d" and len(self.stored.shape) > 2
 
     def read(self, head: int, length: int) -> np.ndarray:
-        """The first tokens of one head, (length, d), as they are stored."""
+        """The first tokens of one head, (length, d), in the stored type."""
         places: list[int | slice] = [int(i) for i in np.unravel_index(head, self.leading)] if self.leading else []
         places.insert(len(places) - 1 if self._length_first else len(places), slice(0, length))
         return self.stored.part(tuple(places))
@@ -60,10 +58,9 @@ class Axes:
 
 @dataclass(frozen=True, eq=False)
 class Heads:
-    """The heads of a file or of arrays in memory; name: what they are called in messages.
+    """The heads of a file or of arrays in memory. name: for messages.
 
-    causal: whether a query sees the keys up to its own position only, where that is known. notes: what was converted,
-    and what else is to be known.
+    causal: whether a query sees only the keys up to its own position; None if unknown. notes: conversions and warnings.
     """
 
     name: str
@@ -80,7 +77,7 @@ class Heads:
         return Inputs(*(self._checked(axes, head, length) for axes, length in lengths))
 
     def check(self) -> None:
-        """Read all of it, a head at a time. Raises InputError for what cannot be measured."""
+        """Read all heads, one at a time. Raises InputError for numbers that cannot be measured."""
         for head in range(len(self.labels)):
             self.read(head, self.query.length, self.key.length)
 
@@ -90,7 +87,7 @@ class Heads:
 
 
 def checked(name: str, where: str, array: np.ndarray) -> np.ndarray:
-    """The numbers in float64, if they can be measured. Raises InputError."""
+    """Convert to float64. Raises InputError for NaN, infinite and huge numbers."""
     bad = int(np.count_nonzero(~np.isfinite(array)))
     if bad:
         raise InputError(f"{name}: {where} has {bad} values that are NaN or infinite")
@@ -101,20 +98,12 @@ def checked(name: str, where: str, array: np.ndarray) -> np.ndarray:
 
 def heads_of(name: str, contents: Contents, layout: Layout = "heads,L,d") -> Heads:
     """The heads of some arrays. Raises InputError with the array and what is wrong with it."""
-    arrays, found, notes = contents.arrays, {}, []
-    for role, names in _NAMES.items():
-        present = [one for one in names if one in arrays]
-        if not present:
-            has = ", ".join(map(repr, arrays)) or "nothing"
-            raise InputError(f"{name}: no array {names[0]!r} (or {names[1]!r}); the file has {has}")
-        found[role] = Axes(present[0], arrays[present[0]], layout)
-        check_type(name, f"array {present[0]!r}", found[role].stored)
-        if found[role].stored.type != "float64":
-            notes.append(f"{present[0]}: {found[role].stored.type} read as float64 (exact)")
-    query, key, value = found["query"], found["key"], found["value"]
+    arrays = contents.arrays
+    query, key, value = roles = [_axes(name, role, arrays, layout) for role in ROLES]
     _check_fit(name, query, key, value)
+    notes = [f"{a.name}: {a.stored.type} read as float64 (exact)" for a in roles if a.stored.type != "float64"]
     count = math.prod(query.leading)
-    if len(query.leading) and query.leading[-1] > query.length:
+    if query.leading and query.leading[-1] > query.length:
         other = "L,heads,d" if layout == "heads,L,d" else "heads,L,d"
         notes.append(f"{count} heads of {query.length} tokens each: if it is the other way round, use `layout` {other}")
     if (named := arrays.get("layer")) is not None and math.prod(named.shape) != count:
@@ -124,6 +113,16 @@ def heads_of(name: str, contents: Contents, layout: Layout = "heads,L,d") -> Hea
     if causal is not None and type(causal) is not bool:
         raise InputError(f"{name}: `causal` is {causal!r} in it; allowed: true or false")
     return Heads(name, query, key, value, _labels(query.leading, arrays, about), causal, tuple(notes))
+
+
+def _axes(name: str, role: str, arrays: Mapping[str, Stored], layout: Layout) -> Axes:
+    """The array of a role, called "query" or "q". Raises InputError."""
+    found = next((key for key in (role[0], role) if key in arrays), None)
+    if found is None:
+        has = ", ".join(map(repr, arrays)) or "nothing"
+        raise InputError(f"{name}: no array {role[0]!r} (or {role!r}); the file has {has}")
+    check_type(name, f"array {found!r}", arrays[found])
+    return Axes(found, arrays[found], layout)
 
 
 def check_type(name: str, where: str, stored: Stored) -> None:
@@ -150,7 +149,7 @@ def _check_fit(name: str, query: Axes, key: Axes, value: Axes) -> None:
 
 
 def _about(text: str | None) -> dict[str, Any]:
-    """What a file of captured heads says of itself; nothing for other texts of that name."""
+    """The description in a file of captured heads; empty for other texts."""
     try:
         found = json.loads(text or "{}")
     except (ValueError, RecursionError):
@@ -165,34 +164,28 @@ def _causal(arrays: Mapping[str, Stored]) -> bool | None:
 
 
 def _labels(leading: tuple[int, ...], arrays: Mapping[str, Stored], about: Mapping[str, Any]) -> tuple[str, ...]:
-    """L0H5 from ``layer`` and ``head``, L0H5@cc0 where there are several texts; else h5, or b0h5 of a batch."""
-    layer, head, text = (_whole_numbers(arrays.get(name), leading) for name in ("layer", "head", "text"))
-    if layer is not None and head is not None:
+    """L0H5 from ``layer`` and ``head``, L0H5@cc0 if there are several texts; otherwise h5, or b0h5 in a batch."""
+    layer, head, text = (_integers(arrays.get(name), leading) for name in ("layer", "head", "text"))
+    if layer and head:
         labels = [f"L{i}H{j}" for i, j in zip(layer, head, strict=True)]
-        if text is not None and len(set(text)) > 1:
-            names = _text_names(about)
+        if len(set(text)) > 1:
+            names = _text_names(about.get("texts"))
             labels = [f"{label}@{names.get(i, i)}" for label, i in zip(labels, text, strict=True)]
         if len(set(labels)) == len(labels):
             return tuple(labels)
     if len(leading) == 2:
-        return tuple(f"b{i}h{j}" for i in range(leading[0]) for j in range(leading[1]))
-    return tuple(f"h{i}" for i in range(leading[0])) if leading else ("h0",)
+        return tuple(f"b{i}h{j}" for i, j in np.ndindex(leading))
+    return tuple(f"h{i}" for i in range(math.prod(leading)))
 
 
-def _whole_numbers(array: Stored | None, leading: tuple[int, ...]) -> Sequence[int] | None:
-    """The numbers of an array such as one for each head has; None of any other."""
+def _integers(array: Stored | None, leading: tuple[int, ...]) -> Sequence[int]:
+    """The integers of an array with one for each head; empty for any other array."""
     if array is None or array.shape != leading or np.dtype(array.numpy_type).kind not in "iu":
-        return None
+        return ()
     return array.whole().ravel().tolist()
 
 
-def _text_names(about: Mapping[str, Any]) -> dict[int, str]:
-    """The names of texts by number, fit for a list with commas."""
-    texts = about.get("texts")
-    return dict(_named(texts)) if isinstance(texts, list) else {}
-
-
-def _named(texts: list[Any]) -> Iterator[tuple[int, str]]:
-    for number, text in enumerate(texts):
-        if isinstance(text, dict) and isinstance(text.get("name"), str) and text["name"]:
-            yield number, re.sub(r"[^\w.-]", "_", text["name"])[:40]
+def _text_names(texts: object) -> dict[int, str]:
+    """The names of texts by number, without characters that a list with commas could not hold."""
+    names = [text.get("name") if isinstance(text, dict) else None for text in texts] if isinstance(texts, list) else []
+    return {i: re.sub(r"[^\w.-]", "_", name)[:40] for i, name in enumerate(names) if isinstance(name, str) and name}

@@ -21,17 +21,14 @@ _TYPES = {
     "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "|u1", "BOOL": "|b1",
 }  # fmt: skip
 
-BLOCK = 4 << 20  # bytes read at a time where a part of an array is scattered over the file
+BLOCK = 4 << 20  # bytes read at a time if a part of an array is scattered over the file
 
 PICKLED = "it holds Python objects (pickle), which are never read"
 
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """An array of numbers that is read in parts.
-
-    type: its name, NumPy's where NumPy has it. source: the array itself, or where it begins in which file.
-    """
+    """An array of numbers that is read in parts. type: NumPy's name, if it has one. source: the array, or its place."""
 
     shape: tuple[int, ...]
     type: str
@@ -44,7 +41,7 @@ class Stored:
         return Stored(array.shape, str(array.dtype), array.dtype.str, array)
 
     def part(self, index: tuple[int | slice, ...]) -> np.ndarray:
-        """What array[index] is, in an array of its own; nothing else of a file stays in memory."""
+        """Read array[index] into a new array; nothing else of a file stays in memory."""
         if isinstance(self.source, np.ndarray):
             found = np.array(self.source[index])
         else:
@@ -52,21 +49,21 @@ class Stored:
         return (found.astype(np.uint32) << 16).view(np.float32) if self.type == "bfloat16" else found
 
     def whole(self) -> np.ndarray:
-        """All of it."""
+        """Read the whole array."""
         return self.part(())
 
 
 class ArrayLocation(NamedTuple):
-    """Where an array begins in a file. rows_first: the last index moves fastest."""
+    """Where an array begins in a file. rows_first: the last index changes fastest."""
 
     path: str
     offset: int
     rows_first: bool = True
 
     def read(self, shape: tuple[int, ...], dtype: np.dtype, index: tuple[int | slice, ...]) -> np.ndarray:
-        """``array[index]``. The file is not mapped: one that is truncated while it is mapped kills the process.
+        """Read ``array[index]``. The file is not mapped, as truncating a mapped file kills the process.
 
-        Raises InputError where the file ends too early.
+        Raises InputError if the file ends too early.
         """
         places = [*index, *[slice(None)] * (len(shape) - len(index))]
         if not self.rows_first:
@@ -77,20 +74,22 @@ class ArrayLocation(NamedTuple):
             offset += place * math.prod(shape) * dtype.itemsize
         start, stop, _ = places[0].indices(shape[0]) if places else (0, 1, 1)
         row, inside = shape[1:], tuple(places[1:])
-        whole = all(place == slice(None) for place in inside)
-        step = max(1, stop - start if whole else BLOCK // max(1, math.prod(row) * dtype.itemsize))
+        row_bytes, whole = math.prod(row) * dtype.itemsize, all(place == slice(None) for place in inside)
+        step = max(1, stop - start if whole else BLOCK // max(1, row_bytes))
         parts = []
         with open_regular(self.path, "inputs") as file:
             for first in range(start, stop, step):
-                count = min(step, stop - first)
-                file.seek(offset + first * math.prod(row) * dtype.itemsize)
-                numbers = np.fromfile(file, dtype, count * math.prod(row))
-                if numbers.size < count * math.prod(row):
-                    raise InputError(f"cannot read inputs {self.path!r}: it has become shorter")
-                block = numbers.reshape(count, *row)
+                file.seek(offset + first * row_bytes)
+                block = self._numbers(file, dtype, (min(step, stop - first), *row))
                 parts.append(block if whole else block[(slice(None), *inside)].copy())
-        found = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return found.reshape(()) if not places else found if self.rows_first else found.T
+        array = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return array.reshape(()) if not places else array if self.rows_first else array.T
+
+    def _numbers(self, file: io.BufferedReader, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+        numbers = np.fromfile(file, dtype, math.prod(shape))
+        if numbers.size < math.prod(shape):
+            raise InputError(f"cannot read inputs {self.path!r}: it has become shorter")
+        return numbers.reshape(shape)
 
 
 class Contents(NamedTuple):
@@ -101,9 +100,9 @@ class Contents(NamedTuple):
 
 
 def open_contents(path: str) -> Contents:
-    """What is in a .npz or .safetensors file, or in the .npy files of a folder. Raises InputError.
+    """Open the arrays of a .npz or .safetensors file, or of the .npy files of a folder. Raises InputError.
 
-    Numbers stay where they are, but for those of a compressed .npz.
+    Numbers are read later, except those of a compressed .npz.
     """
     kind = "a folder of .npy files" if Path(path).is_dir() else Path(path).suffix.lower()[1:]
     try:
@@ -152,7 +151,7 @@ def _of_npz(path: str) -> Contents:
 
 
 def _npy(file: io.BufferedIOBase, path: str, end: int) -> Stored:
-    """An array in the format of .npy that begins here and ends there."""
+    """An array in the format of .npy between the position of a file and ``end``."""
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, columns_first, dtype = read(file)
@@ -168,7 +167,7 @@ def _npy(file: io.BufferedIOBase, path: str, end: int) -> Stored:
 
 
 def with_about(arrays: dict[str, Stored]) -> Contents:
-    """The text in an array ``meta`` of its own."""
+    """Take the text of the array ``meta`` as the description."""
     meta = arrays.pop("meta", None)
     return Contents(arrays, None if meta is None or "U" not in meta.numpy_type else str(meta.whole()))
 
@@ -197,7 +196,7 @@ def _of_safetensors(path: str) -> Contents:
 
 
 def write_npz(file: IO[bytes], arrays: Mapping[str, np.ndarray]) -> None:
-    """The bytes that numpy.savez writes of these arrays, whatever their names; stored, so that they can be mapped."""
+    """Write the bytes that numpy.savez writes for these arrays, whatever their names, without compression."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
