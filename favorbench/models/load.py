@@ -189,11 +189,11 @@ def is_function(name: str) -> bool:
     return re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", name) is not None
 
 
-def check_installed(*packages: str) -> None:
+def check_installed(*packages: str, what: str = "models") -> None:
     """Raise ModelError if torch or transformers (or a named package) is missing, or transformers is older than 5."""
     for package in packages or ("torch", "transformers"):
         if importlib.util.find_spec(package) is None:
-            raise ModelError(f"models need {package}, which is not installed: {INSTALL}")
+            raise ModelError(f"{what} need {package}, which is not installed: {INSTALL}")
     if not packages and int(version("transformers").split(".")[0]) < 5:
         raise ModelError(f"models need transformers 5 or later; {version('transformers')} is installed: {INSTALL}")
 
@@ -216,12 +216,12 @@ def _packaged(name: str) -> Loaded:
 def _located(name: str) -> tuple[Path | str, Path | None]:
     """The folder of a model, or its id if it is not on this machine; and its .gguf file, if it is one."""
     path = Path(name)
-    if path.is_dir():
-        if not (path / "config.json").exists():
-            ggufs = sorted(path.glob("*.gguf"))
-            hint = f"; give the file itself: {ggufs[0]}" if ggufs else ""
-            raise ModelError(f"{name}: no model's folder: it has no config.json{hint}")
+    if (path / "config.json").exists():
         return path, None
+    if path.is_dir():
+        found = min(path.glob("*.gguf"), default=None)
+        hint = f"; give the file itself: {found}" if found else ""
+        raise ModelError(f"{name}: no model's folder: it has no config.json{hint}")
     if path.exists():
         if path.suffix != ".gguf":
             raise ModelError(f"{name}: neither a folder with config.json nor a .gguf file")
@@ -231,8 +231,8 @@ def _located(name: str) -> tuple[Path | str, Path | None]:
         raise ModelError(f"no model {shown(name)}{hint}: no such folder; {ALLOWED}")
     with contextlib.suppress(OSError, ValueError):  # not there, or not a name of the hub
         folder = _snapshot(name)
-        files = [folder / "config.json", *weight_files(folder)]
-        if len(files) > 1 and all(file.exists() for file in files) and _has_tokenizer(folder):
+        weights = weight_files(folder)
+        if weights and all(map(Path.exists, [folder / "config.json", *weights])) and _has_tokenizer(folder):
             return folder, None
     return name, None
 
@@ -248,27 +248,23 @@ def _has_tokenizer(folder: Path) -> bool:
 
 def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: bool) -> Loaded:
     """A model that transformers loads from a folder or a .gguf file, without a download, or by its id from the hub."""
-    for package in ("gguf", "accelerate") if gguf else ():
-        if importlib.util.find_spec(package) is None:
-            raise ModelError(f"{name}: .gguf files need {package}, which is not installed: {INSTALL}")
     files = [gguf] if gguf else weight_files(home) if isinstance(home, Path) else []
-    versions_before = [file_version(file) for file in files]
+    versions_before = list(map(file_version, files))
     digest = weights_digest(files) if isinstance(home, Path) else ""
     source: dict[str, Any] = {"trust_remote_code": remote_code, "local_files_only": isinstance(home, Path)}
-    source |= {"gguf_file": gguf.name} if gguf else {}
+    if gguf:
+        check_installed("gguf", "accelerate", what=f"{name}: .gguf files")
+        source["gguf_file"] = gguf.name
     config = transformers.AutoConfig.from_pretrained(home, **source)
     if getattr(config, "quantization_config", None) is not None:
         raise ModelError(f"{name}: its weights are quantised (quantization_config): give the model unquantised")
-    if gguf and not config.architectures:  # such a file does not name its head: all but encoders have one
-        causal = type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING and "bert" not in config.model_type
-    else:
-        causal = any(re.search("ForCausalLM|LMHeadModel", kind) for kind in config.architectures or [])
+    causal = _is_causal(config, gguf is not None)
     kind = transformers.AutoModelForCausalLM if causal else transformers.AutoModel
     with torch.device("meta"):
         empty = kind.from_config(config, trust_remote_code=remote_code)
-    check_memory(4.0 * sum(p.numel() for p in empty.parameters()), f"{name} in float32", "give a smaller model")
+    check_memory(4.0 * empty.num_parameters(), f"{name} in float32", "give a smaller model")
     model, facts = kind.from_pretrained(home, dtype=torch.float32, output_loading_info=True, **source)
-    if [file_version(file) for file in files] != versions_before:
+    if list(map(file_version, files)) != versions_before:
         raise ModelError(f"{name}: its weights changed while they were read; run the command again")
     # Poolers are heads of their own on top of all attention; checkpoints of encoders often come without.
     if missing := sorted(key for key in facts["missing_keys"] if "pooler" not in key):
@@ -277,6 +273,13 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
         )
     digest = digest or weights_digest(weight_files(_snapshot(str(home))))
     return Loaded(model.eval(), _tokenizer(home, source), name, digest, causal, versions=versions())
+
+
+def _is_causal(config: Any, gguf: bool) -> bool:
+    """Whether a model has the head of a language model. A .gguf file may not name it: all but encoders have one."""
+    if gguf and not config.architectures:
+        return type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING and "bert" not in config.model_type
+    return any(re.search("ForCausalLM|LMHeadModel", kind) for kind in config.architectures or [])
 
 
 def _tokenizer(home: Path | str, source: dict[str, Any]) -> Any:

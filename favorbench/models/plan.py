@@ -95,7 +95,7 @@ class ModelScenario:
         return tuple(dict.fromkeys([*words, *([",".join(map(str, numbers))] if numbers else [])]))
 
 
-class Measurement(NamedTuple):
+class PlannedRow(NamedTuple):
     """One row: a replacement in some layers ("all", or numbers with commas) on one text."""
 
     text: str
@@ -110,10 +110,10 @@ class Measurement(NamedTuple):
         return self.text, self.layers, one.label, one.sampler or "-", one.size or 0, self.draw
 
 
-def plan(scenario: ModelScenario, texts: Sequence[str], replaceable: Sequence[int]) -> list[Measurement]:
+def plan(scenario: ModelScenario, texts: Sequence[str], replaceable: Sequence[int]) -> list[PlannedRow]:
     """All measurements, text by text, references first; replaceable: numbers of layers."""
     sets = [one for word in scenario.layer_sets for one in (map(str, replaceable) if word == EACH else [word])]
-    found: dict[object, Measurement] = {}  # a reference may be requested as an estimator, too
+    found: dict[object, PlannedRow] = {}  # a reference may be requested as an estimator, too
     for text, layers in itertools.product(texts, sets):
         references = [Exact("bfloat16"), replacement("uniform"), Removed()]
         if layers == ALL:
@@ -121,6 +121,6 @@ def plan(scenario: ModelScenario, texts: Sequence[str], replaceable: Sequence[in
         for one in [*references, *scenario.replacements]:
             if layers == ALL or one.is_for(map(int, layers.split(","))):
                 draws = scenario.draws if one.random else 1
-                rows = [Measurement(text, layers, one, draw) for draw in range(draws)]
+                rows = [PlannedRow(text, layers, one, draw) for draw in range(draws)]
                 found |= {row.key: row for row in rows}
     return list(found.values())

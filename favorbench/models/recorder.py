@@ -1,5 +1,6 @@
 """Record the attention calls of a model that are softmax attention, checked one by one."""
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -173,9 +174,8 @@ class Recorder:
 
     def _unfit(self, call: Call) -> str:
         """Why the mask or the shape of a call does not fit the file; "" if it does. Raises ScenarioError for heads."""
-        shape, last = _shape(call), self.choice.last
-        heads = call.query.shape[1]
-        if outside := [head for head in self.choice.heads or () if not 0 <= head < heads]:
+        shape, last, heads = _shape(call), self.choice.last, call.query.shape[1]
+        if outside := sorted({*(self.choice.heads or ())} - {*range(heads)}):
             raise ScenarioError(f"`heads` {outside[0]}: layer {call.index} ({call.name}) has heads 0 to {heads - 1}")
         if call.kind in MASKS:
             return MASKS[call.kind]
@@ -204,14 +204,19 @@ class Recorder:
             exact, found = (exact_rows(one, causal, rows) for one in ((query, key, value), stored))
             errors, norms = (np.linalg.norm(array, axis=(-2, -1)) for array in (found - exact, exact))
             rounding = float((errors / np.maximum(norms, 1e-300)).max())
-        self.shape, batch = _shape(call), len(query)
+        self.shape = _shape(call)
+        texts = self._text_numbers(len(query))
+        self._labels += [(call.index, head, text) for text, head in itertools.product(texts, heads)]
+        self.spool.add(**{role: _bits(array) for role, array in zip("qkv", stored, strict=True)})
+        return rounding, ""
+
+    def _text_numbers(self, batch: int) -> range:
+        """The numbers of the texts of this run, one for each item of its batch; they are named for its first layer."""
         if len(self._texts) == self._first_text:
             run = self._run
             names = [run.name] if batch == 1 else [f"{run.name}.{item}" for item in range(batch)]
             self._texts += [{"name": name, "sha256": run.sha256, "tokens": run.tokens} for name in names]
-        self._labels += [(call.index, head, self._first_text + item) for item in range(batch) for head in heads]
-        self.spool.add(**{role: _bits(array) for role, array in zip("qkv", stored, strict=True)})
-        return rounding, ""
+        return range(self._first_text, self._first_text + batch)
 
     def check_layers(self) -> None:
         """After a forward pass. Raises ScenarioError for layers of the choice that do not exist."""

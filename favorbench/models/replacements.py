@@ -127,36 +127,47 @@ class EstimatedAttention(Replacement):
         return self.method.multiplications(shape, self.size or 1)
 
     def outputs(self, heads: LayerHeads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
-        shape, query, method = heads.shape, heads.query, self.fitted.get(layer, self.method)
+        method = self.fitted.get(layer, self.method)
         if isinstance(method, LinearAttention):
             rng = stream(seed, "model", "omega", *names)
-            drawn = sample_omega(method.law, self.size or 1, shape.d, rng, method.wrapped)
-            sample = Sample(*(part if part is None else torch.as_tensor(np.asarray(part)).to(query) for part in drawn))
-            return linear_attention(query, heads.key, heads.value, sample, method.wrapped, heads.causal).to(query)
+            return self._map_output(method, heads, rng).to(heads.query)
+        shape, query = heads.shape, heads.query
         if shape.causal and not method.causal_safe:
             raise ScenarioError(f"method {self.label!r} uses the whole sequence and cannot be causal")
         if method.needs_positions and shape.n != shape.l:
             raise ScenarioError(f"method {self.label!r} needs as many queries as keys")
         self.check(shape, query.shape[1], layer)
-        count = query.shape[0] * query.shape[1]
-        generators = [
-            stream(seed, "model", "method", self.label, *names, number) for number in heads.numbers or range(count)
-        ]
-        arrays = [array.reshape(count, *array.shape[-2:]) for array in heads[:3]]
+        numbers = heads.numbers or range(query.shape[0] * query.shape[1])
+        generators = [stream(seed, "model", "method", self.label, *names, number) for number in numbers]
+        arrays = [array.reshape(-1, *array.shape[-2:]) for array in heads[:3]]
+        output = self._method_output(method, arrays, heads.causal, generators)
+        return output.reshape(*query.shape[:-1], shape.d_v).to(query)
+
+    def _map_output(self, method: LinearAttention, heads: LayerHeads, rng: np.random.Generator) -> Tensor:
+        drawn = sample_omega(method.law, self.size or 1, heads.shape.d, rng, method.wrapped)
+        sample = Sample(
+            *(None if part is None else torch.as_tensor(np.asarray(part)).to(heads.query) for part in drawn)
+        )
+        return linear_attention(heads.query, heads.key, heads.value, sample, method.wrapped, heads.causal)
+
+    def _method_output(
+        self, method: Method, arrays: Sequence[Any], causal: bool, generators: Sequence[np.random.Generator]
+    ) -> Tensor:
+        """(heads, n, d_v): all heads together, or one after the other, in NumPy where the method needs it."""
+        query, key, value = arrays
         if method.arrays == "batched":
             streams = Streams(generators, lambda hosts: torch.as_tensor(np.stack(hosts), device=query.device))
             with failures_named(self.label):
-                problem = AttentionProblem.of(*arrays, causal=heads.causal)
+                problem = AttentionProblem.of(query, key, value, causal)
                 (estimate,) = method.estimates(problem, (self.requested_size,), streams)
-            output = estimate.output
-        else:
-            if method.arrays == "host" or (isinstance(method, Function) and not method.tensors):
-                arrays = [array.double().cpu().numpy() for array in arrays]
-            output = torch.stack([
-                torch.as_tensor(method_attention(q, k, v, method, self.requested_size, rng, heads.causal))
-                for q, k, v, rng in zip(*arrays, generators, strict=True)
-            ])  # fmt: skip
-        return output.reshape(*query.shape[:-1], shape.d_v).to(query)
+            return estimate.output
+        if method.arrays == "host" or (isinstance(method, Function) and not method.tensors):
+            query, key, value = (array.double().cpu().numpy() for array in arrays)
+        each = zip(query, key, value, generators, strict=True)
+        size = self.requested_size
+        return torch.stack([
+            torch.as_tensor(method_attention(q, k, v, method, size, rng, causal)) for q, k, v, rng in each
+        ])  # fmt: skip
 
 
 class Exact(Replacement):

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import itertools
 import json
 from functools import cached_property
 from pathlib import Path
@@ -16,8 +17,8 @@ from favorbench.methods import Method
 from favorbench.models import torch
 from favorbench.models.effects import HeadError, Reference, effect, head_errors, layers_of, run
 from favorbench.models.interface import Call, intercept_attention
-from favorbench.models.load import Loaded, load, read_texts, tokenise
-from favorbench.models.plan import ALL, EACH, LENGTH, Measurement, ModelScenario, plan
+from favorbench.models.load import Loaded, TextFile, load, read_texts, tokenise
+from favorbench.models.plan import ALL, EACH, LENGTH, ModelScenario, PlannedRow, plan
 from favorbench.models.recommended import ByHead
 from favorbench.models.replacements import Bfloat16Model, EstimatedAttention, Exact, Replacement, Tensor, total
 from favorbench.models.seconds import heads_in, times, write_seconds
@@ -62,7 +63,8 @@ def study(
         finally:
             store.flush()
             write_manifest(path, asked, about, len(planned), len(done))
-        return StudyNotes(store.set_aside, model.left)
+        layers = itertools.chain.from_iterable(model.layers.values())
+        return StudyNotes(store.set_aside, {one.name: one.left for one in layers if one.left is not None})
 
 
 class MeasuredModel:
@@ -70,22 +72,10 @@ class MeasuredModel:
 
     def __init__(self, scenario: ModelScenario, trust_remote_code: bool = False) -> None:
         """Load and validate everything. Raises FavorbenchError."""
-        files = read_texts(scenario.texts)
-        calibration = read_texts([scenario.calibrate] if scenario.calibrate else [])
-        for text in files:
-            if [text.sha256] == [other.sha256 for other in calibration]:
-                raise InputError(
-                    f"`calibrate` {scenario.calibrate}: it is measured too, as {text.name}; an estimator that is "
-                    "fitted to a text is measured on others"
-                )
+        files, calibration = _read(scenario)
         self.scenario, self.loaded = scenario, load(scenario.model, trust_remote_code=trust_remote_code)
         self.model = self.loaded.model
-        if self.loaded.tokenizer is not None and getattr(self.model.config, "is_encoder_decoder", False):
-            raise ModelError(
-                f"{scenario.model} is an encoder-decoder model; `favorbench model` measures encoders and language "
-                f"models: `favorbench capture {scenario.model}` takes its heads, fb.swapped(model, ...) replaces its "
-                "attention"
-            )
+        _check_kind(self.loaded)
         usual = min(LENGTH, self.loaded.limit or LENGTH)
         self.length = usual if scenario.length is None else scenario.length
         self.texts = {text.name: text for text in tokenise(self.loaded, files, self.length)}
@@ -94,18 +84,19 @@ class MeasuredModel:
         self.layers = {text.name: layers_of(self.model, text.tokens) for text in self.texts.values()}
         self.first = next(iter(self.layers.values()))
         self.replaceable = [layer.index for layer in self.first if layer.left is None]
-        self.left = {one.name: one.left for layers in self.layers.values() for one in layers if one.left is not None}
         self._check()
         self._reference: tuple[str, Reference] | None = None
         self._fitted: dict[Replacement, Replacement] = {}
 
     def _check(self) -> None:
-        """Raise ScenarioError or InputError for anything that cannot be measured."""
+        """Raise ScenarioError or InputError for layers that cannot be replaced, or not by these estimators."""
+        for one in self.scenario.replacements:
+            self._check_replacement(one)
         scenario, count = self.scenario, len(self.first)
         for numbers in scenario.layer_sets:
             chosen = [] if numbers in (ALL, EACH) else [int(number) for number in numbers.split(",")]
-            if outside := [number for number in chosen if number >= count]:
-                raise ScenarioError(f"`layers` {outside[0]}: {scenario.model} has {count}, 0 to {count - 1}")
+            if outside := {*chosen} - {*range(count)}:
+                raise ScenarioError(f"`layers` {min(outside)}: {scenario.model} has {count}, 0 to {count - 1}")
             if chosen and not {*chosen} & {*self.replaceable}:
                 raise InputError(f"`layers` {numbers}: cannot be replaced: {self.first[chosen[0]].left}")
             for one in scenario.replacements if chosen else ():
@@ -114,25 +105,26 @@ class MeasuredModel:
         if not self.replaceable:
             name, reason = self.first[0].name, self.first[0].left
             raise InputError(f"{scenario.model}: no attention of it can be replaced: {name}: {reason}")
-        for one in scenario.replacements:
-            self._check_replacement(one)
 
     def _check_replacement(self, one: Replacement) -> None:
-        name, causal = self.scenario.model, any(self.first[index].shape.causal for index in self.replaceable)
+        """Raise ScenarioError or InputError for a replacement that does not work for this model and these texts."""
+        name = self.scenario.model
         for part in one.members():
-            if part.needs_calibration and self.calibration is None:
-                raise ScenarioError(f"{part.label} is calibrated on a text of its own: name it with `calibrate`")
-            if causal and not part.causal_safe:
-                hint = f"; calibrated:{part.label} is, with `calibrate`" if part.kind == "map" else ""
-                raise ScenarioError(f"{name} is causal, and {part.label} is not{hint}")
+            self._check_estimator(part)
         if missing := {*one.layers} - {layer.index for layer in self.first}:
             raise InputError(f"{one.label} has a choice for layer {min(missing)}: {name} has {len(self.first)}")
-        for text, layers in self.layers.items():
+        for text, layer in ((text, layer) for text, layers in self.layers.items() for layer in layers):
             try:
-                for layer in layers:
-                    one.check(layer.shape, layer.heads, layer.index)
+                one.check(layer.shape, layer.heads, layer.index)
             except ScenarioError as error:
                 raise ScenarioError(f"{text}: {error}") from None
+
+    def _check_estimator(self, one: Replacement) -> None:
+        if one.needs_calibration and self.calibration is None:
+            raise ScenarioError(f"{one.label} is calibrated on a text of its own: name it with `calibrate`")
+        if not one.causal_safe and any(self.first[index].shape.causal for index in self.replaceable):
+            hint = f"; calibrated:{one.label} is, with `calibrate`" if one.kind == "map" else ""
+            raise ScenarioError(f"{self.scenario.model} is causal, and {one.label} is not{hint}")
 
     def request(self) -> dict[str, Any]:
         """The request, with digests of everything that it names, as JSON has it."""
@@ -157,7 +149,7 @@ class MeasuredModel:
             ],
         }  # fmt: skip
 
-    def row(self, measurement: Measurement) -> dict[str, Any]:
+    def row(self, measurement: PlannedRow) -> dict[str, Any]:
         """One measurement, in the columns of the store."""
         text, numbers, one, _ = measurement
         layers = [layer for layer in self.layers[text] if numbers == ALL or str(layer.index) in numbers.split(",")]
@@ -187,7 +179,7 @@ class MeasuredModel:
     def _bfloat16(self) -> Any:
         return copy.deepcopy(self.model).bfloat16()
 
-    def _output(self, measurement: Measurement, reference: Reference, layers: list[int]) -> Reference:
+    def _output(self, measurement: PlannedRow, reference: Reference, layers: list[int]) -> Reference:
         one, tokens = measurement.replacement, self.texts[measurement.text].tokens
         if isinstance(one, Bfloat16Model):
             return run(self._bfloat16, tokens).as_float()
@@ -199,7 +191,7 @@ class MeasuredModel:
         ):
             return run(self.model, tokens)
 
-    def _head_errors(self, measurement: Measurement, reference: Reference) -> list[HeadError] | None:
+    def _head_errors(self, measurement: PlannedRow, reference: Reference) -> list[HeadError] | None:
         one, scenario = self.calibrated(measurement.replacement), self.scenario
         if not scenario.heads or one.kind == "exact":
             return None
@@ -222,6 +214,27 @@ class MeasuredModel:
         ready, text = [self.calibrated(one) for one in self.scenario.replacements], next(iter(self.texts.values()))
         heads = heads_in(self.model, text.tokens, self.replaceable[:: max(1, len(self.replaceable) // 2)][:2])
         write_seconds(path, times(heads, ready, repeats, self.scenario.seed), text.name, heads)
+
+
+def _read(scenario: ModelScenario) -> tuple[list[TextFile], list[TextFile]]:
+    """The texts, and the one to calibrate on, if any. Raises InputError for a text that is used for both."""
+    files, calibration = read_texts(scenario.texts), read_texts([scenario.calibrate] if scenario.calibrate else [])
+    names = {text.sha256: text.name for text in files}
+    if measured := [names[text.sha256] for text in calibration if text.sha256 in names]:
+        raise InputError(
+            f"`calibrate` {scenario.calibrate}: it is measured too, as {measured[0]}; an estimator that is fitted to a "
+            "text is measured on others"
+        )
+    return files, calibration
+
+
+def _check_kind(loaded: Loaded) -> None:
+    """Raise ModelError for a model whose output is neither states of the tokens of a text nor the next token."""
+    if loaded.tokenizer is not None and getattr(loaded.model.config, "is_encoder_decoder", False):
+        raise ModelError(
+            f"{loaded.name} is an encoder-decoder model; `favorbench model` measures encoders and language models: "
+            f"`favorbench capture {loaded.name}` takes its heads, fb.swapped(model, ...) replaces its attention"
+        )
 
 
 def _check_memory(loaded: Loaded, length: int) -> None:

@@ -126,12 +126,12 @@ def replace_calls(
 
     with intercept_attention(model, attend):
         yield record
-    if missing := sorted({*(layers or ()), *chosen.layers} - record.layers):
-        there = f"it has {len(record.layers)}, 0 to {max(record.layers)}" if record.layers else "no layer was called"
-        name = "`layers`" if set(missing) <= {*(layers or ())} else f"{chosen.label}: layers"
-        raise InputError(f"{name} {', '.join(str(layer) for layer in missing)}: not in this model; {there}")
+    for name, given in (("`layers`", {*(layers or ())}), (f"{chosen.label}: layers", {*chosen.layers})):
+        if missing := ", ".join(map(str, sorted(given - record.layers))):
+            count = len(record.layers)
+            raise InputError(f"{name} {missing}: not in this model; it has {count}, 0 to {count - 1}")
     if not record.replaced:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in list(record.left.items())[:3])
+        reasons = "; ".join(": ".join(item) for item in list(record.left.items())[:3])
         raise InputError(f"no attention was replaced by {chosen.label}: {reasons}")
 
 

@@ -119,6 +119,10 @@ def source_of(inputs: InputSource) -> HeadSource:
     if isinstance(inputs, str | Path):
         law = get_input(str(inputs))
         return HeadSource(law.digest() or str(inputs), law.heads(None, None), law.draw, law.fixed)
+    return _array_source(inputs)
+
+
+def _array_source(inputs: Sequence[np.ndarray]) -> HeadSource:
     if not isinstance(inputs, Sequence) or len(inputs) != 3:
         raise InputError(f"inputs: {type(inputs).__name__} given; allowed: a name, a path, or arrays (q, k, v)")
     arrays = [np.array(a, dtype=np.float64) for a in inputs]
@@ -127,16 +131,10 @@ def source_of(inputs: InputSource) -> HeadSource:
             raise InputError(f"inputs: {name} has shape {array.shape}; allowed: (L, d) or (heads, L, d), all finite")
     query, key, value = arrays = [array.reshape(-1, *array.shape[-2:]) for array in arrays]
     check_shapes(query, key, value)
-    heads = {
-        f"h{i}": (Inputs(*each), (query.shape[-2], key.shape[-2], query.shape[-1], value.shape[-1]))
-        for i, each in enumerate(zip(*arrays, strict=True))
-    }
-
-    def draw(rng: np.random.Generator, head: Head) -> Inputs:
-        return Inputs(*(array.copy() for array in heads[head.label][0]))
-
+    shape = query.shape[-2], key.shape[-2], query.shape[-1], value.shape[-1]
+    heads = {Head(f"h{i}", *shape): Inputs(*each) for i, each in enumerate(zip(query, key, value, strict=True))}
     digest = hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
-    return HeadSource(digest, tuple(Head(label, *shape) for label, (_, shape) in heads.items()), draw, fixed=True)
+    return HeadSource(digest, tuple(heads), lambda rng, head: heads[head], fixed=True)
 
 
 def _measure(function: AttentionFunction, source: HeadSource, question: Question) -> FunctionError:
@@ -204,26 +202,28 @@ def _head_errors(function: _Checked, source: HeadSource, head: Head, question: Q
     def error(inputs: Inputs, exact: np.ndarray, draw: int) -> tuple[float, str]:
         output = function(inputs, stream(question.seed, "function error", *names, draw))
         sums = error_sums(output, exact)
-        return float(cast(float, metric.compute(sums, sums))), output.dtype.name if output.dtype.kind == "f" else ""
+        return float(
+            cast(float, metric.compute(sums, sums))
+        ), output.dtype.name if output.dtype.kind == "f" else "float64"
 
     first = inputs_of(0)
     first_exact = exact = exact_attention(*first)
-    errors, dtypes = [], []
+    errors, dtype = [], "float64"
     for draw in range(question.draws):
         inputs = inputs_of(draw)
-        exact = exact if source.fixed or draw == 0 else exact_attention(*inputs)
+        exact = exact if source.fixed else exact_attention(*inputs)
         value, dtype = error(inputs, exact, draw)
         errors.append(value)
-        dtypes.append(dtype or "float64")
         if draw == 1 and source.fixed and errors[0] == errors[1]:
             break  # nothing is random
-    rounding, rng = 0.0, stream(0, "last places")
+    changes, rng = [0.0], stream(0, "last places")
     if np.isfinite(errors[0]) and error(first, first_exact, 0)[0] == errors[0]:
-        eps = float(np.finfo(dtypes[-1]).eps)
+        eps = float(np.finfo(dtype).eps)
         for _ in range(PERTURBATIONS):
             moved = Inputs(*(a * (1.0 + eps * rng.choice([-1.0, 1.0], a.shape)) for a in first))
-            rounding = max(rounding, MARGIN * abs(error(moved, exact_attention(*moved), 0)[0] - errors[0]))
-    return HeadErrors(tuple(errors), rounding if np.isfinite(rounding) else 0.0, dtypes[-1])
+            changes.append(abs(error(moved, exact_attention(*moved), 0)[0] - errors[0]))
+    rounding = MARGIN * max(changes)
+    return HeadErrors(tuple(errors), rounding if np.isfinite(rounding) else 0.0, dtype)
 
 
 # Stored errors

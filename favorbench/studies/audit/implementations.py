@@ -76,10 +76,15 @@ def subject_of(name: str, method_size: int) -> Subject:
     parameters = [*inspect.signature(function).parameters.values()]
     if inspect.isfunction(function) and len(parameters) == 5:
         return _method_subject(name, method_size)
-    fourth = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][3:4]
-    if any(p.name == "omega" or p.default is p.empty for p in fourth):
+    if _takes_omega(parameters):
         return Subject(name, function, takes_omega=True)
     return Subject(name, lambda q, k, v, omega: function(q, k, v), takes_omega=False)
+
+
+def _takes_omega(parameters: Sequence[inspect.Parameter]) -> bool:
+    """Whether the fourth positional parameter is omega, by its name or because it must be given."""
+    fourth = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][3:4]
+    return any(p.name == "omega" or p.default is p.empty for p in fourth)
 
 
 def _method_subject(name: str, size: int) -> Subject:

@@ -49,11 +49,8 @@ def _errors(study: GramStudy, ax: Axes) -> pd.DataFrame:
     style.log_limits(ax, [study.mean_error, *data["measured"], *data["closed_form"]], [*best])
     style.number_axis(ax, [*data["num_features"]])
     ax.set(xlabel="number of features", ylabel="relative error of the Gram matrix")
-    bounds = pd.DataFrame(
-        [("best of that rank", n, "error", *[value] * 4) for n, value in best.items()], columns=COLUMNS
-    )
-    in_order = data.groupby("series", sort=False).ngroup().argsort(kind="stable")
-    return pd.concat([data[COLUMNS].iloc[in_order], bounds], ignore_index=True)
+    rows = [("best of that rank", features, "error", *[value] * 4) for features, value in best.items()]
+    return pd.concat([data[COLUMNS], pd.DataFrame(rows, columns=COLUMNS)], ignore_index=True)
 
 
 def _gaps(data: pd.DataFrame, draws: int, ax: Axes) -> pd.DataFrame:

@@ -255,14 +255,14 @@ def _jobs(
     for spec in dict.fromkeys(maps):
         feature_map = kernel.map(spec)
         name, kind = shown_name(feature_map), feature_map.randomness
-        per = feature_map.features_per_projection if budget == "features" else 1
-        if kind != "none" and min(sizes) < per:
+        per = feature_map.features_per_projection if budget == "features" and kind != "none" else 1
+        if min(sizes) < per:
             raise ScenarioError(
-                f"`num_projections` {next(size for size in sizes if size < per)}: {name} has {per} features a "
-                f"projection; use `num_projections` {per} or more"
+                f"`num_projections` {min(sizes)}: {name} has {per} features a projection; use `num_projections` {per} "
+                "or more"
             )
         for law_name, law in (laws if kind == "omega" else {kind: get_sampler("iid")}).items():
-            for size in [size // per for size in sizes] if kind != "none" else [1]:
+            for size in [1] if kind == "none" else [size // per for size in sizes]:
                 _check_size(name, feature_map, size, points)
                 yield _Job(feature_map, name, law, law_name, size)
 

@@ -1,4 +1,4 @@
-"""The kernels that features can be made for, their maps, and their Gram matrices."""
+"""Kernels, their feature maps, and their Gram matrices."""
 
 import dataclasses
 import math
@@ -22,7 +22,7 @@ from favorbench.samplers import Sampler
 from favorbench.samplers.base import RowLaw
 from favorbench.studies.theory.closed_forms import relative_variance
 
-LARGEST_EXPONENT = 700.0  # exp of more overflows float64, and the hypergeometric functions of pair terms take for ever
+LARGEST_EXPONENT = 700.0  # exp of more overflows float64, and the hypergeometric functions of pair terms never end
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Kernel(ABC):
 
     @classmethod
     def defaults(cls, head_dim: int) -> dict[str, float]:
-        """Its parameters by name, as they are for points of this dimension unless something else is asked for."""
+        """The default parameters, by name, for points of this dimension."""
         return {}
 
     @property
@@ -52,7 +52,7 @@ class Kernel(ABC):
         return points
 
     def map(self, spec: str) -> FeatureMap:
-        """The map that ``spec`` names, giving features of this kernel. Raises ScenarioError for one that cannot."""
+        """The feature map of this kernel that ``spec`` names. Raises ScenarioError for other maps."""
         if spec not in self.default_maps:
             raise ScenarioError(
                 f"`maps`: {shown(spec)} given{nearest(spec, self.default_maps)}, allowed for the {self.name} kernel: "
@@ -65,7 +65,7 @@ class Kernel(ABC):
         return Explicit(degree=1)
 
     def variance(self, feature_map: FeatureMap, sampler: Sampler, points: np.ndarray, size: int) -> np.ndarray | None:
-        """Variance of the estimate of every pair for R = size, in closed form; None where none is known."""
+        """Variance of the estimate of every pair for R = size, in closed form; None if it is not known."""
         return None
 
 
@@ -183,7 +183,7 @@ KERNELS: tuple[type[Kernel], ...] = (GaussianKernel, SoftmaxKernel, PolynomialKe
 
 
 def get_kernel(name: str, head_dim: int, **parameters: float | None) -> Kernel:
-    """The kernel of that name for points of so many coordinates; None: the default. Raises ScenarioError."""
+    """The kernel of that name for points of dimension head_dim; None: the default. Raises ScenarioError."""
     by_name = {kernel.name: kernel for kernel in KERNELS}
     if name not in by_name:
         raise ScenarioError(f"unknown kernel {shown(name)}{nearest(name, by_name)}; allowed: {', '.join(by_name)}")
@@ -214,7 +214,7 @@ class TimesNorm(WrappedMap):
 
 
 def shown_name(feature_map: FeatureMap) -> str:
-    """What a map is called in tables: as in sweeps, and without the parameters that the kernel gave it."""
+    """The name of a map in tables: as in sweeps, without the parameters of the kernel."""
     if isinstance(feature_map, Explicit | PolynomialSketch):
         return feature_map.name
     return label(feature_map.wrapped if isinstance(feature_map, TimesNorm) else feature_map)
