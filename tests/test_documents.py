@@ -1,0 +1,115 @@
+"""Every line of README.md and docs/ runs, in the order of its page, in a folder that has the files it speaks of."""
+
+import os
+import re
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+distributed = pytest.importorskip("distributed")
+
+import favorbench as fb
+from tests import pages
+from tests.clusters import cluster
+from tests.conftest import REPOSITORY
+from tests.small_models import small_folder, small_inputs, small_model, small_text
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+NAMES = [str(page.relative_to(REPOSITORY)) for page in pages.PAGES]
+
+#: Lines that .ci/run executes itself, or that need machines which a test does not have: each with its page.
+ELSEWHERE = {
+    "README.md": r"python3 -m venv|activate|pip install",
+    "docs/cluster.md": r"pip install|dask scheduler|dask worker|SBATCH|export|rm -f|scheduler\.json|dask_\w+ import",
+    "docs/developing.md": r"sphinx",
+    "docs/gpu.md": r"--device cuda",
+}
+
+#: Commands that make the runs which a page starts from.
+BEFORE = {
+    "docs/regression.md": [
+        f"favorbench sweep quick --trials 1 -q --out results/{name}" for name in ("main", "branch", "all")
+    ]
+}
+
+#: Lines that take longer than a test may: the flags that make them small.
+SMALLER = {
+    "capture minilm": "--layers 0,5",
+    "capture smollm2": "-L 64 --last 16",
+    "catalogue": "--trials 1 -R 16 --inputs gaussian",
+    "sweep estimators": "--trials 1 -R 16",
+    "sweep sinks": "--trials 1 -R 16",
+    "sweep real-heads": "--trials 1 -R 16",
+    "minilm72-gpl": "--trials 1 -R 16",
+    "sweep --scale": "--trials 1 -L 64 -R 16",
+    "1048576": "-L 4096 -R 16",
+    "--inputs heads.npz --maps": "--trials 1 -R 16",
+    "model smollm2": "-L 32 -R 8 --draws 1",
+    "my-study": "--trials 1",
+    "favorbench reproduce": "--trials 1",
+    "favorbench speed": "-L 64,128 --repeats 1",
+    "favorbench verify": "positive/iid",
+}
+
+
+def lines(block):
+    """The command lines of a block, without comments."""
+    text = re.sub(r"\s+#.*$", "", block.replace("\\\n", " "), flags=re.MULTILINE)
+    return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#!")]
+
+
+def prepare():
+    """Write the files that pages speak of: a model, texts, heads, and the estimators of docs/own-estimator.md."""
+    small_folder(Path("path/to/model"))
+    tokenizer = Path("path/to/model/tokenizer_config.json")
+    tokenizer.write_text(tokenizer.read_text().replace('"model_max_length": 32', '"model_max_length": 512'))
+    for start, text in enumerate(("one", "two", "three"), start=5):
+        small_text(Path(f"{text}.txt"), 600, start)
+    for block in pages.blocks((REPOSITORY / "docs" / "own-estimator.md").read_text("utf-8"), "python"):
+        Path(re.match(r"# (\S+)\n", block.text)[1]).write_text(block.text)
+    inputs = [small_inputs("bert"), small_inputs("bert", 20)]
+    fb.capture(small_model("bert"), inputs).save("heads.npz")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_line_of_a_page_runs(name, tmp_path, monkeypatch):
+    page = (REPOSITORY / name).read_text("utf-8")
+    if not pages.blocks(page, "sh") + pages.blocks(page, "python"):
+        pytest.skip("no commands")
+    prepare()
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with cluster(tmp_path / "cluster") if "tcp://host:8786" in page else nullcontext() as processes:
+        names = {"__name__": "page", "fb": fb, "model": small_model("bert"), **small_inputs("bert")}
+        if processes is not None:
+            page = page.replace("tcp://host:8786", processes.address)
+            names["client"] = distributed.Client(processes.address)
+        names |= {"inputs": small_inputs("bert"), "tokens": names["input_ids"]}
+        for line in BEFORE.get(name, []):
+            run_line(line)
+        for language, text in re.findall(r"^```(sh|python|toml)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+            if language == "toml":
+                Path("my-study.toml").write_text(text)
+            elif language == "python" and not re.search(ELSEWHERE.get(name, "(?!)"), text):
+                exec(compile(text, name, "exec"), names)
+            elif language == "sh":
+                for line in lines(text):
+                    if not re.search(ELSEWHERE.get(name, "(?!)"), line):
+                        run_line(line)
+
+
+def run_line(line):
+    """Run a line of a shell, made small."""
+    small = next((flags for part, flags in SMALLER.items() if part in line), "")
+    done = subprocess.run(["bash", "-ec", f"{line} {small}"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert done.returncode == 0, f"{line} {small}\n{done.stderr}"
+
+
+def test_a_line_that_does_not_run_is_noticed():
+    with pytest.raises(AssertionError, match="No such option"):
+        run_line(f"{sys.executable} -m favorbench sweep --mapz positive")
