@@ -4,13 +4,15 @@ import os
 import re
 import subprocess
 import sys
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
-distributed = pytest.importorskip("distributed")
+pytest.importorskip("distributed")
+
+from distributed import Client
 
 import favorbench as fb
 from tests import pages
@@ -25,7 +27,7 @@ NAMES = [str(page.relative_to(REPOSITORY)) for page in pages.PAGES]
 #: Lines that .ci/run executes itself, or that need machines which a test does not have: each with its page.
 ELSEWHERE = {
     "README.md": r"python3 -m venv|activate|pip install",
-    "docs/cluster.md": r"pip install|dask scheduler|dask worker|SBATCH|export|rm -f|scheduler\.json|dask_\w+ import",
+    "docs/cluster.md": r"pip install|dask (scheduler|worker)|SBATCH|export|scheduler\.json|dask_(jobqueue|kubernetes)",
     "docs/developing.md": r"sphinx",
     "docs/gpu.md": r"--device cuda",
 }
@@ -33,7 +35,8 @@ ELSEWHERE = {
 #: Commands that make the runs which a page starts from.
 BEFORE = {
     "docs/regression.md": [
-        f"favorbench sweep quick --trials 1 -q --out results/{name}" for name in ("main", "branch", "all")
+        f"favorbench sweep --maps positive --methods clusters -L 64 -R 16 --trials 2 -q --out results/{name}"
+        for name in ("main", "branch", "all")
     ]
 }
 
@@ -41,7 +44,7 @@ BEFORE = {
 SMALLER = {
     "capture minilm": "--layers 0,5",
     "capture smollm2": "-L 64 --last 16",
-    "catalogue": "--trials 1 -R 16 --inputs gaussian",
+    "catalogue": "--trials 1 -R 48 --inputs gaussian",
     "sweep estimators": "--trials 1 -R 16",
     "sweep sinks": "--trials 1 -R 16",
     "sweep real-heads": "--trials 1 -R 16",
@@ -64,7 +67,7 @@ def lines(block):
 
 
 def prepare():
-    """Write the files that pages speak of: a model, texts, heads, and the estimators of docs/own-estimator.md."""
+    """Write the files that pages speak of: a model, texts, heads, and estimators; return the names of their Python."""
     small_folder(Path("path/to/model"))
     tokenizer = Path("path/to/model/tokenizer_config.json")
     tokenizer.write_text(tokenizer.read_text().replace('"model_max_length": 32', '"model_max_length": 512'))
@@ -72,8 +75,9 @@ def prepare():
         small_text(Path(f"{text}.txt"), 600, start)
     for block in pages.blocks((REPOSITORY / "docs" / "own-estimator.md").read_text("utf-8"), "python"):
         Path(re.match(r"# (\S+)\n", block.text)[1]).write_text(block.text)
-    inputs = [small_inputs("bert"), small_inputs("bert", 20)]
-    fb.capture(small_model("bert"), inputs).save("heads.npz")
+    model, inputs = small_model("bert"), [small_inputs("bert"), small_inputs("bert", 20)]
+    fb.capture(model, inputs).save("heads.npz")
+    return {"__name__": "page", "fb": fb, "model": model, "inputs": inputs, "tokens": inputs[0]["input_ids"]}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -81,21 +85,22 @@ def test_every_line_of_a_page_runs(name, tmp_path, monkeypatch):
     page = (REPOSITORY / name).read_text("utf-8")
     if not pages.blocks(page, "sh") + pages.blocks(page, "python"):
         pytest.skip("no commands")
-    prepare()
+    names = prepare()
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with cluster(tmp_path / "cluster") if "tcp://host:8786" in page else nullcontext() as processes:
-        names = {"__name__": "page", "fb": fb, "model": small_model("bert"), **small_inputs("bert")}
-        if processes is not None:
-            page = page.replace("tcp://host:8786", processes.address)
-            names["client"] = distributed.Client(processes.address)
-        names |= {"inputs": small_inputs("bert"), "tokens": names["input_ids"]}
+    with ExitStack() as stack:
+        if "tcp://host:8786" in page:
+            address = stack.enter_context(cluster(tmp_path / "cluster")).address
+            names["client"] = stack.enter_context(Client(address))
+            page = page.replace("tcp://host:8786", address)
         for line in BEFORE.get(name, []):
             run_line(line)
         for language, text in re.findall(r"^```(sh|python|toml)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
             if language == "toml":
                 Path("my-study.toml").write_text(text)
             elif language == "python" and not re.search(ELSEWHERE.get(name, "(?!)"), text):
+                if (file := re.match(r"# (\w+\.py)\n", text)) is not None:
+                    Path(file[1]).write_text(text)
                 exec(compile(text, name, "exec"), names)
             elif language == "sh":
                 for line in lines(text):
