@@ -2,6 +2,7 @@
 
 import io
 import shlex
+import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 
@@ -11,7 +12,8 @@ from favorbench import cli
 
 
 def run(*arguments):
-    """Exit code, stdout, stderr."""
+    """Exit code, stdout, stderr of a command; a single text is taken apart as a shell does."""
+    arguments = shlex.split(arguments[0]) if len(arguments) == 1 else arguments
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr(sys, "argv", ["favorbench", *arguments])
@@ -20,6 +22,18 @@ def run(*arguments):
     code = caught.value.code
     assert isinstance(code, int)
     return code, out.getvalue(), err.getvalue()
+
+
+def printed(*arguments):
+    """Stdout of a command that must succeed and print nothing else."""
+    code, out, err = run(*arguments)
+    assert (code, err) == (0, "")
+    return out
+
+
+def python(*arguments, **options):
+    """A Python process with these arguments, when it has ended."""
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, **options)
 
 
 def refused(*arguments):

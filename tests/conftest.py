@@ -16,6 +16,7 @@ if THOROUGH:
     install_import_hook(shape_checks.PACKAGES, "shape_checks.checked")
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import settings
 
@@ -48,6 +49,16 @@ def small_scenario(**changes):
         "trials": 3,
     }
     return load_scenario(None, flags | changes)
+
+
+def random_heads(rng, *shape):
+    """Standard normal q, k and v of one shape, by name, as a file of heads has them."""
+    return {name: rng.normal(size=shape) for name in "qkv"}
+
+
+def same_rows(one, other):
+    """Every value of two tables is the same, to the last bit."""
+    pd.testing.assert_frame_equal(one, other, check_exact=True)
 
 
 def pairs(rng, count=4, dim=2, norm=0.7):

@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -21,6 +20,8 @@ from favorbench.engine.trial import rows_of_batch
 from favorbench.errors import InputError, ScenarioError
 from favorbench.inputs import File
 from favorbench.inputs.stored import open_contents
+from tests.command_line import python
+from tests.conftest import random_heads
 
 KEYS = {
     "maps": "positive", "samplers": "iid", "num_projections": "4", "baselines": "uniform",
@@ -30,7 +31,7 @@ KEYS = {
 
 def write(name, seed, heads=3, length=24):
     rng = np.random.default_rng(seed)
-    np.savez(name, **{role: rng.normal(size=(heads, length, 4)) for role in "qkv"})
+    np.savez(name, **random_heads(rng, heads, length, 4))
 
 
 def replace_by_rename(seed=1):
@@ -125,7 +126,7 @@ if __name__ == "__main__":
 """
     Path("script.py").write_text(code)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
-    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, env=environment, timeout=300)
+    done = python("script.py", env=environment, timeout=300)
     assert done.returncode == 0 and done.stdout.count("\n") == 1 and "Error" in done.stdout, done.stderr
     write("x.npz", 0, heads=40)
     pd.testing.assert_frame_equal(fb.sweep(KEYS, "run").trials, whole)

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 import favorbench as fb
 from favorbench.errors import ModelError
 from favorbench.results.summary import rows_of
-from tests.command_line import check_refused, commands, refused, run
-from tests.conftest import THOROUGH
+from tests.command_line import check_refused, commands, printed, python, refused, run
+from tests.conftest import THOROUGH, random_heads
 
 SMALL = ["--maps", "positive,trig", "-R", "3,8", "-L", "24", "-d", "4", "--trials", "2"]
 TINY = ["--maps", "positive", "-R", "3,8", "-L", "24", "-d", "4", "--trials", "2"]
@@ -43,8 +43,7 @@ def small_run(run_of_small):
 
 
 def test_sweep_prints_the_table_a_sentence_and_where_it_is():
-    code, out, err = run("sweep", *SMALL, "--out", "run")
-    assert (code, err) == (0, "")
+    out = printed("sweep", *SMALL, "--out", "run")
     assert "mse, gaussian, scale 1, L = 24, d = 4" in out
     assert "R=3" in out and "uniform" in out and "best-rank" in out
     assert "2 draws are too few" in out and "favorbench plot run" in out
@@ -53,13 +52,13 @@ def test_sweep_prints_the_table_a_sentence_and_where_it_is():
 
 def test_rank_prints_groups():
     run("sweep", *SMALL, "--budget", "features", "-R", "4,8", "--out", "run")
-    code, out, err = run("rank", "run")
-    assert (code, err) == (0, "") and "groups" in out and "taylor-2" in out
+    out = printed("rank", "run")
+    assert "groups" in out and "taylor-2" in out
     assert "So few can tell no two estimators apart: use 11 trials or more" in out
-    assert "| positive / iid |" in run("rank", "run", "--format", "md")[1]
-    assert len(json.loads(run("rank", "run", "--json")[1])) == 2 * 2 + 4
-    assert run("rank", "run", "--format", "csv")[1].startswith("input,")
-    assert "--metric" in refused("rank", "run", "--metric", "mze")
+    assert "| positive / iid |" in run("rank run --format md")[1]
+    assert len(json.loads(run("rank run --json")[1])) == 2 * 2 + 4
+    assert run("rank run --format csv")[1].startswith("input,")
+    check_refused("rank run --metric mze => --metric")
 
 
 def test_a_budget_of_cost_is_said_so_that_a_newcomer_understands_it():
@@ -78,8 +77,8 @@ def test_a_budget_of_cost_is_said_so_that_a_newcomer_understands_it():
 
 
 def test_the_papers_behind_a_family():
-    assert "Rethinking Attention with Performers" in run("list", "maps", "--papers", "--json")[1]
-    assert "@misc{choromanski2021," in run("list", "maps", "--format", "bibtex")[1]
+    assert "Rethinking Attention with Performers" in run("list maps --papers --json")[1]
+    assert "@misc{choromanski2021," in run("list maps --format bibtex")[1]
 
 
 def test_json_is_all_that_json_prints():
@@ -116,8 +115,8 @@ def test_table_in_every_format(format, by, small_run):
 
 def test_export_holds_every_row(small_run):
     rows = pd.read_parquet("run/trials")
-    assert run("export", "run", "--csv", "-o", "-")[1].count("\n") == len(rows) + 1
-    assert run("export", "run", "--parquet")[1] == f"run.parquet: {len(rows)} rows\n"
+    assert run("export run --csv -o -")[1].count("\n") == len(rows) + 1
+    assert run("export run --parquet")[1] == f"run.parquet: {len(rows)} rows\n"
     pd.testing.assert_frame_equal(pd.read_parquet("run.parquet"), rows, check_dtype=False)
 
 
@@ -244,7 +243,7 @@ def test_a_mistake_is_one_clear_line_and_exit_2(arguments, said):
 
 
 def test_debug_shows_the_traceback():
-    done = subprocess.run([*COMMAND, "sweep", "--maps", "positve", "--debug"], capture_output=True, text=True)
+    done = python("-m", "favorbench", "sweep", "--maps", "positve", "--debug")
     assert "Traceback" in done.stderr
 
 
@@ -297,7 +296,7 @@ def test_any_file_is_a_plan_or_one_clear_line(right, wrong, more):
         read = tomllib.loads(Path("any.toml").read_bytes().decode())
     except tomllib.TOMLDecodeError:
         read = None
-    code, out, err = run("sweep", "any.toml", "--dry-run", "--json")
+    code, out, err = run("sweep any.toml --dry-run --json")
     if wrong or read != keys:
         assert (code, out) == (2, "") and err.startswith("favorbench: any.toml") and err.count("\n") == 1
         assert "Traceback" not in err and "unexpected" not in err
@@ -339,7 +338,7 @@ class Mine(FeatureMap):
 def test_a_users_own_map_needs_no_registration():
     Path("my_maps.py").write_text(MY_MAP)
     arguments = ["sweep", *SMALL, "--maps", "positive,my_maps:Mine,my_maps:Mine(power=2.0)", "--out", "run"]
-    done = subprocess.run([*COMMAND, *arguments, "--workers", "2"], capture_output=True, text=True)
+    done = python("-m", "favorbench", *arguments, "--workers", "2")
     assert done.returncode == 0, done.stderr
     rows = pd.read_parquet("run/trials").set_index(["map", "trial", "sampler", "num_projections"])["mse"]
     pd.testing.assert_series_equal(rows["mine"], rows["positive"])  # the same formula on the same omega
@@ -349,7 +348,7 @@ def test_a_users_own_map_needs_no_registration():
 def test_json_keeps_every_digit():
     run("sweep", *SMALL, "--value-scale", "1e-6", "--out", "run")
     trials = pd.read_parquet("run/trials")
-    for row in json.loads(run("table", "run", "--by", "map,sampler,R", "--json")[1]):
+    for row in json.loads(run("table run --by map,sampler,R --json")[1]):
         rows = rows_of(trials, row["map"], row["sampler"], row["num_projections"])
         assert row["mse_median"] == rows["mse"].median()
         assert 0 < row["mse_median"] < 1e-9 or row["map"] == "best-rank"
@@ -359,12 +358,12 @@ def test_latex_is_escaped_and_titled():
     import numpy as np
 
     rng = np.random.default_rng(0)
-    np.savez("a_b%c#&$[red].npz", **{name: rng.normal(size=(2, 20, 4)) for name in "qkv"})
+    np.savez("a_b%c#&$[red].npz", **random_heads(rng, 2, 20, 4))
     run("sweep", *SMALL[:4], "--trials", "2", "--inputs", "a_b%c#&$[red].npz", "--out", "run")
-    out = run("table", "run", "--format", "latex", "--heads", "h0,h1")[1]
+    out = run("table run --format latex --heads h0,h1")[1]
     assert r"a\_b\%c\#\&\$[red].npz h0" in out and r"a\_b\%c\#\&\$[red].npz h1" in out
     assert "}^" not in out and r" \times 10^{" in out  # the asterisk is text: two superscripts are an error in TeX
-    assert "[red].npz h0" in run("table", "run", "--heads", "h0")[1] and "[red].npz, scale" in run("table", "run")[1]
+    assert "[red].npz h0" in run("table run --heads h0")[1] and "[red].npz, scale" in run("table", "run")[1]
     assert run("plot", "run")[0] == 0
 
 
@@ -374,7 +373,7 @@ def test_latex_is_escaped_and_titled():
                     for name, more in (("table", ""), ("export", " --csv -o -"), ("sweep --out", "")))],
 )  # fmt: skip
 def test_a_reader_that_leaves_is_no_error(command):
-    run("sweep", "--maps", "positive", "-R", "4", "-L", "8", "-d", "2", "--trials", "1", "--out", "run")
+    run("sweep --maps positive -R 4 -L 8 -d 2 --trials 1 --out run")
     if command.startswith("sweep"):
         command += " --maps positive -R 4 -L 8 -d 2 --trials 1"
     line = f"{' '.join(COMMAND)} {command} | true; echo ${{PIPESTATUS[0]}}"
@@ -389,33 +388,31 @@ def test_a_full_stdout_is_said():
 
 
 def test_no_command_shows_the_help():
-    code, out, err = run()
-    assert (code, err) == (0, "") and "Usage: favorbench" in out and "reproduce" in out
+    out = printed()
+    assert "Usage: favorbench" in out and "reproduce" in out
 
 
 def test_reproduce_prints_json():
-    code, out, _ = run("reproduce", "kernel-trick", "--out", "blog", "--json")
+    code, out, _ = run("reproduce kernel-trick --out blog --json")
     assert code == 0 and len(json.loads(out)["reports"][0]["claims"]) == 3
 
 
 def test_json_knows_no_infinity():
     """An error that float64 cannot hold is expected of some, and is null, not the end of the command."""
     arguments = ["theory", "positive", "iid", "--norm", "30", "-R", "16", "--draws", "0"]
-    code, out, err = run(*arguments, "--json")
-    assert (code, err) == (0, "") and json.loads(out)["points"][0]["closed_form"] is None
+    out = printed(*arguments, "--json")
+    assert json.loads(out)["points"][0]["closed_form"] is None
     assert " inf " in run(*arguments)[1]
     Path("infinite.py").write_text("import numpy as np\n\ndef inf(q, k, v):\n    return np.full(v.shape, np.inf)\n")
-    code, out, err = run("audit", "infinite:inf", "--runs", "6", "--json")
+    code, out, err = run("audit infinite:inf --runs 6 --json")
     found = json.loads(out)["findings"]
     assert (code, err) == (0, "") and found[0]["median"] is None and found[0]["fault"] is True
-    assert run("audit", "infinite:inf", "--runs", "6")[0] == 0
+    assert run("audit infinite:inf --runs 6")[0] == 0
 
 
 def test_no_warning_of_a_library_reaches_the_user():
-    done = subprocess.run(
-        [*COMMAND, "theory", "positive", "iid", "--norm", "30", "-R", "16", "--draws", "50", "--out", "."],
-        capture_output=True,
-        text=True,
+    done = python(
+        "-m", "favorbench", "theory", "positive", "iid", "--norm", "30", "-R", "16", "--draws", "50", "--out", "."
     )
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -447,11 +444,9 @@ def test_a_named_pipe_is_refused_and_not_waited_for(arguments):
 
 
 def test_theory():
-    code, out, _ = run(
-        "theory", "positive", "orthogonal", "--norm", "0.5,2", "-R", "16", "--draws", "200", "--out", "figures"
-    )
+    code, out, _ = run("theory positive orthogonal --norm 0.5,2 -R 16 --draws 200 --out figures")
     assert code == 0 and "gate" in out and Path("figures/theory-positive-orthogonal.png").exists()
-    assert json.loads(run("theory", "trig", "--draws", "0", "--json")[1])["needed"]["0.5"] > 0
+    assert json.loads(run("theory trig --draws 0 --json")[1])["needed"]["0.5"] > 0
 
 
 def test_one_bad_run_does_not_stop_the_others():
@@ -480,7 +475,7 @@ def test_without_the_extra_for_models_one_line_says_what_to_install(missing, mon
     Path("text.txt").write_text("some words")
     name = "torch" if "torch" in hidden else "transformers"
     expected = f"favorbench: models need {name}, which is not installed: pip install 'favorbench[models]'\n"
-    assert refused("capture", "minilm", "--text", "text.txt") == expected
+    assert refused("capture minilm --text text.txt") == expected
 
 
 def test_what_is_wrong_without_a_model_is_said_without_torch():

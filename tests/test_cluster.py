@@ -23,8 +23,8 @@ from favorbench.errors import ScenarioError, StoreError, WorkerError
 from favorbench.results.findings import sentences
 from favorbench.run import sweep
 from tests.clusters import cluster, first_query, wait_for
-from tests.command_line import read_table, refused, run
-from tests.conftest import small_scenario
+from tests.command_line import check_refused, python, read_table, refused, run
+from tests.conftest import random_heads, small_scenario
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # Dask's own, of sockets closed late
 
@@ -100,12 +100,12 @@ def test_a_client_of_ones_own_stays_open(processes):
 
 
 def test_files_arrays_and_calibrations_travel(processes, rng):
-    heads = {name: rng.normal(size=(2, 20, 4)) for name in "qkv"}
+    heads = random_heads(rng, 2, 20, 4)
     np.savez("mine.npz", **heads)
     os.mkdir("folder")
     for name, array in heads.items():
         np.save(f"folder/{name}.npy", 2 * array)
-    np.savez_compressed("other.npz", **{name: rng.normal(size=(2, 20, 4)) for name in "qkv"})
+    np.savez_compressed("other.npz", **random_heads(rng, 2, 20, 4))
     asked = small_scenario(
         inputs="mine.npz,folder", calibrate="other.npz", maps="positive,calibrated:centre:aderf-sderf",
         seq_len=None, head_dim=None,
@@ -116,7 +116,7 @@ def test_files_arrays_and_calibrations_travel(processes, rng):
 
 
 def test_files_that_are_too_large_to_send_are_read_where_they_are(processes, rng, monkeypatch):
-    np.savez("mine.npz", **{name: rng.normal(size=(2, 20, 4)) for name in "qkv"})
+    np.savez("mine.npz", **random_heads(rng, 2, 20, 4))
     monkeypatch.setattr("favorbench.engine.cluster.MAX_SENT", 100)
     asked = {"inputs": "mine.npz", "num_projections": [4], "trials": 2}
     same(sweep(asked, "one"), sweep(asked, "two", cluster=processes.address))
@@ -280,10 +280,10 @@ def test_an_error_names_what_asked_for_the_cluster(monkeypatch):
     scenario = 'maps = "positive"\nsamplers = "iid"\nR = 4\nL = 8\nd = 4\ncluster = "nowhere.invalid:2"\n'
     Path("mine.toml").write_text(scenario)
     unknown = "nowhere.invalid:2: no machine is known here as 'nowhere.invalid'; allowed: an address (tcp://host:8786)"
-    assert refused("sweep", "mine.toml", "-q").startswith(f"favorbench: mine.toml: cluster {unknown}")
+    assert refused("sweep mine.toml -q").startswith(f"favorbench: mine.toml: cluster {unknown}")
     with pytest.raises(WorkerError, match=r"the scenario's `cluster` nowhere\.invalid:2: no machine"):
         sweep("mine.toml")
-    assert f"--cluster {unknown}" in refused("sweep", "-R", "4", "--cluster", "nowhere.invalid:2")
+    assert f"--cluster {unknown}" in refused("sweep -R 4 --cluster nowhere.invalid:2")
     monkeypatch.setenv("FAVORBENCH_CLUSTER", "nonsense")
     for command in (("sweep", "-R", "4"), ("verify", "positive"), ("recommend", "gaussian", "--target", "0.5")):
         assert refused(*command).startswith("favorbench: FAVORBENCH_CLUSTER 'nonsense' given, allowed: an address")
@@ -294,7 +294,7 @@ def test_an_error_names_what_asked_for_the_cluster(monkeypatch):
 def test_one_of_cluster_and_workers():
     with pytest.raises(ScenarioError, match="give one of the two"):
         sweep(small_scenario(), "run", workers=2, cluster="local:2")
-    assert "give one of the two" in refused("sweep", "-R", "4", "--workers", "2", "--cluster", "local:2")
+    check_refused("sweep -R 4 --workers 2 --cluster local:2 => give one of the two")
 
 
 def test_flag_environment_and_file_name_a_cluster_and_none_is_none(processes, monkeypatch):
@@ -321,10 +321,10 @@ def test_an_address_that_does_not_answer_is_one_line(monkeypatch):
         for port in (9, silent.getsockname()[1]):
             line = refused("sweep", "-R", "4", "--cluster", f"tcp://127.0.0.1:{port}", "--out", "run")
             assert f"--cluster tcp://127.0.0.1:{port}: no scheduler answers (tried for 2 s); is it running" in line
-    line = refused("sweep", "-R", "4", "--cluster", "tls://127.0.0.1:9", "--out", "run")
+    line = refused("sweep -R 4 --cluster tls://127.0.0.1:9 --out run")
     assert "TLS expects a ssl_context" in line
     monkeypatch.setenv("FAVORBENCH_CLUSTER_TIMEOUT", "soon")
-    assert "allowed: seconds from 1" in refused("sweep", "-R", "4", "--cluster", "tcp://127.0.0.1:9")
+    check_refused("sweep -R 4 --cluster tcp://127.0.0.1:9 => allowed: seconds from 1")
 
 
 def test_what_is_no_scheduler_is_one_line(monkeypatch):
@@ -401,14 +401,14 @@ from favorbench import cli
 sys.argv = ["favorbench", "sweep", "-R", "4", "-L", "8", "-d", "4", "--trials", "1", *sys.argv[1:]]
 cli.main()
 """
-    done = subprocess.run([sys.executable, "-c", code, "--cluster", "local:2"], capture_output=True, text=True)
+    done = python("-c", code, "--cluster", "local:2")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "favorbench: --cluster: Dask is not installed: pip install 'favorbench[dask]'\n"
     assert subprocess.run([sys.executable, "-c", code, "-q"], capture_output=True).returncode == 0
 
 
 def test_recommendations_are_the_same_and_resumed(processes, rng):
-    np.savez("mine.npz", **{name: rng.normal(size=(3, 24, 4)) for name in "qkv"})
+    np.savez("mine.npz", **random_heads(rng, 3, 24, 4))
     asked = {"inputs": "mine.npz", "target": 0.4, "max_size": 16, "confidence": 0.9}
     alone = fb.recommend(**asked, out="alone")
     calls = []

@@ -15,8 +15,8 @@ from favorbench.errors import ScenarioError
 from favorbench.results.compare import comparison
 from favorbench.results.compare import comparison_sentences as sentences
 from favorbench.run import sweep
-from tests.command_line import check_refused, refused, run
-from tests.conftest import small_scenario
+from tests.command_line import check_refused, run
+from tests.conftest import random_heads, small_scenario
 
 MODULE = "def mine(query, key, value, size, rng):\n    return value[:size].mean(0) + 0 * query @ key.T @ value\n"
 
@@ -123,7 +123,7 @@ def test_other_values_and_declared_versions_are_not_compared(base):
     rng = np.random.default_rng(0)
     for name in ("one", "two"):
         Path(name).mkdir()
-        np.savez(f"{name}/mine.npz", **dict(zip("qkv", rng.normal(size=(3, 2, 24, 4)), strict=True)))
+        np.savez(f"{name}/mine.npz", **random_heads(rng, 2, 24, 4))
         Path(name, "versioned.py").write_text(f"{MODULE}mine.version = {1 + (name == 'two')}\n")
     runs = [
         sweep(small_scenario(inputs=f"{name}/mine.npz", seq_len=None, head_dim=None), f"{name}/run")
@@ -146,28 +146,26 @@ def test_a_function_declares_its_version(monkeypatch):
 def test_the_gate_and_its_formats(base):
     Path("old").symlink_to(base.path)
     fb.sweep(small_scenario(trials=16, methods="clusters", maps="trig"), "new")
-    assert run("compare", "old", "new", "--fail-on", "worse")[0] == 0
+    assert run("compare old new --fail-on worse")[0] == 0
     command = [sys.executable, "-m", "favorbench", "compare", "old", "--estimators", "clusters,trig iid"]
     done = subprocess.run([*command, "--fail-on", "worse"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "")
     assert "WORSE. Of 3 rows: 3 worse." in done.stdout and "trig / iid" in done.stdout
     assert run(*command[3:])[:2] == (0, done.stdout)
-    code, out, _ = run("compare", "old", "new", "--only-changed")
+    code, out, _ = run("compare old new --only-changed")
     assert code == 0 and "uniform" not in out and "Rows of one run alone: 6 of the old one, 0 of the new one." in out
-    out = run("compare", "old", "new", "--format", "csv")[1]
+    out = run("compare old new --format csv")[1]
     assert out.splitlines()[0].startswith("mark,verdict,reason,input,head") and len(out.splitlines()) == 16
-    out = run("compare", "old", "--estimators", "clusters,trig iid", "--format", "md")[1]
+    out = run("compare old --estimators 'clusters,trig iid' --format md")[1]
     assert out.count("| + |") == 3 and "Geometric mean" in out
-    found = json.loads(run("compare", "old", "--estimators", "clusters,trig iid", "--json")[1])
+    found = json.loads(run("compare old --estimators 'clusters,trig iid' --json")[1])
     assert found["verdicts"] == {"worse": 3} and len(found["rows"]) == 3 and found["geometric_mean"]["rows"] == 3
     assert found["rows"][0]["ratio"] > 1 and found["paired"] is True
 
 
 def test_junit_is_read_by_a_parser(base):
     Path("old").symlink_to(base.path)
-    suite = ElementTree.fromstring(
-        run("compare", "old", "--estimators", "clusters,trig iid", "--format", "junit")[1].encode()
-    )
+    suite = ElementTree.fromstring(run("compare old --estimators 'clusters,trig iid' --format junit")[1].encode())
     assert (suite.tag, suite.attrib["tests"], suite.attrib["failures"]) == ("testsuite", "3", "3")
     cases = suite.findall("testcase")
     assert [case.attrib["name"] for case in cases] == [f"trig / iid R={size}" for size in (3, 8, 20)]
@@ -187,9 +185,9 @@ def test_bad_input_is_one_line(base):
         compare old nowhere => it does not exist
     """)
     sweep(small_scenario(head_dim="5", trials=2), "elsewhere")
-    assert "no row in common: other d 4 / 5" in refused("compare", "old", "elsewhere", "--fail-on", "worse")
+    check_refused("compare old elsewhere --fail-on worse => no row in common: other d 4 / 5")
     sweep(small_scenario(scale="0.5", trials=2), "scaled")
-    assert "no cell and estimator is in both" in refused("compare", "old", "scaled")
+    check_refused("compare old scaled => no cell and estimator is in both")
     manifest = json.loads(Path("scaled/manifest.json").read_text())
     Path("scaled/manifest.json").write_text(json.dumps(manifest | {"format": 99}))
-    assert "is of format 99" in refused("compare", "old", "scaled")
+    check_refused("compare old scaled => is of format 99")

@@ -174,12 +174,12 @@ def test_a_map_of_layers_and_heads_by_hand(drawn):
 
 def test_single_heads_on_request():
     of_layers(2, 4, samplers="iid")
-    code, out, _ = run("plot", "run", "--heads", "L0H1", "--format", "png", "-q")
+    code, out, _ = run("plot run --heads L0H1 --format png -q")
     assert code == 0 and "run/figures/L0H1/error-vs-cost.png" in out and "heads.png" not in out
     assert set(pd.read_csv("run/figures/L0H1/error-vs-cost.csv")["heads"]) == {1}
     code, out, err = run("table", "run")
     assert code == 0 and out.count("mse, ") == 0 and "over 8 heads" in out and "--heads L0H0" in err
-    code, out, _ = run("table", "run", "--heads", "L0H1")
+    code, out, _ = run("table run --heads L0H1")
     assert code == 0 and out.count("model.npz L0H1") == 1 and "L0H0" not in out
     check_refused("""
         plot run --heads L0H9 => no head 'L0H9'
@@ -227,6 +227,6 @@ def test_on_a_dark_ground_everything_can_be_seen(drawn):
 
 def test_dark_figures_stand_beside_the_others():
     sweep(small_scenario(trials=1), "run")
-    assert run("plot", "run", "--dark", "--format", "png", "-q")[0] == 0
+    assert run("plot run --dark --format png -q")[0] == 0
     corner = matplotlib.image.imread("run/figures/iid-vs-ortho-dark.png")[0, 0, :3]
     assert corner.max() < 0.15 and not Path("run/figures/iid-vs-ortho.png").exists()

@@ -18,6 +18,7 @@ from favorbench.console import progress, terminal
 from favorbench.engine.interrupts import WORDS, signals_held
 from favorbench.engine.store import read_manifest
 from favorbench.progress import Tracker
+from tests.command_line import python
 
 COMMAND = [sys.executable, "-m", "favorbench"]
 LONG = ["sweep", "-R", "512", "-L", "512", "--trials", "2000", "--baselines", "uniform", "--out", "run"]
@@ -41,7 +42,7 @@ runpy.run_module("favorbench", run_name="__main__", alter_sys=True)
 
 def when_asked_for(module, what, *arguments):
     code = WHEN_ASKED_FOR.format(module=module, what=what, arguments=list(arguments))
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    return python("-c", code, timeout=120)
 
 
 @pytest.mark.slow
@@ -77,7 +78,7 @@ def test_an_ignored_interruption_stays_ignored():
         f"import os, signal, sys; {ignored}; sys.argv = {['favorbench', *arguments]!r}; import favorbench.__main__ as m"
     )
     code += "; m.main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = python("-c", code)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -229,7 +230,7 @@ def test_nothing_needs_posix(arguments):
     code = NOT_EVERYWHERE + f"sys.argv = {['favorbench', *arguments]!r}\n"
     code += "if __name__ == '__main__':\n    from favorbench.__main__ import main\n    main()\n"
     Path("elsewhere.py").write_text(code)
-    done = subprocess.run([sys.executable, "elsewhere.py"], capture_output=True, text=True)
+    done = python("elsewhere.py")
     assert done.returncode == 0, done.stderr
     assert done.stdout
 
@@ -278,7 +279,7 @@ def test_a_sweep_under_nohup_says_how_far_it_is():
     code = "import sys; from favorbench.console import terminal; terminal.SECONDS_BETWEEN_LINES = 0.3; "
     code += f"sys.argv = {['favorbench', *LONG]!r}; sys.argv[sys.argv.index('2000')] = '120'; "
     code += "from favorbench.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = python("-c", code)
     assert done.returncode == 0
     lines = done.stderr.splitlines()
     assert lines and all(line.startswith("sweep quick: ") and " of 120 draws" in line for line in lines)
@@ -320,6 +321,6 @@ with signals_raised():
         os.kill(os.getpid(), signal.{name})
         print("saved", *ending())
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = python("-c", code)
     expected = (0, "saved terminated 143\n") if name == "SIGTERM" else (-signal.SIGINT, "")
     assert (done.returncode, done.stdout, done.stderr) == (*expected, "")

@@ -20,7 +20,7 @@ from favorbench.engine.scenario import load_scenario
 from favorbench.engine.study import Study
 from favorbench.errors import ScenarioError, WorkerError
 from favorbench.run import sweep
-from tests.conftest import small_scenario
+from tests.conftest import random_heads, same_rows, small_scenario
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -91,11 +91,11 @@ def test_an_executor_in_this_process_gets_its_threads_back(workers):
         with ThreadPoolExecutor(workers) as pool:
             found = sweep(small_scenario(trials=12), "run", pool)
         assert threads() == before
-    pd.testing.assert_frame_equal(found.trials, sweep(small_scenario(trials=12), "here").trials, check_exact=True)
+    same_rows(found.trials, sweep(small_scenario(trials=12), "here").trials)
 
 
 def test_a_file_is_known_by_its_contents_not_by_the_spelling_of_its_path():
-    arrays = dict(zip("qkv", np.random.default_rng(0).normal(size=(3, 20, 4)), strict=True))
+    arrays = random_heads(np.random.default_rng(0), 20, 4)
     Path("folder").mkdir()
     np.savez("folder/a.npz", **arrays)
     np.savez("b.npz", **arrays)
@@ -106,7 +106,7 @@ def test_a_file_is_known_by_its_contents_not_by_the_spelling_of_its_path():
     assert [list(study.inputs) for study in studies] == [["a.npz"]] * 3 + [["b.npz"]]
     first = sweep(studies[0], "run")
     again = sweep(studies[1], "run")  # resumes: nothing is missing
-    pd.testing.assert_frame_equal(again.trials, first.trials, check_exact=True)
+    same_rows(again.trials, first.trials)
     np.savez("b.npz", **(arrays | {"v": 2 * arrays["v"]}))
     assert Study.of(small_scenario(inputs="b.npz", **flags)).digest != studies[0].digest
 
@@ -114,7 +114,7 @@ def test_a_file_is_known_by_its_contents_not_by_the_spelling_of_its_path():
 def test_two_files_of_one_name_keep_their_folders():
     for i, folder in enumerate(("one", "two")):
         Path(folder).mkdir()
-        np.savez(f"{folder}/a.npz", **dict(zip("qkv", np.random.default_rng(i).normal(size=(3, 20, 4)), strict=True)))
+        np.savez(f"{folder}/a.npz", **random_heads(np.random.default_rng(i), 20, 4))
     study = Study.of(small_scenario(inputs="one/a.npz,two/a.npz,gaussian", seq_len=None, head_dim=None))
     assert list(study.inputs) == ["one/a.npz", "two/a.npz", "gaussian"]
 

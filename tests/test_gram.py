@@ -28,7 +28,7 @@ from favorbench.studies.kernel.targets import (
     SoftmaxKernel,
     get_kernel,
 )
-from tests.command_line import check_refused, commands, refused, run
+from tests.command_line import check_refused, commands, printed, refused, run
 
 DRAWS = 400
 #: Two-sided false alarm 4e-8 for each of the two dozen comparisons here: below 1e-6 for all.
@@ -203,7 +203,7 @@ def test_bias_and_spread_are_those_of_the_draws():
 
 
 def test_one_point_and_one_draw_are_enough():
-    cells = json.loads(run("kernel", "--num-points", "1", "--trials", "1", "-d", "1", "--json")[1])["cells"]
+    cells = json.loads(run("kernel --num-points 1 --trials 1 -d 1 --json")[1])["cells"]
     trig = [cell for cell in cells if cell["map"] == "trig"]
     assert max(cell["median"] for cell in trig) < 1e-15 and max(cell["expected"] for cell in trig) < 1e-7  # x = y
     assert cells[0]["bias"] is None and "median of 1 draws" in run("kernel", *SMALL[:-1], "1")[1]
@@ -301,8 +301,8 @@ def test_points_of_a_file_are_taken_as_asked():
         kernel --points points.npy -d 4 => leave -d out
     """)
     np.save("zero.npy", 0.0 * X)
-    assert "is 0 for every pair" in refused("kernel", "linear", "--points", "zero.npy")
-    out = run("kernel", "--points", "points.npy", "--num-points", "10", "-R", "4", "--trials", "2")[1]
+    check_refused("kernel linear --points zero.npy => is 0 for every pair")
+    out = run("kernel --points points.npy --num-points 10 -R 4 --trials 2")[1]
     assert "10 of 30 points of points.npy, d = 4" in out
 
 
@@ -335,8 +335,8 @@ def test_the_study_computes_on_one_core(monkeypatch):
 
 @pytest.mark.parametrize("name", [kernel.name for kernel in KERNELS])
 def test_the_command_prints_a_table_and_json_and_draws(name):
-    code, out, err = run("kernel", name, *SMALL, "--out", "figures")
-    assert (code, err) == (0, "") and f"{name} kernel" in out and "mean of K" in out
+    out = printed("kernel", name, *SMALL, "--out", "figures")
+    assert f"{name} kernel" in out and "mean of K" in out
     for suffix in ("png", "svg", "csv"):
         assert f"figures/kernel-{name}.{suffix}\n" in out and Path(f"figures/kernel-{name}.{suffix}").stat().st_size > 0
     code, out, err = run("kernel", name, *SMALL, "--json")

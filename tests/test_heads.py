@@ -17,7 +17,7 @@ from favorbench.results.figures import draw_all
 from favorbench.results.figures.cost import front_of
 from favorbench.run import sweep
 from favorbench.sections import Section
-from tests.command_line import check_refused, refused, run
+from tests.command_line import check_refused, run
 from tests.conftest import small_scenario
 
 
@@ -96,21 +96,21 @@ def test_many_heads_are_shown_together_and_each_on_request():
     assert "Each head by itself: favorbench table run --heads h0" in out and "worse on " in out
     written = Path("run/summary.md").read_text()
     assert "over 7 heads" in written and "mse, heads.npz h0" not in written and "--heads h0" in written
-    assert "mse, heads.npz h3" in run("table", "run", "--heads", "h3")[1]
+    assert "mse, heads.npz h3" in run("table run --heads h3")[1]
     few = run(*arguments, "--heads", "h0,h1", "--trials", "2", "-q", "--out", "few")[1]
     assert "mse, heads.npz h0" not in few and "over 2 heads of heads.npz" in few and "Each head by itself" in few
     assert "h0, scale 1, L = 24" not in few and few.count("too few to compare") == 0  # one sentence, over both
-    alone, why = run("table", "few", "--stat", "mean")[1:]  # of which nothing is said over heads
+    alone, why = run("table few --stat mean")[1:]  # of which nothing is said over heads
     assert "mse, heads.npz h0" in alone and "mse, heads.npz h1" in alone and "--heads h0" in why
 
 
 def test_table_over_heads_in_every_format():
     results = of_heads(3)
     frame = heads.over_heads(results)
-    read = pd.read_csv(StringIO(run("table", "run", "--over", "heads", "--format", "csv")[1]))
+    read = pd.read_csv(StringIO(run("table run --over heads --format csv")[1]))
     assert_allclose(read["ratio_median"], frame["ratio_median"], rtol=1e-14)
     assert (
-        len(json.loads(run("table", "run", "--over", "heads", "--json")[1]))
+        len(json.loads(run("table run --over heads --json")[1]))
         == len(frame)
         == len(pd.read_csv("run/summary-heads.csv"))
     )
@@ -122,7 +122,7 @@ def test_table_over_heads_in_every_format():
         table run --over heads --metric skill => skill given, allowed: mse
     """)
     sweep(small_scenario(), "drawn")
-    assert "no input with two heads" in refused("table", "drawn", "--over", "heads")
+    check_refused("table drawn --over heads => no input with two heads")
 
 
 def test_long_names_are_broken_before_columns_are_parted():

@@ -3,8 +3,6 @@ in memory."""
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +18,7 @@ from favorbench.engine.study import Study
 from favorbench.errors import InputError, ScenarioError, StoreError
 from favorbench.inputs import get_input, same_place, stored
 from favorbench.numerics.streams import stream
+from tests.command_line import python
 
 QUICK = {"maps": "positive", "samplers": "iid", "num_projections": 4, "trials": 2, "baselines": "uniform"}
 
@@ -196,7 +195,7 @@ def test_a_sweep_holds_one_head_of_a_file_at_a_time(rng, path):
     heads, size = 48, 3 * 512 * 84 * 4
     saved(f"small-{path}", some(rng, 1, length=512, dim=84))  # what is imported is imported then
     saved(path, some(rng, heads, length=512, dim=84))
-    script = subprocess.run([sys.executable, "-c", LAZY, path], capture_output=True, text=True, check=True)
+    script = python("-c", LAZY, path, check=True)
     grown = int(script.stdout)
     if path == "packed.npz":
         assert grown > 0.75 * heads * size

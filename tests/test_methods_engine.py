@@ -23,8 +23,8 @@ from favorbench.methods import METHODS, Shape, get_method
 from favorbench.methods.function import Function
 from favorbench.methods.monarch import Monarch
 from favorbench.registry import label
-from tests.command_line import read_table, refused, run
-from tests.conftest import small_scenario
+from tests.command_line import check_refused, read_table, refused, run
+from tests.conftest import random_heads, same_rows, small_scenario
 from tests.test_sweep import METHODS_OF_ALL_KINDS
 
 SPECS = [
@@ -108,7 +108,7 @@ KEY = ["draw", "map", "sampler", "num_projections"]
 
 def same(one, other):
     one, other = (frame.sort_values(KEY).reset_index(drop=True) for frame in (one, other))
-    pd.testing.assert_frame_equal(one, other, check_exact=True)
+    same_rows(one, other)
 
 
 @pytest.mark.parametrize("changes", [{"redraw": "R"}, {"scale": "0.5,1", "dtype": "float64,float32"}])
@@ -162,7 +162,7 @@ def rows_of_one(study):
 
 
 def test_scales_and_precisions_of_fixed_inputs_are_kept_apart(rng, monkeypatch):
-    np.savez("head.npz", **{name: rng.normal(size=(24, 4)) for name in "qkv"})
+    np.savez("head.npz", **random_heads(rng, 24, 4))
     asked = {"inputs": "head.npz", "seq_len": None, "head_dim": None, "scale": "0.5,2", "dtype": "float64,float32"}
     scenario = small_scenario(methods="monarch,nystromformer", trials=2, **asked)
     rows = rows_of(scenario)
@@ -299,7 +299,7 @@ def test_what_is_not_a_number_is_an_infinite_error_of_the_function(mine):
 
 def test_two_functions_of_one_name_are_refused(mine):
     Path("others.py").write_text(MINE)
-    said = refused("sweep", "--methods", "my_methods:exact,others:exact")
+    said = refused("sweep --methods my_methods:exact,others:exact")
     assert "'others:exact' and 'my_methods:exact' are both called 'exact'" in said
 
 
@@ -451,7 +451,7 @@ def test_methods_alone(none):
         code, out, _ = run(*command)
         assert code == 0 and out
     assert "R counts the centroids, keys or landmarks of methods." in run("table", "run")[1]
-    plan_of = run("sweep", "--maps", "none", "--methods", "clusters", "--dry-run")[1]
+    plan_of = run("sweep --maps none --methods clusters --dry-run")[1]
     assert any(line.split() == ["maps", "none"] for line in plan_of.splitlines())
 
 
@@ -460,7 +460,7 @@ def test_what_asks_for_nothing_is_one_line():
         assert "neither a map nor a method to measure: give --maps, --methods or both" in refused("sweep", *arguments)
     with pytest.raises(ScenarioError, match="neither a map nor a method"):
         small_scenario(maps=[], methods=[])
-    assert "an item of the list is empty" in refused("sweep", "--maps", "", "--methods", "clusters")
+    check_refused("sweep --maps '' --methods clusters => an item of the list is empty")
 
 
 @pytest.mark.parametrize(
@@ -485,9 +485,9 @@ def test_a_method_twice_is_once():
 
 def test_there_is_no_window_where_queries_are_not_the_keys(rng):
     np.savez("cross.npz", q=rng.normal(size=(6, 4)), k=rng.normal(size=(24, 4)), v=rng.normal(size=(24, 3)))
-    said = refused("sweep", "--inputs", "cross.npz", "-R", "4", "--methods", "window(3):clusters")
+    said = refused("sweep --inputs cross.npz -R 4 --methods 'window(3):clusters'")
     assert "--methods window(3):clusters: there is no window where 6 queries look at 24 keys; it needs as many" in said
-    assert run("sweep", "--inputs", "cross.npz", "-R", "4", "--methods", "sinks(3):clusters,multipole")[0] == 0
+    assert run("sweep --inputs cross.npz -R 4 --methods 'sinks(3):clusters,multipole'")[0] == 0
 
 
 def test_a_method_asked_by_itself_refuses_the_same(rng):

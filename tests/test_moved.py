@@ -4,11 +4,11 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import favorbench as fb
 from favorbench.errors import StoreError
+from tests.conftest import random_heads, same_rows
 
 KEYS = {"maps": "positive,trig", "samplers": "iid", "num_projections": "8", "baselines": "uniform"}
 
@@ -16,7 +16,7 @@ KEYS = {"maps": "positive,trig", "samplers": "iid", "num_projections": "8", "bas
 def inputs(path, seed=0):
     path.parent.mkdir(exist_ok=True)
     rng = np.random.default_rng(seed)
-    np.savez(path, **{name: rng.normal(size=(2, 32, 4)) for name in "qkv"})
+    np.savez(path, **random_heads(rng, 2, 32, 4))
     return str(path)
 
 
@@ -41,7 +41,7 @@ def test_a_run_is_resumed_where_it_was_moved_to(monkeypatch):
     began = []
     moved = fb.sweep(there, "another-name", progress=lambda done, total: began.append(done))
     assert began[0] == 3
-    pd.testing.assert_frame_equal(moved.trials, whole, check_exact=True)
+    same_rows(moved.trials, whole)
     inputs(Path("mine.npz"), seed=1)
     with pytest.raises(StoreError, match="holds another run"):
         fb.sweep(there, "another-name")

@@ -28,7 +28,7 @@ from favorbench.results.summary import BOUND, summarise
 from favorbench.results.tables import rounding_level
 from favorbench.run import sweep
 from favorbench.statistics import fewest_draws
-from tests.command_line import check_refused, refused, run
+from tests.command_line import check_refused, run
 from tests.conftest import small_scenario
 from tests.test_drawn import luminance
 from tests.test_heads import of_heads
@@ -324,12 +324,10 @@ def test_the_command_writes_where_it_is_told_and_nowhere_else():
     assert (code, out.strip()) == (0, str(Path("run/report.html")))
     first = Path("run/report.html").read_text()
     assert run("report", "run")[0] == 0 and Path("run/report.html").read_text() == first  # its own is replaced
-    assert run("report", "run", "--out", "new/mine.html")[0] == 0
+    assert run("report run --out new/mine.html")[0] == 0
     assert Path("new/mine.html").read_text() == first.replace("report.csv", "mine.csv")
     Path("theirs.html").write_text("<!doctype html><p>mine")
-    assert "was not written by favorbench report; give --out another name" in refused(
-        "report", "run", "-o", "theirs.html"
-    )
+    check_refused("report run -o theirs.html => was not written by favorbench report; give --out another name")
     assert Path("theirs.html").read_text() == "<!doctype html><p>mine"
     check_refused("""
         report run --out new => is a directory; give --out
@@ -338,13 +336,13 @@ def test_the_command_writes_where_it_is_told_and_nowhere_else():
 
 
 def test_what_is_no_run_is_refused():
-    assert "does not exist" in refused("report", "nowhere")
+    check_refused("report nowhere => does not exist")
     Path("empty").mkdir()
-    assert "is not a favorbench run" in refused("report", "empty")
+    check_refused("report empty => is not a favorbench run")
     quick_run()
     for part in Path("run/trials").glob("*.parquet"):
         part.unlink()
-    assert "no finished draws yet" in refused("report", "run")
+    check_refused("report run => no finished draws yet")
 
 
 def test_data_beside_a_page_replace_nothing_of_anybodys(monkeypatch):
@@ -352,20 +350,20 @@ def test_data_beside_a_page_replace_nothing_of_anybodys(monkeypatch):
     monkeypatch.setattr(pages, "PACKED_DATA", 0)
     quick_run()
     Path("x.csv").write_text("a,b\n")
-    assert "x.csv is there and was not written" in refused("report", "run", "--out", "x.html")
+    check_refused("report run --out x.html => x.csv is there and was not written")
     assert Path("x.csv").read_text() == "a,b\n" and not Path("x.html").exists()
-    code, out, err = run("report", "run", "--out", "y.html")
+    code, out, err = run("report run --out y.html")
     assert code == 0 and out.splitlines() == ["y.html", "y.csv"] and "send both" in err
 
 
 def test_single_heads_on_request():
     of_heads(7)
-    assert run("report", "run", "--heads", "h2,h5", "--out", "two.html")[0] == 0
+    assert run("report run --heads h2,h5 --out two.html")[0] == 0
     read = Read(Path("two.html").read_text())
     assert [h for h in read.headings if h.startswith("2 heads of")]
     assert any("h5, scale 1" in h for h in read.headings) and not any("h1, scale" in h for h in read.headings)
     assert "some heads only" in Path("two.html").read_text()
-    assert "has no head 'h22' (did you mean" in refused("report", "run", "--heads", "h22")
+    check_refused("report run --heads h22 => has no head 'h22' (did you mean")
 
 
 def compared(**changes):
@@ -411,7 +409,7 @@ def test_of_many_rows_those_that_have_changed_are_shown(monkeypatch):
 def test_the_command_compares_two_runs():
     for out, seed in (("a", 0), ("b", 1)):
         sweep(small_scenario(seed=seed), out)
-    code, out, _ = run("report", "a", "b")
+    code, out, _ = run("report a b")
     assert (code, out.strip()) == (0, str(Path("b/against-a.html")))
     assert "a against b" in Path("b/against-a.html").read_text()
     check_refused("""

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 
 from favorbench.errors import EstimatorError, InputError, ScenarioError
 from favorbench.studies.function_errors import function_error
+from tests.command_line import python
 from tests.conftest import REPOSITORY
 
 pytest_plugins = ["pytester"]
@@ -115,7 +114,7 @@ def test_what_is_stored_must_answer_the_same_question(suite):
 def test_it_costs_nothing_where_it_is_not_used():
     """pytest with the plugin imports no module of NumPy, pandas or SciPy, and of ours two."""
     code = "import sys, favorbench.pytest_plugin; print(*sys.modules)"
-    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    modules = python("-c", code, check=True).stdout.split()
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["entry-points"]["pytest11"] == {"favorbench.pytest_plugin": "favorbench.pytest_plugin"}
     heavy = {name.partition(".")[0] for name in modules} & {"numpy", "scipy", "pandas", "pyarrow", "rich", "matplotlib"}

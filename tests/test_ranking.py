@@ -19,7 +19,7 @@ from favorbench.results.summary import rows_of
 from favorbench.results.tables import rounding_level
 from favorbench.run import sweep
 from favorbench.statistics import sign_test
-from tests.command_line import refused, run
+from tests.command_line import check_refused, run
 from tests.conftest import small_scenario
 from tests.test_heads import of_heads
 
@@ -147,20 +147,20 @@ def test_rank_over_heads_first_and_single_heads_on_request():
     code, out, err = run("rank", "run")
     assert code == 0 and out.count("estimator") == 1 + out.count("each estimator at") and "over 7 heads" in out
     assert "top-keys (bound)" in out and "favorbench rank run --heads h0" in err
-    single = run("rank", "run", "--heads", "h2,h5")[1]
+    single = run("rank run --heads h2,h5")[1]
     assert "heads.npz h2" in single and "heads.npz h5" in single and "over 7" not in single
-    assert "has no head 'h9' (did you mean 'h" in refused("rank", "run", "--heads", "h9")
-    rows = json.loads(run("rank", "run", "--json")[1])
-    read = pd.read_csv(StringIO(run("rank", "run", "--format", "csv")[1]))
+    check_refused("rank run --heads h9 => has no head 'h9' (did you mean 'h")
+    rows = json.loads(run("rank run --json")[1])
+    read = pd.read_csv(StringIO(run("rank run --format csv")[1]))
     assert len(rows) == len(read) == 7 and {row["heads"] for row in rows} == {7}
-    assert "| estimator | rank |" in run("rank", "run", "--format", "md")[1]
+    assert "| estimator | rank |" in run("rank run --format md")[1]
     many_heads(3, out="few")
     few = run("rank", "few")[1]
     assert "over 3 heads" in few and "so few heads tell no two apart" in few and "against uniform" not in few
-    each = run("rank", "few", "--heads", "h0,h1,h2")[1]
+    each = run("rank few --heads h0,h1,h2")[1]
     assert "over 3 heads" not in each and each.count("against uniform") == 3
     sweep(small_scenario(), "drawn")
-    assert "have no heads: leave --heads out" in refused("rank", "drawn", "--heads", "h0")
+    check_refused("rank drawn --heads h0 => have no heads: leave --heads out")
 
 
 def test_the_summary_of_many_heads_at_equal_features_ranks_over_them_first():

@@ -34,7 +34,7 @@ from favorbench.studies.recommend.candidates import (
 from favorbench.studies.recommend.evidence import Rule
 from favorbench.studies.recommend.search import Candidate, chosen, search
 from favorbench.studies.recommend.study import Interrupted
-from tests.command_line import check_refused, commands, refused, run
+from tests.command_line import check_refused, commands, printed, refused, run
 from tests.test_endings import started
 
 FALSE_ALARM = 1e-6
@@ -244,7 +244,7 @@ def test_a_second_run_measures_nothing_and_another_target_little(heads, monkeypa
         assert fb.recommend(str(heads), 0.05, methods="clusters,sampled-keys", out="run") == first
     assert sorted(os.listdir("run/trials")) == parts
     assert fb.recommend(str(heads), 0.5, methods="clusters,sampled-keys", out="run").decisions[0].bound <= 0.5
-    assert "holds another run" in refused("recommend", str(heads), "--methods", "clusters", "--out", "run")
+    check_refused("recommend HEADS --methods clusters --out run => holds another run", HEADS=heads)
 
 
 def test_an_interrupted_search_resumes_to_the_same_answer(heads, monkeypatch):
@@ -285,11 +285,10 @@ def test_ctrl_c_prints_the_answer_so_far():
 
 
 def test_the_command_says_it_all(heads):
-    code, out, err = run("recommend", str(heads), *FEW, "--target", "0.05", "--out", "run", "--quiet")
-    assert (code, err) == (0, "")
+    out = printed("recommend", str(heads), *FEW, "--target", "0.05", "--out", "run", "--quiet")
     assert "1 of 2 heads below 5 %" in out and "none; best: " in out and "def attention(query, key, value, rng)" in out
     assert Path("run/figures/recommend.png").exists()
-    code, out, _ = run("recommend", str(heads), *FEW, "--target", "0.05", "--out", "run", "--json")
+    _, out, _ = run("recommend", str(heads), *FEW, "--target", "0.05", "--out", "run", "--json")
     found = json.loads(out)
     assert [head["certified"] for head in found["heads"]] == [True, False]
     assert found["heads"][0]["estimator"]["name"] == "clusters" and "import favorbench" in found["heads"][0]["python"]

@@ -3,7 +3,6 @@
 import dataclasses
 import inspect
 import re
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from favorbench.maps.transforms import Calibrated, Centre, calibrations
 from favorbench.registry import build, canonical, label, split_list
 from favorbench.samplers import SAMPLERS, Sampler, get_sampler
 from favorbench.users import import_object
-from tests.command_line import read_table
+from tests.command_line import python, read_table
 from tests.conftest import small_scenario
 
 
@@ -423,7 +422,7 @@ def test_a_list_of_ten_million_characters_is_split_at_once():
 
 def test_what_is_refused_is_refused_without_assertions_too():
     code = "import favorbench as fb; fb.get_map('positive-eps(1e-2)')"
-    done = subprocess.run([sys.executable, "-O", "-c", code], capture_output=True, text=True)
+    done = python("-O", "-c", code)
     assert "ScenarioError: map 'positive-eps(1e-2)': write parameters as name(parameter=value, ...)" in done.stderr
 
 
@@ -509,5 +508,5 @@ def test_importing_a_users_module_leaves_the_path_as_it_was():
     with pytest.raises(ModuleNotFoundError):
         load_later()
     code = "from favorbench.users import *; keep_importable_here(); print(import_object('', 'users_all:load_later')())"
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    done = python("-P", "-c", code, check=True)
     assert done.stdout == "1\n"

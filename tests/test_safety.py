@@ -19,7 +19,8 @@ from favorbench import files, style
 from favorbench.errors import InputError, StoreError
 from favorbench.files import RUN_FOLDERS, read_regular, write_whole, written_whole
 from favorbench.formats import format_value, plain, printable
-from tests.command_line import read_table, refused, run
+from tests.command_line import python, read_table, refused, run
+from tests.conftest import random_heads
 
 COMMAND = [sys.executable, "-m", "favorbench"]
 
@@ -252,7 +253,7 @@ def test_a_figure_does_not_depend_on_the_directory(tmp_path):
     for name, text in settings.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "matplotlibrc").write_text(text)
-        done = subprocess.run([sys.executable, "-c", FIGURE], cwd=tmp_path / name, capture_output=True, text=True)
+        done = python("-c", FIGURE, cwd=tmp_path / name)
         assert done.returncode == 0, done.stderr
     for file in ("one.png", "one.svg"):
         assert (tmp_path / "plain/figures" / file).read_bytes() == (tmp_path / "latex/figures" / file).read_bytes()
@@ -302,7 +303,7 @@ def test_errors_do_not_command_the_terminal(command):
 def test_data_stay_as_they_are():
     """What is written to a file or a pipe for another program keeps every character of a name."""
     rng = np.random.default_rng(0)
-    np.savez(f"{HOSTILE}.npz", **{name: rng.normal(size=(20, 4)) for name in "qkv"})
+    np.savez(f"{HOSTILE}.npz", **random_heads(rng, 20, 4))
     arguments = ["--inputs", f"{HOSTILE}.npz", "--maps", "positive", "-R", "4", "--trials", "1", "--out", "run"]
     subprocess.run([*COMMAND, "sweep", *arguments, "-q"], check=True, capture_output=True)
     done = subprocess.run([*COMMAND, "export", "run", "--csv", "-o", "-"], check=True, capture_output=True)
@@ -316,5 +317,5 @@ def test_figures_do_not_depend_on_a_backend(monkeypatch):
     monkeypatch.setenv("MPLBACKEND", "nosuch")
     sweep = ["sweep", "--maps", "positive", "-R", "4,8", "-L", "8", "-d", "2", "--trials", "2", "--out", "run", "-q"]
     subprocess.run([*COMMAND, *sweep], check=True, capture_output=True)
-    done = subprocess.run([*COMMAND, "plot", "run"], capture_output=True, text=True)
+    done = python("-m", "favorbench", "plot", "run")
     assert (done.returncode, done.stderr) == (0, "") and ".png" in done.stdout

@@ -17,7 +17,7 @@ from favorbench.results.seconds import TIMED, by_cell, exact_seconds, read_secon
 from favorbench.results.summary import is_oracle
 from favorbench.run import sweep
 from favorbench.studies.speed import calls, of_run
-from tests.command_line import refused, run
+from tests.command_line import check_refused, refused, run
 from tests.conftest import small_scenario
 from tests.test_heads import head_file, of_heads
 
@@ -142,24 +142,24 @@ def test_the_command_and_the_plot_that_follows():
     run("sweep", *arguments, "-q", "--out", "run")
     code, out, err = run("plot", "run")
     assert code == 0 and "error-vs-cost.png" in out and "favorbench time run" in err
-    assert "favorbench time" not in run("plot", "run", "-q")[2]
-    code, out, err = run("time", "run", "--repeats", "3")
+    assert "favorbench time" not in run("plot run -q")[2]
+    code, out, err = run("time run --repeats 3")
     assert code == 0 and "clusters" in out and "exact" in out and "run/seconds.json" in out and "plot run" in err
     assert max(len(line) for line in out.splitlines() if " to " in line) <= 100
-    assert {"rows", "machine", "date", "file"} <= set(json.loads(run("time", "run", "--repeats", "3", "--json")[1]))
+    assert {"rows", "machine", "date", "file"} <= set(json.loads(run("time run --repeats 3 --json")[1]))
     code, out, err = run("plot", "run")
     assert code == 0 and "error-vs-seconds.png" in out and "favorbench time" not in err
 
 
 def test_what_is_not_at_hand_is_one_line():
-    assert "is not a favorbench run" in refused("time", "nowhere")
+    check_refused("time nowhere => is not a favorbench run")
     of_heads(3)
     Path("heads.npz").rename("away.npz")
     said = refused("time", "run")
     assert "run cannot be timed as it was measured: inputs: cannot read inputs 'heads.npz'" in said
     with np.load("away.npz") as arrays:
         np.savez("heads.npz", **{name: arrays[name][:, :12] for name in arrays.files})
-    assert "its input file, or a module of yours that it uses, has changed since" in refused("time", "run")
+    check_refused("time run => its input file, or a module of yours that it uses, has changed since")
     assert not Path("run/seconds.json").exists()
 
 

@@ -17,7 +17,7 @@ from favorbench.numerics.backend import Backend
 from favorbench.studies.speed import calls
 from favorbench.studies.speed import study as speed
 from favorbench.studies.speed.calls import call_of
-from tests.command_line import refused
+from tests.command_line import check_refused, refused
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
@@ -81,7 +81,7 @@ def test_methods_are_timed_beside_maps():
     assert all(0 < timing.low <= timing.seconds for timing in found.timings)
     with pytest.raises(ScenarioError, match="size 256 given, allowed: at most the 64 keys"):
         speed.study(["phase"], [256], [64, 512], 8, 3, methods=["clusters"])
-    assert "unknown method 'clustres' (did you mean 'clusters'?)" in refused("speed", "--methods", "clustres")
+    check_refused("speed --methods clustres => unknown method 'clustres' (did you mean 'clusters'?)")
 
 
 def test_a_users_function_is_asked_once_for_each_time(monkeypatch):
@@ -121,7 +121,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_allocated(monkeypatch, 
     with pytest.raises(ScenarioError, match=said):
         speed.study(maps, [size], [length], dim, 3)
     assert time.perf_counter() - start < 1.0
-    line = refused("speed", "-L", "16777216", "-d", "4096")
+    line = refused("speed -L 16777216 -d 4096")
     assert "-L 16777216 with -d 4096 and 512 features needs" in line and "use a smaller -L, -R or -d" in line
 
 

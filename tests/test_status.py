@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from command_line import check_refused, refused, run
+from command_line import check_refused, run
 from test_store import rows_of, store_at
 
 import favorbench as fb
@@ -25,7 +25,7 @@ KEYS = {"maps": "positive", "samplers": "iid", "num_projections": "8", "seq_len"
 
 def test_a_whole_run_is_whole():
     fb.sweep(KEYS, "runs/one")
-    code, out, err = run("status", "runs", "--json")
+    code, out, err = run("status runs --json")
     (found,) = json.loads(out)
     assert (code, err) == (0, "") and found["whole"]
     assert (found["kind"], found["state"], found["done"], found["planned"]) == ("sweep", "complete", 5, 5)
@@ -40,7 +40,7 @@ def test_a_run_that_was_stopped_says_how_much_is_missing():
             part.path.unlink()
         store.append(rows[rows["draw"] < 2].astype(object).where(rows.notna(), None).to_dict("records"))
         store._flushed -= 4.0
-    code, out, err = run("status", "whole", "--json")
+    code, out, err = run("status whole --json")
     (found,) = json.loads(out)
     assert code == 1 and (found["done"], found["state"]) == (2, "stopped")
     assert found["per_second"] == pytest.approx(0.5, rel=0.1) and found["left"] == pytest.approx(
@@ -84,7 +84,7 @@ def test_a_study_of_a_model_counts_measurements(tmp_path):
     assert (found.kind, found.state, found.done, found.planned) == ("model", "stopped", 6, 12)
     assert found.left == pytest.approx(2.0, rel=0.1)
     model.write_text("{}")
-    assert "is damaged" in refused("status", str(tmp_path))
+    check_refused("status TMP_PATH => is damaged", TMP_PATH=tmp_path)
 
 
 def test_a_recommendation_is_complete_when_it_says_so():

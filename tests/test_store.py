@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 import pytest
-from command_line import refused
+from command_line import check_refused, refused
 
 import favorbench as fb
 from favorbench.engine import rows as rows_module
@@ -218,4 +218,4 @@ def test_a_hostile_manifest_is_one_line_that_names_it(text):
     fb.sweep({"trials": 1, "seq_len": 8, "head_dim": 2, "maps": "positive", "num_projections": 4}, "run")
     Path("run/manifest.json").write_text(text)
     for command in ("table", "status"):
-        assert "run/manifest.json" in refused(command, "run")
+        check_refused("COMMAND run => run/manifest.json", COMMAND=command)

@@ -4,8 +4,6 @@ import ast
 import importlib
 import inspect
 import pkgutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -20,6 +18,7 @@ from favorbench.methods.features import FromMap, LinearAttention
 from favorbench.methods.function import Function
 from favorbench.samplers import SAMPLERS, Sampler
 from favorbench.studies.kernel.targets import KERNELS, Kernel
+from tests.command_line import python
 from tests.conftest import REPOSITORY, THOROUGH
 
 #: Top to bottom: a module imports only from those above it (and from its own package).
@@ -87,7 +86,7 @@ def test_workers_import_neither_pandas_nor_what_writes_a_run():
 def imported_by(code):
     """The modules that are there after some code has run in an interpreter of its own."""
     code += "\nimport sys\nprint(*sys.modules, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code, check=True)
     return set(done.stderr.split())
 
 
@@ -170,9 +169,7 @@ def test_members_declare_their_claims(member):
 
 
 def test_version_and_readme_lines_agree_with_the_project():
-    version = subprocess.run(
-        [sys.executable, "-m", "favorbench", "--version"], capture_output=True, text=True, check=True
-    )
+    version = python("-m", "favorbench", "--version", check=True)
     project = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
     number = version.stdout.split()[1]
     assert f'version = "{number}"' in project

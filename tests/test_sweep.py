@@ -36,7 +36,8 @@ from favorbench.numerics.streams import stream
 from favorbench.results.tables import describe_cell
 from favorbench.run import sweep
 from favorbench.samplers import get_sampler
-from tests.conftest import small_scenario
+from tests.command_line import python
+from tests.conftest import same_rows, small_scenario
 
 KEY = ["trial", "map", "sampler", "num_projections"]
 METHODS_OF_ALL_KINDS = "clusters,multipole,lara,nystrom,monarch,sinks(2):window(3):sampled-keys,top(2):positive"
@@ -201,7 +202,7 @@ def test_the_same_sweep_again_computes_nothing():
     calls = []
     again = sweep(small_scenario(), "run", progress=lambda done, total: calls.append((done, total)))
     assert calls == [(3, 3)]
-    pd.testing.assert_frame_equal(again.trials, first.trials, check_exact=True)
+    same_rows(again.trials, first.trials)
 
 
 @pytest.mark.parametrize("methods", [None, METHODS_OF_ALL_KINDS])
@@ -219,7 +220,7 @@ def test_an_interrupted_sweep_resumes_to_the_same_bits(methods):
     assert not partial.manifest["complete"] and partial.trials["draw"].nunique() == 2
     assert "PARTIAL: 2 of 5 draws" in Path("run/summary.md").read_text()
     resumed = sweep(scenario, "run")
-    pd.testing.assert_frame_equal(resumed.trials, whole.trials, check_exact=True)
+    same_rows(resumed.trials, whole.trials)
     assert resumed.manifest["complete"] and "PARTIAL" not in Path("run/summary.md").read_text()
 
 
@@ -254,7 +255,7 @@ def test_kill_9_then_the_same_command_gives_the_same_table(workers):
     resumed = fb.load("run")
     assert resumed.manifest["complete"]
     whole = sweep(resumed.scenario, "whole")
-    pd.testing.assert_frame_equal(resumed.trials, whole.trials, check_exact=True)
+    same_rows(resumed.trials, whole.trials)
     assert Path("run/summary.csv").read_bytes() == Path("whole/summary.csv").read_bytes()
 
 
@@ -288,9 +289,7 @@ def test_many_kills_at_any_moment_change_nothing(workers, kills):
         whole_run(longest * rng.random())
         if list(Path("run/trials").glob("part-*")):
             there = fb.load("run")
-            pd.testing.assert_frame_equal(
-                there.trials, whole[whole["draw"].isin(there.trials["draw"])].reset_index(drop=True), check_exact=True
-            )
+            same_rows(there.trials, whole[whole["draw"].isin(there.trials["draw"])].reset_index(drop=True))
             compared += 1
             if there.manifest["complete"]:
                 completed += 1
@@ -298,7 +297,7 @@ def test_many_kills_at_any_moment_change_nothing(workers, kills):
                     shutil.rmtree("run")
     whole_run()
     assert 0 < completed < compared
-    pd.testing.assert_frame_equal(fb.load("run").trials, whole, check_exact=True)
+    same_rows(fb.load("run").trials, whole)
     assert Path("run/summary.csv").read_bytes() == Path("whole/summary.csv").read_bytes()
     assert len(pd.read_parquet("run/trials")) == len(whole)
 
@@ -311,7 +310,7 @@ def test_a_truncated_part_is_set_aside_and_computed_again():
         fb.load("run")
     again = sweep(small_scenario(), "run")
     assert again.set_aside == (part.name,)
-    pd.testing.assert_frame_equal(again.trials, whole, check_exact=True)
+    same_rows(again.trials, whole)
     assert list(Path("run/trials").glob("_damaged-*"))
     assert len(pd.read_parquet("run/trials")) == len(whole)  # what is set aside is not read
 
@@ -371,7 +370,7 @@ def test_a_full_disk_loses_nothing(monkeypatch):
     assert read_trials(Path("run"))["draw"].nunique() == 2
     assert not list(Path("run/trials").glob(".*.tmp"))
     whole = sweep(small_scenario(trials=5), "whole").trials
-    pd.testing.assert_frame_equal(sweep(small_scenario(trials=5), "run").trials, whole, check_exact=True)
+    same_rows(sweep(small_scenario(trials=5), "run").trials, whole)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -414,7 +413,7 @@ def test_a_worker_that_dies_once_costs_nothing(dying):
     scenario = small_scenario(maps="dying:Dying", trials=6)
     found = sweep(scenario, "run", workers=2).trials
     assert Path("died").exists()
-    pd.testing.assert_frame_equal(found, sweep(scenario, "serial").trials, check_exact=True)
+    same_rows(found, sweep(scenario, "serial").trials)
 
 
 def test_a_draw_that_kills_its_worker_fails_alone(dying):
@@ -446,7 +445,7 @@ def test_any_changed_byte_of_a_part_is_noticed(rng):
     part.with_name("part-copy.parquet").write_bytes(data)
     again = sweep(small_scenario(), "run")
     assert again.set_aside == ("part-copy.parquet",)
-    pd.testing.assert_frame_equal(again.trials, whole, check_exact=True)
+    same_rows(again.trials, whole)
 
 
 def test_trials_without_a_manifest_are_nobodys():
@@ -461,7 +460,7 @@ def test_a_run_whose_raw_trials_were_not_kept_can_be_made_again():
     for part in Path("run/trials").glob("part-*"):
         part.unlink()
     Path("run/manifest.json").unlink()
-    pd.testing.assert_frame_equal(sweep(small_scenario(), "run").trials, first, check_exact=True)
+    same_rows(sweep(small_scenario(), "run").trials, first)
 
 
 def test_a_killed_run_says_how_much_is_there():
@@ -543,7 +542,7 @@ def test_workers_that_are_no_number_of_processes_are_refused(workers):
 def test_a_script_without_its_guard_is_told_so(tmp_path):
     script = tmp_path / "bare.py"
     script.write_text("import favorbench\nfavorbench.sweep({'trials': 2, 'seq_len': '16'}, 'here', workers=2)\n")
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    done = python(str(script))
     lines = done.stderr.splitlines()
     assert done.returncode == 1
     assert "favorbench: this script sweeps in its workers too: `if __name__ == '__main__':` is missing" in lines

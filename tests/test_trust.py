@@ -90,7 +90,7 @@ def test_a_run_imports_nothing(attack):
 
 def test_a_flag_in_the_place_of_what_the_file_names_is_enough():
     Path("theirs.toml").write_text(scenario_of("a class of the standard library"))
-    code, _, err = run("sweep", "theirs.toml", "--maps", "positive", "--out", "mine", "-q")
+    code, _, err = run("sweep theirs.toml --maps positive --out mine -q")
     assert (code, err) == (0, "")
 
 

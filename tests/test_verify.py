@@ -339,9 +339,9 @@ class Liar(Positive):
 
 def test_a_users_map_that_lies_exits_1():
     Path("liar.py").write_text(LIAR)
-    code, out, err = run("verify", "liar:Liar/iid", "--draws", "1000", "-q")
+    code, out, err = run("verify liar:Liar/iid --draws 1000 -q")
     assert (code, err) == (1, "") and "REFUTED" in out and "claims hold" in out
-    assert run("verify", "positive/iid", "--draws", "1000", "--json", "-q")[0] == 0
+    assert run("verify positive/iid --draws 1000 --json -q")[0] == 0
 
 
 def test_the_estimators_of_the_documents_are_verified_as_they_say():
@@ -357,7 +357,7 @@ def test_the_estimators_of_the_documents_are_verified_as_they_say():
     Path("wrong.py").write_text(
         "from mine import nearest\nnearest.multiplications = lambda shape, size: shape.n * size\n"
     )
-    code, out, _ = run("verify", "wrong:nearest", "-q")
+    code, out, _ = run("verify wrong:nearest -q")
     assert code == 1 and "multiplications" in out and "1 of 2 claims hold" in out  # the control
 
 
@@ -368,6 +368,6 @@ def test_a_function_may_return_an_array_of_its_own_making():
         "    return np.zeros((len(query), value.shape[-1]))\n\n\nzeros.multiplications = lambda shape, size: 0\n\n\n"
         "def listed(query, key, value, size, rng):\n    return [[0.0]]\n"
     )
-    assert run("verify", "plain:zeros", "-q")[0] == 0
-    code, _, err = run("verify", "plain:listed", "-q")
+    assert run("verify plain:zeros -q")[0] == 0
+    code, _, err = run("verify plain:listed -q")
     assert code == 2 and "listed returned list; it must return ndarray of shape" in err
