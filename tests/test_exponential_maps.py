@@ -241,6 +241,13 @@ def test_centring_makes_the_variance_that_of_the_centred_points(name):
     assert np.max(np.abs(plain - fb.linear_attention(x, y, value, omega, map=name))) > 1e-3
 
 
+def test_centring_twice_is_centring_once():
+    x, y = points(12)
+    omega = np.random.default_rng(0).normal(size=(20, 6))
+    once, twice = (fb.linear_attention(x, y, y, omega, map=m) for m in ("centre:oprf", "centre:centre:oprf"))
+    assert_allclose(twice, once, rtol=1e-10)
+
+
 def test_centring_means_no_causal_attention_and_needs_data():
     x, y = points(14)
     omega = np.random.default_rng(0).normal(size=(5, 6))

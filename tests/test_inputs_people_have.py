@@ -114,19 +114,18 @@ def test_several_texts_in_one_file(rng, path):
 
 def test_texts_are_calibrated_together(rng):
     """One head of three texts: its parameters are those of all their tokens."""
-    from favorbench.engine.calibration import _tokens
-
     numbers = {"layer": np.zeros(3, int), "head": np.zeros(3, int), "text": np.arange(3)}
-    arrays = some(rng, 3)
-    (
-        saved("other.npz", arrays | numbers, CAPTURED),
-        saved("in.npz", some(rng, 1) | {k: a[:1] for k, a in numbers.items()}),
-    )
+    arrays, measured = some(rng, 3), some(rng, 1)
+    saved("other.npz", arrays | numbers, CAPTURED)
+    saved("in.npz", measured | {k: a[:1] for k, a in numbers.items()})
     study = Study.of(fb.load_scenario(None, QUICK | {
         "inputs": "in.npz", "calibrate": "other.npz", "maps": "calibrated:oprf", "scale": 2.0}))  # fmt: skip
-    query, key = _tokens(study, plan(study)[0])
-    assert_array_equal(query, 2 * arrays["q"].astype(float).reshape(-1, 3))
-    assert_array_equal(key, 2 * arrays["k"].astype(float).reshape(-1, 3))
+    query, key = (2.0 * arrays[name].astype(float).reshape(-1, 3) for name in "qk")
+    omega = fb.get_sampler("iid").sample(stream(0, "omega", "iid", *plan(study)[0].stream_names), 4, 3)
+    q, k, v = (factor * measured[name][0].astype(float) for name, factor in (("q", 2), ("k", 2), ("v", 1)))
+    error = fb.linear_attention(q, k, v, omega, fb.calibrate(query, key, "oprf")) - fb.exact_attention(q, k, v)
+    found = fb.sweep(study.scenario, "run").trials.query("draw == 0 and map == 'calibrated:oprf'")["mse"]
+    assert found.item() == pytest.approx(np.mean(error**2), rel=1e-9)
 
 
 @pytest.mark.parametrize("path", WAYS)
