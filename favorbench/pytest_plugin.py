@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from favorbench.studies.function_errors import AttentionFunction, CheckedRow, FunctionError, InputSource
+    from favorbench.studies.function_errors import AttentionFunction, CheckedRow, FunctionError, InputArgument
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,7 +36,7 @@ class AttentionErrors:
     def __call__(
         self,
         function: "AttentionFunction",
-        inputs: "InputSource" = "minilm",
+        inputs: "InputArgument" = "minilm",
         metric: str = "relative_error",
         draws: int = 15,
         size: int = 64,
@@ -55,7 +55,7 @@ class AttentionErrors:
         self,
         function: "AttentionFunction | Mapping[str, AttentionFunction]",
         name: str | None = None,
-        inputs: "InputSource" = "minilm",
+        inputs: "InputArgument" = "minilm",
         metric: str = "relative_error",
         draws: int = 15,
         size: int = 64,

@@ -229,12 +229,17 @@ def _located(name: str) -> tuple[Path | str, Path | None]:
     hint = "" if "/" in name else nearest(name, PACKAGED)
     if hint or not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", name) or name.endswith(".gguf"):
         raise ModelError(f"no model {shown(name)}{hint}: no such folder; {ALLOWED}")
+    return _cached(name) or name, None
+
+
+def _cached(name: str) -> Path | None:
+    """The folder of a model of the hub if all of it is on this machine: then it needs no network."""
     with contextlib.suppress(OSError, ValueError):  # not there, or not a name of the hub
         folder = _snapshot(name)
         weights = weight_files(folder)
         if weights and all(map(Path.exists, [folder / "config.json", *weights])) and _has_tokenizer(folder):
-            return folder, None
-    return name, None
+            return folder
+    return None
 
 
 def _snapshot(name: str) -> Path:

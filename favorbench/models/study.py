@@ -90,8 +90,6 @@ class MeasuredModel:
 
     def _check(self) -> None:
         """Raise ScenarioError or InputError for layers that cannot be replaced, or not by these estimators."""
-        for one in self.scenario.replacements:
-            self._check_replacement(one)
         scenario, count = self.scenario, len(self.first)
         for numbers in scenario.layer_sets:
             chosen = [] if numbers in (ALL, EACH) else [int(number) for number in numbers.split(",")]
@@ -105,6 +103,8 @@ class MeasuredModel:
         if not self.replaceable:
             name, reason = self.first[0].name, self.first[0].left
             raise InputError(f"{scenario.model}: no attention of it can be replaced: {name}: {reason}")
+        for one in scenario.replacements:
+            self._check_replacement(one)
 
     def _check_replacement(self, one: Replacement) -> None:
         """Raise ScenarioError or InputError for a replacement that does not work for this model and these texts."""

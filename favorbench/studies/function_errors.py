@@ -34,7 +34,7 @@ from favorbench.users import failures_named
 AttentionFunction = Callable[..., Any]
 
 #: The name of an input (minilm, gaussian, a path to a file), or arrays q, k, v: (L, d) or (heads, L, d).
-InputSource = str | Path | Sequence[np.ndarray]
+InputArgument = str | Path | Sequence[np.ndarray]
 
 PERTURBATIONS = 3  # of the inputs, by one unit in the last place, to see how rounding changes an error
 MARGIN = 10.0  # times the largest of these changes: another machine rounds at every step, not only at the first
@@ -97,7 +97,7 @@ class HeadSource(NamedTuple):
 
 def function_error(
     function: AttentionFunction,
-    inputs: InputSource = "minilm",
+    inputs: InputArgument = "minilm",
     metric: str = "relative_error",
     draws: int = 15,
     size: int = 64,
@@ -114,7 +114,7 @@ def function_error(
     return _measure(function, source, Question(source.key, metric, draws, size, seed))
 
 
-def source_of(inputs: InputSource) -> HeadSource:
+def source_of(inputs: InputArgument) -> HeadSource:
     """Inputs by name, path or arrays. Raises ScenarioError and InputError."""
     if isinstance(inputs, str | Path):
         law = get_input(str(inputs))
@@ -259,7 +259,7 @@ class CheckedRow(NamedTuple):
 
 
 def check_stored(
-    path: Path, functions: AttentionFunction | Mapping[str, AttentionFunction], inputs: InputSource,
+    path: Path, functions: AttentionFunction | Mapping[str, AttentionFunction], inputs: InputArgument,
     question: Question, factor: float, alpha: float, update: bool,
 ) -> tuple[list[CheckedRow], str]:  # fmt: skip
     """Compare errors with those in a file, or store them there; returns the rows, and an explanation of a failure.

@@ -41,57 +41,61 @@ def by_draw(trials: pd.DataFrame, name: str, sampler: str | None) -> pd.DataFram
 
 
 def iid_vs_ortho_claims(trials: pd.DataFrame) -> list[Claim]:
-    """Claims on the first error figure, for whichever version the trials hold."""
+    """Claims on the first error figure, for each version that the trials hold."""
     uniform = by_draw(trials, "uniform", None)["mse"]
     claims = []
     iid, orthogonal = by_draw(trials, "trig-blog", "iid"), by_draw(trials, "trig-blog", "orthogonal-blog")
     if len(orthogonal):
-        last = _at(orthogonal, 192)
+        reached = "orthogonal reaches uniform's error at R = 192 (within a factor of 2)"
+        # Each R has draws of its own, so the intervals must be apart.
+        before, after = _relative_to_uniform(orthogonal, uniform, (128, 192))
+        measured = f"[{after.low:.2g}, {after.high:.2g}] against [{before.low:.2g}, {before.high:.2g}] times uniform"
         claims += [
             _ratio("published", "orthogonal has less error than IID, all R", orthogonal["mse"], iid["mse"], high=1),
-            _ratio(
-                "published",
-                "orthogonal reaches uniform's error at R = 192 (within a factor of 2)",
-                last,
-                uniform,
-                low=0.5,
-                high=2,
+            _ratio("published", reached, _at(orthogonal, 192), uniform, low=0.5, high=2),
+            Claim(
+                "published", "and more R makes it worse again: R = 192 against 128", measured, after.low > before.high
             ),
-            _turns_back(orthogonal, uniform),
         ]
     iid, orthogonal = by_draw(trials, "trig", "iid"), by_draw(trials, "trig", "orthogonal")
     if len(orthogonal):
         text = "over all R orthogonality changes the error by less than a factor of 10"
+        tests = [
+            compare(rows["mse"].to_numpy(), iid["mse"][rows.index].to_numpy()).p_value
+            for _, rows in orthogonal.groupby("num_projections")
+        ]
+        p = float(holm(tests).min())
         claims += [
-            _no_difference_at_any_size("no detectable difference between orthogonal and IID at any R", orthogonal, iid),
+            Claim(
+                "corrected", "no detectable difference between orthogonal and IID at any R",
+                f"{len(tests)} sign tests, smallest p (Holm) {p:.2g}", p > TEST_LEVEL,
+            ),
             _ratio("corrected", text, orthogonal["mse"], iid["mse"], low=0.1, high=10),
             _worse_at_every_size("orthogonal is worse than uniform attention at every R", orthogonal),
             _worse_at_every_size("IID is worse than uniform attention at every R", iid),
-        ]
+        ]  # fmt: skip
     return claims
 
 
 def trig_vs_positive_claims(trials: pd.DataFrame) -> list[Claim]:
-    """Claims on the second error figure, for whichever version the trials hold."""
+    """Claims on the second error figure, for each version that the trials hold."""
     uniform = by_draw(trials, "uniform", None)["mse"]
-    claims = []
+    claims, errors = [], {}
     versions = {"published": ("trig-blog", "orthogonal-blog"), "corrected": ("trig", "orthogonal")}
     for version, (trig_map, sampler) in versions.items():
         trig, positive = by_draw(trials, trig_map, sampler), by_draw(trials, "positive", sampler)
         if trig.empty:
             continue
+        errors[version] = positive["mse"]
         claims += [
             _ratio(version, "positive has less error than sin/cos, all R", positive["mse"], trig["mse"], high=1),
             _ratio(version, "positive is worse than uniform attention, all R", positive["mse"], uniform, low=1),
             _ratio(version, "positive is worse than uniform attention at R = 192", _at(positive, 192), uniform, low=1),
+            _flat(positive, uniform) if version == "published" else _half_negative(trig),
         ]
-        claims.append(_flat(positive, uniform) if version == "published" else _half_negative(trig))
-    published, corrected = (
-        by_draw(trials, "positive", sampler)["mse"] for sampler in ("orthogonal-blog", "orthogonal")
-    )
-    if len(published) and len(corrected):
+    if len(errors) == 2:
         text = "the unbiased positive estimate scores worse than the published, biased one"
-        claims.append(_ratio("corrected", text, corrected, published, low=1))
+        claims.append(_ratio("corrected", text, errors["corrected"], errors["published"], low=1))
     return claims
 
 
@@ -138,13 +142,6 @@ def _ratio(version: str, text: str, a: pd.Series, b: pd.Series, low: float = 0.0
     return Claim(version, text, measured, bool(low < result.low and result.high < high))
 
 
-def _turns_back(orthogonal: pd.DataFrame, uniform: pd.Series) -> Claim:
-    """The published orthogonal curve rises again: each R has draws of its own, so the intervals must be apart."""
-    before, after = _relative_to_uniform(orthogonal, uniform, (128, 192))
-    measured = f"[{after.low:.2g}, {after.high:.2g}] against [{before.low:.2g}, {before.high:.2g}] times uniform"
-    return Claim("published", "and more R makes it worse again: R = 192 against 128", measured, after.low > before.high)
-
-
 def _flat(positive: pd.DataFrame, uniform: pd.Series) -> Claim:
     """The published positive curve does not fall with R: at 192 it is within 25 % of what it was at 16."""
     first, last = _relative_to_uniform(positive, uniform, (16, 192))
@@ -177,15 +174,6 @@ def _worse_at_every_size(text: str, rows: pd.DataFrame) -> Claim:
     )
 
 
-def _no_difference_at_any_size(text: str, a: pd.DataFrame, b: pd.DataFrame) -> Claim:
-    p_values = [
-        compare(rows["mse"].to_numpy(), b["mse"][rows.index].to_numpy()).p_value
-        for _, rows in a.groupby("num_projections")
-    ]
-    p = float(holm(p_values).min())
-    return Claim("corrected", text, f"{len(p_values)} sign tests, smallest p (Holm) {p:.2g}", p > TEST_LEVEL)
-
-
 FIGURE_CLAIMS = {"iid-vs-ortho": iid_vs_ortho_claims, "trig-vs-positive": trig_vs_positive_claims}
 
 
@@ -200,13 +188,8 @@ class Report(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
-        return {
-            "figure": self.figure,
-            "changed": self.changed,
-            "claims": [claim._asdict() for claim in self.claims],
-            "table": self.table.to_dict(orient="records"),
-            "files": [str(file) for file in self.files],
-        }
+        claims = [claim._asdict() for claim in self.claims]
+        return self._asdict() | {"claims": claims, "table": self.table.to_dict(orient="records")}
 
 
 class Curve(NamedTuple):
@@ -296,24 +279,15 @@ def _reproduce(
 
 
 def blog_statistics(trials: pd.DataFrame, curves: Sequence[Curve]) -> pd.DataFrame:
-    """The post's statistics for each curve and R: mean and population standard deviation; the median beside them."""
-    records = []
+    """The post's statistics for each curve and R: mean and population standard deviation; also the median."""
+    tables = []
     for curve in curves:
-        for size, mse in by_draw(trials, curve.map, curve.sampler).groupby("num_projections")["mse"]:
-            records.append(
-                {
-                    "version": curve.version,
-                    "curve": curve.label,
-                    "map": curve.map,
-                    "sampler": curve.sampler,
-                    "R": size,
-                    "n": len(mse),
-                    "mean": mse.mean(),
-                    "std": mse.std(ddof=0),
-                    "median": mse.median(),
-                }
-            )
-    return pd.DataFrame(records)
+        errors = by_draw(trials, curve.map, curve.sampler).groupby("num_projections")["mse"]
+        names = dict(zip(("version", "curve", "map", "sampler"), curve, strict=True))
+        table = pd.DataFrame({"n": errors.size(), "mean": errors.mean(), "std": errors.std(ddof=0)})
+        tables.append(table.assign(median=errors.median()).rename_axis("R").reset_index().assign(**names))
+    columns = ["version", "curve", "map", "sampler", "R", "n", "mean", "std", "median"]
+    return pd.concat(tables, ignore_index=True)[columns]
 
 
 def baseline_statistics(trials: pd.DataFrame) -> pd.DataFrame:
@@ -326,21 +300,18 @@ def baseline_statistics(trials: pd.DataFrame) -> pd.DataFrame:
 
 def markdown(report: Report) -> str:
     """The report as a file: what changed, the claims, the table."""
-    lines = [
-        f"# {report.figure}",
-        "",
-        report.changed,
-        "",
-        "| version | claim | measured | holds |",
-        "| --- | --- | --- | --- |",
-    ]
-    lines += [f"| {c.version} | {c.text} | {c.measured} | {'yes' if c.holds else 'NO'} |" for c in report.claims]
+    claims = pd.DataFrame(report.claims)[["version", "text", "measured", "holds"]].rename(columns={"text": "claim"})
+    claims["holds"] = claims["holds"].map({True: "yes", False: "NO"})
+    lines = [f"# {report.figure}", "", report.changed, "", *_table(claims, "---")]
     wide = side_by_side(report)
     if len(wide):
-        lines += ["", "Mean ± population standard deviation of the output MSE.", ""]
-        lines += ["| " + " | ".join(wide.columns) + " |", "|" + " ---: |" * len(wide.columns)]
-        lines += ["| " + " | ".join(map(str, row)) + " |" for row in wide.itertuples(index=False)]
+        lines += ["", "Mean ± population standard deviation of the output MSE.", "", *_table(wide, "---:")]
     return "\n".join([*lines, ""])
+
+
+def _table(rows: pd.DataFrame, rule: str) -> list[str]:
+    lines = [rows.columns, [rule] * len(rows.columns), *rows.itertuples(index=False)]
+    return [f"| {' | '.join(map(str, line))} |" for line in lines]
 
 
 def side_by_side(report: Report) -> pd.DataFrame:
@@ -349,10 +320,9 @@ def side_by_side(report: Report) -> pd.DataFrame:
         return report.table.iloc[:0]
     columns: dict[str, list[str]] = {"R": [f"{size}" for size in sorted(set(report.table["R"]))]}
     for (version, curve), rows in report.table.groupby(["version", "curve"], sort=False):
-        columns[f"{version} {curve}"] = [
-            f"{format_value(mean, 'mse')} ± {format_value(std, 'mse')}"
-            for mean, std in zip(rows["mean"], rows["std"], strict=True)
-        ]
+        pairs = zip(rows["mean"], rows["std"], strict=True)
+        texts = [f"{format_value(mean, 'mse')} ± {format_value(std, 'mse')}" for mean, std in pairs]
+        columns[f"{version} {curve}"] = texts
     return pd.DataFrame(columns)
 
 
