@@ -24,6 +24,13 @@ def run(*arguments):
     return code, out.getvalue(), err.getvalue()
 
 
+def succeeded(*arguments):
+    """Stdout of a command that must succeed, whatever it says on stderr."""
+    code, out, _ = run(*arguments)
+    assert code == 0
+    return out
+
+
 def printed(*arguments):
     """Stdout of a command that must succeed and print nothing else."""
     code, out, err = run(*arguments)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import favorbench as fb
 from favorbench.errors import ModelError
 from favorbench.results.summary import rows_of
-from tests.command_line import check_refused, commands, printed, python, refused, run
+from tests.command_line import check_refused, commands, printed, python, refused, run, succeeded
 from tests.conftest import THOROUGH, random_heads
 
 SMALL = ["--maps", "positive,trig", "-R", "3,8", "-L", "24", "-d", "4", "--trials", "2"]
@@ -63,8 +63,8 @@ def test_rank_prints_groups():
 
 def test_a_budget_of_cost_is_said_so_that_a_newcomer_understands_it():
     arguments = [*SMALL[:2], "--methods", "clusters,sinks(2):clusters", "-R", "4,8", *SMALL[4:], "--trials", "12"]
-    code, out, _ = run("sweep", *arguments, "--budget", "cost", "--baselines", "sampled-keys,best-rank", "--out", "run")
-    assert code == 0 and "budget=4" in out and "budget=8" in out
+    out = succeeded("sweep", *arguments, "--budget", "cost", "--baselines", "sampled-keys,best-rank", "--out", "run")
+    assert "budget=4" in out and "budget=8" in out
     assert "a budget of 8 is the multiplications of linear attention with 8 features" in out
     assert "exact attention would need a budget of 12" in out  # 24 x 24 / (24 + 24)
     assert "best-rank looks at every pair of a query and a key: a bound" in out
@@ -72,7 +72,7 @@ def test_a_budget_of_cost_is_said_so_that_a_newcomer_understands_it():
     assert "softmax over random keys at this cost (sampled-keys)" in out
     ranked = run("rank", "run")[1]
     assert "sinks(2):clusters" in ranked and "each estimator at its largest size" in ranked
-    code, out, _ = run("plot", "run")
+    out = succeeded("plot", "run")
     assert {"run/figures/error-vs-cost.png", "run/figures/maps.png"} <= set(out.split())
 
 
@@ -92,8 +92,8 @@ def test_json_is_all_that_json_prints():
 
 
 def test_dry_run_computes_nothing():
-    code, out, _ = run("sweep", *SMALL, "--dry-run")
-    assert code == 0 and "1 cells, 2 draws, 26 rows" in out
+    out = succeeded("sweep", *SMALL, "--dry-run")
+    assert "1 cells, 2 draws, 26 rows" in out
     assert os.listdir() == []
 
 
@@ -101,8 +101,8 @@ def test_dry_run_computes_nothing():
 @pytest.mark.parametrize("by", [None, "map,sampler,R", "R", "sampler,map", "trial,map,R"])
 def test_table_in_every_format(format, by, small_run):
     arguments = ["table", "run", "--format", format, *(["--by", by] if by else [])]
-    code, out, _ = run(*arguments)
-    assert code == 0 and out.strip()
+    out = succeeded(*arguments)
+    assert out.strip()
     if format == "csv" and by == "map,sampler,R":
         table = pd.read_csv(io.StringIO(out))
         rows = pd.read_parquet("run/trials")
@@ -123,16 +123,15 @@ def test_export_holds_every_row(small_run):
 def test_plot_draws_every_run_below():
     run("sweep", *TINY, "--out", "results/one")
     run("sweep", *TINY, "--seed", "1", "--out", "results/two")
-    code, out, _ = run("plot", "results")
-    assert code == 0
+    out = succeeded("plot", "results")
     assert {Path(line).parent.parent.name for line in out.split()} == {"one", "two"}
     assert all(Path(line).exists() for line in out.split())
 
 
 @pytest.mark.parametrize("what", ["maps", "samplers", "methods", "inputs", "scenarios", "metrics", "baselines"])
 def test_list(what):
-    code, out, _ = run("list", what)
-    assert code == 0 and len(out.splitlines()) >= 4
+    out = succeeded("list", what)
+    assert len(out.splitlines()) >= 4
 
 
 @pytest.mark.parametrize("what", ["maps", "samplers", "methods", "inputs", "scenarios", "metrics", "baselines"])
@@ -393,8 +392,8 @@ def test_no_command_shows_the_help():
 
 
 def test_reproduce_prints_json():
-    code, out, _ = run("reproduce kernel-trick --out blog --json")
-    assert code == 0 and len(json.loads(out)["reports"][0]["claims"]) == 3
+    out = succeeded("reproduce kernel-trick --out blog --json")
+    assert len(json.loads(out)["reports"][0]["claims"]) == 3
 
 
 def test_json_knows_no_infinity():
@@ -444,8 +443,8 @@ def test_a_named_pipe_is_refused_and_not_waited_for(arguments):
 
 
 def test_theory():
-    code, out, _ = run("theory positive orthogonal --norm 0.5,2 -R 16 --draws 200 --out figures")
-    assert code == 0 and "gate" in out and Path("figures/theory-positive-orthogonal.png").exists()
+    out = succeeded("theory positive orthogonal --norm 0.5,2 -R 16 --draws 200 --out figures")
+    assert "gate" in out and Path("figures/theory-positive-orthogonal.png").exists()
     assert json.loads(run("theory trig --draws 0 --json")[1])["needed"]["0.5"] > 0
 
 

@@ -15,7 +15,7 @@ from favorbench.errors import ScenarioError
 from favorbench.results.compare import comparison
 from favorbench.results.compare import comparison_sentences as sentences
 from favorbench.run import sweep
-from tests.command_line import check_refused, run
+from tests.command_line import check_refused, run, succeeded
 from tests.conftest import random_heads, small_scenario
 
 MODULE = "def mine(query, key, value, size, rng):\n    return value[:size].mean(0) + 0 * query @ key.T @ value\n"
@@ -152,8 +152,8 @@ def test_the_gate_and_its_formats(base):
     assert (done.returncode, done.stderr) == (1, "")
     assert "WORSE. Of 3 rows: 3 worse." in done.stdout and "trig / iid" in done.stdout
     assert run(*command[3:])[:2] == (0, done.stdout)
-    code, out, _ = run("compare old new --only-changed")
-    assert code == 0 and "uniform" not in out and "Rows of one run alone: 6 of the old one, 0 of the new one." in out
+    out = succeeded("compare old new --only-changed")
+    assert "uniform" not in out and "Rows of one run alone: 6 of the old one, 0 of the new one." in out
     out = run("compare old new --format csv")[1]
     assert out.splitlines()[0].startswith("mark,verdict,reason,input,head") and len(out.splitlines()) == 16
     out = run("compare old --estimators 'clusters,trig iid' --format md")[1]

@@ -19,7 +19,7 @@ from favorbench.results.figures.blocks import MAX_CURVES, choose, in_words
 from favorbench.results.figures.heads import layer_map
 from favorbench.results.summary import is_own
 from favorbench.run import sweep
-from tests.command_line import check_refused, read_table, refused, run
+from tests.command_line import check_refused, read_table, refused, run, succeeded
 from tests.conftest import small_scenario
 
 pytestmark = pytest.mark.rendered
@@ -174,13 +174,13 @@ def test_a_map_of_layers_and_heads_by_hand(drawn):
 
 def test_single_heads_on_request():
     of_layers(2, 4, samplers="iid")
-    code, out, _ = run("plot run --heads L0H1 --format png -q")
-    assert code == 0 and "run/figures/L0H1/error-vs-cost.png" in out and "heads.png" not in out
+    out = succeeded("plot run --heads L0H1 --format png -q")
+    assert "run/figures/L0H1/error-vs-cost.png" in out and "heads.png" not in out
     assert set(pd.read_csv("run/figures/L0H1/error-vs-cost.csv")["heads"]) == {1}
     code, out, err = run("table", "run")
     assert code == 0 and out.count("mse, ") == 0 and "over 8 heads" in out and "--heads L0H0" in err
-    code, out, _ = run("table run --heads L0H1")
-    assert code == 0 and out.count("model.npz L0H1") == 1 and "L0H0" not in out
+    out = succeeded("table run --heads L0H1")
+    assert out.count("model.npz L0H1") == 1 and "L0H0" not in out
     check_refused("""
         plot run --heads L0H9 => no head 'L0H9'
         plot run --estimators cluster => did you mean 'clusters'

@@ -17,7 +17,7 @@ from favorbench.results.figures import draw_all
 from favorbench.results.figures.cost import front_of
 from favorbench.run import sweep
 from favorbench.sections import Section
-from tests.command_line import check_refused, run
+from tests.command_line import check_refused, run, succeeded
 from tests.conftest import small_scenario
 
 
@@ -90,8 +90,8 @@ def test_an_estimator_that_fails_on_a_head_is_worst_there():
 def test_many_heads_are_shown_together_and_each_on_request():
     head_file(7)
     arguments = ["sweep", "--inputs", "heads.npz", "--maps", "positive", "--methods", "clusters", "-R", "3,8"]
-    code, out, _ = run(*arguments, "--trials", "2", "-q", "--out", "run")
-    assert code == 0 and out.count("over 7 heads of heads.npz") == 1
+    out = succeeded(*arguments, "--trials", "2", "-q", "--out", "run")
+    assert out.count("over 7 heads of heads.npz") == 1
     assert "mse, heads.npz h0" not in out and "heads.npz h0, scale" not in out
     assert "Each head by itself: favorbench table run --heads h0" in out and "worse on " in out
     written = Path("run/summary.md").read_text()
