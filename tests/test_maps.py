@@ -90,6 +90,6 @@ HUGE = [
 
 @pytest.mark.parametrize("spec, head_dim", HUGE)
 def test_features_are_counted_without_being_made(spec, head_dim):
-    start = time.perf_counter()
+    start = time.process_time()
     assert get_map(spec).num_features(1 << 20, head_dim) > 1e12
-    assert time.perf_counter() - start < 0.1
+    assert time.process_time() - start < 0.1

@@ -415,9 +415,9 @@ def test_what_is_no_text_is_refused():
 
 
 def test_a_list_of_ten_million_characters_is_split_at_once():
-    start = time.perf_counter()
+    start = time.process_time()
     assert split_list("x" * 10_000_000) == ["x" * 10_000_000]
-    assert time.perf_counter() - start < 5.0  # 60 s when every character was appended to the part so far
+    assert time.process_time() - start < 5.0  # 60 s when every character was appended to the part so far
 
 
 def test_what_is_refused_is_refused_without_assertions_too():

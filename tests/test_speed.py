@@ -116,11 +116,11 @@ def test_the_command_prints_a_table_and_draws_a_figure():
 )
 def test_what_does_not_fit_is_refused_before_anything_is_allocated(monkeypatch, maps, size, length, dim):
     monkeypatch.setattr("favorbench.numerics.machine.available_memory", lambda: 16 << 30)
-    start = time.perf_counter()
+    start = time.process_time()
     said = r"`seq_len` \d+ with `head_dim` \d+ and \d+ features needs .+[GTP]iB of memory, and 16 GiB are available: "
     with pytest.raises(ScenarioError, match=said):
         speed.study(maps, [size], [length], dim, 3)
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0
     line = refused("speed -L 16777216 -d 4096")
     assert "-L 16777216 with -d 4096 and 512 features needs" in line and "use a smaller -L, -R or -d" in line
 
