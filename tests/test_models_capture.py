@@ -81,7 +81,7 @@ def test_layers_are_kept_or_refused_by_name(family):
 @pytest.mark.parametrize("family", SILENT)
 def test_families_that_make_no_call_are_an_error(family):
     model = small_model(family)
-    with pytest.raises(ModelError, match=rf"{type(model).__name__}: no attention call came by: in transformers 5"):
+    with pytest.raises(ModelError, match=rf"{type(model).__name__}: no attention call was found: in transformers 5"):
         fb.capture(model, small_inputs(family))
 
 

@@ -204,7 +204,7 @@ def test_layers_without_a_choice_are_not_said_to_be_replaced(folder, found, tmp_
 
 def test_two_of_one_name_are_refused(found, tmp_path):
     other = changed(found, tmp_path / "rec", lambda content: None)
-    with pytest.raises(ScenarioError, match="another one is called 'rec', too; rename one of them"):
+    with pytest.raises(ScenarioError, match="another recommendation is called 'rec', too; rename one of them"):
         ModelScenario("m", ("a",), recommended=(str(found), str(other)))
 
 

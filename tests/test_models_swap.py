@@ -271,7 +271,7 @@ def test_padding_is_no_key(tokens):
 
 
 def test_a_swap_that_does_nothing_is_an_error(model, tokens):
-    with pytest.raises(ModelError, match="no attention call came by"):  # noqa: SIM117
+    with pytest.raises(ModelError, match="no attention call was found"):  # noqa: SIM117
         with swapped(model, method="uniform"):
             pass
     with pytest.raises(InputError, match=r"`layers` 7: not in this model; it has 2, 0 to 1"):  # noqa: SIM117

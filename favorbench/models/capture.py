@@ -83,7 +83,7 @@ def capture_file(
             runs = text_runs(loaded, files, length)
         else:
             if texts or length is not None:
-                raise ScenarioError(f"{name} brings its inputs along: leave `text` and `length` out")
+                raise ScenarioError(f"{name} returns its own inputs: leave `text` and `length` out")
             runs = input_runs(loaded.model, loaded.inputs, name)
         captured = record(loaded.model, runs, choice, about(loaded), spool, progress)
     captured.save(out)

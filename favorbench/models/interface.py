@@ -1,8 +1,8 @@
-"""Every attention call of a model, given to a function: what is asked, what is hidden, and the model's own answer.
+"""Intercept every attention call of a model: its tensors, the kind of its mask, and the model's own output.
 
-A call comes through one of two doors: the attention functions that transformers' models look up by name
-(AttentionInterface), or torch's scaled_dot_product_attention for all else. transformers keeps what is registered for
-the whole process, so one function is registered, which looks up the listener.
+There are two kinds of calls: of the attention functions that models of transformers look up by name
+(AttentionInterface), and of torch's scaled_dot_product_attention. transformers keeps registered functions for the whole
+process, so one function is registered, which looks up the hook.
 """
 
 import contextlib
@@ -20,11 +20,11 @@ Kind = Literal["full", "causal", "padded", "window", "bias", "other"]
 
 
 def kind_of(mask: Any, shape: tuple[int, int]) -> Kind:
-    """What a mask of n queries on l keys is; shape: (n, l).
+    """The kind of a mask of n queries on l keys; shape: (n, l).
 
-    mask: additive, (..., n, l), nothing or what is below half of its type's lowest number is hidden; None: full.
-    causal: query i sees the keys up to i + l - n. padded: every query sees the same keys, not all, or the items of a
-    batch differ so. window: keys at some consecutive distances. bias: finite terms are added to logits.
+    mask: additive, (..., n, l); entries below half of the lowest number of its type hide a key; None: full. causal:
+    query i sees the keys up to i + l - n. padded: every query of an item sees the same keys, and some are hidden.
+    window: keys at some consecutive distances. bias: finite terms are added to logits.
     """
     if mask is None:
         return "full"
@@ -42,19 +42,19 @@ def kind_of(mask: Any, shape: tuple[int, int]) -> Kind:
 
 
 def visible(mask: Any) -> Any:
-    """Which keys an additive mask leaves: bool, of its shape."""
+    """The keys that an additive mask leaves visible: bool, of its shape."""
     return mask > mask.new_full((), torch.finfo(mask.dtype).min) / 2
 
 
 def additive(mask: Any, like: Any) -> Any:
-    """A boolean mask (true: seen) as one that is added to logits, in the type of a tensor; others as they are."""
+    """A boolean mask (true: visible) as one that is added to logits, in the type of ``like``; others unchanged."""
     if mask is None or mask.dtype != torch.bool:
         return mask
     return like.new_zeros(mask.shape).masked_fill(~mask, torch.finfo(like.dtype).min)
 
 
 def _is_band(seen: Any) -> bool:
-    """Whether it depends on the distance of key and query alone, and the distances seen are consecutive."""
+    """Whether visibility depends on the distance of key and query alone, and the visible distances are consecutive."""
     if not bool((seen[..., 1:, 1:] == seen[..., :-1, :-1]).all()):
         return False
     by_distance = torch.cat([seen[..., :, 0].flip(-1), seen[..., 0, 1:]], dim=-1)
@@ -191,7 +191,7 @@ def _four_axes(array: Any) -> Any:
 
 
 def check_plain(model: Any) -> None:
-    """Raise ModelError for a module that is compiled or quantised: its calls would not come by, or be others."""
+    """Raise ModelError for a module that is compiled or quantised: its calls would be missed, or differ."""
     if not isinstance(model, torch.nn.Module):
         raise ModelError(f"a torch.nn.Module is needed, not {type(model).__name__}")
     for module in model.modules():
@@ -199,14 +199,17 @@ def check_plain(model: Any) -> None:
         compiled = getattr(module, "_compiled_call_impl", None) is not None or home.startswith("torch._dynamo")
         if compiled or isinstance(module, torch.jit.ScriptModule):
             raise ModelError(
-                f"{type(model).__name__} is compiled: give it before torch.compile (its _orig_mod) or torch.jit"
+                f"{type(model).__name__} is compiled: pass it as it was before torch.compile (_orig_mod) or torch.jit"
             )
         if home.startswith(("torch.ao.nn.", "bitsandbytes", "torchao", "auto_gptq", "awq")):
-            raise ModelError(f"{type(model).__name__} is quantised ({type(module).__name__}): give it unquantised")
-    for name, parameter in model.named_parameters():  # a quantiser may be named and have restored all: see the weights
+            raise ModelError(f"{type(model).__name__} is quantised ({type(module).__name__}): pass it unquantised")
+    for (
+        name,
+        parameter,
+    ) in model.named_parameters():  # weights may have been restored since
         home = type(parameter.data).__module__
         if not parameter.is_floating_point() or parameter.dtype.itemsize < 2 or home.startswith("torchao"):
-            raise ModelError(f"{type(model).__name__} is quantised ({name} is {parameter.dtype}): give it unquantised")
+            raise ModelError(f"{type(model).__name__} is quantised ({name} is {parameter.dtype}): pass it unquantised")
 
 
 #: In transformers' registers. With "sdpa" or "flash" in it some models take it for theirs.
@@ -242,7 +245,7 @@ def intercept_attention(model: Any, attend: Attend) -> Iterator[None]:
         for config, implementation in hook.implementations.values():
             config._attn_implementation_internal = implementation
     if not hook.calls:
-        raise ModelError(f"{type(model).__name__}: no attention call came by: {_why_no_call(model)}")
+        raise ModelError(f"{type(model).__name__}: no attention call was found: {_why_no_call(model)}")
 
 
 def _implementations(model: Any) -> dict[int, tuple[Any, str | None]]:
@@ -317,7 +320,7 @@ def _own_function(
 
 
 def _why_no_call(model: Any) -> str:
-    """Explain why no attention call was intercepted."""
+    """Explain why no attention call was found."""
     if "transformers" in sys.modules and isinstance(model, transformers.PreTrainedModel):
         return (
             f"in transformers {transformers.__version__} this family computes attention in code of its own, neither "

@@ -83,12 +83,12 @@ def loading_in_one_line(name: str) -> Iterator[None]:
         text = " ".join(str(error).split())
         if "trust_remote_code" in text:
             raise ModelError(
-                f"{name} brings Python code of its own, which is never run unasked: read it, then add "
+                f"{name} contains Python code, which is not run without permission: read it, then add "
                 "`trust_remote_code`"
             ) from None
         if isinstance(error, OSError) and not Path(name).exists():
             raise ModelError(
-                f"no model {shown(name)}: no folder here, and not to be had from the hub; {ALLOWED}"
+                f"no model {shown(name)}: no folder here, and not available from the hub; {ALLOWED}"
             ) from None
         raise ModelError(f"{name} cannot be loaded: {type(error).__name__}: {text[:300]}") from error
     finally:
@@ -221,7 +221,7 @@ def _located(name: str) -> tuple[Path | str, Path | None]:
     if path.is_dir():
         found = min(path.glob("*.gguf"), default=None)
         hint = f"; give the file itself: {found}" if found else ""
-        raise ModelError(f"{name}: no model's folder: it has no config.json{hint}")
+        raise ModelError(f"{name}: not a model's folder: it has no config.json{hint}")
     if path.exists():
         if path.suffix != ".gguf":
             raise ModelError(f"{name}: neither a folder with config.json nor a .gguf file")
@@ -262,7 +262,7 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
         source["gguf_file"] = gguf.name
     config = transformers.AutoConfig.from_pretrained(home, **source)
     if getattr(config, "quantization_config", None) is not None:
-        raise ModelError(f"{name}: its weights are quantised (quantization_config): give the model unquantised")
+        raise ModelError(f"{name}: its weights are quantised (quantization_config): pass the model unquantised")
     causal = _is_causal(config, gguf is not None)
     kind = transformers.AutoModelForCausalLM if causal else transformers.AutoModel
     with torch.device("meta"):

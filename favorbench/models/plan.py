@@ -77,7 +77,7 @@ class ModelScenario:
             found.append(chosen := by_head(path))
             if chosen.name in names:
                 raise ScenarioError(
-                    f"`recommended` {path}: another one is called {chosen.name!r}, too; rename one of them"
+                    f"`recommended` {path}: another recommendation is called {chosen.name!r}, too; rename one of them"
                 )
             names.add(chosen.name)
         return tuple({(one.label, one.sampler, one.size): one for one in found}.values())

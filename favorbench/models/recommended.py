@@ -150,5 +150,5 @@ def _replacement(kind: str, sampler: str | None, size: int | None, spec: str) ->
     if kind != "map":
         return replacement(spec, size)
     if calibrations(found := get_map(spec)):
-        raise InputError(f"{spec} is fitted to a text of its own: recommend without `calibrated:` maps")
+        raise InputError(f"{spec} is fitted to another text: recommend without `calibrated:` maps")
     return EstimatedAttention(LinearAttention(found, sampler or "orthogonal"), size)

@@ -121,7 +121,7 @@ class MeasuredModel:
 
     def _check_estimator(self, one: Replacement) -> None:
         if one.needs_calibration and self.calibration is None:
-            raise ScenarioError(f"{one.label} is calibrated on a text of its own: name it with `calibrate`")
+            raise ScenarioError(f"{one.label} is calibrated on another text: give one with `calibrate`")
         if not one.causal_safe and any(self.first[index].shape.causal for index in self.replaceable):
             hint = f"; calibrated:{one.label} is, with `calibrate`" if one.kind == "map" else ""
             raise ScenarioError(f"{self.scenario.model} is causal, and {one.label} is not{hint}")
