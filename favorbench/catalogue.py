@@ -1,7 +1,7 @@
-"""What there is, as records: for ``favorbench list``. Each family imports what it needs, and no more."""
+"""The members of every family as records, for ``favorbench list``. Each family imports only what it needs."""
 
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from favorbench.errors import ScenarioError
@@ -44,8 +44,8 @@ def _with_references(what: str) -> list[dict[str, Any]]:
     return found
 
 
-#: What methods are and claim: they draw; they look at every pair of a query and a key; no answer depends on later
-#: keys; weights >= 0 that sum to 1; without bias; exact at size L; the order of the keys plays no part.
+#: What methods are and claim: they draw; they look at every pair of a query and a key; no output depends on later
+#: keys; weights >= 0 that sum to 1; no bias; exact at size L; independent of the order of the keys.
 _METHOD_CLAIMS = (
     "random", "oracle", "causal_safe", "convex", "unbiased", "exact_at_full_size", "permutation_invariant"
 )  # fmt: skip
@@ -56,23 +56,17 @@ def _maps() -> list[dict[str, Any]]:
     from favorbench.registry import form
 
     members = [
-        {
-            "name": member.name,
-            "features": _features(member),
-            "unbiased": _yes(member.unbiased),
-            "nonnegative": _yes(member.nonnegative),
-            "causal_safe": _yes(member.causal_safe),
-            "reference": member.reference,
-        }
+        {"name": member.name, "features": _features(member)}
+        | _claims(member, ("unbiased", "nonnegative", "causal_safe"))
+        | {"reference": member.reference}
         for member in (cls() for cls in MAPS)
     ]
-    transforms = [
+    return members + [
         dict.fromkeys(members[0], "as MAP")
         | {"name": f"{form(transform)}:MAP", "reference": transform.reference}
-        | {"causal_safe": _yes(transform.causal_safe)}
+        | _claims(transform, ("causal_safe",))
         for transform in TRANSFORMS
     ]
-    return members + transforms
 
 
 def _samplers() -> list[dict[str, Any]]:
@@ -80,21 +74,15 @@ def _samplers() -> list[dict[str, Any]]:
     from favorbench.samplers import SAMPLERS, TRANSFORMS
 
     members = [
-        {
-            "name": member.name,
-            "gaussian_rows": _yes(member.gaussian_rows),
-            "coupling": str(member.coupling),
-            "nested": _yes(member.nested),
-            "needs": member.needs or "any R",
-            "reference": member.reference,
-        }
+        {"name": member.name, **_claims(member, ("gaussian_rows",)), "coupling": str(member.coupling)}
+        | _claims(member, ("nested",))
+        | {"needs": member.needs or "any R", "reference": member.reference}
         for member in SAMPLERS
     ]
-    transforms = [
+    return members + [
         dict.fromkeys(members[0], "as SAMPLER") | {"name": f"{form(transform)}:SAMPLER"} | transform.adds
         for transform in TRANSFORMS
     ]
-    return members + transforms
 
 
 def _methods() -> list[dict[str, Any]]:
@@ -103,12 +91,8 @@ def _methods() -> list[dict[str, Any]]:
     from favorbench.methods import METHODS, PREFIXES
     from favorbench.registry import form, parameters
 
-    members = [
-        {"name": member.name, "description": member.description, **_claims(member), "parameters": parameters(cls)}
-        | {"reference": member.reference}
-        for cls, member in ((cls, cls()) for cls in METHODS)
-    ]
-    prefixes = [
+    members = [_method(cls) for cls in METHODS]
+    return members + [
         dict.fromkeys(members[0], "as METHOD")
         | {"name": f"{form(prefix)}:METHOD", "description": prefix.description, "parameters": parameters(prefix)}
         | {name: _yes(own) for name in _METHOD_CLAIMS if isinstance(own := getattr_static(prefix, name), bool)}
@@ -116,19 +100,35 @@ def _methods() -> list[dict[str, Any]]:
         | {"reference": prefix.reference}
         for prefix in PREFIXES
     ]
-    return members + prefixes
 
 
-def _claims(member: Any) -> dict[str, str]:
-    return {name: _yes(getattr(member, name)) for name in _METHOD_CLAIMS}
+def _baselines() -> list[dict[str, Any]]:
+    from favorbench.baselines import BASELINES
+
+    return [_method(cls) for cls in BASELINES]
+
+
+def _method(cls: type[Any]) -> dict[str, Any]:
+    from favorbench.registry import parameters
+
+    member = cls()
+    return (
+        {"name": member.name, "description": member.description}
+        | _claims(member, _METHOD_CLAIMS)
+        | {"parameters": parameters(cls), "reference": member.reference}
+    )
+
+
+def _claims(member: Any, names: Iterable[str]) -> dict[str, str]:
+    return {name: _yes(getattr(member, name)) for name in names}
 
 
 def _inputs() -> list[dict[str, Any]]:
     from favorbench.inputs import INPUTS, SHIPPED
 
-    laws = [{"name": law.name, "description": law.description} for law in INPUTS if not law.suffixes]
-    shipped = [{"name": name, "description": file.description} for name, file in SHIPPED.items()]
-    return laws + shipped + [{"name": "PATH", "description": law.description} for law in INPUTS if law.suffixes]
+    named = [(source.name, source) for source in INPUTS if not source.suffixes]
+    files = [("PATH", source) for source in INPUTS if source.suffixes]
+    return [{"name": name, "description": it.description} for name, it in (*named, *SHIPPED.items(), *files)]
 
 
 def _scenarios() -> list[dict[str, Any]]:
@@ -149,19 +149,8 @@ def _metrics() -> list[dict[str, Any]]:
     ]
 
 
-def _baselines() -> list[dict[str, Any]]:
-    from favorbench.baselines import BASELINES
-    from favorbench.registry import parameters
-
-    return [
-        {"name": member.name, "description": member.description, **_claims(member), "parameters": parameters(cls)}
-        | {"reference": member.reference}
-        for cls, member in ((cls, cls()) for cls in BASELINES)
-    ]
-
-
 def _features(member: "FeatureMap") -> str:
-    """How many features for R projections."""
+    """The number of features for R projections."""
     per = member.features_per_projection
     return {0: "fixed", 1: "R"}.get(per, f"{per}R")
 

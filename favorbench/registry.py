@@ -236,7 +236,7 @@ def parameters(member: type[Any]) -> str:
     "n, sampler='orthogonal'" or "points='random'|'pivots', lloyd=0"; "-" for nothing.
     """
     texts = []
-    for field in _own_fields(member):
+    for field in sorted(_own_fields(member), key=_is_required, reverse=True):
         choices = get_args(field.type) if get_origin(field.type) is Literal else ()
         others = [value for value in choices if value != field.default]
         default = "" if _is_required(field) else "=" + "|".join(map(repr, [field.default, *others]))

@@ -1,4 +1,4 @@
-"""What users bring: objects of their own modules, imported and held to our interfaces."""
+"""Objects of users' modules: import them, and check them against our interfaces."""
 
 import contextlib
 import importlib
@@ -24,7 +24,7 @@ def import_object(kind: str, path: str) -> Any:
         raise ScenarioError(f"{kind} {shown(path)} cannot be imported: {type(error).__name__}: {error}") from error
 
 
-#: Names of modules, with commas, that files may import although they are not in the working directory.
+#: Names of modules, with commas, that files may import even if they are not in the working directory.
 TRUST_VARIABLE = "FAVORBENCH_TRUST"
 
 _BEFORE_COLON = re.compile(r"([\w.-]+)\s*:")
@@ -34,7 +34,7 @@ def check_trusted(specs: Iterable[str], file: str | Path, prefixes: Container[st
     """Refuse modules that a file names, unless they are files of the working directory or the user trusts them.
 
     Importing a module runs it, and the file (a scenario, a run, a recommendation) may be somebody else's. prefixes:
-    what may stand before a colon without being a module. Raises ScenarioError.
+    names before a colon that are not modules. Raises ScenarioError.
     """
     trusted = os.environ.get(TRUST_VARIABLE, "").split(",")
     for spec in specs:
@@ -49,7 +49,7 @@ def check_trusted(specs: Iterable[str], file: str | Path, prefixes: Container[st
 
 @contextlib.contextmanager
 def importable_from(folder: str) -> Iterator[None]:
-    """A folder first among those of modules: a console script has its own there, and a worker not the user's."""
+    """Put a folder first in sys.path, where a console script has its own, and a worker lacks the user's."""
     sys.path.insert(0, folder)
     try:
         yield
@@ -59,9 +59,9 @@ def importable_from(folder: str) -> Iterator[None]:
 
 
 def keep_importable_here() -> None:
-    """The same for the rest of this process, for what users' modules import later: only for processes of our own.
+    """Append the working directory to sys.path of this process, for later imports of users' modules.
 
-    Last among those of modules, so that a file of the user's takes no library's name.
+    Last, so that a user's file does not replace a library of its name.
     """
     with contextlib.suppress(OSError):  # the directory is gone
         if os.getcwd() not in sys.path:
@@ -71,7 +71,7 @@ def keep_importable_here() -> None:
 def check_methods(kind: str, spec: str, member: type, base: type) -> None:
     """Raise ScenarioError for a method of a user's class that cannot be called as those of ``base`` are.
 
-    Names of parameters are the user's own affair, but where they are ours they must stand in our places.
+    Parameters may have any names, but those with our names must be in our places.
     """
     for name, ours in inspect.getmembers(base, inspect.isfunction):
         theirs = getattr(member, name)
@@ -91,7 +91,7 @@ def check_methods(kind: str, spec: str, member: type, base: type) -> None:
 
 @contextlib.contextmanager
 def failures_named(who: str) -> Iterator[None]:
-    """A user's map, sampler or baseline may fail in any way: raise EstimatorError that says which, and how."""
+    """Turn any failure of a user's map, sampler or method into an EstimatorError that names it."""
     try:
         yield
     except (MemoryError, FavorbenchError):

@@ -1,4 +1,4 @@
-"""The columns of a row, each said once: what it holds, what it is for, where it comes from, what it says in words."""
+"""The columns of a row, each declared once: its type, role, source and wording."""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
@@ -13,7 +13,7 @@ Row = dict[str, Any]
 
 
 class Labels(Protocol):
-    """A row, as a dict or as pandas has it."""
+    """A row, as a dict or of pandas."""
 
     def __getitem__(self, key: str, /) -> Any: ...
 
@@ -21,9 +21,9 @@ class Labels(Protocol):
 class Column(NamedTuple):
     """One column of the trials.
 
-    role: "draw" columns say which realisation it is, "cell" columns what was measured on, "estimator" columns what was
-    measured, "metric" columns what came out. optional: it may be missing. of: its value, where all rows of a draw share
-    it. words: its part in the description of a cell, "" where it is not worth a word.
+    role: "draw" columns identify the realisation, "cell" columns the inputs, "estimator" columns the estimator, and
+    "metric" columns hold the results. optional: may be missing. of: the value that all rows of a draw share. words: its
+    part in the description of a cell; may be empty.
     """
 
     name: str
@@ -41,8 +41,8 @@ def _length(row: Labels) -> str:
     return length + (f" ({row['query_rows']} query rows measured)" if sampled else "")
 
 
-#: An axis of the sweep is a key of ``Scenario`` and a line here. The sampler is missing where a map leaves none to vary
-#: and for baselines; R where it plays no part. budget: what was asked for of R, of features, or of cost.
+#: An axis of the sweep is a key of ``Scenario`` and a line here. The sampler is missing for baselines, methods and maps
+#: that leave none to choose; R where it is ignored. budget: the requested R, number of features, or cost.
 COLUMNS: tuple[Column, ...] = (
     Column("draw", int, "draw", of=lambda scenario, draw: draw.index),
     Column("trial", int, "draw", of=lambda scenario, draw: draw.trial),
@@ -72,12 +72,12 @@ COLUMNS: tuple[Column, ...] = (
 )  # fmt: skip
 
 
-#: In the place of metrics, in what a draw gives where an estimator failed on it: how. It is kept beside the rows.
+#: The key of an error message that stands in place of metrics if an estimator failed. It is stored beside the rows.
 FAILURE = "failure"
 
 
 def failed_of(rows: Iterable[Row]) -> dict[str, dict[str, list[int]]]:
-    """What failed among the rows of draws: by estimator and message, the draws."""
+    """The failures among rows: by estimator and message, the draws."""
     found: dict[str, dict[str, list[int]]] = {}
     for row in rows:
         if FAILURE in row:
@@ -98,7 +98,7 @@ ESTIMATOR = _names("estimator")
 
 
 def of_draw(scenario: "Scenario", draw: "Draw") -> Row:
-    """What all rows of a draw share."""
+    """The columns that all rows of a draw share."""
     return {column.name: column.of(scenario, draw) for column in COLUMNS if column.of}
 
 

@@ -1,4 +1,4 @@
-"""With what a run was made: versions, machine, commit."""
+"""The versions, machine and commit that made a run."""
 
 import importlib.metadata
 import os
@@ -19,7 +19,7 @@ from favorbench.registry import declared_version, label
 
 VERSION = importlib.metadata.version("favorbench")
 
-#: SciPy's wheels bring a BLAS library of their own, which some processes load late or never: NumPy's is named.
+#: SciPy's wheels contain their own BLAS library, which some processes load late or never; only NumPy's is recorded.
 _SCIPY_COPY = re.compile(r"scipy(\.libs|[/\\]\.dylibs)")
 
 
@@ -49,7 +49,7 @@ def provenance(plan: Plan) -> dict[str, Any]:
 
 
 def machine(backend: Backend) -> dict[str, Any]:
-    """The machine, and what computes on it: CPU or GPU, and the BLAS libraries with their kernels."""
+    """The machine: CPU or GPU, and the BLAS libraries with their kernels."""
     found = [pool for pool in threadpoolctl.threadpool_info() if not _SCIPY_COPY.search(pool["filepath"])]
     pools = sorted(found, key=lambda pool: (pool["internal_api"], str(pool.get("version"))))
     return {
@@ -63,7 +63,7 @@ def machine(backend: Backend) -> dict[str, Any]:
 
 
 def count_done(machines: list[dict[str, Any]], machine: Mapping[str, Any], done: int) -> None:
-    """That one of some machines, or one that is new among them, has done so many items more."""
+    """Add to the items that a machine, which may be new in the list, has done."""
     for known in machines:
         if {**known, "done": 0} == {**machine, "done": 0}:
             known["done"] += done
@@ -84,12 +84,12 @@ def _features(plan: Plan, feature_map: FeatureMap) -> str:
 
 
 def input_notes(plan: Plan, name: str, law: InputSource) -> list[str]:
-    """What is to be known of one of the inputs as this plan measures it, in words."""
+    """Sentences about an input as this plan measures it."""
     return [*law.notes(), *_shortened(plan, name, law), *_masked(plan, law)]
 
 
 def _masked(plan: Plan, law: InputSource) -> list[str]:
-    """Whether the mask that its data are of is the one that is measured, where they say of which they are."""
+    """Compare the mask that the data declare with the measured one."""
     causal, said = plan.study.scenario.causal, law.causal
     if said is None or (not said and not causal):
         return []
@@ -100,7 +100,7 @@ def _masked(plan: Plan, law: InputSource) -> list[str]:
 
 
 def _shortened(plan: Plan, name: str, law: InputSource) -> list[str]:
-    """What part of a file's tokens is measured, where it is not all of them."""
+    """Name the measured part of a file's tokens, if it is not all of them."""
     tokens = max(head.seq_len for head in law.heads(None, None))
     lengths = sorted({shape.head.seq_len for shape in plan.shapes if shape.input == name} - {tokens})
     return [f"the first {length} of its {tokens} tokens" for length in lengths]

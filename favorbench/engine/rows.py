@@ -52,7 +52,7 @@ _OURS = {
 
 
 class StoredPart(NamedTuple):
-    """A part as it was read. table: the requested columns; rows: their number; seconds: of work, None if unknown."""
+    """A part that was read. table: the requested columns. rows: their number. seconds: of work, None if unknown."""
 
     path: Path
     table: pa.Table
@@ -62,10 +62,10 @@ class StoredPart(NamedTuple):
 
 
 class RowStore:
-    """A directory, open for writing: a context manager that holds the lock, and writes what is waiting at its end."""
+    """A directory, open for writing: a context manager that holds the lock, and flushes when it ends."""
 
     def __init__(self, path: Path, manifest: str, schema: pa.Schema, key: Sequence[str]) -> None:
-        """manifest: the name of its file; key: the columns that tell one row from another."""
+        """manifest: the name of its file. key: the columns that identify a row."""
         self.path, self.manifest_file, self.schema, self.key = path, path / manifest, schema, key
         self.set_aside: list[str] = []  # names of damaged parts
         self._folder = path / "trials"
@@ -97,7 +97,7 @@ class RowStore:
             self._lock.release()
 
     def parts(self, columns: Sequence[str] | None = None) -> list[StoredPart]:
-        """All parts with some of their columns. Damaged ones are renamed, so that their rows are missing again."""
+        """Read some columns of all parts. Damaged parts are renamed, so that their rows are missing again."""
         with clear_errors(self.path):
             found, damaged = read_parts(self._folder, self.schema, columns)
             for path in damaged:
@@ -107,14 +107,14 @@ class RowStore:
         return found
 
     def append(self, rows: Iterable[Row]) -> None:
-        """Add rows, and what failed among them. They are written with the next part."""
+        """Add rows and failures. They are written with the next part."""
         self._rows.extend(rows)
         waited = time.monotonic() - self._flushed
         if waited > FLUSH_SECONDS * max(1.0, FLUSH_SHARE * self._worked) or len(self._rows) >= FLUSH_ROWS:
             self.flush()
 
     def flush(self) -> None:
-        """Write the rows that are waiting as one part, whole or not at all. Raises StoreError, e.g. for a full disk."""
+        """Write the waiting rows as one part, whole or not at all. Raises StoreError, e.g. for a full disk."""
         now = time.monotonic()
         if self._rows:
             rows = [row for row in self._rows if FAILURE not in row]
@@ -125,13 +125,13 @@ class RowStore:
         self._flushed = now
 
     def join_if_small(self) -> None:
-        """Make one part of several, where memory is no concern."""
+        """Join the parts if they fit into memory."""
         parts = self.parts([])
         if len(parts) > 1 and sum(part.rows for part in parts) <= JOIN_ROWS:
             self.join()
 
     def join(self, order: str | None = None, **encoding: Any) -> Path:
-        """Replace the parts by one, without rows that later ones replace, sorted by a column; returns its path.
+        """Replace the parts by one, sorted by a column, without rows that later ones replace. Return its path.
 
         encoding: of ``pyarrow.parquet.write_table``.
         """
@@ -161,10 +161,10 @@ class RowStore:
 def read_parts(
     folder: Path, schema: pa.Schema | None = None, columns: Sequence[str] | None = None
 ) -> tuple[list[StoredPart], list[Path]]:
-    """All parts in a folder in their order, and the paths of damaged ones; also while a writer adds and joins parts.
+    """Read all parts in a folder, in order, even while a writer adds and joins parts; also return damaged paths.
 
-    A listing that is made while parts are joined may show neither the old ones nor the new one, so it is repeated until
-    it shows what was read. Raises StoreError for parts with other columns than ``schema``.
+    A listing made while parts are joined may show neither the old ones nor the new one, so it is repeated until it
+    equals the parts that were read. Raises StoreError for parts with other columns than ``schema``.
     """
     found: dict[Path, StoredPart | None] = {}
     while (paths := part_paths(folder)) != sorted(found):
@@ -186,21 +186,21 @@ def part_paths(folder: Path) -> list[Path]:
 
 
 def _read(path: Path, schema: pa.Schema | None, columns: Sequence[str] | None) -> StoredPart | None:
-    """One part; None where its contents are not what was written."""
+    """Read one part; None if it is damaged."""
     data = read_regular(path, "a part", StoreError)
     if path.stem.rpartition("-")[2] != _digest(data):
         return None
     file = pq.ParquetFile(pa.BufferReader(data))
     if schema is not None and not file.schema_arrow.equals(schema):
         raise StoreError(f"{path} has other columns than this version of favorbench writes; use another `out`")
-    said = json.loads((file.schema_arrow.metadata or {}).get(_METADATA, b"{}"))
+    metadata = json.loads((file.schema_arrow.metadata or {}).get(_METADATA, b"{}"))
     # A few columns are read before a thread is started for them, and a command that ends at once aborts over one.
     table = file.read(columns=columns, use_threads=columns is None).replace_schema_metadata(None)
-    return StoredPart(path, table, file.metadata.num_rows, said.get("seconds"), said.get("failed", {}))
+    return StoredPart(path, table, file.metadata.num_rows, metadata.get("seconds"), metadata.get("failed", {}))
 
 
 def read_rows(path: Path, schema: pa.Schema, key: Sequence[str]) -> tuple[pa.Table, Failed]:
-    """All rows in a directory, and what failed. Raises StoreError for a damaged part, and where there are no rows."""
+    """Read all rows of a directory, and the failures. Raises StoreError for a damaged part, or if there are no rows."""
     with clear_errors(path):
         parts, damaged = read_parts(path / "trials", schema)
     if damaged:
@@ -211,7 +211,7 @@ def read_rows(path: Path, schema: pa.Schema, key: Sequence[str]) -> tuple[pa.Tab
 
 
 def newest(parts: Sequence[StoredPart], key: Sequence[str]) -> pa.Table:
-    """The rows of all parts; of those with the same key the last."""
+    """The rows of all parts; the last row of each key."""
     table = pa.concat_tables([part.table for part in parts])
     if len(parts) > 1:
         replaced = table.select(key).to_pandas().duplicated(keep="last").to_numpy()
@@ -220,7 +220,7 @@ def newest(parts: Sequence[StoredPart], key: Sequence[str]) -> pa.Table:
 
 
 def failures(parts: Iterable[StoredPart]) -> Failed:
-    """What failed in draws that no later part has rows of."""
+    """The failures in draws that no later part has rows of."""
     kept: list[tuple[str, str, int]] = []
     for part in parts:
         drawn = set(part.table["draw"].to_pylist()) if kept else set()
@@ -235,12 +235,12 @@ def failures(parts: Iterable[StoredPart]) -> Failed:
 
 
 def failed_draws(failed: Failed) -> set[int]:
-    """The draws in which something failed."""
+    """The draws in which an estimator failed."""
     return {draw for hows in failed.values() for draws in hows.values() for draw in draws}
 
 
 def in_use(path: Path) -> bool:
-    """Whether a process is writing into a directory, as far as locks are seen from here."""
+    """Whether a process is writing into a directory, as far as its lock is visible here."""
     file = path / ".lock"
     if not file.exists():
         return False
