@@ -8,7 +8,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import favorbench as fb
-from favorbench.attention import groups
+from favorbench.attention import linear
 from favorbench.errors import InputError
 from favorbench.maps import calibrate
 from favorbench.numerics.machine import one_core
@@ -43,7 +43,7 @@ def test_many_heads_are_as_many_calls(rng, spec, causal, monkeypatch):
     own = fb.Sample(*(None if part[0][0] is None else np.array(part) for part in
                       ([[s[i] for s in row] for row in samples] for i in (0, 1))))  # fmt: skip
     for most in (1, 2, 4, 100):
-        monkeypatch.setattr(groups, "heads_at_once", lambda like, width, most=most: most)
+        monkeypatch.setattr(linear, "heads_at_once", lambda like, width, most=most: most)
         for each in (False, True):
             together = fb.linear_attention(query, key, value, own if each else samples[0][0], whole, causal)
             for i, j in np.ndindex(2, 3):

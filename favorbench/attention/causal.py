@@ -9,7 +9,7 @@ from array_api_compat import device
 from favorbench.attention.problem import AttentionProblem, SampledMap, Shape, Tile
 from favorbench.maps import Sample
 from favorbench.numerics.arrays import Array, Features, array_namespace, masked, projected
-from favorbench.numerics.logsum import Accumulator, accumulate, joined, merge, prefix_sums, quotient, with_ones
+from favorbench.numerics.logsum import Accumulator, accumulate, merge, query_sums, quotient, with_ones
 
 CHUNK = 128  # positions treated together: a chunk costs CHUNK^2 kernel values, all chunks together O(L)
 
@@ -58,9 +58,9 @@ class _Chunk(NamedTuple):
 def causal_outputs(problem: AttentionProblem, omega: Array, maps: Sequence[SampledMap], scale: float) -> Iterator[Tile]:
     """The estimates of a chunk of positions for each estimator, chunk by chunk.
 
-    What lies before the chunk enters through a summary of one row per feature, the chunk's own keys through kernel
-    values under the mask: both are sums over features, for every R from one pass, so they are one product. A query's
-    features are taken relative to the largest key up to the end of its chunk. O(L) time, no L x R x d_v array.
+    Keys before the chunk enter through a summary of one row per feature, the chunk's own keys through kernel values
+    under the mask. Both are sums over features, for every R from one pass, so they are one product. The features of a
+    query are relative to the largest key up to the end of its chunk. O(L) time, no L x R x d_v array.
     Katharopoulos et al. 2020, arXiv 2006.16236, eq. (9)-(12).
     """
     query, key, value, positions = problem[:4]
@@ -82,8 +82,8 @@ def _chunk_sums(
 ) -> tuple[Sequence[Accumulator], list[tuple[slice, Accumulator]]]:
     """The summary of all keys up to the chunk's end, and the sums of its queries for every R, rows by rows.
 
-    A later key of the chunk may be so much larger than all that a query sees that these underflow beside it: then the
-    two halves of the chunk are taken one after the other, and their halves, as far as it needs.
+    A later key of the chunk may be so much larger than all visible keys of a query that these underflow beside it. Then
+    the two halves of the chunk are taken one after the other, and their halves, as far as necessary.
     """
     xp, width = array_namespace(chunk.values), sample.omega.shape[-2]
     blocks = [b.transposed() for b in estimator.map.key_features(chunk.y, chunk.of_key[..., :width], sample)]
@@ -97,7 +97,7 @@ def _chunk_sums(
         _past_and_own(past[i] if past else None, now.log_peak, block, chunk.values)
         for i, (now, block) in enumerate(zip(present, blocks, strict=True))
     ]
-    sums = prefix_sums(*joined(queries, [now.log_peak for now in present], factors), estimator.sizes)
+    sums = query_sums(queries, factors, estimator.sizes)
     columns = chunk.values.shape[-1]
     before, kernel = sums.total[..., :columns], sums.total[..., columns:]
     seen = visible(chunk.positions, chunk.keys, kernel)
@@ -113,7 +113,7 @@ def _chunk_sums(
 
 
 def _underflows(normaliser: Array) -> bool:
-    """Whether any is so small that terms of it may have been lost below the smallest number.
+    """Whether any is so small that terms of it may have underflowed.
 
     Not in float16, whose factors are divided by their largest: small normalisers are common there.
     """
@@ -122,15 +122,15 @@ def _underflows(normaliser: Array) -> bool:
     return limits.max > 1e5 and bool(xp.any(xp.abs(normaliser) < limits.smallest_normal / limits.eps))
 
 
-def _past_and_own(past: Accumulator | None, log_peak: Array, keys: Features, values: Array) -> Array:
-    """The summary of what lies before the chunk beside the features of its own keys, divided by exp(log_peak)."""
+def _past_and_own(past: Accumulator | None, log_peak: Array, keys: Features, values: Array) -> Accumulator:
+    """The summary of the keys before the chunk, and the features of its own keys, side by side."""
     xp = array_namespace(log_peak)
     own = keys.relative_to(log_peak)
     if past is None:
         before = own[..., :1] * xp.zeros_like(values[..., :1, :])
     else:
         before = past.total * xp.exp(past.log_peak - log_peak)
-    return xp.concat([before, own], axis=-1)
+    return Accumulator(log_peak, xp.concat([before, own], axis=-1))
 
 
 def rows_between(positions: np.ndarray, start: int, stop: int) -> slice:
@@ -145,7 +145,7 @@ def visible(positions: np.ndarray, keys: slice, like: Array) -> Array:
 
 
 def chunk_multiplications(shape: Shape, num_features: int) -> float:
-    """What linear attention multiplies more where it is causal: kernel values inside chunks, and with these values."""
+    """Additional multiplications of causal linear attention: kernel values inside chunks, and with these values."""
     return float(shape.n * min(CHUNK, shape.l) * (num_features + shape.d_v)) if shape.causal else 0.0
 
 

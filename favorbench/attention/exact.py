@@ -18,11 +18,36 @@ def exact_attention(
     causal: bool = False,
     positions: np.ndarray | None = None,
 ) -> Float[Array, "*batch n d_v"]:
-    """Softmax attention, softmax(query key^T / sqrt(d)) value, in float64 and in tiles: never an n x l array.
+    """Return softmax(query key^T / sqrt(d)) value, in float64 and in tiles, without an n x l array.
 
-    causal: a query sees the keys up to its own position only; positions: which these are, increasing, where the queries
-    are some of them. Raises InputError if the shapes do not fit. Vaswani et al. 2017, eq. (1).
+    Parameters
+    ----------
+    query : array (..., n, d)
+        Queries, of NumPy or torch.
+    key : array (..., l, d)
+        Keys.
+    value : array (..., l, d_v)
+        Values.
+    causal : bool
+        A query sees only the keys up to its own position.
+    positions : array (n,), optional
+        The positions of the queries among the keys, increasing, where they are a sample of all queries.
 
+    Returns
+    -------
+    array (..., n, d_v)
+
+    Raises
+    ------
+    InputError
+        If the shapes do not fit.
+
+    References
+    ----------
+    Vaswani et al. 2017, eq. (1).
+
+    Examples
+    --------
     >>> import favorbench as fb, numpy as np
     >>> query, key, value = np.random.default_rng(0).normal(size=(3, 2, 64, 8))  # two heads
     >>> fb.exact_attention(query, key, value).shape
@@ -38,14 +63,14 @@ def exact_attention(
 def softmax_attention(problem: AttentionProblem) -> Array:
     """Softmax attention in the precision of its arguments, in tiles with a running maximum: no n x l array.
 
-    No maximum is taken where the norms bound all logits (Cauchy-Schwarz) by what exp can take.
+    No maximum is taken where the norms bound all logits (Cauchy-Schwarz) within the range of exp.
     """
     if problem.causal:
         return causal_softmax(problem)
     query, key, value = problem[:3]
     xp, (n, length) = array_namespace(query), (query.shape[-2], key.shape[-2])
     columns = key.mT
-    with np.errstate(over="ignore", invalid="ignore"):  # then they bound nothing
+    with np.errstate(over="ignore", invalid="ignore"):  # where the squares overflow there is no bound
         squares = [xp.max(half_squared_norm(array)) for array in (query, key)]
         bounded = near_zero(2.0 * xp.sqrt(squares[0]) * xp.sqrt(squares[1]))
     # Square tiles, as far as the queries go: products of narrow ones spend their time on rearranging the other factor.
@@ -67,7 +92,7 @@ def _running_maximum(query: Array, columns: Array, value: Array, tiles_of_keys: 
 
 
 def _no_maximum(query: Array, columns: Array, value: Array, tiles_of_keys: Sequence[slice]) -> Accumulator:
-    """The same for logits that exp takes as they are; 1 apart from value, as 65 columns cost more than 64 and 1."""
+    """The same for logits in the range of exp; 1 apart from value, as 65 columns cost more than 64 and 1."""
     xp, total, normaliser = array_namespace(query), 0.0, 0.0
     for keys in tiles_of_keys:
         weights, values = xp.exp(query @ columns[..., keys]), value[..., keys, :]

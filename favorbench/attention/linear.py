@@ -1,5 +1,6 @@
 """Linear attention from features: the engine that evaluates every map at every R, in log space and in tiles."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import overload
 
@@ -7,22 +8,15 @@ import numpy as np
 from array_api_compat import device
 
 from favorbench.attention.causal import causal_outputs, chunk_multiplications
-from favorbench.attention.groups import over_groups
 from favorbench.attention.problem import AttentionProblem, SampledMap, Shape, Tile, check_shapes
 from favorbench.errors import InputError
-from favorbench.maps import FeatureMap, Sample, get_map
-from favorbench.numerics.arrays import Array, Features, Float, array_namespace, moved, projected
-from favorbench.numerics.logsum import (
-    Accumulator,
-    accumulate,
-    inner_products,
-    joined,
-    prefix_sums,
-    quotient,
-    tiles,
-    with_ones,
-)
+from favorbench.maps import Calibrated, FeatureMap, Sample, get_map
+from favorbench.maps.transforms import with_arrays
+from favorbench.numerics.arrays import Array, Features, Float, array_namespace, device_elements, moved, projected
+from favorbench.numerics.logsum import Accumulator, accumulate, inner_products, query_sums, quotient, tiles, with_ones
 from favorbench.samplers import Sampler, get_sampler
+
+LEAST_ROWS = 128  # of a tile: below it matrix products wait for memory, so heads are processed in groups
 
 
 def linear_attention(
@@ -33,13 +27,38 @@ def linear_attention(
     map: str | FeatureMap = "positive",
     causal: bool = False,
 ) -> Float[Array, "*batch n d_v"]:
-    """The attention estimate phi(q) (phi(k)^T value) / phi(q) (phi(k)^T 1), without an eps; O(l) time and memory.
+    """Estimate attention by phi(q) (phi(k)^T value) / phi(q) (phi(k)^T 1), without an eps; O(l) time and memory.
 
-    query and key are as attention takes them: the factor d^-1/4 is applied here. The result has their dtype. omega is
-    moved to their library, device and dtype; it may have the axes of the heads, one sample each.
-    causal: a query sees the keys up to its own position only. Raises InputError if the shapes do not fit, or for a map
-    that uses the whole sequence in a causal setting; ScenarioError for an unknown map.
+    Parameters
+    ----------
+    query : array (..., n, d)
+        Queries as attention takes them: the factor d^-1/4 is applied here. Of NumPy or torch.
+    key : array (..., l, d)
+        Keys.
+    value : array (..., l, d_v)
+        Values.
+    omega : array (..., num_projections, d) or Sample
+        A sample of ``sample_omega``. It is moved to the library, device and dtype of the queries, and may have the axes
+        of the heads, one sample each.
+    map : str or FeatureMap
+        A map, as ``get_map`` takes it.
+    causal : bool
+        A query sees only the keys up to its own position.
 
+    Returns
+    -------
+    array (..., n, d_v)
+        In the dtype of the arguments.
+
+    Raises
+    ------
+    InputError
+        If the shapes do not fit, or if causal is set for a map that uses the whole sequence.
+    ScenarioError
+        For an unknown map.
+
+    Examples
+    --------
     >>> import favorbench as fb, numpy as np
     >>> rng = np.random.default_rng(0)
     >>> query, key, value = 0.5 * rng.normal(size=(3, 2, 64, 8))
@@ -64,7 +83,39 @@ def linear_attention(
         return xp.concat([tile.output[0, ...] for tile in parts], axis=-2)
 
     width = max(rows.shape[-2], feature_map.num_features(rows.shape[-2], query.shape[-1]))
-    return over_groups(attend, query, key, value, rows, estimator, width)
+    batch, count = tuple(query.shape[:-2]), heads_at_once(query, width)
+    if math.prod(batch) <= count:
+        return attend(query, key, value, rows, estimator)
+    parts = []
+    for start in range(0, math.prod(batch), count):
+        heads = slice(start, start + count)
+        q, k, v, own = (_of_heads(array, batch, heads) for array in (query, key, value, rows))
+        parts.append(attend(q, k, v, own, _estimator_of(estimator, rows, batch, heads)))
+    output = xp.concat(parts, axis=0)
+    return xp.reshape(output, (*batch, *output.shape[1:]))
+
+
+def heads_at_once(like: Array, width: int) -> int:
+    """The number of heads for which a tile has LEAST_ROWS rows of ``width`` features each."""
+    return max(1, device_elements(like) // (width * LEAST_ROWS))
+
+
+def _of_heads(array: Array, batch: tuple[int, ...], heads: slice, own: int = 2) -> Array:
+    """Some heads of an array with the axes of the heads before its own; an array without any serves all of them."""
+    if array.ndim <= own:
+        return array
+    xp, rest = array_namespace(array), tuple(array.shape[array.ndim - own :])
+    return xp.reshape(xp.broadcast_to(array, (*batch, *rest)), (-1, *rest))[heads, ...]
+
+
+def _estimator_of(estimator: SampledMap, omega: Array, batch: tuple[int, ...], heads: slice) -> SampledMap:
+    """The estimator of some heads: the extra sample and the parameters of a calibrated map may have their axes."""
+    extra, feature_map = estimator.extra, estimator.map
+    if extra is not None and omega.ndim > 2:  # the extra sample has the axes of its omega
+        extra = _of_heads(extra, batch, heads, extra.ndim - omega.ndim + 2)
+    if isinstance(feature_map, Calibrated):
+        feature_map = with_arrays([feature_map], lambda arrays: _of_heads(arrays[0], batch, heads))
+    return estimator._replace(map=feature_map, extra=extra)
 
 
 def kernel_estimate(
@@ -73,11 +124,33 @@ def kernel_estimate(
     omega: Sample | Float[Array, "*samples num_projections d"],
     map: str | FeatureMap = "positive",
 ) -> Float[Array, "*any n l"]:
-    """phi(x).phi(y), the estimate of exp(x.y), for every pair of rows; x and y are ALREADY scaled by d^-1/4.
+    """Estimate exp(x.y) by phi(x).phi(y) for every pair of rows; x and y are ALREADY scaled by d^-1/4.
 
-    omega, and extra, may have leading axes, one sample each: the result has them too. Raises InputError if the shapes
-    do not fit, ScenarioError for an unknown map.
+    Parameters
+    ----------
+    x : array (..., n, d)
+        Scaled queries.
+    y : array (..., l, d)
+        Scaled keys.
+    omega : array (..., num_projections, d) or Sample
+        A sample of ``sample_omega``. Leading axes are independent samples.
+    map : str or FeatureMap
+        A map, as ``get_map`` takes it.
 
+    Returns
+    -------
+    array (..., n, l)
+        With the leading axes of omega, too.
+
+    Raises
+    ------
+    InputError
+        If the shapes do not fit.
+    ScenarioError
+        For an unknown map.
+
+    Examples
+    --------
     >>> import favorbench as fb, numpy as np
     >>> rng = np.random.default_rng(0)
     >>> x, y = 0.3 * rng.normal(size=(2, 5, 8))
@@ -120,8 +193,30 @@ def sample_omega(
 ) -> Sample | Float[np.ndarray, "num_projections head_dim"]:
     """Draw omega; with ``map``, the whole sample that map needs (for "phase", omega and the phases).
 
-    Raises ScenarioError for an unknown sampler or map.
+    Parameters
+    ----------
+    sampler : str or Sampler
+        A sampler, as ``get_sampler`` takes it.
+    num_projections : int
+        The number of projections R.
+    head_dim : int
+        The head dimension d.
+    rng : numpy.random.Generator
+        The source of randomness.
+    map : str or FeatureMap, optional
+        The map that the sample is for.
 
+    Returns
+    -------
+    array (num_projections, head_dim) or Sample
+
+    Raises
+    ------
+    ScenarioError
+        For an unknown sampler or map.
+
+    Examples
+    --------
     >>> import favorbench as fb, numpy as np
     >>> fb.sample_omega("orthogonal", num_projections=64, head_dim=16, rng=np.random.default_rng(0)).shape
     (64, 16)
@@ -146,9 +241,15 @@ def attention_estimates(
         yield from causal_outputs(problem, omega, maps, scale)
         return
     query, key = problem[:2]
-    samples = [one.sample(omega) for one in maps]
+    samples = [estimator.sample(omega) for estimator in maps]
     fit_query = query if problem.fit_query is None else problem.fit_query
-    fitted = [_fitted(one.map, fit_query, key, scale, sample.omega) for one, sample in zip(maps, samples, strict=True)]
+    fitted = [estimator.map for estimator in maps]
+    if any(feature_map.data_dependent for feature_map in fitted):
+        x, y = (fit_query, key) if scale == 1.0 else (fit_query * scale, key * scale)
+        fitted = [
+            feature_map.fit(x, y, sample.omega) if feature_map.data_dependent else feature_map
+            for feature_map, sample in zip(fitted, samples, strict=True)
+        ]
     width = max(omega.shape[-2], *(feature_map.num_features(0, query.shape[-1]) for feature_map in fitted))
     summaries = _key_summaries(key, problem.value, omega, fitted, samples, width, scale)
     for rows in tiles(query.shape[-2], width, query):
@@ -157,17 +258,7 @@ def attention_estimates(
         for index, (feature_map, sample, summary) in enumerate(zip(fitted, samples, summaries, strict=True)):
             blocks = feature_map.query_features(x, projection[..., : sample.omega.shape[-2]], sample)
             # A fixed block counts R times, as there is no factor 1/R.
-            blocks, rights = joined(blocks, [keys.log_peak for keys in summary], [keys.total for keys in summary])
-            yield Tile(index, rows, *quotient(prefix_sums(blocks, rights, maps[index].sizes)))
-
-
-def _fitted(feature_map: FeatureMap, query: Array, key: Array, scale: float, omega: Array) -> FeatureMap:
-    """The map with its parameters from the data. Arrays are scaled for maps that take some only."""
-    if not feature_map.data_dependent:
-        return feature_map
-    if scale == 1.0:
-        return feature_map.fit(query, key, omega)
-    return feature_map.fit(query * scale, key * scale, omega)
+            yield Tile(index, rows, *quotient(query_sums(blocks, summary, maps[index].sizes)))
 
 
 def linear_multiplications(feature_map: FeatureMap, shape: Shape, size: int) -> float | None:

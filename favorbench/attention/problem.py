@@ -10,7 +10,7 @@ from favorbench.numerics.arrays import Array, Float, kind_of
 
 
 class Shape(NamedTuple):
-    """What the cost of an estimator follows from: n queries, l keys, d, d_v."""
+    """The sizes that the cost of an estimator depends on: n queries, l keys, d, d_v."""
 
     n: int
     l: int  # noqa: E741  (its name in every formula)
@@ -23,7 +23,7 @@ class AttentionProblem(NamedTuple):
     """Queries (..., n, d) and keys (..., l, d), both scaled by d^-1/4, and values (..., l, d_v).
 
     positions: of the queries among the keys, (n,), increasing, on the host; None where they are not the same tokens.
-    causal: a query sees the keys up to its own position only. fit_query: all queries, where ``query`` is a sample of
+    causal: a query sees only the keys up to its own position. fit_query: all queries, where ``query`` is a sample of
     them, for maps that take parameters from the queries.
     """
 
@@ -36,12 +36,12 @@ class AttentionProblem(NamedTuple):
 
     @staticmethod
     def of(query: Array, key: Array, value: Array, causal: bool = False) -> "AttentionProblem":
-        """The problem of queries and keys that are not scaled yet: scaled copies of them."""
+        """Make the problem of queries and keys that are not scaled yet, with scaled copies."""
         factor, (n, l) = query.shape[-1] ** -0.25, (query.shape[-2], key.shape[-2])  # noqa: E741
         return AttentionProblem(query * factor, key * factor, value, np.arange(n) if n == l or causal else None, causal)
 
     def unscaled(self) -> tuple[Array, Array]:
-        """Copies of queries and keys as attention takes them, not scaled."""
+        """Return copies of queries and keys as attention takes them, not scaled."""
         factor = self.query.shape[-1] ** 0.25
         return self.query * factor, self.key * factor
 
@@ -55,8 +55,8 @@ class AttentionProblem(NamedTuple):
 class Estimate(NamedTuple):
     """The output of an estimator at one size. size is None for an estimator without sizes.
 
-    normaliser: what the output was divided by; None where it was not. row_sums: of the weights of each query, where
-    they are not 1 by a division.
+    normaliser: the divisor of the output; None without one. row_sums: of the weights of each query, where a division
+    does not make them 1.
     """
 
     size: int | None
@@ -74,7 +74,7 @@ class SampledMap(NamedTuple):
     sizes: tuple[int, ...]
 
     def sample(self, omega: Array) -> Sample:
-        """Its share of projections (..., R, d) that several estimators look at, and what it draws beside them."""
+        """Its share of projections (..., R, d) that several estimators use, and its extra sample."""
         return Sample(omega[..., : self.sizes[-1], :], self.extra)
 
 

@@ -1,7 +1,6 @@
-"""The answers every estimator must beat, and bounds. A new one is one file and one line in BASELINES."""
+"""Trivial answers, which every estimator must beat, and bounds. A new one is a class and a line in BASELINES."""
 
-from favorbench.baselines.best_rank import BestRank
-from favorbench.baselines.top_keys import TopKeys
+from favorbench.baselines.bounds import BestRank, TopKeys
 from favorbench.baselines.trivial import Taylor1, Taylor2, Uniform
 from favorbench.errors import ScenarioError
 from favorbench.methods import METHODS, PREFIXES, Method, SampledKeys
@@ -12,14 +11,24 @@ BASELINES: tuple[type[Method], ...] = (Uniform, Taylor1, Taylor2, SampledKeys, B
 
 
 def get_baseline(spec: str | Method) -> Method:
-    """The baseline that ``spec`` names. Raises ScenarioError.
+    """Return the baseline that ``spec`` names, or a bound, such as "best-rank".
 
-    Also a bound, such as "best-rank" and "top-keys". Raises ScenarioError, with the nearest name, if there is none.
+    Parameters
+    ----------
+    spec : str or Method
+        "uniform", "sampled-keys(weights='values')", "top-keys". A method is returned as it is.
 
+    Raises
+    ------
+    ScenarioError
+        For an unknown name or parameter, with the nearest name.
+
+    Examples
+    --------
     >>> import favorbench as fb, numpy as np
     >>> query, key, value = np.random.default_rng(0).normal(size=(3, 16, 4))
-    >>> answer = fb.method_attention(query, key, value, fb.get_baseline("uniform"))
-    >>> bool(np.allclose(answer, value.mean(axis=0)))
+    >>> output = fb.method_attention(query, key, value, fb.get_baseline("uniform"))
+    >>> bool(np.allclose(output, value.mean(axis=0)))
     True
     """
     if isinstance(spec, Method):
@@ -30,16 +39,16 @@ def get_baseline(spec: str | Method) -> Method:
 
 
 def no_map(spec: str) -> tuple[str, str] | None:
-    """The part of a spec that no map has, and whether that is a method, a prefix or a baseline; None if there is none.
+    """The part of a spec that is not a map, and whether it is a method, a prefix or a baseline; None if all are maps.
 
-    For where a map is asked for: what says that there is no such map knows nothing of the families above.
+    For messages where a map is expected: the registry of maps does not know the families above it.
     """
     *before, last = split_list(spec, ":") if isinstance(spec, str) else [""]
-    name, written = last.partition("(")[0].strip(), tuple(f"{prefix.prefix}(" for prefix in PREFIXES)
+    name, prefixes = last.partition("(")[0].strip(), tuple(f"{prefix.prefix}(" for prefix in PREFIXES)
     if name in {method.name for method in METHODS}:
         return name, "method"
-    if found := next((part for part in [*before, last] if part.startswith(written)), None):
-        return found, "prefix"
+    if prefix := next((part for part in [*before, last] if part.startswith(prefixes)), None):
+        return prefix, "prefix"
     return (name, "baseline") if not before and name in {member.name for member in BASELINES} else None
 
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from favorbench.baselines.best_rank import MATRIX_LIMIT
+from favorbench.baselines.bounds import MATRIX_LIMIT
 from favorbench.engine.plan import DrawShape, Plan
 from favorbench.engine.sizes import distinct_sizes
 from favorbench.engine.study import Study

@@ -26,6 +26,9 @@ Projection = Float[Array, "*draws n R"]
 Pairs = Float[Array, "*batch n l"]
 KeyPairs = Float[Array, "l l"]
 
+#: Blocks of features, which a map returns.
+FeatureBlocks = tuple[Features, ...]
+
 Value = TypeVar("Value")
 
 
@@ -122,18 +125,18 @@ class FeatureMap(ABC):
         return type(self).draw_extra is not FeatureMap.draw_extra
 
     @abstractmethod
-    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         """Blocks of features of the rows of x, each with one column per projection (or fixed).
 
         x: (..., n, d), scaled. projection: (..., n, R) = x @ omega.T. sample: omega, (..., R, d), and what
         ``draw_extra`` gave; leading axes are independent samples.
         """
 
-    def query_features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
+    def query_features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         """Features of queries; the same as those of keys unless the map is asymmetric."""
         return self.features(x, projection, sample)
 
-    def key_features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
+    def key_features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         """Features of keys."""
         return self.features(x, projection, sample)
 
@@ -268,7 +271,7 @@ class WrappedMap(FeatureMap):
             first = getattr(self.wrapped, "prefix", "")
             raise ScenarioError(f"{first}: stands before all other transforms of a map: {first}:{self.prefix}:...")
 
-    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         return self.wrapped.features(x, projection, sample)
 
     def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:

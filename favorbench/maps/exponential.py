@@ -15,6 +15,7 @@ from array_api_compat import device
 from favorbench.errors import InputError
 from favorbench.kernels import softmax_kernel, squared_sum
 from favorbench.maps.base import (
+    FeatureBlocks,
     FeatureMap,
     KeyPairs,
     Keys,
@@ -159,14 +160,14 @@ class DenseExponential(FeatureMap):
     def with_parameters(self, x: Tokens, y: Keys) -> "DenseExponential":
         return with_values(self, parameters=self._parameters(x, y))
 
-    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         return self.query_features(x, projection, sample)
 
-    def query_features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
+    def query_features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         dense = self._parameters(x)
         return (Features(None, dense.log_features(x, dense.query_matrix, projection, sample.omega)),)
 
-    def key_features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
+    def key_features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         dense = self._parameters(x)
         return (Features(None, dense.log_features(x, dense.key_matrix, projection, sample.omega)),)
 

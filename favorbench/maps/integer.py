@@ -8,7 +8,19 @@ from typing import Any
 import numpy as np
 import scipy
 
-from favorbench.maps.base import FeatureMap, Fitted, Keys, Omega, Pairs, Projection, Sample, Tokens, claim, with_values
+from favorbench.maps.base import (
+    FeatureBlocks,
+    FeatureMap,
+    Fitted,
+    Keys,
+    Omega,
+    Pairs,
+    Projection,
+    Sample,
+    Tokens,
+    claim,
+    with_values,
+)
 from favorbench.numerics.arrays import Array, Features, array_namespace, as_like, on_host, take_from
 from favorbench.parameters import between, positive
 from favorbench.samplers.laws import RowLaw
@@ -61,7 +73,7 @@ class _IntegerMap(FeatureMap):
         """Logs and signs of the factors, each times the exponents."""
         return 2.0 * (n + l) * num_projections * d
 
-    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         xp = array_namespace(x)
         uniform = xp.asarray(sample.extra, dtype=xp.float64)
         if self.fitted is None:

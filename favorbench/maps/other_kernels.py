@@ -5,7 +5,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from favorbench.maps.base import FeatureMap, Fitted, Keys, Omega, Pairs, Projection, Sample, Tokens, with_values
+from favorbench.maps.base import (
+    FeatureBlocks,
+    FeatureMap,
+    Fitted,
+    Keys,
+    Omega,
+    Pairs,
+    Projection,
+    Sample,
+    Tokens,
+    with_values,
+)
 from favorbench.maps.random_features import (
     angle,
     exponential_target,
@@ -34,7 +45,7 @@ class ReLU(FeatureMap):
     nonnegative = True
     unbiased = False
 
-    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         xp = array_namespace(projection)
         return (Features(None, xp.log(xp.maximum(projection, xp.zeros_like(projection)) + self.eps)),)
 
@@ -80,7 +91,7 @@ class ELU(FeatureMap):
     nonnegative = True
     unbiased = False
 
-    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         xp = array_namespace(x)
         above = xp.maximum(x, xp.zeros_like(x))
         return (Features(None, xp.log1p(above) + x - above, fixed=True),)
@@ -106,7 +117,7 @@ class TrigBlog(FeatureMap):
     nonnegative = False
     unbiased = False
 
-    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         return trigonometric_features(x, (2.0 * math.pi) * projection)
 
     def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
@@ -126,7 +137,7 @@ class TrigTutorial(FeatureMap):
     nonnegative = False
     unbiased = False
 
-    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         return trigonometric_features(x, projection, norm_power=-1.0)
 
     def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
@@ -153,7 +164,7 @@ class ExpTutorial(FeatureMap):
     nonnegative = True
     unbiased = False
 
-    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         return (_plus_eps(projection, self.eps),)
 
     def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
@@ -189,17 +200,17 @@ class PositiveEps(FeatureMap):
         """The projections of the keys once more, for their maximum."""
         return float(l * d * num_projections)
 
-    def query_features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
+    def query_features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         if self.key_shift is None:
             return self.features(x, projection, sample)
         shift = array_namespace(projection).max(projection, axis=-1, keepdims=True)
         return (_plus_eps(projection - half_squared_norm(x) - shift, self.eps),)
 
-    def key_features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
+    def key_features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         shift = 0.0 if self.key_shift is None else self.key_shift.values
         return (_plus_eps(projection - half_squared_norm(x) - shift, self.eps),)
 
-    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         return (_plus_eps(projection - half_squared_norm(x), self.eps),)
 
     def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:

@@ -8,7 +8,7 @@ import numpy as np
 import scipy
 
 from favorbench.kernels import monomial_features
-from favorbench.maps.base import FeatureMap, Keys, Pairs, Projection, Sample, Tokens, claim
+from favorbench.maps.base import FeatureBlocks, FeatureMap, Keys, Pairs, Projection, Sample, Tokens, claim
 from favorbench.numerics.arrays import Array, Features, array_namespace, as_like, cos_sin, half_squared_norm, take_from
 from favorbench.parameters import check_whole, positive, whole
 from favorbench.samplers.laws import RowLaw
@@ -25,7 +25,7 @@ def direction(x: Array) -> tuple[Array, Array]:
     return x / norm, xp.log(norm)
 
 
-def exact_degrees(x: Array, count: int) -> tuple[Features, ...]:
+def exact_degrees(x: Array, count: int) -> FeatureBlocks:
     """Explicit features of (x.y)^n / n!, one block for each degree n below ``count``."""
     unit, log_norm = direction(x)
     return tuple(
@@ -64,7 +64,7 @@ class Taylor(FeatureMap):
     nonnegative = False
     unbiased = False
 
-    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         return exact_degrees(x, self.order + 1)
 
     def num_features(self, num_projections: int, head_dim: int) -> int:
@@ -118,7 +118,7 @@ class Maclaurin(FeatureMap):
         used = (np.arange(self.degree) < drawn[:, None])[..., None]
         return np.concatenate([np.where(used, w, 0.0), np.where(used, 0.0, 1.0)], axis=-1)
 
-    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         xp = array_namespace(x)
         extra = xp.asarray(sample.extra, dtype=x.dtype)
         unit, log_norm = direction(x)
@@ -196,7 +196,7 @@ class TensorSketch(FeatureMap):
         shape = (sum(self._sketched()), head_dim)
         return rng.integers(1, num_projections + 1, shape) * rng.choice((-1.0, 1.0), shape)
 
-    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         xp = array_namespace(x)
         extra, size = xp.asarray(sample.extra, dtype=xp.float64), sample.omega.shape[-2]
         unit, log_norm = direction(x)

@@ -6,7 +6,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from favorbench.kernels import squared_distance, squared_sum
-from favorbench.maps.base import FeatureMap, KeyPairs, Keys, OneToken, Pairs, Projection, Sample, Tokens, claim
+from favorbench.maps.base import (
+    FeatureBlocks,
+    FeatureMap,
+    KeyPairs,
+    Keys,
+    OneToken,
+    Pairs,
+    Projection,
+    Sample,
+    Tokens,
+    claim,
+)
 from favorbench.numerics.arrays import Array, Features, array_namespace, cos_sin, half_squared_norm
 from favorbench.parameters import whole
 from favorbench.samplers.laws import PairLaw, RowLaw, SameRow
@@ -58,7 +69,7 @@ class Positive(FeatureMap):
     nonnegative = True
     unbiased = True
 
-    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         return (Features(None, projection - half_squared_norm(x)),)
 
     def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
@@ -89,7 +100,7 @@ class Hyperbolic(FeatureMap):
     unbiased = True
     even = True
 
-    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         scale = half_squared_norm(x) + 0.5 * math.log(2.0)
         return Features(None, projection - scale), Features(None, -projection - scale)
 
@@ -106,7 +117,7 @@ class Hyperbolic(FeatureMap):
         return np.cosh((x + y) @ (x + y).T) - 1.0
 
 
-def trigonometric_features(x: Array, projection: Array, norm_power: float = 1.0) -> tuple[Features, ...]:
+def trigonometric_features(x: Array, projection: Array, norm_power: float = 1.0) -> FeatureBlocks:
     """exp(p |x|^2/2) [cos(w.x), sin(w.x)], p = norm_power: +1 where it is right."""
     scale = norm_power * half_squared_norm(x)
     return tuple(Features(part, scale) for part in cos_sin(projection))
@@ -133,7 +144,7 @@ class Trig(FeatureMap):
     unbiased = True
     even = True
 
-    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         return trigonometric_features(x, projection)
 
     def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
@@ -168,7 +179,7 @@ class Phase(FeatureMap):
     def draw_extra(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:
         return rng.uniform(0.0, 2.0 * np.pi, size=num_projections)
 
-    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         phases = array_namespace(x).asarray(sample.extra, dtype=x.dtype)
         cos, _ = cos_sin(projection + phases[..., None, :])
         return (Features(2.0**0.5 * cos, half_squared_norm(x)),)
@@ -220,15 +231,13 @@ class Hybrid(FeatureMap):
     def map_multiplications(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
         return float((n + l) * self.n * d)
 
-    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         return self._features(x, projection, sample, hyperbolic_sign=1.0)
 
-    def key_features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
+    def key_features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         return self._features(x, projection, sample, hyperbolic_sign=-1.0)
 
-    def _features(
-        self, x: Tokens, projection: Projection, sample: Sample, hyperbolic_sign: float
-    ) -> tuple[Features, ...]:
+    def _features(self, x: Tokens, projection: Projection, sample: Sample, hyperbolic_sign: float) -> FeatureBlocks:
         xp = array_namespace(x)
         side = x @ xp.asarray(sample.extra, dtype=x.dtype).mT  # (..., n tokens, n vectors)
         signs = xp.where(side >= 0, xp.ones_like(side), -xp.ones_like(side))  # for x = 0 either will do

@@ -10,6 +10,7 @@ from array_api_compat import is_array_api_obj
 
 from favorbench.errors import InputError, ScenarioError
 from favorbench.maps.base import (
+    FeatureBlocks,
     FeatureMap,
     Keys,
     Omega,
@@ -20,7 +21,7 @@ from favorbench.maps.base import (
     WrappedMap,
     with_values,
 )
-from favorbench.numerics.arrays import Array, Features, array_namespace, as_like
+from favorbench.numerics.arrays import Array, array_namespace, as_like
 from favorbench.registry import label
 from favorbench.samplers.laws import RowLaw
 
@@ -83,15 +84,15 @@ class Centre(WrappedMap):
         """Count the product of each token with the mean of the others, too."""
         return self.wrapped.map_multiplications(n, l, d, num_projections) + float((n + l) * d)
 
-    def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         return self.query_features(x, projection, sample)
 
-    def query_features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
+    def query_features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         means, moved = self.fitted, x - self.fitted.query
         blocks = self.wrapped.query_features(moved, _centred(projection, means.query, sample), sample)
         return tuple(block.times(moved @ means.key.mT) for block in blocks)
 
-    def key_features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
+    def key_features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         means = self.fitted
         blocks = self.wrapped.key_features(x - means.key, _centred(projection, means.key, sample), sample)
         return tuple(block.times(x @ means.query.mT) for block in blocks)

@@ -9,7 +9,7 @@ from favorbench.maps.base import claim
 from favorbench.methods.base import Method, Shape, Sizes
 from favorbench.methods.summaries import KeySummary, KeySummaryMethod, Queries, Tokens, causal_multiplications
 from favorbench.numerics.arrays import Features, projected
-from favorbench.numerics.logsum import Accumulator, accumulate, inner_products, joined, prefix_sums, tiles, with_ones
+from favorbench.numerics.logsum import Accumulator, accumulate, inner_products, query_sums, tiles, with_ones
 from favorbench.numerics.streams import Streams
 from favorbench.registry import label
 from favorbench.samplers import Sampler, get_sampler
@@ -138,10 +138,7 @@ class FeatureSummary:
 
     def sums(self, queries: Queries) -> Accumulator:
         size = self.sample.omega.shape[-2]
-        blocks, rights = joined(
-            self._features(queries), [state.log_peak for state in self.blocks], [state.total for state in self.blocks]
-        )
-        peak, total = prefix_sums(blocks, rights, [size])
+        peak, total = query_sums(self._features(queries), self.blocks, [size])
         return Accumulator(peak[0, ...], total[0, ...]).times(1 / size)
 
     def kernel(self, queries: Queries, keys: slice) -> Features:

@@ -45,13 +45,18 @@ def array_namespace(*arrays: Array) -> Any:
 class Features(NamedTuple):
     """One block of a feature matrix, ``values * exp(log_scale)``, one column per projection.
 
-    Kept apart so that nothing overflows: the exponents of queries cancel in the attention quotient and those of keys
-    are only ever used relative to their maximum.
+    The factors are separate so that nothing overflows: the exponents of queries cancel in the attention quotient, and
+    those of keys are only used relative to their maximum.
 
-    values: (..., n, R) factors that may have a sign; None means 1 everywhere.
-    log_scale: (..., n, R), or (..., n, 1) when all features of a row share it.
-    fixed: the block does not depend on the projections (an exact polynomial, say) and may have any number of columns:
-    it counts once, whatever R, where the others are averaged over R.
+    Parameters
+    ----------
+    values : array (..., n, R) or None
+        Factors of any sign; None means 1 everywhere.
+    log_scale : array (..., n, R) or (..., n, 1)
+        Logs of positive factors, one for each feature or one for each row.
+    fixed : bool
+        The block does not depend on the projections (an exact polynomial, for instance) and may have any number of
+        columns. It counts once for every R, while other blocks are averaged over R.
     """
 
     values: Array | None
@@ -59,7 +64,7 @@ class Features(NamedTuple):
     fixed: bool = False
 
     def columns(self, start: int, stop: int) -> "Features":
-        """The features of projections start..stop; a fixed block has no part in them."""
+        """The features of projections start..stop; all of a fixed block."""
         if self.fixed:
             return self
         shared = self.log_scale.shape[-1] == 1
@@ -104,10 +109,19 @@ def cos_sin(angle: Array) -> tuple[Array, Array]:
 
 
 def half_squared_norm(x: Array) -> Array:
-    """|x|^2 / 2 of each row, shape (..., n, 1).
+    """Return |x|^2 / 2 of each row: positive features subtract it from their exponents.
 
-    For a user's own map, whose features subtract it from the exponents. x: (..., n, d), of NumPy or torch.
+    Parameters
+    ----------
+    x : array (..., n, d)
+        Tokens, of NumPy or torch.
 
+    Returns
+    -------
+    array (..., n, 1)
+
+    Examples
+    --------
     >>> import favorbench as fb, numpy as np
     >>> fb.half_squared_norm(np.array([[3.0, 4.0]]))
     array([[12.5]])
@@ -116,16 +130,16 @@ def half_squared_norm(x: Array) -> Array:
 
 
 def projected(x: Array, omega: Array) -> Array:
-    """x omega^T, (..., n, R), with each projection of all tokens side by side in memory, as ``to_column_major`` has it.
+    """x omega^T, (..., n, R), in column-major order.
 
     Maxima, products and quotients of features then run along the tokens, which are many: array libraries give a result
-    the order of its arguments.
+    the memory order of its arguments.
     """
     return (omega @ x.mT).mT
 
 
 def to_column_major(a: Array) -> Array:
-    """The same (..., n, m) array, with each column side by side in memory."""
+    """The same (..., n, m) array, with the entries of a column adjacent in memory."""
     xp = array_namespace(a)
     *leading, rows, columns = a.shape
     flat = xp.reshape(a.mT, (*leading, columns * rows))
@@ -133,12 +147,12 @@ def to_column_major(a: Array) -> Array:
 
 
 def device_elements(like: Array) -> int:
-    """Numbers in one tile of work on the device of an array."""
+    """The numbers in a tile on the device of an array."""
     return TILE_ELEMENTS if str(device(like)).startswith("cpu") else GPU_TILE_ELEMENTS
 
 
 def tile_elements(like: Array) -> int:
-    """Numbers in one tile of work, for each of the leading axes of an array, on its device."""
+    """The numbers in a tile on the device of an array, for each entry of its leading axes."""
     return max(1, device_elements(like) // math.prod(like.shape[:-2]))
 
 
@@ -148,15 +162,15 @@ def as_like(host: np.ndarray, other: Array) -> Array:
 
 
 def moved(what: str, array: Array, other: Array) -> Array:
-    """An array of any library as one of the library and on the device of another one, in its own precision.
+    """An array of any library in the library and on the device of another one, in its own precision.
 
-    Raises InputError, with ``what`` it is, where it cannot be.
+    Raises InputError, with the name ``what``, if that fails.
     """
     xp = array_namespace(other)
     try:
         same = array_api_compat.is_array_api_obj(array) and array_namespace(array) is xp
         return xp.asarray(array if same else on_host(array), device=device(other))
-    except Exception as error:  # whatever a library says of the arrays of another
+    except Exception as error:  # libraries raise anything for arrays of another
         raise InputError(f"{what} is {kind_of(array)}, and cannot be moved to {kind_of(other)}: {error}") from None
 
 
@@ -171,7 +185,7 @@ def kind_of(array: Any) -> str:
 
 def to_backend_of(host: np.ndarray, other: Array) -> Array:
     """A host array with the library and the device of another one, and its own dtype."""
-    writable = host if host.flags.writeable else host.copy()  # torch warns of an array that it must not write to
+    writable = host if host.flags.writeable else host.copy()  # torch warns of read-only arrays
     return array_namespace(other).asarray(writable, device=device(other))
 
 
@@ -208,33 +222,33 @@ def indices_by_share(shares: Array, uniforms: Array) -> Array:
 
 
 def take_from(table: np.ndarray, index: Array) -> Array:
-    """table[index] for an array of whole numbers in floating point, which also gives the result its dtype."""
+    """table[index] for an array of whole numbers in floating point, in the dtype of that array."""
     xp = array_namespace(index)
     flat = xp.reshape(xp.astype(index, xp.int64), (-1,))
     return xp.reshape(xp.take(as_like(table, index), flat), index.shape)
 
 
 def largest(a: Array, count: int) -> Array:
-    """Indices of the largest entries along the last axis, falling: (..., count)."""
+    """Indices of the largest entries along the last axis, the largest first: (..., count)."""
     if not isinstance(a, np.ndarray):
         return a.topk(count, dim=-1).indices
-    found = np.argpartition(a, a.shape[-1] - count, axis=-1)[..., a.shape[-1] - count :]
-    order = np.argsort(-np.take_along_axis(a, found, axis=-1), axis=-1, kind="stable")
-    return np.take_along_axis(found, order, axis=-1)
+    index = np.argpartition(a, a.shape[-1] - count, axis=-1)[..., a.shape[-1] - count :]
+    order = np.argsort(-np.take_along_axis(a, index, axis=-1), axis=-1, kind="stable")
+    return np.take_along_axis(index, order, axis=-1)
 
 
 def scattered(flags: Array, index: Array, length: int) -> Array:
-    """An array (..., length) of flags at these indices along the last axis, (..., k), and False elsewhere."""
+    """An array (..., length) with the flags at these indices along the last axis, (..., k), and False elsewhere."""
     xp = array_namespace(flags)
-    found = xp.zeros((*index.shape[:-1], length), dtype=xp.bool, device=device(flags))
-    if isinstance(found, np.ndarray):
-        np.put_along_axis(found, index, flags, axis=-1)
-        return found
-    return found.scatter(-1, index, flags)
+    result = xp.zeros((*index.shape[:-1], length), dtype=xp.bool, device=device(flags))
+    if isinstance(result, np.ndarray):
+        np.put_along_axis(result, index, flags, axis=-1)
+        return result
+    return result.scatter(-1, index, flags)
 
 
 def on_host(array: Array) -> np.ndarray:
-    """An array of any library as one of NumPy, which has no bfloat16: float32 holds all of these."""
+    """An array of any library as a NumPy array, which has no bfloat16: float32 holds these numbers exactly."""
     if not hasattr(array, "detach"):
         return np.asarray(array)
     host = array.detach().cpu()

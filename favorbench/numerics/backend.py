@@ -20,7 +20,7 @@ DTYPES = {
     "torch": ("float64", "float32", "tf32", "bfloat16", "float16"),
 }
 
-#: What a device may be called.
+#: The allowed names of devices.
 DEVICES = r"cpu|cuda(:\d{1,3})?"
 
 
@@ -35,32 +35,35 @@ class Backend:
     device: str = "cpu"
 
     def check(self, dtypes: Iterable[str]) -> None:
-        """Raise ScenarioError, in one line, if the library, the device or a precision is not to be had here."""
+        """Raise ScenarioError, in one line, if the library, the device or a precision is not available here."""
         if self.name not in DTYPES:
             raise ScenarioError(f"`backend` {shortened(self.name)}: allowed: {', '.join(DTYPES)}")
-        allowed = DTYPES[self.name]
         for dtype in dtypes:
-            if dtype not in allowed:
+            if dtype not in DTYPES[self.name]:
                 hint = "; `backend` torch has it" if dtype in DTYPES["torch"] else ""
-                raise ScenarioError(f"`dtype` {shortened(dtype)}: {self.name} has {', '.join(allowed)}{hint}")
+                raise ScenarioError(f"`dtype` {shortened(dtype)}: {self.name} has {', '.join(DTYPES[self.name])}{hint}")
         if not re.fullmatch(DEVICES, self.device):
             raise ScenarioError(f"`device` {shortened(self.device)}: allowed: cpu, cuda or cuda:N")
-        if self.name == "numpy":
-            if self.device != "cpu":
-                raise ScenarioError(f"`device` {self.device}: NumPy computes on cpu only; add `backend` torch")
-            return
+        if self.name == "torch":
+            self._check_torch(dtypes)
+        elif self.device != "cpu":
+            raise ScenarioError(f"`device` {self.device}: NumPy computes on cpu only; add `backend` torch")
+
+    def _check_torch(self, dtypes: Iterable[str]) -> None:
+        """Raise ScenarioError unless torch and the device are available here."""
         if importlib.util.find_spec("torch") is None:
             raise ScenarioError("`backend` torch: torch is not installed: pip install 'favorbench[torch]'")
-        kind, _, number = self.device.partition(":")
+        if self.device == "cpu":
+            if "tf32" in dtypes:
+                raise ScenarioError("`dtype` tf32 exists on CUDA devices only; use float32 or bfloat16")
+            return
         cuda = importlib.import_module("torch").cuda
-        if kind == "cuda" and not cuda.is_available():
+        if not cuda.is_available():
             raise ScenarioError(
                 f"`device` {self.device}: torch finds no CUDA device here; use `device` cpu, or a CUDA build of torch"
             )
-        if kind == "cuda" and int(number or 0) >= cuda.device_count():
+        if int(self.device.partition(":")[2] or 0) >= cuda.device_count():
             raise ScenarioError(f"`device` {self.device}: there are {cuda.device_count()} CUDA devices, from cuda:0 on")
-        if kind != "cuda" and "tf32" in dtypes:
-            raise ScenarioError("`dtype` tf32 exists on CUDA devices only; use float32 or bfloat16")
 
     @property
     def batched(self) -> bool:
@@ -108,7 +111,7 @@ class Backend:
         return int(importlib.import_module("torch").cuda.mem_get_info(self.device)[0])
 
     def has_fused_attention(self) -> bool:
-        """Whether torch's scaled_dot_product_attention can be had."""
+        """Whether torch's scaled_dot_product_attention is available."""
         return self.name == "torch" or importlib.util.find_spec("torch") is not None
 
     def fused_attention(self, query: Array, key: Array, value: Array, causal: bool = False) -> Array:
@@ -120,13 +123,13 @@ class Backend:
             return torch.nn.functional.scaled_dot_product_attention(*batched, is_causal=causal)[0, 0]
 
     def synchronise(self) -> None:
-        """Wait until a CUDA device has done all it was asked."""
+        """Wait until a CUDA device has finished its work."""
         if self.device != "cpu":
             importlib.import_module("torch").cuda.synchronize(self.device)
 
     @contextlib.contextmanager
     def peak_memory(self) -> Iterator[Callable[[], int | None]]:
-        """A function for the most bytes that were allocated inside at a time on a CUDA device; None on a CPU."""
+        """Yield a function for the peak of bytes allocated inside on a CUDA device; its result is None on a CPU."""
         if self.device == "cpu":
             yield lambda: None
             return
@@ -137,7 +140,7 @@ class Backend:
 
     def describe(self) -> str:
         """ "NumPy, one core" or "torch, NVIDIA H200"."""
-        return {"numpy": "NumPy", "torch": "torch"}[self.name] + ", " + (self.gpu_name() or "one core")
+        return f"{'NumPy' if self.name == 'numpy' else 'torch'}, {self.gpu_name() or 'one core'}"
 
     def gpu_name(self) -> str | None:
         """The name of the CUDA device; None on a CPU."""

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from array_api_compat import device
 
 from favorbench.numerics.arrays import Array, Features, Float, array_namespace, tile_elements
 
@@ -50,49 +49,26 @@ def prefix_sums(blocks: Sequence[Features], rights: Sequence[Array], sizes: Sequ
     xp = array_namespace(rights[0])
     peak, first = (_peak([block.columns(0, size) for block in blocks]) for size in (sizes[-1], sizes[0]))
     # Relative to the peak of all features, those of the first size are at most exp(first - peak). Above the root of the
-    # smallest normal number they, and their products with values that small again, keep all their digits; below it a
-    # small R, whose features all lie far under a peak that comes later, needs a peak of its own.
+    # smallest normal number they, and their products with values that small again, keep all their digits. Below it a
+    # small R, whose features all lie far under a peak that comes later, needs its own peak.
     if not bool(xp.all(peak - first < -0.5 * math.log(xp.finfo(peak.dtype).smallest_normal))):
-        each = [_prefix_sum(blocks, rights, size) for size in sizes]
-        return Accumulator(xp.stack([state.log_peak for state in each]), xp.stack([state.total for state in each]))
-    fixed = [block.fixed for block in blocks]
-    weights = [block.relative_to(peak).mT for block in blocks]
-    rights = [right.mT for right in rights]
-    shape = (len(sizes), *rights[0].shape[:-1], weights[0].shape[-1])
-    total, totals = 0.0, xp.empty(shape, dtype=peak.dtype, device=device(peak))
-    for i, (start, stop) in enumerate(itertools.pairwise((0, *sizes))):
-        for counts_once, weight, right in zip(fixed, weights, rights, strict=True):
-            if counts_once:
+        parts = zip(*(_prefix_sum(blocks, rights, size) for size in sizes), strict=True)
+        return Accumulator(*map(xp.stack, parts))
+    factors = [(block.fixed, right.mT, block.relative_to(peak).mT) for block, right in zip(blocks, rights, strict=True)]
+    totals = [0.0]
+    for start, stop in itertools.pairwise((0, *sizes)):
+        total = totals[-1]
+        for fixed, right, weight in factors:
+            if fixed:
                 total = total + (stop - start) * (right @ weight)
             else:
                 total = total + right[..., start:stop] @ weight[..., start:stop, :]
-        totals[i, ...] = total
-    return Accumulator(peak[None, ...], totals.mT)
-
-
-def joined(
-    blocks: Sequence[Features], log_peaks: Sequence[Array], rights: Sequence[Array]
-) -> tuple[Sequence[Features], Sequence[Array]]:
-    """Features of queries and their right factors with the log scales of the latter, (..., R, 1), brought in.
-
-    Before the row maximum is taken they join the logs of the features; where they are near 0 the factors themselves,
-    which are smaller. In float16, which ends at 65504, the factors are divided by their largest: it cancels.
-    """
-    xp = array_namespace(rights[0])
-    if xp.finfo(rights[0].dtype).max < 1e5:
-        largest = functools.reduce(xp.maximum, [xp.max(xp.abs(r), axis=(-2, -1), keepdims=True) for r in rights])
-        rights = [right / xp.where(largest > 0, largest, xp.ones_like(largest)) for right in rights]
-    if all(near_zero(log_peak) for log_peak in log_peaks):
-        return blocks, [right * xp.exp(log_peak) for right, log_peak in zip(rights, log_peaks, strict=True)]
-    moved = [
-        block._replace(log_scale=block.log_scale + log_peak.mT)
-        for block, log_peak in zip(blocks, log_peaks, strict=True)
-    ]
-    return moved, rights
+        totals.append(total)
+    return Accumulator(peak[None, ...], xp.stack(totals[1:]).mT)
 
 
 def _prefix_sum(blocks: Sequence[Features], rights: Sequence[Array], size: int) -> Accumulator:
-    """The sum for one size, from nothing."""
+    """The sum for one size."""
     state = None
     for block, right in zip(blocks, rights, strict=True):
         product = _product(block.columns(0, size), right if block.fixed else right[..., :size, :])
@@ -101,8 +77,27 @@ def _prefix_sum(blocks: Sequence[Features], rights: Sequence[Array], size: int) 
     return state
 
 
+def query_sums(blocks: Sequence[Features], summaries: Sequence[Accumulator], sizes: Sequence[int]) -> Accumulator:
+    """``prefix_sums`` of the features of queries with summaries, whose rows have log scales, (..., R, 1).
+
+    These are added to the logs of the features before the row maximum is taken. Where they are near 0 they multiply the
+    summaries themselves, which are smaller. In float16, which ends at 65504, the summaries are divided by their largest
+    entry, which cancels.
+    """
+    log_peaks, rights = zip(*summaries, strict=True)
+    xp = array_namespace(rights[0])
+    if xp.finfo(rights[0].dtype).max < 1e5:
+        largest = functools.reduce(xp.maximum, [xp.max(xp.abs(r), axis=(-2, -1), keepdims=True) for r in rights])
+        rights = [right / xp.where(largest > 0, largest, xp.ones_like(largest)) for right in rights]
+    if all(near_zero(log_peak) for log_peak in log_peaks):
+        rights = [right * xp.exp(log_peak) for right, log_peak in zip(rights, log_peaks, strict=True)]
+    else:
+        blocks = [block.times(log_peak.mT) for block, log_peak in zip(blocks, log_peaks, strict=True)]
+    return prefix_sums(blocks, rights, sizes)
+
+
 def _product(features: Features, right: Array) -> Accumulator:
-    """features @ right; a scale that rows or columns share is applied to them once, not to every feature."""
+    """features @ right; a scale shared by rows or columns is applied to them once, not to every feature."""
     xp = array_namespace(right)
     values, log_scale, _ = features
     if values is not None and log_scale.shape[-1] == 1:
@@ -116,7 +111,7 @@ def _product(features: Features, right: Array) -> Accumulator:
 def _peak(blocks: Sequence[Features]) -> Array:
     """The largest log scale of each row; 0 for a row without any feature.
 
-    0 for all rows if all are near 0, which spares a shift of every feature, unless features share their row's scale.
+    0 for all rows if all are near 0, which saves a shift of every feature, unless features share the scale of a row.
     """
     xp = array_namespace(blocks[0].log_scale)
     peak = functools.reduce(xp.maximum, [xp.max(block.log_scale, axis=-1, keepdims=True) for block in blocks])
@@ -127,7 +122,7 @@ def _peak(blocks: Sequence[Features]) -> Array:
 
 
 def near_zero(log: Array) -> bool:
-    """Whether exp of these logs, and of twice these, needs no shift: it spares a pass over the features."""
+    """Whether exp of these logs, and of twice these, needs no shift, which saves a pass over the features."""
     xp = array_namespace(log)
     reserve = 11.0  # for the sums: all that float16 has
     return bool(xp.all(xp.abs(log) < 0.2 * (math.log(xp.finfo(log.dtype).max) - reserve)))
@@ -168,7 +163,7 @@ def with_ones(value: Array) -> Array:
 
 
 def quotient(state: Accumulator | None) -> tuple[Array, Array]:
-    """Numerator over normaliser, and the normaliser. A normaliser of 0 gives inf or nan: a measurement, no error."""
+    """Numerator over normaliser, and the normaliser. With a normaliser of 0 inf or NaN, which are measurements."""
     assert state is not None
     normaliser = state.total[..., -1:]
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

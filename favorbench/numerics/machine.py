@@ -20,7 +20,7 @@ from favorbench.numerics.arrays import cos_sin
 
 
 class Rates(NamedTuple):
-    """What one core does in a second, float64: multiply-adds of a matrix product count as 2 flops."""
+    """Operations of one core per second, float64: multiply-adds of a matrix product count as 2 flops."""
 
     gemm: float
     exp: float
@@ -28,7 +28,7 @@ class Rates(NamedTuple):
 
 
 class _Limit:
-    """One BLAS thread from the first who asks to the last: threads of one process share it, and leave in any order."""
+    """One BLAS thread while anybody holds it: threads of a process share it, and release it in any order."""
 
     def __init__(self) -> None:
         self._lock, self._holders = threading.Lock(), 0
@@ -41,7 +41,7 @@ class _Limit:
                 self._limits.append(threadpoolctl.threadpool_limits(1))
 
     def take_new_libraries(self) -> None:
-        """One thread also in libraries that were loaded since it began, if it is held."""
+        """One thread also in libraries that were loaded meanwhile, if it is held."""
         with self._lock:
             if self._limits:
                 self._limits.append(threadpoolctl.threadpool_limits(1))
@@ -69,7 +69,7 @@ def one_core() -> Iterator[None]:
 
 @functools.cache
 def scipy_linalg() -> Any:
-    """scipy.linalg, imported when it is needed: with a BLAS library of its own, on one thread where the others are."""
+    """Import scipy.linalg when needed: it has its own BLAS library, which is set to one thread like the others."""
     check_address_space(128 << 20)
     found = importlib.import_module("scipy.linalg")
     _LIMIT.take_new_libraries()
@@ -80,21 +80,21 @@ def scipy_linalg() -> Any:
 def keep_freed_memory() -> None:
     """Let malloc keep freed tiles for the next arrays: on glibc attention is then three to four times as fast.
 
-    By default glibc gives a tile of a MiB back to the system when it is freed, and the next one costs a page fault
-    every 4 KiB; but once an array of up to 32 MiB was freed, all that are smaller come from memory that is kept. So one
-    is, untouched: no more than what any program does that frees an array, and nothing at all with other libraries.
+    By default glibc gives a freed tile of a MiB back to the system, and the next one costs a page fault every 4 KiB.
+    Once an array of up to 32 MiB was freed, smaller ones come from memory that glibc keeps. So such an array is
+    allocated and freed, untouched; with other C libraries this has no effect.
     """
     np.empty((1 << 25) - (1 << 16), dtype=np.uint8)
 
 
 def available_memory() -> int | None:
-    """Bytes that may still be allocated: those of the machine, or of the container if fewer; None where unknown."""
+    """Available bytes: those of the machine, or of the container if fewer; None where unknown."""
     known = [bytes_left for bytes_left in (_free_of_machine(), *_free_of_groups()) if bytes_left is not None]
     return max(0, min(known)) if known else None
 
 
 def check_memory(needed: float, what: str, remedy: str) -> None:
-    """Raise ScenarioError if so many bytes are not to be had, before anything is allocated."""
+    """Raise ScenarioError if ``needed`` bytes are not available, before anything is allocated."""
     available = available_memory()
     if available is not None and needed > available:
         raise ScenarioError(
@@ -103,7 +103,7 @@ def check_memory(needed: float, what: str, remedy: str) -> None:
 
 
 def _free_of_machine() -> int | None:
-    """What Linux says is available; elsewhere all the memory there is, which is at least a bound."""
+    """Available memory on Linux; elsewhere all memory, which is an upper bound."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text().splitlines()
         return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
@@ -113,7 +113,7 @@ def _free_of_machine() -> int | None:
 
 
 def _free_of_groups() -> Iterator[int]:
-    """What is left in the control groups that this process is in, where they have limits."""
+    """Available memory in the control groups of this process, where they have limits."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -125,13 +125,13 @@ def _free_of_groups() -> Iterator[int]:
             yield from left_in_group(Path("/sys/fs/cgroup", controllers), path, names)
 
 
-#: The files of a control group that hold its limit and what it uses.
+#: The files of a control group with its limit and its use of memory.
 VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
 VERSION_2 = ("memory.max", "memory.current")
 
 
 def left_in_group(root: Path, path: str, names: tuple[str, str]) -> Iterator[int]:
-    """What is left in a control group and in each that it is part of, where there is a limit."""
+    """Available memory in a control group and in each of its parents, where there is a limit."""
     group = root / path.lstrip("/")
     for folder in (group, *group.parents):
         if folder.is_relative_to(root):
@@ -141,7 +141,7 @@ def left_in_group(root: Path, path: str, names: tuple[str, str]) -> Iterator[int
 
 
 def _cached(folder: Path) -> int:
-    """Bytes of files that a control group counts as used, and gives up when memory is short."""
+    """Bytes of cached files, which a control group counts as used and frees when memory is short."""
     try:
         pairs = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
     except OSError:
@@ -150,7 +150,7 @@ def _cached(folder: Path) -> int:
 
 
 def rates(gemm: Callable[[], object], flops: float, repeats: int = 5) -> Rates:
-    """Rates measured now, each the best of a few: of a matrix product of so many flops, of exp and of cos_sin."""
+    """Measure rates: of a matrix product with ``flops`` operations, of exp and of cos_sin, each the best of a few."""
     values, out = np.linspace(-1.0, 1.0, 1 << 16), np.empty(1 << 16)
     return Rates(
         gemm=flops / best_time(gemm, repeats),

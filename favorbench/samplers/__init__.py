@@ -1,4 +1,4 @@
-"""Samplers of omega. A new one is one file and one line in SAMPLERS."""
+"""Samplers of omega. A new one is a class and a line in SAMPLERS."""
 
 from favorbench.registry import build
 from favorbench.samplers.base import Sampler
@@ -27,10 +27,20 @@ TRANSFORMS: tuple[type[Antithetic], ...] = (Antithetic,)
 
 
 def get_sampler(spec: str | Sampler) -> Sampler:
-    """The sampler that ``spec`` names, e.g. "orthogonal", "antithetic:orthogonal", "my_module:MySampler".
+    """Return the sampler that ``spec`` names.
 
-    Raises ScenarioError, with the nearest name, if there is none.
+    Parameters
+    ----------
+    spec : str or Sampler
+        "orthogonal", "antithetic:orthogonal", "my_module:MySampler". A sampler is returned as it is.
 
+    Raises
+    ------
+    ScenarioError
+        For an unknown name or parameter, with the nearest name.
+
+    Examples
+    --------
     >>> import favorbench as fb, numpy as np
     >>> fb.get_sampler("antithetic:iid").sample(np.random.default_rng(0), 4, 2).shape
     (4, 2)

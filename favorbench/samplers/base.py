@@ -31,18 +31,18 @@ class Sampler(ABC):
     #: How the rows of one draw depend on one another, which ``verify`` tests. A class may state it in words, e.g.
     #: "independent", or "orthogonal" inside blocks of head_dim rows (independent between blocks).
     coupling: ClassVar[Coupling]
-    #: What num_projections must be, where not every number will do: "an even R".
+    #: The restriction on num_projections, if there is one: "an even R".
     needs: ClassVar[str] = ""
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Raises ScenarioError for an unknown coupling when the class is made: later it would pass untested."""
+        """Raise ScenarioError for an unknown coupling when the class is made: later it would pass untested."""
         super().__init_subclass__(**options)
         stated = cls.__dict__.get("coupling")
         if stated is not None and not isinstance(stated, property):
             cls.coupling = coupling_of(stated, cls.__name__)
 
     def __new__(cls, *_: Any, **__: Any):
-        """Raises ScenarioError for a class that states no coupling."""
+        """Raise ScenarioError for a class that states no coupling."""
         if not hasattr(cls, "coupling"):
             raise ScenarioError(f"sampler {cls.__name__} states no coupling; allowed: {', '.join(map(repr, WORDS))}")
         return super().__new__(cls)
@@ -56,7 +56,7 @@ class Sampler(ABC):
         return num_projections
 
     def check(self, num_projections: int, head_dim: int) -> None:
-        """Raise ScenarioError if so many projections cannot be drawn."""
+        """Raise ScenarioError if this number of projections cannot be drawn."""
         nearest = self.round_up(num_projections, head_dim)
         if nearest != num_projections:
             raise ScenarioError(
@@ -65,13 +65,13 @@ class Sampler(ABC):
             )
 
     def row_law(self, num_projections: int, head_dim: int) -> RowLaw:
-        """The law of a row, averaged over the rows; a sampler without Gaussian rows says which it has."""
+        """The law of a row, averaged over the rows; a sampler without Gaussian rows defines it."""
         if not self.gaussian_rows:
             raise NotImplementedError(f"sampler {self.name!r} does not have Gaussian rows and must define row_law")
         return GaussianRows()
 
     def pair_laws(self, num_projections: int, head_dim: int) -> PairLaws | None:
-        """The ordered pairs of different rows that are not independent: how many, and their law. None: not known."""
+        """The numbers and laws of ordered pairs of different rows that are not independent; None where unknown."""
         if not self.gaussian_rows:
             return None
         if self.coupling == INDEPENDENT:

@@ -1,4 +1,4 @@
-"""How the rows of one draw depend on one another: a closed set of kinds, each of which ``verify`` knows how to test."""
+"""How the rows of one draw depend on one another: a closed set of kinds, which ``verify`` can test."""
 
 import math
 from abc import ABC, abstractmethod
@@ -22,13 +22,13 @@ class Coupling(ABC):
     def __str__(self) -> str: ...
 
     def fewest_rows(self, head_dim: int) -> int:
-        """The rows in which all of it shows: a block and one more."""
+        """The number of rows that shows all of it: a block and one more."""
         return head_dim + 1
 
 
 @dataclass(frozen=True)
 class Independent(Coupling):
-    """No row says anything of another."""
+    """Independent rows."""
 
     def __str__(self) -> str:
         return "independent"
@@ -41,7 +41,7 @@ class Blocks(Coupling):
     angles: of the rows inside a block. "balanced": the row that was set last is opposite to the sum of the others.
     norms: drawn independently, or "in couples" (rows 1 and 2, 3 and 4, ... of a block satisfy F(r) + F(r') = 1, F the
     chi(d) distribution function), or "stratified" (one in each of R intervals of equal probability).
-    powers_of_two: all of this where head_dim is a power of two, and nothing elsewhere.
+    powers_of_two: the claim holds only where head_dim is a power of two.
     """
 
     angles: Angles
@@ -59,7 +59,7 @@ class Blocks(Coupling):
         return self.angles if self.norms == "independent" else f"{self.angles}, norms {self.norms}"
 
     def holds_for(self, head_dim: int) -> bool:
-        """Whether anything is said of rows of so many coordinates."""
+        """Whether the claim holds for rows of ``head_dim`` coordinates."""
         return not self.powers_of_two or math.log2(head_dim).is_integer()
 
     def cosines(self, head_dim: int) -> np.ndarray | None:
@@ -127,7 +127,7 @@ KINDS = (Independent, Blocks, EvenlySpread, MomentsMatched, OppositePairs)
 def coupling_of(stated: object, sampler: str) -> Coupling:
     """The coupling that a sampler states: an object of one of the KINDS, or its words.
 
-    Raises ScenarioError for anything else: a dependence that nobody knows how to test would pass every test.
+    Raises ScenarioError for anything else: a dependence without a test would pass every test.
     """
     if isinstance(stated, KINDS):
         return stated

@@ -1,4 +1,4 @@
-"""The best that any map of R features can do."""
+"""Bounds: the best that any map of R features, and any choice of m keys, can do."""
 
 import itertools
 from collections.abc import Iterator
@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from favorbench.attention.causal import visible
 from favorbench.methods import AttentionProblem, Estimate, Shape
 from favorbench.methods.base import Baseline, Sizes, line_style
-from favorbench.numerics.logsum import with_ones
+from favorbench.numerics.arrays import array_namespace, largest, masked
+from favorbench.numerics.logsum import tiles, with_ones
 from favorbench.numerics.machine import scipy_linalg
 from favorbench.numerics.streams import Streams
 
@@ -64,10 +66,10 @@ class BestRank(Baseline):
 
 
 def leading_projections(matrix: np.ndarray, right: np.ndarray, sizes: Sizes) -> list[np.ndarray]:
-    """U_R U_R^T right for each size R (rising, below the number of rows): U_R the first R left singular vectors.
+    """U_R U_R^T right for each size R (increasing, below the number of rows): U_R the first R left singular vectors.
 
-    A A^T = Q T Q^T with T tridiagonal and U = Q W. Q, n - 1 reflections, meets a few columns for each size and never W,
-    of which nothing is wanted but W_R W_R^T Q^T right: that saves half of what a decomposition with U takes.
+    A A^T = Q T Q^T with T tridiagonal and U = Q W. Only W_R W_R^T Q^T right is needed: so Q, n - 1 reflections, is
+    applied to a few columns for each size and never to W, which saves half of a decomposition with U.
     """
     linalg, count = scipy_linalg(), len(matrix)
     symmetric = (matrix @ matrix.T).T  # its columns side by side, as LAPACK has them
@@ -84,3 +86,45 @@ def leading_projections(matrix: np.ndarray, right: np.ndarray, sizes: Sizes) -> 
     coefficients = vectors.T @ turned
     steps = [vectors[:, a:b] @ coefficients[a:b] for a, b in itertools.pairwise((0, *sizes))]
     return np.split(reflected(np.concatenate(list(itertools.accumulate(steps)), axis=-1), "N"), len(sizes), axis=-1)
+
+
+@dataclass(frozen=True)
+class TopKeys(Baseline):
+    """Softmax over the m keys with the largest logits of each query: the bound of all choices of m keys by logits.
+
+    It evaluates every pair of a query and a key.
+    """
+
+    name = "top-keys"
+    reference = "-"
+    description = "oracle: softmax over the m keys with the largest logits of each query"
+    random = False
+    causal_safe = True
+    oracle = True
+    convex = True
+    exact_at_full_size = True
+    arrays = "single"
+    look = line_style("0.45", (0, (3, 1, 1, 1)), "^", 4, label="top-keys (oracle)")
+
+    def estimates(self, problem: AttentionProblem, sizes: Sizes, streams: Streams) -> Iterator[Estimate]:
+        xp = array_namespace(problem.query)
+        parts = [[] for _ in sizes]
+        for rows in tiles(problem.query.shape[-2], problem.key.shape[-2], problem.query):
+            logits = problem.query[rows, :] @ problem.key.mT
+            if problem.causal:
+                assert problem.positions is not None
+                logits = masked(logits, visible(problem.positions[rows], slice(0, len(problem.key)), logits))
+            index = largest(logits, min(sizes[-1], logits.shape[-1]))
+            weights = xp.take_along_axis(logits, index, axis=-1)
+            weights = xp.exp(weights - weights[..., :1])
+            for part, size in zip(parts, sizes, strict=True):
+                chosen = xp.take(problem.value, xp.reshape(index[:, :size], (-1,)), axis=0)
+                chosen = xp.reshape(chosen, (index.shape[0], -1, problem.value.shape[-1]))
+                normaliser = xp.sum(weights[:, :size], axis=-1, keepdims=True)
+                part.append((xp.sum(weights[:, :size, None] * chosen, axis=-2) / normaliser, normaliser))
+        for size, part in zip(sizes, parts, strict=True):
+            yield Estimate(size, size, *(xp.concat(arrays, axis=0) for arrays in zip(*part, strict=True)))
+
+    def multiplications(self, shape: Shape, size: int) -> float:
+        """Every pair of a query and a key, and m d_v for each query."""
+        return float(shape.n * (shape.l * shape.d + size * shape.d_v))
