@@ -1,4 +1,4 @@
-"""What is shown of a result: titled tables with notes and sentences, and how Markdown, LaTeX and HTML write them.
+"""Sections of results: titled tables with notes and sentences, as Markdown, LaTeX and HTML.
 
 ``console.show`` writes the same sections to a terminal, and the page of ``favorbench report`` as sortable tables.
 """

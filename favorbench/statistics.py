@@ -1,7 +1,7 @@
 """Medians with exact intervals, paired comparisons, verdicts.
 
 Intervals of a median and the sign test are two faces of one binomial fact and need no assumption on the tails: the
-errors of random features are heavy-tailed, and a mean of 15 of them is a lottery.
+errors of random features are heavy-tailed, and a mean of 15 of them is unreliable.
 """
 
 import functools
@@ -50,19 +50,23 @@ def median_interval(x: np.ndarray, level: float = LEVEL) -> Interval:
     function. With too few values for the level (n < 6 at 95 %) the whole range, with the coverage it has.
     David & Nagaraja 2003, Order Statistics, sec. 7.1.
     """
-    ordered = np.sort(np.asarray(x, dtype=float))
-    n, below = len(ordered), _fair_coin(len(ordered))
+    return _order_statistics(np.sort(np.asarray(x, dtype=float)), _fair_coin(len(x)), level)
+
+
+def _order_statistics(ordered: np.ndarray, below: np.ndarray, level: float) -> Interval:
+    """The interval of the median of a distribution whose number of values on one side has these probabilities."""
+    n = len(ordered)
     j = max(int(np.sum(2.0 * below[: n // 2] <= 1.0 - level)) - 1, 0)
     return Interval(float(ordered[j]), float(ordered[n - 1 - j]), float(max(0.0, 1.0 - 2.0 * below[j])))
 
 
 def interval_name(n: int) -> str:
-    """What ``median_interval`` of n values is at its usual level: with fewer than 6 no interval covers that much."""
+    """The name of ``median_interval`` of n values: with fewer than 6 no interval covers 95 %."""
     return f"{LEVEL:.0%} interval".replace("%", " %") if n >= fewest_draws(1) else "smallest to largest"
 
 
 def fewest_draws(tests: int, level: float = LEVEL) -> int:
-    """How many draws a sign test needs before it can reject, with Holm's correction for so many tests.
+    """The fewest draws with which a sign test can reject, with Holm's correction for this number of tests.
 
     n differences of one sign have the two-sided p-value 2^(1 - n), the smallest there is.
     """
@@ -146,12 +150,10 @@ class LogRatios(NamedTuple):
             return float(np.exp(np.median(self.values)))
 
     def interval(self, level: float = LEVEL) -> Interval:
-        """Of the median ratio: a pair of order statistics, as ``median_interval`` has."""
-        n, below = len(self.values), self.null(0)
-        j = max(int(np.sum(2.0 * below[: n // 2] <= 1.0 - level)) - 1, 0)
+        """The interval of the median ratio: a pair of order statistics, as in ``median_interval``."""
+        low, high, coverage = _order_statistics(self.values, self.null(0), level)
         with np.errstate(over="ignore"):
-            low, high = np.exp(self.values[j]), np.exp(self.values[n - 1 - j])
-        return Interval(float(low), float(high), float(max(0.0, 1.0 - 2.0 * below[j])))
+            return Interval(float(np.exp(low)), float(np.exp(high)), coverage)
 
     def p_values(self, factor: float = 1.0) -> tuple[float, float]:
         """One-sided: that the median ratio is at most ``factor``, and that it is at least 1 / ``factor``."""
@@ -166,13 +168,13 @@ class LogRatios(NamedTuple):
 
 
 def paired_ratios(old: np.ndarray, new: np.ndarray) -> LogRatios:
-    """Of errors measured on the same draws: under the null each ratio is above 1 as often as below (the sign test)."""
+    """Ratios of errors on the same draws: under the null each ratio is above 1 as often as below (the sign test)."""
     values = np.sort(_log_ratio(new, old))
     return LogRatios(values, lambda ties: _fair_coin(len(values) - ties))
 
 
 def unpaired_ratios(old: np.ndarray, new: np.ndarray) -> LogRatios:
-    """Of errors measured on draws of their own: the ratios of all pairs, and Mann and Whitney's exact law.
+    """Ratios of errors on different draws: those of all pairs, with Mann and Whitney's exact distribution.
 
     Its median is Hodges and Lehmann's estimate of the factor between two laws of one shape on the log scale. A tie
     counts for neither side, which keeps the level. Lehmann 2006, Nonparametrics, sec. 1.2 and 2.5.

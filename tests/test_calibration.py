@@ -88,7 +88,7 @@ def test_verify_holds_frozen_maps_to_what_they_claim():
     name = "calibrated:centre:aderf-sderf"
     assert {(f"{name}/iid", claim) for claim in ("target", "unbiased", "variance", "nonnegative")} <= held
     assert {(name, "causal equals masked"), (name, "stabilisers cancel")} <= held
-    assert ("sinks(4):calibrated:centre:positive", "the future plays no part") in held
+    assert ("sinks(4):calibrated:centre:positive", "the future has no effect") in held
 
 
 def test_verify_refutes_a_map_that_looked():

@@ -17,7 +17,7 @@ from favorbench.numerics.arrays import Features
 from favorbench.samplers import SAMPLERS, Antithetic, FixedNormRows, Sampler, get_sampler
 from favorbench.samplers.coupling import INDEPENDENT
 from favorbench.studies.verify import HOLDS, REFERENCE_MAPS, REFUTED, verify
-from favorbench.studies.verify.checks import NO_CLAIM, NOT_COUNTED, Measurement, judged, z_of_p, z_threshold
+from favorbench.studies.verify.checks import NO_CLAIM, NOT_COUNTED, MeasuredClaim, judged, z_of_p, z_threshold
 from favorbench.studies.verify.controls import CONTROLS, ClaimedMap, checks
 from favorbench.studies.verify.controls import run as run_controls
 from tests.command_line import run
@@ -291,7 +291,7 @@ def test_a_wrong_variance_is_refuted():
 
 
 def test_verdicts_are_bonferroni_over_the_run():
-    measured = [Measurement("a", "x", 5.0, 10), Measurement("b", "x", 7.0, 990), Measurement("c", "x", 0.5, 0)]
+    measured = [MeasuredClaim("a", "x", 5.0, 10), MeasuredClaim("b", "x", 7.0, 990), MeasuredClaim("c", "x", 0.5, 0)]
     found = judged(measured, false_alarm=1e-6)
     assert [check.verdict for check in found] == [HOLDS, REFUTED, HOLDS]
     assert found[0].threshold == pytest.approx(stats.norm.isf(1e-6 / 1000 / 2), rel=1e-9)

@@ -16,10 +16,10 @@ from favorbench.numerics.arrays import Features
 from favorbench.samplers import Sampler, get_sampler
 from favorbench.samplers.coupling import INDEPENDENT, WORDS, Blocks, Coupling, EvenlySpread, OppositePairs
 from favorbench.studies.theory.study import study
-from favorbench.studies.verify import REFUTED, couplings, verify
-from favorbench.studies.verify.checks import HOLDS, NO_CLAIM, NOT_MEASURABLE, Measurement, judged, largest, merged
+from favorbench.studies.verify import REFUTED, laws, verify
+from favorbench.studies.verify.checks import HOLDS, NO_CLAIM, NOT_MEASURABLE, MeasuredClaim, judged, largest, merged
 from favorbench.studies.verify.controls import checks
-from favorbench.studies.verify.couplings import Rows
+from favorbench.studies.verify.laws import Rows
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def test_what_is_not_declared_or_not_measurable_says_so_and_is_not_refuted():
 
 def test_a_statistic_is_judged_by_what_it_is_not_above():
     def verdict(statistic, tests=1):
-        return judged([Measurement("a", "b", statistic, tests)])[0]
+        return judged([MeasuredClaim("a", "b", statistic, tests)])[0]
 
     assert [verdict(s).verdict for s in (0.0, np.nan, np.inf, 100.0)] == [HOLDS, REFUTED, REFUTED, REFUTED]
     assert (verdict(None).verdict, verdict(None).threshold) == (NO_CLAIM, None)
@@ -123,8 +123,8 @@ def test_a_statistic_is_judged_by_what_it_is_not_above():
 
 
 def test_merged_measurements_keep_the_worst():
-    several = [Measurement("a", "b", 1.0, 3, "fine"), Measurement("a", "b", np.nan, 4, "failed"),
-               Measurement("a", "b", 9.0, 5, "poor"), Measurement("a", "c", 0.5, 0, "alone")]  # fmt: skip
+    several = [MeasuredClaim("a", "b", 1.0, 3, "fine"), MeasuredClaim("a", "b", np.nan, 4, "failed"),
+               MeasuredClaim("a", "b", 9.0, 5, "poor"), MeasuredClaim("a", "c", 0.5, 0, "alone")]  # fmt: skip
     found = merged([(f"d = {d}", measurement) for d, measurement in zip((1, 2, 3, 1), several, strict=True)])
     assert [(m.claim, m.tests, m.detail) for m in found] == [("b", 12, "d = 2: failed"), ("c", 0, "alone")]
 
@@ -196,7 +196,7 @@ def test_a_kind_of_coupling_without_a_test_is_an_error():
 
     rows = Rows("a", np.ones((2, 4, 1)))
     with pytest.raises(ScenarioError, match="verify knows no test of the coupling"):
-        couplings.measure(rows, Other(), get_sampler("iid").row_law(4, 1))
+        laws.measure_coupling(rows, Other(), get_sampler("iid").row_law(4, 1))
 
 
 def test_rows_of_opposite_pairs_of_opposite_pairs_are_enough():

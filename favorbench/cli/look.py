@@ -301,7 +301,7 @@ def report(
 
     if new is None:
         results = _load(run)
-        files = write_page(results if heads is None else select_heads(results, heads), out or run / "report.html")
+        files = write_page(select_heads(results, heads), out or run / "report.html")
     elif heads is not None:
         raise ScenarioError("--heads: a page of two runs has all heads that both have; leave it out")
     else:

@@ -1,4 +1,4 @@
-"""What a person sees: tables and sentences on stdout, progress and messages on stderr."""
+"""Output in a terminal: tables and sentences on stdout, progress and messages on stderr."""
 
 from favorbench.console.tables import show
 from favorbench.console.terminal import message, print_line, progress, stderr, stdout

@@ -1,4 +1,4 @@
-"""What each study shows: its tables, what their columns mean, and what it comes to."""
+"""Sections of the studies: tables, the meaning of their columns, and conclusions."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -191,7 +191,7 @@ def _statistic(value: float | None) -> str:
 
 
 def capture_section(captured: "Captured", path: Path, command: str) -> Section:
-    """A row for each layer, what was refused and why, what is in the file, and the command that reads it."""
+    """A row for each layer, refused layers and the reasons, the content of the file, and the command that reads it."""
     meta, sentences = captured.meta, []
     rows = [
         {

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _WIDE = 500  # a pipe or a file has no width: nothing is cut there
 
-SECONDS_BETWEEN_LINES = 60.0  # of progress, where there is no terminal for a bar
+SECONDS_BETWEEN_LINES = 60.0  # between lines of progress, without a terminal for a bar
 
 
 def stdout() -> Console:
@@ -98,7 +98,7 @@ def _lines(tracker: Tracker) -> Iterator[Tracker]:
     def print_lines() -> None:
         while not ended.wait(SECONDS_BETWEEN_LINES):
             if tracker.calls:
-                with contextlib.suppress(OSError, ValueError):  # nobody reads stderr any more: no reason to end
+                with contextlib.suppress(OSError, ValueError):  # a closed stderr is no reason to end
                     message(repr(tracker))
 
     thread = threading.Thread(target=print_lines, daemon=True)

@@ -1,1 +1,1 @@
-"""What a run says: read back, summarised, as tables, rankings, sentences and figures."""
+"""Results of a run: read back, summarised, as tables, rankings, sentences and figures."""

@@ -170,7 +170,7 @@ def measured(run: RunData, axis: str, metric: str, name: str | None) -> dict[Key
         trials = trials[trials["estimator"] == name].assign(estimator="")
     by = [*CELL, "estimator", axis]
     trials = trials.drop_duplicates(["draw", *by])  # two budgets may come to one size
-    nth = trials.groupby([*by, "trial"], dropna=False).cumcount()  # of the draws of a trial: there is one for each R
+    nth = trials.groupby([*by, "trial"], dropna=False).cumcount()  # a trial has a draw for each R
     found = {}
     groups: Any = trials.assign(nth=nth).groupby(by, sort=False, dropna=False)
     for (*cell, estimator, size), rows in groups:

@@ -100,12 +100,12 @@ class RunComparison(NamedTuple):
     tested: int
 
     def count(self, mark: str) -> int:
-        """How many rows have this mark."""
+        """Count the rows with this mark."""
         return sum(row.mark == mark for row in self.rows)
 
     @property
     def verdicts(self) -> dict[str, int]:
-        """How many rows have each verdict, in the order of the marks."""
+        """The number of rows with each verdict, in the order of the marks."""
         counts = Counter(row.verdict for row in self.rows)
         return {verdict: counts[verdict] for verdict in MARKS if counts[verdict]}
 
@@ -203,7 +203,7 @@ def _comparable(
     runs: tuple[RunData, RunData], before: dict[Key, Draws], after: dict[Key, Draws], metric: str, paired: bool,
     other_estimator: bool,
 ) -> tuple[dict[Key, str], dict[Key, Errors]]:  # fmt: skip
-    """Of the rows that both runs have: why some are not comparable, and the errors of the others."""
+    """For the rows that both runs have: why some are not comparable, and the errors of the others."""
     reasons, errors = {}, {}
     level = max(rounding_level(runs[0].trials, metric), rounding_level(runs[1].trials, metric))
     for key in filter(after.__contains__, before):
@@ -318,7 +318,7 @@ def _style(column: str, text: str) -> str:
 
 
 def comparison_sentences(found: RunComparison) -> list[str]:
-    """How many rows have which verdict, the geometric mean, what is in one run alone, and the rule."""
+    """The number of rows with each verdict, the geometric mean, the rows of one run alone, and the rule."""
     counts = ", ".join(f"{count} {verdict}" for verdict, count in found.verdicts.items())
     said = [f"{'WORSE. ' if found.count('+') else ''}Of {len(found.rows)} rows: {counts}."]
     if found.only_old or found.only_new:
@@ -345,7 +345,7 @@ def comparison_sentences(found: RunComparison) -> list[str]:
 
 
 def sides(found: RunComparison) -> list[str]:
-    """Which runs are compared, made by which version of favorbench."""
+    """The two runs, and the versions of favorbench that made them."""
     lines = []
     for side, run, name in zip(("old", "new"), (found.old, found.new), found.estimators or ("", ""), strict=True):
         git = run.manifest.get("git")

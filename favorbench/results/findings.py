@@ -31,7 +31,7 @@ def run_sentences(results: RunData) -> list[str]:
 
 
 def failure_sentences(results: RunData) -> list[str]:
-    """Which estimators failed, on how many draws, and how."""
+    """A sentence for each estimator that failed: on how many draws, and how."""
     found = []
     for name, messages in results.failed.items():
         draws = {draw for failed in messages.values() for draw in failed}
@@ -174,7 +174,7 @@ def _verdicts(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def _against_taylor(trials: pd.DataFrame, cell: pd.DataFrame) -> str:
-    """Says where the linear Taylor map does better than the best of all estimators."""
+    """A sentence where the linear Taylor map is better than the best of all estimators."""
     taylor, best = cell[cell["map"] == "taylor-1"], compared(cell).sort_values("mse_median").iloc[0]
     if taylor.empty:
         return ""
@@ -187,7 +187,7 @@ def _against_taylor(trials: pd.DataFrame, cell: pd.DataFrame) -> str:
 
 
 def less_in_words(ratio: float) -> str:
-    """How much less an error is that is detectably smaller; "1.0 times" would say nothing."""
+    """By how much an error is smaller, where it is detectably smaller; "1.0 times" would say nothing."""
     if ratio <= 0:
         return "far less"
     return f"{1 / ratio:.1f} times less" if ratio < 1 / 1.05 else "slightly less"

@@ -31,7 +31,7 @@ class Population(NamedTuple):
 
     @property
     def cell(self) -> tuple[object, ...]:
-        """What its heads share."""
+        """The values that its heads share."""
         return tuple(self.rows.iloc[0][list(POPULATION)])
 
 
@@ -187,8 +187,10 @@ def check_known(results: RunData, key: str, names: Sequence[str], known: Sequenc
             raise ScenarioError(f"`{key}`: {results.path} has no {what}{name!r}{nearest(name, known)}; {has}")
 
 
-def select_heads(results: _Run, names: str) -> _Run:
-    """The part of a run with these heads, a list with commas. Raises ScenarioError for an unknown one."""
+def select_heads(results: _Run, names: str | None) -> _Run:
+    """The part of a run with these heads, a list with commas; None: all. Raises ScenarioError for an unknown one."""
+    if names is None:
+        return results
     known, chosen = [str(name) for name in results.summary["head"].unique() if name != "-"], split_list(names)
     check_known(results, "heads", chosen, known, "head ")
     return filtered(results, lambda frame: frame["head"].isin(chosen))

@@ -1,4 +1,4 @@
-"""Which estimators are better than which: an order with groups of no detectable difference, not a false total order."""
+"""Rankings of estimators: an order with groups of no detectable difference, not a false total order."""
 
 import itertools
 import string

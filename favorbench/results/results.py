@@ -1,4 +1,4 @@
-"""A run, read back: its data, and everything that can be shown of it."""
+"""A run, read back: its data, tables, rankings, figures and comparisons."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,14 +24,26 @@ MOST = 6  # tables of a run that a notebook shows
 
 
 class Results(RunData):
-    """A run, read back; in a notebook it shows what its sweep prints.
+    """A run, read back. In a notebook it shows what its sweep prints.
 
-    path: the run directory. manifest: what was asked, with what, when, complete or not. trials: a DataFrame with a row
-    for each measurement; summary: with one for each cell and estimator. set_aside: damaged parts, computed anew.
-    failed: what failed, by estimator and message the draws; such draws have no rows of that estimator.
+    Errors have the unit of their metric: mse is in units of v^2, relative_error is a share of |exact|.
 
-    ``table``, ``ranking``, ``plot`` and ``compare`` are what the commands of these names print and draw. Errors are in
-    the unit that the metric says: mse is in units of v^2, relative_error is a share of |exact|.
+    Attributes
+    ----------
+    path : Path
+        The run directory.
+    manifest : dict
+        The scenario, the versions and the machine, and whether the run is complete.
+    scenario : Scenario
+        The description of the sweep.
+    trials : pandas.DataFrame
+        A row for each measurement.
+    summary : pandas.DataFrame
+        A row for each cell and estimator.
+    set_aside : tuple of str
+        Damaged parts; their draws are computed again.
+    failed : dict
+        For each estimator that failed, by message, the draws. They have no rows of that estimator.
     """
 
     __slots__ = ()
@@ -44,19 +56,39 @@ class Results(RunData):
         over: Literal["heads"] | None = None,
         heads: str | None = None,
     ) -> Section | Sections:
-        """A table of a metric over axes, the last of them as columns: ``by="map,sampler,R"``.
+        """Show a metric in tables; * marks values that are worse than uniform attention.
 
-        Without axes one over the heads of each input that has two or more, and else one for each cell. stat: median,
-        mean, std, q10, q90, min, max or n, over draws. over: "heads" for nothing but tables over heads, of errors over
-        those of uniform attention. heads: these, each by itself, labels with commas. * marks what is worse than
-        uniform attention. Raises ScenarioError for an axis, a metric, a statistic or a head that does not exist, with
-        the nearest.
+        Parameters
+        ----------
+        by : str or sequence of str, optional
+            Axes, the last as columns, e.g. "map,sampler,R". Without them there is a table over the heads of each input
+            that has two or more, and else one for each cell.
+        metric : str
+            The metric.
+        stat : str
+            median, mean, std, q10, q90, min, max or n, over draws.
+        over : {"heads"}, optional
+            Only tables over heads, of errors over those of uniform attention.
+        heads : str, optional
+            These heads, each by itself; labels with commas.
 
-            results.table("map,R", metric="relative_error")
+        Returns
+        -------
+        Section or Sections
+            One table with axes, else several.
+
+        Raises
+        ------
+        ScenarioError
+            For an unknown axis, metric, statistic or head, with the nearest name.
+
+        Examples
+        --------
+        ``results.table("map,R", metric="relative_error")``
         """
         check_name("metric", metric, METRICS)
         check_name("stat", stat, STATS)
-        chosen = self if heads is None else select_heads(self, heads)
+        chosen = select_heads(self, heads)
         if over is not None:
             check_name("over", over, ["heads"])
             if by is not None or stat != "median":
@@ -67,14 +99,27 @@ class Results(RunData):
         return pivoted(chosen, parse_by(by if isinstance(by, str) else ",".join(by)), metric, stat)
 
     def ranking(self, metric: str = "mse", heads: str | None = None) -> Sections:
-        """Which estimators are better than which: groups by letters, each estimator at its largest size.
+        """Rank the estimators, each at its largest size, in groups without a detectable difference.
 
-        Of two heads or more one ranking over all, else one for each cell. heads: these alone, labels with commas.
-        Raises ScenarioError for a metric or a head that does not exist, with the nearest.
+        Parameters
+        ----------
+        metric : str
+            The metric.
+        heads : str, optional
+            These heads, each by itself; labels with commas.
+
+        Returns
+        -------
+        Sections
+            A ranking over the heads of each input that has two or more, and else one for each cell.
+
+        Raises
+        ------
+        ScenarioError
+            For an unknown metric or head, with the nearest name.
         """
         check_name("metric", metric, METRICS)
-        chosen = self if heads is None else select_heads(self, heads)
-        return parts.ranking_sections(chosen, metric, heads is not None)
+        return parts.ranking_sections(select_heads(self, heads), metric, heads is not None)
 
     def plot(
         self,
@@ -85,19 +130,36 @@ class Results(RunData):
         inputs: str | None = None,
         samplers: str | None = None,
     ) -> "Axes":
-        """Draw a figure of the run by its name; returns the Axes of its first panel, all are ``.figure.axes``.
+        """Draw a figure of the run.
 
-        figure: "maps" (or "trig-vs-positive") and "samplers" (or "iid-vs-ortho") for error against R, "error-vs-L",
-        "error-vs-d", "error-vs-scale", "error-vs-dtype", "error-vs-cost", "error-vs-seconds", "ranking", or what
-        ``favorbench plot`` calls its file. ax: where to draw, as many Axes as there are panels, with a legend in the
-        first; without, a figure of pyplot's, with legend and caption. heads, inputs, samplers: these alone, with
-        commas: of one of each there is one panel in "maps".
+        Parameters
+        ----------
+        figure : str
+            "maps" (or "trig-vs-positive") and "samplers" (or "iid-vs-ortho") for error against R, "error-vs-L",
+            "error-vs-d", "error-vs-scale", "error-vs-dtype", "error-vs-cost", "error-vs-seconds", "ranking", or the
+            name of a file of ``favorbench plot``.
+        ax : Axes or sequence of Axes, optional
+            As many as there are panels; the first gets a legend. By default a new figure of pyplot, with legend and
+            caption.
+        metric : str
+            The metric.
+        heads, inputs, samplers : str, optional
+            Only these; names with commas. With one of each "maps" has one panel.
 
-        Raises ScenarioError for a name that there is not, with the nearest, for what the run has nothing to show of,
-        and for another number of Axes than of panels.
+        Returns
+        -------
+        Axes
+            Those of the first panel; all are ``.figure.axes``.
 
-            ax = results.plot("maps", heads="L0H1", samplers="orthogonal")
-            ax.figure.savefig("maps.pdf")
+        Raises
+        ------
+        ScenarioError
+            For an unknown name, with the nearest; for a figure that the run has no data for; and for another number of
+            Axes than of panels.
+
+        Examples
+        --------
+        ``results.plot("maps", heads="L0H1", samplers="orthogonal").figure.savefig("maps.pdf")``
         """
         from favorbench.results.figures import plot
 
@@ -113,12 +175,12 @@ class Results(RunData):
     ) -> RunComparison:
         """Compare this run, as the old one, with another, or two of its estimators.
 
-        ``.frame()`` of what it returns is what ``fb.compare`` returns. Raises what that does.
+        The parameters and errors are those of ``fb.compare``, which returns the ``.frame()`` of this comparison.
         """
         return comparison(self, new if new is None else _loaded(new), estimators, metric, factor, alpha)
 
     def sentences(self) -> list[str]:
-        """What the run says in plain words: over many heads first, then for each cell."""
+        """List the findings in plain words: over many heads first, then for each cell."""
         return sentences(self)
 
     def _repr_html_(self) -> str:
@@ -132,10 +194,25 @@ class Results(RunData):
 
 
 def load(path: str | Path) -> Results:
-    """Read a run directory: what a sweep wrote there, complete or not.
+    """Read a run directory, complete or not.
 
-    Raises StoreError if it is no run, or is damaged.
+    Parameters
+    ----------
+    path : str or Path
+        The directory that a sweep wrote.
 
+    Returns
+    -------
+    Results
+        The run.
+
+    Raises
+    ------
+    StoreError
+        If it is not a run, or is damaged.
+
+    Examples
+    --------
     >>> import favorbench as fb
     >>> fb.sweep("quick", maps="positive", num_projections=[4, 16], seq_len=32, head_dim=4, trials=2, out="run")
     <Results of 'quick' in run: 2 of 2 draws, 18 rows>
@@ -163,16 +240,40 @@ def compare(
 ) -> pd.DataFrame:
     """Compare two runs, or two estimators of one run, row by row.
 
-    Columns: mark (+ worse, - better, ~ no detectable difference, = the same, x not comparable), verdict, reason, the
-    cell, both estimators, the size, the medians old and new, ratio with low, high and coverage of its interval, n_old,
-    n_new, pairs, p_value. Raises StoreError for what is not a run, or is of another format, and ScenarioError for a
-    metric that is not an error, numbers out of range, an unknown estimator, and where nothing can be compared.
+    Parameters
+    ----------
+    old, new : str, Path or Results
+        The runs; ``new`` may be left out with ``estimators``.
+    estimators : str, optional
+        "positive orthogonal,clusters": the first of ``old`` against the second of ``new``, or of ``old``.
+    metric : str
+        An error on a ratio scale.
+    factor : float
+        A change of the median error below this factor is no change.
+    alpha : float
+        The probability of any false alarm, over all rows.
 
+    Returns
+    -------
+    pandas.DataFrame
+        Columns: mark (+ worse, - better, ~ no detectable difference, = the same, x not comparable), verdict, reason,
+        the cell, both estimators, the size, the medians old and new, ratio with low, high and coverage of its interval,
+        n_old, n_new, pairs, p_value.
+
+    Raises
+    ------
+    StoreError
+        For a path that is not a run, or is of another format.
+    ScenarioError
+        For a metric that is not an error, numbers out of range, an unknown estimator, and if nothing can be compared.
+
+    Examples
+    --------
     >>> import favorbench as fb
-    >>> asked = {"maps": "positive", "num_projections": 8, "seq_len": 32, "head_dim": 4, "baselines": "uniform"}
-    >>> one = fb.sweep(asked, "one", trials=3)
-    >>> two = fb.sweep(asked, "two", trials=3)
-    >>> fb.compare(one, two)["mark"].unique().tolist()
+    >>> scenario = {"maps": "positive", "num_projections": 8, "seq_len": 32, "head_dim": 4, "baselines": "uniform"}
+    >>> old = fb.sweep(scenario, "one", trials=3)
+    >>> new = fb.sweep(scenario, "two", trials=3)
+    >>> fb.compare(old, new)["mark"].unique().tolist()
     ['=']
     """
     return _loaded(old).compare(new, estimators, metric, factor, alpha).frame()

@@ -1,4 +1,4 @@
-"""Seconds of a run's estimators on some machine: measured beside the run, kept beside it, and no part of its rows."""
+"""Measured seconds of the estimators of a run, in a file beside its rows."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ class BlasLibrary(TypedDict):
 
 
 class TimedMachine(TypedDict):
-    """What is shown of the machine; there is more in it."""
+    """The properties of the machine that are shown; the file has more."""
 
     gpu: str | None
     cpu: str
@@ -75,7 +75,7 @@ class Seconds(NamedTuple):
         return ", ".join(filter(None, [chip, self.where, *kernels[:1], self.date[:10]]))
 
     def doubts(self) -> str:
-        """A sentence where times differ by more than a factor of BUSY: then medians of so few are a lottery."""
+        """A sentence where times differ by more than a factor of BUSY: then medians of few repeats are unreliable."""
         wide = int((self.rows["high"] > BUSY * self.rows["low"]).sum())
         if not wide:
             return ""
@@ -104,7 +104,7 @@ def timed(run: Path) -> bool:
 
 
 def read_seconds(run: Path) -> Seconds | None:
-    """What was measured beside a run; None where nothing was. Raises StoreError for a file that is not of this run."""
+    """Read the seconds beside a run; None where there are none. Raises StoreError for a file of another run."""
     path = run / FILE
     if not timed(run):
         return None
@@ -126,5 +126,5 @@ def by_cell(found: Seconds) -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 def exact_seconds(rows: pd.DataFrame) -> float:
-    """Of the faster exact attention of one population."""
+    """The seconds of the faster exact attention in one population."""
     return float(rows[rows["kind"] == "exact"]["seconds"].min())

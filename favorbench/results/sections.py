@@ -1,4 +1,4 @@
-"""Which tables and sentences are shown of a run: the one place that decides it."""
+"""The tables and sentences that are shown of a run; no other module decides it."""
 
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from favorbench.results.tables import cell_tables, rounded, size_axis, varying
 from favorbench.sections import Section, Sections, dedupe_notes, to_markdown
 from favorbench.statistics import fewest_draws
 
-MAX_TABLES = 12  # of cells, at the end of a sweep
+MAX_TABLES = 12  # at the end of a sweep
 
 
 def tables(results: RunData, metric: str = "mse", stat: str = "median", alone: bool = False) -> Sections:
@@ -62,16 +62,16 @@ def _single_heads(results: RunData, few: RunData) -> list[str]:
 
 
 def run_sections(results: RunData, most: int = MAX_TABLES) -> Sections:
-    """What a sweep prints at its end: tables, then findings."""
+    """The output of a sweep at its end: tables, then findings."""
     found = tables(results)
     more = Section(note=f"{len(found) - most} more tables in {results.path}/summary.md")
     return Sections([*found[:most], *([more] if len(found) > most else []), findings(results)])
 
 
 def summary_sections(results: RunData) -> Sections:
-    """What summary.md has: findings, tables over heads, rankings at equal features or cost, and a table of every cell.
+    """The content of summary.md: findings, tables over heads, rankings at equal features or cost, a table of each cell.
 
-    Of an input with many heads no single ones.
+    Inputs with many heads have no tables of single heads.
     """
     few, scenario = heads.without_many(results, heads.FEW), results.scenario
     found = [findings(results, heads.FEW), *dedupe_notes(heads.head_tables(results))]
@@ -81,7 +81,7 @@ def summary_sections(results: RunData) -> Sections:
 
 
 class PagePart(NamedTuple):
-    """What a page shows of one cell, or of one population of heads.
+    """The part of a page about one cell, or one population of heads.
 
     axes: the values by which it can be chosen. closed: it is one of many, and shown on request.
     """
@@ -96,15 +96,14 @@ class PagePart(NamedTuple):
 
 def page_parts(results: RunData) -> list[PagePart]:
     """The populations of heads, then the cells; single heads of a population are closed."""
-    populations, axis = heads.populations(results), size_axis(results)
-    cells = results.summary.drop_duplicates(list(CELL))
-    together = pd.DataFrame([one.rows.iloc[0] for one in populations])
-    axes = axes_of(pd.concat([together, cells])[list(CELL)]) if populations else axes_of(cells)
+    populations, cells = heads.populations(results), results.summary.drop_duplicates(list(CELL))
+    together = [population.rows.iloc[[0]] for population in populations]
+    axes = axes_of(pd.concat([*together, cells])[list(CELL)])
     parts = [
-        PagePart(one.title, _by_size(one, axis), chosen, notes=(heads.legend(results),))
-        for one, chosen in zip(populations, axes, strict=False)
+        PagePart(population.title, _by_size(results, population), chosen, notes=(heads.legend(results),))
+        for population, chosen in zip(populations, axes, strict=False)
     ]
-    many = {one.cell for one in populations}
+    many = {population.cell for population in populations}
     found = zip(cell_tables(results), rankings(results), cell_sentences(results), axes[len(parts) :], strict=True)
     for table, ranking, sentence, chosen in found:
         single = tuple(ranking.cell[list(POPULATION)]) in many
@@ -129,23 +128,21 @@ def _merged(table: Section, ranking: Ranking, section: Section) -> list[dict[str
     ]  # fmt: skip
 
 
-def _by_size(population: heads.Population, axis: str) -> list[Section]:
-    """A table for each size, the largest first and with what has no size; the best estimators first."""
-    rows = population.rows.sort_values("ratio_median", kind="stable")
-    sized = rows["num_projections"].notna()
-    sizes = sorted(set(rows.loc[sized, axis].dropna()), reverse=True) or [None]
-    title = heads.title(population)
+def _by_size(results: RunData, population: heads.Population) -> list[Section]:
+    """A table for each size, the largest first and with the rows without a size; the best estimators first."""
+    rows, axis = population.rows.sort_values("ratio_median", kind="stable"), size_axis(results)
+    sizes = rows[axis].where(rows["num_projections"].notna())
     found = []
-    for size in sizes:
-        chosen = rows[sized & (rows[axis] == size) | (~sized if size == sizes[0] else False)]
+    for size in sorted(set(sizes.dropna()), reverse=True) or [None]:
+        chosen = rows[(sizes == size).fillna(False) | (sizes.isna() & (not found))]
         at = "" if size is None else f", {HEADINGS.get(axis, axis)} = {size}"
-        found.append(Section(f"{title}{at}", heads.rows_of(chosen, axis)))
+        found.append(Section(f"{heads.title(population)}{at}", heads.rows_of(chosen, axis)))
     return found
 
 
 def axes_of(cells: pd.DataFrame) -> list[dict[str, str]]:
     """For each cell its values of the axes that vary, as texts; axes that follow the length are left out."""
-    axes = [axis for axis in varying(cells, CELL) if axis not in ("query_len", "query_rows")]
+    axes = [axis for axis in varying(cells) if axis not in ("query_len", "query_rows")]
     texts = ({axis: row[axis] for axis in axes if not pd.isna(row[axis])} for _, row in cells.iterrows())
     return [
         {HEADINGS.get(axis, axis): printable(f"{x:g}" if isinstance(x, float) else str(x)) for axis, x in row.items()}

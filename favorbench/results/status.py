@@ -27,7 +27,7 @@ class _Recommended(TypedDict):
 
 
 class Status(NamedTuple):
-    """How far a run is. done, planned, failed: draws, of a study of a model measurements. per_second: of work, by a
+    """The progress of a run. done, planned, failed: draws, or measurements of a model. per_second: of work, by a
     clock that stands still while a machine sleeps; None where no part says so. left: seconds at that rate. running:
     whether a process of this machine, or of one that shares its locks, has the run open."""
 

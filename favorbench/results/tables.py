@@ -171,7 +171,7 @@ def draws_in_words(n: pd.Series) -> str:
 
 
 def legend(results: RunData) -> str:
-    """What R and the mark mean, which baseline is missing, and what was left out of the inputs."""
+    """The meaning of R and of the mark, a baseline that is missing, and the parts of inputs that were left out."""
     scenario, trials = results.scenario, results.trials
     mean = "the mean of V up to the query" if scenario.causal else "the mean of V"
     text = f"{what_r_means(results)} * worse than uniform attention ({mean})."
@@ -182,7 +182,7 @@ def legend(results: RunData) -> str:
 
 
 def bounds_in_words(results: RunData) -> str:
-    """Which of the estimators are bounds, and why."""
+    """A sentence about the estimators that are bounds."""
     names = [name for name in results.trials["map"].unique() if is_oracle(name)]
     if not names:
         return ""
@@ -191,13 +191,13 @@ def bounds_in_words(results: RunData) -> str:
 
 
 def shortened_inputs(results: RunData) -> list[str]:
-    """A sentence for each input of which only a part of the tokens was measured."""
+    """A sentence for each input that was measured on a part of its tokens only."""
     files: Any = results.manifest.get("input_files", [])
     return [f"{file['input']}: {note}." for file in files for note in file["notes"] if note.startswith("the first ")]
 
 
 def what_r_means(results: RunData) -> str:
-    """How sizes are counted, and how many features each measured map has for R projections, where that is not R."""
+    """A sentence about sizes: how they are counted, and the number of features of each map, where that is not R."""
     scenario, trials = results.scenario, results.trials
     if scenario.budget == "features":
         return "All use as many features as the budget says, except those whose number is fixed."

@@ -1,4 +1,4 @@
-"""What goes on an axis: lines with bands, ranges, ticks, and a note of what lies beyond."""
+"""Parts of axes: lines with bands, ranges, ticks, and a note about values beyond the axis."""
 
 import itertools
 import math
@@ -28,7 +28,7 @@ def line_with_band(
 
 
 def log_limits(ax: Axes, values: Sequence[float], fill: Sequence[float] = (), most: float = math.inf) -> None:
-    """Make y a log axis that shows ``values`` up to ``most``, and of ``fill`` what is within two decades below.
+    """Make y a log axis that shows ``values`` up to ``most``, and those of ``fill`` within two decades below.
 
     Without a positive value the axis stays linear.
     """

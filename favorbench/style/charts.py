@@ -72,7 +72,7 @@ class Drawing:
 
 
 def columns_that_fit(columns: int) -> int:
-    """How many panels fit side by side, at most ``columns``."""
+    """The number of panels that fit side by side, at most ``columns``."""
     size = options().size
     return columns if size is None else max(1, min(columns, int(size[0] / MIN_PANEL[0])))
 
@@ -318,7 +318,7 @@ def _variable(colour: str) -> str:
 
 
 def page_css(svgs: Iterable[str]) -> str:
-    """What a style sheet says of the colours of these figures on a dark ground."""
+    """A style sheet with the colours of these figures on a dark ground."""
     colours = sorted({colour for text in svgs for colour in re.findall(r"var\(--f(\w{6}),", text)})
     values = ";".join(f"--f{colour}:{_on_dark(f'#{colour}')}" for colour in colours)
     return f"@media screen and (prefers-color-scheme:dark){{:root{{{values}}}}}"

@@ -66,7 +66,7 @@ _MIN_FONT, _FONT = 6.5, 12.0  # points
 
 @dataclass(frozen=True)
 class FigureOptions:
-    """How figures are written. size: exact width and height in inches; None: as large as the panels need.
+    """Options of figures. size: exact width and height in inches; None: as large as the panels need.
 
     caption: written below a figure without a given size.
     """

@@ -125,8 +125,7 @@ def plot(
     samplers: str | None,
 ) -> "Axes":
     """``Results.plot``."""
-    if heads is not None:
-        results = select_heads(results, heads)
+    results = select_heads(results, heads)
     for key, column, text in (("inputs", "input", inputs), ("samplers", "sampler", samplers)):
         if text is not None:
             names = split_list(text)

@@ -17,7 +17,7 @@ from favorbench.results.tables import draws_in_words, varying
 MOST, LEAST = 100.0, 1e-6
 
 MAX_CURVES = 8  # with a colour of their own: as many as there are colours
-NARROW, MAX_NARROW_CURVES = 5.0, 5  # in figures narrower than so many inches
+NARROW, MAX_NARROW_CURVES = 5.0, 5  # in figures narrower than NARROW inches
 
 FAVOR_PLUS = "positive / orthogonal"
 MAX_CAPTION_NAMES = 16
@@ -45,7 +45,7 @@ def relative_label(metric: str) -> str:
 
 
 def max_curves() -> int:
-    """How many curves can be told apart in a figure of the requested size."""
+    """The number of curves that a reader can distinguish in a figure of the requested size."""
     size = style.options().size
     return MAX_CURVES if size is None or size[0] >= NARROW else MAX_NARROW_CURVES
 

@@ -36,7 +36,7 @@ from favorbench.style.charts import page_css
 
 LIMIT = 1_000_000  # bytes of a page, so that it can be sent by mail or chat
 PLAIN_DATA, PACKED_DATA = 200_000, 300_000  # bytes of CSV inside a page, as it is or compressed
-MOST_ROWS = 2000  # of a comparison, above which only those that have changed are shown
+MOST_ROWS = 2000  # in a comparison; above, only rows that have changed are shown
 
 #: What the data have of each estimator of each cell.
 COLUMNS = (
@@ -120,7 +120,7 @@ def _fitted(
 ) -> Page:  # fmt: skip
     """The page with as much as there is room for: open tables, then figures, then closed tables.
 
-    others: where else the reader finds what is left out, besides the data.
+    others: where the reader finds the parts that are left out, besides the data.
     """
     folder, macros = resources.files("favorbench.results.page"), _macros()
     look, script = (folder.joinpath(file).read_text(encoding="utf-8") for file in ("style.css", "script.js"))
@@ -163,7 +163,7 @@ def _packed(csv: str, name: str, rows: str) -> tuple[dict[str, str], str | None]
 
 
 def data_csv(results: RunData) -> str:
-    """The summary as CSV to six digits, and 0 for what is rounding."""
+    """The summary as CSV to six digits, with 0 in place of rounding errors."""
     return rounded(results.summary[list(COLUMNS)], results.trials).to_csv(index=False, float_format="%.6g")
 
 
@@ -183,7 +183,7 @@ def _manifest(results: RunData) -> Markup:
     } | {key: manifest[key] for key in ("start", "end", "platform", "cpu", "gpu") if manifest.get(key)}
     tables = [
         Section(title, [{"key": key, "value": str(value)} for key, value in values.items()])
-        for title, values in (("What was asked", scenario), ("With what", used))
+        for title, values in (("Scenario", scenario), ("Versions and machine", used))
     ]
     for machine in (workers := copy.deepcopy(manifest.get("workers", []))):
         machine.pop("host", None)
@@ -229,7 +229,7 @@ def write_comparison(found: RunComparison, path: Path) -> list[Path]:
 
 
 def _write(make: Callable[[], Page], path: Path, header: str) -> list[Path]:
-    """Write a page and what is beside it. header: how such data begin, which may be replaced."""
+    """Write a page and the data beside it. header: the beginning of data that may be replaced."""
     _refuse_others(path, _GENERATOR)
     made, beside = make(), path.with_name(f"{path.stem}.csv")
     if made.beside is not None:

@@ -11,7 +11,7 @@ from favorbench.methods import Method
 from favorbench.numerics.machine import one_core
 from favorbench.samplers import Sampler, get_sampler
 from favorbench.studies.verify import attention, cost, kernel, laws, methods
-from favorbench.studies.verify.checks import FALSE_ALARM, HOLDS, REFUTED, Check, Measurement, judged
+from favorbench.studies.verify.checks import FALSE_ALARM, HOLDS, REFUTED, Check, MeasuredClaim, judged
 from favorbench.studies.verify.subjects import REFERENCE_MAPS, subjects_of
 from favorbench.users import failures_named
 
@@ -21,7 +21,7 @@ LAW_DRAWS = 12_000
 #: Called with the number of steps done, the number of steps, and the name of the current one.
 Progress = Callable[[int, int, str], None]
 
-Step = tuple[str, Callable[[], list[Measurement]]]  # its name, and the function that measures it
+Step = tuple[str, Callable[[], list[MeasuredClaim]]]  # its name, and the function that measures it
 
 
 class Verification(NamedTuple):
@@ -96,7 +96,7 @@ def verify(
     return Verification(tuple(judged(measured)), draws, other_draws, sum(m.tests for m in measured), FALSE_ALARM)
 
 
-def _here(steps: list[Step], progress: Progress | None) -> list[list[Measurement]]:
+def _here(steps: list[Step], progress: Progress | None) -> list[list[MeasuredClaim]]:
     found = []
     with one_core():
         for done, (name, _) in enumerate(steps):
@@ -108,8 +108,8 @@ def _here(steps: list[Step], progress: Progress | None) -> list[list[Measurement
 
 def _on_cluster(
     steps: list[Step], subjects: Sequence[str], progress: Progress | None, cluster: Cluster
-) -> list[list[Measurement]]:
-    found: dict[int, list[Measurement]] = {}
+) -> list[list[MeasuredClaim]]:
+    found: dict[int, list[MeasuredClaim]] = {}
 
     def missing(why: str, number: int) -> str:
         left = len(steps) - len(found)
@@ -123,7 +123,7 @@ def _on_cluster(
     return [found[number] for number in range(len(steps))]
 
 
-def _measured(steps: list[Step], number: int) -> list[Measurement]:
+def _measured(steps: list[Step], number: int) -> list[MeasuredClaim]:
     with one_core(), np.errstate(all="ignore"):  # NaN is a measurement, and refutes
         return steps[number][1]()
 
@@ -154,7 +154,7 @@ def _steps(names: Sequence[str], draws: int, other_draws: int, seed: int) -> Ite
         yield "methods", partial(methods.measure, seed)
 
 
-def _claims_of(method: Method, seed: int) -> list[Measurement]:
+def _claims_of(method: Method, seed: int) -> list[MeasuredClaim]:
     """Measure the claims of a method, which may be the user's and fail."""
     with failures_named(method.name):
         return list(methods.of_method(method, seed))
@@ -167,7 +167,7 @@ __all__ = [
     "REFUTED",
     "THOROUGH_DRAWS",
     "Check",
-    "Measurement",
+    "MeasuredClaim",
     "Verification",
     "verify",
 ]

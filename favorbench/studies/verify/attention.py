@@ -15,8 +15,8 @@ from favorbench.numerics.arrays import Features
 from favorbench.numerics.streams import stream
 from favorbench.registry import label
 from favorbench.samplers import Sampler
-from favorbench.studies.verify.checks import EPS, NOT_MEASURABLE, Measurement, largest, merged
-from favorbench.studies.verify.couplings import unit
+from favorbench.studies.verify.checks import EPS, NOT_MEASURABLE, MeasuredClaim, largest, merged
+from favorbench.studies.verify.laws import unit
 
 
 class Case(NamedTuple):
@@ -117,7 +117,7 @@ class _OnCase(NamedTuple):
     value: np.ndarray
 
 
-def measure(maps: Sequence[FeatureMap], sampler: Sampler, seed: int) -> list[Measurement]:
+def measure(maps: Sequence[FeatureMap], sampler: Sampler, seed: int) -> list[MeasuredClaim]:
     """The deterministic claims of each map on one sample."""
     measured = []
     for feature_map in maps:
@@ -128,7 +128,7 @@ def measure(maps: Sequence[FeatureMap], sampler: Sampler, seed: int) -> list[Mea
     return measured
 
 
-def on_case(subject: str, feature_map: FeatureMap, sampler: Sampler, case: Case, seed: int) -> Iterator[Measurement]:
+def on_case(subject: str, feature_map: FeatureMap, sampler: Sampler, case: Case, seed: int) -> Iterator[MeasuredClaim]:
     """Linear attention equals the quotient of its own features, for every R at once; these are finite.
 
     An unbiased map's are its plain features, those of its formula: so shifts cancel, and no eps is left. Another one's
@@ -142,13 +142,13 @@ def on_case(subject: str, feature_map: FeatureMap, sampler: Sampler, case: Case,
     logs = [block.log_scale for block in found.blocks]
     bad = sum(int(np.sum(np.isnan(log) | (log == np.inf))) for log in logs)  # log 0 = -inf is a feature of 0
     bad += sum(int(np.sum(~np.isfinite(block.values))) for block in found.blocks if block.values is not None)
-    yield Measurement(subject, "features are finite", 2.0 * bad, 0, f"{bad} are not")
+    yield MeasuredClaim(subject, "features are finite", 2.0 * bad, 0, f"{bad} are not")
     if feature_map.nonnegative:
         negative = sum(int(np.sum(block.values < 0)) for block in found.blocks if block.values is not None)
         positive = np.isfinite(found.normalisers) & (found.normalisers > 0)
         wrong = negative + int(np.sum(~positive))
         detail = f"{negative} negative features, {np.sum(~positive)} normalisers that are not positive"
-        yield Measurement(subject, "positive normalisers", 2.0 * wrong, 0, detail)
+        yield MeasuredClaim(subject, "positive normalisers", 2.0 * wrong, 0, detail)
 
 
 def _sample(feature_map: FeatureMap, sampler: Sampler, case: Case, seed: int) -> Sample:
@@ -192,7 +192,7 @@ def _finite(values: np.ndarray) -> float:
     return float(np.max(values, where=np.isfinite(values), initial=0.0))
 
 
-def _difference(subject: str, claim: str, found: _OnCase) -> Measurement:
+def _difference(subject: str, claim: str, found: _OnCase) -> MeasuredClaim:
     """The outputs against the plain route, in units of what rounding makes of the terms where normalisers cancel."""
     ratios, seen = [], 0
     for output, expected in zip(found.outputs, found.expected, strict=True):
@@ -202,14 +202,14 @@ def _difference(subject: str, claim: str, found: _OnCase) -> Measurement:
         ratios.append(largest((np.abs(output - expected.output) / bound)[measurable]))
         seen += int(np.sum(measurable))
     if not seen:
-        return Measurement(subject, claim, None, 0, "no normaliser with a digit left", otherwise=NOT_MEASURABLE)
+        return MeasuredClaim(subject, claim, None, 0, "no normaliser with a digit left", otherwise=NOT_MEASURABLE)
     rows = found.outputs.shape[0] * found.outputs.shape[1]
-    return Measurement(
+    return MeasuredClaim(
         subject, claim, largest(ratios), 0, f"error over rounding {largest(ratios):.1e}, {seen} of {rows} rows"
     )
 
 
-def _symmetric(subject: str, feature_map: FeatureMap, sampler: Sampler, seed: int) -> Measurement:
+def _symmetric(subject: str, feature_map: FeatureMap, sampler: Sampler, seed: int) -> MeasuredClaim:
     """Permuted keys, doubled keys, a repeated head and a constant on the keys' log scale change nothing."""
     case = CASES[0]._replace(query_norm=0.6, key_norm=0.6)
     (query, key, value), sample = case.arrays(seed), _sample(feature_map, sampler, case, seed)
@@ -230,7 +230,7 @@ def _symmetric(subject: str, feature_map: FeatureMap, sampler: Sampler, seed: in
     found = _measured(feature_map, sampler, case, seed)
     bound = found.rounding * found.expected[-1].condition * (np.max(np.abs(value)) + np.abs(plain))
     worst = largest([largest((other - plain) / bound) for other in others])
-    return Measurement(subject, "symmetries of attention", worst, 0, f"largest change over rounding {worst:.1e}")
+    return MeasuredClaim(subject, "symmetries of attention", worst, 0, f"largest change over rounding {worst:.1e}")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a check is, and how measurements become verdicts at a stated false-alarm rate for the whole run."""
+"""Checks: measured claims become verdicts at a stated false-alarm rate for the whole run."""
 
 import math
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ EPS = float(np.finfo(float).eps)
 FALSE_ALARM = 1e-6
 
 HOLDS, REFUTED = "holds", "REFUTED"
-#: The verdicts without a statistic: nothing is declared, what is declared cannot be seen in so many draws, or there was
-#: nothing that could be counted.
+#: The verdicts without a statistic: nothing is declared, the draws are too few for the declaration, or nothing could be
+#: counted.
 NO_CLAIM, NOT_MEASURABLE, NOT_COUNTED = "no claim", "not measurable by sampling", "nothing to count"
 
 
-class Measurement(NamedTuple):
+class MeasuredClaim(NamedTuple):
     """One claim, measured. ``statistic`` is the largest |z| of ``tests`` standard normal ones, or, with tests = 0,
     an error over its bound (1 is the bound). None: there is none, and ``otherwise`` and ``detail`` say why.
 
@@ -59,12 +59,12 @@ class Check(NamedTuple):
         return largest(self.statistic / self.threshold)
 
 
-def over_rounding(subject: str, claim: str, ratios: Sequence[float]) -> Measurement:
+def over_rounding(subject: str, claim: str, ratios: Sequence[float]) -> MeasuredClaim:
     """The worst of some errors over their bounds."""
-    return Measurement(subject, claim, largest(ratios), 0, f"error over rounding {largest(ratios):.1e}")
+    return MeasuredClaim(subject, claim, largest(ratios), 0, f"error over rounding {largest(ratios):.1e}")
 
 
-def judged(measurements: Sequence[Measurement], false_alarm: float = FALSE_ALARM) -> list[Check]:
+def judged(measurements: Sequence[MeasuredClaim], false_alarm: float = FALSE_ALARM) -> list[Check]:
     """Verdicts: every one of the N tests of the run has the level false_alarm / N (Bonferroni)."""
     threshold = z_threshold(false_alarm, sum(m.tests for m in measurements))
     checks = []
@@ -78,12 +78,12 @@ def judged(measurements: Sequence[Measurement], false_alarm: float = FALSE_ALARM
     return checks
 
 
-def merged(parts: Sequence[tuple[str, Measurement]]) -> list[Measurement]:
+def merged(parts: Sequence[tuple[str, MeasuredClaim]]) -> list[MeasuredClaim]:
     """One measurement for each claim that was measured in several places, with the detail of the worst of them.
 
     parts: where, and what was measured there. A claim is judged by z scores or by bounds, in all places alike.
     """
-    by_claim: dict[tuple[str, str], list[tuple[str, Measurement]]] = {}
+    by_claim: dict[tuple[str, str], list[tuple[str, MeasuredClaim]]] = {}
     for where, m in parts:
         by_claim.setdefault((m.subject, m.claim), []).append((where, m))
     found = []

@@ -58,7 +58,7 @@ class ClaimedSampler(Sampler):
 
 
 class _PositiveVariant(FeatureMap):
-    """What the broken variants of positive and hyperbolic share."""
+    """The declarations that the broken variants of positive and hyperbolic share."""
 
     reference = "-"
     features_per_projection = 1

@@ -14,7 +14,7 @@ from favorbench.methods import AttentionProblem, Method, Shape
 from favorbench.methods.function import Function
 from favorbench.numerics.streams import Streams, stream
 from favorbench.registry import label
-from favorbench.studies.verify.checks import NOT_COUNTED, Measurement
+from favorbench.studies.verify.checks import NOT_COUNTED, MeasuredClaim
 
 CLAIM = "multiplications"
 #: A declared cost may leave out edges of blocks and tiles, and a matrix that is fitted once.
@@ -28,7 +28,7 @@ MAP_SHAPE, PROJECTIONS = Shape(400, 400, 16, 12), 32
 MAP_DRAWS, ERRORS = 50, 5.0
 
 
-def of_method(method: Method, seed: int) -> Measurement:
+def of_method(method: Method, seed: int) -> MeasuredClaim:
     """Measure a method or baseline in the worst of some shapes."""
     shapes = [shape for shape in SHAPES if method.causal_safe or not shape.causal]
     shapes = [shape for shape in shapes if not method.needs_positions or shape.n == shape.l]
@@ -46,12 +46,12 @@ def of_method(method: Method, seed: int) -> Measurement:
     return _judged(label(method), shapes, lambda shape: method.multiplications(_with_sums(shape), sizes[shape]), work)
 
 
-def of_maps(maps: Sequence[FeatureMap], seed: int) -> list[Measurement]:
+def of_maps(maps: Sequence[FeatureMap], seed: int) -> list[MeasuredClaim]:
     """Measure each map in linear attention."""
     return [_of_map(feature_map, seed) for feature_map in maps]
 
 
-def _of_map(feature_map: FeatureMap, seed: int) -> Measurement:
+def _of_map(feature_map: FeatureMap, seed: int) -> MeasuredClaim:
     size = 1 if feature_map.randomness == "none" else PROJECTIONS
     shapes = [MAP_SHAPE._replace(causal=causal) for causal in ((False, True) if feature_map.causal_safe else (False,))]
 
@@ -87,17 +87,17 @@ def _judged(
     shapes: Sequence[Shape],
     declare: Callable[[Shape], float | None],
     work: Callable[[Shape], float],
-) -> Measurement:
+) -> MeasuredClaim:
     """The largest ratio of the work done to the work declared, against the slack."""
     declared = [declare(shape) for shape in shapes]
     if None in declared:
-        return Measurement(subject, CLAIM, None, 0, "nothing declared: it does not say what it costs")
+        return MeasuredClaim(subject, CLAIM, None, 0, "nothing declared: it does not say what it costs")
     done = [work(shape) for shape in shapes]
     if not any(done):
         detail = "no matrix product of the arrays it was given"
-        return Measurement(subject, CLAIM, None, 0, detail, otherwise=NOT_COUNTED)
+        return MeasuredClaim(subject, CLAIM, None, 0, detail, otherwise=NOT_COUNTED)
     ratio = max(count / said if said else np.inf for count, said in zip(done, declared, strict=True))
-    return Measurement(subject, CLAIM, ratio / SLACK, 0, f"does {ratio:.3g} times what it says")
+    return MeasuredClaim(subject, CLAIM, ratio / SLACK, 0, f"does {ratio:.3g} times what it says")
 
 
 _counts: list[float] = []

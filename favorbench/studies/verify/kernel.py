@@ -12,8 +12,8 @@ from favorbench.numerics.streams import stream
 from favorbench.registry import label
 from favorbench.samplers import Sampler
 from favorbench.studies.theory.closed_forms import declared_variance, draws_needed
-from favorbench.studies.verify.checks import NOT_MEASURABLE, Measurement, largest
-from favorbench.studies.verify.couplings import takes
+from favorbench.studies.verify.checks import NOT_MEASURABLE, MeasuredClaim, largest
+from favorbench.studies.verify.laws import takes
 
 HEAD_DIM = 8
 #: Many blocks and a last one cut short.
@@ -97,7 +97,7 @@ def estimates(sampler: Sampler, maps: Sequence[FeatureMap], setting: KernelSetti
 Measured = list[tuple[KernelSetting, np.ndarray]]  # kernel estimates (draws, n, l) in each setting
 
 
-def measure(sampler: Sampler, maps: Sequence[FeatureMap], draws: int, seed: int) -> list[Measurement]:
+def measure(sampler: Sampler, maps: Sequence[FeatureMap], draws: int, seed: int) -> list[MeasuredClaim]:
     """Target, unbiasedness, variance and sign of every map under one sampler."""
     chosen = settings(sampler, draws)
     by_setting = [estimates(sampler, maps, setting, seed) for setting in chosen]
@@ -119,7 +119,7 @@ def measure(sampler: Sampler, maps: Sequence[FeatureMap], draws: int, seed: int)
         if feature_map.nonnegative:
             smallest = float(np.min([np.min(found) for found in values]))
             sign = 0.0 if smallest >= 0 else 2.0  # NaN is not
-            measured.append(Measurement(subject, "nonnegative", sign, 0, f"smallest {smallest:.2g}"))
+            measured.append(MeasuredClaim(subject, "nonnegative", sign, 0, f"smallest {smallest:.2g}"))
     return measured
 
 
@@ -143,7 +143,7 @@ def z_of_mean(values: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.nd
 
 def _mean(
     subject: str, claim: str, measured: Measured, target_of: Callable[[KernelSetting], np.ndarray]
-) -> Measurement:
+) -> MeasuredClaim:
     """The mean against a kernel, wherever that is known.
 
     A law of rows whose expectations are not known makes a target of NaN throughout: that is how maps declare nothing.
@@ -152,7 +152,7 @@ def _mean(
     targets = [(setting, values, target_of(setting)) for setting, values in measured]
     known = [(setting, values, target) for setting, values, target in targets if not np.all(np.isnan(target))]
     if not known:
-        return Measurement(subject, claim, None, 0, "nothing declared: no closed form for these rows")
+        return MeasuredClaim(subject, claim, None, 0, "nothing declared: no closed form for these rows")
     scores, resolutions = zip(*(z_of_mean(values, target) for _, values, target in known), strict=True)
     ratio = np.median(np.concatenate([(np.mean(values, axis=0) / target).ravel() for _, values, target in known]))
     z, dims = np.concatenate([part.ravel() for part in scores]), sorted({setting.head_dim for setting, *_ in known})
@@ -160,23 +160,23 @@ def _mean(
         f"{z.size} pairs, d = {', '.join(map(str, dims))}, {len(measured[0][1])} draws, mean/target {ratio:.3g} in the "
         "median"
     )
-    return Measurement(subject, claim, largest(z), z.size, detail, largest(resolutions[0]))
+    return MeasuredClaim(subject, claim, largest(z), z.size, detail, largest(resolutions[0]))
 
 
-def variance(subject: str, feature_map: FeatureMap, sampler: Sampler, measured: Measured) -> Measurement:
+def variance(subject: str, feature_map: FeatureMap, sampler: Sampler, measured: Measured) -> MeasuredClaim:
     """Empirical over closed-form relative variance: z from the fourth moment, on the pairs inside the gate."""
     found = []
     for setting, values in measured:
         declared = declared_variance(feature_map, sampler, *setting.points, setting.num_projections)
         if declared is None:
-            return Measurement(subject, "variance", None, 0, "nothing declared: no closed form")
+            return MeasuredClaim(subject, "variance", None, 0, "nothing declared: no closed form")
         enough = draws_needed(feature_map, *setting.points) <= len(values) * setting.num_projections
         found.append(_z_of_variance(values, *declared, enough))
     z, ratios, resolution = (np.concatenate(parts) for parts in zip(*found, strict=True))
     if not z.size:
-        return Measurement(subject, "variance", None, 0, "no pair inside the gate", otherwise=NOT_MEASURABLE)
+        return MeasuredClaim(subject, "variance", None, 0, "no pair inside the gate", otherwise=NOT_MEASURABLE)
     detail = f"empirical / closed form {ratios.min():.3f} to {ratios.max():.3f}" if ratios.size else "declared 0"
-    return Measurement(
+    return MeasuredClaim(
         subject, "variance", largest(z), z.size, detail, float(np.median(resolution)) if resolution.size else None
     )
 
@@ -186,7 +186,7 @@ def _z_of_variance(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """z, empirical over declared variance, and the relative standard error of the former, of the pairs inside the gate.
 
-    declared: relative to the square of ``about``. What is no variance, not finite or below 0, is wrong inside the gate
+    declared: relative to the square of ``about``. A variance that is not finite or below 0 is wrong inside the gate
     and outside. Where it is 0 (trig at x = y, positive at x = -y) only rounding may be left of the empirical one.
     """
     rounding = 16 * np.finfo(float).eps * (1.0 + np.abs(declared))  # of a difference of second moments
@@ -204,7 +204,7 @@ def _z_of_variance(
     return np.where(wrong, np.inf, z), found[varies] / expected[varies], standard_error[varies] / found[varies]
 
 
-def delta_method(feature_map: FeatureMap, sampler: Sampler, draws: int, seed: int) -> list[Measurement]:
+def delta_method(feature_map: FeatureMap, sampler: Sampler, draws: int, seed: int) -> list[MeasuredClaim]:
     """The predicted output error of first order in 1/R, against the measured one, where it is valid.
 
     E |o^ - o|^2 = (1/R) sum_jl a_j a_l (v_j - o).(v_l - o) C_jl with C the relative covariance of the kernel estimates.
@@ -229,4 +229,4 @@ def delta_method(feature_map: FeatureMap, sampler: Sampler, draws: int, seed: in
     allowed = 1.5 * float(np.max(np.abs(covariance))) / num_projections * predicted
     z = float(np.maximum(np.abs(measured - predicted) - allowed, 0.0) / standard_error)
     detail = f"output error measured / predicted {measured / predicted:.3f}"
-    return [Measurement(subject, "delta method", z, 1, detail, float(standard_error / predicted))]
+    return [MeasuredClaim(subject, "delta method", z, 1, detail, float(standard_error / predicted))]

@@ -1,24 +1,88 @@
 """Claims on samplers: the law of every row, how the rows of a draw depend on one another, nestedness."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from scipy import special, stats
 
+from favorbench.errors import ScenarioError
 from favorbench.numerics.streams import stream
 from favorbench.registry import label
 from favorbench.samplers import FixedNormRows, GaussianRows, RowLaw, Sampler
+from favorbench.samplers.coupling import Blocks, Coupling, EvenlySpread, Independent, MomentsMatched, OppositePairs
 from favorbench.samplers.laws import SecondMomentRows
-from favorbench.studies.verify import couplings
-from favorbench.studies.verify.checks import Measurement, largest, merged, z_of_p
-from favorbench.studies.verify.couplings import Rows, takes, z_of_zero_mean
+from favorbench.studies.verify.checks import MeasuredClaim, largest, merged, z_of_p
 
 HEAD_DIM = 8
-#: Also measured with a twentieth of the draws, or so many: no power of two, odd, and a single coordinate.
+#: Also measured with a twentieth of the draws, or this number: no power of two, odd, and a single coordinate.
 OTHER_DIMS, FEWEST_DRAWS = (24, 3, 1), 400
 
 
-def measure(sampler: Sampler, draws: int, seed: int) -> list[Measurement]:
+class Rows(NamedTuple):
+    """Draws of a sampler, (draws, R, d)."""
+
+    subject: str
+    omega: np.ndarray
+
+    @property
+    def head_dim(self) -> int:
+        return self.omega.shape[-1]
+
+    @property
+    def size(self) -> int:
+        return self.omega.shape[1]
+
+    @property
+    def some(self) -> list[int]:
+        """First and last of a block, first of the next, last of all."""
+        return sorted({0, self.head_dim - 1, self.head_dim, self.size - 1})
+
+    def test(
+        self, claim: str, z: Sequence[float] | np.ndarray, detail: str, resolution: float | None = None
+    ) -> MeasuredClaim:
+        """A measurement by z scores."""
+        return MeasuredClaim(self.subject, claim, largest(z), np.size(z), detail, resolution)
+
+    def exact(self, claim: str, error: float, detail: str) -> MeasuredClaim:
+        """A measurement by an error that only rounding may make."""
+        return MeasuredClaim(self.subject, claim, error / self.rounding, 0, detail)
+
+    @property
+    def rounding(self) -> float:
+        """The backward error of QR: a small multiple of d eps."""
+        return 50 * self.head_dim * float(np.finfo(self.omega.dtype).eps)
+
+
+def z_of_zero_mean(values: np.ndarray) -> np.ndarray:
+    """z of the mean of each column against 0; where a column is constant, any other number than 0 counts."""
+    mean, standard_error = np.mean(values, axis=0), np.std(values, axis=0) / np.sqrt(len(values))
+    return np.where(np.abs(mean) < 1e-12, 0.0, mean / (standard_error + 1e-300))
+
+
+def unit(omega: np.ndarray) -> np.ndarray:
+    """Directions; a row of zeros stays one, and its square is not 1."""
+    norms = np.linalg.norm(omega, axis=-1, keepdims=True)
+    return omega / np.where(norms > 0, norms, 1.0)
+
+
+def z_of_correlation(first: np.ndarray, second: np.ndarray) -> float:
+    """z of the rank correlation of two columns; infinite where one does not vary."""
+    if np.ptp(first) == 0 or np.ptp(second) == 0:
+        return np.inf
+    return z_of_p(float(stats.spearmanr(first, second).pvalue))  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def takes(sampler: Sampler, dim: int) -> bool:
+    """Whether a sampler draws rows of this dimension: one that cannot raises ScenarioError."""
+    try:
+        sampler.sample(np.random.default_rng(0), sampler.round_up(1, dim), dim)
+    except ScenarioError:
+        return False
+    return True
+
+
+def measure(sampler: Sampler, draws: int, seed: int) -> list[MeasuredClaim]:
     """Everything a sampler claims, from independent draws; each claim in the worst of several dimensions."""
     subject = label(sampler)
     parts = []
@@ -27,7 +91,7 @@ def measure(sampler: Sampler, draws: int, seed: int) -> list[Measurement]:
         rows = _drawn(subject, sampler, dim, count, seed)
         law = sampler.row_law(rows.size, dim)
         nested = [_nested(subject, sampler, dim, seed)] if sampler.nested else []
-        found = nested + couplings.measure(rows, sampler.coupling, law) + _row_law(rows, law)
+        found = nested + measure_coupling(rows, sampler.coupling, law) + _row_law(rows, law)
         parts += [(f"d = {dim}", measurement) for measurement in found]
     return merged(parts)
 
@@ -39,7 +103,7 @@ def _drawn(subject: str, sampler: Sampler, dim: int, draws: int, seed: int) -> R
     return Rows(subject, np.stack([sampler.sample(child, size, dim) for child in rng.spawn(draws)]))
 
 
-def _row_law(rows: Rows, law: RowLaw) -> list[Measurement]:
+def _row_law(rows: Rows, law: RowLaw) -> list[MeasuredClaim]:
     """The law of the rows one by one; a law of confined directions shows in the kernels alone."""
     dim = rows.head_dim
     if isinstance(law, GaussianRows):
@@ -64,7 +128,7 @@ def _row_law(rows: Rows, law: RowLaw) -> list[Measurement]:
     return [*found, _mean_row(rows)]
 
 
-def _marginals(rows: Rows, claim: str, distribution: Callable) -> Measurement:
+def _marginals(rows: Rows, claim: str, distribution: Callable) -> MeasuredClaim:
     """Kolmogorov-Smirnov of w.u for some rows: each coordinate, and the diagonal."""
     diagonal = np.sum(rows.omega, axis=-1, keepdims=True) / np.sqrt(rows.head_dim)
     coordinates = np.concatenate([rows.omega, diagonal], axis=-1)[:, rows.some]
@@ -72,7 +136,7 @@ def _marginals(rows: Rows, claim: str, distribution: Callable) -> Measurement:
     return rows.test(claim, z, f"{len(z)} KS tests, {len(rows.omega)} draws")
 
 
-def _norms(rows: Rows, claim: str, distribution: Callable) -> Measurement:
+def _norms(rows: Rows, claim: str, distribution: Callable) -> MeasuredClaim:
     """Kolmogorov-Smirnov of |w|^2 for some rows."""
     squared = np.sum(rows.omega[:, rows.some] ** 2, axis=-1)
     z = [z_of_p(stats.kstest(column, distribution).pvalue) for column in squared.T]
@@ -89,12 +153,12 @@ def _on_a_sphere(norm: float, dimension: int) -> Callable[[np.ndarray], np.ndarr
     return distribution
 
 
-def _constant_norm(rows: Rows, norm: float) -> Measurement:
+def _constant_norm(rows: Rows, norm: float) -> MeasuredClaim:
     error = largest(np.linalg.norm(rows.omega, axis=-1) / norm - 1.0)
     return rows.exact("norms are constant", error, f"{norm:.4f}, error {error:.1e}")
 
 
-def _second_moments(rows: Rows) -> Measurement:
+def _second_moments(rows: Rows) -> MeasuredClaim:
     """E w w' = I for some rows."""
     omega = rows.omega[:, rows.some]
     products = omega[..., :, None] * omega[..., None, :] - np.eye(rows.head_dim)
@@ -102,7 +166,7 @@ def _second_moments(rows: Rows) -> Measurement:
     return rows.test("second moment is I", z, f"{z.size} moments")
 
 
-def _fourth_moments(rows: Rows, same: float, mixed: float) -> Measurement:
+def _fourth_moments(rows: Rows, same: float, mixed: float) -> MeasuredClaim:
     """E (w.u)^4 along an axis, the diagonal and a random u, for some rows.
 
     same sum_l u_l^4 + 3 mixed (1 - sum_l u_l^4) where the signs of the coordinates are fair and independent.
@@ -118,7 +182,7 @@ def _fourth_moments(rows: Rows, same: float, mixed: float) -> Measurement:
     return rows.test("fourth moments", z, f"of the declared ones along axis, diagonal, random: {shown}")
 
 
-def _mean_row(rows: Rows) -> Measurement:
+def _mean_row(rows: Rows) -> MeasuredClaim:
     """The mean of every row vanishes: where an unsigned QR shows first."""
     count = len(rows.omega)
     z = np.mean(rows.omega, axis=0) * np.sqrt(count)
@@ -126,7 +190,7 @@ def _mean_row(rows: Rows) -> Measurement:
     return rows.test("rows have mean 0", z, f"E w_11 = {shown:+.4f}", 1 / np.sqrt(count))
 
 
-def _nested(subject: str, sampler: Sampler, dim: int, seed: int) -> Measurement:
+def _nested(subject: str, sampler: Sampler, dim: int, seed: int) -> MeasuredClaim:
     """The first R rows do not depend on how many follow; sizes 1, one block, one more, many."""
 
     def drawn(size: int) -> np.ndarray:
@@ -140,4 +204,127 @@ def _nested(subject: str, sampler: Sampler, dim: int, seed: int) -> Measurement:
     whole = drawn(sizes[-1])
     worst = largest([difference(size) for size in sizes[:-1]])
     bound = 1e-13  # of entries of order 1: another order of summation
-    return Measurement(subject, "prefixes are stable", worst / bound, 0, f"largest difference {worst:.1e}")
+    return MeasuredClaim(subject, "prefixes are stable", worst / bound, 0, f"largest difference {worst:.1e}")
+
+
+def measure_coupling(rows: Rows, coupling: Coupling, law: RowLaw) -> list[MeasuredClaim]:
+    """Everything a coupling says. Raises ScenarioError for a kind that is not known here: it would pass untested."""
+    match coupling:
+        case Independent():
+            return _across_blocks(rows, law) + _free_norms(rows, law)
+        case Blocks():
+            return _blocks(rows, coupling, law) if coupling.holds_for(rows.head_dim) else []
+        case EvenlySpread():
+            return [_evenly_spread(rows, coupling)]
+        case MomentsMatched():
+            return [_matched(rows)]
+        case OppositePairs():
+            return [_opposite(rows), *measure_coupling(rows._replace(omega=rows.omega[:, 0::2]), coupling.inner, law)]
+    raise ScenarioError(f"{rows.subject}: verify knows no test of the coupling {coupling!r}")
+
+
+def _blocks(rows: Rows, coupling: Blocks, law: RowLaw) -> list[MeasuredClaim]:
+    """Angles inside blocks, independence between them, and the claim on norms."""
+    cosines = coupling.cosines(rows.head_dim)
+    measured = [_balanced(rows) if cosines is None else _angles(rows, f"{coupling.angles} inside blocks", cosines)]
+    match coupling.norms:
+        case "independent":
+            return measured + _across_blocks(rows, law) + _free_norms(rows, law)
+        case "in couples":
+            return measured + _couples(rows) + _across_blocks(rows, law)
+        case "stratified":
+            directions = rows._replace(omega=np.sqrt(rows.head_dim) * unit(rows.omega))
+            levels = special.gammainc(rows.head_dim / 2, np.sum(rows.omega**2, axis=-1) / 2)
+            strata = _all_intervals_hit(rows, "norms are stratified", [levels])
+            return [*measured, strata, *_across_blocks(directions, law)]
+
+
+def _across_blocks(rows: Rows, law: RowLaw) -> list[MeasuredClaim]:
+    """Rows of different blocks are independent: w.w' has mean 0 and mean square d, if w has mean 0."""
+    if not isinstance(law, GaussianRows | FixedNormRows | SecondMomentRows):
+        return []
+    dim = rows.head_dim
+    product = np.sum(rows.omega[:, 0] * rows.omega[:, dim], axis=-1)
+    z = z_of_zero_mean(np.stack([product, product**2 - dim], axis=-1))
+    return [rows.test("blocks are independent", z, f"E (w.w')^2 / d = {np.mean(product**2) / dim:.3f}")]
+
+
+def _free_norms(rows: Rows, law: RowLaw) -> list[MeasuredClaim]:
+    """No correlation between the norms of the first two rows, where norms are drawn."""
+    if not isinstance(law, GaussianRows):
+        return []
+    squared = np.sum(rows.omega[:, :2] ** 2, axis=-1)
+    z = z_of_correlation(squared[:, 0], squared[:, 1])
+    return [rows.test("norms are independent", [z], "rank correlation of two")]
+
+
+def _angles(rows: Rows, claim: str, cosines: np.ndarray) -> MeasuredClaim:
+    """The cosines between the rows of each block, to rounding."""
+    directions, worst = unit(rows.omega), []
+    for start in range(0, rows.size, rows.head_dim):
+        block = directions[:, start : start + rows.head_dim]
+        expected = cosines[: block.shape[1], : block.shape[1]]
+        worst.append(largest(block @ np.matrix_transpose(block) - expected))
+    return rows.exact(claim, largest(worst), f"largest error of a cosine {largest(worst):.1e}")
+
+
+def _balanced(rows: Rows) -> MeasuredClaim:
+    """The row of a block that was set last is opposite to the sum of the others; a single row has none."""
+    dim, claim = rows.head_dim, "each row balances the others"
+    if dim == 1:
+        return rows.exact(claim, 0.0, "a row alone")
+    blocks = rows.omega[:, : rows.size // dim * dim].reshape(len(rows.omega), -1, dim, dim)
+    others, last = np.sum(blocks[:, :, :-1], axis=2), blocks[:, :, -1]
+    # a sum that is nearly 0 has lost the digits of its terms
+    lost = np.sum(np.linalg.norm(blocks, axis=-1), axis=-1, keepdims=True)
+    lost = lost / np.linalg.norm(others, axis=-1, keepdims=True)
+    worst = largest((unit(others) + unit(last)) / lost)
+    return rows.exact(claim, worst, f"largest error of a direction {worst:.1e}")
+
+
+def _couples(rows: Rows) -> list[MeasuredClaim]:
+    """F(|w|) + F(|w'|) = 1 for the rows 1 and 2, 3 and 4, ... of a block; different couples are independent.
+
+    Where head_dim is odd the last row of a block has no partner.
+    """
+    dim = rows.head_dim
+    levels = special.gammainc(dim / 2, np.sum(rows.omega**2, axis=-1) / 2)
+    starts = [i for start in range(0, rows.size, dim) for i in range(start, min(start + dim, rows.size) - 1, 2)]
+    error = largest([largest(levels[:, i] + levels[:, i + 1] - 1.0) for i in starts])
+    z = z_of_correlation(levels[:, 0], levels[:, 2 if dim > 3 else dim])
+    return [
+        rows.exact("norms in couples", error, f"largest error {error:.1e}"),
+        rows.test("couples are independent", [z], "rank correlation of two"),
+    ]
+
+
+def _evenly_spread(rows: Rows, coupling: EvenlySpread) -> MeasuredClaim:
+    """One of the first b rows lies in each of b intervals of equal probability; b depends on the coordinate."""
+    levels = special.ndtr(rows.omega)
+    first = [levels[:, :b, coordinate] for coordinate, b in enumerate(coupling.intervals(rows.head_dim))]
+    return _all_intervals_hit(rows, "coordinates are evenly spread", first)
+
+
+def _all_intervals_hit(rows: Rows, claim: str, groups: list[np.ndarray]) -> MeasuredClaim:
+    """Each draw of n levels (draws, n) has one in each of the n equal intervals of [0, 1]."""
+    missed = 0
+    for levels in groups:
+        intervals = levels.shape[1]
+        hit = np.sort(np.floor(levels * intervals), axis=-1)
+        missed += int(np.sum(hit != np.arange(intervals)))  # nan is in none
+    return MeasuredClaim(rows.subject, claim, 2.0 * missed, 0, f"{missed} out of place")
+
+
+def _opposite(rows: Rows) -> MeasuredClaim:
+    """Each second row is minus the one before, to the last bit."""
+    worst = largest(rows.omega[:, 0::2] + rows.omega[:, 1::2])
+    return MeasuredClaim(
+        rows.subject, "opposite pairs", 0.0 if worst == 0 else 2.0, 0, f"largest difference {worst:.1e}"
+    )
+
+
+def _matched(rows: Rows) -> MeasuredClaim:
+    """Every draw has mean 0 and second moment I."""
+    moment = np.matrix_transpose(rows.omega) @ rows.omega / rows.size
+    worst = largest([largest(np.mean(rows.omega, axis=1)), largest(moment - np.eye(rows.head_dim))])
+    return rows.exact("moments are matched", worst, f"largest error {worst:.1e}")

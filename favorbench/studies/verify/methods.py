@@ -14,7 +14,7 @@ from favorbench.methods.summaries import KeySummary, KeySummaryMethod, Queries, 
 from favorbench.numerics.streams import Streams, stream
 from favorbench.registry import label
 from favorbench.studies.verify import cost
-from favorbench.studies.verify.checks import EPS, Measurement, largest, over_rounding
+from favorbench.studies.verify.checks import EPS, MeasuredClaim, largest, over_rounding
 
 #: LONG: four chunks, the last cut short. In the third, keys join cells that exist.
 DIM, VALUES, LENGTH, LONG = 6, 3, 48, 400
@@ -38,14 +38,14 @@ class ExactClaim(NamedTuple):
     ratios: Callable[[Method, AttentionProblem, int], Iterator[float]]
 
 
-def measure(seed: int) -> list[Measurement]:
+def measure(seed: int) -> list[MeasuredClaim]:
     """Measure every claim of every registered method and baseline."""
     members = [member() for member in (*METHODS, *BASELINES)] + [get_method(spec) for spec in PREFIXED]
     members.append(SampledKeys(weights="values"))
     return [measurement for method in members for measurement in of_method(method, seed)]
 
 
-def of_method(method: Method, seed: int) -> Iterator[Measurement]:
+def of_method(method: Method, seed: int) -> Iterator[MeasuredClaim]:
     """Measure every claim of one method."""
     for claim in EXACT_CLAIMS:
         if claim.made_by(method):
@@ -118,7 +118,7 @@ EXACT_CLAIMS = (
     ExactClaim("weighted means of values", lambda method: method.convex, _outside_values),
     ExactClaim("row sums", lambda method: not method.oracle, _row_sums),
     ExactClaim("exact at m = l", lambda method: method.exact_at_full_size, _error_at_full_size),
-    ExactClaim("the future plays no part", lambda method: method.causal_safe, _change_by_future),
+    ExactClaim("the future has no effect", lambda method: method.causal_safe, _change_by_future),
     ExactClaim("sums are those of its kernel", lambda method: isinstance(method, KeySummaryMethod), _error_of_sums),
 )
 
@@ -137,7 +137,7 @@ def _mass(summary: KeySummary, queries: Queries, length: int, size: int, log_pea
     return mass + _mass(inner, queries._replace(positions=positions), length - first, size, log_peak)
 
 
-def _unbiased(method: KeySummaryMethod, seed: int) -> Measurement:
+def _unbiased(method: KeySummaryMethod, seed: int) -> MeasuredClaim:
     """The mean of the sums with [value, 1] over many draws, relative to the exact normaliser."""
     problem = _question(seed, SCALES[0])
     tokens, queries = _parts(problem)
@@ -152,12 +152,12 @@ def _unbiased(method: KeySummaryMethod, seed: int) -> Measurement:
     mean, spread = np.mean(errors, axis=0), np.std(errors, axis=0, ddof=1) / math.sqrt(DRAWS)
     certain = spread <= 4.0 * EPS * len(problem.key)  # without variance it must be right to rounding
     z = np.where(certain, np.abs(mean) / (EPS * 1e3), mean / spread)
-    return Measurement(label(method), "unbiased sums", largest(z), z.size, f"{DRAWS} draws")
+    return MeasuredClaim(label(method), "unbiased sums", largest(z), z.size, f"{DRAWS} draws")
 
 
-def _permuted(method: Method, seed: int) -> Measurement:
+def _permuted(method: Method, seed: int) -> MeasuredClaim:
     """The error with the keys in another order: the same where nothing is random, else the same in the mean."""
-    claim, problem = "the order of keys plays no part", _question(seed, SCALES[1])
+    claim, problem = "the order of keys has no effect", _question(seed, SCALES[1])
     order = stream(seed, "verify", "order").permutation(LENGTH)
     other = problem._replace(key=problem.key[order], value=problem.value[order])
     if not method.random:
@@ -167,14 +167,14 @@ def _permuted(method: Method, seed: int) -> Measurement:
             label(method), claim, [largest(a - b) / _rounding(problem) / conditioned for a, b in pairs]
         )
     exact, logs = _exact(problem), []
-    for asked in (problem, other):
+    for current in (problem, other):
         streams = Streams.of(stream(seed, "verify", "order", method.name, len(logs)))
-        errors = [next(method.estimates(asked, (SIZES[-1],), streams)).output - exact for _ in range(DRAWS // 4)]
+        errors = [next(method.estimates(current, (SIZES[-1],), streams)).output - exact for _ in range(DRAWS // 4)]
         logs.append([math.log(np.mean(error**2)) for error in errors])
     # Where nothing is drawn after all, errors differ by rounding alone: that is no spread to test with.
     spread = math.hypot(1e-12, *(np.std(part, ddof=1) / math.sqrt(len(part)) for part in logs))
     z = (np.mean(logs[0]) - np.mean(logs[1])) / spread
-    return Measurement(label(method), claim, largest(z), 1, f"{DRAWS // 4} draws of each order")
+    return MeasuredClaim(label(method), claim, largest(z), 1, f"{DRAWS // 4} draws of each order")
 
 
 def _question(seed: int, scale: float, length: int = LENGTH, causal: bool = False) -> AttentionProblem:
@@ -219,6 +219,6 @@ def _exact(problem: AttentionProblem) -> np.ndarray:
 
 
 def _rounding(problem: AttentionProblem) -> float:
-    """Of a weighted mean of values: eps times the largest logit that is exponentiated, and the terms of its sums."""
+    """Rounding of a weighted mean of values: eps times the largest exponentiated logit, and the terms of its sums."""
     norms = [np.max(np.linalg.norm(part, axis=-1)) for part in problem[:2]]
     return 8.0 * EPS * (norms[0] * norms[1] + DIM + len(problem.key)) * largest(problem.value)

@@ -115,7 +115,7 @@ def _measured_under(feature_map: FeatureMap, sampler: Sampler) -> bool:
 
 @dataclass(frozen=True)
 class CalibratedElsewhere(Calibrated):
-    """A map calibrated on other tokens, whatever it is asked for and in every dimension."""
+    """A map calibrated on other tokens, in every dimension."""
 
     data_dependent = True
 
