@@ -31,7 +31,7 @@ from favorbench.statistics import fewest_draws
 from tests.command_line import check_refused, run
 from tests.conftest import small_scenario
 from tests.test_drawn import luminance
-from tests.test_heads import of_heads
+from tests.test_heads import head_file, of_heads
 
 JUDGED = ("groups", "against uniform")
 
@@ -267,6 +267,19 @@ def test_the_data_are_in_the_page():
     assert len(data) == len(results.summary)
     assert_allclose(data["mse_median"], results.summary["mse_median"], rtol=5e-6, atol=1e-25)
     assert list(data["versus_uniform"]) == list(results.summary["versus_uniform"])
+
+
+def test_a_page_to_be_sent_has_neither_directories_nor_host_names():
+    file = Path(head_file(3)).resolve()
+    results = sweep(small_scenario(inputs=str(file), maps="positive", methods="clusters", num_projections="3,8"), "run")
+    workers = [{"host": "a-host", "done": 1, "cpu": "AMD", "gpu": None, "blas": []}]
+    results = results._replace(manifest={**results.manifest, "workers": workers})
+    html = pages.page(results).html
+    assert "heads.npz" in html and str(file.parent) not in html and "a-host" not in html
+    link = re.search(r'href="data:text/csv;base64,([^"]+)"', html)
+    assert link and str(file.parent) not in base64.b64decode(link[1]).decode()
+    assert "<h1>Estimators of softmax attention on heads.npz</h1>" in html
+    assert html.index("<figure>") < html.index("<h2>Findings</h2>")  # the headline figure comes first
 
 
 def test_large_data_are_packed(monkeypatch):
