@@ -51,7 +51,7 @@ def when_asked_for(module, what, *arguments):
 def test_an_interruption_while_libraries_are_loaded_is_one_line(module, name, code):
     """typer: the command line itself is still being loaded; pydantic, pandas: a command is."""
     done = when_asked_for(module, f"os.kill(os.getpid(), signal.{name})", *LONG, "-q")
-    word = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "hung up"}[name]
+    word = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "terminal closed (SIGHUP)"}[name]
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.removeprefix("favorbench: ").startswith(word)
     assert done.stderr.count("\n") == 1

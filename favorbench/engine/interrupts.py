@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGHUP: how they end a command, and how they wait while an executor is called."""
+"""SIGINT, SIGTERM and SIGHUP end a command as KeyboardInterrupt, and wait while an executor is called."""
 
 import contextlib
 import signal
@@ -7,23 +7,21 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-#: What each signal is called in the last line of a command. Windows has no SIGHUP.
-WORDS = {
-    getattr(signal, name): word
-    for name, word in (("SIGINT", "interrupted"), ("SIGTERM", "terminated"), ("SIGHUP", "hung up"))
-    if hasattr(signal, name)
-}
+_NAMES = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "terminal closed (SIGHUP)"}
+
+#: The name of each signal in the last line of a command. Windows has no SIGHUP.
+WORDS = {number: _NAMES[number.name] for number in signal.Signals if number.name in _NAMES}
 _received: list[int] = []
 
 
 class SignalReceived(KeyboardInterrupt):
-    """A class of its own: Python exits with 130 after a plain KeyboardInterrupt that exec() has let through."""
+    """A subclass, as Python exits with 130 after a plain KeyboardInterrupt that exec() has let through."""
 
 
 @contextlib.contextmanager
 def signals_raised() -> Iterator[None]:
-    """Raise KeyboardInterrupt for the signals that would end the process; a second Ctrl-C still kills it."""
-    usual = (signal.SIG_DFL, signal.default_int_handler)  # a background shell ignores SIGINT, and so do we
+    """Raise KeyboardInterrupt for signals that would end the process; a second Ctrl-C still kills it."""
+    usual = (signal.SIG_DFL, signal.default_int_handler)  # a background shell ignores SIGINT: so do we
     before = {number: signal.getsignal(number) for number in WORDS if signal.getsignal(number) in usual}
     for number in before:
         signal.signal(number, _interrupt)
@@ -43,13 +41,13 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def ending() -> tuple[str, int]:
-    """The word and the exit code for the signal that was received first: 128 and its number."""
+    """The name and the exit code of the signal that was received first: 128 and its number."""
     number = _received[0] if _received else signal.SIGINT
     return WORDS[signal.Signals(number)], 128 + number
 
 
 def was_interrupted() -> bool:
-    """Whether a signal was received, whatever has become of its KeyboardInterrupt."""
+    """Whether a signal was received, even if a library has caught its KeyboardInterrupt."""
     return bool(_received)
 
 
@@ -57,7 +55,7 @@ def was_interrupted() -> bool:
 def signals_held() -> Iterator[None]:
     """Deliver signals after the block, and keep Ctrl-C and SIGHUP from processes that are started inside.
 
-    An exception in the middle of a call of an executor may leave a lock taken, and its shutdown then waits for ever.
+    An exception inside an executor may leave a lock taken, and its shutdown would then wait for ever.
     """
     if threading.current_thread() is not threading.main_thread():  # other threads are not interrupted
         yield

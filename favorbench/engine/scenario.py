@@ -6,7 +6,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
@@ -108,6 +108,8 @@ _Size = Annotated[int, Field(ge=1, le=1 << 20)] | Literal["dlogd"]
 _Length = Annotated[int, Field(ge=1, le=1 << 24)]
 _Dim = Annotated[int, Field(ge=1, le=4096)]
 _Nonempty = Field(min_length=1)
+_Item = TypeVar("_Item")
+_List = Annotated[tuple[_Item, ...], _Several, _Nonempty]
 
 
 class Scenario(BaseModel):
@@ -121,19 +123,19 @@ class Scenario(BaseModel):
     name: Annotated[str, Field(pattern=r"^[\w.-]{1,80}$")] = "scenario"
     title: str = ""
     maps: Annotated[tuple[str, ...], _Several, _OrNone]
-    samplers: Annotated[tuple[str, ...], _Several, _Nonempty]
+    samplers: _List[str]
     methods: Annotated[tuple[str, ...], _Several, _OrNone, Field(validate_default=True)] = ()
     baselines: Annotated[tuple[str, ...], _Several, Field(validate_default=True)] = (
         "uniform", "taylor-1", "taylor-2", "best-rank"
     )  # fmt: skip
-    num_projections: Annotated[tuple[_Size, ...], _Several, _Nonempty]
+    num_projections: _List[_Size]
     layout: Layout = "heads,L,d"
-    inputs: Annotated[tuple[str, ...], _Several, _Nonempty, Field(validate_default=True)] = ("gaussian",)
+    inputs: Annotated[_List[str], Field(validate_default=True)] = ("gaussian",)
     calibrate: str | None = None
-    heads: Annotated[tuple[str, ...], _Several, _Nonempty] | None = None
-    seq_len: Annotated[tuple[_Length, ...], _Several, _Nonempty] | None = None
-    head_dim: Annotated[tuple[_Dim, ...], _Several, _Nonempty] | None = None
-    scale: Annotated[tuple[_Positive, ...], _Several, _Nonempty] = (1.0,)
+    heads: _List[str] | None = None
+    seq_len: _List[_Length] | None = None
+    head_dim: _List[_Dim] | None = None
+    scale: _List[_Positive] = (1.0,)
     value_scale: _Positive = 1.0
     dtype: Annotated[tuple[Literal[DTYPES["torch"]], ...], _Several, _Nonempty] = ("float64",)  # pyright: ignore
     query_rows: Annotated[int, Field(ge=1, le=1 << 24)] | None = None
