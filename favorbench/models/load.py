@@ -47,7 +47,7 @@ PACKAGED = {
     ),
 }  # fmt: skip
 
-#: What names a model.
+#: The ways to name a model.
 ALLOWED = f"allowed: {', '.join(PACKAGED)}, a folder, a .gguf file, an id of the hub, or module:function"
 
 
@@ -219,8 +219,8 @@ def _located(name: str) -> tuple[Path | str, Path | None]:
     if (path / "config.json").exists():
         return path, None
     if path.is_dir():
-        found = min(path.glob("*.gguf"), default=None)
-        hint = f"; give the file itself: {found}" if found else ""
+        first = min(path.glob("*.gguf"), default=None)
+        hint = f"; give the file itself: {first}" if first else ""
         raise ModelError(f"{name}: not a model's folder: it has no config.json{hint}")
     if path.exists():
         if path.suffix != ".gguf":

@@ -30,7 +30,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Choice:
-    """The part of a model that is captured. None: all. last: only so many queries, on the keys before them all."""
+    """The part of a model that is captured. None: all. last: only this many queries, on the keys before them."""
 
     layers: tuple[int, ...] | None = None
     heads: tuple[int, ...] | None = None

@@ -72,7 +72,7 @@ class FunctionError:
 
 
 class Question(NamedTuple):
-    """What is measured. Errors of different questions are not comparable. inputs: their digest, or their name."""
+    """A question. The errors of different questions are not comparable. inputs: their digest, or their name."""
 
     inputs: str
     metric: str

@@ -40,7 +40,7 @@ def chart(name: str, scale: float, curves: pd.DataFrame, baselines: pd.DataFrame
 
 
 def named(curves: pd.DataFrame) -> str:
-    """Which map and sampler each curve is, in each version."""
+    """The map and the sampler of each curve, in each version."""
     sentences = []
     for version, rows in curves.drop_duplicates(["version", "curve"]).groupby("version", sort=False):
         names = [f"{row['curve']} is {row['map']}/{row['sampler']}" for _, row in rows.iterrows()]

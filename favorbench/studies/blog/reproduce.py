@@ -1,4 +1,4 @@
-"""Reproduce the blog post's figures, as published and corrected, and check what they claim."""
+"""Reproduce the blog post's figures, as published and corrected, and check their claims."""
 
 import contextlib
 import math
@@ -27,7 +27,7 @@ TEST_LEVEL = 0.05  # of a family of sign tests, after Holm
 
 
 class Claim(NamedTuple):
-    """A statement, what was measured, and whether that bears it out. version: published, corrected or both."""
+    """A statement, the measurement, and whether it supports the statement. version: published, corrected or both."""
 
     version: str
     text: str
@@ -193,7 +193,7 @@ class Report(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """One line of a figure: which map and sampler, and what the post calls it."""
+    """One line of a figure: its map and sampler, and its name in the post."""
 
     version: str
     label: str

@@ -45,7 +45,7 @@ def gaussian_points(count: int, head_dim: int, scale: float, seed: int) -> Point
 
 
 def points_of_file(path: str, count: int | None, scale: float, seed: int) -> PointSet:
-    """The points of a file, or so many of its rows at random. Raises InputError, ScenarioError."""
+    """The points of a file, or a random sample of its rows. Raises InputError, ScenarioError."""
     check_positive("`scale`", scale, most=1e6)
     values = read_points(path)
     wanted = min(len(values), DEFAULT_POINTS) if count is None else count
@@ -329,7 +329,7 @@ def _estimate(job: _Job, x: np.ndarray, draw: int, seed: int) -> np.ndarray:
 
 
 def _expected(kernel: Kernel, job: _Job, points: np.ndarray, gram: np.ndarray, draws: int) -> tuple[float, bool]:
-    """The root of the expected squared error, summed over pairs, and whether so many draws can measure it.
+    """The root of the expected squared error, summed over pairs, and whether this number of draws can measure it.
 
     Bias and variance add. The closed form holds for each pair, so this is exact for any points; NaN if it is not known.
     """

@@ -1,4 +1,4 @@
-"""Closed forms: the relative variance of a map under a sampler, the R it asks for, and what sampling can measure."""
+"""Closed forms: the relative variance of a map under a sampler, the R it needs, and whether sampling can measure it."""
 
 import math
 
@@ -21,7 +21,7 @@ def relative_variance(
     """Var(kernel estimate) / exp(x.y)^2 for every pair of rows of x (n, d) and y (l, d), scaled; None if not known.
 
     The value for independent rows plus one term for each kind of dependent pairs: pairs / R^2 times their relative
-    covariance. For rows that are not Gaussian it is the variance about the kernel that is really estimated.
+    covariance. For rows that are not Gaussian it is the variance about the mean of the estimate.
     """
     own = _own_variance(feature_map, sampler, x, y, num_projections)
     pairs = sampler.pair_laws(num_projections, x.shape[-1])
@@ -43,7 +43,7 @@ def declared_variance(
     """The relative variance that a map declares, biased or not, and the kernel it is relative to; None if not known.
 
     exp(x.y) for an unbiased map. For another one the kernel that it really estimates, and only for independent N(0, I)
-    rows (or none): how dependence acts on its variance is nowhere stated.
+    rows (or none): how dependence changes its variance is not known.
     """
     if feature_map.unbiased:
         variance = relative_variance(feature_map, sampler, x, y, num_projections)
@@ -104,7 +104,7 @@ def draws_needed(feature_map: FeatureMap, x: np.ndarray, y: np.ndarray) -> np.nd
     """Projections needed before an empirical variance of the kernel estimate means anything, for every pair.
 
     The second moment of exp(w.z) comes from draws with w.z near 2 |z|^2: 30 / Phi(-2 |z|) of them. Maps of cos(w.z)
-    are bounded and need 30. Of other maps only the size of the second moment is known, and exp(w.z) with the same one,
+    are bounded and need 30. For other maps only the second moment is known, and exp(w.z) with the same one,
     exp(|z|^2) relative to the squared mean, stands for them.
     """
     argument = feature_map.pair_argument(x, y)
