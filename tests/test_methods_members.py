@@ -18,7 +18,7 @@ from tests.test_methods import answers, problem
     read_table("""
         nystromformer(inverse='newtn') => inverse must be 'newton' or 'pinv', got 'newtn' .did you mean 'newton'
         nystromformer(steps=-1) => steps must be a whole number from 0 to 100, got -1
-        nystromformer(inverse='pinv', steps=3) => steps play no part with inverse='pinv'
+        nystromformer(inverse='pinv', steps=3) => steps are ignored with inverse='pinv'
         monarch(steps=0) => steps must be a whole number from 1 to 100, got 0
         thinformer(delta=2) => delta must be a positive number, at most 1, got 2
         nystrom(guard='cell') => did you mean 'cells'

@@ -233,9 +233,10 @@ def attention_estimates(
 ) -> Iterator[Tile]:
     """Estimates of every map at every R, tile by tile, from one projection of queries and of keys.
 
-    Two passes: over keys, for one (R, d_v + 1) summary per block of features; over queries, for the outputs, all R
-    from one running sum over features. Memory is O(tile + R d_v) beside the inputs. Causal: chunk by chunk in one pass.
-    scale: of queries and keys that are not scaled by d^-1/4 yet. It is applied to tiles, so nothing is copied.
+    There are two passes: over keys, for one (R, d_v + 1) summary per block of features; over queries, for the outputs,
+    all R from one running sum over features. Memory is O(tile + R d_v) beyond the inputs. In the causal case there is
+    one pass, chunk by chunk. scale: the factor of queries and keys that are not scaled by d^-1/4 yet. It is applied to
+    tiles, so no whole array is copied.
     """
     if problem.causal:
         yield from causal_outputs(problem, omega, maps, scale)
@@ -262,7 +263,7 @@ def attention_estimates(
 
 
 def linear_multiplications(feature_map: FeatureMap, shape: Shape, size: int) -> float | None:
-    """Multiplications of linear attention with so many projections; None where the map does not state its own."""
+    """Multiplications of linear attention with ``size`` projections; None where the map does not state its own."""
     work = feature_map.multiplications(*shape[:4], size)
     return None if work is None else work + chunk_multiplications(shape, feature_map.num_features(size, shape.d))
 

@@ -47,7 +47,7 @@ class AttentionProblem(NamedTuple):
 
     @property
     def shape(self) -> Shape:
-        """Of one head."""
+        """The sizes of one head."""
         (n, d), (l, d_v) = self.query.shape[-2:], self.value.shape[-2:]  # noqa: E741
         return Shape(n, l, d, d_v, self.causal)
 

@@ -69,10 +69,10 @@ _RENAMED = {
 class FeatureMap(ABC):
     """A feature map phi with phi(x).phi(y) near exp(x.y), for x and y already scaled by d^-1/4.
 
-    A member is a frozen dataclass with one method, ``features``, and states its claims: what it really estimates
-    (``target_kernel``), whether that is the softmax kernel (``unbiased``), and its variance in closed form. The factor
-    1/sqrt(num_projections) of the papers is left out of the features: it cancels in attention, and
-    ``kernel_estimate`` divides by num_projections.
+    A member is a frozen dataclass with one method, ``features``, and states its claims: the kernel it estimates
+    (``target_kernel``), whether that is the softmax kernel (``unbiased``), and its variance in closed form. Features do
+    not contain the factor 1/sqrt(num_projections) of the papers: it cancels in attention, and ``kernel_estimate``
+    divides by num_projections.
     """
 
     name: ClassVar[str]
@@ -111,7 +111,7 @@ class FeatureMap(ABC):
 
     @property
     def randomness(self) -> Randomness:
-        """What the map is measured on: "omega" of a sampler, its "own" sample whatever the sampler is, or "none".
+        """The source of randomness: "omega" of a sampler, its "own" sample for any sampler, or "none".
 
         "own" and "none" leave no sampler to vary; with "none" R is ignored, too.
         """

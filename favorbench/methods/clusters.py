@@ -257,7 +257,7 @@ class StreamingCells:
     between, a new key joins the cell whose mean is nearest. With no more keys than cells each key has its own."""
 
     def __init__(self, method: Centred, tokens: Tokens, size: int, streams: Streams) -> None:
-        self.method, self.tokens, self.asked, self.streams = method, tokens, size, streams
+        self.method, self.tokens, self.requested, self.streams = method, tokens, size, streams
         self.size = method.centres(size)
         self.order = streams.draw(lambda rng: rng.permutation(tokens.length))
         self.known, self.made_at = 0, 0
@@ -276,7 +276,7 @@ class StreamingCells:
             self.labels = array_namespace(labels).concat([self.labels, labels], axis=-1)
             self.sums = self.sums + segment_sums(self._columns(new), labels, self.size)
         self.known = stop
-        return self.method.summary(seen, self._cells(), self.labels, self.asked)
+        return self.method.summary(seen, self._cells(), self.labels, self.requested)
 
     def _labels(self, seen: Tokens) -> Array:
         """The cells of the first keys, made anew."""

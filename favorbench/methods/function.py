@@ -1,4 +1,4 @@
-"""Any function as a method, and any map as what is kept of the keys."""
+"""Any function as a method."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -15,24 +15,24 @@ from favorbench.numerics.streams import Streams
 
 @dataclass(frozen=True)
 class Function(Method):
-    """A function f(query, key, value, size, rng) -> output, of arrays of NumPy or torch: (n, d), (l, d), (l, d_v).
+    """A function f(query, key, value, size, rng) -> output of NumPy or torch arrays: (n, d), (l, d), (l, d_v).
 
-    It is asked as attention is, with queries and keys as they come, and claims nothing; what it costs it may say in an
-    attribute ``multiplications``, a function of shape and size. In a model it is asked with arrays of NumPy, as in a
-    sweep, unless its attribute ``tensors`` says that it takes those of torch. Raises EstimatorError for an output that
-    is no (n, d_v) array. Numbers in it that are not finite are a measurement: an infinite error.
+    It is called like attention, with unscaled queries and keys, and claims nothing. An attribute ``multiplications``, a
+    function of shape and size, may state its cost. In a sweep and in a model it is called with NumPy arrays, unless its
+    attribute ``tensors`` says that it takes torch tensors. Raises EstimatorError for an output that is not an (n, d_v)
+    array. Infinite and NaN entries are a measurement: an infinite error.
     """
 
     reference = "a function of the user's"
     description = "f(query, key, value, size, rng) -> output"
     arrays = "single"
-    permutation_invariant = False  # it may be, and claims nothing
+    permutation_invariant = False  # it claims nothing
     name: str = field(init=False, default="")  # pyright: ignore[reportIncompatibleVariableOverride]
     function: Callable[..., Any] = field(init=False, default=len, repr=False)
 
     @staticmethod
     def of(function: Callable[..., Any]) -> "Function":
-        """The method that asks this function. Raises ScenarioError for one that cannot be asked so."""
+        """Make the method that calls this function. Raises ScenarioError for another signature."""
         parameters = inspect.signature(function)
         try:
             parameters.bind(*range(5))
@@ -49,15 +49,15 @@ class Function(Method):
         xp = array_namespace(query)
         before = rng.bit_generator.state
         for size in sizes:
-            rng.bit_generator.state = before  # what is drawn for one size depends on no other
+            rng.bit_generator.state = before  # the draw for one size does not depend on another
             output = self._output(query, key, problem.value, size, rng)
-            rng.bit_generator.state = before  # the weights of the same draw: what comes out where every value is 1
+            rng.bit_generator.state = before  # the row sums of the same draw: its output where every value is 1
             ones = self._output(query, key, xp.ones_like(problem.value), size, rng)
             yield Estimate(size, size, output, None, ones[..., :1])
 
     @property
     def tensors(self) -> bool:
-        """Whether it takes arrays of torch."""
+        """Whether it takes torch tensors."""
         return bool(getattr(self.function, "tensors", False))
 
     def multiplications(self, shape: Shape, size: int) -> float | None:

@@ -27,7 +27,7 @@ class Sampled(NamedTuple):
 def angular_hash(x: Array, directions: Array) -> Array:
     """The bucket (..., n) of each row (..., n, d), from the signs of its products with directions (..., d, p).
 
-    The signs are bits of a Gray code, of which the bucket is the rank: neighbours differ in one sign.
+    The signs are the bits of a Gray code, and the bucket is its rank: neighbouring buckets differ in one sign.
     """
     xp = array_namespace(x)
     bits = xp.astype(x @ directions > 0, xp.int64)

@@ -66,8 +66,8 @@ class Multipole(Centred):
 class MultipoleSummary:
     """K(x, y_j) = exp(x.y_j) for the keys of the cells that are near to x, exp(x.c) for others, with c their mean.
 
-    sorted: the keys cell by cell, and [value, 1] of each; starts: where each cell begins among them, and their number
-    at the end.
+    sorted: the keys cell by cell, with [value, 1] of each; starts: the index of the first key of each cell among them,
+    and the number of keys at the end.
     """
 
     tokens: Tokens
@@ -104,7 +104,7 @@ class MultipoleSummary:
         return Features(None, xp.where(near, exact, xp.take(logits, labels, axis=-1)))
 
     def _near(self, logits: Array) -> Array:
-        """Which cells are near to each query, (n, m), from x.c."""
+        """Flags of the cells that are near to each query, (n, m), from x.c."""
         xp = array_namespace(logits)
         counts, keys = np.diff(self.starts), int(self.starts[-1])
         most = min(len(counts), 2 * -(-self.exact * len(counts) // keys) + 1)
@@ -117,11 +117,11 @@ class MultipoleSummary:
         return scattered(2 * keys_up_to - sizes < 2 * self.exact, cells, len(counts))
 
     def _with_near(self, query: Array, near: Array, peak: Array, total: Array) -> Accumulator:
-        """The sums with the keys of the near cells, cell by cell: a product of those queries with those keys."""
+        """The sums with the keys of the near cells: for each cell a product of its queries with its keys."""
         xp = array_namespace(query)
         cells, rows = xp.nonzero(near.mT)
         ends = np.searchsorted(on_host(cells), np.arange(near.shape[-1] + 1)).tolist()
-        asked, starts = xp.take(query, rows, axis=0), self.starts.tolist()
+        pair_queries, starts = xp.take(query, rows, axis=0), self.starts.tolist()
         blocks = [
             (slice(*of_query), slice(*of_key))
             for of_query, of_key in zip(itertools.pairwise(ends), itertools.pairwise(starts), strict=True)
@@ -129,29 +129,31 @@ class MultipoleSummary:
         ]
         if not blocks:
             return Accumulator(peak, total)
-        found = self._products(asked, xp.take(peak, rows, axis=0), blocks)
-        if not bool(xp.all(found[:, -1] < math.sqrt(xp.finfo(found.dtype).max))):
-            higher = self._raised(asked, rows, peak, blocks)
+        sums_of_pairs = self._products(pair_queries, xp.take(peak, rows, axis=0), blocks)
+        if not bool(xp.all(sums_of_pairs[:, -1] < math.sqrt(xp.finfo(sums_of_pairs.dtype).max))):
+            higher = self._raised(pair_queries, rows, peak, blocks)
             peak, total = higher, total * xp.exp(peak - higher)
-            found = self._products(asked, xp.take(peak, rows, axis=0), blocks)
-        return Accumulator(peak, total + segment_sums(found, rows, near.shape[0]))
+            sums_of_pairs = self._products(pair_queries, xp.take(peak, rows, axis=0), blocks)
+        return Accumulator(peak, total + segment_sums(sums_of_pairs, rows, near.shape[0]))
 
-    def _products(self, asked: Array, peak: Array, blocks: Sequence[Block]) -> Array:
-        """Of each query with the keys of its cell, sum of exp(x.y - peak) [value, 1]; beyond what exp takes: infinite.
+    def _products(self, pair_queries: Array, peak: Array, blocks: Sequence[Block]) -> Array:
+        """Sum of exp(x.y - peak) [value, 1] for each query with the keys of its cell; infinite beyond the range of exp.
 
-        There are thousands of blocks of a few queries each: what is done in this loop is the time it takes.
+        There are thousands of blocks of a few queries each, so the body of this loop takes most of the time.
         """
-        xp, values = array_namespace(asked), self.sorted.value
-        found, columns = xp.zeros_like(asked[:, :1] * values[:1, :]), self.sorted.key.mT
+        xp, values = array_namespace(pair_queries), self.sorted.value
+        sums_of_pairs, columns = xp.zeros_like(pair_queries[:, :1] * values[:1, :]), self.sorted.key.mT
         with np.errstate(over="ignore", invalid="ignore"):
             for rows, keys in blocks:
-                found[rows, :] = xp.exp(asked[rows, :] @ columns[:, keys] - peak[rows, :]) @ values[keys, :]
-        return found
+                sums_of_pairs[rows, :] = (
+                    xp.exp(pair_queries[rows, :] @ columns[:, keys] - peak[rows, :]) @ values[keys, :]
+                )
+        return sums_of_pairs
 
-    def _raised(self, asked: Array, rows: Array, peak: Array, blocks: Sequence[Block]) -> Array:
+    def _raised(self, pair_queries: Array, rows: Array, peak: Array, blocks: Sequence[Block]) -> Array:
         """The peak of each query, or the largest logit of the keys near to it where that is above."""
-        xp, raised = array_namespace(asked), peak + 0.0
+        xp, raised = array_namespace(pair_queries), peak + 0.0
         for part, keys in blocks:
-            where, logits = rows[part], asked[part, :] @ self.sorted.key[keys, :].mT
+            where, logits = rows[part], pair_queries[part, :] @ self.sorted.key[keys, :].mT
             raised[where, :] = xp.maximum(raised[where, :], xp.max(logits, axis=-1, keepdims=True))
         return raised

@@ -79,7 +79,7 @@ class KeySummaryMethod(Method):
         raise InputError(f"method {self.name!r} uses the whole sequence and cannot be causal")
 
     def num_features(self, size: int, head_dim: int) -> int:
-        """Numbers that stand for a key in the kernel estimate, or keys and centres that stand for all."""
+        """The numbers that represent a key in the kernel estimate, or the keys and centres that represent all keys."""
         return size
 
     def num_features_of(self, summary: KeySummary, size: int, head_dim: int) -> int:
@@ -101,7 +101,7 @@ class KeySummaryMethod(Method):
         return float(shape.n * size * shape.d)
 
     def width(self, size: int, length: int) -> int:
-        """Numbers in a row of its largest tile: logits for each query."""
+        """The row length of its largest tile: logits for each query."""
         return size
 
     def estimates(self, problem: AttentionProblem, sizes: Sizes, streams: Streams) -> Iterator[Estimate]:
@@ -135,11 +135,11 @@ class KeySummaryMethod(Method):
                 summary, known = state.extend(past - self.first), past
             if rows.start == rows.stop:
                 continue
-            asked = queries.part(rows)
-            sums = None if summary is None else summary.sums(asked)
+            some = queries.part(rows)
+            sums = None if summary is None else summary.sums(some)
             for keys in (slice(0, min(self.first, chunk.stop)), slice(known, chunk.stop)):
                 if keys.start < keys.stop:
-                    sums = merge(sums, exact_sums(asked, tokens, keys, causal=True))
+                    sums = merge(sums, exact_sums(some, tokens, keys, causal=True))
             assert sums is not None
             yield sums
 

@@ -53,7 +53,7 @@ class GaussianRows(IsotropicRows):
 class FixedNormRows(IsotropicRows):
     """w uniform on the sphere of radius ``norm``: E exp(w.z) = 0F1(; d/2; (norm |z|)^2 / 4), a Bessel function.
 
-    With ``dimension``, w is the first d coordinates of a point of that sphere in a space of so many dimensions. Such
+    With ``dimension``, w is the first d coordinates of a point of that sphere in a space of that dimension. Such
     rows do not give the softmax kernel. Demni & Kadri 2023, arXiv 2310.07370.
     """
 

@@ -125,7 +125,7 @@ def simplex(head_dim: int) -> Float[np.ndarray, "head_dim head_dim"]:
 
 @dataclass(frozen=True)
 class NormCoupled(BlockSampler):
-    """Haar-distributed orthogonal blocks, their rows in couples of which one is long and the other short.
+    """Haar-distributed orthogonal blocks; their rows form couples of a long and a short one.
 
     The norms of rows 1 and 2 of a block, 3 and 4, ... satisfy F(r) + F(r') = 1, F the chi(d) distribution function;
     where d is odd the last row of a block has no partner. Best for small arguments.
