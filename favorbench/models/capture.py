@@ -40,7 +40,8 @@ def capture(
 
     inputs: the argument of the module: a tensor, a tuple, or a mapping of keywords; a list of these for several texts.
     Each item of a batch is a text of its own. layers, heads: numbers, in the order of calls. last: of causal layers,
-    only this many queries, the last, on the keys before them. Raises ModelError if nothing can be captured, and ScenarioError.
+    only this many queries, the last, on the keys before them. Raises ModelError if nothing can be captured, and
+    ScenarioError.
 
     >>> import favorbench as fb, torch
     >>> class Attention(torch.nn.Module):
