@@ -87,8 +87,11 @@ def draw_all(
         folder = folder if len(folder) <= 60 else f"{len(labels)}-heads-from-{folder[:40]}"
         results, directory = select_heads(results, heads), directory / folder
     maps = layer_map(results, metric, estimators)
-    charts = [maps if kind is HEADS else charts_of(kind, results, metric, heads is not None) for kind in FIGURES]
-    return [file for some in charts for file in style.write(some, directory)]
+    written = []
+    for kind in FIGURES:  # written one by one: damaged times end the command after the figures before them
+        charts = maps if kind is HEADS else charts_of(kind, results, metric, heads is not None)
+        written += style.write(charts, directory)
+    return written
 
 
 def figures_for_page(results: RunData, metric: str = "mse") -> list[tuple[str, str, str, str]]:
