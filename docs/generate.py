@@ -26,7 +26,7 @@ FUNCTIONS = {  # by what they are for; what is not here stands under "Also"
     "Estimates of attention": (
         "exact_attention", "linear_attention", "method_attention", "kernel_estimate", "sample_omega",
     ),
-    "Models": ("capture", "swapped"),
+    "Models": ("capture", "replace_attention"),
     "Names to objects": ("get_map", "get_method", "get_sampler", "get_baseline", "calibrate"),
     "Scenarios": ("Scenario", "load_scenario"),
     "Errors": (

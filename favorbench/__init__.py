@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from favorbench.maps.random_features import exponential_target
     from favorbench.methods import METHODS, AttentionProblem, Estimate, Method, get_method, method_attention
     from favorbench.models.capture import capture
-    from favorbench.models.swap import swapped
+    from favorbench.models.swap import replace_attention
     from favorbench.numerics.arrays import Features, half_squared_norm
     from favorbench.results.compare import RunComparison
     from favorbench.results.results import Results, compare, load
@@ -45,13 +45,13 @@ _HOMES = {
     "maps": ("MAPS", "FeatureMap", "Sample", "calibrate", "get_map"),
     "maps.random_features": ("exponential_target",),
     "methods": (
-        "METHODS", "Answer", "AttentionProblem", "Estimate", "Method", "Question", "get_method", "method_attention",
+        "METHODS", "AttentionProblem", "Estimate", "Method", "get_method", "method_attention",
     ),
     "models.capture": ("capture",),
     "numerics.arrays": ("Features", "half_squared_norm"),
     "results.compare": ("RunComparison",),
     "results.results": ("Results", "compare", "load"),
-    "models.swap": ("swapped",),
+    "models.swap": ("replace_attention",),
     "run": ("sweep",),
     "samplers": ("SAMPLERS", "Sampler", "get_sampler"),
     "studies.recommend.answer": ("Recommendation",),
@@ -59,8 +59,18 @@ _HOMES = {
 }  # fmt: skip
 
 
+#: Names of version 0.2, which warn and go in version 0.4.
+_RENAMED = {"Answer": "Estimate", "Question": "AttentionProblem", "swapped": "replace_attention"}
+
+
 def __getattr__(name: str) -> "Any":
     import importlib
+
+    if name in _RENAMED:
+        import warnings
+
+        old, name = name, _RENAMED[name]
+        warnings.warn(f"favorbench.{old} is now favorbench.{name}", FutureWarning, stacklevel=2)
 
     if name == "__version__":
         import importlib.metadata
@@ -90,5 +100,5 @@ __all__ = [
     "RunComparison", "Sample", "Sampler", "Scenario", "ScenarioError", "StoreError", "WorkerError", "__version__",
     "calibrate", "capture", "compare", "exact_attention", "exponential_target", "get_baseline", "get_map",
     "get_method", "get_sampler", "half_squared_norm", "kernel_estimate", "linear_attention", "load", "load_scenario",
-    "method_attention", "recommend", "sample_omega", "swapped", "sweep",
+    "method_attention", "recommend", "replace_attention", "sample_omega", "sweep",
 ]  # fmt: skip

@@ -44,7 +44,7 @@ BEFORE = {
 SMALLER = {
     "capture minilm": "--layers 0,5",
     "capture smollm2": "-L 64 --last 16",
-    "sweep catalogue": "--trials 1 -R 48 --inputs gaussian",
+    "sweep catalogue": "--trials 1 -R 48 --inputs gaussian --out results/catalogue",
     "sweep estimators": "--trials 1 -R 16",
     "sweep sinks": "--trials 1 -R 16",
     "sweep real-heads": "--trials 1 -R 16",
@@ -55,7 +55,7 @@ SMALLER = {
     "model smollm2": "-L 32 -R 8 --draws 1",
     "my-study": "--trials 1",
     "favorbench reproduce": "--trials 1",
-    "favorbench speed": "-L 64,128 --repeats 1",
+    "favorbench speed": "-L 64,128 --repeats 3",
     "favorbench verify": "positive/iid",
 }
 
@@ -75,7 +75,7 @@ def prepare():
         small_text(Path(f"{text}.txt"), 600, start)
     for block in pages.blocks((REPOSITORY / "docs" / "own-estimator.md").read_text("utf-8"), "python"):
         Path(re.match(r"# (\S+)\n", block.text)[1]).write_text(block.text)
-    model, inputs = small_model("bert"), 2 * [small_inputs("bert")]
+    model, inputs = small_model("bert"), 8 * [small_inputs("bert")]
     fb.capture(model, inputs).save("heads.npz")
     return {"__name__": "page", "fb": fb, "model": model, "inputs": inputs, "tokens": inputs[0]["input_ids"]}
 

@@ -7,7 +7,7 @@ from scipy.special import logsumexp
 
 from favorbench.models.effects import Reference, effect, head_errors, layers_of, run
 from favorbench.models.replacements import Exact, Removed
-from favorbench.models.swap import swapped
+from favorbench.models.swap import replace_attention
 from tests.test_models_swap import LENGTH, TOLERANCE, bert, llama
 
 torch = pytest.importorskip("torch")
@@ -64,7 +64,7 @@ def test_the_negative_log_likelihood_is_that_of_transformers(tokens):
     reference = run(model, tokens)
     with torch.no_grad():
         before = float(model(tokens, labels=tokens).loss)
-        with swapped(model, method="uniform"):
+        with replace_attention(model, method="uniform"):
             after = float(model(tokens, labels=tokens).loss)
             found = effect(reference, run(model, tokens))
     assert_allclose(found.delta_nll, after - before, rtol=1e-4, atol=SINGLE * (after + before))

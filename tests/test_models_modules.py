@@ -96,8 +96,8 @@ def test_exact_attention_in_its_place_is_the_module_and_the_mean_is_not(module):
     before = answer(model, inputs)
     off = {}
     for method in ("exact", "uniform"):
-        with fb.swapped(model, method=method) as swapped:
+        with fb.replace_attention(model, method=method) as replace_attention:
             off[method] = float((answer(model, inputs) - before).norm() / before.norm())
-        assert swapped.replaced > 1 and not swapped.left
+        assert replace_attention.replaced > 1 and not replace_attention.left
     assert off["exact"] < SINGLE and off["uniform"] > 10 * SINGLE
     assert torch.equal(answer(model, inputs), before)

@@ -14,7 +14,7 @@ from favorbench.models.plan import ModelScenario, plan
 from favorbench.models.recommended import ByHead, by_head
 from favorbench.models.replacements import EstimatedAttention, Exact, LayerHeads, replacement
 from favorbench.models.summary import read
-from favorbench.models.swap import swapped
+from favorbench.models.swap import replace_attention
 from tests.command_line import printed, refused, run
 from tests.test_models_study import folder  # noqa: F401
 from tests.test_models_swap import CLEAR, LENGTH, TOLERANCE, bert, difference, hidden, llama
@@ -81,11 +81,11 @@ def test_each_head_is_answered_by_its_own_choice(found, tmp_path):
 def test_a_model_with_every_head_by_its_choice(found, tokens, tmp_path):
     """The same as heads replaced one after the other, in the last layer, where each adds what it adds."""
     model, path = bert(), changed(found, tmp_path / "last", lambda content: chosen(content, {("L1H1", "multipole", 3)}))
-    with swapped(model, recommended=path) as record:
+    with replace_attention(model, recommended=path) as record:
         output = hidden(model, tokens)
-    with swapped(model, method="multipole", size=3, layers=[1], heads=[1]):
+    with replace_attention(model, method="multipole", size=3, layers=[1], heads=[1]):
         assert difference(hidden(model, tokens), output) < TOLERANCE
-    with swapped(model, method="multipole", size=3, layers=[1], heads=[2]):
+    with replace_attention(model, method="multipole", size=3, layers=[1], heads=[2]):
         assert difference(hidden(model, tokens), output) > CLEAR
     assert record.replaced == 1  # the other layer is left as it is
 
@@ -175,11 +175,11 @@ def test_the_recommendation_for_another_model_is_refused(found, tokens, tmp_path
     ):
         shutil.rmtree(tmp_path / "a", ignore_errors=True)
         path = changed(found, tmp_path / "a", lambda content, name=name: _renamed(content, name))
-        with pytest.raises(InputError, match=re.escape(said)), swapped(model := bert(), recommended=path):
+        with pytest.raises(InputError, match=re.escape(said)), replace_attention(model := bert(), recommended=path):
             hidden(model, tokens)
     uncausal = {("L0H0", "nystrom", 4)}
     path = changed(found, tmp_path / "nystrom", lambda content: chosen(content, uncausal))
-    with pytest.raises(ScenarioError, match="cannot be causal"), swapped(model := llama(), recommended=path):
+    with pytest.raises(ScenarioError, match="cannot be causal"), replace_attention(model := llama(), recommended=path):
         hidden(model, tokens)
 
 
@@ -211,12 +211,12 @@ def test_two_of_one_name_are_refused(found, tmp_path):
 def test_what_recommend_returns_will_do(found, tokens, tmp_path):
     captured = fb.capture(model := bert(), {"input_ids": tokens})
     unsaved = fb.recommend(captured, target=2.0, methods="clusters", max_size=4)
-    with pytest.raises(InputError, match="recommend with `out`"), swapped(model, recommended=unsaved):
+    with pytest.raises(InputError, match="recommend with `out`"), replace_attention(model, recommended=unsaved):
         pass
     saved = fb.recommend(captured, target=2.0, methods="clusters", max_size=4, out=tmp_path / "saved")
-    with swapped(model, recommended=saved):
+    with replace_attention(model, recommended=saved):
         one = hidden(model, tokens)
-    with swapped(model, recommended=tmp_path / "saved" / "recommendation.json"):
+    with replace_attention(model, recommended=tmp_path / "saved" / "recommendation.json"):
         assert torch.equal(hidden(model, tokens), one)
 
 
@@ -229,7 +229,7 @@ def test_heads_that_are_scaled_are_not_those_of_the_model(tokens, tmp_path):
 
 def test_it_is_asked_by_itself_and_on_the_command_line_by_name(found, folder):  # noqa: F811
     with pytest.raises(ScenarioError, match="give `map`, `method` or `recommended`, one of them"):  # noqa: SIM117
-        with swapped(bert(), method="clusters", recommended=found):
+        with replace_attention(bert(), method="clusters", recommended=found):
             pass
     assert ModelScenario("m", ("a",), recommended=(str(found),)).replacements[-1].label == by_head(found).label
     assert isinstance(by_head(found), ByHead)

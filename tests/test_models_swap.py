@@ -17,7 +17,7 @@ from favorbench.models.replacements import (
     Replacement,
     exact_multiplications,
 )
-from favorbench.models.swap import swapped
+from favorbench.models.swap import replace_attention
 from favorbench.numerics.streams import stream
 
 torch = pytest.importorskip("torch")
@@ -82,17 +82,17 @@ class Uncausal(Replacement):
 def test_exact_attention_in_its_place_changes_nothing_but_rounding(model, tokens):
     """And in bfloat16 it does: the bound is one that could fail."""
     own = hidden(model, tokens)
-    with swapped(model, method="exact") as record:
+    with replace_attention(model, method="exact") as record:
         assert difference(hidden(model, tokens), own) < TOLERANCE
     assert record.replaced == 2 and not record.left
-    with swapped(model, method="exact", dtype="bfloat16"):
+    with replace_attention(model, method="exact", dtype="bfloat16"):
         assert 1e-4 < difference(hidden(model, tokens), own) < 0.5
     assert torch.equal(hidden(model, tokens), own)
 
 
 def test_a_forgotten_mask_is_seen(tokens):
     model = llama()
-    with swapped(model, method=Uncausal()):
+    with replace_attention(model, method=Uncausal()):
         assert difference(hidden(model, tokens), hidden(llama(), tokens)) > CLEAR
 
 
@@ -124,7 +124,7 @@ def test_uniform_attention_is_the_mean_of_the_values(model, tokens):
     expected = hidden(model, tokens)
     for hook in hooks:
         hook.remove()
-    with swapped(model, method="uniform"):
+    with replace_attention(model, method="uniform"):
         assert difference(hidden(model, tokens), expected) < TOLERANCE
     assert difference(hidden(model, tokens), expected) > CLEAR
 
@@ -135,7 +135,7 @@ def test_removed_attention_is_a_projection_that_is_given_zeros(model, tokens):
     expected = hidden(model, tokens)
     for hook in hooks:
         hook.remove()
-    with swapped(model, method=Removed()):
+    with replace_attention(model, method=Removed()):
         assert torch.equal(hidden(model, tokens), expected)
 
 
@@ -143,10 +143,10 @@ def test_removed_attention_is_a_projection_that_is_given_zeros(model, tokens):
 def test_a_method_with_a_centre_for_each_key_is_the_model(model, tokens, method):
     """And with half as many it is not."""
     own = hidden(model, tokens)
-    with swapped(model, method=method, size=LENGTH):
+    with replace_attention(model, method=method, size=LENGTH):
         assert difference(hidden(model, tokens), own) < TOLERANCE
     if isinstance(model, transformers.BertModel):  # a causal chunk of 128 is exact whatever the size
-        with swapped(model, method=method, size=LENGTH // 2):
+        with replace_attention(model, method=method, size=LENGTH // 2):
             assert difference(hidden(model, tokens), own) > TOLERANCE
 
 
@@ -163,7 +163,7 @@ def test_the_future_plays_no_part(method):
         outputs = []
         for given in (tokens, others):
             asked = {"map": "positive", "num_projections": 16} if what is None else {"method": what, "size": 32}
-            with swapped(model, **asked):
+            with replace_attention(model, **asked):
                 outputs.append(hidden(model, given))
         return difference(outputs[0][:, :280], outputs[1][:, :280])
 
@@ -183,7 +183,7 @@ def test_a_map_is_linear_attention_of_what_the_model_has(tokens):
             found[layer] = heads, positive.outputs(heads, seed, names, layer)
             return found[layer][1]
 
-    with swapped(model, method=Seen(), layers=[1], seed=3, draw=2):
+    with replace_attention(model, method=Seen(), layers=[1], seed=3, draw=2):
         hidden(model, tokens)
     ((layer, (heads, output)),) = found.items()
     assert layer == 1 and heads.shape == (LENGTH, LENGTH, 8, 8, True)
@@ -199,7 +199,7 @@ def test_a_map_is_linear_attention_of_what_the_model_has(tokens):
 
 def test_what_is_drawn_is_drawn_as_often_as_is_asked(model, tokens):
     def twice(redraw):
-        with swapped(model, "positive", num_projections=8, redraw=redraw):
+        with replace_attention(model, "positive", num_projections=8, redraw=redraw):
             return hidden(model, tokens), hidden(model, tokens)
 
     for redraw, same in (("layer", True), ("model", True), ("call", False)):
@@ -213,7 +213,7 @@ def test_what_is_drawn_is_drawn_as_often_as_is_asked(model, tokens):
             return Removed.outputs(self, heads, seed, names_, layer)
 
     for redraw in ("model", "layer", "call"):
-        with swapped(model, method=Names(), redraw=redraw):
+        with replace_attention(model, method=Names(), redraw=redraw):
             hidden(model, tokens), hidden(model, tokens)
     assert [len(set(names[i : i + 4])) for i in (0, 4, 8)] == [1, 2, 4]
 
@@ -221,13 +221,13 @@ def test_what_is_drawn_is_drawn_as_often_as_is_asked(model, tokens):
 def test_only_the_layers_and_heads_that_are_asked_for(model, tokens):
     """Replaced one by one, heads of the last layer add up to all of them: what projects them is linear."""
     own = hidden(model, tokens)
-    with swapped(model, method="uniform", layers=[0, 1]):
+    with replace_attention(model, method="uniform", layers=[0, 1]):
         both = hidden(model, tokens)
-    with swapped(model, method="uniform", heads=range(4)):
+    with replace_attention(model, method="uniform", heads=range(4)):
         assert torch.equal(hidden(model, tokens), both)
-    with swapped(model, method="uniform", heads=[]):
+    with replace_attention(model, method="uniform", heads=[]):
         assert torch.equal(hidden(model, tokens), own)
-    with swapped(model, method="uniform", layers=[1]) as record:
+    with replace_attention(model, method="uniform", layers=[1]) as record:
         one = hidden(model, tokens)
     assert record.replaced == 1 and difference(one, both) > CLEAR
 
@@ -249,9 +249,9 @@ def test_a_function_is_asked_as_a_sweep_asks_it(tokens):
 
     tensors.tensors = True
     for function in (host, tensors):
-        with swapped(model, method=function, size=4):
+        with replace_attention(model, method=function, size=4):
             assert difference(hidden(model, tokens), own) < TOLERANCE
-    with swapped(model, method=flat, size=4):
+    with replace_attention(model, method=flat, size=4):
         assert difference(hidden(model, tokens), own) > CLEAR
 
 
@@ -263,7 +263,7 @@ def test_padding_is_no_key(tokens):
     mask = torch.ones_like(batch)
     mask[1, 16:] = 0
     for asked in ({"method": "clusters", "size": 6}, {"map": "positive"}, {"method": "nystrom", "size": 4}):
-        with swapped(model, **asked):
+        with replace_attention(model, **asked):
             alone, together = hidden(model, short), hidden(model, batch, attention_mask=mask)
             unmasked = hidden(model, batch[1:])
         assert difference(together[1, :16], alone[0]) < TOLERANCE
@@ -272,10 +272,10 @@ def test_padding_is_no_key(tokens):
 
 def test_a_swap_that_does_nothing_is_an_error(model, tokens):
     with pytest.raises(ModelError, match="no attention call was found"):  # noqa: SIM117
-        with swapped(model, method="uniform"):
+        with replace_attention(model, method="uniform"):
             pass
     with pytest.raises(InputError, match=r"`layers` 7: not in this model; it has 2, 0 to 1"):  # noqa: SIM117
-        with swapped(model, method="uniform", layers=[0, 7]):
+        with replace_attention(model, method="uniform", layers=[0, 7]):
             hidden(model, tokens)
 
 
@@ -284,7 +284,7 @@ def test_layers_that_are_no_softmax_of_q_and_k_are_left_alone_and_named(tokens):
     model = built(transformers.MistralForCausalLM(config))
     own = hidden(model, tokens)
     with pytest.raises(InputError, match=r"no attention was replaced by clusters: model\.layers\.0\.self_attn: its"):  # noqa: SIM117
-        with swapped(model, method="clusters", size=4) as record:
+        with replace_attention(model, method="clusters", size=4) as record:
             assert difference(hidden(model, tokens), own) < TOLERANCE
     assert set(record.left.values()) == {"its mask is 'window'"}
 
@@ -308,7 +308,7 @@ def test_layers_that_are_no_softmax_of_q_and_k_are_left_alone_and_named(tokens):
 )
 def test_what_cannot_be_meant_is_one_line(model, asked, said):
     with pytest.raises(ScenarioError, match=said):  # noqa: SIM117
-        with swapped(model, **asked):
+        with replace_attention(model, **asked):
             pass
 
 
@@ -316,7 +316,7 @@ def test_what_cannot_be_causal_is_refused(tokens):
     model = llama()
     for asked in ({"map": "centre:positive"}, {"method": "nystrom", "size": 4}):
         with pytest.raises((InputError, ScenarioError), match="uses the whole sequence and cannot be causal"):  # noqa: SIM117
-            with swapped(model, **asked):
+            with replace_attention(model, **asked):
                 hidden(model, tokens)
 
 

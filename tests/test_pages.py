@@ -42,7 +42,7 @@ OF_OTHERS = re.compile(
 )
 
 #: Blocks that need a model, or other machines: the tests of these run such lines.
-NEEDS_MORE = re.compile(r"import torch|fb\.swapped|fb\.capture|[cC]luster")
+NEEDS_MORE = re.compile(r"import torch|fb\.replace_attention|fb\.capture|[cC]luster")
 
 #: Files that a run has.
 OF_A_RUN = {

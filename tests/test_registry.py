@@ -510,3 +510,25 @@ def test_importing_a_users_module_leaves_the_path_as_it_was():
     code = "from favorbench.users import *; keep_importable_here(); print(import_object('', 'users_all:load_later')())"
     done = python("-P", "-c", code, check=True)
     assert done.stdout == "1\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("Answer", "Estimate"), ("Question", "AttentionProblem"), ("swapped", "replace_attention")]
+)
+def test_names_of_version_0_2_warn(old, new):
+    with pytest.warns(FutureWarning, match=new):
+        renamed = getattr(fb, old)
+    assert renamed is getattr(fb, new)
+
+
+def test_a_method_written_for_version_0_2_warns_and_works():
+    with pytest.warns(FutureWarning, match=r"Old\.answers is now called estimates"):
+
+        class Old(fb.Method):
+            name = reference = description = "old"
+
+            def answers(self, problem, sizes, streams):
+                yield fb.Estimate(1, 0, problem.value, None)
+
+    value = np.ones((3, 2))
+    np.testing.assert_array_equal(fb.method_attention(value, value, value, Old(), 1), value)

@@ -163,10 +163,7 @@ def method_attention(
     return estimate.output if on_device else to_backend_of(on_host(estimate.output), query)
 
 
-#: Names up to version 0.2.
-Question, Answer = AttentionProblem, Estimate
-
 __all__ = [
-    "METHODS", "PREFIXES", "Answer", "AttentionProblem", "Estimate", "Method", "Question", "SampledKeys", "Shape",
-    "get_method", "method_attention",
+    "METHODS", "PREFIXES", "AttentionProblem", "Estimate", "Method", "SampledKeys", "Shape", "get_method",
+    "method_attention",
 ]  # fmt: skip

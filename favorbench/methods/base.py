@@ -1,5 +1,6 @@
 """The base classes of methods: estimators of attention that are not feature maps."""
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal
@@ -62,6 +63,7 @@ class Method(ABC):
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         if "answers" in vars(cls):  # the name of ``estimates`` up to version 0.2
+            warnings.warn(f"{cls.__name__}.answers is now called estimates", FutureWarning, stacklevel=2)
             cls.estimates = vars(cls)["answers"]
 
     def __post_init__(self) -> None:

@@ -373,7 +373,7 @@ def tokenise(loaded: Loaded, texts: Sequence[TextFile], length: int) -> list[Tex
         lacks = "has no tokenizer" if reads == "input_ids" else f"reads {reads}, not text"
         raise ModelError(
             f"{loaded.name} {lacks}: `favorbench capture module:function` takes heads of any torch module, the "
-            "function returns (model, inputs); fb.swapped(model, ...) replaces its attention"
+            "function returns (model, inputs); fb.replace_attention(model, ...) replaces its attention"
         )
     if loaded.limit is not None and length > loaded.limit:
         raise ModelError(f"`length` {length}: {loaded.name} reads at most {loaded.limit} tokens")

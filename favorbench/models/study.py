@@ -233,7 +233,7 @@ def _check_kind(loaded: Loaded) -> None:
     if loaded.tokenizer is not None and getattr(loaded.model.config, "is_encoder_decoder", False):
         raise ModelError(
             f"{loaded.name} is an encoder-decoder model; `favorbench model` measures encoders and language models: "
-            f"`favorbench capture {loaded.name}` takes its heads, fb.swapped(model, ...) replaces its attention"
+            f"use `favorbench capture {loaded.name}`, or fb.replace_attention(model, ...) in Python"
         )
 
 

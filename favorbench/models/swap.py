@@ -25,7 +25,7 @@ KINDS = ("full", "causal", "padded")
 
 
 @dataclass
-class Swapped:
+class Replaced:
     """A record of a swap: how many calls were replaced, and the layers left as they are, with the reason.
 
     layers: the numbers of all layers that were called.
@@ -37,7 +37,7 @@ class Swapped:
 
 
 @contextlib.contextmanager
-def swapped(
+def replace_attention(
     model: Any,
     map: str | FeatureMap | None = None,
     method: str | Method | Replacement | None = None,
@@ -52,8 +52,8 @@ def swapped(
     redraw: Redraw = "layer",
     seed: int = 0,
     draw: int = 0,
-) -> Iterator[Swapped]:
-    """Replace the attention of a model within a context: ``with swapped(model, "positive"): ...``.
+) -> Iterator[Replaced]:
+    """Replace the attention of a model within a context: ``with replace_attention(model, "positive"): ...``.
 
     map, sampler, num_projections (256): linear attention. method, size (64): a method or a baseline, a function
     f(query, key, value, size, rng) -> output of NumPy arrays, "removed" (an output of 0), or "exact" in ``dtype``.
@@ -70,7 +70,7 @@ def swapped(
     ...     def forward(self, x):
     ...         return torch.nn.functional.scaled_dot_product_attention(x, x, x)
     >>> x = torch.randn(1, 2, 16, 4)  # (batch, heads, L, d)
-    >>> with fb.swapped(model := Attention(), "positive", num_projections=32) as record:
+    >>> with fb.replace_attention(model := Attention(), "positive", num_projections=32) as record:
     ...     output = model(x)
     >>> record.replaced, tuple(output.shape)
     (1, (1, 2, 16, 4))
@@ -103,9 +103,9 @@ def swapped(
 def replace_calls(
     model: Any, chosen: Replacement, layers: Collection[int] | None, heads: Collection[int] | None, redraw: str,
     seed: int, draw: int,
-) -> Iterator[Swapped]:  # fmt: skip
+) -> Iterator[Replaced]:  # fmt: skip
     """Answer the attention calls of a model by a replacement. Raises InputError if nothing was replaced."""
-    record, calls = Swapped(), Counter[int]()
+    record, calls = Replaced(), Counter[int]()
 
     def attend(call: Call) -> Tensor:
         names = stream_names(redraw, draw, call.index, calls[call.index])
