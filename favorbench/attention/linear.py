@@ -244,13 +244,7 @@ def attention_estimates(
     query, key = problem[:2]
     samples = [estimator.sample(omega) for estimator in maps]
     fit_query = query if problem.fit_query is None else problem.fit_query
-    fitted = [estimator.map for estimator in maps]
-    if any(feature_map.data_dependent for feature_map in fitted):
-        x, y = (fit_query, key) if scale == 1.0 else (fit_query * scale, key * scale)
-        fitted = [
-            feature_map.fit(x, y, sample.omega) if feature_map.data_dependent else feature_map
-            for feature_map, sample in zip(fitted, samples, strict=True)
-        ]
+    fitted = _fitted([estimator.map for estimator in maps], samples, fit_query, key, scale)
     width = max(omega.shape[-2], *(feature_map.num_features(0, query.shape[-1]) for feature_map in fitted))
     summaries = _key_summaries(key, problem.value, omega, fitted, samples, width, scale)
     for rows in tiles(query.shape[-2], width, query):
@@ -260,6 +254,19 @@ def attention_estimates(
             blocks = feature_map.query_features(x, projection[..., : sample.omega.shape[-2]], sample)
             # A fixed block counts R times, as there is no factor 1/R.
             yield Tile(index, rows, *quotient(query_sums(blocks, summary, maps[index].sizes)))
+
+
+def _fitted(
+    maps: Sequence[FeatureMap], samples: Sequence[Sample], query: Array, key: Array, scale: float
+) -> Sequence[FeatureMap]:
+    """The maps with their parameters from the data. Arrays are scaled only if a map takes some."""
+    if not any(feature_map.data_dependent for feature_map in maps):
+        return maps
+    x, y = (query, key) if scale == 1.0 else (query * scale, key * scale)
+    return [
+        feature_map.fit(x, y, sample.omega) if feature_map.data_dependent else feature_map
+        for feature_map, sample in zip(maps, samples, strict=True)
+    ]
 
 
 def linear_multiplications(feature_map: FeatureMap, shape: Shape, size: int) -> float | None:
