@@ -185,7 +185,7 @@ def test_what_a_process_has_open_is_written_into():
 
 #: Calls that write a file. All of the package go through favorbench/files.py, but for these, each with its reason.
 WRITERS = {
-    "models/spool.py": "files without a name, gone when they are closed",
+    "models/captured.py": "files without a name, gone when they are closed",
     "inputs/fixed.py": "a file without a name, to take its digest",
     "inputs/stored.py": "into a file that is already open: an archive in it, and its members",
 }
