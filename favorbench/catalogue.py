@@ -38,9 +38,7 @@ def bibtex(what: str) -> str:
 def _with_references(what: str) -> list[dict[str, Any]]:
     found = records(what)
     if "reference" not in found[0]:
-        raise ScenarioError(
-            f"there are no papers behind {what}; behind maps, samplers, methods and baselines there are"
-        )
+        raise ScenarioError(f"{what} have no papers; maps, samplers, methods and baselines have")
     return found
 
 

@@ -15,7 +15,7 @@ exception: exit 1.
 
 
 class FavorbenchError(Exception):
-    """Base of all errors a user can cause and mend."""
+    """Base of all errors a user can cause and fix."""
 
 
 class ScenarioError(FavorbenchError, ValueError):

@@ -29,7 +29,7 @@ def read_regular(path: str | Path, what: str, error: type[FavorbenchError] = Inp
 def open_regular(path: str | Path, what: str, error: type[FavorbenchError] = InputError) -> Iterator[io.BufferedReader]:
     """A regular file, open for reading; failures to open or read it, in one line, as ``error``.
 
-    A named pipe would wait for a writer for ever, and a device may have no end: both are refused.
+    A named pipe would wait for a writer forever, and a device may have no end: both are refused.
     """
     try:
         with os.fdopen(_opened(path), "rb") as file:
@@ -73,13 +73,13 @@ def _opened(path: str | Path) -> int:
     if stat.S_ISREG(mode):
         return descriptor
     os.close(descriptor)
-    raise OSError("it is a directory" if stat.S_ISDIR(mode) else "it is no regular file (a pipe, a socket or a device)")
+    raise OSError("it is a directory" if stat.S_ISDIR(mode) else "not a regular file (a pipe, a socket or a device)")
 
 
 def check_address_space(size: int) -> None:
-    """Raise OSError if so many bytes cannot be mapped.
+    """Raise OSError if ``size`` bytes cannot be mapped.
 
-    A library with OpenBLAS allocates a buffer of 32 MiB when it is loaded, and tries again for ever if it cannot.
+    A library with OpenBLAS allocates a buffer of 32 MiB when it is loaded, and tries again forever if it cannot.
     """
     mmap.mmap(-1, size).close()
 
@@ -125,7 +125,7 @@ def _directory(path: Path) -> Iterator[int]:
 def written_whole(path: Path) -> Iterator[io.BufferedWriter]:
     """A file to be written in pieces; it appears under its name when all of them are written. Raises StoreError.
 
-    The temporary file beside it has a random name, so that no link can stand there and no other process uses it.
+    The temporary file next to it has a random name, so that no link can stand there and no other process uses it.
     A link at ``path`` is replaced, not followed. A device or a pipe is written into: nothing may take its name.
     """
     _refuse_links(path)
@@ -148,7 +148,7 @@ def written_whole(path: Path) -> Iterator[io.BufferedWriter]:
 def _special(path: Path) -> int | None:
     """A descriptor of the device, the pipe or the open file of this process (/dev/stdout) that has this name.
 
-    None for all other names. Raises OSError for a pipe that nobody reads: to wait for a reader could last for ever.
+    None for all other names. Raises OSError for a pipe that nobody reads: a reader may never come.
     """
     if opened := re.fullmatch(r"/dev/(?:fd/(\d+)|stdout|stderr)", str(path)):
         return os.dup(int(opened[1]) if opened[1] else {"/dev/stdout": 1, "/dev/stderr": 2}[str(path)])
@@ -178,12 +178,12 @@ def clear_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise StoreError(
-            f"cannot use {path}: {reason}; nothing saved before is lost: mend it and run the same again"
+            f"cannot use {path}: {reason}; saved results are intact; fix this and rerun the same command"
         ) from None
 
 
 def data_directory() -> Path:
-    """scenarios/: inside the installed package, or beside it in a checkout."""
+    """scenarios/: inside the installed package, or next to it in a checkout."""
     package = Path(__file__).resolve().parent
     inside = package / "scenarios"
     return inside if inside.is_dir() else package.parent / "scenarios"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-#: Short names that are accepted beside the full ones, in TOML and in ``--by``.
+#: Short names that are accepted in place of the full ones, in TOML and in ``--by``.
 ALIASES = {"R": "num_projections", "L": "seq_len", "d": "head_dim"}
 
 #: Short headings, as in the flags.

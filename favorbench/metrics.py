@@ -67,7 +67,7 @@ def error_sums(
     An entry that is not a number (0/0) counts as an infinite error: a failure must never look small.
     normaliser: (..., n, 1), None for an answer that has none. double: the output in float64, None if it is that.
     row_sums: (..., n, 1), what the weights of each row add up to; None where they add up to 1 by construction, as those
-    of a quotient do unless its normaliser is 0 or not finite: then the output is no mean of values at all.
+    of a quotient do unless its normaliser is 0 or not finite: then the output is not a mean of values.
     """
     xp = array_namespace(exact)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):

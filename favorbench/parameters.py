@@ -36,7 +36,7 @@ def check_whole(name: str, value: object, low: int, high: int) -> None:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether this is an int or a float that is finite in float64. True and False are no numbers here."""
+    """Whether this is an int or a float that is finite in float64. True and False are not numbers here."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 

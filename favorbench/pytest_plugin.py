@@ -65,7 +65,7 @@ class AttentionErrors:
     ) -> "list[CheckedRow]":
         """Fail if a function, or one of several by name, has become worse than the errors stored for it.
 
-        They are in NAME.json (by default the test's name) in a folder beside the test file and named like it;
+        They are in NAME.json (by default the test's name) in a folder next to the test file and named like it;
         ``pytest --favorbench-update`` writes them, and never where ``CI`` is set. Where nothing is random, errors may
         change by rounding, or by ``factor``; else a sign test over the draws decides, Holm over all heads and
         functions. The probability that a function which has not changed fails is at most ``alpha`` / 2, over the draws

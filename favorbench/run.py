@@ -54,7 +54,7 @@ def sweep(
     progress
         Called with (draws done, draws in all). None is a bar in a notebook, and nothing elsewhere.
     batch
-        Draws computed together by the torch backend, by default one on a CPU and as many as fill a GPU.
+        Draws computed together by the torch backend, by default one on a CPU and enough to fill a GPU.
     retry_failed
         Compute the draws again in which an estimator failed. By default they count as done.
     cluster

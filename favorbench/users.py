@@ -20,7 +20,7 @@ def import_object(kind: str, path: str) -> Any:
     try:
         with importable_from(os.getcwd()):
             return getattr(importlib.import_module(module_name), attribute)
-    except (Exception, SystemExit) as error:  # a user's module may fail in any way; the user is told which
+    except (Exception, SystemExit) as error:  # a user's module may fail in any way; the error names it
         raise ScenarioError(f"{kind} {shown(path)} cannot be imported: {type(error).__name__}: {error}") from error
 
 
@@ -42,7 +42,7 @@ def check_trusted(specs: Iterable[str], file: str | Path, prefixes: Container[st
             if module in prefixes or module.partition(".")[0] in trusted or Path(f"{module}.py").is_file():
                 continue
             raise ScenarioError(
-                f"{file}: {shown(spec)} would import {shown(module)}, which is no .py file of the working directory; "
+                f"{file}: {shown(spec)} would import {shown(module)}, not a .py file of the working directory; "
                 f"if you trust the file, set {TRUST_VARIABLE}={shown(module.partition('.')[0])[1:-1]}"
             )
 

@@ -200,8 +200,8 @@ MISTAKES = commands("""
     sweep --maps positve => did you mean 'positive'
     sweep --maps 'oprf(roh=0.5)' => no parameter 'roh' (did you mean 'rho'?); it has rho
     sweep --maps 'maclaurin(law=poisson)' => texts in quotes
-    list metrics --papers => no papers behind metrics
-    list inputs --format bibtex => no papers behind inputs
+    list metrics --papers => metrics have no papers
+    list inputs --format bibtex => inputs have no papers
     theory positive --norm x => --norm: 'x' given
     theory positive -R 0 => -R: '0' given
     theory trig-blog => no closed form
@@ -439,7 +439,7 @@ def test_every_key_of_a_scenario_has_its_flag():
 @pytest.mark.parametrize("arguments", [["sweep", "--inputs", "pipe.npz"], ["kernel", "--points", "pipe.csv"]])
 def test_a_named_pipe_is_refused_and_not_waited_for(arguments):
     os.mkfifo(arguments[-1])
-    assert f"'{arguments[-1]}': it is no regular file" in refused(*arguments)
+    assert f"'{arguments[-1]}': not a regular file" in refused(*arguments)
 
 
 def test_theory():

@@ -470,7 +470,7 @@ def test_a_full_disk_here_is_one_line_and_the_rest_is_computed_when_there_is_roo
     scenario = small_scenario(trials=30)
 
     def full(*arguments):
-        raise StoreError("cannot use run: No space left on device; nothing saved before is lost")
+        raise StoreError("cannot use run: No space left on device; saved results are intact")
 
     with monkeypatch.context() as patch, pytest.raises(StoreError, match="No space left"):
         patch.setattr("favorbench.engine.rows.write_whole", full)

@@ -219,9 +219,9 @@ def test_a_type_without_numbers_for_it_is_named():
 @pytest.mark.parametrize("name", ["pipe.npz", "pipe.safetensors"])
 def test_a_named_pipe_is_refused_at_once(name):
     os.mkfifo(name)
-    with pytest.raises(InputError, match=f"cannot read inputs '{name}': it is no regular file"):
+    with pytest.raises(InputError, match=f"cannot read inputs '{name}': not a regular file"):
         get_input(name).heads(None, None)
-    with pytest.raises(InputError, match="it is no regular file"):
+    with pytest.raises(InputError, match="not a regular file"):
         get_input(name).digest()
 
 

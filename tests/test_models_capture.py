@@ -338,7 +338,7 @@ def test_bad_input_is_one_line(tmp_path):
         TEXT=text,
     )
     (tmp_path / "blank.txt").write_text(" \n\n")
-    check_refused("capture MODEL --text blank.txt => blank.txt: there is no text in it", MODEL=model)
+    check_refused("capture MODEL --text blank.txt => blank.txt: the file has no text", MODEL=model)
     (tmp_path / "copy.txt").write_bytes((tmp_path / "text.txt").read_bytes())
     said = refused("capture", model, "--text", text, "copy.txt")
     assert "--text copy.txt: the same text as text; give each once" in said

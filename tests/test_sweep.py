@@ -365,7 +365,7 @@ def test_a_full_disk_loses_nothing(monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr("favorbench.engine.rows.write_whole", full)
-        with pytest.raises(StoreError, match="No space left on device; nothing saved before is lost"):
+        with pytest.raises(StoreError, match="No space left on device; saved results are intact"):
             sweep(small_scenario(trials=5), "run")
     assert read_trials(Path("run"))["draw"].nunique() == 2
     assert not list(Path("run/trials").glob(".*.tmp"))

@@ -82,7 +82,7 @@ def _chunk_sums(
 ) -> tuple[Sequence[Accumulator], list[tuple[slice, Accumulator]]]:
     """The summary of all keys up to the chunk's end, and the sums of its queries for every R, rows by rows.
 
-    A later key of the chunk may be so much larger than all visible keys of a query that these underflow beside it. Then
+    A later key of the chunk may be so much larger than all visible keys of a query that these underflow. Then
     the two halves of the chunk are taken one after the other, and their halves, as far as necessary.
     """
     xp, width = array_namespace(chunk.values), sample.omega.shape[-2]

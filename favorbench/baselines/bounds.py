@@ -73,7 +73,7 @@ def leading_projections(matrix: np.ndarray, right: np.ndarray, sizes: Sizes) -> 
     """
     linalg, count = scipy_linalg(), len(matrix)
     symmetric = (matrix @ matrix.T).T  # its columns side by side, as LAPACK has them
-    packed, diagonal, beside, factors, _ = linalg.lapack.dsytrd(symmetric, lower=1, lwork=64 * count, overwrite_a=1)
+    packed, diagonal, above, factors, _ = linalg.lapack.dsytrd(symmetric, lower=1, lwork=64 * count, overwrite_a=1)
 
     def reflected(columns: np.ndarray, order: str) -> np.ndarray:
         """Q columns, or Q^T columns for the order "T"; the reflections leave the first row as it is."""
@@ -81,7 +81,7 @@ def leading_projections(matrix: np.ndarray, right: np.ndarray, sizes: Sizes) -> 
         rest = linalg.lapack.dormqr("L", order, packed[1:, :-1], factors, columns[1:], work)[0]
         return np.concatenate([columns[:1], rest])
 
-    vectors = linalg.eigh_tridiagonal(diagonal, beside)[1][:, ::-1]  # columns by falling singular value
+    vectors = linalg.eigh_tridiagonal(diagonal, above)[1][:, ::-1]  # columns by falling singular value
     turned = reflected(right, "T")
     coefficients = vectors.T @ turned
     steps = [vectors[:, a:b] @ coefficients[a:b] for a, b in itertools.pairwise((0, *sizes))]

@@ -47,7 +47,7 @@ def main() -> NoReturn:
     if sys.stdout is None or sys.stderr is None:  # closed by the caller
         sys.exit(2)
     # Libraries read these when they are loaded. Figures go to files: a backend that matplotlib does not know must not
-    # end a command. All studies use one core: where memory is short, OpenBLAS would try for ever to start threads.
+    # end a command. All studies use one core: where memory is short, OpenBLAS would try forever to start threads.
     os.environ.pop("MPLBACKEND", None)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     keep_importable_here()

@@ -294,7 +294,7 @@ def report(
     """Write a run, or two compared, as one page to send.
 
     HTML that needs no network: sentences, tables with rankings, curves, the data as CSV and the manifest, below 1 MB.
-    Data that do not fit are written beside the page as CSV. An existing page is replaced; another file never is.
+    Data that do not fit are written next to the page as CSV. An existing page is replaced; another file never is.
     """
     from favorbench.results.heads import select_heads
     from favorbench.results.page import write_comparison, write_page

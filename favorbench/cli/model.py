@@ -119,7 +119,7 @@ def model(
     """Measure what an estimator does to a whole model.
 
     Replaces attention, without training, by every estimator, in all layers or one at a time, on every text. Prints a
-    table beside exact attention in bfloat16, uniform attention and no attention, and draws figures. Measurements are
+    table with exact attention in bfloat16, uniform attention and no attention, and draws figures. Measurements are
     saved as they finish: the same command again resumes, and one that asks for more adds to what is there.
     """
     from favorbench import console

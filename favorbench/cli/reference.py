@@ -87,7 +87,7 @@ def theory(
     num_projections: Sizes = "16,64,256,1024",
     cosine: Annotated[float, option(INPUT, min=-1, max=1, help="Cosine between query and key.")] = 0.0,
     target: Annotated[float, option(TARGET, help="The relative error to reach.")] = 0.1,
-    draws: Annotated[int, option(DRAWS, min=0, max=1_000_000, help="Draws measured beside it; 0: none.")] = 2000,
+    draws: Annotated[int, option(DRAWS, min=0, max=1_000_000, help="Draws measured for comparison; 0: none.")] = 2000,
     seed: Seed = 0,
     out: FigureOut = None,
     as_json: Json = False,

@@ -54,7 +54,7 @@ def audit(
     """Measure implementations of other projects.
 
     Distance to exact and to uniform attention, effect of eps, distribution of the sampler. The errors are saved as a
-    run, beside FAVOR+ and the trivial answers, for table, rank, plot and compare; the same command again resumes it.
+    run, with FAVOR+ and the trivial answers, for table, rank, plot and compare; the same command again resumes it.
     """
     from favorbench import console
     from favorbench.console.studies import audit_sections
@@ -132,7 +132,7 @@ def kernel(
 ) -> None:
     """Measure the error of a kernel's approximated Gram matrix.
 
-    On fixed points, over draws of the projections: relative Frobenius error, largest error, bias and spread, beside the
+    On fixed points, over draws of the projections: relative Frobenius error, largest error, bias and spread, with the
     closed form of their expectation.
     """
     from favorbench import console, style

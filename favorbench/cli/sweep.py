@@ -57,7 +57,7 @@ QUERY_ROWS = option(
 )
 RETRY_FAILED = option(DRAWS, "--retry-failed", help="Compute the draws again in which an estimator failed.")
 BATCH = option(
-    COMPUTING, metavar="<int>", help="Draws computed together by torch (NumPy: one); auto: as many as fill a GPU."
+    COMPUTING, metavar="<int>", help="Draws computed together by torch (NumPy: one); auto: enough to fill a GPU."
 )
 DTYPE = option(
     COMPUTING,
@@ -199,7 +199,7 @@ def _print_plan(plan: "Plan", path: Path, as_json: bool) -> None:
         f"{'out':16} {path}",
         f"{'plan':16} {cost.cells} cells, {cost.draws} draws, {cost.rows} rows",
         f"{'cost':16} about {format_seconds(cost.seconds)} on one worker, "
-        f"{format_bytes(cost.memory_bytes)} for each worker beside the libraries",
+        f"{format_bytes(cost.memory_bytes)} for each worker, plus the libraries",
     ]
     if available is not None:
         fits = f"{'none' if not fit else fit if fit > 1 else 'one'} of these at once, with their libraries"

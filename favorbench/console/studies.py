@@ -78,7 +78,7 @@ def speed_section(study: "SpeedStudy") -> Section:
     rows, lengths = [], study.lengths
     text = (
         f"Medians of {study.repeats} interleaved runs. Slope: of log time on log L, upper half of the lengths. MiB: "
-        f"allocated at the peak for L = {lengths[-1]}, beside the inputs. Faster: than the faster exact one."
+        f"allocated at the peak for L = {lengths[-1]}, in addition to the inputs. Faster: than the faster exact one."
     )
     for one in study.crossovers:
         timings = study.of(one.method)

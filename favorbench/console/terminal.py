@@ -66,7 +66,7 @@ def print_line(console: Console, text: str | Text, style: str = "") -> None:
 
 
 def message(text: str) -> None:
-    """One line for the user, beside the results."""
+    """One line for the user, in addition to the results."""
     print_line(stderr(), printable(text))
 
 
@@ -174,7 +174,7 @@ def _aligned(texts: list[str], numeric: bool) -> list[str]:
 
 
 def _groups(width: int, labels: int, names: Sequence[str], widths: dict[str, int]) -> list[list[str]]:
-    """Columns that fit beside the labels, one group below the other."""
+    """Columns that fit next to the labels, one group below the other."""
     groups: list[list[str]] = [[]]
     for name in names:
         if groups[-1] and labels + sum(2 + widths[one] for one in [*groups[-1], name]) - 2 > width:

@@ -85,7 +85,7 @@ def _is_address(text: object) -> bool:
 def choose_cluster(cluster: Any, workers: Any, otherwise: str | None) -> "Cluster | None":
     """The cluster that is requested, if one is: as ``cluster`` or ``workers``, by the environment, by a scenario file.
 
-    Raises ScenarioError for anything else, and for a cluster beside other workers.
+    Raises ScenarioError for anything else, and for both a cluster and other workers.
     """
     for given in (workers, cluster):
         if isinstance(given, Cluster):
@@ -179,7 +179,7 @@ class Cluster:
         host = self.address.scheduler.rpartition("://")[2].rpartition(":")[0].strip("[]")
         try:
             if host:
-                within(limit, lambda: socket.getaddrinfo(host, None))  # else the name is looked up for ever
+                within(limit, lambda: socket.getaddrinfo(host, None))  # else the lookup may never end
                 within(limit, lambda: asyncio.run(_reach(scheduler, limit)))
             client = within(limit + 1, lambda: dask.Client(scheduler, timeout=limit, set_as_default=False))
         except socket.gaierror:
@@ -295,7 +295,7 @@ class ClusterPool(Pool):
             within(5.0, lambda: self._client.run(tasks.load_bundle.cache_clear, on_error="ignore"))
 
     def _watch(self) -> None:
-        """Ask in a thread which workers there are: an answer may take for ever."""
+        """Ask in a thread which workers there are: an answer may never come."""
         while not self._over.wait(2 * tasks.POLL_SECONDS):
             with contextlib.suppress(WorkerError):
                 self._update_workers()
@@ -464,7 +464,7 @@ def _reply_timeout() -> float:
 
 
 def within(seconds: float, call: Callable[[], Value]) -> Value:
-    """What a call returns or raises. Raises TimeoutError where it does neither in time: Dask may wait for ever."""
+    """What a call returns or raises. Raises TimeoutError where it does neither in time: Dask may wait forever."""
     future: Future[Value] = Future()
 
     def run() -> None:

@@ -72,7 +72,7 @@ COLUMNS: tuple[Column, ...] = (
 )  # fmt: skip
 
 
-#: The key of an error message that stands in place of metrics if an estimator failed. It is stored beside the rows.
+#: The key of an error message that stands in place of metrics if an estimator failed. It is stored with the rows.
 FAILURE = "failure"
 
 

@@ -18,7 +18,7 @@ ARRAYS_OF_INPUTS = 5  # q, k, v and, at their largest, scaled copies of two of t
 
 
 class PlanCost(NamedTuple):
-    """The rough cost of a plan. memory_bytes: of each worker, beside the libraries. seconds: of one worker."""
+    """The rough cost of a plan. memory_bytes: of each worker, without the libraries. seconds: of one worker."""
 
     draws: int
     rows: int

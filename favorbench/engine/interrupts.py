@@ -55,7 +55,7 @@ def was_interrupted() -> bool:
 def signals_held() -> Iterator[None]:
     """Deliver signals after the block, and keep Ctrl-C and SIGHUP from processes that are started inside.
 
-    An exception inside an executor may leave a lock taken, and its shutdown would then wait for ever.
+    An exception inside an executor may leave a lock taken, and its shutdown would then wait forever.
     """
     if threading.current_thread() is not threading.main_thread():  # other threads are not interrupted
         yield

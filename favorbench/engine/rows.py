@@ -44,7 +44,7 @@ Failed = dict[str, dict[str, list[int]]]
 
 _METADATA = b"favorbench"  # the key in a part's metadata
 
-#: What favorbench writes into a directory beside the manifest and the parts.
+#: What favorbench writes into a directory next to the manifest and the parts.
 _OURS = {
     ".lock", "figures", "report.csv", "report.html", "seconds.json", "summary-heads.csv", "summary.csv", "summary.md",
     "trials",

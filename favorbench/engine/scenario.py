@@ -395,7 +395,7 @@ def _one_line(error: ValidationError, origin: Mapping[str, str]) -> str:
     problems = error.errors(include_url=False)
     first = next((p for p in problems if p["type"] != "literal_error"), problems[0])  # the numeric branch of a union
     key = str(first["loc"][0])
-    where = origin.get(key, origin.get("maps", key) if key == "methods" else key)  # no methods, beside no maps
+    where = origin.get(key, origin.get("maps", key) if key == "methods" else key)  # no methods and no maps
     fields = sorted(Scenario.model_fields)
     if first["type"] == "extra_forbidden":
         file = where.removesuffix(f": {key}")

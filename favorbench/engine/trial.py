@@ -58,7 +58,7 @@ class EstimateRows(NamedTuple):
 def batches(plan: Plan, missing: Iterable[int], batch: int | None) -> Iterator[Batch]:
     """Group the missing draws of a plan by shape, ``batch`` at a time; one at a time for NumPy.
 
-    batch: None is one on a CPU, and on a GPU as many as fill it.
+    batch: None is one on a CPU, and enough to fill a GPU.
     """
     scenario, backend = plan.study.scenario, plan.study.backend
     if not backend.batched:

@@ -169,7 +169,7 @@ class Arrays(Fixed):
         try:
             hosts = {str(name): on_host(part) for name, part in parts.items()}
         except Exception as error:  # a library may raise anything
-            raise ScenarioError(f"`inputs` {title!r}: these are no arrays: {error}") from None
+            raise ScenarioError(f"`inputs` {title!r}: not arrays: {error}") from None
         law = Arrays(title, {name: host for name, host in hosts.items() if not host.dtype.hasobject}, layout)
         law.check()
         return law

@@ -158,7 +158,7 @@ def _about(text: str | None) -> dict[str, Any]:
 
 
 def _causal(arrays: Mapping[str, Stored]) -> bool | None:
-    """A flag ``causal`` beside the arrays, as numpy.savez writes it."""
+    """A flag ``causal`` next to the arrays, as numpy.savez writes it."""
     flag = arrays.get("causal")
     return None if flag is None or flag.shape not in ((), (1,)) else bool(flag.whole().item())
 

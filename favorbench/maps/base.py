@@ -16,7 +16,7 @@ from favorbench.samplers.laws import PairLaw, RowLaw
 
 Randomness = Literal["omega", "own", "none"]
 
-#: Shapes of the arguments and results of maps: queries or keys, scaled; keys beside queries; omega; its products with
+#: Shapes of the arguments and results of maps: queries or keys, scaled; keys and queries; omega; its products with
 #: the tokens; one number for each pair of a query and a key, and of two keys.
 Tokens = Float[Array, "*batch n d"]
 OneToken = Float[Array, "1 d"]
@@ -121,7 +121,7 @@ class FeatureMap(ABC):
 
     @property
     def draws_extra(self) -> bool:
-        """Whether the map draws anything beside omega."""
+        """Whether the map draws anything besides omega."""
         return type(self).draw_extra is not FeatureMap.draw_extra
 
     @abstractmethod
@@ -162,7 +162,7 @@ class FeatureMap(ABC):
         return 0.0
 
     def draw_extra(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray | None:
-        """Draw what the map needs beside omega, an array; nothing by default.
+        """Draw what the map needs besides omega, an array; nothing by default.
 
         Equal generators give the same for the first R of more projections, if the map is nested.
         """

@@ -36,7 +36,7 @@ METHODS: tuple[type[Method], ...] = (
 #: ``prefix(number):method`` and ``prefix(number):map``, a user's too; they nest.
 PREFIXES: tuple[type[ExactKeys], ...] = (Sinks, Window, Top)
 
-#: Members that prefixes take beside methods: baselines that keep a sum over keys, and maps.
+#: Members that prefixes take in addition to methods: baselines that keep a sum over keys, and maps.
 INSIDE = (SampledKeys, *MAPS)
 
 

@@ -78,7 +78,7 @@ class Method(ABC):
         return None
 
     def largest_size(self, shape: Shape) -> int:
-        """The largest size that there is an estimate for."""
+        """The largest size with an estimate."""
         return shape.l
 
     def drawable(self, size: int, shape: Shape) -> int:
@@ -86,7 +86,7 @@ class Method(ABC):
         return size
 
     def check(self, sizes: Sizes, shape: Shape) -> None:
-        """Raise ScenarioError for a size that there is no estimate for."""
+        """Raise ScenarioError for a size without an estimate."""
         most = self.largest_size(shape)
         if self.every_size and sizes[-1] > most:
             raise ScenarioError(

@@ -238,7 +238,7 @@ class EvaSummary:
         return Features(None, xp.where(to_backend_of(same, far), near, far))
 
     def _sums(self, query: Array, chunks: Chunks, keys: slice) -> Accumulator:
-        """Sums over the chunks and some exact keys: one softmax, so that neither underflows beside the other."""
+        """Sums over the chunks and some exact keys: one softmax, so that neither underflows next to the other."""
         xp, near = array_namespace(query), self.tokens.part(keys)
         logits, value = query @ chunks.key.mT + chunks.log_weight[..., None, :], chunks.value
         if near.length:

@@ -107,7 +107,7 @@ def _answered(query: Array, tokens: Tokens, orders: list[Array], blocks: int, sa
 
 @dataclass(frozen=True)
 class HyperAttention(Hashed):
-    """Exact attention in blocks of a sorted angular hash, beside s keys sampled uniformly, each of weight l / s.
+    """Exact attention in blocks of a sorted angular hash, plus s keys sampled uniformly, each of weight l / s.
 
     The sample is without replacement, which has less variance than the paper's, and leaves out keys of the query's
     block. The released kernel (amirzandieh/HyperAttention) takes the first s keys for a sample, with weight 1, and
@@ -139,7 +139,7 @@ def sampling_shares(value: Array) -> Array:
 
 @dataclass(frozen=True)
 class KDEformer(Hashed):
-    """Exact attention in blocks of a sorted angular hash, beside s draws of keys, each of weight 1 / (s p_j).
+    """Exact attention in blocks of a sorted angular hash, plus s draws of keys, each of weight 1 / (s p_j).
 
     p_j is in proportion to |v_j| / ||V||_2 + 1 / l, with replacement; draws in the query's block are left out. The
     released code (majid-daliri/kdeformer) has a column of ones in V and the square of its norm, and its order of

@@ -306,7 +306,7 @@ def exact_instead(inner: KeySummary, queries: Queries, tokens: Tokens, keys: sli
     nothing = xp.full_like(exact, -xp.inf)
     logs = [xp.where(where, log, nothing) for log in (estimate.log_scale, exact)]
     both = accumulate(None, Features(values, xp.concat(logs, axis=-1)), xp.concat([right, right], axis=-2))
-    # without a key there is no peak either: beside a peak of 0 everything else would vanish where logits are far below
+    # without a key there is no peak either: next to a peak of 0 everything else would vanish where logits are far below
     some = xp.any(where, axis=-1, keepdims=True)
     return both._replace(log_peak=xp.where(some, both.log_peak, xp.full_like(both.log_peak, xp.finfo(exact.dtype).min)))
 

@@ -45,7 +45,7 @@ class Captured:
 
     query (heads, n, d), key (heads, l, d), value (heads, l, d_v), mapped from disk; bfloat16 as its 16 bits. layer,
     head, text (heads,): where each comes from. layers: the result for each layer, refused ones too. meta: what the file
-    holds beside the arrays.
+    holds in addition to the arrays.
     """
 
     query: np.ndarray

@@ -347,7 +347,7 @@ def read_texts(paths: Sequence[str | Path]) -> list[TextFile]:
         except UnicodeDecodeError as error:
             raise InputError(f"{path}: not a text in UTF-8 (byte {error.start}): {error.reason}") from None
         if not content.strip():  # encoders would still read where a text begins and ends
-            raise InputError(f"{path}: there is no text in it")
+            raise InputError(f"{path}: the file has no text")
         stem = re.sub(r"\.[A-Za-z]+$", "", Path(path).name)  # of CC0-1.0 all
         names = {text.name for text in found}
         name = next(n for n in (stem, *(f"{stem}-{i}" for i in range(2, len(paths) + 2))) if n not in names)

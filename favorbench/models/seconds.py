@@ -90,7 +90,7 @@ def times(
 
 
 def write_seconds(path: Path, rows: Sequence[Mapping[str, Any]], text: str, heads: Mapping[int, LayerHeads]) -> None:
-    """Store times beside the study, with those of other estimators that are there. Raises StoreError."""
+    """Store times with the study, and keep those of other estimators that are there. Raises StoreError."""
     newest = {tuple(row[name] for name in TIMED): row for row in [*_read(path)["rows"], *rows]}
     length = next(iter(heads.values())).shape.n
     content = {

@@ -27,7 +27,7 @@ else:
 # An array of any backend. jaxtyping checks shapes and dtypes of these at run time, under pytest only.
 Array = Any
 
-TILE_ELEMENTS = 3 << 16  # 1.5 MiB of float64: calls cost nothing beside their work, and two cores can share a cache
+TILE_ELEMENTS = 3 << 16  # 1.5 MiB of float64: the cost of calls is small, and two cores can share a cache
 
 GPU_TILE_ELEMENTS = 1 << 26  # half a GiB of float64: fewer and larger kernels
 

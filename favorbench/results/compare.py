@@ -38,7 +38,7 @@ from favorbench.statistics import fewest_draws, median_interval
 #: Metrics that can be compared: errors on a ratio scale.
 COMPARABLE = tuple(name for name, metric in METRICS.items() if metric.error and metric.log)
 
-#: Unit roundoff of the precisions whose rounding is told from errors, in units of float64's, which ROUNDING is for.
+#: Unit roundoff of the precisions whose rounding is not an error, in units of float64's, which ROUNDING is for.
 _COARSER = {"float64": 1.0, "float32": 2.0**29}
 
 
@@ -289,7 +289,7 @@ def _estimator(text: str, run: RunData) -> str:
 def comparison_sections(found: RunComparison, only_changed: bool = False, in_words: bool = False) -> Sections:
     """The two sides, a table for each cell, the rows that are not comparable, and the findings.
 
-    in_words: the verdict beside its mark.
+    in_words: the verdict after its mark.
     """
     covered = min((row.change.coverage for row in found.rows if row.change), default=0.0)
     level = 1.0 - found.alpha

@@ -74,7 +74,7 @@ class Ranking(NamedTuple):
 
     @property
     def draws_needed(self) -> int:
-        """With fewer draws, or heads, no two of these estimators can be told apart."""
+        """With fewer draws, or heads, no two of these estimators can differ detectably."""
         return fewest_draws(len(self.frame) * (len(self.frame) - 1) // 2)
 
 

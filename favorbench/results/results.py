@@ -249,7 +249,7 @@ def compare(
     metric : str
         An error on a ratio scale.
     factor : float
-        A change of the median error below this factor is no change.
+        A change of the median error below this factor is not a change.
     alpha : float
         The probability of any false alarm, over all rows.
 

@@ -1,4 +1,4 @@
-"""Measured seconds of the estimators of a run, in a file beside its rows."""
+"""Measured seconds of the estimators of a run, in a file next to its rows."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -90,7 +90,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def write_seconds(run: Path, found: Seconds) -> Path:
-    """Write them beside the run, whole or not at all; returns the file. Raises StoreError."""
+    """Write them into the run, whole or not at all; return the file. Raises StoreError."""
     rows = plain(found.rows.to_dict(orient="records"))
     head = {"format": FORMAT, "digest": read_manifest(run)["digest"], "date": found.date, "repeats": found.repeats}
     content = head | {"where": found.where, "machine": dict(found.machine), "rows": rows}
@@ -99,12 +99,12 @@ def write_seconds(run: Path, found: Seconds) -> Path:
 
 
 def timed(run: Path) -> bool:
-    """Whether there are seconds beside a run."""
+    """Whether a run was timed."""
     return (run / FILE).exists()
 
 
 def read_seconds(run: Path) -> Seconds | None:
-    """Read the seconds beside a run; None where there are none. Raises StoreError for a file of another run."""
+    """Read the seconds of a run; None if it was not timed. Raises StoreError for a file of another run."""
     path = run / FILE
     if not timed(run):
         return None

@@ -151,7 +151,7 @@ def axes_of(cells: pd.DataFrame) -> list[dict[str, str]]:
 
 
 def write_summary(results: RunData) -> None:
-    """Write summary.csv and summary.md beside the trials, and for several heads summary-heads.csv. Raises StoreError.
+    """Write summary.csv and summary.md next to the trials, and for several heads summary-heads.csv. Raises StoreError.
 
     The tables have six digits, and 0 for rounding: the rest differs from one machine to the next.
     """

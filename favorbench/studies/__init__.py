@@ -1,1 +1,1 @@
-"""Studies beside the sweep, each with its figure: closed forms, speed, kernels, the blog post, audits, verification."""
+"""Studies, each with its figure: closed forms, speed, kernels, the blog post, audits, verification."""

@@ -1,4 +1,4 @@
-"""The error of any attention function on real or random inputs, draw by draw; stored beside a test, and compared."""
+"""The error of any attention function on real or random inputs, draw by draw; stored next to a test, and compared."""
 
 import hashlib
 import inspect

@@ -325,7 +325,7 @@ def page_css(svgs: Iterable[str]) -> str:
 
 
 def plot(name: str, charts: Sequence[Chart], ax: "Axes | Sequence[Axes] | None") -> list[Axes]:
-    """Draw charts on a user's own axes, as many as there are panels, or else in figures of pyplot.
+    """Draw charts on a user's own axes, one for each panel, or else in figures of pyplot.
 
     Raises ScenarioError for nothing to draw, and for another number of axes.
     """

@@ -16,7 +16,7 @@ from favorbench.results.tables import draws_in_words, varying
 #: Times the error of uniform attention: larger errors are named at the edge, smaller ones leave the axis below.
 MOST, LEAST = 100.0, 1e-6
 
-MAX_CURVES = 8  # with a colour of their own: as many as there are colours
+MAX_CURVES = 8  # with their own colour: the number of colours
 NARROW, MAX_NARROW_CURVES = 5.0, 5  # in figures narrower than NARROW inches
 
 FAVOR_PLUS = "positive / orthogonal"

@@ -47,10 +47,10 @@ _GENERATOR = '<meta name="generator" content="favorbench '
 
 
 class Page(NamedTuple):
-    """A page, and the CSV to be beside it where that is too large to be inside."""
+    """A page, and its data as a separate CSV file where they are too large to be inside."""
 
     html: str
-    beside: str | None
+    csv: str | None
 
 
 def page(results: RunData, name: str = "report") -> Page:
@@ -216,7 +216,7 @@ def _macros() -> Any:
 
 
 def write_page(results: RunData, path: Path) -> list[Path]:
-    """Write the page, and where they are too large to be in it the data beside it; returns the files.
+    """Write the page, and its data next to it where they are too large to be inside; return the files.
 
     A page that is there is replaced. Raises StoreError for a directory, and for a file that favorbench did not write.
     """
@@ -229,14 +229,14 @@ def write_comparison(found: RunComparison, path: Path) -> list[Path]:
 
 
 def _write(make: Callable[[], Page], path: Path, header: str) -> list[Path]:
-    """Write a page and the data beside it. header: the beginning of data that may be replaced."""
+    """Write a page and the data next to it. header: the beginning of data that may be replaced."""
     _refuse_others(path, _GENERATOR)
-    made, beside = make(), path.with_name(f"{path.stem}.csv")
-    if made.beside is not None:
-        _refuse_others(beside, header)
-        write_text(beside, made.beside)
+    made, csv = make(), path.with_name(f"{path.stem}.csv")
+    if made.csv is not None:
+        _refuse_others(csv, header)
+        write_text(csv, made.csv)
     write_text(path, made.html)
-    return [path] if made.beside is None else [path, beside]
+    return [path] if made.csv is None else [path, csv]
 
 
 def _refuse_others(path: Path, ours: str) -> None:

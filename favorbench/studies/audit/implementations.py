@@ -180,7 +180,7 @@ def study_of(
     inputs: str | None = None,
     num_projections: str | None = None,
 ) -> Study:
-    """The sweep that an audit is saved as, beside FAVOR+ and trivial answers.
+    """The sweep that an audit is saved as, with FAVOR+ and trivial answers.
 
     Raises ScenarioError for unknown names, and for inputs or sizes that are not available.
     """

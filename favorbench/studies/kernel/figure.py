@@ -13,7 +13,7 @@ COLUMNS = ["series", "num_features", "shown", "measured", "low", "high", "closed
 
 
 def chart(study: GramStudy, name: str) -> style.Chart:
-    """The errors, and beside them the difference between phase and trig where both were measured."""
+    """The errors, and next to them the difference between phase and trig where both were measured."""
     gaps = pd.DataFrame(study.gaps())
     text = (
         f"{study.title}. {'Left: error' if len(gaps) else 'Error'} |estimate - K| / |K| (Frobenius), root mean square "

@@ -137,7 +137,7 @@ class PolynomialKernel(Kernel):
     def __post_init__(self) -> None:
         check_whole("`degree`", self.degree, 1, 30)
         if not (is_number(self.constant) and 0 <= self.constant <= 1e6):
-            raise ScenarioError(f"`constant` must be from 0 to 1e6, got {self.constant!r}: below 0 it is no kernel")
+            raise ScenarioError(f"`constant` must be from 0 to 1e6, got {self.constant!r}: below 0 it is not a kernel")
 
     @classmethod
     def defaults(cls, head_dim: int) -> dict[str, float]:

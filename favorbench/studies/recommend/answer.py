@@ -141,7 +141,7 @@ def _certified(found: Recommendation, decisions: Sequence[Decision]) -> str:
 
 
 def _nothing(found: Recommendation, decisions: Sequence[Decision]) -> str:
-    """Describe the heads on which nothing is certified: the best setting, beside uniform attention."""
+    """Describe the heads on which nothing is certified: the best setting, compared with uniform attention."""
     reaches = "nothing is certified" if any(d.undecided for d in decisions) else "nothing reaches it"
     bounds, uniform = [d.bound for d in decisions], [d.uniform for d in decisions]
     sure = "(certified)" if all(map(math.isfinite, bounds)) else "(not all certified)"

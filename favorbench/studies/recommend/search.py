@@ -25,7 +25,7 @@ from favorbench.studies.recommend.candidates import (
 )
 from favorbench.studies.recommend.evidence import Rule, Verdict, certified_bound, quantile
 
-#: A candidate whose hit rate is near the requested probability could be drawn for ever. After this many times the draws
+#: A candidate whose hit rate is near the requested probability could be drawn forever. After this many times the draws
 #: that certify if all hit it is left undecided, and the next one is tried.
 MAX_EFFORT = 4
 
@@ -96,7 +96,7 @@ def search(candidates: Sequence[Candidate], rule: Rule, measure: Measure) -> Rul
 
 
 def _draw(candidate: Candidate, rule: Rule, measure: Measure, most: int, until_verdict: bool) -> None:
-    """Measure and judge a candidate until it has so many draws, or a verdict."""
+    """Measure and judge a candidate until it has ``most`` draws, or a verdict."""
     while len(candidate.values) < most and not (until_verdict and candidate.verdict != "open"):
         if not measure(candidate):
             break

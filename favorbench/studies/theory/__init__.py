@@ -1,1 +1,1 @@
-"""Closed forms of the error of a kernel estimate, beside what sampling can measure."""
+"""Closed forms of the error of a kernel estimate, next to what sampling can measure."""

@@ -29,7 +29,7 @@ class Verification(NamedTuple):
 
     checks: tuple[Check, ...]
     draws: int
-    #: Of the samplers beside iid.
+    #: Of the samplers other than iid.
     other_draws: int
     tests: int
     false_alarm: float

@@ -23,7 +23,7 @@ class MeasuredClaim(NamedTuple):
     """One claim, measured. ``statistic`` is the largest |z| of ``tests`` standard normal ones, or, with tests = 0,
     an error over its bound (1 is the bound). None: there is none, and ``otherwise`` and ``detail`` say why.
 
-    A statistic that is not a number is no missing one: the measurement failed, which no true claim does.
+    A NaN statistic is a failed measurement, which no true claim gives; it is not a missing one.
     """
 
     subject: str
@@ -49,7 +49,7 @@ class Check(NamedTuple):
     detectable: float | None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON, which has neither nan nor infinity: null, beside the verdict."""
+        """Plain data, for JSON, which has neither nan nor infinity: null, with the verdict."""
         return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in self._asdict().items()}
 
     def excess(self) -> float:

@@ -24,7 +24,7 @@ SIZE = 48
 SHAPES = (Shape(768, 768, 16, 12), Shape(768, 768, 16, 12, causal=True), Shape(160, 1280, 8, 20))
 #: For maps, causal too.
 MAP_SHAPE, PROJECTIONS = Shape(400, 400, 16, 12), 32
-#: Draws of the randomness of a map beside omega, which may decide its cost; and how many standard errors are allowed.
+#: Draws of the randomness of a map other than omega, which may decide its cost; and the standard errors allowed.
 MAP_DRAWS, ERRORS = 50, 5.0
 
 

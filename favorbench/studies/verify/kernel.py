@@ -18,8 +18,8 @@ from favorbench.studies.verify.laws import takes
 HEAD_DIM = 8
 #: Many blocks and a last one cut short.
 NUM_PROJECTIONS = 250
-#: Measured beside it with fewer projections and a quarter of the draws: where there is a single coordinate, where d is
-#: odd, and where it is no power of two.
+#: Also measured with fewer projections and a quarter of the draws: where there is a single coordinate, where d is
+#: odd, and where it is not a power of two.
 OTHER_DIMS, OTHER_PROJECTIONS, FEWEST_DRAWS = (1, 3, 24), 60, 250
 CHUNK = 250  # draws evaluated together
 
@@ -208,7 +208,7 @@ def delta_method(feature_map: FeatureMap, sampler: Sampler, draws: int, seed: in
     """The predicted output error of first order in 1/R, against the measured one, where it is valid.
 
     E |o^ - o|^2 = (1/R) sum_jl a_j a_l (v_j - o).(v_l - o) C_jl with C the relative covariance of the kernel estimates.
-    Its own error is of order max C / R: allowed as 1.5 max C / R, beside the standard error of the measurement.
+    Its own error is of order max C / R: allowed as 1.5 max C / R, plus the standard error of the measurement.
     """
     subject, num_projections = f"{label(feature_map)}/{label(sampler)}", 800
     rng = stream(seed, "verify", "delta inputs")
