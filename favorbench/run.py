@@ -1,6 +1,5 @@
 """Compute the missing draws of a sweep, here, in worker processes or in any Executor, and store their rows."""
 
-import multiprocessing
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
@@ -8,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from favorbench.engine.cluster import Cluster, choose_cluster
+from favorbench.engine.cluster import Cluster, check_workers, choose_cluster
 from favorbench.engine.columns import Row, failed_of
 from favorbench.engine.cost import check_fits
 from favorbench.engine.plan import plan
 from favorbench.engine.scenario import Scenario, as_scenario
 from favorbench.engine.study import Study, default_directory
-from favorbench.engine.tasks import LocalPool, Pool, TaskBundle, TaskRun
+from favorbench.engine.tasks import results_of_processes
 from favorbench.engine.trial import Batch, batches, rows_of_batch
 from favorbench.errors import EstimatorError, ScenarioError
 from favorbench.progress import Progress, progress_callback
@@ -100,7 +99,7 @@ def sweep(
     study = _study_of(scenario, keys)
     cluster_used = choose_cluster(cluster, workers, study.scenario.cluster)
     workers = cluster_used or workers
-    processes = _check_workers(workers)
+    processes = check_workers(workers)
     if study.scenario.device.startswith("cuda") and workers != 1:
         raise ScenarioError("`workers`: a CUDA device is used by one process; leave `workers` out, and see `batch`")
     draws = plan(study)
@@ -140,18 +139,6 @@ def _check_first(rows: list[Row]) -> None:
         raise EstimatorError(f"{name} failed: {next(iter(messages))}")
 
 
-def _check_workers(workers: object) -> int:
-    """How many processes of this machine compute. Raises ScenarioError; ends a worker that is about to sweep itself."""
-    if not isinstance(workers, Executor | Cluster) and not (type(workers) is int and workers >= 1):
-        raise ScenarioError(f"`workers`: {workers!r} given, allowed: a whole number from 1 on, or an Executor")
-    if workers != 1 and getattr(multiprocessing.current_process(), "_inheriting", False):
-        # A worker imports the script that started it, and without the guard arrives here before it has any work.
-        raise SystemExit("favorbench: this script sweeps in its workers too: `if __name__ == '__main__':` is missing")
-    if isinstance(workers, Cluster):
-        return max(1, workers.address.processes)
-    return workers if isinstance(workers, int) else 1
-
-
 def _results(path: Path, changed: bool) -> "Results":
     """Load the finished draws, and write their summary."""
     from favorbench.results.results import load
@@ -180,9 +167,7 @@ def _rows(study: Study, work: Iterator[Batch], draws: int, workers: int | Execut
     elif workers == 1 or (draws == 1 and not isinstance(workers, Executor)):
         results = ((batch, rows_of_batch(study, batch)) for batch in work)
     else:
-        bundle = TaskBundle.of(rows_of_batch, study)
-        pool = Pool(bundle, workers) if isinstance(workers, Executor) else LocalPool(bundle, min(workers, draws))
-        results = TaskRun(pool, work, draws, missing).results()
+        results = results_of_processes(rows_of_batch, study, work, draws, missing, workers)
     for batch, rows in results:
         left -= len(batch)
         yield from rows

@@ -442,6 +442,11 @@ def test_a_named_pipe_is_refused_and_not_waited_for(arguments):
     assert f"'{arguments[-1]}': not a regular file" in refused(*arguments)
 
 
+@pytest.mark.parametrize("flag", ["--max-size", "--target"])
+def test_a_long_value_is_not_repeated_whole(flag):
+    assert len(refused("recommend", "minilm", flag, 5000 * "x")) < 400
+
+
 def test_theory():
     out = succeeded("theory positive orthogonal --norm 0.5,2 -R 16 --draws 200 --out figures")
     assert "gate" in out and Path("figures/theory-positive-orthogonal.png").exists()

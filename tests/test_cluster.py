@@ -131,7 +131,8 @@ def mine(monkeypatch):
     monkeypatch.syspath_prepend(os.getcwd())  # as the command line has it
 
     def written(factor):
-        Path("my_helper.py").write_text(f"factor = {factor}\n\n\ndef finish(answer):\n    return answer\n")
+        lines = "\n" * int(factor)  # another length, or bytecode of the same second would be taken for this file's
+        Path("my_helper.py").write_text(f"factor = {factor}\n{lines}def finish(answer):\n    return answer\n")
         Path("my_method.py").write_text(MINE)
         for name in ("my_helper", "my_method"):
             sys.modules.pop(name, None)

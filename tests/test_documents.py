@@ -29,6 +29,7 @@ ELSEWHERE = {
     "README.md": r"python3 -m venv|activate|pip install",
     "docs/cluster.md": r"pip install|dask (scheduler|worker)|SBATCH|export|scheduler\.json|dask_(jobqueue|kubernetes)",
     "docs/developing.md": r"sphinx",
+    "docs/findings.md": r"favorbench reproduce",
     "docs/gpu.md": r"--device cuda",
 }
 
@@ -55,7 +56,6 @@ SMALLER = {
     "model smollm2": "-L 32 -R 8 --draws 1",
     "--over texts": "--probability 0.5 --confidence 0.6",
     "my-study": "--trials 1",
-    "favorbench reproduce": "--trials 1",
     "favorbench speed": "-L 64,128 --repeats 3",
     "favorbench verify": "positive/iid",
 }
@@ -77,7 +77,8 @@ def prepare():
     for block in pages.blocks((REPOSITORY / "docs" / "own-estimator.md").read_text("utf-8"), "python"):
         Path(re.match(r"# (\S+)\n", block.text)[1]).write_text(block.text)
     model, inputs = small_model("bert"), 8 * [small_inputs("bert")]
-    fb.capture(model, inputs).save("heads.npz")
+    for name in ("heads", "texts"):
+        fb.capture(model, inputs).save(f"{name}.npz")
     return {"__name__": "page", "fb": fb, "model": model, "inputs": inputs, "tokens": inputs[0]["input_ids"]}
 
 

@@ -218,6 +218,9 @@ def test_the_sentence_names_the_best_and_its_worst_text():
     assert "none of 1 setting (cheaper" in sentence(grown) and "the best, bad" in sentence(grown)
     given["method", "good"] = (0.001, 0.002)
     assert "1 of 2 settings (cheaper than exact attention) replaces attention unnoticed" in sentence(rows_of(given))
+    assert "hardly matters" not in sentence(rows_of(given))
+    given["trivial", "uniform"] = (0.001, 0.001)
+    assert sentence(rows_of(given)).endswith("unnoticed too: attention hardly matters in this model on these texts")
 
 
 def test_a_causal_model_with_calibrated_maps(folder, tmp_path):

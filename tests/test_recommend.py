@@ -16,6 +16,7 @@ import favorbench as fb
 from favorbench.engine.plan import plan
 from favorbench.engine.store import read_trials
 from favorbench.engine.trial import run_draws
+from favorbench.errors import ScenarioError
 from favorbench.methods import Shape
 from favorbench.methods.features import LinearAttention
 from favorbench.studies.recommend import search as search_module
@@ -178,6 +179,31 @@ def test_the_lines_of_python_keep_the_bound(heads):
     (decision,) = found.decisions
     inside = int(np.sum(errors_of(decision.python, arrays, 1.0, False, 60) <= decision.bound))
     assert decision.outcome == "certified" and inside >= stats.binom.ppf(FALSE_ALARM, 60, 0.9)
+
+
+def test_processes_search_the_heads_and_the_answer_is_the_same(heads):
+    alone, by_two = (fb.recommend(str(heads), 0.05, methods="clusters", out=f"{n}", workers=n) for n in (1, 2))
+    assert by_two._replace(path=alone.path) == alone and len(alone.decisions) > 1
+    with pytest.raises(ScenarioError, match="`workers`: 0 given"):
+        fb.recommend(str(heads), 0.05, workers=0)
+
+
+def test_the_order_of_axes_is_that_of_a_sweep(heads):
+    with np.load(heads) as file:
+        np.savez("turned.npz", **{name: np.moveaxis(file[name], 0, 1) for name in "qkv"})
+    keys = {"target": 0.05, "methods": "clusters", "maps": "none"}
+    found = fb.recommend("turned.npz", layout="L,heads,d", out="turned", **keys)
+    expected = fb.recommend(str(heads), out="run", **keys)
+    assert [d.uniform for d in found.decisions] == [d.uniform for d in expected.decisions]
+    assert len(found.decisions) > 1 and found.decisions[0].uniform != found.decisions[1].uniform
+
+
+def test_heads_on_which_uniform_attention_is_enough_are_named():
+    rng = np.random.default_rng(5)
+    query, key, value = rng.normal(size=(3, 64, 4))
+    found = fb.recommend((1e-4 * query, 1e-4 * key, value), 0.1, methods="clusters", maps="none")
+    assert "uniform attention is enough on 1 of them, where attention hardly matters" in sentence(found)
+    assert "hardly" not in sentence(fb.recommend((query, key, value), 0.1, methods="clusters", maps="none", max_size=8))
 
 
 def test_larger_may_be_better(heads):

@@ -8,6 +8,7 @@ import contextlib
 import errno
 import itertools
 import os
+import re
 import sys
 from typing import NoReturn
 
@@ -103,7 +104,8 @@ def _explanation(error: BaseException, arguments: list[str]) -> str:
         return f"cannot write the output: {error.strerror or text}"
     if format_message := getattr(error, "format_message", None):  # a usage error of click
         usage = " ".join(format_message().split()).replace("Value error, ", "")
-        return f"{usage}{_given(error, arguments)} (see favorbench {_command(arguments)}--help)"
+        usage = re.sub(r"(\S{80})\S{80,}", r"\1...", f"{usage}{_given(error, arguments)}")
+        return f"{usage} (see favorbench {_command(arguments)}--help)"
     return f"unexpected {type(error).__name__}: {text} (a bug: --debug shows where)"
 
 

@@ -60,6 +60,10 @@ Sizes = Annotated[str, SIZES]
 SomeMaps = Annotated[str, MAPS]
 SomeSamplers = Annotated[str, SAMPLERS]
 HEAD_DIM = option(INPUT, "-d", "--head-dim", min=1, max=4096, help="Head dimension.")
+Layout = Annotated[
+    Text,
+    option(INPUT, metavar="<axes>", help="Axes of q, k, v in a file: heads,L,d or L,heads,d; batch first."),
+]
 Causal = Annotated[
     bool | None,
     option(

@@ -14,9 +14,11 @@ from favorbench.cli.options import (
     Cluster,
     Heads,
     Json,
+    Layout,
     Quiet,
     Seed,
     TargetMetric,
+    Workers,
     and_also,
     option,
 )
@@ -45,6 +47,7 @@ def recommend(
     methods: Annotated[str | None, and_also(options.METHODS, "[default: the usual candidates]")] = None,
     samplers: Annotated[str | None, and_also(options.SAMPLERS, "[default: orthogonal]")] = None,
     causal: Causal = None,
+    layout: Layout = None,
     heads: Heads = None,
     over: Annotated[
         Literal["heads", "texts"], option(TARGET, help="One answer for each head, or for each head over all its texts.")
@@ -53,6 +56,7 @@ def recommend(
     seq_len: Annotated[int | None, option(INPUT, "-L", "--seq-len", help="Length.")] = None,
     head_dim: Annotated[int | None, options.HEAD_DIM] = None,
     seed: Seed = 0,
+    workers: Workers = 1,
     cluster: Cluster = None,
     out: Annotated[Path | None, and_also(options.RUN_OUT, "[default: below results]")] = None,
     as_json: Json = False,
@@ -67,12 +71,12 @@ def recommend(
     from favorbench.studies.recommend.study import Interrupted
     from favorbench.studies.recommend.study import recommend as run_recommend
 
-    keys = {"scale": scale, "seq_len": seq_len, "head_dim": head_dim, "seed": seed}
+    keys = {"scale": scale, "seq_len": seq_len, "head_dim": head_dim, "seed": seed, "layout": layout}
     try:
         with console.progress(f"recommend {inputs}", quiet, "heads") as report:
             found = run_recommend(
                 inputs, target, metric, probability, confidence, max_size, max_cost, maps, methods, samplers, causal,
-                heads, over, out, report, resolve_cluster(cluster) or "none", **keys,
+                heads, over, out, report, workers, resolve_cluster(cluster) or "none", **keys,
             )  # fmt: skip
     except Interrupted as error:
         _print(error.found, as_json)

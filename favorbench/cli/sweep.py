@@ -18,6 +18,7 @@ from favorbench.cli.options import (
     Cluster,
     Heads,
     Json,
+    Layout,
     Quiet,
     Text,
     Workers,
@@ -72,7 +73,6 @@ BASELINES = option(
     help="uniform (always), taylor-1, taylor-2, sampled-keys, best-rank, top-keys.",
     autocompletion=complete.baselines,
 )
-LAYOUT = option(INPUT, metavar="<axes>", help="Axes of q, k, v in a file: heads,L,d or L,heads,d; a batch comes first.")
 
 
 @app.command()
@@ -87,7 +87,7 @@ def sweep(
     baselines: Annotated[Text, BASELINES] = None,
     calibrate: Annotated[Text, CALIBRATE] = None,
     inputs: Annotated[Text, options.INPUTS] = None,
-    layout: Annotated[Text, LAYOUT] = None,
+    layout: Layout = None,
     heads: Heads = None,
     causal: Causal = None,
     seq_len: Annotated[Text, options.LENGTHS] = None,

@@ -9,6 +9,7 @@ import importlib.util
 import io
 import json
 import logging
+import multiprocessing
 import os
 import platform
 import re
@@ -19,7 +20,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
@@ -103,6 +104,18 @@ def choose_cluster(cluster: Any, workers: Any, otherwise: str | None) -> "Cluste
     variable = os.environ.get("FAVORBENCH_CLUSTER")
     text, requested_by = (variable, "FAVORBENCH_CLUSTER") if variable else (otherwise, "the scenario's `cluster`")
     return Cluster(text, requested_by) if text and text != "none" else None
+
+
+def check_workers(workers: object) -> int:
+    """How many processes of this machine compute. Raises ScenarioError; ends a worker about to start workers."""
+    if not isinstance(workers, Executor | Cluster) and not (type(workers) is int and workers >= 1):
+        raise ScenarioError(f"`workers`: {workers!r} given, allowed: a whole number from 1 on, or an Executor")
+    if workers != 1 and getattr(multiprocessing.current_process(), "_inheriting", False):
+        # A worker imports the script that started it, and without the guard arrives here before it has any work.
+        raise SystemExit("favorbench: this script sweeps in its workers too: `if __name__ == '__main__':` is missing")
+    if isinstance(workers, Cluster):
+        return max(1, workers.address.processes)
+    return workers if isinstance(workers, int) else 1
 
 
 class Cluster:

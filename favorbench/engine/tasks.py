@@ -174,6 +174,19 @@ class LocalPool(Pool):
         self._executor.shutdown(wait=failed, cancel_futures=True)  # idle workers end while the summary is made
 
 
+def results_of_processes(
+    function: Callable[[Any, Any], Any], context: Any, items: Iterator[Item], count: int,
+    missing: Callable[[str, Item], str], workers: int | Executor,
+) -> Iterator[tuple[Item, Any]]:  # fmt: skip
+    """Yield each item with the result of function(context, item), as processes or an executor finish them.
+
+    missing: as of a TaskRun. Raises WorkerError.
+    """
+    bundle = TaskBundle.of(function, context)
+    pool = Pool(bundle, workers) if isinstance(workers, Executor) else LocalPool(bundle, min(workers, count))
+    return TaskRun(pool, items, count, missing).results()
+
+
 def _processes(workers: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_prepare_worker)
 

@@ -171,17 +171,21 @@ def sentence(rows: pd.DataFrame) -> str:
     settings, which = (cheaper, "cheaper") if len(cheaper) else (compared, "none of them cheaper")
     best = settings.loc[settings["distance"].idxmin()]
     bfloat16 = lines[lines["estimator"].isin([BFLOAT16, "exact, attention in bfloat16"])]
-    finding, also = f"{_count(len(settings), 'setting')} ({which} than exact attention)", ""
+    finding, also, more = f"{_count(len(settings), 'setting')} ({which} than exact attention)", "", ""
+    uniform = lines[lines["estimator"] == UNIFORM].iloc[0]
     if len(bfloat16):
-        unnoticed = int((settings["worst_distance"] <= float(bfloat16["worst_distance"].max())).sum())
+        limit = float(bfloat16["worst_distance"].max())
+        unnoticed = int((settings["worst_distance"] <= limit).sum())
+        if uniform["worst_distance"] <= limit:
+            more = ", unnoticed too: attention hardly matters in this model on these texts"
         finding = f"{unnoticed or 'none'} of {finding} replace{'s' if unnoticed < 2 else ''} attention unnoticed"
         also = f"bfloat16 {_costs(bfloat16['effect'].max(), measure)} and "
-    uniform = lines[lines["estimator"] == UNIFORM].iloc[0]["effect"]
     texts, draws = _count(best["texts"], "text"), _count(best["draws"], "draw")
+    also += f"uniform attention {_costs(uniform['effect'], measure)}{more}"
     return (
         f"{which_layers(best['layers'])}, {texts} of {token_range(rows)} tokens, {draws}: {finding}: the best, "
         f"{described(best)}, at {best['cost']:.2f} of its multiplications, {_costs(best['effect'], measure)} (worst "
-        f"text {_value(best['worst'], measure)}), where {also}uniform attention {_costs(uniform, measure)}"
+        f"text {_value(best['worst'], measure)}), where {also}"
     )
 
 

@@ -137,6 +137,9 @@ def _certified(found: Recommendation, decisions: Sequence[Decision]) -> str:
     mean = sum(d.multiplications for d in decisions) / (found.exact * count)
     range_ = f" ({percent(min(shares))} to {percent(max(shares))})" if count > 1 else ""
     heads = "head" if total == 1 else "heads"
+    trivial = sum(d.setting is not None and d.setting.name == "uniform" for d in decisions)
+    if trivial:
+        range_ += f"; uniform attention is enough on {trivial} of them, where attention hardly matters"
     return f"{count} of {total} {heads} {aim}, at {percent(mean)} of the cost of exact attention{range_}"
 
 

@@ -3,15 +3,17 @@
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from favorbench.engine.cluster import Cluster, choose_cluster
+from favorbench.engine.cluster import Cluster, check_workers, choose_cluster
 from favorbench.engine.columns import Row, describe_cell, of_draw
 from favorbench.engine.cost import check_fits
 from favorbench.engine.plan import Plan, plan
 from favorbench.engine.store import Store, read_trials
 from favorbench.engine.study import default_directory
+from favorbench.engine.tasks import results_of_processes
 from favorbench.errors import ScenarioError
 from favorbench.files import write_text
 from favorbench.formats import json_text, shown
@@ -76,6 +78,7 @@ def recommend(
     over: Literal["heads", "texts"] = "heads",
     out: str | Path | None = None,
     progress: Progress | None = None,
+    workers: int | Executor = 1,
     cluster: str | Cluster | Any = None,
     **keys: Any,
 ) -> Recommendation:
@@ -113,10 +116,12 @@ def recommend(
         The run directory, by default one below results, or none for arrays.
     progress
         Called with (heads done, heads in all).
+    workers
+        Processes that search the heads, or an Executor; the answer is the same for any number.
     cluster
-        A Dask cluster, as for ``sweep``: its workers search the heads.
+        A Dask cluster, as for ``sweep``, in place of ``workers``.
     **keys
-        seq_len, head_dim, scale, query_rows, dtype and seed of a scenario.
+        seq_len, head_dim, scale, query_rows, dtype, layout and seed of a scenario.
 
     Returns
     -------
@@ -144,6 +149,8 @@ def recommend(
     """
     _check_target(target, metric)
     _check_limits(probability, confidence, max_size, max_cost)
+    searchers = choose_cluster(cluster, workers, None) or workers
+    processes = check_workers(searchers)
     with tempfile.TemporaryDirectory() as folder:
         if not isinstance(inputs, str):
             inputs = _named(inputs)
@@ -151,7 +158,7 @@ def recommend(
         given = keys | {"inputs": inputs, "heads": heads} | ({} if causal is None else {"causal": causal})
         study = study_of(given, maps, methods, samplers, max_size)
         draws = plan(study)
-        check_fits(draws)
+        check_fits(draws, processes)
         shape, path = draws.shapes[0], Path(out) if out is not None else default_directory(study)
         units = heads_of(draws, over)
         rule = Rule(signed(target, metric), probability, (1 - confidence) / len(units))
@@ -163,11 +170,11 @@ def recommend(
             varying, max(shape.sizes), exact_cost(study.shape(shape.head)), (), True,
         )  # fmt: skip
         task = SearchTask(draws, over, metric, rule, max_cost)
-        return _search_heads(task, blank, path, progress, choose_cluster(cluster, 1, None))
+        return _search_heads(task, blank, path, progress, searchers)
 
 
 def _search_heads(
-    task: SearchTask, blank: Recommendation, path: Path, progress: Progress | None, cluster: Cluster | None
+    task: SearchTask, blank: Recommendation, path: Path, progress: Progress | None, workers: int | Executor | Cluster
 ) -> Recommendation:
     """Search head after head, save the draws and the recommendation."""
     units, candidates, searches = heads_of(task.plan, task.over), families(task.plan.study), []
@@ -186,8 +193,8 @@ def _search_heads(
         known = read_trials(store.path).to_dict("records") if store.done().any() else []
         evaluator = CandidateEvaluator(task.metric, known, store.append)
         try:
-            if cluster is not None:
-                _search_on(cluster, task._replace(known=known), units, store, evaluator, report)
+            if workers != 1 and len(units) > 1:
+                _search_on(workers, task._replace(known=known), units, store, evaluator, report)
             for done, unit in enumerate(units):
                 report(done, len(units), step=unit.label)
                 searches.append(HeadSearch(unit, candidates, task.rule, task.max_cost, evaluator))
@@ -197,13 +204,13 @@ def _search_heads(
         except KeyboardInterrupt as interruption:
             raise Interrupted(answer()) from interruption
         finally:
-            store.record_workers(cluster.take_machines() if cluster else [])
+            store.record_workers(workers.take_machines() if isinstance(workers, Cluster) else [])
         return answer()
 
 
 def _search_on(
-    cluster: Cluster, task: SearchTask, units: Sequence[HeadDraws], store: Store, evaluator: CandidateEvaluator,
-    report: Progress,
+    workers: int | Executor | Cluster, task: SearchTask, units: Sequence[HeadDraws], store: Store,
+    evaluator: CandidateEvaluator, report: Progress,
 ) -> None:  # fmt: skip
     """Let workers search every head, and save the rows. The search in this process then finds them."""
     study, done = task.plan.study, 0
@@ -211,8 +218,12 @@ def _search_on(
     def missing(why: str, number: int) -> str:
         return f"heads missing: {len(units) - done}, {why}; one is {units[number].label}; others are saved: run again"
 
-    numbers = iter(range(len(units)))
-    for number, rows in cluster.results(rows_of_head, task, numbers, len(units), missing, study.specs, study.backend):
+    work = rows_of_head, task, iter(range(len(units))), len(units), missing
+    if isinstance(workers, Cluster):
+        results = workers.results(*work, study.specs, study.backend)
+    else:
+        results = results_of_processes(*work, workers)
+    for number, rows in results:
         store.append(rows)
         evaluator.remember(rows)
         done += 1
