@@ -49,7 +49,7 @@ SMALLER = {
     "sweep estimators": "--trials 1 -R 16",
     "sweep sinks": "--trials 1 -R 16",
     "sweep real-heads": "--trials 1 -R 16",
-    "minilm72-gpl": "--trials 1 -R 16",
+    "--inputs minilm72-gpl": "--trials 1 -R 16",
     "sweep --scale": "--trials 1 -L 64 -R 16",
     "1048576": "-L 4096 -R 16",
     "--inputs heads.npz --maps": "--trials 1 -R 16",
@@ -79,7 +79,13 @@ def prepare():
     model, inputs = small_model("bert"), 8 * [small_inputs("bert")]
     for name in ("heads", "texts"):
         fb.capture(model, inputs).save(f"{name}.npz")
-    return {"__name__": "page", "fb": fb, "model": model, "inputs": inputs, "tokens": inputs[0]["input_ids"]}
+    return {
+        "__name__": "page",
+        "fb": fb,
+        "model": model,
+        "inputs": inputs,
+        "tokens": small_inputs("bert", 400)["input_ids"],
+    }
 
 
 @pytest.mark.parametrize("name", NAMES)
