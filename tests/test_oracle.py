@@ -15,8 +15,8 @@ from tests.oracle import EDGES, EPS, Case, attention_of, compared, exact, sample
 
 SPECS = [member.name for member in MAPS] + [f"{transform.prefix}:positive" for transform in TRANSFORMS]
 SPECS += ["maclaurin(exact=2)", "maclaurin(law='poisson', vectors='gaussian')", "tensorsketch(exact=2)",
-          "oprf(rho=0.5)", "poisson(rate=0.5)", "poisson(rate=30.0)", "geometric(p=0.5)", "geometric(p=0.05)",
-          "hybrid(n=2)", "centre:trig"]  # fmt: skip
+          "oprf(rho=0.5)", "poisson(rate=0.5)", "geometric(p=0.5)", "hybrid(n=2)", "centre:trig"]  # fmt: skip
+LARGE = ["poisson(rate=30.0)", "geometric(p=0.05)"]  # at d = 64 the oracle's features are below any number it has
 DIMS, SIZES, VALUE_DIMS, BATCHES = (3, 8, 24, 64, 1), (9, 20, 6, 14), (2, 1, 5), ((), (2,), (2, 1))
 NORMS = ((0.1, 0.1), (1.0, 0.5), (0.6, 2.0), (4.0, 3.0), (20.0, 5.0), (3.0, 20.0), (8.0, 8.0))
 SHORT = tuple(length for length in EDGES if length < 300)
@@ -91,7 +91,7 @@ def test_exact_attention_is_the_oracles(length, causal, norm):
         assert np.max(np.abs(some - expected)) <= allowed
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", SPECS + LARGE)
 @pytest.mark.parametrize("dim", [1, 3, 8, 24])
 def test_kernel_estimates_are_the_oracles(spec, dim):
     """phi(x).phi(y) by the formula, for several samples at once; without ``fit``, as kernel estimates are made."""
