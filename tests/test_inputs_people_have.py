@@ -170,8 +170,8 @@ LAZY = """
 import pathlib, re, resource, sys
 import numpy as np
 import favorbench as fb
-from favorbench.engine import fixed
-fixed.KEPT_BYTES = 1  # exact answers, which are kept for the next draw
+from favorbench.engine import study
+study.CACHE_BYTES = 1  # exact answers, which are kept for the next draw
 fb.sweep({"maps": "positive", "samplers": "iid", "num_projections": 2, "trials": 1, "baselines": "uniform",
           "inputs": "small-" + sys.argv[1]}, "first")
 def peak():

@@ -257,7 +257,7 @@ def test_a_page_above_its_limit_leaves_parts_out(monkeypatch):
     monkeypatch.setattr(pages, "PACKED_DATA", 0)
     (tiny, csv) = pages.write_page(results, Path("tiny.html"))
     assert tiny.stat().st_size < 34_000 and "figures" in tiny.read_text()
-    assert len(pd.read_csv(csv)) == len(results.summary) and "tiny.csv, a file beside this page" in tiny.read_text()
+    assert len(pd.read_csv(csv)) == len(results.summary) and "tiny.csv, a file next to this page" in tiny.read_text()
 
 
 def test_the_data_are_in_the_page():
