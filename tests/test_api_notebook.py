@@ -26,6 +26,7 @@ matplotlib.use("Agg")
 def pyplot():
     import matplotlib.pyplot as plt
 
+    plt.close("all")  # of other tests in this process
     yield plt
     plt.close("all")
 
