@@ -217,7 +217,7 @@ def resumable(path: Path, unit: str = "draw") -> Iterator[None]:
         from favorbench.results.status import progress_of
 
         run, done, planned = path, 0, 0
-        with contextlib.suppress(FavorbenchError, OSError):  # there is no run yet
+        with contextlib.suppress(FavorbenchError, OSError):  # no run exists yet
             run, done, planned = progress_of(path)
         if done:
             interrupted(f": {done} of {planned} {unit}s are saved in {run}; the same command again resumes")

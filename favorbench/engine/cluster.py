@@ -477,7 +477,7 @@ def _reply_timeout() -> float:
 
 
 def within(seconds: float, call: Callable[[], Value]) -> Value:
-    """What a call returns or raises. Raises TimeoutError where it does neither in time: Dask may wait forever."""
+    """Call a function in a thread. Raises TimeoutError if it does not end in time: Dask may wait forever."""
     future: Future[Value] = Future()
 
     def run() -> None:

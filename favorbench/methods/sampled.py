@@ -175,8 +175,8 @@ class Thinformer(KeySummaryMethod):
             yield SampleSummary.uniform(tokens, self.kept(exact, size, uniforms[..., 0, :], uniforms[..., 1, :]))
 
     def kept(self, tokens: Tokens, size: int, choices: Array, flips: Array) -> Array:
-        """Indices (..., m) of the remaining keys. choices, flips: uniform numbers, (..., l) or more, of which each pair
-        and each bucket take one in turn."""
+        """Indices (..., m) of the remaining keys. choices, flips: uniform numbers, (..., l) or more, one for each
+        pair and one for each bucket, in turn."""
         xp, rounds, length = array_namespace(tokens.key), rounds_of(tokens.length, size), tokens.length
         spaced = np.arange(size << len(rounds)) * length // (size << len(rounds))
         index = xp.zeros(tokens.key.shape[:-1], dtype=xp.int64, device=device(tokens.key))[..., : len(spaced)]

@@ -89,8 +89,8 @@ def recommend(
     Parameters
     ----------
     inputs
-        What a sweep takes: a path, "minilm", "gaussian", or in memory arrays (q, k, v), {"mine": (q, k, v)} or what
-        ``fb.capture`` gives, of NumPy or torch, (L, d), (heads, L, d) or (batch, heads, L, d), as attention takes them.
+        As for a sweep: a path, "minilm", "gaussian", or in memory arrays (q, k, v), {"mine": (q, k, v)} or what
+        ``fb.capture`` returns; of NumPy or torch, (L, d), (heads, L, d) or (batch, heads, L, d), not scaled.
     target
         The error to stay below. If larger is better, as for cosine, the value to reach.
     metric
@@ -257,7 +257,7 @@ def _without_text(label: str) -> str:
 
 
 def _varying(draws: Plan, number: int = 0) -> str:
-    """What differs between the draws of a head, as ``certified_in_words`` names it."""
+    """Name the difference between the draws of a head, as ``certified_in_words`` does."""
     shape, study = draws.shapes[number], draws.study
     if not study.inputs[shape.input].law.fixed:
         return "inputs"
