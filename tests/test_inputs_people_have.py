@@ -14,11 +14,13 @@ from safetensors.numpy import save_file
 import favorbench as fb
 from favorbench.engine.plan import plan
 from favorbench.engine.provenance import input_notes
+from favorbench.engine.scenario import load_scenario
 from favorbench.engine.study import Study
 from favorbench.errors import InputError, ScenarioError, StoreError
 from favorbench.inputs import get_input, same_place, stored
 from favorbench.numerics.streams import stream
-from tests.command_line import python
+from favorbench.results.figures import draw_all
+from tests.command_line import python, run
 
 QUICK = {"maps": "positive", "samplers": "iid", "num_projections": 4, "trials": 2, "baselines": "uniform"}
 
@@ -324,3 +326,32 @@ def test_arrays_may_be_given_in_any_way(rng):
 def test_what_is_wrong_with_arrays_is_said(given, said):
     with pytest.raises((ScenarioError, InputError), match=re.escape(said)):
         fb.sweep(QUICK, "run", inputs=given)
+
+
+def test_random_inputs_next_to_a_file_have_its_length_and_dimension(rng):
+    """Next to files, random inputs are comparable; keys of the scenario that give way are said, in a line each."""
+    np.savez("in.npz", **some(rng, 2, length=12))
+    Path("mine.toml").write_text("maps = 'trig'\nsamplers = 'iid'\nR = [4, 8]\nL = 16\nd = 3\ntrials = 1\n")
+    for inputs in ("in.npz,gaussian", "gaussian,in.npz"):
+        assert {(head.seq_len, head.head_dim) for head in heads_of("mine.toml", inputs=inputs)} == {(12, 3)}
+    assert {head.seq_len for head in heads_of("mine.toml", inputs="in.npz,gaussian", seq_len=(6, 9))} == {6, 9}
+    assert {head.seq_len for head in heads_of("mine.toml", inputs="gaussian,sphere")} == {16}
+    np.savez("other.npz", **some(rng, length=9, dim=5))
+    shapes = [(head.seq_len, head.head_dim) for head in heads_of("mine.toml", inputs="gaussian,in.npz,other.npz")]
+    assert shapes == [(12, 3), (9, 5), (12, 3), (12, 3), (9, 5)]
+    _, _, error = run("sweep mine.toml --inputs in.npz,gaussian --dry-run")
+    assert "L = 16 of the scenario gives way to that of the inputs: L = 12\n" in error and "d = 3" not in error
+    assert "gives way" not in run("sweep mine.toml --inputs in.npz -L 12 --dry-run")[2]
+
+
+def heads_of(scenario, **flags):
+    return [shape.head for shape in plan(Study.of(load_scenario(scenario, flags))).shapes]
+
+
+def test_no_figure_over_a_length_has_curves_of_one_point(rng):
+    np.savez("in.npz", **some(rng, length=12))
+    np.savez("other.npz", **some(rng, length=9, dim=5))
+    results = fb.sweep(QUICK, "run", inputs="in.npz,other.npz")
+    assert not [path for path in draw_all(results) if "error-vs" in path.name]
+    both = fb.sweep(QUICK, "both", inputs="gaussian,in.npz", seq_len="6,9")
+    assert {path.stem for path in draw_all(both) if path.suffix == ".png"} == {"error-vs-L"}

@@ -162,6 +162,11 @@ def _say_about_inputs(study: "Study", plan: "Plan") -> None:
     for name, (_, law) in study.inputs.items():
         if law.fixed and (notes := input_notes(plan, name, law)):
             say(f"{name}: {'; '.join(notes)}")
+    for key, values in study.scenario.overridden.items():
+        measured, short = {getattr(shape.head, key) for shape in plan.shapes}, {"seq_len": "L", "head_dim": "d"}[key]
+        if set(values) != measured:
+            given, taken = (", ".join(map(str, numbers)) for numbers in (values, sorted(measured)))
+            say(f"{short} = {given} of the scenario gives way to that of the inputs: {short} = {taken}")
     if study.scenario.left_out:
         say(f"left out, as they cannot be causal: {', '.join(study.scenario.left_out)}")
     if study.scenario.calibrate is not None:

@@ -9,7 +9,7 @@ from favorbench.engine.calibration import check_calibration
 from favorbench.engine.sizes import distinct_sizes
 from favorbench.engine.study import Study
 from favorbench.errors import ScenarioError
-from favorbench.inputs import Head
+from favorbench.inputs import Head, InputSource
 from favorbench.registry import label, nearest
 
 MAX_DRAWS = 1_000_000
@@ -84,8 +84,9 @@ def _planned(study: Study) -> Plan:
     scenario, shapes = study.scenario, []
     if scenario.causal:
         _check_causal(study)
-    for name, source in study.inputs.items():
-        heads = _chosen(scenario.heads, name, source.law.heads(scenario.seq_len, scenario.head_dim))
+    heads_of = {name: _heads(study, law) for name, (_, law) in study.inputs.items()}
+    for name, heads in heads_of.items():
+        heads = _chosen(scenario.heads, name, heads)
         if scenario.causal and (head := next((h for h in heads if h.query_len != h.seq_len), None)):
             raise ScenarioError(
                 f"`causal`: {name} has {head.query_len} queries and {head.seq_len} keys; causal attention needs as many"
@@ -103,6 +104,16 @@ def _planned(study: Study) -> Plan:
             "run: use fewer `trials`, or several runs with different `seed`"
         )
     return found
+
+
+def _heads(study: Study, law: InputSource) -> tuple[Head, ...]:
+    """The heads of an input; next to files, random inputs have their L and d, where none is requested."""
+    asked = study.scenario.seq_len, study.scenario.head_dim
+    files = [other for _, other in study.inputs.values() if other.fixed]
+    if law.fixed or not files or None not in asked:
+        return law.heads(*asked)
+    shapes = dict.fromkeys((head.seq_len, head.head_dim) for file in files for head in file.heads(*asked))
+    return tuple(head for length, dim in shapes for head in law.heads((length,), (dim,)))
 
 
 def _check_sizes(study: Study, head: Head, sizes: tuple[int, ...]) -> None:

@@ -149,6 +149,7 @@ class Scenario(BaseModel):
     cluster: Annotated[str | None, Field(exclude=True)] = None  # where to compute is not part of what is measured
     _held: Held = PrivateAttr(default_factory=dict)
     _left_out: tuple[str, ...] = PrivateAttr(())
+    _overridden: dict[str, tuple[Any, ...]] = PrivateAttr(default_factory=dict)
 
     @property
     def held(self) -> Held:
@@ -159,6 +160,11 @@ class Scenario(BaseModel):
     def left_out(self) -> tuple[str, ...]:
         """Members of a shipped scenario that are not measured, as they cannot be causal."""
         return self._left_out
+
+    @property
+    def overridden(self) -> Mapping[str, tuple[Any, ...]]:
+        """The L and d of a requested scenario that gave way to those of files."""
+        return self._overridden
 
     @field_validator(*MEMBERS)
     @classmethod
@@ -267,14 +273,18 @@ def load_scenario(source: str | None = None, flags: Mapping[str, Any] | None = N
     path = _find(source or DEFAULT_SCENARIO)
     flags, held = extract_arrays(flags or {})
     given = {key: _parsed(key, value) for key, value in flags.items() if value is not None}
-    values, origin = _below(given, held, path)
+    values, origin = _below(given, path)
+    replaced = {}
+    if _reads_data(given.get("inputs"), held):  # the L and d of a file replace those meant for other inputs
+        replaced = {key: _as_tuple(values.pop(key)) for key in ("seq_len", "head_dim") if key in values}
     scenario = validated(values | given, origin | {key: f"`{key}`" for key in given}, held)
+    scenario._overridden = {key: replaced[key] for key in replaced if key not in given}
     if "causal" not in values | given and _are_causal(scenario):
         scenario = scenario.model_copy(update={"causal": True})
     return _leave_out_noncausal(scenario, given, path) if scenario.causal else scenario
 
 
-def _below(given: Mapping[str, Any], held: Held, path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+def _below(given: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """The values of a file that stand below those given, and where each comes from."""
     content = _read_toml(path)
     for short, full in ALIASES.items():
@@ -282,9 +292,6 @@ def _below(given: Mapping[str, Any], held: Held, path: Path) -> tuple[dict[str, 
             raise ScenarioError(f"{path}: {short!r} and {full!r} are the same key; give one of them")
     values: dict[str, Any] = {"name": path.stem} | {ALIASES.get(key, key): value for key, value in content.items()}
     origin = {"": str(path)} | {ALIASES.get(key, key): f"{path}: {key}" for key in content}
-    if _reads_data(given.get("inputs"), held):  # the L and d of a file replace those meant for other inputs
-        values.pop("seq_len", None)
-        values.pop("head_dim", None)
     _check_trusted({key: value for key, value in values.items() if key not in given}, path)
     if not all(key == "cluster" or _same(value, values.get(key)) for key, value in given.items()):
         values["title"] = f"{path.stem}, changed by flags"

@@ -111,10 +111,11 @@ def _panels(curves: pd.DataFrame, panel: str, apart: np.ndarray) -> Iterator[tup
 
 def against_axes(results: RunData, metric: str) -> list[style.Chart]:
     """Error against L, d and scale, where they vary, at a small, a middle and a large size."""
-    return [_against(results, metric, axis) for axis in AXES if results.summary[axis].nunique() > 1]
+    charts = (_against(results, metric, axis) for axis in AXES if results.summary[axis].nunique() > 1)
+    return [chart for chart in charts if chart is not None]
 
 
-def _against(results: RunData, metric: str, axis: str) -> style.Chart:
+def _against(results: RunData, metric: str, axis: str) -> style.Chart | None:
     name, label, together = AXES[axis]
     estimators, size = compared(results.summary), size_axis(results)
     common = sorted(set.intersection(*(set(rows[size].dropna()) for _, rows in estimators.groupby(axis))))
@@ -122,6 +123,8 @@ def _against(results: RunData, metric: str, axis: str) -> style.Chart:
     series = "estimator" if estimators["sampler"].nunique() > 1 else "map"
     panels = []
     for title, cell in cells(results, drop=together):
+        if cell[axis].nunique() < 2:  # L and d that differ between inputs make no curve
+            continue
         for chosen in sizes:  # None: R follows d (dlogd), all in one panel
             rows = cell if chosen is None else cell[cell["num_projections"].isna() | (cell[size] == chosen)]
             words = "R = int(d ln d)" if chosen is None else at_size(results, chosen)
@@ -130,7 +133,8 @@ def _against(results: RunData, metric: str, axis: str) -> style.Chart:
             panels.append(CurvePanel(
                 joined, group, curves.assign(series=curves[series].astype(str)), rows[rows["kind"] == "baseline"]
             ))  # fmt: skip
-    return _chart(results, metric, name, f"Error against {label}", axis, label, panels, len(sizes))
+    title = f"Error against {label}"
+    return _chart(results, metric, name, title, axis, label, panels, len(sizes)) if panels else None
 
 
 def _chart(
