@@ -70,8 +70,9 @@ def _work(study: Study, shape: DrawShape) -> _Work:
     held, rows = 0, 0
     for batch in study.batches(shape.sizes, head):
         columns = 0
-        for (kind, method), sizes in batch.members:
-            if kind == "baseline" and method.needs_all_rows and not whole:
+        for estimator, sizes in batch.members:
+            method = estimator.method
+            if estimator.kind == "baseline" and method.needs_all_rows and not whole:
                 continue
             rows += len(sizes)
             if isinstance(method, LinearAttention):

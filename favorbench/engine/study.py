@@ -1,5 +1,6 @@
 """A scenario with its members built, and what is measured together: made once for a sweep and handed on."""
 
+import functools
 import hashlib
 import itertools
 import json
@@ -29,20 +30,20 @@ _ESTIMATORS = ("maps", "samplers", "methods", "baselines")
 
 
 class Estimator(NamedTuple):
-    """A member of a study. kind: baseline, method or map, whose method is LinearAttention."""
+    """A member of a study, with its labels in rows. kind: baseline, method or map, whose method is LinearAttention.
+
+    sampler: that draws for a map; None where no sampler can be chosen.
+    """
 
     kind: str
     method: Method
+    name: str
+    sampler: str | None
 
     @property
-    def name(self) -> str:
-        """The label in rows."""
-        return name_of(self.method)
-
-    @property
-    def sampler(self) -> str | None:
-        """The label of the sampler that draws for a map; None where no sampler can be chosen."""
-        return sampler_of(self.method)
+    def labels(self) -> tuple[str, str, str | None]:
+        """All of them, which tell the estimators of a study apart."""
+        return self.kind, self.name, self.sampler
 
 
 class EstimatorBatch(NamedTuple):
@@ -161,29 +162,35 @@ class Study:
         """The sizes of a head, from which costs follow."""
         return shape_of(head, self.scenario.causal)
 
-    @property
+    @functools.cached_property
     def estimators(self) -> list[Estimator]:
         """Baselines, methods, maps without a sampler, and maps under each sampler."""
         methods = [("baseline", member) for member in self.baselines] + [("method", member) for member in self.methods]
         methods += [("map", LinearAttention(member)) for member in self.maps if member.randomness != "omega"]
         omega = [member for member in self.maps if member.randomness == "omega"]
         methods += [("map", LinearAttention(member, law)) for law, member in itertools.product(self.samplers, omega)]
-        return [Estimator(kind, method) for kind, method in methods]
+        return [Estimator(kind, method, name_of(method), sampler_of(method)) for kind, method in methods]
 
     def sizes_of(self, estimator: Estimator, sizes: tuple[int, ...], head: Head) -> tuple[Size, ...]:
         """The sizes at which an estimator is measured."""
-        shape, names = self.shape(head), (estimator.kind, estimator.name, estimator.sampler)
+        shape = self.shape(head)
         return self.kept.get_or_compute(
-            ("sizes", *names, sizes, shape),
+            ("sizes", *estimator.labels, sizes, shape),
             lambda: sizes_of(estimator.method, estimator.name, self.scenario.budget, sizes, shape),
         )
 
-    def batches(self, sizes: tuple[int, ...], head: Head) -> Iterator[EstimatorBatch]:
-        """Group the estimators: nested maps share one sample of a nested sampler at all R, others draw each R anew."""
+    def batches(self, sizes: tuple[int, ...], head: Head) -> tuple[EstimatorBatch, ...]:
+        """The estimators in groups that are measured together, each with its sizes; the same for heads of one shape."""
+        key = ("batches", sizes, self.shape(head))
+        return self.kept.get_or_compute(key, lambda: tuple(self._batches(sizes, head)))
+
+    def _batches(self, sizes: tuple[int, ...], head: Head) -> Iterator[EstimatorBatch]:
+        """Nested maps share one sample of a nested sampler at all R, others draw each R anew."""
         shared: dict[str, list[tuple[Estimator, tuple[Size, ...]]]] = {}
         alone: list[EstimatorBatch] = []
         for estimator in self.estimators:
-            method, every = estimator.method, self.sizes_of(estimator, sizes, head)
+            method = estimator.method
+            every = self.sizes_of(estimator, sizes, head)
             if not isinstance(method, LinearAttention):
                 yield EstimatorBatch(((estimator, every),))
             elif not (method.wrapped.nested and method.law.nested):

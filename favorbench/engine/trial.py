@@ -1,5 +1,6 @@
 """Compute draws: their inputs, exact attention, and the errors of every estimator."""
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -209,7 +210,7 @@ def _errors(
 
     if study.calibration is not None or any(estimator.method.random for estimator, _ in batch.members):
         return compute()
-    names = tuple((estimator.kind, estimator.name) for estimator, _ in batch.members)
+    names = tuple(estimator.labels for estimator, _ in batch.members)
     return study.once(draws[0], ("errors", names, draws[0].sizes, dtype), compute)
 
 
@@ -281,10 +282,14 @@ def _labelled(study: Study, batch: EstimatorBatch, draw: Draw, errors: Errors, i
             if (member, size) not in errors:
                 continue  # there is no estimate
             features, sums = errors[member, size]
+            work = study.kept.get_or_compute(
+                ("multiplications", *estimator.labels, size, shape),
+                functools.partial(method.multiplications, shape, size),
+            )
             labels = {
                 "kind": estimator.kind, "map": estimator.name, "sampler": estimator.sampler,
                 "num_projections": size if method.every_size else None, "num_features": features,
-                "budget": requested, "multiplications": method.multiplications(shape, size),
+                "budget": requested, "multiplications": work,
             }  # fmt: skip
             found.append((labels, sums if index is None else sums.each(lambda a: a[..., index])))
     return found

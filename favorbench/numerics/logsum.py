@@ -55,16 +55,15 @@ def prefix_sums(blocks: Sequence[Features], rights: Sequence[Array], sizes: Sequ
         parts = zip(*(_prefix_sum(blocks, rights, size) for size in sizes), strict=True)
         return Accumulator(*map(xp.stack, parts))
     factors = [(block.fixed, right.mT, block.relative_to(peak).mT) for block, right in zip(blocks, rights, strict=True)]
-    totals = [0.0]
+    totals, total = [], 0.0
     for start, stop in itertools.pairwise((0, *sizes)):
-        total = totals[-1]
         for fixed, right, weight in factors:
             if fixed:
                 total = total + (stop - start) * (right @ weight)
             else:
                 total = total + right[..., start:stop] @ weight[..., start:stop, :]
         totals.append(total)
-    return Accumulator(peak[None, ...], xp.stack(totals[1:]).mT)
+    return Accumulator(peak[None, ...], xp.stack(totals).mT)
 
 
 def _prefix_sum(blocks: Sequence[Features], rights: Sequence[Array], size: int) -> Accumulator:

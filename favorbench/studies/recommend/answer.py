@@ -203,16 +203,16 @@ def attention(query, key, value, rng):
 
 def python_lines(family: Family, size: int | None, scale: float) -> str:
     """The code of a function that is this estimator at this size. scale: of the measured inputs."""
-    (kind, method), lines = family.estimator, []
+    lines = []
     if scale != 1:
         lines.append(f"query, key = {scale!r} * query, {scale!r} * key  # as measured")
     causal = ", causal=True" if family.study.scenario.causal else ""
-    if isinstance(method, LinearAttention):
+    if isinstance(family.estimator.method, LinearAttention):
         law = family.estimator.sampler or "iid"
         lines.append(f"omega = fb.sample_omega({law!r}, {size or 1}, query.shape[-1], rng, map={family.spec!r})")
         lines.append(f"return fb.linear_attention(query, key, value, omega, map={family.spec!r}{causal})")
     else:
-        name = f"fb.get_baseline({family.spec!r})" if kind == "baseline" else repr(family.spec)
+        name = f"fb.get_baseline({family.spec!r})" if family.estimator.kind == "baseline" else repr(family.spec)
         lines.append(f"return fb.method_attention(query, key, value, {name}, size={size or 1}, rng=rng{causal})")
     return _HEAD + "".join(f"    {line}\n" for line in lines)
 
