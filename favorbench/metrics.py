@@ -26,13 +26,19 @@ class ErrorSums(NamedTuple):
     cosines: Array
     bad_rows: Array
     unnormalised_rows: Array
+    gradient_products: Array | None = None  # has a last axis more: of the gradients
 
     def each(self, function: Callable[[Array], Array]) -> "ErrorSums":
         """A function of each array; the counts stay."""
-        return self._make(a if name in _COUNTS else function(a) for name, a in zip(self._fields, self, strict=True))
+        return self._make(
+            a if name in _COUNTS or a is None else function(a) for name, a in zip(self._fields, self, strict=True)
+        )
 
 
 _COUNTS = ("entries", "rows")
+
+#: The metric that only inputs with gradients have.
+EFFECT = "effect"
 
 #: How far from 1 the weights of a row may add up.
 UNNORMALISED = 0.01
@@ -61,6 +67,7 @@ def error_sums(
     normaliser: Array | None = None,
     double: Array | None = None,
     row_sums: Array | None = None,
+    gradients: Array | None = None,
 ) -> ErrorSums:
     """Sums of the error of ``output`` (..., n, d_v) against ``exact`` (n, d_v), or with some of the leading axes.
 
@@ -68,6 +75,7 @@ def error_sums(
     normaliser: (..., n, 1), None for an answer that has none. double: the output in float64, None if it is that.
     row_sums: (..., n, 1), what the weights of each row add up to; None where they add up to 1 by construction, as those
     of a quotient do unless its normaliser is 0 or not finite: then the output is not a mean of values.
+    gradients: (..., draws, n, d_v), of what a model says with respect to the output; None where there are none.
     """
     xp = array_namespace(exact)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
@@ -91,7 +99,15 @@ def error_sums(
             cosines=xp.sum(_cosines(estimate, exact), axis=-1),
             bad_rows=_count(~(finite & (divisor > 0))),
             unnormalised_rows=_count(~sums_to_one),
+            gradient_products=None if gradients is None else _gradient_products(error, gradients),
         )
+
+
+def _gradient_products(error: Array, gradients: Array) -> Array:
+    """Sums over rows of each gradient times the error: (..., draws)."""
+    xp = array_namespace(error)
+    columns = xp.reshape(error, (*error.shape[:-2], -1, 1))
+    return (xp.reshape(gradients, (*gradients.shape[:-2], -1)) @ columns)[..., 0]
 
 
 def _dot(a: Array, b: Array) -> Array:
@@ -135,6 +151,7 @@ def add(a: ErrorSums, b: ErrorSums) -> ErrorSums:
         cosines=a.cosines + b.cosines,
         bad_rows=a.bad_rows + b.bad_rows,
         unnormalised_rows=a.unnormalised_rows + b.unnormalised_rows,
+        gradient_products=None if a.gradient_products is None else a.gradient_products + b.gradient_products,
     )
 
 
@@ -207,11 +224,24 @@ METRICS: dict[str, Metric] = {
         "lower",
         lambda sums, uniform: sums.unnormalised_rows / sums.rows,
     ),
+    EFFECT: Metric(
+        "mean over gradients of (sum over rows of gradient . (estimate - exact))^2 / 2, which adds up over heads; for "
+        "files of `capture --gradients`",
+        "nats per token, or 1 - cosine",
+        "lower",
+        lambda sums, uniform: _nan_is_infinite(np.mean(np.square(sums.gradient_products), axis=-1) / 2),
+        log=True,
+        error=True,
+    ),
 }
 
 
 def metrics_of(sums: ErrorSums, uniform: ErrorSums) -> dict[str, np.ndarray]:
-    """Every metric, for all entries of the sums' leading axes. Sums are NumPy arrays; so is each metric."""
+    """Every metric, for all entries of the sums' leading axes. Sums are NumPy arrays; so is each metric.
+
+    Without gradients there is no effect.
+    """
     shape = np.shape(sums.squared_error)
+    names = [name for name in METRICS if name != EFFECT or np.ndim(np.asarray(sums.gradient_products)) > len(shape)]
     with np.errstate(all="ignore"):
-        return {name: np.zeros(shape) + metric.compute(sums, uniform) for name, metric in METRICS.items()}
+        return {name: np.zeros(shape) + METRICS[name].compute(sums, uniform) for name in names}

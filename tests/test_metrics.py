@@ -19,6 +19,7 @@ OUTPUT = np.array([[2.0, 2.0], [1.0, 6.0]])
 UNIFORM = np.full((2, 2), 2.5)
 DOUBLE = OUTPUT + np.array([[0.5, 0.0], [0.0, -0.5]])
 NORMALISER = np.array([[0.5], [-0.1]])
+GRADIENTS = np.array([[[1.0, 0.0], [0.0, 0.0]], [[0.0, 1.0], [1.0, 2.0]]])  # times the error: 1, and -2 + 4
 
 BY_HAND = {
     "mse": 9 / 4,
@@ -30,12 +31,13 @@ BY_HAND = {
     "max_abs_error": 2.0,
     "bad_normalisers": 1 / 2,  # the second of two rows
     "unnormalised_rows": 0.0,  # both normalisers divide
+    "effect": (1 + 4) / 2 / 2,
 }
 
 
 @pytest.mark.parametrize("name", METRICS)
 def test_metric_by_hand(name):
-    sums, uniform = error_sums(OUTPUT, EXACT, NORMALISER, DOUBLE), error_sums(UNIFORM, EXACT)
+    sums, uniform = error_sums(OUTPUT, EXACT, NORMALISER, DOUBLE, None, GRADIENTS), error_sums(UNIFORM, EXACT)
     assert METRICS[name].compute(sums, uniform) == pytest.approx(BY_HAND[name], rel=1e-15)
 
 

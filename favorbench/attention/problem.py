@@ -24,7 +24,8 @@ class AttentionProblem(NamedTuple):
 
     positions: of the queries among the keys, (n,), increasing, on the host; None where they are not the same tokens.
     causal: a query sees only the keys up to its own position. fit_query: all queries, where ``query`` is a sample of
-    them, for maps that take parameters from the queries.
+    them, for maps that take parameters from the queries. gradients: (..., draws, n, d_v), of what the model says with
+    respect to the output, for the metric ``effect``; estimators never see them.
     """
 
     query: Float[Array, "*batch n d"]
@@ -33,6 +34,7 @@ class AttentionProblem(NamedTuple):
     positions: np.ndarray | None = None
     causal: bool = False
     fit_query: Array | None = None
+    gradients: Array | None = None
 
     @staticmethod
     def of(query: Array, key: Array, value: Array, causal: bool = False) -> "AttentionProblem":

@@ -38,6 +38,15 @@ def capture(
         option(TEXTS, min=1, help="Causal layers: only this many queries, the last, on all the keys before them."),
     ] = None,
     dtype: Annotated[str, option(OUTPUT, help="Stored as float32, float16 or bfloat16.")] = "float32",
+    gradients: Annotated[
+        int | None,
+        option(
+            OUTPUT,
+            min=1,
+            help="Also write this many gradients of the model's prediction or embedding for each head, e.g. 16: sweeps "
+            "of the file then predict what an error costs the model (--metric effect).",
+        ),
+    ] = None,
     out: Annotated[Path, option(OUTPUT, "--out", "-o", help="The .npz or .safetensors file to write.")] = Path(
         "heads.npz"
     ),
@@ -56,12 +65,12 @@ def capture(
     from favorbench.models.plan import LENGTH
     from favorbench.models.recorder import Choice
 
-    choice = Choice(_indices("--layers", layers), _indices("--heads", heads), last, dtype)
+    choice = Choice(_indices("--layers", layers), _indices("--heads", heads), last, dtype, gradients)
     texts = [*(text or []), *(more or [])]
-    with console.progress("capture", quiet, "texts") as report:
+    with console.progress("capture", quiet, "passes" if gradients else "texts") as report:
         captured = capture_file(
             model, texts, out, choice, length,
-            trust_remote_code=trust_remote_code, progress=report,
+            trust_remote_code=trust_remote_code, progress=report, notice=None if quiet else say,
         )  # fmt: skip
     next_command = f"favorbench sweep --inputs {shlex.quote(str(out))}{' --causal' if captured.causal else ''}"
     if as_json:

@@ -209,8 +209,12 @@ def capture_section(captured: "Captured", path: Path, command: str) -> Section:
         sentences.append(f"{meta['dtype']} changes the output of a head by up to {meta['rounding']:.1e} of its norm.")
     q, k, v = captured.query.shape, captured.key.shape, captured.value.shape
     mask = "causal" if captured.causal else "full"
-    size = format_bytes(captured.query.nbytes + captured.key.nbytes + captured.value.nbytes)
-    sentences.append(f"{path}: {q[0]} heads, {mask}, q {q[1:]}, k {k[1:]}, v {v[1:]}, {meta['dtype']}, {size}")
+    arrays, more = [captured.query, captured.key, captured.value], ""
+    if captured.gradients is not None:
+        arrays.append(captured.gradients)
+        more = f", {captured.gradients.shape[1]} gradients of each ({meta['effect']})"
+    size = format_bytes(sum(array.nbytes for array in arrays))
+    sentences.append(f"{path}: {q[0]} heads, {mask}, q {q[1:]}, k {k[1:]}, v {v[1:]}, {meta['dtype']}{more}, {size}")
     note = (
         "check: the model's own output minus softmax(q k^T / sqrt(d)) v of the captured rows in float64, as a share of "
         "a head's largest entry, and what rounding can explain; of the head that comes closest to it."

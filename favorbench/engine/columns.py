@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from favorbench.metrics import METRICS
+from favorbench.metrics import EFFECT, METRICS
 
 if TYPE_CHECKING:
     from favorbench.engine.plan import Draw
@@ -42,7 +42,8 @@ def _length(row: Labels) -> str:
 
 
 #: An axis of the sweep is a key of ``Scenario`` and a line here. The sampler is missing for baselines, methods and maps
-#: that leave none to choose; R where it is ignored. budget: the requested R, number of features, or cost.
+#: that leave none to choose; R where it is ignored. budget: the requested R, number of features, or cost. Runs whose
+#: inputs have gradients have the column ``effect`` in addition (``engine.store.schema``).
 COLUMNS: tuple[Column, ...] = (
     Column("draw", int, "draw", of=lambda scenario, draw: draw.index),
     Column("trial", int, "draw", of=lambda scenario, draw: draw.trial),
@@ -68,7 +69,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("num_features", int, "estimator"),
     Column("budget", int, "estimator", optional=True),
     Column("multiplications", float, "estimator", optional=True),
-    *(Column(name, float, "metric") for name in METRICS),
+    *(Column(name, float, "metric") for name in METRICS if name != EFFECT),
 )  # fmt: skip
 
 

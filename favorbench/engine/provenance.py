@@ -41,6 +41,7 @@ def provenance(plan: Plan) -> dict[str, Any]:
         },
         "input_files": [
             {"input": name, "sha256": law.digest(), "notes": input_notes(plan, name, law)}
+            | ({"effect": law.effect} if law.effect else {})
             for name, (_, law) in study.inputs.items()
             if isinstance(law, Fixed)
         ],

@@ -27,6 +27,7 @@ from favorbench.engine.scenario import NAMES_ONLY, Scenario
 from favorbench.errors import StoreError
 from favorbench.files import read_json, write_text
 from favorbench.formats import shortened
+from favorbench.metrics import EFFECT
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,6 +37,12 @@ FORMAT = 5  # of the manifest and the rows
 _TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
 SCHEMA = pa.schema([pa.field(c.name, _TYPES[c.kind], nullable=c.optional) for c in COLUMNS])
 KEY = ("draw", *ESTIMATOR)
+
+
+def schema(effect: bool) -> pa.Schema:
+    """The columns of a run; effect: whether an input has gradients."""
+    return SCHEMA.append(pa.field(EFFECT, pa.float64())) if effect else SCHEMA
+
 
 MANIFEST = "manifest.json"
 
@@ -76,7 +83,7 @@ class Store(RowStore):
     """The directory of a sweep, open for writing."""
 
     def __init__(self, path: Path, plan: Plan) -> None:
-        super().__init__(path, MANIFEST, SCHEMA, KEY)
+        super().__init__(path, MANIFEST, schema(any(source.law.effect for source in plan.study.inputs.values())), KEY)
         self.plan, self.scenario = plan, plan.study.scenario
         self._manifest: dict[str, Any] = {}
         self._new = False
@@ -207,7 +214,8 @@ def read_run(path: Path) -> "tuple[pd.DataFrame, Failed]":
     import pandas as pd
 
     manifest = read_manifest(path)
-    table, failed = read_rows(path, SCHEMA, KEY)
+    effect = any("effect" in file for file in manifest["input_files"])
+    table, failed = read_rows(path, schema(effect), KEY)
     rows = table.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
     rows = rows.astype({c.name: "int64" for c in COLUMNS if c.kind is int and not c.optional})
     if unknown := set(rows[rows["kind"] == "map"]["map"]) - set(manifest["num_features"]):

@@ -117,9 +117,9 @@ def run_draws(study: Study, draws: Sequence[Draw]) -> list[list[Row]]:
 
 def _stacked(backend: Backend, problems: Sequence[AttentionProblem]) -> AttentionProblem:
     """Several problems of one shape as one, on the device of the backend."""
-    arrays = zip(*((p.query, p.key, p.value, p.fit_query) for p in problems), strict=True)
-    query, key, value, fit = (None if parts[0] is None else backend.array(parts) for parts in arrays)
-    return problems[0]._replace(query=query, key=key, value=value, fit_query=fit)
+    arrays = zip(*((p.query, p.key, p.value, p.fit_query, p.gradients) for p in problems), strict=True)
+    query, key, value, fit, gradients = (None if parts[0] is None else backend.array(parts) for parts in arrays)
+    return problems[0]._replace(query=query, key=key, value=value, fit_query=fit, gradients=gradients)
 
 
 def _rows(shared: Row, measured: Sequence[Measured]) -> list[Row]:
@@ -150,7 +150,10 @@ def problem_of(study: Study, draw: Draw) -> AttentionProblem:
         positions = np.arange(head.query_len) if sampled is None else sampled
     if whole and sampled is not None:
         return AttentionProblem(query[sampled], key, value, positions, scenario.causal, query)
-    return AttentionProblem(query, key, value, positions, scenario.causal)
+    source, unchanged = study.inputs[draw.input].law, draw.scale == scenario.value_scale == 1.0
+    as_in_model = unchanged and sampled is None and source.causal in (None, scenario.causal)
+    gradients = source.gradients(head) if as_in_model else None
+    return AttentionProblem(query, key, value, positions, scenario.causal, None, gradients)
 
 
 def _measured(
@@ -185,7 +188,8 @@ def _measured_in_arrays(
     found = []
     for i, draw in enumerate(draws):
         query, key, value, answer = (move(array[i, ...]) for array in (*problem[:3], exact))
-        alone = AttentionProblem(query, key, value, problem.positions, problem.causal)
+        gradients = None if problem.gradients is None else move(problem.gradients[i, ...])
+        alone = AttentionProblem(query, key, value, problem.positions, problem.causal, None, gradients)
         found.append(_labelled(study, batch, draw, _errors(study, batch, [draw], alone, answer, dtype), None))
     return found
 
@@ -206,7 +210,8 @@ def _errors(
     def compute() -> Errors:
         methods = [calibrated(study, estimator.method, draws, array) for estimator, _ in batch.members]
         doubles = itertools.repeat(None) if dtype == "float64" else estimates(methods, "float64")
-        return _summed(estimates(methods, dtype), doubles, to_column_major(exact) if batch.kind == "map" else exact)
+        answer = to_column_major(exact) if batch.kind == "map" else exact
+        return _summed(estimates(methods, dtype), doubles, answer, problem.gradients)
 
     if study.calibration is not None or any(estimator.method.random for estimator, _ in batch.members):
         return compute()
@@ -218,10 +223,12 @@ def _cast(backend: Backend, problem: AttentionProblem, dtype: str) -> AttentionP
     query, key, value, fit = (
         None if array is None else backend.cast(array, dtype) for array in (*problem[:3], problem.fit_query)
     )
-    return AttentionProblem(query, key, value, problem.positions, problem.causal, fit)
+    return problem._replace(query=query, key=key, value=value, fit_query=fit)
 
 
-def _summed(estimates: Iterable[EstimateRows], doubles: Iterable[EstimateRows | None], exact: Array) -> Errors:
+def _summed(
+    estimates: Iterable[EstimateRows], doubles: Iterable[EstimateRows | None], exact: Array, gradients: Array | None
+) -> Errors:
     """Sum the errors of estimates over rows. Rounding is the distance from the same estimates in float64.
 
     exact: laid out as the estimates are.
@@ -229,7 +236,10 @@ def _summed(estimates: Iterable[EstimateRows], doubles: Iterable[EstimateRows | 
     totals: dict[tuple[int, tuple[tuple[int, int], ...]], ErrorSums] = {}
     for part, double in zip(estimates, doubles, strict=False):
         in_double = None if double is None else double.output
-        sums = error_sums(part.output, exact[..., part.rows, :], part.normaliser, in_double, part.row_sums)
+        sums = error_sums(
+            part.output, exact[..., part.rows, :], part.normaliser, in_double, part.row_sums,
+            None if gradients is None else gradients[..., part.rows, :],
+        )  # fmt: skip
         key = part.member, part.features
         totals[key] = add(totals[key], sums) if key in totals else sums
     errors: Errors = {}
@@ -237,7 +247,7 @@ def _summed(estimates: Iterable[EstimateRows], doubles: Iterable[EstimateRows | 
         hosts = sums.each(on_host)
         dims = hosts.squared_error.ndim  # sums of the exact output alone have no axis of sizes
         for i, (size, count) in enumerate(features):
-            errors[member, size] = count, hosts.each(lambda a, i=i, dims=dims: a[i] if a.ndim == dims else a)
+            errors[member, size] = count, hosts.each(lambda a, i=i, dims=dims: a[i] if a.ndim >= dims else a)
     return errors
 
 
@@ -291,5 +301,5 @@ def _labelled(study: Study, batch: EstimatorBatch, draw: Draw, errors: Errors, i
                 "num_projections": size if method.every_size else None, "num_features": features,
                 "budget": requested, "multiplications": work,
             }  # fmt: skip
-            found.append((labels, sums if index is None else sums.each(lambda a: a[..., index])))
+            found.append((labels, sums if index is None else sums.each(lambda a: a[index])))
     return found

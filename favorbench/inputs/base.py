@@ -69,6 +69,15 @@ class InputSource(ABC):
         return self
 
     @property
+    def effect(self) -> str:
+        """The unit of the metric ``effect``, if the data have gradients; else ""."""
+        return ""
+
+    def gradients(self, head: Head) -> Float[np.ndarray, "draws query_len value_dim"] | None:
+        """The gradients of what a model says with respect to the output of ``head``; None without them."""
+        return None
+
+    @property
     def causal(self) -> bool | None:
         """Whether the data declare that a query sees only the keys up to its own position; None if they do not say."""
         return None

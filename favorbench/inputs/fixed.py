@@ -37,6 +37,14 @@ class Fixed(InputSource):
     def causal(self) -> bool | None:
         return self.opened().causal
 
+    @property
+    def effect(self) -> str:
+        return self.opened().effect
+
+    def gradients(self, head: Head) -> np.ndarray | None:
+        heads = self.opened()
+        return heads.read_gradients(heads.labels.index(head.label), head.query_len, head.seq_len)
+
     def notes(self) -> tuple[str, ...]:
         return self.opened().notes
 

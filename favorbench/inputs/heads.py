@@ -13,12 +13,17 @@ from favorbench.errors import InputError
 from favorbench.inputs.base import Inputs
 from favorbench.inputs.stored import Contents, Stored
 
+FLOATS = ("float64", "float32", "float16", "bfloat16")
+
 LARGEST = 1e100  # of an entry: q.k and |v|^2 stay far inside float64
 
 Layout = Literal["heads,L,d", "L,heads,d"]
 
 #: The names of the three arrays; the first letter is enough.
 ROLES = ("query", "key", "value")
+
+#: The names of the arrays that ``capture --gradients`` adds: (heads, draws, L, d_v), and a factor (heads, draws).
+GRADIENTS, SCALES = "gradients", "gradient_scales"
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +66,7 @@ class Heads:
     """The heads of a file or of arrays in memory. name: for messages.
 
     causal: whether a query sees only the keys up to its own position; None if unknown. notes: conversions and warnings.
+    gradients: of each head (draws, L, d_v), to be multiplied by scales (draws,), or None. effect: their unit.
     """
 
     name: str
@@ -70,16 +76,32 @@ class Heads:
     labels: tuple[str, ...]
     causal: bool | None
     notes: tuple[str, ...]
+    gradients: Stored | None = None
+    scales: Stored | None = None
+    effect: str = ""
 
     def read(self, head: int, query_len: int, seq_len: int) -> Inputs:
         """One head in float64, checked. Raises InputError."""
         lengths = ((self.query, query_len), (self.key, seq_len), (self.value, seq_len))
         return Inputs(*(self._checked(axes, head, length) for axes, length in lengths))
 
+    def read_gradients(self, head: int, query_len: int, seq_len: int) -> np.ndarray | None:
+        """The gradients of one head in float64, checked; None without them, and for a part of the tokens."""
+        if (
+            self.gradients is None
+            or self.scales is None
+            or (query_len, seq_len) != (self.query.length, self.key.length)
+        ):
+            return None
+        place = tuple(int(i) for i in np.unravel_index(head, self.query.leading)) if self.query.leading else ()
+        array = checked(self.name, f"array {GRADIENTS!r}, head {self.labels[head]},", self.gradients.part(place))
+        return array * self.scales.part(place).astype(np.float64)[:, None, None]
+
     def check(self) -> None:
         """Read all heads, one at a time. Raises InputError for numbers that cannot be measured."""
         for head in range(len(self.labels)):
             self.read(head, self.query.length, self.key.length)
+            self.read_gradients(head, self.query.length, self.key.length)
 
     def _checked(self, axes: Axes, head: int, length: int) -> np.ndarray:
         where = f"array {axes.name!r}" + (f", head {self.labels[head]}," if len(self.labels) > 1 else "")
@@ -112,7 +134,26 @@ def heads_of(name: str, contents: Contents, layout: Layout = "heads,L,d") -> Hea
     causal = about.get("causal", _causal(arrays))
     if causal is not None and type(causal) is not bool:
         raise InputError(f"{name}: `causal` is {causal!r} in it; allowed: true or false")
-    return Heads(name, query, key, value, _labels(query.leading, arrays, about), causal, tuple(notes))
+    labels, gradients = _labels(query.leading, arrays, about), _gradients(name, arrays, query, value)
+    effect = str(about.get("effect", "loss")) if gradients else ""
+    return Heads(name, query, key, value, labels, causal, tuple(notes), *gradients or (None, None), effect)
+
+
+def _gradients(name: str, arrays: Mapping[str, Stored], query: Axes, value: Axes) -> tuple[Stored, Stored] | None:
+    """The gradients of all heads and their factors; None without them. Raises InputError where they do not fit."""
+    if (gradients := arrays.get(GRADIENTS)) is None:
+        return None
+    shape, scales, draws = gradients.shape, arrays.get(SCALES), gradients.shape[len(query.leading) :][:1]
+    expected = (*query.leading, *(draws or (1,)), query.length, value.dim)
+    for array, found, fits in ((GRADIENTS, gradients, expected), (SCALES, scales, expected[:-2])):
+        has = "missing" if found is None else f"{found.type} of shape {found.shape}"
+        if found is None or found.shape != fits or found.type not in FLOATS or not math.prod(shape):
+            raise InputError(
+                f"{name}: array {array!r} is {has}; its q, k and v need floating-point numbers of shape {fits}: "
+                "capture the heads again with `gradients`, or leave the array out"
+            )
+    assert scales is not None
+    return gradients, scales
 
 
 def _axes(name: str, role: str, arrays: Mapping[str, Stored], layout: Layout) -> Axes:
@@ -127,7 +168,7 @@ def _axes(name: str, role: str, arrays: Mapping[str, Stored], layout: Layout) ->
 
 def check_type(name: str, where: str, stored: Stored) -> None:
     """Raise InputError unless these are floating-point numbers in 2, 3 or 4 axes."""
-    if stored.type not in ("float64", "float32", "float16", "bfloat16"):
+    if stored.type not in FLOATS:
         raise InputError(f"{name}: {where} is {stored.type}; it must be float64, float32, float16 or bfloat16")
     if len(stored.shape) not in (2, 3, 4):
         raise InputError(

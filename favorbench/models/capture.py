@@ -2,7 +2,7 @@
 
 import hashlib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from favorbench.files import clear_errors
 from favorbench.formats import shown
 from favorbench.models import torch
 from favorbench.models.captured import Captured, Spool, check_path
+from favorbench.models.gradients import GradientRecorder
 from favorbench.models.interface import check_plain, intercept_attention
 from favorbench.models.load import (
     Loaded,
@@ -34,14 +35,15 @@ from favorbench.users import failures_named
 
 def capture(
     model: Any, inputs: Any, *, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None,
-    last: int | None = None, dtype: str = "float32",
+    last: int | None = None, dtype: str = "float32", gradients: int | None = None,
 ) -> Captured:  # fmt: skip
-    """The heads of a torch module on its inputs; it is called without gradients, in eval mode, and left unchanged.
+    """The heads of a torch module on its inputs; it is called in eval mode, and left unchanged.
 
     inputs: the argument of the module: a tensor, a tuple, or a mapping of keywords; a list of these for several texts.
     Each item of a batch is a text of its own. layers, heads: numbers, in the order of calls. last: of causal layers,
-    only this many queries, the last, on the keys before them. Raises ModelError if nothing can be captured, and
-    ScenarioError.
+    only this many queries, the last, on the keys before them. gradients: how many of what the model says to keep with
+    respect to the output of each head (16 will do): sweeps then have the metric ``effect``. Raises ModelError if
+    nothing can be captured, and ScenarioError.
 
     >>> import favorbench as fb, torch
     >>> class Attention(torch.nn.Module):
@@ -57,7 +59,8 @@ def capture(
     """
     check_installed("torch")
     check_plain(model)
-    choice = Choice(None if layers is None else tuple(layers), None if heads is None else tuple(heads), last, dtype)
+    some = [None if numbers is None else tuple(numbers) for numbers in (layers, heads)]
+    choice = Choice(some[0], some[1], last, dtype, gradients)
     about = {"model": type(model).__name__, "weights_sha256": module_digest(model), "versions": versions()}
     with Spool() as spool:
         return record(model, input_runs(model, inputs), choice, about, spool)
@@ -65,11 +68,12 @@ def capture(
 
 def capture_file(
     name: str, texts: Sequence[str | Path], out: Path, choice: Choice, length: int | None = None, *,
-    trust_remote_code: bool = False, progress: Progress | None = None,
+    trust_remote_code: bool = False, progress: Progress | None = None, notice: Callable[[str], None] | None = None,
 ) -> Captured:  # fmt: skip
     """Load a model, capture its heads on texts (or on the inputs that ``module:function`` returns), and write them.
 
-    length: the most tokens of each text, LENGTH by default or the model's limit. Arguments are validated first.
+    length: the most tokens of each text, LENGTH by default or the model's limit. notice: is told the size of gradients
+    before they are computed. Arguments are validated first.
     """
     check_path(out, choice.dtype)
     if not texts and not is_function(name):
@@ -81,12 +85,12 @@ def capture_file(
     with Spool(out.parent) as spool:
         loaded = load(name, trust_remote_code=trust_remote_code)
         if loaded.inputs is None:
-            runs = text_runs(loaded, files, length)
+            runs = text_runs(loaded, files, length, head=choice.gradients is not None)
         else:
             if texts or length is not None:
                 raise ScenarioError(f"{name} returns its own inputs: leave `text` and `length` out")
             runs = input_runs(loaded.model, loaded.inputs, name)
-        captured = record(loaded.model, runs, choice, about(loaded), spool, progress)
+        captured = record(loaded.model, runs, choice, about(loaded), spool, progress, notice)
     captured.save(out)
     return captured
 
@@ -107,11 +111,14 @@ def input_runs(model: Any, inputs: Any, name: str = "") -> list[Run]:
     return [Run(f"input{i}", _digest(one), 0, partial(call, one)) for i, one in enumerate(given)]
 
 
-def text_runs(loaded: Loaded, files: Sequence[TextFile], length: int | None = None) -> list[Run]:
-    """One forward pass for each text, all of the length of the shortest, at most ``length`` tokens."""
+def text_runs(loaded: Loaded, files: Sequence[TextFile], length: int | None = None, head: bool = False) -> list[Run]:
+    """One forward pass for each text, all of the length of the shortest, at most ``length`` tokens.
+
+    head: of a language model; without it there are no logits (L, vocabulary).
+    """
     texts = tokenise(loaded, files, min(LENGTH, loaded.limit or LENGTH) if length is None else length)
     shortest = min(text.tokens.shape[1] for text in texts)
-    base = loaded.model.base_model  # without the head: its output (L, vocabulary) is not needed
+    base = loaded.model if head else loaded.model.base_model
     config, parameters = base.config, inspect.signature(base.forward).parameters
     # Masks take 16 bytes for each pair of tokens, and eager attention stores its weights.
     heads = getattr(config, "num_attention_heads", 1) if config._attn_implementation == "eager" else 0
@@ -133,24 +140,33 @@ def about(loaded: Loaded) -> dict[str, Any]:
 
 def record(
     model: Any, runs: Sequence[Run], choice: Choice, about: Mapping[str, Any], spool: Spool,
-    progress: Progress | None = None,
+    progress: Progress | None = None, notice: Callable[[str], None] | None = None,
 ) -> Captured:  # fmt: skip
     """The heads of all runs; spool: where they are kept. Raises ModelError if there is none to keep."""
     recorder, modes = Recorder(choice, spool), [(module, module.training) for module in model.modules()]
+    gradients, passes = GradientRecorder(recorder, spool, notice), 1 + (choice.gradients or 0)
     model.eval()  # without dropout
     try:
         with torch.no_grad(), memory_errors():
             for done, run in enumerate(runs):
-                if progress:
-                    progress(done, len(runs), run.name)
+                report = partial(_report, progress, passes * done, passes * len(runs), run.name)
+                report(0)
                 recorder.begin(run)
                 with intercept_attention(model, recorder.attend):
                     run.forward()
                 recorder.check_layers()
+                if choice.gradients:
+                    gradients.record(model, run, len(runs), report)
     finally:
         for module, mode in modes:
             module.training = mode
-    return recorder.captured(type(model).__name__, about)
+    captured = recorder.captured(type(model).__name__, about)
+    return gradients.added_to(captured) if choice.gradients else captured
+
+
+def _report(progress: Progress | None, before: int, total: int, name: str, done: int) -> None:
+    if progress:
+        progress(before + done, total, name)
 
 
 def _call(model: Any, given: Any) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 
 from favorbench.errors import ScenarioError, StoreError
 from favorbench.files import written_whole
+from favorbench.inputs.heads import GRADIENTS, SCALES
 from favorbench.inputs.stored import write_npz
 
 SUFFIXES = (".npz", ".safetensors")
@@ -45,7 +46,8 @@ class Captured:
 
     query (heads, n, d), key (heads, l, d), value (heads, l, d_v), mapped from disk; bfloat16 as its 16 bits. layer,
     head, text (heads,): where each comes from. layers: the result for each layer, refused ones too. meta: what the file
-    holds in addition to the arrays.
+    holds in addition to the arrays. gradients (heads, draws, n, d_v), to be multiplied by gradient_scales (heads,
+    draws): for them the mean over draws of (sum over rows of gradient . error)^2 / 2 is the effect of an error.
     """
 
     query: np.ndarray
@@ -56,6 +58,8 @@ class Captured:
     text: np.ndarray
     layers: tuple[CapturedLayer, ...]
     meta: dict[str, Any]
+    gradients: np.ndarray | None = None
+    gradient_scales: np.ndarray | None = None
 
     @property
     def causal(self) -> bool:
@@ -63,9 +67,11 @@ class Captured:
         return self.meta["causal"]
 
     def _named(self) -> dict[str, np.ndarray]:
-        return {
+        names = {
             "q": self.query, "k": self.key, "v": self.value, "layer": self.layer, "head": self.head, "text": self.text,
+            GRADIENTS: self.gradients, SCALES: self.gradient_scales,
         }  # fmt: skip
+        return {name: array for name, array in names.items() if array is not None}
 
     def save(self, path: str | Path) -> None:
         """Write PATH.npz or PATH.safetensors, in chunks, whole or not at all. Raises ScenarioError, StoreError."""
@@ -81,14 +87,15 @@ class Captured:
 
 
 class Spool:
-    """Rows of heads in unnamed temporary files, one for each of q, k and v, which are deleted at the end."""
+    """Rows of heads in unnamed temporary files, for q, k, v and gradients, which are deleted at the end."""
 
     def __init__(self, folder: Path | None = None) -> None:
         """folder: on the disk that has the space. Raises StoreError."""
+        self.folder = folder or tempfile.gettempdir()
         try:
-            self.files = {role: tempfile.TemporaryFile(dir=folder) for role in "qkv"}  # noqa: SIM115
+            self.files = {role: tempfile.TemporaryFile(dir=folder) for role in (*"qkv", GRADIENTS)}  # noqa: SIM115
         except OSError as error:
-            raise StoreError(f"cannot write in {folder or tempfile.gettempdir()}: {error.strerror or error}") from None
+            raise StoreError(f"cannot write in {self.folder}: {error.strerror or error}") from None
 
     def __enter__(self) -> "Spool":
         return self
@@ -104,6 +111,16 @@ class Spool:
                 np.ascontiguousarray(array).tofile(self.files[role])
         except OSError as error:
             raise StoreError(f"cannot keep the captured heads: {error.strerror or error}") from None
+
+    def put_gradients(self, first: int, draws: int, draw: int, heads: np.ndarray) -> None:
+        """Write one of the gradients of each of some heads (heads, rows, d) as float16. Raises StoreError."""
+        file = self.files[GRADIENTS]
+        try:
+            for number, head in enumerate(heads.astype(DTYPES["float16"]), first):
+                file.seek((number * draws + draw) * head.nbytes)
+                head.tofile(file)
+        except OSError as error:
+            raise StoreError(f"cannot keep the gradients: {error.strerror or error}") from None
 
     def array(self, role: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:
         """Everything that was added, mapped into memory; it stays readable when the spool is closed."""

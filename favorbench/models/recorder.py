@@ -30,18 +30,23 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Choice:
-    """The part of a model that is captured. None: all. last: only this many queries, on the keys before them."""
+    """The part of a model that is captured. None: all. last: only this many queries, on the keys before them.
+
+    gradients: how many of each head; None: none.
+    """
 
     layers: tuple[int, ...] | None = None
     heads: tuple[int, ...] | None = None
     last: int | None = None
     dtype: str = "float32"
+    gradients: int | None = None
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise ScenarioError(f"`dtype` {shown(self.dtype)}: allowed: {', '.join(DTYPES)}")
-        if self.last is not None and self.last < 1:
-            raise ScenarioError(f"`last` {self.last}: at least 1")
+        for name in ("last", "gradients"):
+            if (number := getattr(self, name)) is not None and number < 1:
+                raise ScenarioError(f"`{name}` {number}: at least 1")
 
 
 #: Queries of a head that are checked, spread evenly. A wrong mask, factor or group shows in nearly all.
@@ -130,13 +135,14 @@ class Recorder:
         self.choice, self.spool = choice, spool
         self.found: dict[int, list[CapturedLayer]] = {}
         self.shape: HeadShape | None = None
+        self.kept: dict[int, int] = {}  # of the run: by layer, the heads of all items of its batch
         self._run, self._calls, self._first_text = Run("", "", 0, dict), 0, 0
         self._texts: list[dict[str, Any]] = []
         self._labels: list[tuple[int, int, int]] = []
 
     def begin(self, run: Run) -> None:
         """Before a forward pass."""
-        self._run, self._calls, self._first_text = run, 0, len(self._texts)
+        self._run, self._calls, self._first_text, self.kept = run, 0, len(self._texts), {}
 
     def attend(self, call: Call) -> Any:
         """The model's own output; the call is checked and kept."""
@@ -206,6 +212,7 @@ class Recorder:
             rounding = float((errors / np.maximum(norms, 1e-300)).max())
         self.shape = _shape(call)
         texts = self._text_numbers(len(query))
+        self.kept[call.index] = len(query) * len(heads)
         self._labels += [(call.index, head, text) for text, head in itertools.product(texts, heads)]
         self.spool.add(**{role: _bits(array) for role, array in zip("qkv", stored, strict=True)})
         return rounding, ""

@@ -30,6 +30,7 @@ from favorbench.results.changes import (
     measured,
     on_other_problems,
 )
+from favorbench.results.heads import check_metric
 from favorbench.results.summary import RunData, estimator_names
 from favorbench.results.tables import ROUNDING, rounding_level, size_axis
 from favorbench.sections import Section, Sections, to_html
@@ -151,6 +152,8 @@ def comparison(
         raise ScenarioError(
             f"`metric`: {metric!r} given{nearest(metric, COMPARABLE)}, allowed: {', '.join(COMPARABLE)}"
         )
+    for run in filter(None, (old, new)):
+        check_metric(run, metric)
     if not (is_number(factor) and 1 <= factor <= 1e6):
         raise ScenarioError(f"`factor` must be a number from 1 to 1e6, got {shown(factor)}")
     check_between("`alpha`", alpha, 1e-12, 1.0)

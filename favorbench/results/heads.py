@@ -178,6 +178,16 @@ def check_name(key: str, value: object, allowed: Collection[str]) -> None:
         raise ScenarioError(f"`{key}` {shown(value)}{nearest(str(value), allowed)}; allowed: {', '.join(allowed)}")
 
 
+def check_metric(results: RunData, metric: str) -> None:
+    """Raise ScenarioError for an unknown metric, and for the effect where no input has gradients."""
+    check_name("metric", metric, METRICS)
+    if metric not in results.trials:
+        raise ScenarioError(
+            f"`metric` {metric}: the inputs of {results.path} have no gradients: `favorbench capture --gradients 16` "
+            "writes them, and a sweep over that file has this metric"
+        )
+
+
 def check_known(results: RunData, key: str, names: Sequence[str], known: Sequence[str], what: str = "") -> None:
     """Raise ScenarioError for a name that is not among those of the run."""
     for name in names:

@@ -8,11 +8,10 @@ import pandas as pd
 
 from favorbench.engine.store import read_manifest, read_run, read_scenario
 from favorbench.errors import ScenarioError
-from favorbench.metrics import METRICS
 from favorbench.results import sections as parts
 from favorbench.results.compare import RunComparison, comparison
 from favorbench.results.findings import sentences
-from favorbench.results.heads import check_name, select_heads
+from favorbench.results.heads import check_metric, check_name, select_heads
 from favorbench.results.summary import STATS, RunData, summarise
 from favorbench.results.tables import parse_by, pivoted
 from favorbench.sections import Section, Sections, escape, to_html
@@ -86,7 +85,7 @@ class Results(RunData):
         --------
         ``results.table("map,R", metric="relative_error")``
         """
-        check_name("metric", metric, METRICS)
+        check_metric(self, metric)
         check_name("stat", stat, STATS)
         chosen = select_heads(self, heads)
         if over is not None:
@@ -118,7 +117,7 @@ class Results(RunData):
         ScenarioError
             For an unknown metric or head, with the nearest name.
         """
-        check_name("metric", metric, METRICS)
+        check_metric(self, metric)
         return parts.ranking_sections(select_heads(self, heads), metric, heads is not None)
 
     def plot(

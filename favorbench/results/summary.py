@@ -65,11 +65,12 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     """
     groups = trials.groupby([*CELL, *ESTIMATOR], sort=False, dropna=False)
     columns: dict[str, pd.Series] = {"n": groups.size()}
-    values = groups[list(METRICS)]  # all metrics at once: a function for each group would take longer than the sweep
+    metrics = [name for name in METRICS if name in trials]
+    values = groups[metrics]  # all metrics at once: a function for each group would take longer than the sweep
     with np.errstate(all="ignore"):  # infinite errors: inf - inf in a quantile is NaN
         stats = {"median": values.median(), "q10": values.quantile(0.1), "q90": values.quantile(0.9),
                  "mean": values.mean()}  # fmt: skip
-    for metric, (stat, frame) in itertools.product(METRICS, stats.items()):
+    for metric, (stat, frame) in itertools.product(metrics, stats.items()):
         columns[f"{metric}_{stat}"] = frame[metric]
     summary = pd.DataFrame(columns).reset_index()
     summary["sampler"] = summary["sampler"].astype(trials["sampler"].dtype)  # a column of None would be one of floats

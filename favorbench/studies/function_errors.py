@@ -20,7 +20,7 @@ from favorbench.errors import EstimatorError, InputError, ScenarioError, StoreEr
 from favorbench.files import read_json, write_text
 from favorbench.formats import shown
 from favorbench.inputs import Head, Inputs, get_input
-from favorbench.metrics import METRICS, error_sums
+from favorbench.metrics import EFFECT, METRICS, error_sums
 from favorbench.numerics.machine import one_core
 from favorbench.numerics.streams import stream
 from favorbench.parameters import check_between, check_whole, is_number
@@ -138,10 +138,10 @@ def _array_source(inputs: Sequence[np.ndarray]) -> HeadSource:
 
 
 def _measure(function: AttentionFunction, source: HeadSource, question: Question) -> FunctionError:
-    metric = question.metric
-    if metric not in COMPARABLE:
+    metric, allowed = question.metric, [name for name in COMPARABLE if name != EFFECT]
+    if metric not in allowed:
         raise ScenarioError(
-            f"metric: {shown(metric)} given{nearest(str(metric), COMPARABLE)}, allowed: {', '.join(COMPARABLE)}"
+            f"metric: {shown(metric)} given{nearest(str(metric), allowed)}, allowed: {', '.join(allowed)}"
         )
     check_whole("draws", question.draws, 2, 10_000)
     check_whole("size", question.size, 1, 1 << 24)

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from favorbench import style
 from favorbench.errors import ScenarioError
 from favorbench.formats import shown
-from favorbench.metrics import METRICS
 from favorbench.registry import nearest, split_list
 from favorbench.results.compare import RunComparison
 from favorbench.results.figures import cost, curves
 from favorbench.results.figures.heads import layer_map
 from favorbench.results.figures.ranking import MIN_ESTIMATORS, ranking, ratios
-from favorbench.results.heads import FEW, check_known, check_name, filtered, select_heads, without_many
+from favorbench.results.heads import FEW, check_known, check_metric, filtered, select_heads, without_many
 from favorbench.results.summary import RunData
 
 if TYPE_CHECKING:
@@ -80,6 +79,7 @@ def draw_all(
     heads: labels with commas: figures of these alone, in a folder of their name. estimators: those of the map of
     layers and heads. Raises ScenarioError for an unknown head or estimator, StoreError for a failing disk.
     """
+    check_metric(results, metric)
     directory = directory or results.path / "figures"
     if heads is not None:
         labels = split_list(heads)
@@ -134,7 +134,7 @@ def plot(
             names = split_list(text)
             check_known(results, key, names, [str(known) for known in results.summary[column].dropna().unique()])
             results = filtered(results, lambda frame: frame[column].isin(names) | frame[column].isna())  # noqa: B023
-    check_name("metric", metric, METRICS)
+    check_metric(results, metric)
     return style.plot(str(name), _pages_named(results, str(name), metric, heads is not None), ax)[0]
 
 

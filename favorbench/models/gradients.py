@@ -1,0 +1,176 @@
+"""Gradients of what a model says with respect to the outputs of its heads, from which the metric ``effect`` follows.
+
+An error delta of a head's output changes a language model by KL(exact || replaced) = 1/2 E (g . delta)^2 to second
+order, g the gradient of sum_t log p(y_t) with y_t sampled from the model's own prediction (Fisher information). It
+changes an embedding e by 1 - cosine = 1/2 E (g . delta)^2, g the gradient of r . e/|e| with r standard normal.
+"""
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from favorbench.errors import ModelError, ScenarioError
+from favorbench.formats import format_bytes
+from favorbench.inputs.heads import GRADIENTS
+from favorbench.models import torch
+from favorbench.models.captured import Captured, Spool
+from favorbench.models.interface import Call, intercept_attention
+from favorbench.models.recorder import Recorder, Run
+from favorbench.models.replacements import Tensor
+from favorbench.numerics.machine import check_memory
+from favorbench.numerics.streams import stream
+
+ROWS = 256  # positions whose predictions are sampled together
+
+#: Values per token, layer and unit of width that a backward pass keeps; seen: 15 to 20 in MiniLM and SmolLM2.
+KEPT_VALUES = 20
+
+
+class Objective(NamedTuple):
+    """What a model says, as a tensor, and directions in it along which it is differentiated.
+
+    unit: of the effect. directions: for each draw, of the shape of ``said``; a tensor may be used again by the next.
+    """
+
+    unit: str
+    said: Tensor
+    directions: Iterator[Tensor]
+
+
+def objective(output: Any, draws: int, last: int | None, rng: np.random.Generator) -> Objective:
+    """What a model says by its output: the next token where it has logits, else the mean of the last hidden state.
+
+    last: only this many positions count. Raises ModelError for an output that has neither.
+    """
+    logits, hidden = getattr(output, "logits", None), getattr(output, "last_hidden_state", None)
+    if logits is not None and logits.ndim in (2, 3):
+        positions = 1 if logits.ndim == 2 else last or logits.shape[1]
+        unit = "nats per token" if logits.ndim == 3 else "nats"
+        rows = logits.flatten(0, -2)
+        return Objective(unit, rows, _sampled(rows.detach(), draws, positions**-0.5, rng))
+    if hidden is not None and hidden.ndim == 3:
+        embedding = torch.nn.functional.normalize(hidden.double().mean(1), dim=-1)
+        return Objective("1 - cosine", embedding, _tangents(embedding.detach(), draws, rng))
+    raise ModelError(
+        f"`gradients`: the model returns {type(output).__name__} without logits or last_hidden_state, which is neither "
+        "a language model's prediction nor an embedding: leave `gradients` out"
+    )
+
+
+def _sampled(logits: Tensor, draws: int, factor: float, rng: np.random.Generator) -> Iterator[Tensor]:
+    """For each draw the gradient of factor sum_t log p(y_t) with respect to logits (rows, vocabulary), y_t from p."""
+    uniform = torch.as_tensor(rng.random((len(logits), draws)), device=logits.device)
+    direction, drawn = torch.empty_like(logits), []
+    for start in range(0, len(logits), ROWS):
+        rows = slice(start, start + ROWS)
+        shares = torch.softmax(logits[rows].double(), -1)
+        direction[rows] = -factor * shares
+        drawn.append(torch.searchsorted(shares.cumsum_(-1), uniform[rows]).clamp_(max=logits.shape[-1] - 1))
+    tokens = torch.cat(drawn)
+    for draw in range(draws):
+        chosen = tokens[:, draw : draw + 1]
+        before = direction.gather(-1, chosen)
+        yield direction.scatter_(-1, chosen, before + factor)
+        direction.scatter_(-1, chosen, before)
+
+
+def _tangents(embedding: Tensor, draws: int, rng: np.random.Generator) -> Iterator[Tensor]:
+    """Standard normal vectors in the tangent spaces of unit vectors (batch, width)."""
+    for _ in range(draws):
+        normal = torch.as_tensor(rng.standard_normal(tuple(embedding.shape)), device=embedding.device)
+        yield normal - (normal * embedding).sum(-1, keepdim=True) * embedding
+
+
+class GradientRecorder:
+    """Keeps gradients with respect to the heads that a recorder has kept. scales: of all heads so far."""
+
+    def __init__(self, recorder: Recorder, spool: Spool, notice: Callable[[str], None] | None) -> None:
+        self.recorder, self.spool, self.notice = recorder, spool, notice
+        self.unit, self.scales = "", list[np.ndarray]()
+
+    def record(self, model: Any, run: Run, runs: int, progress: Callable[[int], None]) -> None:
+        """The gradients of the heads that were kept of a run. runs: their number, for the size of all."""
+        choice, kept = self.recorder.choice, self.recorder.kept
+        draws, count = choice.gradients or 0, sum(kept.values())
+        if not count:
+            return
+        if not self.scales:
+            self._check_size(model, run, count * runs * draws)
+        probes: dict[int, Tensor] = {}
+
+        def attend(call: Call) -> Tensor:
+            output = call.own()
+            if call.index in kept:
+                probes[call.index] = torch.zeros_like(output, requires_grad=True)
+                return output + probes[call.index]
+            return output
+
+        with _frozen(model), torch.enable_grad(), intercept_attention(model, attend):
+            rng = stream(0, "gradients", run.sha256)
+            self.unit, said, directions = objective(run.forward(), draws, choice.last, rng)
+        if not said.requires_grad:
+            raise ModelError("`gradients`: no gradient of what the model says reaches its heads: leave `gradients` out")
+        scales, first = np.ones((count, draws), np.float32), sum(map(len, self.scales))
+        for draw, direction in enumerate(directions):
+            progress(draw)
+            given = torch.autograd.grad(
+                said, list(probes.values()), direction, retain_graph=True, materialize_grads=True
+            )
+            place = 0
+            for gradient in given:
+                heads = list(choice.heads or range(gradient.shape[1]))
+                rows = gradient[:, heads, -(choice.last or 0) :].flatten(0, 1).float().cpu().numpy()
+                here = slice(place, place := place + len(rows))
+                size = np.abs(rows).max(axis=(1, 2))
+                scales[here, draw] = np.where(size > 0, size, 1.0)
+                self.spool.put_gradients(first + here.start, draws, draw, rows / scales[here, draw, None, None])
+        self.scales.append(scales)
+
+    def added_to(self, captured: Captured) -> Captured:
+        """Captured heads with the gradients."""
+        scales, value = np.concatenate(self.scales), captured.value
+        rows = captured.query.shape[1]
+        stored = self.spool.array(GRADIENTS, (*scales.shape, rows, value.shape[-1]), "float16")
+        return replace(captured, gradients=stored, gradient_scales=scales, meta=captured.meta | {"effect": self.unit})
+
+    def _check_size(self, model: Any, run: Run, count: int) -> None:
+        """Say the size of all gradients before anything is computed. Raises ScenarioError where it is too much."""
+        recorder = self.recorder
+        assert recorder.shape is not None
+        rows, config = recorder.choice.last or recorder.shape.n, getattr(model, "config", None)
+        size, what = (
+            2.0 * count * rows * recorder.shape.d_v,
+            f"{count} gradients of {rows} x {recorder.shape.d_v} numbers",
+        )
+        folder = Path(self.spool.folder)
+        if 2 * size > (free := shutil.disk_usage(folder).free):
+            raise ScenarioError(
+                f"{what} need {format_bytes(2 * size)} in {folder} while they are written, and {format_bytes(free)} "
+                "are free: use fewer `gradients`, `layers` or `heads`, or `last`"
+            )
+        if width := getattr(config, "hidden_size", 0):
+            per_token = KEPT_VALUES * width * getattr(config, "num_hidden_layers", 1) + 3 * getattr(
+                config, "vocab_size", 0
+            )
+            needed = 4.0 * recorder.shape.batch * recorder.shape.n * per_token
+            check_memory(needed, f"a gradient through {recorder.shape.n} tokens", "use a smaller `length`")
+        if self.notice:
+            self.notice(f"{what}, float16: {format_bytes(size)} of the file")
+
+
+@contextlib.contextmanager
+def _frozen(model: Any) -> Iterator[None]:
+    """Parameters without gradients inside: only those of the heads' outputs are needed."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    try:
+        for parameter in trained:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)

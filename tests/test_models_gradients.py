@@ -1,0 +1,205 @@
+"""Gradients of what a model says: they predict what a small error of a head does to it, and other gradients do not."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import favorbench as fb  # noqa: E402
+from favorbench.attention.exact import exact_attention  # noqa: E402
+from favorbench.errors import InputError, ModelError, ScenarioError  # noqa: E402
+from favorbench.models.interface import intercept_attention  # noqa: E402
+from favorbench.numerics import machine  # noqa: E402
+from tests.command_line import printed, refused, run  # noqa: E402
+from tests.small_models import CONFIGS, small_folder, small_model, small_text  # noqa: E402
+
+LENGTH, DRAWS = 12, 400
+
+#: Standard errors of the mean over draws that a prediction may be off: 2e-9 of a normal one are further.
+STANDARD_ERRORS = 6.0
+
+SIZE = 1e-4  # of an error: what the second order leaves out is as small, relatively
+
+
+def language_model(family="llama"):
+    """One whose predictions are neither uniform nor certain."""
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(CONFIGS[family]()).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(4)
+    return model
+
+
+def tokens(seed=1, length=LENGTH):
+    return {"input_ids": torch.randint(5, 99, (1, length), generator=torch.Generator().manual_seed(seed))}
+
+
+def said(model, inputs, layer=None, head=0, error=None):
+    """What a model says, with an error added to the output of one head: by another way than the capture's."""
+
+    def attend(call):
+        output = call.own().clone()
+        if call.index == layer:
+            output[0, head] += torch.as_tensor(error)
+        return output
+
+    with torch.no_grad(), intercept_attention(model, attend):
+        output = model(**inputs)
+    return output.logits[0] if hasattr(output, "logits") else output.last_hidden_state[0].mean(0)
+
+
+def effect(exact, other):
+    """KL(exact || other), mean over tokens, or 1 - cosine."""
+    if exact.ndim == 1:
+        exact, other = (vector / vector.norm() for vector in (exact, other))
+        return float((exact - other).square().sum()) / 2
+    exact, other = (torch.log_softmax(logits, -1) for logits in (exact, other))
+    return float((exact.exp() * (exact - other)).sum(-1).mean())
+
+
+def errors_of_heads(captured):
+    """Three errors of each head, each of one token."""
+    rng = np.random.default_rng(0)
+    for head in range(len(captured.query)):
+        for _ in range(3):
+            error = np.zeros(captured.query.shape[1:])
+            error[rng.integers(LENGTH - 1)] = SIZE * rng.standard_normal(error.shape[1])
+            yield head, error
+
+
+def effects_of_errors(model, inputs, captured):
+    """The errors, and what each does to the model: measured."""
+    exact, errors = said(model, inputs), list(errors_of_heads(captured))
+    places = [(captured.layer[head], captured.head[head]) for head, _ in errors]
+    outputs = (said(model, inputs, *place, error) for place, (_, error) in zip(places, errors, strict=True))
+    return [(*one, effect(exact, output)) for one, output in zip(errors, outputs, strict=True)]
+
+
+def misses(measured, gradients):
+    """The errors whose measured effect is not the predicted one, up to what so many draws leave open."""
+    found = []
+    for head, error, truth in measured:
+        samples = np.einsum("rnd,nd->r", gradients[head], error) ** 2 / 2
+        standard_error = samples.std(ddof=1) / np.sqrt(len(samples))
+        if not abs(samples.mean() - truth) <= STANDARD_ERRORS * standard_error + 10 * SIZE * truth:
+            found.append((head, samples.mean() / truth))
+    return found
+
+
+def gradients_of(captured):
+    return captured.gradients * captured.gradient_scales[..., None, None].astype(np.float64)
+
+
+@pytest.mark.parametrize("make", [language_model, lambda: small_model("bert")], ids=["nats per token", "1 - cosine"])
+def test_the_effect_of_a_small_error_is_predicted(make, request):
+    model, inputs = make().double(), tokens()
+    captured = fb.capture(model, inputs, gradients=DRAWS)
+    assert captured.meta["effect"] in request.node.name and captured.gradients.dtype == np.float16
+    gradients, measured = gradients_of(captured), effects_of_errors(model, inputs, captured)
+    assert not misses(measured, gradients)
+    assert misses(measured, gradients[::-1])  # another head's
+    other = fb.capture(model, tokens(seed=2), gradients=DRAWS)
+    assert misses(measured, gradients_of(other))  # of another text
+    assert misses(measured, 2**0.5 * gradients)  # without the half
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_rows_have_the_effect_of_the_formula_with_every_backend():
+    captured = fb.capture(language_model(), tokens(length=32), gradients=3)
+    q, k, v = (getattr(captured, name).astype(float) for name in ("query", "key", "value"))
+    means = np.cumsum(v, axis=1) / np.arange(1, 33)[:, None]
+    products = np.einsum("hrnd,hnd->hr", gradients_of(captured), means - exact_attention(q, k, v, causal=True))
+    keys = {"maps": "positive", "num_projections": [4, 8], "trials": 1, "baselines": "uniform"}
+    every = fb.sweep(inputs={"mine": captured}, causal=True, scale=[1.0, 0.5], out="numpy", **keys).trials
+    assert every["effect"].isna().tolist() == (every["scale"] == 0.5).tolist()  # there it is not the model's attention
+    rows = every[every["scale"] == 1.0]
+    uniform = rows[rows["map"] == "uniform"]
+    assert_allclose(uniform["effect"], (products**2).mean(1) / 2, rtol=1e-10)
+    again = fb.sweep(inputs={"mine": captured}, causal=True, backend="torch", out="torch", **keys).trials
+    assert_allclose(again["effect"], rows["effect"], rtol=1e-8)
+
+
+def test_the_last_queries_have_the_last_rows():
+    model, inputs = language_model(), tokens()
+    whole, last = (fb.capture(model, inputs, gradients=2, last=n, heads=[1, 3]) for n in (None, 4))
+    assert last.gradients.shape == (4, 2, 4, 16) and last.gradients.shape[2] == last.query.shape[1]
+    # The sum over tokens is divided by their number: 12, or the last 4.
+    expected = gradients_of(whole)[:, :, -4:] * np.sqrt(12 / 4)
+    assert_allclose(gradients_of(last), expected, atol=2e-3 * np.abs(expected).max())
+
+
+def test_items_of_a_batch_have_their_own_gradients():
+    """Squares of gradients, summed over heads, are those of each text by itself, and not those of the other."""
+    model, texts = small_model("bert"), [tokens()["input_ids"], torch.full((1, LENGTH), 7)]
+
+    def squares(ids):
+        found = (gradients_of(fb.capture(model, {"input_ids": ids}, gradients=200)) ** 2).sum((2, 3))
+        return found.reshape(2, len(ids), 4, 200).sum((0, 2))  # layers, texts, heads, draws
+
+    def differ(a, b):
+        return abs(a.mean() - b.mean()) > STANDARD_ERRORS * np.sqrt((a.var() + b.var()) / 200)
+
+    together, alone = squares(torch.cat(texts)), [squares(ids)[0] for ids in texts]
+    assert [[bool(differ(a, b)) for b in alone] for a in together] == [[False, True], [True, False]]
+
+
+def test_a_file_keeps_gradients_and_a_sweep_of_it_has_the_effect(tmp_path):
+    small_folder(tmp_path / "gpt2", "gpt2")
+    language_model("gpt2").save_pretrained(tmp_path / "gpt2")
+    for suffix in ("npz", "safetensors"):
+        code, out, said = run(
+            "capture", f"{tmp_path}/gpt2", "--text", str(small_text(tmp_path / "a.txt")), "--gradients", "4",
+            "--out", f"heads.{suffix}",
+        )  # fmt: skip
+        assert code == 0 and "4 gradients of each (nats per token)" in out
+        assert "32 gradients of 24 x 16 numbers, float16: 24 KiB of the file" in said
+    with np.load("heads.npz") as file:
+        assert json.loads(str(file["meta"]))["effect"] == "nats per token"
+    sweep = "sweep --maps none --methods clusters -R 4 --trials 1 --baselines uniform --inputs"
+    for suffix in ("npz", "safetensors"):
+        printed(*f"{sweep} heads.{suffix} --out {suffix} -q".split())
+    effects = [fb.load(suffix).trials["effect"] for suffix in ("npz", "safetensors")]
+    assert effects[0].notna().all() and (effects[0] >= 0).all()
+    assert "effect" in printed("table", "npz", "--metric", "effect", "--format", "csv")
+    printed("capture", f"{tmp_path}/gpt2", "--text", f"{tmp_path}/a.txt", "--out", "plain.npz", "-q")
+    printed(*f"{sweep} plain.npz --out plain -q".split())
+    assert "effect" not in fb.load("plain").trials
+    for command in ("table plain", "rank plain", "plot plain", "compare plain plain"):
+        assert "have no gradients: `favorbench capture --gradients 16`" in refused(f"{command} --metric effect")
+
+
+def test_bad_input_is_one_line(tmp_path, monkeypatch):
+    small_folder(tmp_path / "bert")
+    text = small_text(tmp_path / "a.txt")
+    assert "--gradients" in refused("capture", f"{tmp_path}/bert", "--text", str(text), "--gradients", "0")
+    with pytest.raises(ScenarioError, match="`gradients` 0: at least 1"):
+        fb.capture(small_model("bert"), tokens(), gradients=0)
+
+    class Module(torch.nn.Module):
+        def forward(self, x):
+            return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+    with pytest.raises(ModelError, match="the model returns Tensor without logits or last_hidden_state"):
+        fb.capture(Module(), torch.ones(1, 2, 8, 4), gradients=2)
+    monkeypatch.setattr(machine, "available_memory", lambda: 1000)
+    with pytest.raises(ScenarioError, match=r"a gradient through 12 tokens needs .*, and 1000 bytes are available"):
+        fb.capture(small_model("bert"), tokens(), gradients=2)
+
+
+def test_gradients_that_do_not_fit_are_refused():
+    captured = fb.capture(small_model("bert"), tokens(), gradients=2)
+    for wrong in (
+        replace(captured, gradients=captured.gradients[:, :, :-1]),
+        replace(captured, gradient_scales=captured.gradient_scales[:, :1]),
+        replace(captured, gradient_scales=None),
+        replace(captured, gradients=captured.gradients.astype(np.int32)),
+    ):
+        with pytest.raises(InputError, match=r"array 'gradient.*floating-point numbers of shape .*capture the heads"):
+            fb.sweep(inputs={"mine": wrong}, out="run")
