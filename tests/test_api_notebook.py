@@ -82,7 +82,7 @@ def test_what_cannot_be_plotted_is_said(run, pyplot):
     for name, said in [
         ("trig-vs-postive", "unknown figure 'trig-vs-postive' (did you mean 'trig-vs-positive'?); allowed: "),
         ("error-vs-L", "figure 'error-vs-L': this run has nothing to show in it; it needs two values of L, d or scale"),
-        ("error-vs-seconds", "nothing to show in it; it needs the times of `favorbench time RUN`"),
+        ("error-vs-seconds", "nothing to show in it; it needs the times of `favorbench speed RUN`"),
         (3, "unknown figure '3'"),
     ]:
         with pytest.raises(fb.ScenarioError, match=re.escape(said)):

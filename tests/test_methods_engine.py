@@ -447,7 +447,7 @@ def test_methods_alone(none):
     results = fb.sweep("alone.toml" if none == "toml" else small_scenario(**asked), "run")
     rows = results.trials
     assert set(rows[rows["kind"] == "method"]["map"]) == {"clusters", "nystrom"} and not (rows["kind"] == "map").any()
-    for command in (["table", "run"], ["rank", "run"], ["plot", "run"], ["export", "run", "--csv"], ["time", "run"]):
+    for command in (["table", "run"], ["rank", "run"], ["plot", "run"], ["export", "run", "--csv"], ["speed", "run"]):
         out = succeeded(*command)
         assert out
     assert "R counts the centroids, keys or landmarks of methods." in run("table", "run")[1]

@@ -141,26 +141,33 @@ def test_the_command_and_the_plot_that_follows():
     arguments = ["--inputs", "heads.npz", "--maps", "positive", "--methods", "clusters", "-R", "3,8", "--trials", "2"]
     run("sweep", *arguments, "-q", "--out", "run")
     code, out, err = run("plot", "run")
-    assert code == 0 and "error-vs-cost.png" in out and "favorbench time run" in err
-    assert "favorbench time" not in run("plot run -q")[2]
-    code, out, err = run("time run --repeats 3")
+    assert code == 0 and "error-vs-cost.png" in out and "favorbench speed run" in err
+    assert "favorbench speed" not in run("plot run -q")[2]
+    code, out, err = run("speed run --repeats 3")
     assert code == 0 and "clusters" in out and "exact" in out and "run/seconds.json" in out and "plot run" in err
     assert max(len(line) for line in out.splitlines() if " to " in line) <= 100
-    assert {"rows", "machine", "date", "file"} <= set(json.loads(run("time run --repeats 3 --json")[1]))
+    assert {"rows", "machine", "date", "file"} <= set(json.loads(run("time run --repeats 3 --json -q")[1]))
     code, out, err = run("plot", "run")
-    assert code == 0 and "error-vs-seconds.png" in out and "favorbench time" not in err
+    assert code == 0 and "error-vs-seconds.png" in out and "favorbench speed" not in err
 
 
 def test_what_is_not_at_hand_is_one_line():
-    check_refused("time nowhere => is not a favorbench run")
+    check_refused("speed nowhere => is not a favorbench run")
     of_heads(3)
     Path("heads.npz").rename("away.npz")
-    said = refused("time", "run")
+    said = refused("speed", "run")
     assert "run cannot be timed as it was measured: inputs: cannot read inputs 'heads.npz'" in said
     with np.load("away.npz") as arrays:
         np.savez("heads.npz", **{name: arrays[name][:, :12] for name in arrays.files})
-    check_refused("time run => its input file, or a module of yours that it uses, has changed since")
+    check_refused("speed run => its input file, or a module of yours that it uses, has changed since")
     assert not Path("run/seconds.json").exists()
+    check_refused("speed run -L 64 --maps trig => --maps, --seq-len: run has its own estimators and inputs")
+
+
+def test_the_old_name_says_the_new_one():
+    of_heads(2)
+    code, _, err = run("time run --repeats 3")
+    assert code == 0 and "favorbench time is now favorbench speed run" in err and Path("run/seconds.json").exists()
 
 
 def test_broken_off_it_keeps_what_was_there(monkeypatch):
@@ -172,7 +179,7 @@ def test_broken_off_it_keeps_what_was_there(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(of_run, "interleaved", broken_off)
-    code, out, err = run("time", "run")
+    code, out, err = run("speed", "run")
     assert (code, out) == (130, "") and err.count("\n") == 1 and "interrupted: no seconds of run are kept" in err
     assert Path("run/seconds.json").read_bytes() == before
 
@@ -185,7 +192,7 @@ def test_damaged_seconds_are_one_line_and_the_other_figures_are_drawn(break_it, 
     changed = {"rows": [1, 2], "digest": "other", "format": 0, "machine": {}}
     text = "{" if break_it == "not json" else json.dumps(content | {break_it: changed[break_it]})
     Path("run/seconds.json").write_text(text)
-    with pytest.raises(StoreError, match="favorbench time run"):
+    with pytest.raises(StoreError, match="favorbench speed run"):
         read_seconds(Path("run"))
     said = refused("plot", "run")
     assert "seconds.json" in said and Path("run/figures/error-vs-cost.png").exists()

@@ -234,7 +234,7 @@ def plot(
     """Draw every figure that the axes of each run allow, with a CSV of its numbers.
 
     Runs of more than six heads get figures over all heads; --heads draws single ones, in a folder of their own.
-    Error against seconds needs `favorbench time RUN`. With --size a figure has exactly that size and as many panels as
+    Error against seconds needs `favorbench speed RUN`. With --size a figure has exactly that size and as many panels as
     fit; its caption is in NAME.txt.
     """
     from favorbench import style
@@ -276,7 +276,7 @@ def _draw(
     if not files and not quiet:
         say(f"{run}: nothing to draw: a figure needs two values of R, L, d or scale")
     if "error-vs-cost" in names and not timed(run) and not quiet:
-        say(f"{run}: for error against seconds, time the run: favorbench time {run}")
+        say(f"{run}: for error against seconds, time the run: favorbench speed {run}")
     return files
 
 

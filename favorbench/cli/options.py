@@ -51,6 +51,10 @@ INPUTS = option(
     autocompletion=complete.inputs,
 )
 RUN = typer.Argument(help="A run directory, e.g. results/quick.", show_default=False, autocompletion=complete.runs)
+TIMED_RUN = typer.Argument(
+    help="A run directory whose estimators are timed, e.g. results/quick.", show_default=False,
+    autocompletion=complete.runs,
+)  # fmt: skip
 OTHER_RUN = typer.Argument(help="Another run to compare with.", show_default=False, autocompletion=complete.runs)
 RUN_OUT = option(OUTPUT, "--out", "-o", help="Run directory.")
 SINGLE_HEADS = option(None, help="Show these heads only, one by one, e.g. L0H1,L5H0.", show_default=False)

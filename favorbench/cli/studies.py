@@ -1,4 +1,4 @@
-"""The commands that measure something other than attention on a scenario: audit, kernel, speed, time."""
+"""The commands that measure something other than attention on a scenario: audit, kernel, speed."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -165,6 +165,8 @@ def _points(path: str | None, count: int | None, head_dim: int | None, scale: fl
 
 @app.command()
 def speed(
+    context: typer.Context,
+    run: Annotated[Path | None, options.TIMED_RUN] = None,
     maps: SomeMaps = "positive,trig",
     methods: Annotated[str | None, options.METHODS] = None,
     num_projections: Sizes = "64,256",
@@ -179,10 +181,14 @@ def speed(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Find the length from which linear attention, or a method, is faster than exact attention.
+    """Find the length from which linear attention, or a method, is faster than exact attention; or time a RUN.
 
     Exact attention (in tiles; torch's fused one too where torch is installed) against linear attention for each map
     and R, on one core or one GPU: times, memory, fitted slopes and the break-even length, as a table and a figure.
+
+    With a RUN: exact attention and each estimator of the run at each of its sizes, interleaved, on one head of its
+    inputs. Saved in RUN/seconds.json, with the machine; `favorbench plot RUN` draws errors against them. Only
+    --repeats, --json and --quiet apply, and bounds among baselines are left out.
     """
     from favorbench import style
     from favorbench.console import progress
@@ -193,6 +199,15 @@ def speed(
 
     if workers != 1:
         raise ScenarioError(f"--workers {workers}: speed times one worker, alone on the machine; leave --workers out")
+    if run is not None:
+        given = [name for name in context.params if str(context.get_parameter_source(name)).endswith("COMMANDLINE")]
+        if others := sorted({*given} - {"run", "repeats", "as_json", "quiet"}):
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in others)
+            raise ScenarioError(
+                f"{flags}: {run} has its own estimators and inputs; give --repeats, --json, --quiet only"
+            )
+        _time_run(run, repeats, as_json, quiet)
+        return
     check_device(device)
     sizes, lengths = numbers("-R", num_projections, int, 1, 1 << 20), numbers("-L", seq_len, int, 1, 1 << 24)
     with progress("speed", quiet) as report:
@@ -202,21 +217,22 @@ def speed(
     print_result(as_json, found.as_dict() | {"files": files}, [speed_section(found)], files)
 
 
-@app.command()
+@app.command(hidden=True)
 def time(run: RunPath, repeats: Repeats = 7, as_json: Json = False, quiet: Quiet = False) -> None:
-    """Time the estimators of a run on this machine.
+    """Time the estimators of a run: the old name of `favorbench speed RUN`, until version 0.4."""
+    if not quiet:
+        say(f"favorbench time is now favorbench speed {run}; the old name works until version 0.4")
+    _time_run(run, repeats, as_json, quiet)
 
-    Exact attention and each estimator at each of its sizes, interleaved, on one head of the run's inputs and on one
-    core or one GPU; bounds among baselines are left out. Saved in RUN/seconds.json, with the machine, apart from the
-    run's rows; `favorbench plot RUN` draws errors against them.
-    """
+
+def _time_run(run: Path, repeats: int, as_json: bool, quiet: bool) -> None:
     from favorbench.console import progress
     from favorbench.console.studies import seconds_sections
     from favorbench.results.seconds import write_seconds
     from favorbench.studies.speed.of_run import time_run
 
     try:
-        with progress("time", quiet) as report:
+        with progress("speed", quiet) as report:
             found = time_run(run, repeats, report)
     except KeyboardInterrupt:  # runs of a broken-off timing are not comparable with later ones
         interrupted(f": no seconds of {run} are kept that were not there before; the same command begins anew")

@@ -108,7 +108,7 @@ def read_seconds(run: Path) -> Seconds | None:
     path = run / FILE
     if not timed(run):
         return None
-    again = f"time it again: favorbench time {run}"
+    again = f"time it again: favorbench speed {run}"
     content = read_json(path, SecondsFile, "seconds", hint=again)
     if content["digest"] != read_manifest(run)["digest"]:
         raise StoreError(f"{path} is of another run than the one that is here now; {again}")

@@ -47,7 +47,7 @@ FIGURES = (
         cost.against_multiplications, True,
     ),
     FigureKind(
-        ("error-vs-seconds",), "the times of `favorbench time RUN`, of two estimators", cost.against_seconds, True,
+        ("error-vs-seconds",), "the times of `favorbench speed RUN`, of two estimators", cost.against_seconds, True,
     ),
     HEADS,
     FigureKind(("ranking",), f"{MIN_ESTIMATORS} estimators at equal features or cost", ranking),
