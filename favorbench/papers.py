@@ -45,9 +45,9 @@ class Paper(NamedTuple):
 
 
 def latex(text: str) -> str:
-    """Plain text in ASCII, as every BibTeX reads it: the classic one sorts and cuts names byte by byte.
+    r"""Plain text in ASCII, as every BibTeX reads it: the classic one sorts and cuts names byte by byte.
 
-    An accent is in braces with its letter: {\\"o}, {\\v{s}}. Raises KeyError for one that is not known here.
+    An accent is in braces with its letter: {\"o}, {\v{s}}. Raises KeyError for one that is not known here.
     """
     found = ""
     for letter in text:

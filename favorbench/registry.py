@@ -1,4 +1,6 @@
-"""Names to objects, and back. The grammar, everywhere the same:
+"""Names to objects, and back.
+
+The grammar is the same everywhere:
 
     spec = [prefix[(arguments)]:]... member        a transform around a member; they nest
     member = name[(arguments)] | module:object[(arguments)]

@@ -31,8 +31,11 @@ def causal_softmax(problem: AttentionProblem) -> Array:
 
 
 class _Chunk(NamedTuple):
-    """Positions treated together: their queries and keys, scaled, the projections of both, [value, 1], and where the
-    queries (rows of all of them) and keys are in the sequence."""
+    """Positions treated together.
+
+    Their queries and keys, scaled, the projections of both, [value, 1], and where the queries (rows of all of them) and
+    keys are in the sequence.
+    """
 
     x: Array
     y: Array

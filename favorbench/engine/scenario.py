@@ -264,7 +264,6 @@ def load_scenario(source: str | None = None, flags: Mapping[str, Any] | None = N
 
     Examples
     --------
-
     >>> import favorbench as fb
     >>> scenario = fb.load_scenario("quick", {"maps": "positive,oprf", "trials": 5})
     >>> scenario.maps, scenario.trials
@@ -312,8 +311,10 @@ def _are_causal(scenario: Scenario) -> bool:
 
 
 def _leave_out_noncausal(scenario: Scenario, given: Mapping[str, Any], path: Path) -> Scenario:
-    """Leave out what cannot be causal and no flag asked for: baselines, and members of a shipped scenario if others are
-    left."""
+    """Leave out what cannot be causal and no flag asked for.
+
+    These are baselines, and members of a shipped scenario if others are left.
+    """
     changes, left_out = {}, []
     shipped = path in shipped_scenarios().values()
     for key in ("baselines", "maps", "methods") if shipped else ("baselines",):

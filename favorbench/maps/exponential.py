@@ -41,8 +41,10 @@ RIDGE = 1e-6
 
 @dataclass(frozen=True, eq=False)  # holds arrays: equal only to itself
 class DenseParameters:
-    """The parameters of one member: x' = P x, y' = Q y with x'.y' = x.y (None: x and y themselves), and rho_l > 0
-    along the orthonormal columns v_l of ``axes`` (None: all rho_l are equal, and any axes serve). The feature of x is
+    """The parameters of one member.
+
+    x' = P x, y' = Q y with x'.y' = x.y (None: x and y themselves), and rho_l > 0 along the orthonormal columns v_l of
+    ``axes`` (None: all rho_l are equal, and any axes serve). The feature of x is
 
         log f(x) = sum_l [log(1 - 4 a_l)/4 + a_l (v_l.w)^2 + sqrt(1 - 4 a_l) (v_l.w)(v_l.x')] - |x'|^2 / 2,
 
@@ -79,8 +81,10 @@ class DenseParameters:
         return result
 
     def log_second_moment(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """log(E (f(x) g(y))^2 / exp(2 x.y)) for w ~ N(0, I), all pairs: sum_l log((rho_l + 1)^2 / (4 rho_l)) / 2
-        + sum_l rho_l (v_l.(x' + y'))^2."""
+        """log(E (f(x) g(y))^2 / exp(2 x.y)) for w ~ N(0, I), all pairs.
+
+        It is sum_l log((rho_l + 1)^2 / (4 rho_l)) / 2 + sum_l rho_l (v_l.(x' + y'))^2.
+        """
         root = np.sqrt(self.rho)
         return self._log_constant() + squared_sum(root * self._query(x), root * self._key(y))
 
@@ -183,8 +187,11 @@ class DenseExponential(FeatureMap):
         return np.expm1(self._parameters(x, y).log_second_moment(x, y)) / num_projections
 
     def pair_argument(self, x: Tokens, y: Keys) -> Pairs | None:
-        """|x' + y'|^2 if all rho are equal: the feature is then a ratio of densities that depends on |w| alone, which
-        turns independent norms into independent norms. Else the coupling is not isotropic in the tilted law."""
+        """|x' + y'|^2 if all rho are equal, None otherwise.
+
+        With equal rho the feature is a ratio of densities that depends on |w| alone, which turns independent norms into
+        independent norms. Otherwise the coupling is not isotropic in the tilted law.
+        """
         dense = self._parameters(x, y)
         return dense.image_sum(x, y) if dense.axes is None else None
 

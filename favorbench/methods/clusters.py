@@ -40,9 +40,12 @@ Choice = Callable[[np.ndarray, int], int]
 
 
 class Cells(NamedTuple):
-    """Means over the members of each cell: of keys (..., m, d), of values (..., m, d_v), and of the squared deviations
-    of keys (..., m, d) if requested; log of the number of members (..., m), -inf for none. All means of a cell without
-    members are 0: a key joins it where the origin is nearer than all other cells."""
+    """Means over the members of each cell.
+
+    Of keys (..., m, d), of values (..., m, d_v), and of the squared deviations of keys (..., m, d) if requested; log of
+    the number of members (..., m), -inf for none. All means of a cell without members are 0: a key joins it where the
+    origin is nearer than all other cells.
+    """
 
     key: Array
     value: Array
@@ -102,8 +105,11 @@ def means_of(sums: Array, d: int, d_v: int) -> Cells:
 
 
 class Landmarks(NamedTuple):
-    """The indices of the landmarks in order, the lower triangular Cholesky factor of their Gaussian kernel matrix, and
-    the steps at which they were chosen."""
+    """Landmarks in the order of their choice.
+
+    Their indices, the lower triangular Cholesky factor of their Gaussian kernel matrix, and the steps at which they
+    were chosen.
+    """
 
     chosen: np.ndarray
     factor: Float[np.ndarray, "r r"]
@@ -143,8 +149,10 @@ def pivoted_cholesky(points: Float[np.ndarray, "n d"], steps: int, choose: Choic
 
 @dataclass(frozen=True)
 class CellSummary:
-    """K(x, y_j) = exp(x.c), with c the mean key of the cell that y_j is in; of second order times
-    exp(sum_i x_i^2 var_i / 2), with the variance of its keys along each axis."""
+    """K(x, y_j) = exp(x.c), with c the mean key of the cell that y_j is in.
+
+    Of second order times exp(sum_i x_i^2 var_i / 2), with the variance of its keys along each axis.
+    """
 
     cells: Cells
     labels: Array
@@ -253,8 +261,11 @@ def _pivots(key: Array, size: int, streams: Streams) -> Array:
 
 
 class StreamingCells:
-    """Cells of the first keys. They are made anew, from keys among them, whenever the number of keys has doubled; in
-    between, a new key joins the cell whose mean is nearest. With no more keys than cells each key has its own."""
+    """Cells of the first keys.
+
+    They are made anew, from keys among them, whenever the number of keys has doubled; in between, a new key joins the
+    cell whose mean is nearest. With no more keys than cells each key has its own.
+    """
 
     def __init__(self, method: Centred, tokens: Tokens, size: int, streams: Streams) -> None:
         self.method, self.tokens, self.requested, self.streams = method, tokens, size, streams

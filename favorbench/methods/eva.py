@@ -37,8 +37,11 @@ from favorbench.parameters import between
 
 
 class Chunks(NamedTuple):
-    """A pseudo-key for each chunk: mean key (..., c, d), value (..., c, d_v), log weight (..., c); and the log share of
-    each key in the value of its chunk, (..., l), if requested."""
+    """A pseudo-key for each chunk.
+
+    Mean key (..., c, d), value (..., c, d_v), log weight (..., c); and the log share of each key in the value of its
+    chunk, (..., l), if requested.
+    """
 
     key: Array
     value: Array

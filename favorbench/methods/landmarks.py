@@ -84,8 +84,11 @@ def landmark_summaries(tokens: Tokens, landmarks: Landmarks, sizes: Sizes) -> It
 
 @dataclass(frozen=True)
 class GuardedSummary:
-    """K(x, y_j) of ``free`` for a query whose normaliser is near that of ``bound``, its lower bound, and whose output
-    is between the smallest and the largest values; of ``bound`` for all others. NumPy only."""
+    """K(x, y_j) of ``free`` where it can be trusted, of ``bound`` elsewhere. NumPy only.
+
+    It is trusted for a query whose normaliser is near that of ``bound``, its lower bound, and whose output is between
+    the smallest and the largest values.
+    """
 
     free: KeySummary
     bound: KeySummary

@@ -123,8 +123,11 @@ class Round(NamedTuple):
 
 
 def rounds_of(length: int, size: int) -> list[Round]:
-    """The halvings that leave ``size`` of size 2^t <= length keys. The last has one bucket, each one before it four
-    times as many, which halves the width, as long as it stays whole and even."""
+    """The halvings that leave ``size`` of size 2^t <= length keys.
+
+    The last has one bucket, each one before it four times as many, which halves the width, as long as it stays whole
+    and even.
+    """
     found = []
     for i in range((length // size).bit_length() - 1):
         total, buckets = size << (i + 1), 4**i
@@ -175,8 +178,10 @@ class Thinformer(KeySummaryMethod):
             yield SampleSummary.uniform(tokens, self.kept(exact, size, uniforms[..., 0, :], uniforms[..., 1, :]))
 
     def kept(self, tokens: Tokens, size: int, choices: Array, flips: Array) -> Array:
-        """Indices (..., m) of the remaining keys. choices, flips: uniform numbers, (..., l) or more, one for each
-        pair and one for each bucket, in turn."""
+        """Indices (..., m) of the remaining keys.
+
+        choices, flips: uniform numbers, (..., l) or more, one for each pair and one for each bucket, in turn.
+        """
         xp, rounds, length = array_namespace(tokens.key), rounds_of(tokens.length, size), tokens.length
         spaced = np.arange(size << len(rounds)) * length // (size << len(rounds))
         index = xp.zeros(tokens.key.shape[:-1], dtype=xp.int64, device=device(tokens.key))[..., : len(spaced)]

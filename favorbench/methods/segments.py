@@ -47,8 +47,10 @@ def segment_means(tokens: Array, count: int) -> Array:
 
 
 class Segments(NamedTuple):
-    """The indices of the tokens of each segment, (count, longest), the last one again as padding, and the flags of
-    padding: (count, longest)."""
+    """The indices of the tokens of each segment, (count, longest), and the flags of padding, of the same shape.
+
+    A segment is padded with its last token.
+    """
 
     places: np.ndarray
     padding: np.ndarray
@@ -188,8 +190,11 @@ class Lara(KeySummaryMethod):
 
 @dataclass(frozen=True)
 class LaraSummary:
-    """omega (..., m, d); state: for each of its rows the sum over keys of xi(y, w) [v, 1]; log_density (..., 1, m): of
-    all proposals at each row, over N(0, I)."""
+    """Sums over the keys for sampled rows.
+
+    omega (..., m, d); state: for each of its rows the sum over keys of xi(y, w) [v, 1]; log_density (..., 1, m): of all
+    proposals at each row, over N(0, I).
+    """
 
     tokens: Tokens
     omega: Array

@@ -16,8 +16,11 @@ ROWS = 256  # positions whose logits over the vocabulary are computed together
 
 
 class Reference(NamedTuple):
-    """The output of a model for one text: hidden states (L, width) at the input and after each layer; logits
-    (L, vocabulary) of a language model; the embedding, the mean over tokens of the last hidden state."""
+    """The output of a model for one text.
+
+    Hidden states (L, width) at the input and after each layer; logits (L, vocabulary) of a language model; the
+    embedding, the mean over tokens of the last hidden state.
+    """
 
     tokens: Tensor
     hidden: tuple[Tensor, ...]
@@ -115,8 +118,11 @@ def _mean(values: Tensor) -> float:
 
 @dataclass(frozen=True)
 class ModelLayer:
-    """An attention of the model on one text: the shape of a head, the number of heads, the reason why it cannot be
-    replaced (None where it can), and the module that projects its output."""
+    """An attention of the model on one text.
+
+    The shape of a head, the number of heads, the reason why it cannot be replaced (None where it can), and the module
+    that projects its output.
+    """
 
     index: int
     name: str

@@ -83,7 +83,9 @@ def measure_of(rows: pd.DataFrame) -> Measure:
 
 
 def lines_of(rows: pd.DataFrame) -> pd.DataFrame:
-    """The table. Effects: median over texts of the mean over draws; low, high: its interval, or the smallest and
+    """The table.
+
+    Effects: median over texts of the mean over draws; low, high: its interval, or the smallest and
     largest of fewer than 6 texts; worst: the largest over texts. distance, worst_distance: the same of the measure that
     is never below 0. worse: than uniform attention in the same layers, by the median of the paired differences of that
     distance. rank: Spearman correlation of the similarities of all pairs of texts with the exact ones. head_median,

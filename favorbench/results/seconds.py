@@ -30,6 +30,8 @@ _ROWS = {
 
 
 class BlasLibrary(TypedDict):
+    """A library of matrix products, as threadpoolctl describes it."""
+
     internal_api: str
     architecture: str | None
 

@@ -27,9 +27,12 @@ class _Recommended(TypedDict):
 
 
 class Status(NamedTuple):
-    """The progress of a run. done, planned, failed: draws, or measurements of a model. per_second: of work, by a
-    clock that stands still while a machine sleeps; None where no part says so. left: seconds at that rate. running:
-    whether a process of this machine, or of one that shares its locks, has the run open."""
+    """The progress of a run.
+
+    done, planned, failed: draws, or measurements of a model. per_second: of work, by a clock that stands still while a
+    machine sleeps; None where no part says so. left: seconds at that rate. running: whether a process of this machine,
+    or of one that shares its locks, has the run open.
+    """
 
     run: str
     kind: Literal["sweep", "recommend", "model"]

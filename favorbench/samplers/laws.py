@@ -166,9 +166,9 @@ class AtAngle(PairLaw):
 
 @dataclass(frozen=True)
 class CoupledNorms(PairLaw):
-    """Orthogonal N(0, I) rows with F(|w|) + F(|w'|) = 1, F the chi(d) distribution function: where one is long, the
-    other is short.
+    """Orthogonal N(0, I) rows with F(|w|) + F(|w'|) = 1, F the chi(d) distribution function.
 
+    Where one is long, the other is short.
     E exp((w + w').z) = int_0^1 S(s (r(u)^2 + r(1 - u)^2)) du, S(a) = 0F1(; d/2; a/4), r the inverse of F.
     """
 

@@ -230,6 +230,8 @@ def _head_errors(function: _Checked, source: HeadSource, head: Head, question: Q
 
 
 class StoredRow(TypedDict):
+    """The errors of one estimator, as they are stored; None for NaN."""
+
     errors: list[float | None]
     rounding: float
     dtype: str

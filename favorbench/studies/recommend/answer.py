@@ -113,7 +113,7 @@ def _plain_decision(decision: Decision) -> dict[str, Any]:
 
 
 def sentence(found: Recommendation) -> str:
-    """ "12 of 72 heads below 10 %, at 31 % of the cost of exact attention; ..." """
+    """The answer in words, such as "12 of 72 heads below 10 %, at 31 % of the cost of exact attention; ..."."""
     certified, nothing, unfinished = (
         [d for d in found.decisions if d.outcome == outcome] for outcome in ("certified", "nothing", "not finished")
     )

@@ -20,9 +20,10 @@ NO_CLAIM, NOT_MEASURABLE, NOT_COUNTED = "no claim", "not measurable by sampling"
 
 
 class MeasuredClaim(NamedTuple):
-    """One claim, measured. ``statistic`` is the largest |z| of ``tests`` standard normal ones, or, with tests = 0,
-    an error over its bound (1 is the bound). None: there is none, and ``otherwise`` and ``detail`` say why.
+    """One claim, measured.
 
+    ``statistic`` is the largest |z| of ``tests`` standard normal ones, or, with tests = 0, an error over its bound (1
+    is the bound). None: there is none, and ``otherwise`` and ``detail`` say why.
     A NaN statistic is a failed measurement, which no true claim gives; it is not a missing one.
     """
 

@@ -108,8 +108,10 @@ _MATRICES = (np.dot, np.inner, np.outer, np.vdot, np.tensordot)
 
 
 class Counted(np.ndarray):
-    """A NumPy array; matrix products of it with any array are counted while ``counting``: of @, dot, einsum and their
-    like. Products entry by entry are none of these, and a plain array made of it counts no more."""
+    """A NumPy array whose matrix products with any array are counted while ``counting``: of @, dot, einsum and others.
+
+    Products entry by entry are none of these, and a plain array made of it counts no more.
+    """
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
         plain, kept = (
