@@ -377,7 +377,6 @@ MISTAKES = [
     my_methods:leaves => leaves failed: SystemExit: 3
     my_methods:two => 'my_methods:two': write `def two(query, key, value, size, rng)`, not `def two(query, key)`
     my_methods:number => 'my_methods:number' is of type int; it must be a function f(query, key, value, size, rng)
-    my_methods:partial => is of type partial; it must be a function f(query, key, value, size, rng)
     my_methods:Called => is of type Called; it must be a function f(query, key, value, size, rng)
     my_methods:absent => method 'my_methods:absent' cannot be imported: AttributeError
     absent:absent => method 'absent:absent' cannot be imported: ModuleNotFoundError

@@ -1,8 +1,7 @@
 """Methods: estimators of attention that are not feature maps. A new one is a class and a line in METHODS."""
 
-import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from favorbench.methods.segments import Lara, Nystromformer
 from favorbench.numerics.arrays import Array, Float, on_host, to_backend_of
 from favorbench.numerics.streams import Streams
 from favorbench.parameters import check_whole
-from favorbench.registry import build
+from favorbench.registry import build, split_list
 from favorbench.users import failures_named
 
 METHODS: tuple[type[Method], ...] = (
@@ -62,7 +61,7 @@ def get_method(spec: str | Method | Callable[..., Any]) -> Method:
     """
     if isinstance(spec, Method):
         return spec
-    if inspect.isfunction(spec):
+    if _is_function(spec):
         return Function.of(spec)
     text: Any = spec  # ``build`` refuses anything else
     members, transforms = _allowed(text) if isinstance(text, str) else (METHODS, PREFIXES)
@@ -70,7 +69,7 @@ def get_method(spec: str | Method | Callable[..., Any]) -> Method:
     def adapted(member: Any) -> Any:
         """A user's function as a method."""
         try:
-            return Function.of(member) if inspect.isfunction(member) else member
+            return Function.of(member, ":".join(split_list(text, ":")[-2:])) if _is_function(member) else member
         except ScenarioError as error:
             raise ScenarioError(f"method {shown(text)}: {error}") from None
 
@@ -78,6 +77,11 @@ def get_method(spec: str | Method | Callable[..., Any]) -> Method:
     if isinstance(method, FeatureMap):
         raise ScenarioError(f"method {spec!r} is a map: write `maps` {spec}")
     return method
+
+
+def _is_function(given: object) -> TypeGuard[Callable[..., Any]]:
+    """Whether this is a user's function: also a partial, a bound method or an object with ``__call__``."""
+    return callable(given) and not isinstance(given, type | Method | FeatureMap)
 
 
 def _allowed(spec: str) -> tuple[tuple[type[Any], ...], tuple[type[Any], ...]]:

@@ -1,7 +1,11 @@
 """Any function as a method."""
 
+import contextlib
+import importlib
 import inspect
-from collections.abc import Callable, Iterator
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,8 +13,56 @@ import numpy as np
 
 from favorbench.errors import EstimatorError, ScenarioError
 from favorbench.methods.base import AttentionProblem, Estimate, Method, Shape, Sizes
-from favorbench.numerics.arrays import Array, array_namespace
+from favorbench.numerics.arrays import Array, array_namespace, on_host, to_backend_of
+from favorbench.numerics.backend import to_torch
 from favorbench.numerics.streams import Streams
+from favorbench.users import import_object
+
+
+class ArrayFunction:
+    """A user's function of arrays. It is given copies, as NumPy arrays or as torch tensors, whichever it takes.
+
+    An attribute ``tensors`` or annotations may say so; otherwise a first call that fails is tried with the others.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.tensors: bool | None = getattr(function, "tensors", None)
+        with contextlib.suppress(TypeError, ValueError):  # functions written in C have no signature
+            if self.tensors is None and "Tensor" in str(inspect.signature(function)):
+                self.tensors = True
+
+    def __call__(self, arrays: Sequence[Array], *others: Any, **keywords: Any) -> Any:
+        """The output for arrays of one library, in this library if it is an array; the others are passed on."""
+        generators = [other for other in (*others, *keywords.values()) if isinstance(other, np.random.Generator)]
+        states = [generator.bit_generator.state for generator in generators]
+        first = not isinstance(arrays[0], np.ndarray) if self.tensors is None else self.tensors
+        try:
+            output = self._output(first, arrays, others, keywords)
+        except Exception as error:
+            if self.tensors is not None or "torch" not in sys.modules:
+                raise
+            for generator, state in zip(generators, states, strict=True):
+                generator.bit_generator.state = state
+            first = not first
+            try:
+                output = self._output(first, arrays, others, keywords)
+            except Exception as again:
+                raise again if re.search("Tensor|ndarray", str(error)) else error from None
+        self.tensors = first
+        if isinstance(arrays[0], np.ndarray):
+            return on_host(output) if hasattr(output, "detach") else output
+        return to_backend_of(output, arrays[0]) if isinstance(output, np.ndarray) else output
+
+    def _output(self, tensors: bool, arrays: Sequence[Array], others: Sequence[Any], keywords: dict[str, Any]) -> Any:
+        # copies, for a function that works in place; times 1, which keeps a subclass of np.ndarray
+        copies = [1 * array for array in arrays]
+        if not tensors:
+            return self.function(*(c if isinstance(c, np.ndarray) else on_host(c) for c in copies), *others, **keywords)
+        torch = importlib.import_module("torch")
+        with torch.no_grad():
+            moved = (to_torch(c) if isinstance(c, np.ndarray) else c for c in copies)
+            return self.function(*moved, *others, **keywords)
 
 
 @dataclass(frozen=True)
@@ -18,9 +70,10 @@ class Function(Method):
     """A function f(query, key, value, size, rng) -> output of NumPy or torch arrays: (n, d), (l, d), (l, d_v).
 
     It is called like attention, with unscaled queries and keys, and claims nothing. An attribute ``multiplications``, a
-    function of shape and size, may state its cost. In a sweep and in a model it is called with NumPy arrays, unless its
-    attribute ``tensors`` says that it takes torch tensors. Raises EstimatorError for an output that is not an (n, d_v)
-    array. Infinite and NaN entries are a measurement: an infinite error.
+    function of shape and size, may state its cost. It is given NumPy arrays or torch tensors, whichever it takes; an
+    attribute ``tensors`` may say so, and in a model saves copies. path: "module:function", by which another process
+    finds it. Raises EstimatorError for an output that is not an (n, d_v) array. Infinite and NaN entries are a
+    measurement: an infinite error.
     """
 
     reference = "a function of the user's"
@@ -29,20 +82,25 @@ class Function(Method):
     permutation_invariant = False  # it claims nothing
     name: str = field(init=False, default="")  # pyright: ignore[reportIncompatibleVariableOverride]
     function: Callable[..., Any] = field(init=False, default=len, repr=False)
+    path: str = field(init=False, default="", repr=False)
+    _call: ArrayFunction = field(init=False, default=ArrayFunction(len), repr=False, compare=False)
 
     @staticmethod
-    def of(function: Callable[..., Any]) -> "Function":
+    def of(function: Callable[..., Any], path: str = "") -> "Function":
         """Make the method that calls this function. Raises ScenarioError for another signature."""
+        name = path.rpartition(":")[2] or getattr(function, "__name__", type(function).__name__)
         parameters = inspect.signature(function)
         try:
             parameters.bind(*range(5))
         except TypeError:
-            wanted = f"def {function.__name__}(query, key, value, size, rng)"
-            raise ScenarioError(f"write `{wanted}`, not `def {function.__name__}{parameters}`") from None
+            wanted = f"def {name}(query, key, value, size, rng)"
+            raise ScenarioError(f"write `{wanted}`, not `def {name}{parameters}`") from None
         made = Function()
-        object.__setattr__(made, "name", function.__name__)
-        object.__setattr__(made, "function", function)
+        vars(made).update(name=name, function=function, path=path, _call=ArrayFunction(function))
         return made
+
+    def __reduce__(self) -> Any:
+        return (_of_path, (self.path,)) if self.path else (Function.of, (self.function,))
 
     def estimates(self, problem: AttentionProblem, sizes: Sizes, streams: Streams) -> Iterator[Estimate]:
         (rng,), (query, key) = streams.generators, problem.unscaled()
@@ -57,8 +115,8 @@ class Function(Method):
 
     @property
     def tensors(self) -> bool:
-        """Whether it takes torch tensors."""
-        return bool(getattr(self.function, "tensors", False))
+        """Whether it is known to take torch tensors."""
+        return bool(self._call.tensors)
 
     def multiplications(self, shape: Shape, size: int) -> float | None:
         stated = getattr(self.function, "multiplications", None)
@@ -66,8 +124,7 @@ class Function(Method):
 
     def _output(self, query: Array, key: Array, value: Array, size: int, rng: np.random.Generator) -> Array:
         xp, shape = array_namespace(value), (query.shape[-2], value.shape[-1])
-        # copies, for a function that works in place; times 1, which keeps a subclass of np.ndarray
-        output = self.function(*(1 * a for a in (query, key, value)), size, rng)
+        output = self._call((query, key, value), size, rng)
         expected = np.ndarray if isinstance(value, np.ndarray) else type(value)
         is_array = type(output) in (expected, type(value))
         if not (is_array and tuple(output.shape) == shape and xp.isdtype(output.dtype, ("real floating", "integral"))):
@@ -76,3 +133,8 @@ class Function(Method):
             wanted = f"{expected.__name__} of shape {shape} and {value.dtype}"
             raise EstimatorError(f"{self.name} returned {given}; it must return {wanted}")
         return output
+
+
+def _of_path(path: str) -> Function:
+    """The method of the function at "module:function"."""
+    return Function.of(import_object("method", path), path)

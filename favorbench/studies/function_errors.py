@@ -20,7 +20,9 @@ from favorbench.errors import EstimatorError, InputError, ScenarioError, StoreEr
 from favorbench.files import read_json, write_text
 from favorbench.formats import shown
 from favorbench.inputs import Head, Inputs, get_input
+from favorbench.methods.function import ArrayFunction
 from favorbench.metrics import EFFECT, METRICS, error_sums
+from favorbench.numerics.arrays import on_host
 from favorbench.numerics.machine import one_core
 from favorbench.numerics.streams import stream
 from favorbench.parameters import check_between, check_whole, is_number
@@ -162,6 +164,7 @@ class _Checked:
         self.name, self.takes = getattr(function, "__name__", type(function).__name__), ()
         if not callable(function):
             raise ScenarioError(f"a {type(function).__name__} given; allowed: a function f(q, k, v) -> output")
+        self._call = ArrayFunction(function)
         try:
             signature = inspect.signature(function)
         except (TypeError, ValueError):  # of C functions
@@ -178,8 +181,7 @@ class _Checked:
         """The output in its own type."""
         keywords = {"size": self.size, "rng": rng}
         with failures_named(self.name):
-            copies = (a.copy() for a in inputs)  # a function may work in place
-            output = np.asarray(self.function(*copies, **{name: keywords[name] for name in self.takes}))
+            output = np.asarray(on_host(self._call(inputs, **{name: keywords[name] for name in self.takes})))
         expected = (len(inputs.query), inputs.value.shape[-1])
         if output.shape != expected or output.dtype.kind not in "fiu":
             raise EstimatorError(

@@ -12,7 +12,8 @@ from favorbench.engine.scenario import Names, load_scenario, override
 from favorbench.engine.study import Study
 from favorbench.errors import EstimatorError, ScenarioError
 from favorbench.methods import METHODS, PREFIXES, AttentionProblem, Estimate, Method, get_method, method_attention
-from favorbench.numerics.arrays import array_namespace
+from favorbench.methods.function import ArrayFunction
+from favorbench.numerics.arrays import array_namespace, on_host
 from favorbench.numerics.backend import from_torch, to_torch
 from favorbench.numerics.streams import Streams
 from favorbench.registry import canonical, import_object, nearest
@@ -45,7 +46,7 @@ class Subject(NamedTuple):
         """The output for (q, k, v, omega), float64, (L, d_v). Raises EstimatorError."""
         query, _, value, _ = arrays
         try:
-            output = np.asarray(self.attend(*arrays), dtype=np.float64)
+            output = np.asarray(on_host(self.attend(*arrays)), dtype=np.float64)
         except Exception as error:  # code of others may fail in any way
             raise EstimatorError(f"audit: {self.name} failed: {type(error).__name__}: {error}") from error
         expected = (query.shape[0], value.shape[1])
@@ -74,11 +75,10 @@ def subject_of(name: str, method_size: int) -> Subject:
     if not callable(function):
         raise ScenarioError(f"audit: {name!r} is a {type(function).__name__}, not a function of (q, k, v[, omega])")
     parameters = [*inspect.signature(function).parameters.values()]
-    if inspect.isfunction(function) and len(parameters) == 5:
+    if len(parameters) == 5:
         return _method_subject(name, method_size)
-    if _takes_omega(parameters):
-        return Subject(name, function, takes_omega=True)
-    return Subject(name, lambda q, k, v, omega: function(q, k, v), takes_omega=False)
+    takes_omega, called = _takes_omega(parameters), ArrayFunction(function)
+    return Subject(name, lambda *arrays: called(arrays if takes_omega else arrays[:3]), takes_omega)
 
 
 def _takes_omega(parameters: Sequence[inspect.Parameter]) -> bool:

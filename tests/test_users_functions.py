@@ -1,0 +1,221 @@
+"""Functions as people bring them: through sweep, verify, audit, recommend, the fixture and workers, each works, or one
+line says what to change."""
+
+import importlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import favorbench as fb
+from favorbench.studies.audit import audit
+from favorbench.studies.function_errors import function_error
+from favorbench.studies.verify import verify
+from tests.command_line import refused
+
+FUNCTIONS = """
+import functools
+
+import numpy as np
+
+
+def exact(query, key, value, size, rng):
+    weights = query @ key.T / query.shape[-1] ** 0.5
+    weights = np.exp(weights - weights.max(-1, keepdims=True))
+    return weights @ value / weights.sum(-1, keepdims=True)
+
+
+def cost(shape, size):
+    return shape.n * shape.l * shape.d  # less than exact attention, for recommend
+
+
+def cast(dtype):
+    def inside(query, key, value, size, rng):
+        return exact(*(a.astype(dtype) for a in (query, key, value)), size, rng)
+
+    inside.multiplications = cost
+    return inside
+
+
+class Called:
+    multiplications = staticmethod(cost)
+
+    def __call__(self, query, key, value, size, rng):
+        return exact(query, key, value, size, rng)
+
+    def bound(self, query, key, value, size, rng):
+        return exact(query, key, value, size, rng)
+
+
+def whole(query, key, value, size, rng):
+    return np.rint(exact(query, key, value, size, rng)).astype(int)
+
+
+def view(query, key, value, size, rng):
+    return np.broadcast_to(value[:1], (len(query), value.shape[1]))
+
+
+def nans(query, key, value, size, rng):
+    return np.full((len(query), value.shape[1]), np.nan)
+
+
+def in_place(query, key, value, size, rng):
+    output = exact(query, key, value, size, rng)
+    for array in (query, key, value):
+        array[:] = 0
+    return output
+
+
+def pair(query, key, value, size, rng):
+    return exact(query, key, value, size, rng), None
+
+
+def _four(extra, query, key, value, size, rng):
+    return exact(query, key, value, size, rng)
+
+
+exact.multiplications = cost
+float32, float16 = cast("float32"), cast("float16")
+instance, bound, made = Called(), Called().bound, lambda query, key, value, size, rng: exact(query, key, value, 0, rng)
+partial = functools.partial(_four, None)
+for function in (whole, view, nans, in_place, pair, made, partial):
+    function.multiplications = cost
+"""
+
+TORCH = """
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+
+def tensors(query, key, value, size, rng):
+    return scaled_dot_product_attention(query[None], key[None], value[None])[0]
+
+
+def annotated(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, size: int, rng) -> torch.Tensor:
+    return (query @ key.mT / query.shape[-1] ** 0.5).softmax(dim=-1) @ value
+
+
+def brain(query, key, value, size, rng):
+    return tensors(*(torch.as_tensor(a).bfloat16() for a in (query, key, value)), size, rng)
+
+
+def graph(query, key, value, size, rng):
+    return tensors(*(a.requires_grad_() for a in (query, key, value)), size, rng)
+
+
+def drawing(query, key, value, size, rng):
+    picked = rng.permutation(len(key))[:size]
+    return tensors(query, key[picked], value[picked], size, rng)
+
+
+def broken(query, key, value, size, rng):
+    return tensors(query, key, value, size, rng).absent
+
+
+for function in (tensors, annotated, brain, graph, drawing, broken):
+    function.multiplications = lambda shape, size: shape.n * shape.l * shape.d
+"""
+
+#: Functions, and the largest relative error that their precision allows; None: they are not exact attention.
+NUMPY = {
+    "exact": 1e-12, "float32": 1e-5, "float16": 2e-2, "instance": 1e-12, "bound": 1e-12, "made": 1e-12,
+    "partial": 1e-12, "in_place": 1e-12, "whole": None, "view": None,
+}  # fmt: skip
+OF_TORCH = {"tensors": 1e-12, "annotated": 1e-12, "brain": 5e-2, "graph": 1e-12, "drawing": None}
+
+RUN = {"maps": "none", "num_projections": 4, "seq_len": 24, "head_dim": 4, "trials": 2, "baselines": "uniform"}
+
+
+@pytest.fixture
+def functions(tmp_path, monkeypatch):
+    """The modules, in an importable working directory; torch's functions where it is installed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("brought.py").write_text(FUNCTIONS)
+    Path("brought_torch.py").write_text(TORCH)
+
+
+def swept(module, names, **flags):
+    """The relative errors of functions of a module, by name."""
+    methods = ",".join(f"{module}:{name}" for name in names)
+    rows = fb.sweep("quick", f"{module}{len(flags)}", **RUN, methods=methods, **flags).trials
+    return {name: rows[rows["map"] == name]["relative_error"].to_list() for name in names}
+
+
+def check_errors(errors, limits):
+    for name, limit in limits.items():
+        assert len(errors[name]) == 2 and np.isfinite(errors[name]).all(), name
+        assert limit is None or max(errors[name]) <= limit, name
+        assert limit is not None or min(errors[name]) > 1e-2, name
+
+
+@pytest.fixture(params=[("brought", NUMPY), ("brought_torch", OF_TORCH)], ids=["numpy", "torch"])
+def brought(request, functions):
+    """A module of functions and their limits."""
+    if request.param[0] == "brought_torch":
+        pytest.importorskip("torch")
+    return request.param
+
+
+def test_functions_are_swept(brought):
+    check_errors(swept(*brought), brought[1])
+
+
+@pytest.mark.parametrize("module", ["brought", pytest.param("brought_torch", marks=pytest.mark.slow)])
+def test_two_processes_sweep_functions_as_one_does(functions, module):
+    if module == "brought_torch":
+        pytest.importorskip("torch")
+    names = NUMPY if module == "brought" else OF_TORCH
+    assert swept(module, names, workers=2) == swept(module, names)
+
+
+def test_a_sweep_by_torch_takes_functions_of_numpy_too(brought):
+    pytest.importorskip("torch")
+    module, limits = brought
+    check_errors(swept(module, limits, backend="torch"), limits)
+
+
+def test_verify_and_audit_take_them(brought):
+    module, limits = brought
+    some = {f"{module}:{name}": limits[name] for name in limits if name in ("float32", "instance", "brain", "tensors")}
+    claims = [check for check in verify([*some]).checks if check.claim == "row sums"]
+    assert [check.verdict for check in claims] == ["holds"] * 2
+    found = [f.median for f in audit([*some], runs=6) if f.measure == "error against exact"]
+    assert (np.reshape(found, (2, -1)).max(1) <= [*some.values()]).all()
+
+
+def test_recommend_and_the_fixture_take_them(brought, rng):
+    module, limits = brought
+    arrays = tuple(rng.normal(size=(3, 24, 4)))
+    for name, limit in limits.items():
+        function = getattr(importlib.import_module(module), name)
+        error = float(function_error(function, arrays, draws=2, size=6))
+        assert error <= limit if limit is not None else error > 1e-2
+        if name == "bound":  # no attribute can be set on it
+            continue
+        answer = fb.recommend(arrays, maps="none", methods=f"{module}:{name}", target=limit or 0.5, max_size=8)
+        assert name in {point.setting.name for point in answer.decisions[0].points}
+
+
+def test_a_function_of_torch_draws_what_one_of_numpy_draws(functions, rng):
+    """A first call that fails has not moved the generator, and the output is NumPy's where the inputs are."""
+    torch = pytest.importorskip("torch")
+    drawing = importlib.import_module("brought_torch").drawing
+    query, key, value = rng.normal(size=(3, 24, 4))
+    output = fb.method_attention(query, key, value, drawing, 6, 7)
+    picked = np.random.default_rng(7).permutation(24)[:6]
+    assert isinstance(output, np.ndarray)
+    np.testing.assert_allclose(output, fb.exact_attention(query, key[picked], value[picked]), atol=1e-12)
+    tensors = fb.method_attention(*map(torch.from_numpy, (query, key, value)), drawing, 6, 7)
+    np.testing.assert_array_equal(tensors.numpy(), output)
+
+
+def test_infinite_errors_are_a_measurement_and_other_mistakes_one_line(functions):
+    assert swept("brought", ["nans"])["nans"] == [np.inf] * 2
+    flags = "-R 4 -L 24 -d 4 --trials 2 --maps none --methods"
+    assert "pair returned tuple; it must return ndarray of shape (24, 4)" in refused(f"sweep {flags} brought:pair")
+    assert "pair failed: pair returned tuple" in refused("audit brought:pair --runs 6")
+    assert "brought:Called' is of type Called; it must be a function" in refused(f"sweep {flags} brought:Called")
+    if importlib.util.find_spec("torch"):
+        error = refused(f"sweep {flags} brought_torch:broken")
+        assert "broken failed: AttributeError: 'Tensor' object has no attribute 'absent'" in error
