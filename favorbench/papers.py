@@ -217,9 +217,26 @@ PAPERS: tuple[Paper, ...] = (
         "SageAttention: Accurate 8-Bit Attention for Plug-and-play Inference Acceleration", "ICLR 2025", "2410.02367",
     ),
     Paper(
+        "jiang2024", "Jiang et al. 2024",
+        "Jiang, Huiqiang and Li, Yucheng and Zhang, Chengruidong and Wu, Qianhui and Luo, Xufang and Ahn, Surin and "
+        "Han, Zhenhua and Abdi, Amir H. and Li, Dongsheng and Lin, Chin-Yew and Yang, Yuqing and Qiu, Lili",
+        "MInference 1.0: Accelerating Pre-filling for Long-Context LLMs via Dynamic Sparse Attention", "NeurIPS 37",
+        "2407.02490",
+    ),
+    Paper(
         "carrell2025", "Carrell et al. 2025",
         "Carrell, Annabelle Michael and Gong, Albert and Shetty, Abhishek and Dwivedi, Raaz and Mackey, Lester",
         "Low-Rank Thinning", "ICML 2025", "2502.12063",
+    ),
+    Paper(
+        "zhang2025", "Zhang et al. 2025",
+        "Zhang, Jintao and Xiang, Chendong and Huang, Haofeng and Wei, Jia and Xi, Haocheng and Zhu, Jun and Chen, "
+        "Jianfei",
+        "SpargeAttn: Accurate Sparse Attention Accelerating Any Model Inference", "ICML 2025", "2502.18137",
+    ),
+    Paper(
+        "xu2025", "Xu et al. 2025", "Xu, Ruyi and Xiao, Guangxuan and Huang, Haofeng and Guo, Junxian and Han, Song",
+        "XAttention: Block Sparse Attention with Antidiagonal Scoring", "ICML 2025", "2503.16428",
     ),
     Paper(
         "yaras2025", "Yaras et al. 2025",
@@ -232,6 +249,18 @@ PAPERS: tuple[Paper, ...] = (
         "Hooper, Coleman and Zhao, Sebastian and Manolache, Luca and Kim, Sehoon and Mahoney, Michael W. and Shao, "
         "Yakun Sophia and Keutzer, Kurt and Gholami, Amir",
         "Multipole Attention for Efficient Long Context Reasoning", "NeurIPS 2025", "2506.13059",
+    ),
+    Paper(
+        "wang2025", "Wang et al. 2025",
+        "Wang, Xinghao and Wang, Pengyu and Zhang, Dong and Tan, Chenkun and Zhou, Shaojun and Liu, Zhaoxiang and "
+        "Lian, Shiguo and Liu, Fangxu and Song, Kai and Qiu, Xipeng",
+        "Sparser Block-Sparse Attention via Token Permutation", "arXiv", "2510.21270",
+    ),
+    Paper(
+        "li2026", "Li et al. 2026",
+        "Li, Haopeng and Shao, Shitong and Zhong, Wenliang and Zhou, Zikai and Bai, Lichen and Xiong, Hui and Xie, "
+        "Zeke",
+        "PISA: Piecewise Sparse Attention Is Wiser for Efficient Diffusion Transformers", "arXiv", "2602.01077",
     ),
     Paper(
         "heinsen2026", "Heinsen & Kozachkov 2026", "Heinsen, Franz A. and Kozachkov, Leo",

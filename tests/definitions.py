@@ -174,10 +174,15 @@ def _causal(method, question, size, rng, bound=False):
     logits = np.where(seen, query @ key.T, -np.inf)
     weights = Weights(np.ones_like(logits), logits, logits.copy())
     rest = AttentionProblem(query, key[first:], value[first:])
-    past = dict(_grown(innermost, rest, size, rng, stops, causal=True))
+    in_groups = innermost.name in SPARSE  # of the queries that there are in a chunk
+    past = {} if in_groups else dict(_grown(innermost, rest, size, rng, stops, causal=True))
     for chunk, end in enumerate(ends):
         rows = np.flatnonzero(positions // CHUNK == chunk)
-        if end > first:
+        if end > first and in_groups and len(rows):
+            known = AttentionProblem(query[rows], key[first:end], value[first:end], positions[rows] - first)
+            for whole, part in zip(weights, _sparse(innermost, known, size), strict=True):
+                whole[rows, first:end] = part
+        elif end > first and len(rows):
             for whole, part in zip(weights, past[end - first], strict=True):
                 whole[rows, first:end] = part[rows]
     return weights
@@ -203,6 +208,10 @@ def _grown(
         for stop, times in _times_drawn(method, question.value, size, rng, stops):
             with np.errstate(divide="ignore"):
                 yield stop, Weights.of(question.query @ question.key[:stop].T + np.log(times))
+    elif method.name == "nothing":
+        yield from ((stop, _nothing(method, question._replace(key=question.key[:stop]), size, rng)) for stop in stops)
+    elif method.name in SPARSE:
+        yield len(question.key), _sparse(method, question, size)
     elif method.name == "eva":
         yield from _eva_grown(method, question.query, question.key, size, rng, stops)
     else:
@@ -308,6 +317,140 @@ def _near_cells(logits, spread, cell, share):
             found[row, candidate] = used + number[candidate] / 2 < share
             used += number[candidate]
     return found
+
+
+# groups of queries that choose keys
+
+
+def _sparse(method, question, size):
+    """exp(x.y) on the keys that a group of queries in a row has chosen, group by group."""
+    query, key, positions = question.query, question.key, question.positions
+    logits = query @ key.T
+    weights = Weights(np.ones_like(logits), np.full_like(logits, -np.inf), np.full_like(logits, -np.inf))
+    for start in range(0, len(query), getattr(method, "group", len(query))):
+        rows = np.arange(start, min(start + method.group, len(query)))
+        at = None if positions is None else positions[rows]
+        signs, logs, mass = SPARSE[method.name](method, query[rows], key, at, size, min(method.group, len(query)))
+        weights.sign[rows], weights.log[rows], weights.mass[rows] = signs, logs, mass
+    return weights
+
+
+def _only(logits, chosen):
+    log = np.where(chosen, logits, -np.inf)
+    return Weights.of(log)
+
+
+def _size_of_blocks(method, size):
+    """Half of it, a quarter, and so on, until the size has four; not below 1."""
+    halves = [max(1, method.block // 2**i) for i in range(20)]
+    return next((block for block in halves if 4 * block <= size), 1)
+
+
+def _best_blocks(blocks, scores, block, size, length):
+    """The flags of the keys of the best blocks, which are lists of keys."""
+    chosen = np.zeros(length, dtype=bool)
+    for best in sorted(range(len(blocks)), key=lambda i: -scores[i])[: math.ceil(size / block)]:
+        chosen[blocks[best]] = True
+    return chosen
+
+
+def _blocks_in_a_row(method, key, size):
+    block = _size_of_blocks(method, size)
+    return block, [list(range(i, min(i + block, len(key)))) for i in range(0, len(key), block)]
+
+
+def _by_means(method, query, key, at, size, longest):
+    block, blocks = _blocks_in_a_row(method, key, size)
+    scores = [np.mean(query, axis=0) @ np.mean(key[part], axis=0) for part in blocks]
+    return _only(query @ key.T, _best_blocks(blocks, scores, block, size, len(key)))
+
+
+def _by_means_of_like(method, query, key, at, size, longest):
+    """Blocks with a small mean cosine of all pairs first."""
+    block, blocks = _blocks_in_a_row(method, key, size)
+    scores = []
+    for part in blocks:
+        unit = key[part] / np.maximum(np.linalg.norm(key[part], axis=-1, keepdims=True), 1e-300)
+        unlike = np.mean(unit @ unit.T) < method.similarity
+        scores.append(np.mean(query, axis=0) @ np.mean(key[part], axis=0) + (1e6 if unlike else 0.0))
+    return _only(query @ key.T, _best_blocks(blocks, scores, block, size, len(key)))
+
+
+def _by_antidiagonals(method, query, key, at, size, longest):
+    """Tile by tile; what a tile lacks of queries or keys counts as 0."""
+    block, blocks = _blocks_in_a_row(method, key, size)
+    stride = math.gcd(method.stride, block, longest)
+    logits = query @ key.T
+    scores = np.zeros(len(blocks))
+    for top in range(0, len(query), stride):
+        sums = []
+        for left in range(0, len(key), stride):
+            tile = logits[top : top + stride, left : left + stride]
+            sums.append(sum(tile[i, stride - 1 - i] for i in range(len(tile)) if stride - 1 - i < tile.shape[1]))
+        for tile, weight in enumerate(softmax_of(np.array(sums) / stride)):
+            scores[tile * stride // block] += weight
+    return _only(logits, _best_blocks(blocks, scores, block, size, len(key)))
+
+
+def _by_sorted_means(method, query, key, at, size, longest):
+    """Complete segments sorted by the weights of the last queries."""
+    block = _size_of_blocks(method, size)
+    segment = max(method.segment // block, 1) * block
+    weight = np.sum(softmax_of(query[-method.rows :] @ key.T, axis=-1), axis=0)
+    order = []
+    for start in range(0, len(key), segment):
+        part = list(range(start, min(start + segment, len(key))))
+        order += sorted(part, key=lambda j: -weight[j]) if len(part) == segment else part
+    blocks = [order[i : i + block] for i in range(0, len(key), block)]
+    scores = [np.mean(query @ key[part].T) for part in blocks]
+    return _only(query @ key.T, _best_blocks(blocks, scores, block, size, len(key)))
+
+
+def _by_lines(method, query, key, at, size, longest):
+    """Keys for all, and one for each query on each diagonal through a key of the last query."""
+    last = range(max(0, len(query) - method.rows), len(query))
+    weights = softmax_of(query @ key.T, axis=-1)
+    count = max(1, round(method.columns * size))
+    columns = np.argsort(-np.sum(weights[list(last)], axis=0))[:count]
+    behind = at[-1] - at
+    sums = [sum(weights[i, j - behind[i]] for i in last if j >= behind[i]) for j in range(len(key))]
+    chosen = np.zeros(weights.shape, dtype=bool)
+    chosen[:, columns] = True
+    for best in np.argsort(-np.array(sums))[: size - count]:
+        for i in range(len(query)):
+            if best >= behind[i]:
+                chosen[i, best - behind[i]] = True
+    return _only(query @ key.T, chosen)
+
+
+def _by_taylor(method, query, key, at, size, longest):
+    """exp(x.c) on keys of other blocks; order 1: and their mean over all keys, times x.(y - c)."""
+    _, blocks = _blocks_in_a_row(method, key, size)
+    log = _by_means(method, query, key, at, size, longest).log
+    centre = np.empty_like(key)
+    for part in blocks:
+        centre[part] = np.mean(key[part], axis=0)
+    far = np.where(np.isfinite(log), -np.inf, query @ centre.T)
+    log = np.where(np.isfinite(log), log, far)
+    if not method.order:
+        return Weights.of(log)
+    peak = np.max(log, axis=-1, keepdims=True)
+    share = np.mean(np.exp(far - peak), axis=-1, keepdims=True)
+    slopes = share * (query @ (key - centre).T)
+    kernel = np.exp(log - peak) + slopes
+    with np.errstate(divide="ignore"):
+        logs = [np.log(np.abs(part)) + peak for part in (kernel, np.exp(log - peak) + np.abs(slopes))]
+    return Weights(np.sign(kernel), *logs)
+
+
+def _nothing(method, question, size, rng):
+    return Weights.of(np.full((len(question.query), len(question.key)), -np.inf))
+
+
+SPARSE = {
+    "block-sparse": _by_means, "spargeattn": _by_means_of_like, "xattention": _by_antidiagonals,
+    "pbs-attn": _by_sorted_means, "vertical-slash": _by_lines, "pisa": _by_taylor,
+}  # fmt: skip
 
 
 # landmarks

@@ -66,7 +66,10 @@ def test_the_largest_size_is_found_beyond_sizes_that_are_too_dear():
 def test_costs_rise_with_the_size_but_in_blocks():
     """Not that of thinformer, which jumps at powers of two, nor of those that cut the keys into whole blocks, nor
     causal ones, which begin later with more cells."""
-    in_blocks = ("thinformer", "eva", "hyperattention", "kdeformer")
+    in_blocks = (
+        "thinformer", "eva", "hyperattention", "kdeformer", "block-sparse", "xattention", "spargeattn",
+        "pbs-attn", "pisa",
+    )  # fmt: skip
     for spec in [spec for spec in SPECS if spec not in in_blocks]:
         method, shape = get_method(spec), Shape(256, 256, 16, 16)
         sizes = [m for m in range(1, 240) if not isinstance(method, Monarch) or 256 % m == 0]

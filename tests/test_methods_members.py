@@ -27,6 +27,11 @@ from tests.test_methods import answers, problem
         hyperattention(block=-0.1) => block
         kdeformer(projections=0) => projections
         kdeformer(projections=2.5) => projections
+        block-sparse(group=48) => group must divide 64, got 48
+        xattention(stride=0) => stride
+        spargeattn(similarity=2) => similarity
+        pisa(order=2) => order must be a whole number from 0 to 1, got 2
+        nothing => sinks
         window(4):hyperattention => no sums over keys
     """),
 )

@@ -52,6 +52,13 @@ METHOD_COSTS = {
     "eva": L * PAIR + L * (D + V),
     "hyperattention": N * PAIR + ROWS * D * 7,
     "kdeformer": N * PAIR + ROWS * D * 7 + L * V * V,
+    # two groups of 64 queries with padding, and 50 blocks of 4 keys; vertical-slash asks for as many queries as keys
+    **dict.fromkeys(("block-sparse", "spargeattn"), 2 * 50 * D + 128 * PAIR),
+    "xattention": 128 * L * D // 4 + 128 * PAIR,
+    "pbs-attn": 2 * (16 + 1) * L * D + 128 * PAIR,
+    "pisa": 2 * 50 * D + 128 * 50 * (D + V) + 128 * PAIR,
+    "pisa(order=1)": 2 * 50 * D + 128 * 50 * (D + V) + 128 * PAIR + (128 + L) * D * V,
+    "vertical-slash": 4 * 16 * L * D + 256 * PAIR,
 }  # fmt: skip
 LINEAR, DENSE = ROWS * M * (D + V), ROWS * (M * D + D * D)
 MAP_COSTS = {
@@ -72,6 +79,18 @@ def test_a_method_states_the_cost_by_hand(spec):
     method = member(spec)
     shape = Shape(L if method.needs_positions else N, L, D, V)
     assert method.multiplications(shape, M) == METHOD_COSTS[spec]
+
+
+def test_block_sparse_attention_states_its_causal_cost_by_hand():
+    """300 keys: chunks of 128, 128 and 44 queries; the second sees 128 keys before it, the third 256.
+
+    Blocks of 4 keys: 32 and 64 of them, for two groups of 64 queries and one of 44. Each chunk is exact on itself.
+    """
+    choice = (2 * 32 + 1 * 64) * D
+    shape = Shape(300, 300, D, V, causal=True)
+    own = 300 * 128 * (D + V)
+    assert member("block-sparse").multiplications(shape, M) == own + choice + (128 + 44) * PAIR
+    assert member("sinks(4):window(9):nothing").multiplications(shape, M) == own + 300 * (4 + 9) * (D + V)
 
 
 @pytest.mark.parametrize("name", MAP_COSTS)

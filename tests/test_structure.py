@@ -103,6 +103,8 @@ def test_shapes_in_signatures_are_checked():
 #: Concrete classes that are no members, and why.
 NO_MEMBERS = {
     "BlockSampler": "what samplers of square blocks share",
+    "Sparse": "what block-sparse methods share", "InBlocks": "what block-sparse methods share",
+    "Scored": "what block-sparse methods share", "Nothing": "a method behind prefixes only",
     "Centred": "what clusters and multipole share", "Polynomial": "what taylor-1 and taylor-2 share",
     "Unsized": "what baselines without a size share",
     "WrappedMap": "what transforms and controls derive from",

@@ -11,6 +11,7 @@ from favorbench.formats import shown
 from favorbench.maps import MAPS, FeatureMap
 from favorbench.maps import TRANSFORMS as MAP_TRANSFORMS
 from favorbench.methods.base import AttentionProblem, Estimate, Method, Shape
+from favorbench.methods.block_sparse import BlockSparse, PbsAttn, Pisa, SpargeAttn, VerticalSlash, XAttention
 from favorbench.methods.clusters import Clusters
 from favorbench.methods.eva import Eva
 from favorbench.methods.function import Function
@@ -18,7 +19,7 @@ from favorbench.methods.hashed import HyperAttention, KDEformer
 from favorbench.methods.landmarks import Nystrom, WildCat
 from favorbench.methods.monarch import Monarch
 from favorbench.methods.multipole import Multipole
-from favorbench.methods.prefixes import ExactKeys, Sinks, Top, Window
+from favorbench.methods.prefixes import ExactKeys, Nothing, Sinks, Top, Window
 from favorbench.methods.sampled import SampledKeys, Thinformer
 from favorbench.methods.segments import Lara, Nystromformer
 from favorbench.numerics.arrays import Array, Float, on_host, to_backend_of
@@ -29,14 +30,14 @@ from favorbench.users import failures_named
 
 METHODS: tuple[type[Method], ...] = (
     Clusters, Multipole, Nystrom, WildCat, Nystromformer, Monarch, Lara, Thinformer, Eva, HyperAttention,
-    KDEformer,
+    KDEformer, BlockSparse, VerticalSlash, XAttention, SpargeAttn, PbsAttn, Pisa,
 )  # fmt: skip
 
 #: ``prefix(number):method`` and ``prefix(number):map``, a user's too; they nest.
 PREFIXES: tuple[type[ExactKeys], ...] = (Sinks, Window, Top)
 
 #: Members that prefixes take in addition to methods: baselines that keep a sum over keys, and maps.
-INSIDE = (SampledKeys, *MAPS)
+INSIDE = (SampledKeys, Nothing, *MAPS)
 
 
 def get_method(spec: str | Method | Callable[..., Any]) -> Method:

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from array_api_compat import device
@@ -13,7 +13,7 @@ from favorbench.attention.causal import rows_between
 from favorbench.errors import InputError, ScenarioError
 from favorbench.maps import FeatureMap
 from favorbench.maps.base import claim
-from favorbench.methods.base import Method, Shape, Sizes
+from favorbench.methods.base import Method, Shape, Sizes, line_style
 from favorbench.methods.features import FromMap
 from favorbench.methods.landmarks import GuardedSummary
 from favorbench.methods.summaries import (
@@ -22,6 +22,7 @@ from favorbench.methods.summaries import (
     Queries,
     StreamingSummary,
     Tokens,
+    causal_multiplications,
     exact_sums,
     logits_of,
 )
@@ -89,7 +90,8 @@ class ExactKeys(KeySummaryMethod):
 
 for _claim in (
     "convex", "unbiased", "causal_safe", "random", "every_size", "exact_at_full_size", "arrays", "needs_positions",
-    "alternatives", "first", "last", "features_per_size", "largest_size", "check", "num_features", "width",
+    "needs_all_rows", "alternatives", "group", "first", "last", "features_per_size", "largest_size", "check",
+    "choice_multiplications", "num_features", "width",
 ):  # fmt: skip
     setattr(ExactKeys, _claim, claim(attrgetter(f"inner.{_claim}")))
 
@@ -207,7 +209,8 @@ class Window(ExactKeys):
         keys, blocks = min(self.w + BLOCK, shape.l), max(1, -(-shape.n // BLOCK))
         block = shape._replace(n=min(shape.n, BLOCK), l=keys)
         pairs = self.alternatives * float(shape.n * keys * (shape.d + 2 * shape.d_v))
-        return inner + pairs + blocks * self.inner.pair_multiplications(block, size)
+        again = blocks * self.inner.pair_multiplications(block, size) + self.inner.choice_multiplications(shape, size)
+        return inner + pairs + again
 
     def pair_multiplications(self, shape: Shape, size: int) -> float:
         return self.inner.pair_multiplications(shape, size) + float(shape.n * shape.l * shape.d)
@@ -222,7 +225,8 @@ class WindowSummary:
     inner: KeySummary
 
     def sums(self, queries: Queries) -> Accumulator:
-        xp, parts, block_of = array_namespace(queries.query), [], queries.positions // BLOCK
+        xp, parts = array_namespace(queries.query), []
+        block_of = (queries.positions - queries.positions[:1]) // BLOCK  # whole groups of queries that choose together
         for block in np.unique(block_of):
             some = queries.part(rows_between(block_of, block, block + 1))
             first = min(max(0, int(some.positions[0]) - self.w // 2), self.tokens.length - 1)
@@ -272,7 +276,8 @@ class Top(ExactKeys):
     def multiplications(self, shape: Shape, size: int) -> float | None:
         inner = self.inner.multiplications(shape, size)
         pairs = self.alternatives * float(shape.n * shape.l * (2 * shape.d + 2 * shape.d_v))
-        return None if inner is None else inner + pairs + self.inner.pair_multiplications(shape, size)
+        again = self.inner.pair_multiplications(shape, size) + self.inner.choice_multiplications(shape, size)
+        return None if inner is None else inner + pairs + again
 
 
 @dataclass(frozen=True)
@@ -318,3 +323,56 @@ def exact_or_estimate(where: Array, exact: Array, estimate: Features) -> Feature
     if estimate.values is None:
         return Features(None, log_scale)
     return Features(xp.where(where, xp.ones_like(exact), estimate.values), log_scale)
+
+
+@dataclass(frozen=True)
+class Nothing(KeySummaryMethod):
+    """No keys at all: ``sinks(4):window(256):nothing`` is attention to the first and the nearest keys only.
+
+    Xiao et al. 2023 ("StreamingLLM"), arXiv 2309.17453; a window alone, ``window(256):nothing``, is a baseline for
+    every method that chooses keys.
+    """
+
+    name = "nothing"
+    reference = "Xiao et al. 2023, arXiv 2309.17453"
+    description = "no keys: behind sinks and windows, attention to these alone"
+    random = False
+    every_size = False
+    causal_safe = True
+    convex = True
+    permutation_invariant = False
+    look = line_style("0.3", "--", "x", 4)
+
+    def summaries(self, tokens: Tokens, queries: Queries, sizes: Sizes, streams: Streams) -> Iterator[KeySummary]:
+        for _ in sizes:
+            yield NoKeys(tokens)
+
+    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> StreamingSummary:
+        return NoKeys(tokens)
+
+    def multiplications(self, shape: Shape, size: int) -> float:
+        """Those of the chunk where attention is causal."""
+        return causal_multiplications(shape) if shape.causal else 0.0
+
+    def pair_multiplications(self, shape: Shape, size: int) -> float:
+        return 0.0
+
+
+class NoKeys(NamedTuple):
+    """K = 0 for all keys."""
+
+    tokens: Tokens
+
+    def extend(self, stop: int) -> "NoKeys":
+        """The same: nothing is kept."""
+        return self
+
+    def sums(self, queries: Queries) -> Accumulator:
+        xp, like = array_namespace(queries.query), 0.0 * queries.query[..., :1]
+        return Accumulator(
+            like + xp.finfo(like.dtype).min, xp.zeros_like(with_ones(like * self.tokens.value[..., :1, :]))
+        )
+
+    def kernel(self, queries: Queries, keys: slice) -> Features:
+        xp, logits = array_namespace(queries.query), logits_of(queries, self.tokens, keys)
+        return Features(None, xp.full_like(logits, -xp.inf))

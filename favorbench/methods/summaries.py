@@ -88,6 +88,8 @@ class KeySummaryMethod(Method):
 
     #: Number of summaries that a guard chooses between: prefixes add their exact keys to each.
     alternatives: int = 1
+    #: Adjacent queries that are summed together, because they share a choice of keys.
+    group: int = 1
     #: In causal attention the first ``first`` keys are exact, and the last ``last`` keys up to a query.
     first: int = 0
     last: int = 0
@@ -100,6 +102,10 @@ class KeySummaryMethod(Method):
         """Multiplications of the kernel estimate itself for n queries and l adjacent keys."""
         return float(shape.n * size * shape.d)
 
+    def choice_multiplications(self, shape: Shape, size: int) -> float:
+        """Multiplications for a choice of keys, which sums and the kernel estimate both make; causal or not."""
+        return 0.0
+
     def width(self, size: int, length: int) -> int:
         """The row length of its largest tile: logits for each query."""
         return size
@@ -107,6 +113,7 @@ class KeySummaryMethod(Method):
     def estimates(self, problem: AttentionProblem, sizes: Sizes, streams: Streams) -> Iterator[Estimate]:
         tokens, queries = Tokens(problem.key, problem.value), Queries(problem.query, problem.positions)
         xp, d = array_namespace(problem.query), problem.query.shape[-1]
+        sizes = sizes if self.every_size else sizes[-1:]
         if problem.causal:
             copies = zip(sizes, streams.for_sizes(len(sizes)), strict=True)
             answers = ((self._causal(tokens, queries, size, own), self.num_features(size, d)) for size, own in copies)
@@ -121,7 +128,7 @@ class KeySummaryMethod(Method):
             yield Estimate(size, features, xp.concat(outputs, axis=-2), xp.concat(normalisers, axis=-2))
 
     def _whole(self, summary: KeySummary, tokens: Tokens, queries: Queries, size: int) -> Iterator[Accumulator]:
-        for rows in tiles(queries.query.shape[-2], self.width(size, tokens.length), queries.query):
+        for rows in tiles(queries.query.shape[-2], self.width(size, tokens.length), queries.query, self.group):
             yield summary.sums(queries.part(rows))
 
     def _causal(self, tokens: Tokens, queries: Queries, size: int, streams: Streams) -> Iterator[Accumulator]:

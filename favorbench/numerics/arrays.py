@@ -232,7 +232,8 @@ def largest(a: Array, count: int) -> Array:
     """Indices of the largest entries along the last axis, the largest first: (..., count)."""
     if not isinstance(a, np.ndarray):
         return a.topk(count, dim=-1).indices
-    index = np.argpartition(a, a.shape[-1] - count, axis=-1)[..., a.shape[-1] - count :]
+    first = a.shape[-1] - count
+    index = np.argpartition(a, min(first, a.shape[-1] - 1), axis=-1)[..., first:]
     order = np.argsort(-np.take_along_axis(a, index, axis=-1), axis=-1, kind="stable")
     return np.take_along_axis(index, order, axis=-1)
 

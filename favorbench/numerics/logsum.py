@@ -127,10 +127,10 @@ def near_zero(log: Array) -> bool:
     return bool(xp.all(xp.abs(log) < 0.2 * (math.log(xp.finfo(log.dtype).max) - reserve)))
 
 
-def tiles(length: int, width: int, like: Array) -> list[slice]:
-    """Equal slices that cover range(length), each of about tile_elements / width rows."""
+def tiles(length: int, width: int, like: Array, group: int = 1) -> list[slice]:
+    """Equal slices that cover range(length), each of about tile_elements / width rows, in whole groups."""
     count = max(1, -(-length * width // tile_elements(like)))
-    step = -(-length // count)
+    step = -(-length // count // group) * group
     return [slice(start, min(start + step, length)) for start in range(0, length, step)]
 
 
