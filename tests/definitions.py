@@ -169,15 +169,17 @@ def _causal(method, question, size, rng, bound=False):
         first, last = first + getattr(innermost, "n", 0), max(last, getattr(innermost, "w", 1))
         innermost = innermost.inner
     last = max(last, _eva_block(innermost, size)) if innermost.name == "eva" else last
-    ends = [max(first, start + 1 - last) for start in range(0, len(key), CHUNK)]
+    chunk_size, segment = _block(innermost) * math.ceil(CHUNK / _block(innermost)), _segment(innermost) or 1
+    ends = [max(first, (start + 1 - last) // segment * segment) for start in range(0, len(key), chunk_size)]
     stops = sorted({end - first for end in ends} - {0})
     logits = np.where(seen, query @ key.T, -np.inf)
     weights = Weights(np.ones_like(logits), logits, logits.copy())
     rest = AttentionProblem(query, key[first:], value[first:])
     in_groups = innermost.name in SPARSE  # of the queries that there are in a chunk
-    past = {} if in_groups else dict(_grown(innermost, rest, size, rng, stops, causal=True))
+    chunk_of = rest._replace(positions=positions // chunk_size)
+    past = {} if in_groups else dict(_grown(innermost, chunk_of, size, rng, stops, causal=True))
     for chunk, end in enumerate(ends):
-        rows = np.flatnonzero(positions // CHUNK == chunk)
+        rows = np.flatnonzero(positions // chunk_size == chunk)
         if end > first and in_groups and len(rows):
             known = AttentionProblem(query[rows], key[first:end], value[first:end], positions[rows] - first)
             for whole, part in zip(weights, _sparse(innermost, known, size), strict=True):
@@ -201,7 +203,7 @@ def _grown(
     stops,
     causal=False,
 ):
-    """The weights on the first keys, up to each stop, of what is kept of them."""
+    """The weights on the first keys, up to each stop, of what is kept of them; causal: positions are chunks."""
     if hasattr(method, "wrapped"):
         yield from _of_map(method, question, size, rng, stops)
     elif method.name == "sampled-keys":
@@ -215,7 +217,8 @@ def _grown(
     elif method.name == "eva":
         yield from _eva_grown(method, question.query, question.key, size, rng, stops)
     else:
-        yield from _centred(method, question.query, question.key, size, rng, stops, causal)
+        chunk = question.positions if causal else np.zeros(len(question.query))
+        yield from _centred(method, question.query, question.key, size, rng, stops, causal, chunk)
 
 
 def _of_map(method, question, size, rng, stops):
@@ -244,19 +247,32 @@ def _times_drawn(method, value, size, rng, stops):
 
 def _centred(
     method, query, key, size, rng, stops,
-    causal,
+    causal, chunk,
 ):  # fmt: skip
-    """clusters: exp(x.c), or with half the variance of x.y in the cell. multipole: exp(x.y) in the nearest cells."""
+    """clusters: exp(x.c), or with half the variance of x.y in the cell. multipole: exp(x.y) in the nearest cells.
+
+    These are the same for the queries of a block, those of one chunk in causal attention.
+    """
     multipole = method.name == "multipole"
     share = min(round(method.exact * size), size - 1) if multipole else 0
-    for stop, cell in _cells(method, key, size - share, rng, stops, causal):
-        near, one_hot = key[:stop], np.eye(size - share)[cell]
+    grow = _segment_cells if causal and _segment(method) else _cells
+    blocks = [np.flatnonzero(chunk == c) for c in np.unique(chunk)]
+    blocks = [b[b // _block(method) == i] for b in blocks for i in np.unique(b // _block(method))]
+    for stop, cell in grow(method, key, size - share, rng, stops, causal):
+        near, one_hot = key[:stop], np.eye(max(size - share, 1 + max(cell)))[cell]
         members = np.maximum(np.sum(one_hot, axis=0), 1.0)[:, None]
         centres = (one_hot.T @ near) / members
         variance = one_hot.T @ (near - centres[cell]) ** 2 / members
         log = query @ centres[cell].T
         if multipole:
-            exact = _near_cells(query @ centres.T, np.sum(variance, axis=-1), cell, share)
+            exact = np.zeros((len(query), len(centres)), dtype=bool)
+            for block in blocks:
+                log_share = query[block] @ centres.T
+                if len(block) > 1:
+                    counts = np.sum(one_hot, axis=0)
+                    normaliser = logsumexp(log_share, b=counts, axis=-1, keepdims=True)
+                    log_share = logsumexp(log_share - normaliser, axis=0, keepdims=True)
+                exact[block] = _near_cells(log_share, np.sum(variance, axis=-1), cell, share)
             log = np.where(exact[:, cell], query @ near.T, log)
         elif method.order == 2:
             log = log + 0.5 * query**2 @ variance[cell].T
@@ -265,6 +281,9 @@ def _centred(
 
 def _cells(method, key, count, rng, stops, causal):
     """The cell of each of the first keys: made anew when these have doubled; between, new keys join the nearest."""
+    if getattr(method, "cells", "random") == "tree":
+        yield len(key), _tree(key, count)
+        return
     pivots, cell, made = method.points == "pivots", np.arange(0), 0
     order = rng.permutation(len(key)) if causal or not pivots else cell
     for stop in stops:
@@ -280,6 +299,47 @@ def _cells(method, key, count, rng, stops, causal):
         else:
             cell = np.concatenate([cell, _nearest(seen[known:], _means(seen[:known], cell, count))])
         yield stop, cell
+
+
+def _block(method):
+    """How many queries share their near cells."""
+    return getattr(method, "block", 1) if method.name == "multipole" else 1
+
+
+def _segment(method):
+    """How many keys have causal cells of their own; 0 where cells grow with the sequence."""
+    return method.segment if method.name == "multipole" and (method.block > 1 or method.cells == "tree") else 0
+
+
+def _segment_cells(method, key, count, rng, stops, causal):
+    """The cells of each segment, numbered in order: its share of all cells, at least one."""
+    assert causal
+    cell, known = np.arange(0), 0
+    for stop in stops:
+        for end in [end for end in range(stop % method.segment, stop + 1, method.segment) if end > known]:
+            part = key[known:end]
+            ((_, own),) = _cells(method, part, max(1, round(count * len(part) / len(key))), rng, [len(part)], False)
+            cell, known = np.append(cell, own + 1 + max(cell, default=-1)), end
+        yield stop, cell
+
+
+def _tree(key, count):
+    """Split keys by their place along C^3 e_j, C the covariance and j the coordinate that varies most."""
+    ends, cell = [i * len(key) // count for i in range(count + 1)], np.zeros(len(key), dtype=int)
+
+    def split(members, first, last):
+        if last - first == 1:
+            cell[members] = first
+            return
+        points = key[members] - np.mean(key[members], axis=0)
+        covariance, middle = points.T @ points, (first + last) // 2
+        direction = np.linalg.matrix_power(covariance / max(np.trace(covariance), 1e-300), 3)
+        ordered = members[np.argsort(points @ direction[:, np.argmax(np.diag(covariance))], kind="stable")]
+        split(ordered[: ends[middle] - ends[first]], first, middle)
+        split(ordered[ends[middle] - ends[first] :], middle, last)
+
+    split(np.arange(len(key)), 0, count)
+    return cell
 
 
 def _pivots(kernel, count, rng):

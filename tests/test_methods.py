@@ -5,9 +5,13 @@ import math
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy.special import softmax
 
 from favorbench.baselines import BASELINES
 from favorbench.methods import METHODS, AttentionProblem
+from favorbench.methods.multipole import BlockSummary, counts_of
+from favorbench.methods.summaries import Queries, Tokens
+from favorbench.numerics.logsum import quotient, with_ones
 from favorbench.numerics.streams import Streams
 from tests.definitions import attention_of, error, inside, member
 
@@ -15,6 +19,8 @@ NAMES = [cls.name for cls in (*METHODS, *BASELINES)]
 PARAMETERS = [
     "clusters(order=2)", "clusters(lloyd=2)", "clusters(order=2, lloyd=1)", "clusters(points='pivots')",
     "multipole(exact=0.25)", "multipole(exact=0.8)", "multipole(exact=0)", "multipole(exact=0.3, lloyd=1)",
+    "multipole(block=8)", "multipole(block=128, exact=0.7)", "multipole(cells='tree')",
+    "multipole(block=8, cells='tree', segment=60)", "multipole(block=64, lloyd=1, segment=100)",
     "sampled-keys(weights='values')", "nystromformer(inverse='pinv')", "nystromformer(steps=2)", "monarch(steps=3)",
     "eva(form='mean')", "eva(form='released')", "eva(window=0.0)", "eva(window=0.8)", "hyperattention(block=0.6)",
     "kdeformer(block=0.6, projections=3)", "nystrom(guard='cells')", "wildcat(guard='cells')",
@@ -33,6 +39,8 @@ PREFIXED = [
     "sinks(2):window(5):nystrom(guard='cells')", "sinks(4):window(3):wildcat",
     "sinks(4):window(8):clusters", "window(8):sinks(4):clusters", "window(4):window(9):clusters(order=2)",
     "sinks(2):sinks(3):multipole", "top(2):window(5):sampled-keys", "sinks(4):top(3):trig", "window(1):trig",
+    "sinks(3):window(7):multipole(block=8, cells='tree', segment=64)", "window(30):multipole(block=64, segment=50)",
+    "sinks(2):multipole(block=5, cells='tree', segment=32)", "top(3):multipole(block=16, cells='tree')",
     "sinks(2):sampled-keys(weights='values')", "window(5):sampled-keys(weights='values')",
     "sinks(3):window(7):nothing", "window(9):nothing", "sinks(3):block-sparse(group=8)",
     "window(9):xattention(group=8)",
@@ -207,6 +215,43 @@ def test_causal_answers_do_not_depend_on_which_queries_ask(spec):
     for at in (np.array([5]), np.array([130, 131]), np.arange(250, 300), np.array([0, 299])):
         (answer,) = answers(spec, question._replace(query=question.query[at], positions=at), (20,))
         assert_allclose(answer.output, every.output[at], rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("cells", ["random", "tree"])
+def test_the_near_cells_of_a_block_do_not_depend_on_the_queries_that_are_taken_together(cells):
+    """Queries that drift, so that blocks differ: an answer with other blocks is another one."""
+    question, wholes = problem(14, 96, 96, norm=0.5), {}
+    query = question.query + np.linspace(-4, 4, 96)[:, None]
+    for block in (48, 32):
+        tokens, queries = Tokens(question.key, question.value), Queries(query, question.positions)
+        method, streams = member(f"multipole(block={block}, cells='{cells}')"), Streams.of(np.random.default_rng(0))
+        (summary,) = method.summaries(tokens, queries, (20,), streams)
+        wholes[block] = quotient(summary.sums(queries))[0]
+        for rows in (slice(0, 5), slice(40, 70), slice(64, 96), slice(95, 96)):
+            part = quotient(summary.sums(queries.part(rows)))[0]
+            assert_allclose(part, wholes[block][rows], rtol=1e-12, atol=1e-13)
+    assert np.max(np.abs(wholes[48] - wholes[32])) > 1e-6
+
+
+def test_blocks_of_one_query_are_multipole():
+    """The code of blocks, on the same cells."""
+    question = problem(15, 40, 40)
+    method, queries = member("multipole(exact=0.6)"), Queries(question.query, question.positions)
+    (single,) = method.summaries(
+        Tokens(question.key, question.value), queries, (20,), Streams.of(np.random.default_rng(0))
+    )
+    cells, labels = single.far.cells, single.far.labels
+    tokens = Tokens(question.key, with_ones(question.value))
+    blocks = BlockSummary(tokens, cells, labels, counts_of(labels, cells), method.exact_keys(20), 1, queries)
+    assert_allclose(quotient(blocks.sums(queries))[0], quotient(single.sums(queries))[0], rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("spec", ["multipole(exact=0, block=8)", "multipole(exact=0, block=8, cells='tree')"])
+def test_cells_of_one_key_are_exact_attention(spec):
+    question = problem(16)
+    (answer,) = answers(spec, question, (40,))
+    logits = question.query @ question.key.T
+    assert_allclose(answer.output, softmax(logits, axis=-1) @ question.value, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -26,6 +26,8 @@ SPECS = [
     *(f"{prefix.prefix}(5):{inside}" for prefix in PREFIXES
       for inside in ("clusters", "multipole", "sampled-keys", "trig", "lara", "thinformer")),
     "clusters(order=2)", "clusters(lloyd=2)", "clusters(points='pivots')", "multipole(exact=0.2)", "top(2):positive",
+    "multipole(block=16, segment=40)", "multipole(block=16, cells='tree', segment=40)", "multipole(cells='tree')",
+    "sinks(3):window(9):multipole(block=16, cells='tree', segment=40)",
     "sinks(3):window(6):clusters", "window(4):centre:positive", "nystromformer(inverse='pinv')", "monarch(steps=2)",
 ]  # fmt: skip
 #: What needs no more than the standard has: no scatter, no topk.
@@ -120,7 +122,7 @@ def test_a_sweep_of_methods_on_torch_gives_the_rows_of_numpy(changes):
         names = [name for name in names if not get_method(name).needs_all_rows]
     asked = changes | {"methods": ",".join(names), "baselines": "sampled-keys"}
     if "budget" in changes:
-        asked["num_projections"] = "80,100"
+        asked["num_projections"] = "90,100"
     ours, theirs = rows_of(**asked), rows_of(**asked, backend="torch")
     assert list(ours.index) == list(theirs.index)
     for column in ("kind", "num_features", "budget", "multiplications"):
@@ -132,7 +134,10 @@ def test_a_sweep_of_methods_on_torch_gives_the_rows_of_numpy(changes):
 
 @needs_torch
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("spec", ["clusters", "multipole", "sinks(3):window(9):clusters", "sampled-keys", "thinformer"])
+@pytest.mark.parametrize(
+    "spec",
+    ["clusters", "multipole", "multipole(block=64)", "sinks(3):window(9):clusters", "sampled-keys", "thinformer"],
+)
 def test_less_precision_keeps_its_type_and_rounds(rng, spec, dtype):
     import torch
 

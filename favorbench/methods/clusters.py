@@ -15,6 +15,7 @@ from favorbench.methods.summaries import (
     KeySummary,
     KeySummaryMethod,
     Queries,
+    StreamingSummary,
     Tokens,
     causal_multiplications,
     first_in_order,
@@ -196,16 +197,22 @@ class Centred(KeySummaryMethod):
         """The share of the size that are centres."""
         return size
 
-    def summary(self, tokens: Tokens, cells: Cells, labels: Array, size: int) -> KeySummary:
-        """The summary from the cells, and the cell of each key (..., l)."""
+    def summary(
+        self, tokens: Tokens, cells: Cells, labels: Array, size: int, queries: Queries | None = None
+    ) -> KeySummary:
+        """The summary from the cells, and the cell of each key (..., l); queries: all, where they are known."""
         return CellSummary(cells, labels, self.second_order)
 
     def summaries(self, tokens: Tokens, queries: Queries, sizes: Sizes, streams: Streams) -> Iterator[KeySummary]:
         counts = tuple(self.centres(size) for size in sizes)
+        for size, (cells, labels) in zip(sizes, self.clustered(tokens, counts, streams), strict=True):
+            yield self.summary(tokens, cells, labels, size, queries)
+
+    def clustered(self, tokens: Tokens, counts: Sizes, streams: Streams) -> Iterator[tuple[Cells, Array]]:
+        """The cells, and the cell of each key (..., l), for each number of cells."""
         start = self.starts(tokens, counts[-1], streams)
-        for size, count, labels in zip(sizes, counts, nearest_centres(tokens.key, start, counts), strict=True):
-            cells, labels = self.settled(tokens, labels, count)
-            yield self.summary(tokens, cells, labels, size)
+        for count, labels in zip(counts, nearest_centres(tokens.key, start, counts), strict=True):
+            yield self.settled(tokens, labels, count)
 
     def settled(self, tokens: Tokens, labels: Array, size: int) -> tuple[Cells, Array]:
         """The cells and the cell of each key after the steps of Lloyd's algorithm."""
@@ -220,7 +227,7 @@ class Centred(KeySummaryMethod):
         order = streams.draw(lambda rng: rng.permutation(tokens.length)[:size])
         return rows_at(tokens.key, order)
 
-    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> "StreamingCells":
+    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> StreamingSummary:
         return StreamingCells(self, tokens, size, streams)
 
     def multiplications(self, shape: Shape, size: int) -> float:

@@ -165,7 +165,7 @@ class Eva(KeySummaryMethod):
     def _query_means(self, queries: Queries, edges: np.ndarray) -> Array:
         """The mean of the queries of each chunk, of all where it has none: (..., chunks, d)."""
         xp, count = array_namespace(queries.query), len(edges) - 1
-        asked, places = queries.part(rows_between(queries.positions, edges[0], edges[-1]))
+        asked, places, _ = queries.part(rows_between(queries.positions, edges[0], edges[-1]))
         place = np.searchsorted(edges, places, side="right") - 1
         number = np.bincount(place, minlength=count)[:, None]
         labels = to_backend_of(np.tile(place, (*asked.shape[:-2], 1)), asked)

@@ -8,6 +8,8 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from favorbench.attention.causal import CHUNK, chunks, rows_between, visible
 from favorbench.errors import InputError
 from favorbench.methods.base import AttentionProblem, Estimate, Method, Shape, Sizes
@@ -33,14 +35,30 @@ class Tokens(NamedTuple):
 
 
 class Queries(NamedTuple):
-    """Queries (..., n, d), scaled, and their positions among the keys, (n,), on the host; None where they have none."""
+    """Queries (..., n, d), scaled, and their positions among the keys, (n,), on the host; None where they have none.
+
+    first: the number of the first of them among all queries of the problem.
+    """
 
     query: Array
     positions: Any
+    first: int = 0
+
+    @property
+    def length(self) -> int:
+        """The number of queries."""
+        return self.query.shape[-2]
 
     def part(self, where: slice) -> "Queries":
         """Adjacent queries."""
-        return Queries(self.query[..., where, :], None if self.positions is None else self.positions[where])
+        positions = None if self.positions is None else self.positions[where]
+        return Queries(self.query[..., where, :], positions, self.first + where.indices(self.length)[0])
+
+    def blocks(self, size: int) -> Iterator["Queries"]:
+        """The queries of each block of so many adjacent queries of the problem, as far as they are here."""
+        edges = np.arange(self.first // size * size, self.first + self.length, size) - self.first
+        for start in edges.tolist():
+            yield self.part(slice(max(0, start), min(start + size, self.length)))
 
     def moved(self, by: int) -> "Queries":
         """The queries with their positions among the keys from number ``by`` on."""
@@ -94,9 +112,16 @@ class KeySummaryMethod(Method):
     first: int = 0
     last: int = 0
 
+    #: Positions that causal attention treats together.
+    chunk: int = CHUNK
+
     def recent(self, size: int) -> int:
         """``last`` at this size."""
         return self.last
+
+    def summarised(self, past: int) -> int:
+        """In causal attention, how many of the first ``past`` keys a summary may cover."""
+        return past
 
     def pair_multiplications(self, shape: Shape, size: int) -> float:
         """Multiplications of the kernel estimate itself for n queries and l adjacent keys."""
@@ -135,9 +160,9 @@ class KeySummaryMethod(Method):
         """The past through the summary, the present chunk exactly, and with it the first and the last keys."""
         rest = tokens.part(slice(self.first, None))
         state, summary, known = self.streaming(rest, size, streams), None, self.first
-        for chunk in chunks(tokens.length):
+        for chunk in chunks(tokens.length, self.chunk):
             rows = rows_between(queries.positions, chunk.start, chunk.stop)
-            past = chunk.start - max(0, self.recent(size) - 1)  # before every window of the chunk
+            past = self.summarised(chunk.start - max(0, self.recent(size) - 1))  # before every window of the chunk
             if past > known:
                 summary, known = state.extend(past - self.first), past
             if rows.start == rows.stop:

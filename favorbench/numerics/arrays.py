@@ -190,8 +190,13 @@ def to_backend_of(host: np.ndarray, other: Array) -> Array:
 
 
 def rows_at(rows: Array, index: Array) -> Array:
-    """The rows (..., l, c) at an index (..., m): (..., m, c)."""
-    return array_namespace(rows).take_along_axis(rows, index[..., None], axis=-2)
+    """The rows (..., l, c) at an index (..., m): (..., m, c). Whole rows are copied, not entry by entry."""
+    xp, (*leading, length, columns) = array_namespace(rows), rows.shape
+    if leading:
+        first = length * xp.arange(math.prod(leading), device=device(index))
+        index = index + xp.reshape(first, (*leading, 1))
+    taken = xp.take(xp.reshape(rows, (-1, columns)), xp.reshape(index, (-1,)), axis=0)
+    return xp.reshape(taken, (*index.shape, columns))
 
 
 def masked(logits: Array, seen: Array) -> Array:

@@ -26,7 +26,8 @@ DRAWS = 2000
 #: Prefixes, each around a method and around a map, and parameters that select another path.
 PREFIXED = (
     "sinks(2):clusters", "window(5):multipole", "top(1):sampled-keys", "sinks(2):window(5):positive",
-    "window(6):clusters(order=2)", "top(2):clusters(lloyd=1)",
+    "window(6):clusters(order=2)", "top(2):clusters(lloyd=1)", "multipole(block=16, segment=64)",
+    "sinks(2):multipole(block=16, cells='tree', segment=64)", "window(5):multipole(cells='tree')",
 )  # fmt: skip
 
 
