@@ -135,7 +135,7 @@ def test_a_line_that_is_wrong_is_noticed():
     for line in (
         "sweep --map positive",
         "swep",
-        "recommend --target 1",
+        "rank --metric mse",
         "compare a b --fail-on slower",
         "sweep --workers none",
     ):

@@ -103,7 +103,7 @@ def _metric(panel: str | None) -> Any:
 
 
 Metric = Annotated[str, _metric(None)]
-TargetMetric = Annotated[str, _metric(TARGET)]
+TARGET_METRIC = _metric(TARGET)
 RunPath = Annotated[Path, RUN]
 Workers = Annotated[int, option(COMPUTING, min=1, max=1024, help="Processes; the rows are the same for any number.")]
 Cluster = Annotated[

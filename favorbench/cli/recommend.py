@@ -1,7 +1,7 @@
 """favorbench recommend."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -10,18 +10,21 @@ from favorbench.cli.app import app, interrupted, print_result, resolve_cluster
 from favorbench.cli.options import (
     INPUT,
     TARGET,
+    TEXTS,
     Causal,
     Cluster,
     Heads,
     Json,
     Layout,
+    MoreTexts,
     Quiet,
+    RemoteCode,
     Seed,
-    TargetMetric,
     Workers,
     and_also,
     option,
 )
+from favorbench.errors import ScenarioError
 
 if TYPE_CHECKING:
     from favorbench.studies.recommend.answer import Recommendation
@@ -30,15 +33,36 @@ if TYPE_CHECKING:
 @app.command()
 def recommend(
     inputs: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            help="PATH.npz or PATH.safetensors with q, k, v; minilm, gaussian.",
+            help="PATH.npz or PATH.safetensors with q, k, v; minilm, gaussian. Not with --model.",
             show_default=False,
             autocompletion=complete.inputs,
         ),
-    ],
-    target: Annotated[float, option(TARGET, help="The error to keep below; of cosine and skill, to reach.")] = 0.1,
-    metric: TargetMetric = "relative_error",
+    ] = None,
+    more: MoreTexts = None,
+    model: Annotated[
+        str | None,
+        option(TEXTS, help="One setting for a whole model: minilm, smollm2, a folder, a .gguf file, a hub id."),
+    ] = None,
+    text: Annotated[
+        list[Path] | None,
+        option(TEXTS, "--text", metavar="FILE...", help="With --model: files, split into texts of -L tokens."),
+    ] = None,
+    target: Annotated[
+        float, option(TARGET, help="The error to keep below; of cosine, skill and top1, to reach.")
+    ] = 0.1,
+    metric: Annotated[
+        str | None,
+        and_also(
+            options.TARGET_METRIC,
+            "With --model: embedding_loss (1 - cosine), delta_nll (nats per token), kl or top1.  "
+            "[default: relative_error; embedding_loss of encoders, delta_nll of language models]",
+        ),
+    ] = None,
+    by: Annotated[
+        Literal["multiplications", "seconds"], option(TARGET, help="With --model: the cost that orders the candidates.")
+    ] = "multiplications",
     probability: Annotated[float, option(TARGET, help="Share of the draws that must do so.")] = 0.9,
     confidence: Annotated[float, option(TARGET, help="Probability that all verdicts, on all heads, are right.")] = 0.95,
     max_size: Annotated[int, option(TARGET, help="Largest size: projections, centroids, landmarks or keys.")] = 1024,
@@ -53,12 +77,13 @@ def recommend(
         Literal["heads", "texts"], option(TARGET, help="One answer for each head, or for each head over all its texts.")
     ] = "heads",
     scale: Annotated[float, option(INPUT, help="Factor on q and k.")] = 1.0,
-    seq_len: Annotated[int | None, option(INPUT, "-L", "--seq-len", help="Length.")] = None,
+    seq_len: Annotated[int | None, option(INPUT, "-L", "--seq-len", help="Length; of texts 512, unless given.")] = None,
     head_dim: Annotated[int | None, options.HEAD_DIM] = None,
     seed: Seed = 0,
     workers: Workers = 1,
     cluster: Cluster = None,
     out: Annotated[Path | None, and_also(options.RUN_OUT, "[default: below results]")] = None,
+    trust_remote_code: RemoteCode = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -66,17 +91,32 @@ def recommend(
 
     For every head: the cheapest setting with P(error <= target) >= probability, certified, or none. Trivial answers
     are always among the candidates. Draws are saved: the same command again resumes, also with another target.
+
+    With --model and --text: one setting for all attention of a model. The error is its effect on the model, a draw is
+    a text, and the certificate is about further texts like these.
+
+    favorbench recommend --model minilm --text corpus/*.txt --target 0.01
     """
     from favorbench import console
     from favorbench.studies.recommend.study import Interrupted
     from favorbench.studies.recommend.study import recommend as run_recommend
 
-    keys = {"scale": scale, "seq_len": seq_len, "head_dim": head_dim, "seed": seed, "layout": layout}
+    keys: dict[str, Any] = {"head_dim": head_dim, "layout": layout, "seq_len": seq_len, "seed": seed}
+    keys |= {"scale": scale} if scale != 1 else {}
+    positional = [Path(inputs)] if inputs and text else []  # --text a b c: click takes b and c for arguments
+    texts = [*(text or []), *positional, *(more or [])]
+    if (inputs is None and model is None and not texts) or (more and not text):
+        given = f"{inputs} {more[0]}" if more else "nothing"
+        raise ScenarioError(f"{given} given, allowed: one file or name of inputs, or --model MODEL --text FILE...")
+    title, unit = (
+        (f"recommend {inputs}", "heads") if model is None else (f"recommend {Path(model).name}", "measurements")
+    )
     try:
-        with console.progress(f"recommend {inputs}", quiet, "heads") as report:
+        with console.progress(title, quiet, unit) as report:
             found = run_recommend(
-                inputs, target, metric, probability, confidence, max_size, max_cost, maps, methods, samplers, causal,
-                heads, over, out, report, workers, resolve_cluster(cluster) or "none", **keys,
+                None if positional else inputs, target, metric, probability, confidence, max_size, max_cost, maps,
+                methods, samplers, causal, heads, over, out, report, workers, resolve_cluster(cluster) or "none", model,
+                texts, by, trust_remote_code, **keys,
             )  # fmt: skip
     except Interrupted as error:
         _print(error.found, as_json)
@@ -92,5 +132,6 @@ def _print(found: "Recommendation", as_json: bool) -> None:
 
     files = style.write(charts(found), found.path / "figures") if found.path else []
     decided = any(decision.outcome != "not finished" for decision in found.decisions)
-    saved = f"\nSaved in {found.path}" + (": recommendation.json has the choice for each head." if decided else ".")
+    each = "" if found.model else " for each head"
+    saved = f"\nSaved in {found.path}" + (f": recommendation.json has the choice{each}." if decided else ".")
     print_result(as_json, found.as_dict() | {"files": files}, sections(found), [saved, *files[:1]])

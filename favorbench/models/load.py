@@ -368,6 +368,45 @@ def tokenise(loaded: Loaded, texts: Sequence[TextFile], length: int) -> list[Tex
 
     Raises InputError for a text of fewer than two tokens, ModelError for a model that reads no text, or fewer tokens.
     """
+    _check_length(loaded, length)
+    found = []
+    for text in texts:
+        tokens = loaded.tokenizer(text.content, truncation=True, max_length=length, return_tensors="pt")["input_ids"]
+        if tokens.shape[-1] < 2:
+            raise InputError(f"{text.path}: {tokens.shape[-1]} token(s); attention needs two or more")
+        found.append(Text(text.name, text.sha256, tokens))
+    return found
+
+
+def split_texts(loaded: Loaded, texts: Sequence[TextFile], length: int) -> list[Text]:
+    """Texts of exactly ``length`` tokens that do not overlap, named FILE#0, FILE#1 and so on; the rest is left out.
+
+    Each begins and ends with the special tokens of a text. Raises InputError if no file has as many tokens, ModelError
+    for a model that reads no text, or fewer tokens.
+    """
+    _check_length(loaded, length)
+    found, longest = [], 0
+    for text in texts:
+        whole, body = (
+            loaded.tokenizer(text.content, add_special_tokens=special, verbose=False)["input_ids"]
+            for special in (True, False)
+        )
+        before = next((i for i in range(len(whole) - len(body) + 1) if whole[i : i + len(body)] == body), 0)
+        first, last = whole[:before], whole[before + len(body) :]
+        room, longest = length - len(first) - len(last), max(longest, len(whole))
+        for number in range(len(body) // room if room > 0 else 0):
+            tokens = torch.tensor([[*first, *body[number * room : (number + 1) * room], *last]])
+            found.append(Text(f"{text.name}#{number}", text.sha256, tokens))
+    if texts and not found:
+        raise InputError(
+            f"no text has `length` {length} tokens: the longest of {len(texts)} has {longest}; give longer ones or a "
+            "smaller `length`"
+        )
+    return found
+
+
+def _check_length(loaded: Loaded, length: int) -> None:
+    """Raise ModelError for a model that reads no text, or fewer tokens, and InputError for fewer than two."""
     reads = getattr(loaded.model, "main_input_name", "input_ids")
     if reads != "input_ids" or loaded.tokenizer is None:
         lacks = "has no tokenizer" if reads == "input_ids" else f"reads {reads}, not text"
@@ -379,10 +418,3 @@ def tokenise(loaded: Loaded, texts: Sequence[TextFile], length: int) -> list[Tex
         raise ModelError(f"`length` {length}: {loaded.name} reads at most {loaded.limit} tokens")
     if length < 2:
         raise InputError(f"`length` {length}: attention needs two tokens or more")
-    found = []
-    for text in texts:
-        tokens = loaded.tokenizer(text.content, truncation=True, max_length=length, return_tensors="pt")["input_ids"]
-        if tokens.shape[-1] < 2:
-            raise InputError(f"{text.path}: {tokens.shape[-1]} token(s); attention needs two or more")
-        found.append(Text(text.name, text.sha256, tokens))
-    return found

@@ -91,7 +91,7 @@ def times(
 
 def write_seconds(path: Path, rows: Sequence[Mapping[str, Any]], text: str, heads: Mapping[int, LayerHeads]) -> None:
     """Store times with the study, and keep those of other estimators that are there. Raises StoreError."""
-    newest = {tuple(row[name] for name in TIMED): row for row in [*_read(path)["rows"], *rows]}
+    newest = {tuple(row[name] for name in TIMED): row for row in [*read_seconds(path)["rows"], *rows]}
     length = next(iter(heads.values())).shape.n
     content = {
         "format": FORMAT, "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "threads": 1, "text": text, "seq_len": length,
@@ -102,14 +102,14 @@ def write_seconds(path: Path, rows: Sequence[Mapping[str, Any]], text: str, head
 
 def with_seconds(lines: pd.DataFrame, path: Path) -> pd.DataFrame:
     """The lines of a study with a column ``time``, the ratio to the seconds of exact attention, if any was timed."""
-    rows = _read(path)["rows"]
+    rows = read_seconds(path)["rows"]
     if not rows:
         return lines
     found = pd.DataFrame(rows)[[*TIMED, "ratio"]].rename(columns={"ratio": "time"})
     return lines.merge(found, on=TIMED, how="left", sort=False)
 
 
-def _read(path: Path) -> TimesFile:
+def read_seconds(path: Path) -> TimesFile:
     """The file; without rows where there is none. Raises StoreError where it is damaged."""
     file = path / FILE
     if not file.exists():

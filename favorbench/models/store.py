@@ -29,8 +29,11 @@ MANIFEST = "model.json"
 _METRICS = ("nonfinite", "embedding_loss", "kl", "delta_nll", "top1", "late_kl", "late_delta_nll")
 _LISTS = ("hidden_error", "embedding", "head_error", "head_after_projection")
 
+#: The key of a request that a recommendation of ``recommend`` for a model has, and a study has not.
+SEARCH = "search"
+
 #: Parts of a request that may not change within a directory: every measurement depends on them.
-FIXED = ("model", "weights", "length", "calibrate", "redraw", "seed")
+FIXED = ("model", "weights", "length", "calibrate", "redraw", "seed", SEARCH)
 
 #: Digests by name, which may be added to but not changed, and the word for one of them.
 GROWING = {"texts": "text ", "recommended": "recommendation "}
@@ -74,9 +77,9 @@ def merged_request(path: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
         return {**asked}
     there = read_manifest(path)["asked"]
     changed = [
-        f"{key} {json.dumps(there.get(key))} there, {json.dumps(asked[key])} here"
+        f"{key} {json.dumps(there.get(key))} there, {json.dumps(asked.get(key))} here"
         for key in FIXED
-        if there.get(key) != asked[key]
+        if there.get(key) != asked.get(key)
     ]
     grown = {key: {**there.get(key, {}), **asked[key]} for key in GROWING}
     for key, word in GROWING.items():

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import itertools
 import json
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from favorbench.methods import Method
 from favorbench.models import torch
 from favorbench.models.effects import HeadError, Reference, effect, head_errors, layers_of, run
 from favorbench.models.interface import Call, intercept_attention
-from favorbench.models.load import Loaded, TextFile, load, read_texts, tokenise
+from favorbench.models.load import Loaded, Text, TextFile, load, read_texts, tokenise
 from favorbench.models.plan import ALL, EACH, LENGTH, ModelScenario, PlannedRow, plan
 from favorbench.models.recommended import ByHead
 from favorbench.models.replacements import Bfloat16Model, EstimatedAttention, Exact, Replacement, Tensor, total
@@ -26,6 +27,9 @@ from favorbench.models.store import merged_request, open_rows, stored_keys, writ
 from favorbench.models.swap import heads_of, replace_calls, stream_names, unsupported_reason
 from favorbench.numerics.machine import check_memory
 from favorbench.progress import Progress
+
+#: Makes the texts that a model reads, of a length, from files.
+TextsOfFiles = Callable[[Loaded, Sequence[TextFile], int], list[Text]]
 
 
 class StudyNotes(NamedTuple):
@@ -59,7 +63,7 @@ def study(
             store.flush()
             store.join_if_small()
             if repeats:
-                model.time(path, repeats)
+                model.time(path, repeats, scenario.replacements)
         finally:
             store.flush()
             write_manifest(path, asked, about, len(planned), len(done))
@@ -68,9 +72,16 @@ def study(
 
 
 class MeasuredModel:
-    """A model with its texts, and the measurements of a scenario. Its own outputs are kept for one text at a time."""
+    """A model with its texts, and the measurements of a scenario.
 
-    def __init__(self, scenario: ModelScenario, trust_remote_code: bool = False) -> None:
+    kept: for how many texts the outputs of the unchanged model are kept, the first ones, besides those of the last.
+    """
+
+    kept = 0
+
+    def __init__(
+        self, scenario: ModelScenario, trust_remote_code: bool = False, texts_of: TextsOfFiles = tokenise
+    ) -> None:
         """Load and validate everything. Raises FavorbenchError."""
         files, calibration = _read(scenario)
         self.scenario, self.loaded = scenario, load(scenario.model, trust_remote_code=trust_remote_code)
@@ -78,14 +89,17 @@ class MeasuredModel:
         _check_kind(self.loaded)
         usual = min(LENGTH, self.loaded.limit or LENGTH)
         self.length = usual if scenario.length is None else scenario.length
-        self.texts = {text.name: text for text in tokenise(self.loaded, files, self.length)}
+        self.texts = {text.name: text for text in texts_of(self.loaded, files, self.length)}
         self.calibration = next(iter(tokenise(self.loaded, calibration, self.length)), None)
-        _check_memory(self.loaded, max(text.tokens.shape[-1] for text in self.texts.values()))
-        self.layers = {text.name: layers_of(self.model, text.tokens) for text in self.texts.values()}
+        longest = max(text.tokens.shape[-1] for text in self.texts.values())
+        check_memory(2.0 * self.bytes_of(longest), f"{self.loaded.name} on {longest} tokens", "use a smaller `length`")
+        by_length = {text.tokens.shape[-1]: text.tokens for text in self.texts.values()}
+        layers = {length: layers_of(self.model, tokens) for length, tokens in by_length.items()}
+        self.layers = {text.name: layers[text.tokens.shape[-1]] for text in self.texts.values()}
         self.first = next(iter(self.layers.values()))
         self.replaceable = [layer.index for layer in self.first if layer.left is None]
         self._check()
-        self._reference: tuple[str, Reference] | None = None
+        self._references: dict[str, Reference] = {}
         self._fitted: dict[Replacement, Replacement] = {}
 
     def _check(self) -> None:
@@ -104,9 +118,9 @@ class MeasuredModel:
             name, reason = self.first[0].name, self.first[0].left
             raise InputError(f"{scenario.model}: no attention of it can be replaced: {name}: {reason}")
         for one in scenario.replacements:
-            self._check_replacement(one)
+            self.check_replacement(one)
 
-    def _check_replacement(self, one: Replacement) -> None:
+    def check_replacement(self, one: Replacement) -> None:
         """Raise ScenarioError or InputError for a replacement that does not work for this model and these texts."""
         name = self.scenario.model
         for part in one.members():
@@ -170,10 +184,17 @@ class MeasuredModel:
 
     def reference(self, text: str) -> Reference:
         """The output of the unchanged model for a text."""
-        if self._reference is None or self._reference[0] != text:
-            self._reference = None  # two of them would take twice the memory
-            self._reference = (text, run(self.model, self.texts[text].tokens))
-        return self._reference[1]
+        if text not in self._references:
+            if len(self._references) > self.kept:
+                self._references.popitem()  # before the next is computed: both would take twice the memory
+            self._references[text] = run(self.model, self.texts[text].tokens)
+        return self._references[text]
+
+    def bytes_of(self, length: int) -> float:
+        """The memory of one output of the model: hidden states, and logits."""
+        names = ("hidden_size", "num_hidden_layers", "vocab_size")
+        hidden, layers, vocabulary = (getattr(self.model.config, name, 0) for name in names)
+        return 4.0 * length * (hidden * (layers + 1) + (vocabulary if self.loaded.causal else 0))
 
     @cached_property
     def _bfloat16(self) -> Any:
@@ -209,9 +230,9 @@ class MeasuredModel:
             self._fitted[one] = calibrated(self.model, one, self.calibration.tokens)
         return self._fitted[one]
 
-    def time(self, path: Path, repeats: int) -> None:
-        """Time all replacements in the first and the middle layer of the first text, and store the seconds."""
-        ready, text = [self.calibrated(one) for one in self.scenario.replacements], next(iter(self.texts.values()))
+    def time(self, path: Path, repeats: int, replacements: Sequence[Replacement]) -> None:
+        """Time replacements in the first and the middle layer of the first text, and store the seconds."""
+        ready, text = [self.calibrated(one) for one in replacements], next(iter(self.texts.values()))
         heads = heads_in(self.model, text.tokens, self.replaceable[:: max(1, len(self.replaceable) // 2)][:2])
         write_seconds(path, times(heads, ready, repeats, self.scenario.seed), text.name, heads)
 
@@ -235,14 +256,6 @@ def _check_kind(loaded: Loaded) -> None:
             f"{loaded.name} is an encoder-decoder model; `favorbench model` measures encoders and language models: "
             f"use `favorbench capture {loaded.name}`, or fb.replace_attention(model, ...) in Python"
         )
-
-
-def _check_memory(loaded: Loaded, length: int) -> None:
-    """Raise ScenarioError if the outputs of two runs of the model do not fit: hidden states, and logits."""
-    names = ("hidden_size", "num_hidden_layers", "vocab_size")
-    hidden, layers, vocabulary = (getattr(loaded.model.config, name, 0) for name in names)
-    width = hidden * (layers + 1) + (vocabulary if loaded.causal else 0)
-    check_memory(2.0 * 4 * length * width, f"{loaded.name} on {length} tokens", "use a smaller `length`")
 
 
 def calibrated(model: Any, one: Replacement, tokens: Tensor) -> Replacement:

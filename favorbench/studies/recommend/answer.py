@@ -17,12 +17,16 @@ if TYPE_CHECKING:
 #: nothing: all candidates were dropped, or left undecided. not finished: the search was interrupted.
 Outcome = Literal["certified", "nothing", "not finished"]
 
+#: The costs that can order the candidates for a model.
+CostUnit = Literal["multiplications", "seconds"]
+
 
 class MeasuredCandidate(NamedTuple):
-    """A candidate that was measured: its cost, and median and quantile of its error."""
+    """A candidate that was measured: its cost, also relative to exact attention, median and quantile of its error."""
 
     setting: EstimatorSetting
     multiplications: float
+    share: float
     draws: int
     median: float
     quantile: float
@@ -62,10 +66,48 @@ class Decision(NamedTuple):
     points: tuple[MeasuredCandidate, ...] = ()
 
 
+class ModelEffect(NamedTuple):
+    """An effect of replaced attention on a model, as sentences and axes name it."""
+
+    name: str
+    unit: str
+    axis: str
+    better: Literal["lower", "higher"] = "lower"
+
+
+#: The effects that a setting for a whole model can be certified for; the first two are the defaults.
+EFFECTS = {
+    "embedding_loss": ModelEffect("1 - cosine", "", "1 - cosine of the embedding"),
+    "delta_nll": ModelEffect("the increase in loss", " nats per token", "increase in loss, nats per token"),
+    "kl": ModelEffect("KL(exact || replaced)", " nats per token", "KL(exact || replaced), nats per token"),
+    "top1": ModelEffect("top-1 agreement", "", "top-1 agreement", "higher"),
+}
+
+
+class WholeModel(NamedTuple):
+    """The model of a recommendation of one setting for all its attention, and the texts, each with its own draw.
+
+    by: the cost that orders the candidates. bfloat16: median and quantile of the effect of the model in bfloat16, on
+    its first ``bfloat16_texts``. left: attention that cannot be replaced, with the reason. seconds: CPU seconds of the
+    recommended setting relative to those of exact attention.
+    """
+
+    name: str
+    files: int
+    texts: int
+    length: int
+    by: CostUnit
+    left: dict[str, str]
+    bfloat16: tuple[float, float] = (math.nan, math.nan)
+    bfloat16_texts: int = 0
+    seconds: float = math.nan
+
+
 class Recommendation(NamedTuple):
     """The result of ``recommend``. path: the run directory. title: the inputs. exact: cost of exact attention.
 
-    over: what differs between draws: "projections", "inputs", "rows" or "texts".
+    over: what differs between draws: "projections", "inputs", "rows" or "texts". model: set where the one decision is
+    about a whole model.
     """
 
     path: Path | None
@@ -79,6 +121,7 @@ class Recommendation(NamedTuple):
     exact: float
     decisions: tuple[Decision, ...]
     complete: bool
+    model: WholeModel | None = None
 
     def plot(self, ax: "Axes | Sequence[Axes] | None" = None) -> "Axes | list[Axes]":
         """Error against cost, with the target and the choice; returns Axes, a list where there are several panels.
@@ -108,12 +151,16 @@ class Recommendation(NamedTuple):
 def _plain_decision(decision: Decision) -> dict[str, Any]:
     record: dict[str, Any] = decision._asdict() | {"certified": decision.outcome == "certified"}
     record["estimator"] = record.pop("setting")
-    record["points"] = [point._asdict() | {"setting": point.setting.text} for point in decision.points]
+    record["points"] = [
+        point._asdict() | {"setting": point.setting.text, "estimator": point.setting} for point in decision.points
+    ]
     return record
 
 
 def sentence(found: Recommendation) -> str:
     """The answer in words, such as "12 of 72 heads below 10 %, at 31 % of the cost of exact attention; ..."."""
+    if found.model is not None:
+        return _model_sentence(found, found.model, found.decisions[0])
     certified, nothing, unfinished = (
         [d for d in found.decisions if d.outcome == outcome] for outcome in ("certified", "nothing", "not finished")
     )
@@ -161,8 +208,67 @@ def _range(values: Sequence[float]) -> str:
     return " to ".join(dict.fromkeys(number(value) for value in (min(values), max(values))))
 
 
+def _model_sentence(found: Recommendation, model: WholeModel, decision: Decision) -> str:
+    """Say which setting to take, or that none is certified."""
+    effect, setting = EFFECTS[found.metric], decision.setting
+    if setting is None:
+        return "Nothing is measured yet."
+    keeps, share = "at most" if effect.better == "lower" else "at least", percent(found.probability)
+    aim = f"{effect.name} {keeps} {found.target:g}{effect.unit} on {share} of further texts"
+    sure = f"certified at {percent(found.confidence)}, {decision.draws} texts"
+    best = f"{in_words(setting)}{_model_cost(model, decision)}"
+    others = [f"uniform attention has {_effect(decision.uniform)}"]
+    others += [f"the model in bfloat16 {_effect(model.bfloat16[1])}"] if model.bfloat16_texts else []
+    if decision.outcome == "not finished":
+        return f"Not finished, and not certified: so far the best, {best}, on {decision.draws} texts."
+    if decision.outcome == "certified" and setting.name == "uniform":
+        return f"This model hardly depends on its attention here: uniform attention keeps {aim} ({sure})."
+    if decision.outcome == "certified":
+        return f"Take {best}: it keeps {aim} ({sure}), where {' and '.join(others)}."
+    bound = f"{keeps} {_effect(decision.bound)} (certified)"
+    if not math.isfinite(decision.bound):
+        bound = f"{_effect(decision.quantile)} (on {share} of {decision.draws} texts, not certified)"
+    return f"No candidate is certified to keep {aim}: the best, {best}, has {bound}, where {' and '.join(others)}."
+
+
+def _model_cost(model: WholeModel, decision: Decision) -> str:
+    """Give the cost relative to exact attention."""
+    unit = "multiplications" if model.by == "multiplications" else "CPU seconds"
+    timed = model.by == "multiplications" and math.isfinite(model.seconds)
+    more = f" and {model.seconds:.2g} times its CPU seconds" if timed else ""
+    return f", at {percent(decision.share)} of the {unit} of exact attention{more}"
+
+
+def _effect(value: float) -> str:
+    """An effect: three digits."""
+    return "-" if math.isnan(value) else f"{value:.3g}"
+
+
+def in_words(setting: EstimatorSetting) -> str:
+    """Name a setting, such as "`sinks(4):multipole` at m = 96"."""
+    sampler = "" if setting.sampler in (None, "orthogonal") else f", {setting.sampler},"
+    size = "" if setting.size is None else f" at {'R' if setting.kind == 'map' else 'm'} = {setting.size}"
+    return f"`{setting.name}`{sampler}{size}"
+
+
+def _model_certified(found: Recommendation, model: WholeModel) -> str:
+    """State the population of a certificate for a model, and its confidence."""
+    decision = found.decisions[0]
+    most = -(-max((point.draws for point in decision.points), default=0) // model.files)
+    files = "one file" if model.files == 1 else f"{model.files} files"
+    parts = f"; up to {most} texts of one file count as independent" if most > 1 else ""
+    return (
+        f"The claim is about further texts like these ({model.texts} texts of {model.length} tokens from {files}), "
+        f"each with a new draw of the estimator: a text must be exchangeable with them{parts}. With "
+        f"{percent(found.confidence)} confidence every verdict is right, and with as much every bound: the "
+        f"{percent(1 - found.confidence)} are shared equally among the {decision.candidates} candidates."
+    )
+
+
 def certified_in_words(found: Recommendation) -> str:
     """State the claim of the certificate, and its confidence."""
+    if found.model is not None:
+        return _model_certified(found, found.model)
     scope = {
         "projections": "for these q, k and v, over the random draws of the estimator (new projections each time)",
         "inputs": "over q, k and v drawn anew from this law, together with the random draws of the estimator",
@@ -218,7 +324,10 @@ def python_lines(family: Family, size: int | None, scale: float) -> str:
 
 
 def sections(found: Recommendation) -> Sections:
-    """A table with a row for each head, its notes, the sentences, and code for the first certified head."""
+    """A table with notes and sentences, and code for the first certified decision.
+
+    It has a row for each head or, for a whole model, for each candidate that was measured.
+    """
     title = f"{found.title}: {found.metric} target {found.target:g}"
     sentences = [sentence(found), certified_in_words(found)]
     table = Section(title, records(found), " ".join(notes(found)), sentences)
@@ -237,7 +346,9 @@ def not_begun(label: str) -> Decision:
 
 
 def records(found: Recommendation) -> list[dict[str, str]]:
-    """One row of the table for each head."""
+    """One row of the table for each head, or each candidate for a model."""
+    if found.model is not None:
+        return _model_records(found, found.model)
     return [_record(found, decision) for decision in found.decisions]
 
 
@@ -257,8 +368,46 @@ def _record(found: Recommendation, decision: Decision) -> dict[str, str]:
     return dict(zip(names, values, strict=True))
 
 
+_VERDICTS = {"certified": "certified", "dropped": "rejected", "open": "undecided"}
+
+
+def _model_records(found: Recommendation, model: WholeModel) -> list[dict[str, str]]:
+    """The candidates that were measured, in order of cost, and the model in bfloat16."""
+    quantile = f"{percent(found.probability)} of texts"
+    names = ("estimator", "size", "verdict", "cost", "median", quantile, "texts")
+    rows = [
+        (point.setting.estimator, "-" if point.setting.size is None else str(point.setting.size),
+         _VERDICTS[point.verdict], percent(point.share), _effect(point.median), _effect(point.quantile),
+         str(point.draws))
+        for point in sorted(found.decisions[0].points, key=lambda point: point.share)
+    ]  # fmt: skip
+    if model.bfloat16_texts:
+        median, high = map(_effect, model.bfloat16)
+        rows.append(("exact, model in bfloat16", "-", "-", "-", median, high, str(model.bfloat16_texts)))
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _model_notes(found: Recommendation, model: WholeModel) -> list[str]:
+    """Explain the columns of the table of a model, and name the attention that cannot be replaced."""
+    decision, effect = found.decisions[0], EFFECTS[found.metric]
+    unit = "multiplications" if model.by == "multiplications" else "CPU seconds (one thread, two of the layers)"
+    cheaper = f"; {decision.dearer} more cost more than allowed" if decision.dearer else ""
+    lines = [
+        f"Candidates replace attention in all layers and are tried in order of cost: {unit} relative to those of exact "
+        f"attention. median and {percent(found.probability)}: of {effect.axis}, over the texts measured. "
+        f"{decision.candidates} candidates{cheaper}; {decision.spent} measurements; as many texts of every "
+        f"candidate as a certificate takes are {decision.full}."
+    ]
+    lines += [f"{name} is left as it is: {reason}." for name, reason in list(model.left.items())[:3]]
+    if decision.undecided:
+        lines.append(f"Too near to the target to decide: {', '.join(decision.undecided)}.")
+    return lines
+
+
 def notes(found: Recommendation) -> list[str]:
     """Explain the columns of the table, and list the settings that were not tried or not decided."""
+    if found.model is not None:
+        return _model_notes(found, found.model)
     p = percent(found.probability)
     lines = [
         "For each head the cheapest candidate that reaches the target, or the best if none does. certified: the bound "

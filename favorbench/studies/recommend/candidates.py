@@ -16,10 +16,11 @@ from favorbench.engine.study import Estimator, Study
 from favorbench.errors import ScenarioError
 from favorbench.maps import get_map
 from favorbench.methods import Method, Shape, get_method
-from favorbench.methods.features import LinearAttention
+from favorbench.methods.features import LinearAttention, name_of, sampler_of
 from favorbench.methods.landmarks import ThroughLandmarks
 from favorbench.registry import label, split_list
 from favorbench.results.summary import is_oracle
+from favorbench.samplers import get_sampler
 
 #: Trivial answers, always among the candidates. For fixed inputs they are deterministic and use no confidence.
 TRIVIAL = ("taylor(order=1)", "taylor", "taylor(order=3)")
@@ -35,6 +36,9 @@ METHODS = (
 )  # fmt: skip
 
 _DEFAULTS = {"maps": MAPS, "samplers": SAMPLERS, "methods": METHODS}
+
+#: Those for a whole model, where a draw takes as long as the model: few, and good on real ones.
+_MODEL_DEFAULTS = {"maps": ("positive",), "samplers": SAMPLERS, "methods": ("sinks(4):multipole", "sinks(4):clusters")}
 
 MIN_SIZE = 16  # smallest size that is tried, where there are 16 keys
 
@@ -189,10 +193,12 @@ def _runnable(members: Mapping[str, Method], shapes: Sequence[Shape], all_rows: 
     return {spec: method for spec, method in members.items() if can_run(method)}
 
 
-def _listed(key: str, given: str | None, default: bool) -> tuple[str, ...]:
+def _listed(
+    key: str, given: str | None, default: bool, defaults: Mapping[str, tuple[str, ...]] = _DEFAULTS
+) -> tuple[str, ...]:
     """Split a list with commas. Raises ScenarioError for an empty item."""
     if given is None and default:
-        return _DEFAULTS[key]
+        return defaults[key]
     names = () if given in (None, "none") else tuple(dict.fromkeys(split_list(given)))
     if not all(names):
         raise ScenarioError(f"`{key}` {given!r}: there is no candidate to try; write it as a,b,c, or leave it out")
@@ -230,6 +236,40 @@ def _sizes(members: Iterable[Method], shapes: Sequence[Shape], max_size: int) ->
     most = max(1, min([most, *(member.largest_size(shape) for member in members for shape in shapes)]))
     powers = [1 << i for i in range(most.bit_length())]
     return [size for size in powers if size >= MIN_SIZE] or powers[-1:]
+
+
+def model_settings(
+    shapes: Sequence[Shape], maps: str | None, methods: str | None, samplers: str | None, max_size: int
+) -> list[tuple[EstimatorSetting, Method]]:
+    """The settings for a whole model whose heads have these shapes: uniform attention first; sizes 16, 24, 32, 48, ...
+
+    Raises ScenarioError as ``study_of`` does.
+    """
+    default = {maps, methods} <= {None, "none"}
+    map_specs = _listed("maps", maps, default, _MODEL_DEFAULTS)
+    method_specs = _listed("methods", methods, default, _MODEL_DEFAULTS)
+    _check_specs([*map_specs, *method_specs])
+    laws = [get_sampler(name).name for name in _listed("samplers", samplers, True, _MODEL_DEFAULTS)]
+    members: list[tuple[str, str, Method]] = [("baseline", "uniform", get_baseline("uniform"))]
+    members += [("map", spec, LinearAttention(get_map(spec), law)) for spec in map_specs for law in laws]
+    members += [("method", spec, _method(spec)) for spec in method_specs if spec != "uniform"]
+    _check_costs({spec: method for _, spec, method in members}, shapes[0])
+    runnable = _runnable({f"{kind} {spec}": method for kind, spec, method in members}, shapes, True)
+    found: dict[Key, tuple[EstimatorSetting, Method]] = {}
+    for kind, spec, method in members:
+        if f"{kind} {spec}" not in runnable and default:
+            continue
+        sizes = _finer_sizes(min([max_size, *(min(s.l - 1, method.largest_size(s)) for s in shapes)]))
+        for size in sizes if method.every_size else [None]:
+            setting = EstimatorSetting(kind, name_of(method), sampler_of(method), size, spec)
+            found[setting.key] = setting, method
+    return list(found.values())
+
+
+def _finer_sizes(most: int) -> list[int]:
+    """16, 24, 32, 48, 64, 96, ... up to ``most``; ``most`` itself where it is smaller than all of them."""
+    sizes = sorted(factor << power for factor in (2, 3) for power in range(3, 20) if factor << power <= most)
+    return sizes or [max(1, most)]
 
 
 def families(study: Study) -> list[Family]:

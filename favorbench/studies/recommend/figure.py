@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from favorbench import style
 from favorbench.results.figures.blocks import metric_label
-from favorbench.studies.recommend.answer import Decision, Recommendation, percent
+from favorbench.studies.recommend.answer import EFFECTS, Decision, Recommendation, percent
 
 MAX_PANELS = 6
 MAX_ERROR = 10.0  # larger errors are drawn here
@@ -41,14 +41,15 @@ def charts(found: Recommendation) -> list[style.Chart]:
     else:
         panels = [style.Panel(f"{len(begun)} heads of {found.title}", partial(_draw_heads, found, begun))]
     p, partial_ = percent(found.probability), "" if found.complete else "NOT FINISHED. "
+    draws, scope = ("texts", "candidates") if found.model else ("draws", "heads")
     what = (
-        f"Every candidate that was measured: median of its draws, with a line up to the value that {p} of them keep"
+        f"Every candidate that was measured: median of its {draws}, with a line up to the value that {p} of them keep"
         if few
         else "One point for each head"
     )
     text = (
-        f"{partial_}{found.title}: {what}. A choice stands at the bound that {p} of all draws keep, certified at "
-        f"{percent(found.confidence)} confidence for all heads together. Errors above {MAX_ERROR:g} stand at "
+        f"{partial_}{found.title}: {what}. A choice stands at the bound that {p} of all {draws} keep, certified at "
+        f"{percent(found.confidence)} confidence for all {scope} together. Errors above {MAX_ERROR:g} stand at "
         f"{MAX_ERROR:g}; what costs nothing stands at {FREE:g}."
     )
     title = "The cheapest estimator below the target: lower left is better"
@@ -69,10 +70,12 @@ def _end(decision: Decision) -> float:
 def _draw_head(found: Recommendation, decision: Decision, ax: Axes) -> None:
     """The candidates that were measured: median, and a line up to the requested quantile."""
     ax.axhline(decision.uniform, color="black", linestyle="--", linewidth=1.2, label="uniform (mean of V)")
+    if found.model and found.model.bfloat16_texts:
+        ax.axhline(found.model.bfloat16[1], color="0.45", linestyle="-.", label="model in bfloat16")
     ends = []
     for kind, (words, look) in _KINDS.items():
-        points = [point for point in decision.points if point.setting.kind == kind and point.multiplications]
-        costs = [point.multiplications / found.exact for point in points]
+        points = [point for point in decision.points if point.setting.kind == kind and point.share]
+        costs = [point.share for point in points]
         medians, quantiles = ([min(getattr(p, name), MAX_ERROR) for p in points] for name in ("median", "quantile"))
         if points:
             ax.vlines(costs, medians, quantiles, color=look["color"], linewidth=1.2, alpha=0.6)
@@ -117,7 +120,9 @@ def _frame(ax: Axes, found: Recommendation, errors: Sequence[float]) -> None:
     style.log_ticks(ax.xaxis)
     if min(errors, default=1.0) > 0:
         style.log_limits(ax, [*errors, found.target])
-    ax.set(xlabel="multiplications relative to exact attention", ylabel=metric_label(found.metric))
+    unit = "CPU seconds" if found.model and found.model.by == "seconds" else "multiplications"
+    label = EFFECTS[found.metric].axis if found.model else metric_label(found.metric)
+    ax.set(xlabel=f"{unit} relative to exact attention", ylabel=label)
 
 
 def _data(decisions: Sequence[Decision]) -> pd.DataFrame:

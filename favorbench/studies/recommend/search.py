@@ -1,7 +1,8 @@
-"""The search of one head: test candidates in order of increasing cost, stopping each as soon as it has a verdict."""
+"""The search: test candidates in order of increasing cost, stopping each as soon as it has a verdict."""
 
 import dataclasses
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -14,7 +15,14 @@ from favorbench.engine.plan import Draw, Plan
 from favorbench.engine.trial import problem_of, run_draws
 from favorbench.errors import EstimatorError
 from favorbench.metrics import METRICS
-from favorbench.studies.recommend.answer import Decision, MeasuredCandidate, Outcome, not_begun, python_lines
+from favorbench.studies.recommend.answer import (
+    Decision,
+    MeasuredCandidate,
+    Outcome,
+    Recommendation,
+    not_begun,
+    python_lines,
+)
 from favorbench.studies.recommend.candidates import (
     EstimatorSetting,
     Family,
@@ -28,6 +36,14 @@ from favorbench.studies.recommend.evidence import Rule, Verdict, certified_bound
 #: A candidate whose hit rate is near the requested probability could be drawn forever. After this many times the draws
 #: that certify if all hit it is left undecided, and the next one is tried.
 MAX_EFFORT = 4
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM: all draws are saved, and ``found`` is the best answer so far, nothing of it certified."""
+
+    def __init__(self, found: Recommendation) -> None:
+        super().__init__()
+        self.found = found
 
 
 @dataclass
@@ -157,78 +173,54 @@ class HeadDraws(NamedTuple):
     fixed: bool
 
 
-class HeadSearch:
-    """The candidates of one head and their measurements.
+class CandidateSearch(ABC):
+    """Candidates with their measurements, and the decision that follows from them.
 
-    Settings are left out if they cost max_cost times exact attention, or if the rank of their output keeps the error
-    above the target. Closed forms of the variance exclude nothing, as rare draws dominate the second moment:
-    ``positive`` with 256 projections has a relative standard deviation of 31 on the pairs of minilm L0H1, and yet an
-    output error of 0.58.
+    exact: the cost of exact attention. sign: 1 where smaller errors are better, else -1.
     """
 
-    def __init__(
-        self, draws: HeadDraws, families: Sequence[Family], rule: Rule, max_cost: float, evaluator: CandidateEvaluator
-    ) -> None:
-        self.draws, self.rule, self.evaluator, self.finished = draws, rule, evaluator, False
-        first, study = draws.plan[draws.indices[0]], draws.plan.study
-        self.shape, self.scale = study.shape(first.head), first.scale
+    def __init__(self, label: str, rule: Rule, exact: float, sign: float) -> None:
+        self.label, self.rule, self.exact, self._sign = label, rule, exact, sign
         self.candidates: list[Candidate] = []
-        self.family: dict[Key, Family] = {}
         self.too_costly = self.low_rank = 0
-        least: dict[int, float] = {}
-        if draws.fixed and not study.scenario.causal:  # a mask lifts the rank
-            exact = study.once(first, ("exact",), lambda: softmax_attention(problem_of(study, first)))
-            least = least_errors(exact, evaluator.metric)
-        limit = max_cost * exact_cost(self.shape)
-        for family in families:
-            for setting in family.settings(first):
-                cost = family.cost(setting, self.shape)
-                if cost >= limit:
-                    self.too_costly += 1
-                elif least.get(family.rank(setting, self.shape), -math.inf) > rule.target:
-                    self.low_rank += 1
-                else:
-                    self.candidates.append(Candidate(setting, cost, family.estimator.method.random or not draws.fixed))
-                    self.family[setting.key] = family
+        self.finished = False
 
     def search(self) -> None:
         """Search until the cheapest certified candidate is found, or none is left."""
         self.rule = search(self.candidates, self.rule, self.measure)
         self.finished = True
 
+    @abstractmethod
     def measure(self, candidate: Candidate) -> bool:
-        """Add one draw to a candidate, and to those that are measured together with it."""
-        count = len(candidate.values)
-        if count >= len(self.draws.indices):
-            return False
-        family = self.family[candidate.setting.key]
-        values = self.evaluator.values(family, candidate.setting.key, self.draws.plan[self.draws.indices[count]])
-        for other in self.candidates:
-            shared = family.shares_work and self.family[other.setting.key] is family and len(other.values) == count
-            if (other is candidate or shared) and other.setting.key in values:
-                other.values.append(values[other.setting.key])
-        return True
+        """Add one draw to a candidate, and maybe to others; False if there is none left."""
+
+    @abstractmethod
+    def describe(self, candidate: Candidate) -> dict[str, Any]:
+        """The fields cheaper_from and python of a decision for a candidate."""
+
+    def multiplications(self, candidate: Candidate) -> float:
+        """Multiplications, which are the cost unless a search orders by another."""
+        return candidate.cost
 
     def decision(self) -> Decision:
         """The decision so far."""
         certified = chosen(self.candidates) if self.finished else None
         candidate = certified or self._best_so_far()
         if candidate is None:
-            return not_begun(self.draws.label)
+            return not_begun(self.label)
         outcome: Outcome = "certified" if certified else "nothing" if self.finished else "not finished"
         points = {c.setting: self._point(c) for c in self._measured}
         point, uniform = points[candidate.setting], points.get(self.candidates[0].setting)
         certain = sum(not c.random for c in self.candidates)
         found = Decision(
-            self.draws.label, outcome, candidate.setting, point.draws,
+            self.label, outcome, candidate.setting, point.draws,
             int(np.sum(candidate.errors <= self.rule.target)), point.median, point.quantile,
-            multiplications=candidate.cost, share=candidate.cost / exact_cost(self.shape),
-            cheaper_from=self._cheaper_from(candidate), uniform=uniform.quantile if uniform else math.nan,
+            multiplications=self.multiplications(candidate), share=candidate.cost / self.exact,
+            uniform=uniform.quantile if uniform else math.nan,
             candidates=len(self.candidates), dearer=self.too_costly, rank=self.low_rank,
             spent=sum(len(c.values) for c in self.candidates),
             full=certain + (len(self.candidates) - certain) * self.rule.fewest_draws,
-            python=python_lines(self.family[candidate.setting.key], candidate.setting.size, self.scale),
-            points=tuple(points.values()),
+            points=tuple(points.values()), **self.describe(candidate),
         )  # fmt: skip
         if not self.finished:
             return found
@@ -252,14 +244,60 @@ class HeadSearch:
 
     def _point(self, c: Candidate) -> MeasuredCandidate:
         median, high = (self._sign * quantile(c.errors, p) for p in (0.5, self.rule.probability))
-        return MeasuredCandidate(c.setting, c.cost, len(c.values), median, high, c.verdict)
+        work, share = self.multiplications(c), c.cost / self.exact
+        return MeasuredCandidate(c.setting, work, share, len(c.values), median, high, c.verdict)
 
-    def _cheaper_from(self, c: Candidate) -> int | None:
-        return cheaper_from(self.family[c.setting.key].estimator.method, c.setting.size or 1, self.shape)
 
-    @property
-    def _sign(self) -> float:
-        return signed(1.0, self.evaluator.metric)
+class HeadSearch(CandidateSearch):
+    """The candidates of one head and their measurements.
+
+    Settings are left out if they cost max_cost times exact attention, or if the rank of their output keeps the error
+    above the target. Closed forms of the variance exclude nothing, as rare draws dominate the second moment:
+    ``positive`` with 256 projections has a relative standard deviation of 31 on the pairs of minilm L0H1, and yet an
+    output error of 0.58.
+    """
+
+    def __init__(
+        self, draws: HeadDraws, families: Sequence[Family], rule: Rule, max_cost: float, evaluator: CandidateEvaluator
+    ) -> None:
+        first, study = draws.plan[draws.indices[0]], draws.plan.study
+        self.draws, self.evaluator, self.shape, self.scale = draws, evaluator, study.shape(first.head), first.scale
+        super().__init__(draws.label, rule, exact_cost(self.shape), signed(1.0, evaluator.metric))
+        self.family: dict[Key, Family] = {}
+        least: dict[int, float] = {}
+        if draws.fixed and not study.scenario.causal:  # a mask lifts the rank
+            exact = study.once(first, ("exact",), lambda: softmax_attention(problem_of(study, first)))
+            least = least_errors(exact, evaluator.metric)
+        for family in families:
+            for setting in family.settings(first):
+                cost = family.cost(setting, self.shape)
+                if cost >= max_cost * self.exact:
+                    self.too_costly += 1
+                elif least.get(family.rank(setting, self.shape), -math.inf) > rule.target:
+                    self.low_rank += 1
+                else:
+                    self.candidates.append(Candidate(setting, cost, family.estimator.method.random or not draws.fixed))
+                    self.family[setting.key] = family
+
+    def measure(self, candidate: Candidate) -> bool:
+        """Add one draw to a candidate, and to those that are measured together with it."""
+        count = len(candidate.values)
+        if count >= len(self.draws.indices):
+            return False
+        family = self.family[candidate.setting.key]
+        values = self.evaluator.values(family, candidate.setting.key, self.draws.plan[self.draws.indices[count]])
+        for other in self.candidates:
+            shared = family.shares_work and self.family[other.setting.key] is family and len(other.values) == count
+            if (other is candidate or shared) and other.setting.key in values:
+                other.values.append(values[other.setting.key])
+        return True
+
+    def describe(self, candidate: Candidate) -> dict[str, Any]:
+        family, size = self.family[candidate.setting.key], candidate.setting.size
+        return {
+            "cheaper_from": cheaper_from(family.estimator.method, size or 1, self.shape),
+            "python": python_lines(family, size, self.scale),
+        }
 
 
 def _key(row: Any) -> Key:

@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from favorbench.engine.cluster import Cluster, check_workers, choose_cluster
 from favorbench.engine.columns import Row, describe_cell, of_draw
@@ -14,7 +14,7 @@ from favorbench.engine.plan import Plan, plan
 from favorbench.engine.store import Store, read_trials
 from favorbench.engine.study import default_directory
 from favorbench.engine.tasks import results_of_processes
-from favorbench.errors import ScenarioError
+from favorbench.errors import InputError, ScenarioError
 from favorbench.files import write_text
 from favorbench.formats import json_text, shown
 from favorbench.metrics import EFFECT, METRICS
@@ -24,21 +24,14 @@ from favorbench.numerics.streams import stream
 from favorbench.parameters import is_number
 from favorbench.progress import Progress, progress_callback
 from favorbench.registry import nearest
-from favorbench.studies.recommend.answer import Recommendation, not_begun
+from favorbench.studies.recommend.answer import CostUnit, Recommendation, not_begun
 from favorbench.studies.recommend.candidates import exact_cost, families, study_of
 from favorbench.studies.recommend.evidence import MOST_DRAWS, Rule
-from favorbench.studies.recommend.search import CandidateEvaluator, HeadDraws, HeadSearch, signed
+from favorbench.studies.recommend.search import CandidateEvaluator, HeadDraws, HeadSearch, Interrupted, signed
+from favorbench.studies.recommend.whole_model import recommend_model
 
 if TYPE_CHECKING:
     from favorbench.models.captured import Captured
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM: all draws are saved, and ``found`` is the best answer so far, nothing of it certified."""
-
-    def __init__(self, found: Recommendation) -> None:
-        super().__init__()
-        self.found = found
 
 
 class SearchTask(NamedTuple):
@@ -63,9 +56,9 @@ def rows_of_head(task: SearchTask, number: int) -> list[Row]:
 
 
 def recommend(
-    inputs: "str | Sequence[Array] | Mapping[str, Any] | Captured",
+    inputs: "str | Sequence[Array] | Mapping[str, Any] | Captured | None" = None,
     target: float = 0.1,
-    metric: str = "relative_error",
+    metric: str | None = None,
     probability: float = 0.9,
     confidence: float = 0.95,
     max_size: int = 1024,
@@ -80,9 +73,16 @@ def recommend(
     progress: Progress | None = None,
     workers: int | Executor = 1,
     cluster: str | Cluster | Any = None,
+    model: str | None = None,
+    texts: Sequence[str | Path] = (),
+    by: CostUnit = "multiplications",
+    trust_remote_code: bool = False,
     **keys: Any,
 ) -> Recommendation:
     """Find for every head the cheapest setting with P(error <= target) >= probability, certified.
+
+    With ``model`` and ``texts``: the cheapest setting for all attention of the model, where the error is its effect on
+    the model, on a further text.
 
     Draws already stored in ``out`` are reused, also for another target.
 
@@ -94,7 +94,9 @@ def recommend(
     target
         The error to stay below. If larger is better, as for cosine, the value to reach.
     metric
-        An error among those of `favorbench list metrics`.
+        An error among those of `favorbench list metrics`, by default relative_error. For a model embedding_loss (1 -
+        cosine of the embedding, the default of encoders), delta_nll (nats per token, the default of language models),
+        kl or top1.
     probability
         Share of the draws that must meet the target.
     confidence
@@ -120,13 +122,21 @@ def recommend(
         Processes that search the heads, or an Executor; the answer is the same for any number.
     cluster
         A Dask cluster, as for ``sweep``, in place of ``workers``.
+    model
+        "minilm", "smollm2", a model's folder, a .gguf file or an id of the hub, in place of ``inputs``.
+    texts
+        Files, split into texts of ``seq_len`` tokens (512) that do not overlap. Each text has its own draw.
+    by
+        The cost that orders the settings for a model: "multiplications", or measured CPU "seconds" of attention.
+    trust_remote_code
+        Run Python code that comes with the model.
     **keys
-        seq_len, head_dim, scale, query_rows, dtype, layout and seed of a scenario.
+        seq_len, head_dim, scale, query_rows, dtype, layout and seed of a scenario; for a model seq_len and seed.
 
     Returns
     -------
     Recommendation
-        A decision for each head.
+        A decision for each head, or the one for the model.
 
     Raises
     ------
@@ -147,8 +157,19 @@ def recommend(
     >>> print(found.decisions[0].python.splitlines()[-1].strip())
     return fb...
     """
-    _check_target(target, metric)
     _check_limits(probability, confidence, max_size, max_cost)
+    if model is not None or texts:
+        _check_model(
+            model, inputs, texts, by, keys, heads=heads, causal=causal, workers=workers != 1, cluster=cluster,
+            over=over != "heads",
+        )  # fmt: skip
+        with progress_callback(progress, "recommend", "measurements") as report:
+            return recommend_model(
+                str(model), texts, target, metric, Rule(target, probability, 1 - confidence), max_size, max_cost, maps,
+                methods, samplers, keys.get("seq_len"), keys.get("seed", 0), by, out, report, trust_remote_code,
+            )  # fmt: skip
+    metric = metric or "relative_error"
+    _check_target(target, metric)
     searchers = choose_cluster(cluster, workers, None) or workers
     processes = check_workers(searchers)
     with tempfile.TemporaryDirectory() as folder:
@@ -292,6 +313,23 @@ def _check_limits(probability: float, confidence: float, max_size: int, max_cost
         raise ScenarioError(f"`max_size` {shown(max_size)} given, allowed: a whole number from 1 to {1 << 20}")
     if not (is_number(max_cost) and max_cost > 0):
         raise ScenarioError(f"`max_cost` {shown(max_cost)} given, allowed: a number above 0")
+
+
+def _check_model(
+    model: str | None, inputs: Any, texts: Sequence[str | Path], by: str, keys: Mapping[str, Any], **others: Any
+) -> None:
+    """Raise ScenarioError or InputError where a model comes without texts, or with arguments of heads."""
+    if model is None:
+        raise ScenarioError("`text`: texts are for a model; give `model`, or leave them out")
+    if not texts:
+        raise InputError("`text`: a model is measured on text: give one file or more")
+    others |= {"inputs": inputs, **{name: keys[name] for name in keys.keys() - {"seq_len", "seed"}}}
+    if wrong := [name for name, value in others.items() if value not in (None, False, "none")]:
+        raise ScenarioError(f"`{wrong[0]}` is about heads, and `model` about a whole model; leave one of them out")
+    if by not in get_args(CostUnit):
+        raise ScenarioError(
+            f"`by` {shown(by)}{nearest(by, get_args(CostUnit))}; allowed: {', '.join(get_args(CostUnit))}"
+        )
 
 
 def _check_draws(rule: Rule, units: Sequence[HeadDraws], over: str) -> None:

@@ -1,0 +1,286 @@
+"""`recommend --model`: one setting for all attention of a model, certified over texts."""
+
+import json
+import math
+import os
+from pathlib import Path
+from pydoc_data.topics import topics
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy import stats
+
+import favorbench as fb
+from favorbench.errors import InputError, ScenarioError
+from favorbench.models.load import load, read_texts, split_texts
+from favorbench.models.store import read_measurements
+from favorbench.studies.recommend import whole_model
+from favorbench.studies.recommend.answer import sentence
+from favorbench.studies.recommend.search import Interrupted
+from tests.command_line import commands, printed, refused, run
+from tests.test_models_study import WORDS, folder  # noqa: F401
+
+torch = pytest.importorskip("torch")
+
+LENGTH = 24
+#: Six texts that all hit certify one of two candidates.
+EASY = {"probability": 0.5, "confidence": 0.6, "max_size": 16, "seq_len": LENGTH}
+#: A target between the effects of uniform attention and of clusters.
+CLUSTERS = {"maps": "none", "methods": "clusters", "target": 3e-4, "max_cost": 2.0}
+FLAGS = ["--probability", "0.5", "--confidence", "0.6", "--max-size", "16", "-L", str(LENGTH), "-q"]
+
+
+@pytest.fixture
+def texts(tmp_path):
+    """Three files of 5, 5 and 8 texts of 24 words, and one that is too short."""
+    rng, paths = np.random.default_rng(5), []
+    for name, words in (("a", 5 * LENGTH), ("b", 5 * LENGTH + 7), ("c", 8 * LENGTH), ("short", 10)):
+        paths.append(tmp_path / f"{name}.txt")
+        paths[-1].write_text(" ".join(rng.choice(WORDS, words)), encoding="utf-8")
+    return list(map(str, paths))
+
+
+def found_for(folder, texts, name="bert", target=5.0, **more):  # noqa: F811
+    return fb.recommend(model=str(folder / name), texts=texts, target=target, **(EASY | more))
+
+
+def test_a_file_is_split_into_texts_that_do_not_overlap(folder, texts):  # noqa: F811
+    loaded = load(str(folder / "bert"))
+    found = split_texts(loaded, read_texts(texts), LENGTH)
+    assert [text.name for text in found] == [
+        f"{n}#{i}" for n, count in (("a", 5), ("b", 5), ("c", 8)) for i in range(count)
+    ]
+    assert all(text.tokens.shape == (1, LENGTH) for text in found)
+    words = Path(texts[1]).read_text().split()
+    joined = torch.cat([text.tokens[0] for text in found if text.name.startswith("b#")])
+    assert joined.tolist() == loaded.tokenizer(" ".join(words[: 5 * LENGTH]))["input_ids"]
+
+
+def test_every_part_has_the_special_tokens_of_a_text():
+    """A tokenizer that puts a token before and one after a text."""
+
+    class Tokenizer:
+        def __call__(self, text, add_special_tokens, verbose):
+            body = [ord(letter) for letter in text]
+            return {"input_ids": [1, *body, 2] if add_special_tokens else body}
+
+    loaded = load.__annotations__ and type("Loaded", (), {"tokenizer": Tokenizer(), "limit": None, "name": "m"})()
+    loaded.model = torch.nn.Identity()
+    (file,) = read_texts([_written("letters.txt", "abcdefgh")])
+    found = split_texts(loaded, [file], 5)
+    assert [text.tokens[0].tolist() for text in found] == [[1, *map(ord, part), 2] for part in ("abc", "def")]
+    with pytest.raises(InputError, match="no text has `length` 11 tokens: the longest of 1 has 10"):
+        split_texts(loaded, [file], 11)
+
+
+def _written(name, text):
+    Path(name).write_text(text)
+    return name
+
+
+def test_the_cheapest_is_certified_on_the_effect_of_the_model(folder, texts, tmp_path):  # noqa: F811
+    """The numbers are those of the model with its attention replaced as the lines that are printed say."""
+    found = found_for(folder, texts, **CLUSTERS, out=tmp_path / "run")
+    (decision,) = found.decisions
+    assert found.metric == "embedding_loss" and found.complete and found.model.texts == 18 and found.model.files == 3
+    assert [point.setting.name for point in decision.points][:1] == ["uniform"]
+    rows = read_measurements(tmp_path / "run")
+    assert (rows["draw"].groupby(rows["text"]).nunique() <= 2).all()  # bfloat16 is not drawn
+    drawn = rows[rows["kind"] == "method"]
+    assert drawn["draw"].is_unique and len(drawn)
+    loaded = load(str(folder / "bert"))
+    by_name = {text.name: text.tokens for text in split_texts(loaded, read_texts(texts), LENGTH)}
+    for _, row in drawn.head(3).iterrows():
+        tokens = by_name[row["text"]]
+        with torch.no_grad():
+            exact = loaded.model(tokens).last_hidden_state[0].double().mean(dim=0)
+            with fb.replace_attention(loaded.model, method="clusters", size=int(row["size"]), draw=int(row["draw"])):
+                other = loaded.model(tokens).last_hidden_state[0].double().mean(dim=0)
+        cosine = torch.nn.functional.cosine_similarity(exact, other, dim=0)
+        assert_allclose(row["embedding_loss"], 1 - float(cosine), rtol=1e-9, atol=1e-12)
+    assert decision.outcome == "certified" and "method='clusters', size=16)" in decision.python
+    assert sentence(found).startswith(
+        "Take `clusters` at m = 16, at 100 % of the multiplications of exact attention and"
+    )
+    point = decision.points[-1]
+    values = drawn[drawn["size"] == point.setting.size]["embedding_loss"]
+    assert point.draws == len(values) and point.median in set(values)
+    assert_allclose(point.share, drawn["multiplications"].iloc[-1] / drawn["exact_multiplications"].iloc[-1])
+
+
+def test_where_uniform_attention_is_enough_it_is_said(folder, texts, tmp_path):  # noqa: F811
+    found = found_for(folder, texts, out=tmp_path / "run")
+    (decision,) = found.decisions
+    assert decision.outcome == "certified" and decision.setting.name == "uniform" and decision.share < 0.1
+    assert sentence(found).startswith(
+        "This model hardly depends on its attention here: uniform attention keeps 1 - cos"
+    )
+    assert "fb.replace_attention(model, method='uniform')" in decision.python
+
+
+def test_where_nothing_is_certified_the_best_is_named(folder, texts, tmp_path):  # noqa: F811
+    found = found_for(folder, texts, target=1e-9, out=tmp_path / "run")
+    assert found.decisions[0].outcome == "nothing" and math.isfinite(found.decisions[0].bound)
+    assert sentence(found).startswith(
+        "No candidate is certified to keep 1 - cosine at most 1e-09 on 50 % of further texts: "
+    )
+    assert "uniform attention has" in sentence(found) and "bfloat16" in sentence(found)
+
+
+@pytest.mark.parametrize("metric, target", [(None, 9.0), ("kl", 9.0), ("top1", 1e-6)])
+def test_effects_of_a_language_model(folder, texts, metric, target, tmp_path):  # noqa: F811
+    found = found_for(
+        folder, texts, "llama", target, metric=metric, maps="positive", max_cost=9.0, out=tmp_path / "run"
+    )
+    assert found.metric == (metric or "delta_nll") and found.decisions[0].outcome == "certified"
+    keeps = "at least" if metric == "top1" else "at most"
+    assert f"{keeps} {target:g}" in sentence(found)
+    nothing = found_for(
+        folder, texts, "llama", 0.9999 if metric == "top1" else 1e-9, metric="top1" if metric == "top1" else "kl",
+        maps="positive", methods="none", max_cost=9.0, out=tmp_path / "run",
+    )  # fmt: skip
+    assert nothing.decisions[0].outcome == "nothing"
+
+
+def test_a_search_is_resumed_bit_for_bit_and_a_further_text_changes_no_draw(folder, texts, tmp_path):  # noqa: F811
+    whole = found_for(folder, texts, **CLUSTERS, out=tmp_path / "whole")
+
+    def stop(done, total, step=""):
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as caught:
+        found_for(folder, texts, **CLUSTERS, out=tmp_path / "half", progress=stop)
+    assert not caught.value.found.complete and "Not finished" in sentence(caught.value.found)
+    assert len(read_measurements(tmp_path / "half")) == 5
+    again = found_for(folder, texts, **CLUSTERS, out=tmp_path / "half")
+    assert again.decisions == whole.decisions
+    pair = [read_measurements(tmp_path / name).to_json(double_precision=15) for name in ("whole", "half")]
+    assert pair[0] == pair[1]
+    more = _written(str(tmp_path / "more.txt"), " ".join(WORDS * 4))
+    found_for(folder, [*texts, more], **CLUSTERS, out=tmp_path / "half")
+    rows = read_measurements(tmp_path / "half")
+    old = read_measurements(tmp_path / "whole")
+    keys = ["text", "estimator", "size", "draw", "embedding_loss"]
+    assert set(old[keys].itertuples(index=False)) <= set(rows[keys].itertuples(index=False))
+    with pytest.raises(fb.StoreError, match="seed 0 there, 1 here"):
+        found_for(folder, texts, seed=1, **CLUSTERS, out=tmp_path / "half")
+    assert "search true there, null here" in refused(
+        "model", str(folder / "bert"), "--text", texts[0], "-L", LENGTH, "-R", 8, "--out", tmp_path / "half"
+    )
+
+
+def test_texts_come_from_as_many_files_as_there_are(folder, texts, tmp_path):  # noqa: F811
+    found_for(folder, texts, **CLUSTERS, out=tmp_path / "run")
+    rows = read_measurements(tmp_path / "run")
+    counts = rows[rows["estimator"] == "clusters"]["text"].str[0].value_counts()
+    assert set(counts.index) == {"a", "b", "c"} and counts.max() - counts.min() <= 1
+
+
+def test_the_order_may_be_of_seconds(folder, texts, tmp_path, monkeypatch):  # noqa: F811
+    """Times are measured once: the same command again orders by those that are stored."""
+    found = found_for(folder, texts, **CLUSTERS | {"max_cost": 1e9}, by="seconds", out=tmp_path / "run")
+    ratios = {(row["estimator"], row["size"]): row["ratio"] for row in _times(tmp_path / "run")}
+    for point in found.decisions[0].points:
+        assert_allclose(point.share, ratios[point.setting.name, point.setting.size or 0])
+    assert "CPU seconds of exact attention" in sentence(found)
+    monkeypatch.setattr(whole_model.MeasuredModel, "time", None)
+    again = found_for(folder, texts, **CLUSTERS | {"max_cost": 1e9}, by="seconds", out=tmp_path / "run")
+    assert again.decisions == found.decisions
+
+
+def _times(path):
+    return json.loads((path / "seconds.json").read_text())["rows"]
+
+
+def test_the_command_says_it_all(folder, texts, tmp_path):  # noqa: F811
+    out = tmp_path / "run"
+    command = [
+        "recommend",
+        "--model",
+        str(folder / "bert"),
+        "--text",
+        *texts,
+        *FLAGS,
+        "--target",
+        "5",
+        "--out",
+        str(out),
+    ]
+    shown = printed(*command)
+    assert "This model hardly depends" in shown and "18 texts of 24 tokens from 3 files" in shown
+    assert "uniform" in shown and "certified" in shown and "exact, model in bfloat16" in shown
+    assert (out / "figures" / "recommend.png").exists()
+    _, text, _ = run(*command, "--json")
+    record = json.loads(text)
+    assert record["model"]["files"] == 3 and record["heads"][0]["certified"] and record["sentence"] in shown
+    assert {"estimator", "multiplications", "share"} <= set(record["heads"][0]["points"][0])
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    commands("""
+        --target 0 => --target 0.0 given, allowed: a number above 0
+        --metric mse => --metric 'mse'; allowed for a model: embedding_loss, delta_nll, kl, top1
+        --metric kl => --metric kl: {model} predicts no next token; allowed: embedding_loss
+        --metric top1 --target 1 => --target 1 given, allowed for top1: a number above 0 and below 1
+        --probability 0.9 => takes 25 texts that all hit, for 2 candidates; of 24 tokens there are 5: give more text
+        -L 400 => -L 400: {model} reads at most 64 tokens
+        --methods best-rank => a bound, not a candidate
+        --methods clustres => did you mean 'clusters'
+        --maps none --methods none => there is no candidate to try; leave one of them out
+        --heads L0H1 => --heads is about heads, and --model about a whole model
+        --over texts => --over is about heads
+        --workers 2 => --workers is about heads
+        --scale 2 => --scale is about heads
+    """),
+)
+def test_mistakes_are_one_line(arguments, said, folder, texts, tmp_path):  # noqa: F811
+    before = os.listdir(tmp_path)
+    model = str(folder / "bert")
+    line = refused(
+        "recommend", "--model", model, "--text", texts[0], *FLAGS, "--out", str(tmp_path / "run"), *arguments
+    )
+    assert said.format(model=model) in line
+    assert not (tmp_path / "run" / "recommendation.json").exists() and before
+
+
+def test_models_and_heads_are_told_apart(folder, texts):  # noqa: F811
+    assert "a model is measured on text" in refused("recommend", "--model", str(folder / "bert"))
+    assert "nothing given, allowed: one file or name of inputs, or --model" in refused("recommend")
+    short = refused("recommend", "--model", str(folder / "bert"), "--text", texts[-1], *FLAGS)
+    assert "no text has -L 24 tokens: the longest of 1 has 10; give longer ones or a smaller -L" in short
+    assert "a.npz b.npz given, allowed: one" in refused("recommend", "a.npz", "b.npz")
+    assert "texts are for a model" in refused("recommend", "--text", texts[0])
+    with pytest.raises(ScenarioError, match="`by` 'secons'"):
+        fb.recommend(model="minilm", texts=texts, by="secons")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.slow
+def test_what_is_certified_on_one_half_of_real_texts_holds_on_the_other(tmp_path):
+    """MiniLM on Python's documentation. The control: the candidate that was rejected last fails the same count."""
+    names = sorted(name for name, text in topics.items() if len(text) > 1500)
+    halves = [names[::2], names[1::2]]
+    files = [[_written(str(tmp_path / f"{name}.txt"), topics[name]) for name in half] for half in halves]
+    ask = {"model": "minilm", "target": 0.02, "seq_len": 64, "maps": "none", "methods": "sinks(4):multipole,clusters"}
+    found = fb.recommend(texts=files[0], max_cost=2.0, out=tmp_path / "run", **ask)
+    (decision,) = found.decisions
+    rejected = [point.setting for point in decision.points if point.verdict == "dropped"][-1]
+    assert decision.outcome == "certified" and decision.setting is not None
+    loaded = load("minilm")
+    further = split_texts(loaded, read_texts(files[1]), 64)[:200]
+
+    def unlikely(setting):
+        """Whether chance explains so few hits with a probability below 1e-6 where nine of ten hit."""
+        hits = 0
+        for number, text in enumerate(further):
+            with torch.no_grad():
+                exact = loaded.model(text.tokens).last_hidden_state[0].double().mean(dim=0)
+                with fb.replace_attention(loaded.model, method=setting.spec, size=setting.size, draw=number):
+                    other = loaded.model(text.tokens).last_hidden_state[0].double().mean(dim=0)
+            hits += float(1 - torch.nn.functional.cosine_similarity(exact, other, dim=0)) <= 0.02
+        return stats.binom.cdf(hits, len(further), 0.9) < 1e-6
+
+    assert not unlikely(decision.setting)
+    assert unlikely(rejected)
