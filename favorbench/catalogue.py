@@ -87,9 +87,10 @@ def _methods() -> list[dict[str, Any]]:
     from inspect import getattr_static
 
     from favorbench.methods import METHODS, PREFIXES
+    from favorbench.methods.prefixes import Nothing
     from favorbench.registry import form, parameters
 
-    members = [_method(cls) for cls in METHODS]
+    members = [_method(cls) for cls in (*METHODS, Nothing)]
     return members + [
         dict.fromkeys(members[0], "as METHOD")
         | {"name": f"{form(prefix)}:METHOD", "description": prefix.description, "parameters": parameters(prefix)}

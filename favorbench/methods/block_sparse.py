@@ -1,7 +1,7 @@
 """Block-sparse attention without training: adjacent queries choose keys together, and attend these exactly.
 
-What users of long contexts run today. The papers choose as many keys as a threshold asks for; here the size m says how
-many, so that methods can be compared at equal cost. Causal: a group chooses among the keys before its chunk of 128
+These methods read long prompts. The papers choose as many keys as a threshold asks for; here the size m says
+how many, so that methods can be compared at equal cost. Causal: a group chooses among the keys before its chunk of 128
 positions, and the chunk itself is exact. So no output depends on later keys, but it depends on later queries of its
 group, as in the released code: these are methods for reading a text, not for writing one.
 """
@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from favorbench.attention.causal import chunks
-from favorbench.errors import InputError, ScenarioError
-from favorbench.maps.base import claim
+from favorbench.errors import ScenarioError
 from favorbench.methods.base import Shape, Sizes, line_style
 from favorbench.methods.segments import Segments
 from favorbench.methods.summaries import (
@@ -39,7 +38,7 @@ from favorbench.numerics.arrays import (
     softmax,
     to_backend_of,
 )
-from favorbench.numerics.logsum import Accumulator, weighted_sums, with_ones
+from favorbench.numerics.logsum import Accumulator, weighted_sums
 from favorbench.numerics.streams import Streams
 from favorbench.parameters import between, whole
 
@@ -50,32 +49,42 @@ def pieces(length: int, size: int) -> Segments:
     return Segments(np.minimum(index, length - 1), index >= length)
 
 
+def zeroed(a: Array, keep: np.ndarray) -> Array:
+    """The numbers where a flag is set, and 0 elsewhere."""
+    xp = array_namespace(a)
+    return xp.where(to_backend_of(keep, a), a, xp.zeros_like(a))
+
+
 def means(rows: Array, segments: Segments) -> Array:
     """The mean over each piece, (..., pieces, c), of its rows with padding, (..., pieces, longest, c)."""
     xp, present = array_namespace(rows), ~segments.padding[..., None]
-    kept = xp.where(to_backend_of(present, rows), rows, xp.zeros_like(rows))
     counts = to_backend_of(np.sum(present, axis=1), rows)
-    return xp.sum(kept, axis=-2) / xp.astype(counts, rows.dtype)
+    return xp.sum(zeroed(rows, present), axis=-2) / xp.astype(counts, rows.dtype)
 
 
 class Groups(NamedTuple):
-    """Queries in groups that choose together: (..., groups, longest, d); in the last one the last query is padding."""
+    """Queries in groups that choose together: (..., groups, longest, d), and the places of these in ``queries``."""
 
     query: Array
     segments: Segments
-    positions: np.ndarray | None
+    queries: Queries
 
     @staticmethod
     def of(queries: Queries, size: int) -> "Groups":
-        """Groups of adjacent rows."""
+        """Groups of adjacent queries."""
         segments = pieces(queries.query.shape[-2], min(size, queries.query.shape[-2]))
-        positions = None if queries.positions is None else queries.positions[segments.places]
-        return Groups(segments.rows(queries.query), segments, positions)
+        return Groups(segments.rows(queries.query), segments, queries)
 
     @property
     def mean(self) -> Array:
         """The mean query of each group: (..., groups, d)."""
         return means(self.query, self.segments)
+
+    def last(self, count: int) -> Segments:
+        """The last ``count`` queries of each group; padding before these where a group has fewer."""
+        starts, ends = self.segments.places[:, :1], self.segments.places[:, -1:]
+        index = ends + 1 - count + np.arange(count)
+        return Segments(np.maximum(index, starts), index < starts)
 
     def in_sequence(self, sums: Accumulator) -> Accumulator:
         """Sums of each query, without padding."""
@@ -250,12 +259,6 @@ class Scored(InBlocks):
         return float(self.groups_of(shape.n)[0] * -(-shape.l // self.block_of(size)) * shape.d)
 
 
-def mean_scores(groups: Groups, tokens: Tokens, block: int) -> Array:
-    """The products of mean queries and the mean keys of blocks: (..., groups, blocks)."""
-    segments = pieces(tokens.length, block)
-    return groups.mean @ means(segments.rows(tokens.key), segments).mT
-
-
 @dataclass(frozen=True)
 class BlockSparse(Scored):
     """The score of a block is the product of the mean query of the group and the mean key of the block.
@@ -270,7 +273,8 @@ class BlockSparse(Scored):
     look = line_style("C0", "--", "s", 4)
 
     def scores(self, groups: Groups, tokens: Tokens, block: int) -> Array:
-        return mean_scores(groups, tokens, block)
+        segments = pieces(tokens.length, block)
+        return groups.mean @ means(segments.rows(tokens.key), segments).mT
 
 
 @dataclass(frozen=True)
@@ -291,18 +295,13 @@ class XAttention(Scored):
     def scores(self, groups: Groups, tokens: Tokens, block: int) -> Array:
         xp, (longest, d) = array_namespace(tokens.key), groups.query.shape[-2:]
         segments, stride = pieces(tokens.length, block), math.gcd(self.stride, block, longest)
-        tiles = [
-            xp.where(to_backend_of(~parts.padding[..., None], a), a, xp.zeros_like(a))
-            for parts, a in ((groups.segments, groups.query), (segments, segments.rows(tokens.key)))
-        ]
-        query = xp.reshape(tiles[0], (*tiles[0].shape[:-2], -1, stride, d))
-        query = xp.reshape(xp.flip(query, axis=-2), (*tiles[0].shape[:-2], -1, stride * d))
-        key = xp.reshape(tiles[1], (*tokens.key.shape[:-2], 1, -1, stride * d))
-        # tiles without any key or query have no weight
-        keys, rows = (~parts.padding[:, ::stride] for parts in (segments, groups.segments))
+        given = ((groups.query, groups.segments), (segments.rows(tokens.key), segments))
+        (query, rows), (key, keys) = ((zeroed(a, ~s.padding[..., None]), ~s.padding[:, ::stride]) for a, s in given)
+        query = xp.flip(xp.reshape(query, (*query.shape[:-2], -1, stride, d)), axis=-2)
+        query = xp.reshape(query, (*query.shape[:-2], stride * d))
+        key = xp.reshape(key, (*key.shape[:-3], 1, -1, stride * d))
         weights = softmax(masked(query @ key.mT / stride, to_backend_of(keys.ravel(), key)))
-        weights = xp.where(to_backend_of(rows[..., None], key), weights, xp.zeros_like(weights))
-        weights = xp.sum(weights, axis=-2)
+        weights = xp.sum(zeroed(weights, rows[..., None]), axis=-2)
         return xp.sum(xp.reshape(weights, (*weights.shape[:-1], -1, block // stride)), axis=-1)
 
     def choice_multiplications(self, shape: Shape, size: int) -> float:
@@ -313,7 +312,7 @@ class XAttention(Scored):
 
 
 @dataclass(frozen=True)
-class SpargeAttn(Scored):
+class SpargeAttn(BlockSparse):
     """Blocks whose keys are not alike first, then those with the largest product of mean query and mean key.
 
     The mean of a block speaks for its keys only where their mean cosine similarity to one another is at least
@@ -329,11 +328,8 @@ class SpargeAttn(Scored):
     similarity: float = between(-1, 1, default=0.6)
 
     def scores(self, groups: Groups, tokens: Tokens, block: int) -> Array:
-        xp, scores, segments = (
-            array_namespace(tokens.key),
-            mean_scores(groups, tokens, block),
-            pieces(tokens.length, block),
-        )
+        xp, scores = array_namespace(tokens.key), super().scores(groups, tokens, block)
+        segments = pieces(tokens.length, block)
         norms = xp.sqrt(xp.vecdot(tokens.key, tokens.key))[..., None]
         directions = tokens.key / xp.where(norms > 0, norms, xp.ones_like(norms))
         mean = means(segments.rows(directions), segments)
@@ -342,19 +338,11 @@ class SpargeAttn(Scored):
         return xp.where(unlike, scores + (spread + 1.0), scores)
 
 
-def weights_of_last(groups: Groups, tokens: Tokens, count: int) -> tuple[Array, np.ndarray]:
-    """Attention weights of the last ``count`` queries of each group, (..., groups, count, l), and their places in it.
-
-    Those of queries that a group does not have are 0.
-    """
-    xp, padding = array_namespace(tokens.key), groups.segments.padding
-    places = np.sum(~padding, axis=1)[:, None] - count + np.arange(count)
-    rows = to_backend_of(np.clip(places, 0, None), groups.query)
-    query = xp.take_along_axis(
-        groups.query, xp.broadcast_to(rows[..., None], (*groups.query.shape[:-2], count, 1)), axis=-2
-    )
-    weights = softmax(query @ tokens.key.mT[..., None, :, :])
-    return xp.where(to_backend_of(places >= 0, weights)[..., None], weights, xp.zeros_like(weights)), places
+def weights_of_last(groups: Groups, tokens: Tokens, count: int) -> Array:
+    """Attention weights of the last ``count`` queries of each group, (..., groups, count, l); 0 where it has fewer."""
+    last = groups.last(count)
+    weights = softmax(last.rows(groups.queries.query) @ tokens.key.mT[..., None, :, :])
+    return zeroed(weights, ~last.padding[..., None])
 
 
 @dataclass(frozen=True)
@@ -391,7 +379,7 @@ class PbsAttn(InBlocks):
         """The keys of each group in order, in whole blocks: (..., groups, padded length)."""
         segment = max(self.segment // block, 1) * block
         xp, complete = array_namespace(tokens.key), tokens.length // segment * segment
-        weights = weights_of_last(groups, tokens, self.rows)[0]
+        weights = weights_of_last(groups, tokens, self.rows)
         importance = xp.sum(weights, axis=-2)[..., :complete]
         places = xp.argsort(xp.reshape(-importance, (*importance.shape[:-1], -1, segment)), axis=-1, stable=True)
         starts = to_backend_of(np.arange(0, complete, segment), places)
@@ -402,178 +390,3 @@ class PbsAttn(InBlocks):
     def choice_multiplications(self, shape: Shape, size: int) -> float:
         """Logits of the last rows and of the mean."""
         return float(self.groups_of(shape.n)[0] * (self.rows + 1) * shape.l * shape.d)
-
-
-@dataclass(frozen=True)
-class VerticalSlash(Sparse):
-    """A share ``columns`` of m are keys that the whole group attends; the rest are diagonals, a key for each query.
-
-    The last ``rows`` queries of a group choose both: the keys with the largest sums of their attention weights, and the
-    diagonals with the largest sums, among those that pass through the last query of the group. In the paper the last 64
-    queries of the text choose for all, so that the choice of earlier keys depends on later ones; here each group
-    chooses for itself. The released kernel attends whole blocks around the diagonals.
-    Jiang et al. 2024 ("MInference"), arXiv 2407.02490, the vertical-slash pattern (algorithm 2).
-    """
-
-    name = "vertical-slash"
-    reference = "Jiang et al. 2024, arXiv 2407.02490"
-    description = "exact attention to the keys and the diagonals with most weight for the last queries of a group"
-    look = line_style("C0", ":", "|", 6)
-    exact_at_full_size = False
-    needs_positions = True
-    columns: float = between(0, 1, default=0.5)
-    rows: int = whole(1, 64, default=16)
-
-    def columns_of(self, size: int, length: int) -> int:
-        """The number of keys for the whole group."""
-        return min(max(1, round(self.columns * size)), length)
-
-    def attended(self, size: int, length: int) -> int:
-        return self.columns_of(size, length) + min(size - max(1, round(self.columns * size)), length)
-
-    def summary(self, tokens: Tokens, size: int) -> KeySummary:
-        return VerticalSlashKeys(self, tokens, size)
-
-    def choice_multiplications(self, shape: Shape, size: int) -> float:
-        """Logits of the last rows."""
-        return float(self.groups_of(shape.n)[0] * self.rows * shape.l * shape.d)
-
-    def width(self, size: int, length: int) -> int:
-        """Each query has copies of the keys on its diagonals."""
-        return 128 * size
-
-
-class VerticalSlashKeys(SparseSummary):
-    """Every query has chosen the keys of its group, and those on its diagonals."""
-
-    def pattern(self, groups: Groups) -> tuple[Array, Array, Array]:
-        """The keys of each group, (..., groups, k), and those on the diagonals of each query, (..., groups, n, s).
-
-        And flags of the latter: whether there is such a key, and it is not a key of the group.
-        """
-        if groups.positions is None:
-            raise InputError(f"{self.method.name}: there are no diagonals where queries and keys are different tokens")
-        xp, length = array_namespace(groups.query), self.tokens.length
-        weights, places = weights_of_last(groups, self.tokens, self.method.rows)
-        count = self.method.columns_of(self.size, length)
-        columns = largest(xp.sum(weights, axis=-2), count)
-        # a diagonal is named by its key for the last query of the group
-        before = groups.positions[:, -1:] - groups.positions
-        index = np.arange(length) - np.take_along_axis(before, np.clip(places, 0, None), axis=1)[..., None]
-        there = to_backend_of(np.clip(index, 0, None), weights)
-        along = xp.take_along_axis(weights, xp.broadcast_to(there, weights.shape), axis=-1)
-        along = xp.where(to_backend_of(index >= 0, weights), along, xp.zeros_like(along))
-        best = largest(xp.sum(along, axis=-2), self.method.attended(self.size, length) - count)
-        own = best[..., None, :] - to_backend_of(before[..., None], best)
-        chosen = scattered(columns >= 0, columns, length)
-        wide = xp.broadcast_to(chosen[..., None, :], (*own.shape[:-1], length))
-        twice = xp.take_along_axis(wide, xp.clip(own, 0, length - 1), axis=-1)
-        return columns, own, (own >= 0) & ~twice
-
-    def sums(self, queries: Queries) -> Accumulator:
-        xp, groups = array_namespace(queries.query), self.groups(queries)
-        columns, own, seen = self.pattern(groups)
-        shared, single = self.tokens_at(columns), self.tokens_at(own)
-        diagonal = masked((single.key @ groups.query[..., None])[..., 0], seen)
-        logits = xp.concat([groups.query @ shared.key.mT, diagonal], axis=-1)
-        peak = xp.max(logits, axis=-1, keepdims=True)
-        weights, count = xp.exp(logits - peak), columns.shape[-1]
-        total = weights[..., :count] @ with_ones(shared.value)
-        total = total + (weights[..., None, count:] @ with_ones(single.value))[..., 0, :]
-        return groups.in_sequence(Accumulator(peak, total))
-
-    def flags(self, queries: Queries) -> Array:
-        groups = self.groups(queries)
-        (columns, own, seen), length = self.pattern(groups), self.tokens.length
-        xp = array_namespace(own)
-        padded = xp.where(seen, own, length + to_backend_of(np.arange(own.shape[-1]), own))
-        diagonal = scattered(seen, padded, length + own.shape[-1])[..., :length]
-        return groups.segments.in_sequence(scattered(columns >= 0, columns, length)[..., None, :] | diagonal)
-
-
-@dataclass(frozen=True)
-class Pisa(BlockSparse):
-    """Chosen blocks exactly, all others by a Taylor expansion around their mean key.
-
-    Blocks are chosen as in block-sparse. The others enter with exp(x.c) and their mean value: order=0. order=1 adds the
-    first order of the values, sum_j x.(y_j - c) v_j over the keys of a block, which sums to 0 in the normaliser; as
-    released, its sum over all blocks is taken once, times the mean weight exp(x.c) of the blocks that are not chosen.
-    Li et al. 2026 ("PISA"), arXiv 2602.01077.
-    """
-
-    name = "pisa"
-    reference = "Li et al. 2026, arXiv 2602.01077"
-    description = "the blocks of keys with the best mean exactly, a Taylor expansion of all others"
-    look = line_style("C3", "--", "P", 5)
-    order: int = whole(0, 1, default=0)
-    convex = claim(lambda self: self.order == 0)
-    causal_safe = claim(lambda self: self.order == 0)
-
-    def summary(self, tokens: Tokens, size: int) -> KeySummary:
-        return PisaSummary(self, tokens, size)
-
-    def _work(self, shape: Shape, size: int) -> float:
-        """Add the mean values of all blocks, and the slopes."""
-        groups, rows = self.groups_of(shape.n)
-        far = groups * rows * -(-shape.l // self.block_of(size)) * shape.d_v
-        slopes = self.order * (shape.l + groups * rows) * shape.d * shape.d_v
-        return super()._work(shape, size) + float(far + slopes)
-
-    def choice_multiplications(self, shape: Shape, size: int) -> float:
-        """Add the logits of all means."""
-        return super().choice_multiplications(shape, size) * (1 + self.groups_of(shape.n)[1])
-
-    def pair_multiplications(self, shape: Shape, size: int) -> float:
-        return (1 + self.order) * super().pair_multiplications(shape, size)
-
-
-class PisaSummary(SharedKeys):
-    """K(x, y_j) = exp(x.y_j) for chosen keys, exp(x.c) for others; order 1: and s x.(y_j - c) for all of them, with s
-    the sum of exp(x.c) over all keys that are not chosen, divided by the number of keys."""
-
-    def parts(self, queries: Queries) -> tuple[Groups, Array, Array, Array]:
-        """The groups, the keys that they have chosen, and the logit of each block, -inf for chosen ones; mean keys."""
-        xp, block, groups = array_namespace(queries.query), self.method.block_of(self.size), self.groups(queries)
-        index, segments = self.method.chosen(groups, self.tokens, self.size), pieces(self.tokens.length, block)
-        mean = means(segments.rows(self.tokens.key), segments)
-        counts = to_backend_of(np.log(np.sum(~segments.padding, axis=1)), mean)
-        far = groups.query @ mean.mT[..., None, :, :] + xp.astype(counts, mean.dtype)
-        chosen = scattered(index[..., ::block] >= 0, index[..., ::block] // block, far.shape[-1])
-        return groups, index, masked(far, ~chosen[..., None, :]), mean
-
-    def deviations(self, mean: Array, keys: slice) -> Array:
-        """y_j - c of adjacent keys."""
-        xp, block = array_namespace(mean), self.method.block_of(self.size)
-        return self.tokens.key[..., keys, :] - xp.take(
-            mean, to_backend_of(np.arange(self.tokens.length)[keys] // block, mean), axis=-2
-        )
-
-    def sums(self, queries: Queries) -> Accumulator:
-        xp, (groups, index, far, mean) = array_namespace(queries.query), self.parts(queries)
-        near, value = self.near(groups, index)
-        segments = pieces(self.tokens.length, self.method.block_of(self.size))
-        values = means(segments.rows(self.tokens.value), segments)[..., None, :, :]
-        values = xp.broadcast_to(values, (*value.shape[:-2], *values.shape[-2:]))
-        logits = xp.concat([near, far], axis=-1)
-        peak = xp.max(logits, axis=-1, keepdims=True)
-        weights = xp.exp(logits - peak)
-        total = weights @ with_ones(xp.concat([value, values], axis=-2))
-        if self.method.order:
-            share = xp.sum(weights[..., near.shape[-1] :], axis=-1, keepdims=True) / self.tokens.length
-            slopes = self.deviations(mean, slice(None)).mT @ with_ones(self.tokens.value)
-            total = total + share * (groups.query @ slopes[..., None, :, :])
-        return groups.in_sequence(Accumulator(peak, total))
-
-    def kernel(self, queries: Queries, keys: slice) -> Features:
-        xp, (groups, index, far, mean) = array_namespace(queries.query), self.parts(queries)
-        far, block = groups.segments.in_sequence(far), self.method.block_of(self.size)
-        block_of = np.arange(self.tokens.length) // block
-        counts = to_backend_of(np.log(np.bincount(block_of)), mean)
-        logs = xp.take(far - xp.astype(counts, far.dtype), to_backend_of(block_of[keys], far), axis=-1)
-        logs = xp.where(self.flags_of(index, queries)[..., keys], logits_of(queries, self.tokens, keys), logs)
-        if self.method.order == 0:
-            return Features(None, logs)
-        peak = xp.max(xp.concat([logs, far], axis=-1), axis=-1, keepdims=True)
-        share = xp.sum(xp.exp(far - peak), axis=-1, keepdims=True) / self.tokens.length
-        values = xp.exp(logs - peak) + share * (queries.query @ self.deviations(mean, keys).mT)
-        return Features(values, xp.broadcast_to(peak, values.shape))

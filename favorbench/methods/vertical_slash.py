@@ -1,0 +1,102 @@
+"""The vertical-slash pattern: some keys for all queries, and some diagonals."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from favorbench.errors import InputError
+from favorbench.methods.base import Shape, line_style
+from favorbench.methods.block_sparse import Groups, Sparse, SparseSummary, weights_of_last, zeroed
+from favorbench.methods.summaries import KeySummary, Queries, Tokens
+from favorbench.numerics.arrays import Array, array_namespace, largest, masked, scattered, to_backend_of
+from favorbench.numerics.logsum import Accumulator, with_ones
+from favorbench.parameters import between, whole
+
+
+@dataclass(frozen=True)
+class VerticalSlash(Sparse):
+    """A share ``columns`` of m are keys that the whole group attends; the rest are diagonals, a key for each query.
+
+    The last ``rows`` queries of a group choose both: the keys with the largest sums of their attention weights, and the
+    diagonals with the largest sums, among those that pass through the last query of the group. In the paper the last 64
+    queries of the text choose for all, so that the choice of earlier keys depends on later ones; here each group
+    chooses for itself. The released kernel attends whole blocks around the diagonals.
+    Jiang et al. 2024 ("MInference"), arXiv 2407.02490, the vertical-slash pattern (algorithm 2).
+    """
+
+    name = "vertical-slash"
+    reference = "Jiang et al. 2024, arXiv 2407.02490"
+    description = "exact attention to the keys and the diagonals with most weight for the last queries of a group"
+    look = line_style("C0", ":", "|", 6)
+    exact_at_full_size = False
+    needs_positions = True
+    columns: float = between(0, 1, default=0.5)
+    rows: int = whole(1, 64, default=16)
+
+    def columns_of(self, size: int, length: int) -> int:
+        """The number of keys for the whole group."""
+        return min(max(1, round(self.columns * size)), length)
+
+    def attended(self, size: int, length: int) -> int:
+        return self.columns_of(size, length) + min(size - max(1, round(self.columns * size)), length)
+
+    def summary(self, tokens: Tokens, size: int) -> KeySummary:
+        return VerticalSlashKeys(self, tokens, size)
+
+    def choice_multiplications(self, shape: Shape, size: int) -> float:
+        """Logits of the last rows."""
+        return float(self.groups_of(shape.n)[0] * self.rows * shape.l * shape.d)
+
+    def width(self, size: int, length: int) -> int:
+        """Each query has copies of the keys on its diagonals."""
+        return 128 * size
+
+
+class VerticalSlashKeys(SparseSummary):
+    """Every query has chosen the keys of its group, and those on its diagonals."""
+
+    def pattern(self, groups: Groups) -> tuple[Array, Array, Array]:
+        """The keys of each group, (..., groups, k), and those on the diagonals of each query, (..., groups, n, s).
+
+        And flags of the latter: whether there is such a key, and it is not a key of the group.
+        """
+        if groups.queries.positions is None:
+            raise InputError(f"{self.method.name}: there are no diagonals where queries and keys are different tokens")
+        xp, length = array_namespace(groups.query), self.tokens.length
+        weights = weights_of_last(groups, self.tokens, self.method.rows)
+        count = self.method.columns_of(self.size, length)
+        columns = largest(xp.sum(weights, axis=-2), count)
+        # a diagonal is named by its key for the last query of the group
+        places, positions = groups.segments.places, groups.queries.positions
+        before, before_last = (
+            positions[places[:, -1:]] - positions[at] for at in (places, groups.last(self.method.rows).places)
+        )
+        index = np.arange(length) - before_last[..., None]
+        there = xp.broadcast_to(to_backend_of(np.clip(index, 0, None), weights), weights.shape)
+        along = zeroed(xp.take_along_axis(weights, there, axis=-1), index >= 0)
+        best = largest(xp.sum(along, axis=-2), self.method.attended(self.size, length) - count)
+        own = best[..., None, :] - to_backend_of(before[..., None], best)
+        chosen = scattered(columns >= 0, columns, length)
+        wide = xp.broadcast_to(chosen[..., None, :], (*own.shape[:-1], length))
+        twice = xp.take_along_axis(wide, xp.clip(own, 0, length - 1), axis=-1)
+        return columns, own, (own >= 0) & ~twice
+
+    def sums(self, queries: Queries) -> Accumulator:
+        xp, groups = array_namespace(queries.query), self.groups(queries)
+        columns, own, seen = self.pattern(groups)
+        shared, single = self.tokens_at(columns), self.tokens_at(own)
+        diagonal = masked((single.key @ groups.query[..., None])[..., 0], seen)
+        logits = xp.concat([groups.query @ shared.key.mT, diagonal], axis=-1)
+        peak = xp.max(logits, axis=-1, keepdims=True)
+        weights, count = xp.exp(logits - peak), columns.shape[-1]
+        total = weights[..., :count] @ with_ones(shared.value)
+        total = total + (weights[..., None, count:] @ with_ones(single.value))[..., 0, :]
+        return groups.in_sequence(Accumulator(peak, total))
+
+    def flags(self, queries: Queries) -> Array:
+        groups = self.groups(queries)
+        (columns, own, seen), length = self.pattern(groups), self.tokens.length
+        xp = array_namespace(own)
+        padded = xp.where(seen, own, length + to_backend_of(np.arange(own.shape[-1]), own))
+        diagonal = scattered(seen, padded, length + own.shape[-1])[..., :length]
+        return groups.segments.in_sequence(scattered(columns >= 0, columns, length)[..., None, :] | diagonal)
