@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from favorbench.engine.columns import describe_cell
+from favorbench.results.effect import effect_sentences
 from favorbench.results.heads import number, populations
 from favorbench.results.summary import RunData, by_cell, compared, estimator_name, estimator_names, rows_of, usable
 from favorbench.results.tables import at_largest_size, at_size, shortened_inputs, size_axis
@@ -27,7 +28,7 @@ def run_sentences(results: RunData) -> list[str]:
         done, draws = results.manifest["draws_done"], results.manifest["draws"]
         found.append(f"PARTIAL: {done} of {draws} draws; run the same sweep again to complete it.")
     found += [*failure_sentences(results), *_machine_sentences(results.manifest)]
-    return [*found, *shortened_inputs(results), *head_sentences(results)]
+    return [*found, *shortened_inputs(results), *head_sentences(results), *effect_sentences(results)]
 
 
 def failure_sentences(results: RunData) -> list[str]:

@@ -8,7 +8,9 @@ from favorbench.engine.columns import CELL
 from favorbench.errors import ScenarioError
 from favorbench.files import write_text
 from favorbench.formats import HEADINGS, printable
+from favorbench.metrics import EFFECT
 from favorbench.results import heads
+from favorbench.results.effect import effect_tables
 from favorbench.results.findings import cell_sentences, run_sentences
 from favorbench.results.ranking import Ranking, ranking_section, rankings, rankings_over_heads
 from favorbench.results.summary import POPULATION, RunData
@@ -28,6 +30,7 @@ def tables(results: RunData, metric: str = "mse", stat: str = "median", alone: b
     if not alone:
         over = heads.head_tables(results, metric) if stat == "median" and heads.can_be_compared(metric) else []
         few = heads.without_many(results, 1 if over else heads.FEW)
+        over = [*(effect_tables(results) if stat == "median" and metric in ("mse", EFFECT) else []), *over]
     return dedupe_notes([*over, *(cell_tables(few, metric, stat) if len(few.summary) else [])])
 
 
@@ -74,7 +77,7 @@ def summary_sections(results: RunData) -> Sections:
     Inputs with many heads have no tables of single heads.
     """
     few, scenario = heads.without_many(results, heads.FEW), results.scenario
-    found = [findings(results, heads.FEW), *dedupe_notes(heads.head_tables(results))]
+    found = [findings(results, heads.FEW), *dedupe_notes([*effect_tables(results), *heads.head_tables(results)])]
     if scenario.budget != "projections":
         found += ranking_sections(results, most=heads.FEW)
     return Sections([*found, *dedupe_notes(cell_tables(few) if len(few.summary) else [])])
@@ -98,11 +101,15 @@ def page_parts(results: RunData) -> list[PagePart]:
     """The populations of heads, then the cells; single heads of a population are closed."""
     populations, cells = heads.populations(results), results.summary.drop_duplicates(list(CELL))
     together = [population.rows.iloc[[0]] for population in populations]
+    effects = {tuple(table.data.iloc[0][list(POPULATION)]): table for table in effect_tables(results)}
     axes = axes_of(pd.concat([*together, cells])[list(CELL)])
     parts = [
         PagePart(population.title, _by_size(results, population), chosen, notes=(heads.legend(results),))
         for population, chosen in zip(populations, axes, strict=False)
     ]
+    for part, population in zip(parts, populations, strict=True):
+        if table := effects.get(population.cell):
+            part.sections.insert(0, table)
     many = {population.cell for population in populations}
     found = zip(cell_tables(results), rankings(results), cell_sentences(results), axes[len(parts) :], strict=True)
     for table, ranking, sentence, chosen in found:

@@ -12,7 +12,7 @@ from favorbench.formats import shown
 from favorbench.registry import nearest, split_list
 from favorbench.results.compare import RunComparison
 from favorbench.results.figures import cost, curves
-from favorbench.results.figures.heads import layer_map
+from favorbench.results.figures.heads import effect_map, layer_map
 from favorbench.results.figures.ranking import MIN_ESTIMATORS, ranking, ratios
 from favorbench.results.heads import FEW, check_known, check_metric, filtered, select_heads, without_many
 from favorbench.results.summary import RunData
@@ -39,6 +39,7 @@ SAMPLERS = FigureKind(
     ("iid-vs-ortho", "samplers"), "two samplers and two sizes", curves.samplers, named_by_content=True
 )
 HEADS = FigureKind(("heads",), f"more than {FEW} heads of two layers", layer_map, True)
+EFFECTS = FigureKind(("effect",), f"gradients of more than {FEW} heads of two layers", effect_map, True)
 
 #: In the order of a page.
 FIGURES = (
@@ -50,6 +51,7 @@ FIGURES = (
         ("error-vs-seconds",), "the times of `favorbench speed RUN`, of two estimators", cost.against_seconds, True,
     ),
     HEADS,
+    EFFECTS,
     FigureKind(("ranking",), f"{MIN_ESTIMATORS} estimators at equal features or cost", ranking),
     MAPS,
     SAMPLERS,
@@ -76,7 +78,7 @@ def draw_all(
 ) -> list[Path]:
     """Write every figure that the axes of a run allow, in <run>/figures; returns the files.
 
-    heads: labels with commas: figures of these alone, in a folder of their name. estimators: those of the map of
+    heads: labels with commas: figures of these alone, in a folder of their name. estimators: those of the maps of
     layers and heads. Raises ScenarioError for an unknown head or estimator, StoreError for a failing disk.
     """
     check_metric(results, metric)
@@ -86,10 +88,10 @@ def draw_all(
         folder = "-".join(map(style.slug, labels))
         folder = folder if len(folder) <= 60 else f"{len(labels)}-heads-from-{folder[:40]}"
         results, directory = select_heads(results, heads), directory / folder
-    maps = layer_map(results, metric, estimators)
+    maps = {kind: draw(results, metric, estimators) for kind, draw in ((HEADS, layer_map), (EFFECTS, effect_map))}
     written = []
     for kind in FIGURES:  # written one by one: damaged times end the command after the figures before them
-        charts = maps if kind is HEADS else charts_of(kind, results, metric, heads is not None)
+        charts = maps[kind] if kind in maps else charts_of(kind, results, metric, heads is not None)
         written += style.write(charts, directory)
     return written
 

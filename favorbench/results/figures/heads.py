@@ -1,4 +1,4 @@
-"""A map of layers and heads: the error of one estimator on each head, relative to that of uniform attention."""
+"""Maps of layers and heads: errors of one estimator relative to uniform attention, and their effect on the model."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 
 from favorbench import style
+from favorbench.metrics import EFFECT
 from favorbench.registry import split_list
+from favorbench.results.effect import amount, on_heads, unit_of
 from favorbench.results.figures.blocks import MOST, caption, draws_of, relative_label
 from favorbench.results.heads import FEW, can_be_compared, check_known, number, on_each_head
 from favorbench.results.summary import (
@@ -46,6 +48,53 @@ def layer_map(results: RunData, metric: str, estimators: str | None = None) -> l
     populations = [cell for cell in by_population(rows) if cell["head"].nunique() > FEW]
     maps = [one for cell in populations for one in _maps(results, at_largest(cell), requested)]
     return _charts(results, metric, maps) if maps else []
+
+
+def effect_map(results: RunData, metric: str, estimators: str | None = None) -> list[style.Chart]:
+    """The share of each head in the predicted effect on the model, for populations of more than FEW heads in layers.
+
+    Means over texts and draws, of the estimator with the least effect, or of those named, at the largest size.
+    """
+    if EFFECT not in results.trials:
+        return []
+    requested = split_list(estimators) if estimators is not None else []
+    rows, panels = labelled(on_heads(results.trials)), []
+    for cell in by_population(rows[rows["layer"] != ""].astype({"layer": int, "number": int})):
+        sizes = cell["num_projections"].fillna(0)
+        cell = cell[sizes == sizes.groupby(cell["estimator"]).transform("max")]
+        means = cell.groupby(["estimator", "layer", "number"])[EFFECT].mean()
+        sums, heads = means.groupby("estimator").sum(), len(means[means.index[0][0]])
+        sums = sums[np.isfinite(sums) & (sums > 0)]
+        known = [name for name in usable(compared(cell))["estimator"].unique() if name in sums]
+        if cell["layer"].nunique() < 2 or heads <= FEW or not len(known):
+            continue
+        for name in [name for name in requested if name in sums] or [min(known, key=sums.__getitem__)]:
+            size = cell.loc[cell["estimator"] == name, size_axis(results)].iloc[0]
+            sized = name if pd.isna(size) else f"{name} at {at_size(results, size)}"
+            total = amount(sums[name], unit_of(results, cell))
+            title = f"{sized}: {total}\n{population_title(cell.iloc[0], heads)}"
+            part = means[name].reset_index().assign(estimator=name, percent=100 * means[name].to_numpy() / sums[name])
+            panels.append((title, part))
+    if not panels:
+        return []
+    every = pd.concat([part for _, part in panels])
+    norm = LogNorm(every["percent"].max() / 100.0, every["percent"].max())
+    drawn = [style.Panel(title, partial(_draw_effects, part, norm=norm)) for title, part in panels]
+    text = (
+        "Share of each head in the predicted effect on the model, in percent of the sum (in the title); of each layer "
+        "beside its number. To second order, from gradients of what the model says; mean over texts and draws."
+    )
+    size = (max(5.4, 2.6 + 0.5 * every["number"].nunique()), 1.1 + 0.27 * every["layer"].nunique())
+    return [style.Chart("effect", "Where the loss comes from", caption(results, text), drawn, 1, size)]
+
+
+def _draw_effects(part: pd.DataFrame, ax: Axes, norm: LogNorm) -> pd.DataFrame:
+    shown = part.assign(ratio=part["percent"], worse=False)
+    _draw(shown, ax, norm, "percent of the sum")
+    layers = part.groupby("layer")["percent"].sum()
+    names = {str(layer): f"{layer}: {share:.0f} %" for layer, share in layers.items()}
+    ax.set_yticks(ax.get_yticks(), [names[label.get_text()] for label in ax.get_yticklabels()])
+    return part.rename(columns={"number": "head"})
 
 
 def _charts(results: RunData, metric: str, maps: Sequence[tuple[str, pd.DataFrame]]) -> list[style.Chart]:
