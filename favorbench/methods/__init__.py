@@ -11,19 +11,19 @@ from favorbench.formats import shown
 from favorbench.maps import MAPS, FeatureMap
 from favorbench.maps import TRANSFORMS as MAP_TRANSFORMS
 from favorbench.methods.base import AttentionProblem, Estimate, Method, Shape
-from favorbench.methods.block_sparse import BlockSparse, PbsAttn, SpargeAttn, XAttention
+from favorbench.methods.block_sparse import BlockSparse, SpargeAttn, XAttention
 from favorbench.methods.clusters import Clusters
 from favorbench.methods.eva import Eva
 from favorbench.methods.function import Function
 from favorbench.methods.hashed import HyperAttention, KDEformer
 from favorbench.methods.landmarks import Nystrom, WildCat
+from favorbench.methods.last_queries import PbsAttn, VerticalSlash
 from favorbench.methods.monarch import Monarch
 from favorbench.methods.multipole import Multipole
 from favorbench.methods.pisa import Pisa
 from favorbench.methods.prefixes import ExactKeys, Nothing, Sinks, Top, Window
 from favorbench.methods.sampled import SampledKeys, Thinformer
 from favorbench.methods.segments import Lara, Nystromformer
-from favorbench.methods.vertical_slash import VerticalSlash
 from favorbench.numerics.arrays import Array, Float, on_host, to_backend_of
 from favorbench.numerics.streams import Streams
 from favorbench.parameters import check_whole

@@ -10,6 +10,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,12 +34,11 @@ from favorbench.numerics.arrays import (
     array_namespace,
     largest,
     masked,
-    rows_at,
     scattered,
     softmax,
     to_backend_of,
 )
-from favorbench.numerics.logsum import Accumulator, weighted_sums
+from favorbench.numerics.logsum import Accumulator, accumulate, with_ones
 from favorbench.numerics.streams import Streams
 from favorbench.parameters import between, whole
 
@@ -60,6 +60,37 @@ def means(rows: Array, segments: Segments) -> Array:
     xp, present = array_namespace(rows), ~segments.padding[..., None]
     counts = to_backend_of(np.sum(present, axis=1), rows)
     return xp.sum(zeroed(rows, present), axis=-2) / xp.astype(counts, rows.dtype)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Keys and values in blocks of ``block`` keys, and their means, each computed once."""
+
+    tokens: Tokens
+    block: int
+
+    @property
+    def segments(self) -> Segments:
+        """The keys of each block."""
+        return pieces(self.tokens.length, self.block)
+
+    @cached_property
+    def rows(self) -> Array:
+        """The keys of each block, with zeros for padding: (..., blocks, block, d)."""
+        return zeroed(self.segments.rows(self.tokens.key), ~self.segments.padding[..., None])
+
+    @cached_property
+    def means(self) -> Tokens:
+        """The mean key and value of each block: (..., blocks, c)."""
+        return Tokens(*(means(self.segments.rows(a), self.segments) for a in self.tokens))
+
+    @cached_property
+    def likeness(self) -> Array:
+        """The mean cosine of all pairs of keys of a block, (..., blocks): the square of their mean direction."""
+        xp, key = array_namespace(self.tokens.key), self.tokens.key
+        norms = xp.sqrt(xp.vecdot(key, key))[..., None]
+        mean = means(self.segments.rows(key / xp.where(norms > 0, norms, xp.ones_like(norms))), self.segments)
+        return xp.vecdot(mean, mean)
 
 
 class Groups(NamedTuple):
@@ -157,15 +188,23 @@ class SparseSummary:
     tokens: Tokens
     size: int
 
+    @cached_property
+    def right(self) -> Array:
+        """[value, 1] of each key."""
+        return with_ones(self.tokens.value)
+
     def groups(self, queries: Queries) -> Groups:
         """The queries that choose together."""
         return Groups.of(queries, self.method.group)
 
     def tokens_at(self, index: Array) -> Tokens:
-        """Keys and values at indices (..., a), or (..., a, b), and so on: (..., a, c)."""
-        xp, leading = array_namespace(index), self.tokens.key.ndim - 2
-        flat = xp.reshape(xp.clip(index, 0, self.tokens.length - 1), (*index.shape[:leading], -1))
-        return Tokens(*(xp.reshape(rows_at(a, flat), (*index.shape, a.shape[-1])) for a in self.tokens))
+        """Keys, and [value, 1], at indices (..., a), or (..., a, b), and so on: (..., a, c)."""
+        xp, length, leading = array_namespace(index), self.tokens.length, self.tokens.key.shape[:-2]
+        heads = np.arange(math.prod(leading)).reshape(*leading, *(1,) * (index.ndim - len(leading)))
+        rows = xp.reshape(xp.clip(index, 0, length - 1) + to_backend_of(heads * length, index), (-1,))
+        # whole rows are copied, which is much faster than a gather of their entries
+        taken = (xp.take(xp.reshape(a, (-1, a.shape[-1])), rows, axis=0) for a in (self.tokens.key, self.right))
+        return Tokens(*(xp.reshape(a, (*index.shape, a.shape[-1])) for a in taken))
 
     def kernel(self, queries: Queries, keys: slice) -> Features:
         exact = logits_of(queries, self.tokens, keys)
@@ -179,18 +218,24 @@ class SparseSummary:
 class SharedKeys(SparseSummary):
     """Every query of a group has chosen the same keys."""
 
+    @cached_property
+    def keys(self) -> Keys:
+        """The keys in blocks."""
+        return Keys(self.tokens, self.method.block_of(self.size))
+
     def sums(self, queries: Queries) -> Accumulator:
         groups = self.groups(queries)
-        logits, value = self.near(groups, self.method.chosen(groups, self.tokens, self.size))
-        return groups.in_sequence(weighted_sums(logits, value))
+        logits, right = self.near(groups, self.method.chosen(groups, self.keys, self.size))
+        return groups.in_sequence(accumulate(None, Features(None, logits), right))
 
     def near(self, groups: Groups, index: Array) -> tuple[Array, Array]:
-        """Logits (..., groups, longest, k) and values of the keys at indices (..., groups, k)."""
-        key, value = self.tokens_at(index)
-        return masked(groups.query @ key.mT, (index < self.tokens.length)[..., None, :]), value
+        """Logits (..., groups, longest, k), and [value, 1] of the keys at indices (..., groups, k)."""
+        key, right = self.tokens_at(index)
+        logits, padded = groups.query @ key.mT, self.tokens.length % self.keys.block
+        return masked(logits, (index < self.tokens.length)[..., None, :]) if padded else logits, right
 
     def flags(self, queries: Queries) -> Array:
-        return self.flags_of(self.method.chosen(self.groups(queries), self.tokens, self.size), queries)
+        return self.flags_of(self.method.chosen(self.groups(queries), self.keys, self.size), queries)
 
     def flags_of(self, index: Array, queries: Queries) -> Array:
         """Which keys of each query are at the indices of its group."""
@@ -223,7 +268,7 @@ class InBlocks(Sparse):
     block: int = whole(1, 1 << 16, default=64)
 
     @abstractmethod
-    def chosen(self, groups: Groups, tokens: Tokens, size: int) -> Array:
+    def chosen(self, groups: Groups, keys: Keys, size: int) -> Array:
         """The indices of the keys of each group, (..., groups, k), all different; those from l on are padding."""
 
     def summary(self, tokens: Tokens, size: int) -> KeySummary:
@@ -245,13 +290,12 @@ class Scored(InBlocks):
     """A group chooses the blocks of adjacent keys with the largest scores."""
 
     @abstractmethod
-    def scores(self, groups: Groups, tokens: Tokens, block: int) -> Array:
+    def scores(self, groups: Groups, keys: Keys) -> Array:
         """The score of each block for each group: (..., groups, blocks)."""
 
-    def chosen(self, groups: Groups, tokens: Tokens, size: int) -> Array:
-        block = self.block_of(size)
-        best = largest(self.scores(groups, tokens, block), self.attended(size, tokens.length) // block)
-        index = best[..., None] * block + to_backend_of(np.arange(block), best)
+    def chosen(self, groups: Groups, keys: Keys, size: int) -> Array:
+        best = largest(self.scores(groups, keys), self.attended(size, keys.tokens.length) // keys.block)
+        index = best[..., None] * keys.block + to_backend_of(np.arange(keys.block), best)
         return array_namespace(best).reshape(index, (*best.shape[:-1], -1))
 
     def choice_multiplications(self, shape: Shape, size: int) -> float:
@@ -272,9 +316,8 @@ class BlockSparse(Scored):
     description = "exact attention to the blocks of keys whose mean is nearest to the mean query of a group"
     look = line_style("C0", "--", "s", 4)
 
-    def scores(self, groups: Groups, tokens: Tokens, block: int) -> Array:
-        segments = pieces(tokens.length, block)
-        return groups.mean @ means(segments.rows(tokens.key), segments).mT
+    def scores(self, groups: Groups, keys: Keys) -> Array:
+        return groups.mean @ keys.means.key.mT
 
 
 @dataclass(frozen=True)
@@ -292,17 +335,17 @@ class XAttention(Scored):
     look = line_style("C1", "--", "^", 4)
     stride: int = whole(1, 64, default=8)
 
-    def scores(self, groups: Groups, tokens: Tokens, block: int) -> Array:
-        xp, (longest, d) = array_namespace(tokens.key), groups.query.shape[-2:]
-        segments, stride = pieces(tokens.length, block), math.gcd(self.stride, block, longest)
-        given = ((groups.query, groups.segments), (segments.rows(tokens.key), segments))
-        (query, rows), (key, keys) = ((zeroed(a, ~s.padding[..., None]), ~s.padding[:, ::stride]) for a, s in given)
+    def scores(self, groups: Groups, keys: Keys) -> Array:
+        xp, (longest, d) = array_namespace(groups.query), groups.query.shape[-2:]
+        stride = math.gcd(self.stride, keys.block, longest)
+        rows, columns = (~segments.padding[:, ::stride] for segments in (groups.segments, keys.segments))
+        query = zeroed(groups.query, ~groups.segments.padding[..., None])
         query = xp.flip(xp.reshape(query, (*query.shape[:-2], -1, stride, d)), axis=-2)
         query = xp.reshape(query, (*query.shape[:-2], stride * d))
-        key = xp.reshape(key, (*key.shape[:-3], 1, -1, stride * d))
-        weights = softmax(masked(query @ key.mT / stride, to_backend_of(keys.ravel(), key)))
+        key = xp.reshape(keys.rows, (*keys.rows.shape[:-3], 1, -1, stride * d))
+        weights = softmax(masked(query @ key.mT / stride, to_backend_of(columns.ravel(), key)))
         weights = xp.sum(zeroed(weights, rows[..., None]), axis=-2)
-        return xp.sum(xp.reshape(weights, (*weights.shape[:-1], -1, block // stride)), axis=-1)
+        return xp.sum(xp.reshape(weights, (*weights.shape[:-1], -1, keys.block // stride)), axis=-1)
 
     def choice_multiplications(self, shape: Shape, size: int) -> float:
         """A stride-th of the logits."""
@@ -327,66 +370,7 @@ class SpargeAttn(BlockSparse):
     look = line_style("C2", "--", "v", 4)
     similarity: float = between(-1, 1, default=0.6)
 
-    def scores(self, groups: Groups, tokens: Tokens, block: int) -> Array:
-        xp, scores = array_namespace(tokens.key), super().scores(groups, tokens, block)
-        segments = pieces(tokens.length, block)
-        norms = xp.sqrt(xp.vecdot(tokens.key, tokens.key))[..., None]
-        directions = tokens.key / xp.where(norms > 0, norms, xp.ones_like(norms))
-        mean = means(segments.rows(directions), segments)
-        unlike = (xp.vecdot(mean, mean) < self.similarity)[..., None, :]
+    def scores(self, groups: Groups, keys: Keys) -> Array:
+        xp, scores = array_namespace(groups.query), super().scores(groups, keys)
         spread = xp.max(scores, axis=-1, keepdims=True) - xp.min(scores, axis=-1, keepdims=True)
-        return xp.where(unlike, scores + (spread + 1.0), scores)
-
-
-def weights_of_last(groups: Groups, tokens: Tokens, count: int) -> Array:
-    """Attention weights of the last ``count`` queries of each group, (..., groups, count, l); 0 where it has fewer."""
-    last = groups.last(count)
-    weights = softmax(last.rows(groups.queries.query) @ tokens.key.mT[..., None, :, :])
-    return zeroed(weights, ~last.padding[..., None])
-
-
-@dataclass(frozen=True)
-class PbsAttn(InBlocks):
-    """Keys sorted by their attention weight inside segments, then blocks of them by mean query and mean key.
-
-    The weights are the means over the last ``rows`` queries of a group, which sort the keys of each complete segment of
-    ``segment`` keys. In the paper the last queries of the text sort for all, so that the order of earlier keys depends
-    on later ones; here each group sorts for itself.
-    Wang et al. 2025 ("PBS-Attn"), arXiv 2510.21270.
-    """
-
-    name = "pbs-attn"
-    reference = "Wang et al. 2025, arXiv 2510.21270"
-    description = "keys sorted by weight inside segments, then the blocks with the best mean exactly"
-    look = line_style("C7", "--", "D", 4)
-    segment: int = whole(1, 1 << 20, default=256)
-    rows: int = whole(1, 64, default=16)
-
-    def chosen(self, groups: Groups, tokens: Tokens, size: int) -> Array:
-        xp, block = array_namespace(tokens.key), self.block_of(size)
-        order = self._order(groups, tokens, block)
-        logits = groups.mean @ tokens.key.mT  # the product with a mean is the mean of products
-        present = order < tokens.length
-        ordered = xp.take_along_axis(logits, xp.clip(order, 0, tokens.length - 1), axis=-1)
-        blocks = (*order.shape[:-1], -1, block)
-        ordered = xp.reshape(xp.where(present, ordered, xp.zeros_like(ordered)), blocks)
-        count = xp.sum(xp.reshape(xp.astype(present, logits.dtype), blocks), axis=-1)
-        best = largest(xp.sum(ordered, axis=-1) / count, self.attended(size, tokens.length) // block)
-        index = xp.take_along_axis(xp.reshape(order, blocks), best[..., None], axis=-2)
-        return xp.reshape(index, (*best.shape[:-1], -1))
-
-    def _order(self, groups: Groups, tokens: Tokens, block: int) -> Array:
-        """The keys of each group in order, in whole blocks: (..., groups, padded length)."""
-        segment = max(self.segment // block, 1) * block
-        xp, complete = array_namespace(tokens.key), tokens.length // segment * segment
-        weights = weights_of_last(groups, tokens, self.rows)
-        importance = xp.sum(weights, axis=-2)[..., :complete]
-        places = xp.argsort(xp.reshape(-importance, (*importance.shape[:-1], -1, segment)), axis=-1, stable=True)
-        starts = to_backend_of(np.arange(0, complete, segment), places)
-        rest = to_backend_of(np.arange(complete, -(-tokens.length // block) * block), places)
-        rest = xp.broadcast_to(rest, (*importance.shape[:-1], rest.shape[-1]))
-        return xp.concat([xp.reshape(places + starts[:, None], importance.shape), rest], axis=-1)
-
-    def choice_multiplications(self, shape: Shape, size: int) -> float:
-        """Logits of the last rows and of the mean."""
-        return float(self.groups_of(shape.n)[0] * (self.rows + 1) * shape.l * shape.d)
+        return xp.where((keys.likeness < self.similarity)[..., None, :], scores + (spread + 1.0), scores)

@@ -1,12 +1,13 @@
 """Exact or approximate: the keys that block-sparse attention leaves out, by a Taylor expansion."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from favorbench.maps.base import claim
 from favorbench.methods.base import Shape, line_style
-from favorbench.methods.block_sparse import BlockSparse, Groups, SharedKeys, means, pieces
+from favorbench.methods.block_sparse import BlockSparse, Groups, SharedKeys
 from favorbench.methods.summaries import KeySummary, Queries, Tokens, logits_of
 from favorbench.numerics.arrays import Array, Features, array_namespace, masked, scattered, to_backend_of
 from favorbench.numerics.logsum import Accumulator, with_ones
@@ -55,49 +56,57 @@ class PisaSummary(SharedKeys):
     s: the sum of exp(x.c) over all keys that are not chosen, divided by the number of all keys.
     """
 
-    def parts(self, queries: Queries) -> tuple[Groups, Array, Array, Array]:
-        """The groups, the keys that they have chosen, and the logit of each block, -inf for chosen ones; mean keys."""
-        xp, block, groups = array_namespace(queries.query), self.method.block_of(self.size), self.groups(queries)
-        index, segments = self.method.chosen(groups, self.tokens, self.size), pieces(self.tokens.length, block)
-        mean = means(segments.rows(self.tokens.key), segments)
-        counts = to_backend_of(np.log(np.sum(~segments.padding, axis=1)), mean)
-        far = groups.query @ mean.mT[..., None, :, :] + xp.astype(counts, mean.dtype)
-        chosen = scattered(index[..., ::block] >= 0, index[..., ::block] // block, far.shape[-1])
-        return groups, index, masked(far, ~chosen[..., None, :]), mean
+    @cached_property
+    def block_of(self) -> np.ndarray:
+        """The block of each key."""
+        return np.arange(self.tokens.length) // self.keys.block
 
-    def deviations(self, mean: Array, keys: slice) -> Array:
+    @cached_property
+    def log_counts(self) -> Array:
+        """The log of the number of keys of each block."""
+        mean = self.keys.means.key
+        return array_namespace(mean).astype(to_backend_of(np.log(np.bincount(self.block_of)), mean), mean.dtype)
+
+    def deviations(self, keys: slice) -> Array:
         """y_j - c of adjacent keys."""
-        xp, block = array_namespace(mean), self.method.block_of(self.size)
-        return self.tokens.key[..., keys, :] - xp.take(
-            mean, to_backend_of(np.arange(self.tokens.length)[keys] // block, mean), axis=-2
-        )
+        mean = self.keys.means.key
+        centres = array_namespace(mean).take(mean, to_backend_of(self.block_of[keys], mean), axis=-2)
+        return self.tokens.key[..., keys, :] - centres
+
+    @cached_property
+    def slopes(self) -> Array:
+        """The sum over all keys of (y_j - c) [v_j, 1]: (..., 1, d, d_v + 1)."""
+        return (self.deviations(slice(None)).mT @ self.right)[..., None, :, :]
+
+    def parts(self, queries: Queries) -> tuple[Groups, Array, Array]:
+        """The groups, the keys that they have chosen, and the log weight of each block, -inf for chosen ones."""
+        groups, block = self.groups(queries), self.keys.block
+        index = self.method.chosen(groups, self.keys, self.size)
+        far = groups.query @ self.keys.means.key.mT[..., None, :, :] + self.log_counts
+        chosen = scattered(index[..., ::block] >= 0, index[..., ::block] // block, far.shape[-1])
+        return groups, index, masked(far, ~chosen[..., None, :])
 
     def sums(self, queries: Queries) -> Accumulator:
-        xp, (groups, index, far, mean) = array_namespace(queries.query), self.parts(queries)
-        near, value = self.near(groups, index)
-        segments = pieces(self.tokens.length, self.method.block_of(self.size))
-        values = means(segments.rows(self.tokens.value), segments)[..., None, :, :]
-        values = xp.broadcast_to(values, (*value.shape[:-2], *values.shape[-2:]))
-        logits = xp.concat([near, far], axis=-1)
+        xp, (groups, index, far) = array_namespace(queries.query), self.parts(queries)
+        near, right = self.near(groups, index)
+        logits, count = xp.concat([near, far], axis=-1), near.shape[-1]
         peak = xp.max(logits, axis=-1, keepdims=True)
         weights = xp.exp(logits - peak)
-        total = weights @ with_ones(xp.concat([value, values], axis=-2))
+        far_right = with_ones(self.keys.means.value)[..., None, :, :]
+        total = weights[..., :count] @ right + weights[..., count:] @ far_right
         if self.method.order:
-            share = xp.sum(weights[..., near.shape[-1] :], axis=-1, keepdims=True) / self.tokens.length
-            slopes = self.deviations(mean, slice(None)).mT @ with_ones(self.tokens.value)
-            total = total + share * (groups.query @ slopes[..., None, :, :])
+            share = xp.sum(weights[..., count:], axis=-1, keepdims=True) / self.tokens.length
+            total = total + share * (groups.query @ self.slopes)
         return groups.in_sequence(Accumulator(peak, total))
 
     def kernel(self, queries: Queries, keys: slice) -> Features:
-        xp, (groups, index, far, mean) = array_namespace(queries.query), self.parts(queries)
-        far, block = groups.segments.in_sequence(far), self.method.block_of(self.size)
-        block_of = np.arange(self.tokens.length) // block
-        counts = to_backend_of(np.log(np.bincount(block_of)), mean)
-        logs = xp.take(far - xp.astype(counts, far.dtype), to_backend_of(block_of[keys], far), axis=-1)
+        xp, (groups, index, far) = array_namespace(queries.query), self.parts(queries)
+        far = groups.segments.in_sequence(far)
+        logs = xp.take(far - self.log_counts, to_backend_of(self.block_of[keys], far), axis=-1)
         logs = xp.where(self.flags_of(index, queries)[..., keys], logits_of(queries, self.tokens, keys), logs)
         if self.method.order == 0:
             return Features(None, logs)
         peak = xp.max(xp.concat([logs, far], axis=-1), axis=-1, keepdims=True)
         share = xp.sum(xp.exp(far - peak), axis=-1, keepdims=True) / self.tokens.length
-        values = xp.exp(logs - peak) + share * (queries.query @ self.deviations(mean, keys).mT)
+        values = xp.exp(logs - peak) + share * (queries.query @ self.deviations(keys).mT)
         return Features(values, xp.broadcast_to(peak, values.shape))

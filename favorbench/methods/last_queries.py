@@ -1,4 +1,4 @@
-"""The vertical-slash pattern: some keys for all queries, and some diagonals."""
+"""Patterns that the last queries of a group choose: lines of the attention matrix, or keys sorted by their weight."""
 
 from dataclasses import dataclass
 
@@ -6,11 +6,66 @@ import numpy as np
 
 from favorbench.errors import InputError
 from favorbench.methods.base import Shape, line_style
-from favorbench.methods.block_sparse import Groups, Sparse, SparseSummary, weights_of_last, zeroed
+from favorbench.methods.block_sparse import Groups, InBlocks, Keys, Sparse, SparseSummary, zeroed
 from favorbench.methods.summaries import KeySummary, Queries, Tokens
-from favorbench.numerics.arrays import Array, array_namespace, largest, masked, scattered, to_backend_of
-from favorbench.numerics.logsum import Accumulator, with_ones
+from favorbench.numerics.arrays import Array, array_namespace, largest, masked, scattered, softmax, to_backend_of
+from favorbench.numerics.logsum import Accumulator
 from favorbench.parameters import between, whole
+
+
+def weights_of_last(groups: Groups, tokens: Tokens, count: int) -> Array:
+    """Attention weights of the last ``count`` queries of each group, (..., groups, count, l); 0 where it has fewer."""
+    last = groups.last(count)
+    weights = softmax(last.rows(groups.queries.query) @ tokens.key.mT[..., None, :, :])
+    return zeroed(weights, ~last.padding[..., None])
+
+
+@dataclass(frozen=True)
+class PbsAttn(InBlocks):
+    """Keys sorted by their attention weight inside segments, then blocks of them by mean query and mean key.
+
+    The weights are the means over the last ``rows`` queries of a group, which sort the keys of each complete segment of
+    ``segment`` keys. In the paper the last queries of the text sort for all, so that the order of earlier keys depends
+    on later ones; here each group sorts for itself.
+    Wang et al. 2025 ("PBS-Attn"), arXiv 2510.21270.
+    """
+
+    name = "pbs-attn"
+    reference = "Wang et al. 2025, arXiv 2510.21270"
+    description = "keys sorted by weight inside segments, then the blocks with the best mean exactly"
+    look = line_style("C7", "--", "D", 4)
+    segment: int = whole(1, 1 << 20, default=256)
+    rows: int = whole(1, 64, default=16)
+
+    def chosen(self, groups: Groups, keys: Keys, size: int) -> Array:
+        tokens, block = keys.tokens, keys.block
+        xp = array_namespace(tokens.key)
+        order = self._order(groups, tokens, block)
+        logits = groups.mean @ tokens.key.mT  # the product with a mean is the mean of products
+        present = order < tokens.length
+        ordered = xp.take_along_axis(logits, xp.clip(order, 0, tokens.length - 1), axis=-1)
+        blocks = (*order.shape[:-1], -1, block)
+        ordered = xp.reshape(xp.where(present, ordered, xp.zeros_like(ordered)), blocks)
+        count = xp.sum(xp.reshape(xp.astype(present, logits.dtype), blocks), axis=-1)
+        best = largest(xp.sum(ordered, axis=-1) / count, self.attended(size, tokens.length) // block)
+        index = xp.take_along_axis(xp.reshape(order, blocks), best[..., None], axis=-2)
+        return xp.reshape(index, (*best.shape[:-1], -1))
+
+    def _order(self, groups: Groups, tokens: Tokens, block: int) -> Array:
+        """The keys of each group in order, in whole blocks: (..., groups, padded length)."""
+        segment = max(self.segment // block, 1) * block
+        xp, complete = array_namespace(tokens.key), tokens.length // segment * segment
+        weights = weights_of_last(groups, tokens, self.rows)
+        importance = xp.sum(weights, axis=-2)[..., :complete]
+        places = xp.argsort(xp.reshape(-importance, (*importance.shape[:-1], -1, segment)), axis=-1, stable=True)
+        starts = to_backend_of(np.arange(0, complete, segment), places)
+        rest = to_backend_of(np.arange(complete, -(-tokens.length // block) * block), places)
+        rest = xp.broadcast_to(rest, (*importance.shape[:-1], rest.shape[-1]))
+        return xp.concat([xp.reshape(places + starts[:, None], importance.shape), rest], axis=-1)
+
+    def choice_multiplications(self, shape: Shape, size: int) -> float:
+        """Logits of the last rows and of the mean."""
+        return float(self.groups_of(shape.n)[0] * (self.rows + 1) * shape.l * shape.d)
 
 
 @dataclass(frozen=True)
@@ -89,8 +144,8 @@ class VerticalSlashKeys(SparseSummary):
         logits = xp.concat([groups.query @ shared.key.mT, diagonal], axis=-1)
         peak = xp.max(logits, axis=-1, keepdims=True)
         weights, count = xp.exp(logits - peak), columns.shape[-1]
-        total = weights[..., :count] @ with_ones(shared.value)
-        total = total + (weights[..., None, count:] @ with_ones(single.value))[..., 0, :]
+        total = weights[..., :count] @ shared.value
+        total = total + (weights[..., None, count:] @ single.value)[..., 0, :]
         return groups.in_sequence(Accumulator(peak, total))
 
     def flags(self, queries: Queries) -> Array:
