@@ -68,6 +68,14 @@ def printable(text: str, but: str = "") -> str:
     return _UNPRINTABLE.sub(lambda match: match[0] if match[0] in but else ascii(match[0])[1:-1], text)
 
 
+def percent(share: float) -> str:
+    """ "31 %", and digits where it is small or near 1."""
+    if not math.isfinite(share):
+        return "-"
+    digits = next((d for d in range(6) if round(100 * share, d) not in (0.0, 100.0)), 0)
+    return f"{100 * share:.{digits}f} %"
+
+
 def shown(value: object) -> str:
     """Show a value in a message that refuses it."""
     return shortened(repr(value))

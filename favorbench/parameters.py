@@ -47,7 +47,9 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
     """ " (did you mean 'x'?)" for the closest allowed name, or nothing."""
     if len(name) > MAX_NAME:
         return ""
-    close = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.5)
+    names = list(allowed)
+    alike = [other for other in names if other[:1] == name[:1]]
+    close = difflib.get_close_matches(name, names, n=1) or difflib.get_close_matches(name, alike, n=1, cutoff=0.5)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 

@@ -71,7 +71,7 @@ def test_a_size_is_that_of_the_file_and_text_is_text():
 def test_names_do_not_overlap_and_legends_lie_inside(drawn, size):
     with style.figure_options(style.FigureOptions(size=size)):
         draw_all(sweep(small_scenario(trials=1, methods="clusters"), "run"))
-        draw_all(ranked("ranked", trials=1))
+        draw_all(ranked("ranked", trials=12))
     assert {name.partition("-")[0] for name in drawn} >= {"iid", "maps", "error", "ranking"}
     for name, figure in drawn.items():
         for ax in figure.axes:

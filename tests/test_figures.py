@@ -71,7 +71,8 @@ def test_many_maps_at_equal_features_are_ranked_in_one_figure():
     few = sweep(small_scenario(budget="features", num_projections="8"), "few")
     assert "ranking" not in names(draw_all(few))
     maps = "positive,trig,phase,hyperbolic,oprf,taylor"
-    results = sweep(small_scenario(maps=maps, budget="features", num_projections="4,8", scale="0.5,1"), "run")
+    flags = {"maps": maps, "budget": "features", "num_projections": "4,8", "scale": "0.5,1", "trials": 12}
+    results = sweep(small_scenario(**flags), "run")
     assert "ranking" in names(draw_all(results)) and "ranking" not in names(draw_all(results, "skill"))
     data = pd.read_csv("run/figures/ranking.csv")
     assert set(data["panel"]) == {"scale = 0.5", "scale = 1"} and set(data["num_features"]) >= {1, 5, 8, 15}

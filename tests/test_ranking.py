@@ -153,7 +153,7 @@ def test_rank_over_heads_first_and_single_heads_on_request():
     rows = json.loads(run("rank run --json")[1])
     read = pd.read_csv(StringIO(run("rank run --format csv")[1]))
     assert len(rows) == len(read) == 7 and {row["heads"] for row in rows} == {7}
-    assert "| estimator | rank |" in run("rank run --format md")[1]
+    assert "| estimator | cost | rank |" in run("rank run --format md")[1]
     many_heads(3, out="few")
     few = run("rank", "few")[1]
     assert "over 3 heads" in few and "so few heads tell no two apart" in few and "against uniform" not in few

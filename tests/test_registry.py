@@ -24,6 +24,7 @@ from favorbench.maps import MAPS, get_map
 from favorbench.maps.base import FeatureMap, WrappedMap
 from favorbench.maps.random_features import Positive
 from favorbench.maps.transforms import Calibrated, Centre, calibrations
+from favorbench.parameters import nearest
 from favorbench.registry import build, canonical, label, split_list
 from favorbench.samplers import SAMPLERS, Sampler, get_sampler
 from favorbench.users import import_object
@@ -532,3 +533,8 @@ def test_a_method_written_for_version_0_2_warns_and_works():
 
     value = np.ones((3, 2))
     np.testing.assert_array_equal(fb.method_attention(value, value, value, Old(), 1), value)
+
+
+@pytest.mark.parametrize("given, near", [("foo", ""), ("sobl", "sobol"), ("xobol", "sobol"), ("h9", "h0"), ("x9", "")])
+def test_a_name_is_suggested_only_if_it_is_alike(given, near):
+    assert nearest(given, ["sobol", "h0"]) == (f" (did you mean {near!r}?)" if near else "")

@@ -8,11 +8,11 @@ import pandas as pd
 
 from favorbench.engine.columns import CELL, ESTIMATOR
 from favorbench.errors import ScenarioError
-from favorbench.formats import HEADINGS, format_value, shown
+from favorbench.formats import HEADINGS, format_value, percent, shown
 from favorbench.metrics import METRICS
 from favorbench.registry import nearest, split_list
-from favorbench.results.summary import POPULATION, RunData, by_population, marked_name, population_title
-from favorbench.results.tables import bounds_in_words, rounding_level, shortened_inputs, size_axis, what_r_means
+from favorbench.results.summary import POPULATION, RunData, by_population, cost_share, marked_name, population_title
+from favorbench.results.tables import COST, bounds_in_words, rounding_level, shortened_inputs, size_axis, what_r_means
 from favorbench.sections import Section
 
 FEW = 6  # heads of one input, up to which a figure has a panel for each; tables and sentences are over two or more
@@ -126,6 +126,7 @@ def rows_of(rows: pd.DataFrame, axis: str) -> list[dict[str, str]]:
         {
             "estimator": marked_name(row),
             HEADINGS.get(axis, axis): "-" if pd.isna(row["num_projections"]) else str(row[axis]),
+            "cost": percent(cost_share(row)),
             "median": number(row["ratio_median"]),
             "quartiles": f"{number(row['ratio_q25'])} to {number(row['ratio_q75'])}",
             "worse": f"{row['worse']}/{row['heads']}",
@@ -139,7 +140,8 @@ def legend(results: RunData) -> str:
     """The meaning of the columns of a table over heads."""
     text = (
         "For each head the median over draws, divided by that of uniform attention (the mean of V); then the median "
-        "and the quartiles over heads. Worse: on how many heads uniform attention is better."
+        "and the quartiles over heads. Worse: on how many heads uniform attention is better. "
+        f"{COST}"
     )
     return " ".join(filter(None, [text, what_r_means(results), bounds_in_words(results), *shortened_inputs(results)]))
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from favorbench.engine.columns import CELL, describe_cell
-from favorbench.formats import format_value
+from favorbench.formats import format_value, percent
 from favorbench.metrics import METRICS
 from favorbench.results.heads import quartiles
 from favorbench.results.summary import (
@@ -19,6 +19,7 @@ from favorbench.results.summary import (
     at_largest,
     by_cell,
     by_population,
+    cost_share,
     is_oracle,
     marked_name,
     population_title,
@@ -27,7 +28,7 @@ from favorbench.results.tables import rounding_level
 from favorbench.sections import Section
 from favorbench.statistics import LEVEL, fewest_draws, holm, interval_name, median_interval, sign_test
 
-_ESTIMATOR = ["kind", "map", "sampler", "num_features"]
+_ESTIMATOR = ["kind", "map", "sampler", "num_features", "multiplications"]
 
 
 class Ranking(NamedTuple):
@@ -195,7 +196,11 @@ def ranking_section(ranking: Ranking, metric: str) -> Section:
     """The ranking as texts."""
     texts = _cell_texts if ranking.heads is None else _head_texts
     rows = [
-        {"estimator": marked_name(row._asdict()), **texts(ranking, metric, row, groups)}
+        {
+            "estimator": marked_name(row._asdict()),
+            "cost": percent(cost_share(row._asdict() | dict(ranking.cell))),
+            **texts(ranking, metric, row, groups),
+        }
         for row, groups in zip(ranking.rows, ranking.group_names, strict=True)
     ]
     title = f"Ranking: {ranking.title}" if ranking.heads is None else f"Ranking over {ranking.title}"

@@ -1,6 +1,7 @@
 """A run as data: rows, their statistics for each cell and estimator, and the groups that are shown together."""
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -139,6 +140,13 @@ def usable(frame: pd.DataFrame) -> pd.DataFrame:
 def is_oracle(name: object) -> bool:
     """Whether the estimator of this name looks at every pair of a query and a key."""
     return any(part.partition("(")[0].strip() in ORACLES for part in split_list(str(name), ":"))
+
+
+def cost_share(row: Any) -> float:
+    """The multiplications of a row over those of exact attention with d_v = d; NaN for a bound, or if unknown."""
+    n, length = row["query_len"], row["seq_len"]
+    pairs = n * (n + 1) / 2 if row["causal"] == "yes" else n * length
+    return math.nan if is_oracle(row["map"]) else float(row["multiplications"]) / (2.0 * pairs * row["head_dim"])
 
 
 def is_own(row: Labels) -> bool:

@@ -1,6 +1,7 @@
 """Tables of a run: any statistic of any metric over any axes, and what sizes and marks in them mean."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,13 +10,15 @@ import pandas as pd
 
 from favorbench.engine.columns import CELL, ESTIMATOR, LABELS, describe_cell
 from favorbench.errors import ScenarioError
-from favorbench.formats import ALIASES, HEADINGS, format_value
+from favorbench.formats import ALIASES, HEADINGS, format_value, percent
 from favorbench.metrics import METRICS
 from favorbench.registry import nearest
-from favorbench.results.summary import STATS, RunData, by_cell, is_oracle
+from favorbench.results.summary import STATS, RunData, at_largest, by_cell, cost_share, is_oracle
 from favorbench.sections import Section
 
 SIZES = ("num_projections", "num_features", "budget")
+
+COST = "Cost: multiplications, as a share of those of exact attention."
 
 #: Relative to |exact|: errors below it are rounding, and differ from one machine to the next.
 ROUNDING = 1e-13
@@ -123,9 +126,23 @@ def cell_tables(results: RunData, metric: str = "mse", stat: str = "median") -> 
     """One table for each cell: map x sampler in rows, R in columns."""
     by = ["map", "sampler", size_axis(results)]
     return [
-        pivoted(results._replace(trials=trials), by, metric, stat, f"{metric}, {describe_cell(trials.iloc[0])}")
+        _with_costs(
+            pivoted(results._replace(trials=trials), by, metric, stat, f"{metric}, {describe_cell(trials.iloc[0])}"),
+            trials,
+        )
         for trials in by_cell(results.trials).values()
     ]
+
+
+def _with_costs(table: Section, trials: pd.DataFrame) -> Section:
+    """The table of a cell with the cost of each estimator at its largest size."""
+    rows = at_largest(trials).drop_duplicates(["map", "sampler"])
+    costs = {
+        (row["map"], "-" if pd.isna(row["sampler"]) else row["sampler"]): percent(cost_share(row))
+        for _, row in rows.iterrows()
+    }
+    texts = [{**row, "cost": costs[row["map"], row["sampler"]]} for row in table.rows]
+    return replace(table, rows=texts, note=f"{table.note} {COST[:-1]}, at the largest size.")
 
 
 def rounding_level(trials: pd.DataFrame, metric: str) -> float:

@@ -52,7 +52,7 @@ FIGURES = (
     ),
     HEADS,
     EFFECTS,
-    FigureKind(("ranking",), f"{MIN_ESTIMATORS} estimators at equal features or cost", ranking),
+    FigureKind(("ranking",), f"{MIN_ESTIMATORS} estimators at equal features or cost, and enough draws", ranking),
     MAPS,
     SAMPLERS,
     FigureKind(

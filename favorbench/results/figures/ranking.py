@@ -39,11 +39,13 @@ _ROW, _PANEL, _NAMES = 0.245, 1.5, 3.1  # inches: height of a row, widths of a p
 
 
 def ranking(results: RunData, metric: str) -> list[style.Chart]:
-    """The ranking of MIN_ESTIMATORS or more at equal features or cost."""
+    """The ranking of MIN_ESTIMATORS or more at equal features or cost, if there are enough draws for a verdict."""
     few = len(compared(results.summary)[["map", "sampler"]].drop_duplicates()) < MIN_ESTIMATORS
     if results.scenario.budget == "projections" or few or METRICS[metric].better != "lower":
         return []
     found = rankings(results, metric)
+    if min(one.draws for one in found) < fewest_draws(max(len(one.rows) for one in found) - 1):
+        return []
     frames = [_relative(one, title) for one, (title, _) in zip(found, cells(results), strict=True)]
     order, rest = _order(pd.concat(frames, ignore_index=True))
     names = _row_names(order)
@@ -100,12 +102,7 @@ def _caption(
         f"Median {metric} over that of uniform attention (dashed), bar: {interval_name(draws)}, {draws} draws. "
         f"{what_r_means(results)} "
     )
-    if draws >= fewest_draws(max(len(one.rows) for one in found) - 1):
-        text += (
-            "Blue: detectably better than uniform attention; red: worse; grey and hollow: no detectable difference. "
-        )
-    else:
-        text += "All are grey and hollow: so few draws cannot tell them from uniform attention. "
+    text += "Blue: detectably better than uniform attention; red: worse; grey and hollow: no detectable difference. "
     if all(draws >= one.draws_needed for one in found):
         text += "Grey band: not detectably different from the best of its panel, bounds aside. "
     text += "Squares: baselines. Triangles at an edge point to a value beyond it. Sorted by the median over panels."

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from favorbench.formats import format_value, plain
+from favorbench.formats import format_value, percent, plain
 from favorbench.methods.features import LinearAttention
 from favorbench.metrics import METRICS
 from favorbench.sections import Section, Sections, to_html
@@ -287,14 +287,6 @@ def certified_in_words(found: Recommendation) -> str:
 def number(value: float) -> str:
     """An error: two or three digits."""
     return format_value(value, "relative_error")
-
-
-def percent(share: float) -> str:
-    """ "31 %", and digits where it is small or near 1."""
-    if not math.isfinite(share):
-        return "-"
-    digits = next((d for d in range(6) if round(100 * share, d) not in (0.0, 100.0)), 0)
-    return f"{100 * share:.{digits}f} %"
 
 
 _HEAD = """\

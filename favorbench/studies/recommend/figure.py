@@ -9,8 +9,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from favorbench import style
+from favorbench.formats import percent
 from favorbench.results.figures.blocks import metric_label
-from favorbench.studies.recommend.answer import EFFECTS, Decision, Recommendation, percent
+from favorbench.studies.recommend.answer import EFFECTS, Decision, Recommendation
 
 MAX_PANELS = 6
 MAX_ERROR = 10.0  # larger errors are drawn here
