@@ -144,6 +144,7 @@ def understated(member, factor):
 
 METHOD_SPECS = [
     *(member.name for member in METHODS), "eva(form='mean')", "clusters(order=2)", "monarch(steps=3)",
+    "sinks(4):window(8):nothing", "window(8):xattention", "pisa(order=1)",
     "window(8):clusters", "sinks(4):trig", "top(8):multipole", "nystrom(guard='cells')",
 ]  # fmt: skip
 #: What of their work is no matrix product is declared, and not seen: half of all may be more than what is.
