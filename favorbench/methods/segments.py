@@ -69,8 +69,9 @@ class Segments(NamedTuple):
 
     def rows(self, tokens: Array) -> Array:
         """The rows (..., length, c) of each segment: (..., count, longest, c)."""
-        xp = array_namespace(tokens)
-        flat = xp.take(tokens, to_backend_of(self.places.ravel(), tokens), axis=-2)
+        xp, flat = array_namespace(tokens), tokens
+        if self.padding.any() or self.places.size < tokens.shape[-2]:
+            flat = xp.take(tokens, to_backend_of(self.places.ravel(), tokens), axis=-2)
         return xp.reshape(flat, (*tokens.shape[:-2], *self.places.shape, tokens.shape[-1]))
 
     def in_sequence(self, parts: Array) -> Array:

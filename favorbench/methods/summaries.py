@@ -184,8 +184,10 @@ def logits_of(queries: Queries, tokens: Tokens, keys: slice) -> Array:
 def exact_sums(queries: Queries, tokens: Tokens, keys: slice, causal: bool = False) -> Accumulator:
     """Sum over adjacent keys of exp(x.y_j) [v_j, 1]; causal: over those up to each query's position only."""
     logits = logits_of(queries, tokens, keys)
-    if causal:
-        logits = masked(logits, visible(queries.positions, keys, logits))
+    late = slice(max(keys.start, int(queries.positions[0]) + 1), keys.stop) if causal else slice(0, 0)
+    if late.start < late.stop:
+        part = logits[..., late.start - keys.start :]
+        logits[..., late.start - keys.start :] = masked(part, visible(queries.positions, late, logits))
     return weighted_sums(logits, tokens.value[..., keys, :])
 
 
