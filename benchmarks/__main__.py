@@ -9,6 +9,7 @@ import threadpoolctl
 
 from benchmarks import loop, plain
 from benchmarks.engine import against_floor, against_peer, against_torch, side_by_side
+from benchmarks.fused import heads_beside_fused
 from benchmarks.long import growth, two_workers
 from benchmarks.members import data_dependent, methods_at_equal_cost
 from benchmarks.ratio import Ratio
@@ -30,6 +31,7 @@ def parts(quick: bool) -> dict[str, Callable[[], Iterator[Ratio]]]:
         "exact": lambda: against_torch(12 if quick else 14, runs),
         "maps": lambda: data_dependent(runs),
         "methods": lambda: methods_at_equal_cost(1024 if quick else 4096, runs),
+        "fused": lambda: heads_beside_fused(runs, 2048 if quick else 8192),
         "process": lambda: whole_process(15, once),
         "first": lambda: first_command(once),
         "file": lambda: own_data(1024 if quick else 4096, runs),

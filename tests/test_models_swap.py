@@ -16,6 +16,7 @@ from favorbench.models.replacements import (
     Removed,
     Replacement,
     exact_multiplications,
+    replacement,
 )
 from favorbench.models.swap import replace_attention
 from favorbench.numerics.streams import stream
@@ -169,6 +170,17 @@ def test_the_future_plays_no_part(method):
 
     assert change(method) < TOLERANCE
     assert change(Uncausal()) > CLEAR
+
+
+def test_query_heads_with_the_same_keys_share_near_cells():
+    """Equal queries choose as each of them alone would, others do not; 300 is no multiple of a block."""
+    method = replacement("sinks(2):multipole(block=128, cells='tree', segment=64)", 64)
+    query, key, value = torch.randn((3, 1, 2, 300, 8), generator=torch.Generator().manual_seed(3)).double()
+    heads = LayerHeads(*(2 * part.repeat_interleave(3, 1) for part in (query, key, value)), True)
+    alone = method.outputs(heads, 0, (), 0)
+    assert difference(method.outputs(heads._replace(group=3), 0, (), 0), alone) < 1e-12
+    others = heads._replace(query=heads.query.roll(1, 1))
+    assert difference(method.outputs(others._replace(group=3), 0, (), 0), method.outputs(others, 0, (), 0)) > CLEAR
 
 
 def test_a_map_is_linear_attention_of_what_the_model_has(tokens):

@@ -55,6 +55,8 @@ class Method(ABC):
     needs_all_rows: ClassVar[bool] = False
     #: The arrays it takes: "batched" of any library with leading axes, "single" without, "host" of NumPy without.
     arrays: ClassVar[Literal["batched", "single", "host"]] = "batched"
+    #: Query heads with the same keys share its causal choices, in blocks of so many positions; 0: they do not.
+    shared_block: ClassVar[int] = 0
     #: Features for each unit of the size, where the size counts projections.
     features_per_size: ClassVar[int] = 1
     #: The look of its line in figures: see ``line_style``.

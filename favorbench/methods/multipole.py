@@ -81,6 +81,7 @@ class Multipole(Centred):
     arrays = claim(lambda self: "single" if self.single else "batched")
     needs_all_rows = claim(lambda self: self.block > 1)
     chunk = claim(lambda self: self.block * -(-CHUNK // self.block))
+    shared_block = claim(lambda self: self.block if self.block == self.chunk else 0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -112,9 +113,7 @@ class Multipole(Centred):
     ) -> KeySummary:
         if self.single:
             return MultipoleSummary.of(tokens, cells, labels, self.exact_keys(size))
-        return BlockSummary(
-            tokens, cells, labels, counts_of(labels, cells), self.exact_keys(size), self.block, queries
-        )
+        return BlockSummary(tokens, cells, labels, counts_of(labels, cells), self.exact_keys(size), self.block, queries)
 
     def streaming(self, tokens: Tokens, size: int, streams: Streams) -> StreamingSummary:
         kind = StreamingCells if self.single else SegmentCells
@@ -404,7 +403,8 @@ class SegmentCells:
         log_count, labels, counts = (xp.concat(arrays, axis=-1) for arrays in joined)
         exact = method.exact_keys(self.size)
         cells = Cells(key, value, variance, log_count)
-        return BlockSummary(self.tokens, cells, labels, counts, exact, method.block, None)
+        block = 1 << 62 if method.shared_block else method.block  # a chunk is a block, whatever rows it has
+        return BlockSummary(self.tokens, cells, labels, counts, exact, block, None)
 
 
 def counts_of(labels: Array, cells: Cells) -> Array:

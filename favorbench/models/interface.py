@@ -67,6 +67,7 @@ class Call:
     """One attention call: softmax(scaling q k^T + mask) v, unless ``extra`` says otherwise.
 
     query (B, H, n, d), key (B, H, l, d), value (B, H, l, d_v): grouped heads are repeated, rotary positions applied.
+    group: so many adjacent heads of queries have the same keys and values.
     module, name: the caller, and its name in named_modules (of the model itself its class). index: the number of the
     call in its forward pass, from 0. mask: (B or 1, H or 1, n, l), added to the logits, or None. kind: of the mask.
     extra: other keywords that may change the mathematics (soft caps, sinks, position biases). own: computes the
@@ -84,6 +85,7 @@ class Call:
     scaling: float
     extra: dict[str, Any]
     own: Callable[[], Any]
+    group: int = 1
 
 
 #: Computes the output of a call, (B, H, n, d_v).
@@ -109,7 +111,7 @@ class AttentionHook:
         if (times := query.shape[1] // key.shape[1]) > 1:
             key, value = (array.repeat_interleave(times, 1) for array in (key, value))
         name, kind = self.names.get(module) or type(module).__name__, self._kind(mask, query.shape[-2], key.shape[-2])
-        call = Call(module, name, self.index, query, key, value, mask, kind, **rest)
+        call = Call(module, name, self.index, query, key, value, mask, kind, group=times, **rest)
         self.calls, self.index, self.answering = self.calls + 1, self.index + 1, True
         try:
             output = self.attend(call)

@@ -1,5 +1,6 @@
 """Replacements of a model's attention: estimators, exact attention in another precision, or no attention."""
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ class LayerHeads(NamedTuple):
     """Queries (B, H, n, d), keys (B, H, l, d), values (B, H, l, d_v): attention is softmax(q k^T / sqrt(d)) v.
 
     numbers: the positions of selected heads among all B * H heads of the layer, which name their random streams.
+    group: so many adjacent heads of queries have the same keys and values.
     """
 
     query: Tensor
@@ -36,6 +38,7 @@ class LayerHeads(NamedTuple):
     value: Tensor
     causal: bool
     numbers: tuple[int, ...] = ()
+    group: int = 1
 
     @property
     def shape(self) -> Shape:
@@ -138,9 +141,11 @@ class EstimatedAttention(Replacement):
             raise ScenarioError(f"method {self.label!r} needs as many queries as keys")
         self.check(shape, query.shape[1], layer)
         numbers = heads.numbers or range(query.shape[0] * query.shape[1])
-        generators = [stream(seed, "model", "method", self.label, *names, number) for number in numbers]
         arrays = [array.reshape(-1, *array.shape[-2:]) for array in heads[:3]]
-        output = self._method_output(method, arrays, heads.causal, generators)
+        group = heads.group if shape.causal and method.arrays == "batched" and method.shared_block else 1
+        generators = [stream(seed, "model", "method", self.label, *names, number) for number in numbers[::group]]
+        compute = self._method_output if group == 1 else functools.partial(self._grouped_output, group)
+        output = compute(method, arrays, heads.causal, generators)
         return output.reshape(*query.shape[:-1], shape.d_v).to(query)
 
     def _map_output(self, method: LinearAttention, heads: LayerHeads, rng: np.random.Generator) -> Tensor:
@@ -168,6 +173,25 @@ class EstimatedAttention(Replacement):
         return torch.stack([
             torch.as_tensor(method_attention(q, k, v, method, size, rng, causal)) for q, k, v, rng in each
         ])  # fmt: skip
+
+    def _grouped_output(
+        self, group: int, method: Method, arrays: Sequence[Any], causal: bool, generators: Sequence[np.random.Generator]
+    ) -> Tensor:
+        """(heads, n, d_v), where query heads with the same keys share all choices: their blocks follow one another."""
+        query, key, value = arrays
+        length = query.shape[-2]
+        heads, positions = (part.ravel() for part in np.indices((group, length)))
+        order = np.lexsort((positions, heads, positions // method.shared_block))
+        together = query.reshape(-1, group * length, query.shape[-1])[:, order]
+        streams = Streams(generators, lambda hosts: torch.as_tensor(np.stack(hosts), device=query.device))
+        with failures_named(self.label):
+            problem = AttentionProblem.of(together, key[::group], value[::group], causal)
+            (estimate,) = method.estimates(
+                problem._replace(positions=positions[order]), (self.requested_size,), streams
+            )
+        output = torch.empty_like(estimate.output)
+        output[:, order] = estimate.output
+        return output.reshape(-1, length, value.shape[-1])
 
 
 class Exact(Replacement):

@@ -49,8 +49,9 @@ def heads_in(model: Any, tokens: Tensor, layers: Collection[int]) -> dict[int, L
 
     def attend(call: Call) -> Tensor:
         if call.index in layers:
-            query, key, value = (array.clone() for array in heads_of(call)[:3])
-            found[call.index] = LayerHeads(query, key, value, call.kind == "causal")
+            heads = heads_of(call)
+            query, key, value = (array.clone() for array in heads[:3])
+            found[call.index] = heads._replace(query=query, key=key, value=value)
         return call.own()
 
     with torch.no_grad(), intercept_attention(model, attend):

@@ -156,7 +156,7 @@ def unsupported_reason(call: Call) -> str | None:
 def heads_of(call: Call) -> LayerHeads:
     """The queries, keys and values of a call, with the scaling folded into the queries."""
     query = call.query * (call.scaling * call.query.shape[-1] ** 0.5)
-    return LayerHeads(query, call.key, call.value, call.kind == "causal")
+    return LayerHeads(query, call.key, call.value, call.kind == "causal", group=call.group)
 
 
 def estimates(call: Call, outputs: Callable[[LayerHeads], Tensor]) -> Tensor:
