@@ -79,7 +79,7 @@ def naive(errors, rule):
 
 
 @pytest.mark.parametrize("p", [0.5, 0.9, 0.95])
-@pytest.mark.parametrize("candidates", [1, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("candidates", [1, 8, *(pytest.param(count, marks=pytest.mark.slow) for count in (40, 60))])
 def test_no_more_is_certified_by_chance_than_confidence_allows(p, candidates):
     """At a hit rate of exactly p, the largest that is not to be certified; looked at after each of 400 draws."""
     rng, wrong, naively = np.random.default_rng(7), 0, 0

@@ -1,5 +1,6 @@
 """`recommend --model`: one setting for all attention of a model, certified over texts."""
 
+import html
 import json
 import math
 import os
@@ -13,11 +14,15 @@ from scipy import stats
 
 import favorbench as fb
 from favorbench.errors import InputError, ScenarioError
+from favorbench.formats import json_text
 from favorbench.models.load import load, read_texts, split_texts
+from favorbench.models.recommended import by_head
 from favorbench.models.store import read_measurements
+from favorbench.results.status import statuses
 from favorbench.studies.recommend import whole_model
-from favorbench.studies.recommend.answer import sentence
+from favorbench.studies.recommend.answer import sections, sentence
 from favorbench.studies.recommend.search import Interrupted
+from favorbench.studies.saved import saved_study
 from tests.command_line import commands, printed, refused, run
 from tests.test_models_study import WORDS, folder  # noqa: F401
 
@@ -100,9 +105,7 @@ def test_the_cheapest_is_certified_on_the_effect_of_the_model(folder, texts, tmp
         cosine = torch.nn.functional.cosine_similarity(exact, other, dim=0)
         assert_allclose(row["embedding_loss"], 1 - float(cosine), rtol=1e-9, atol=1e-12)
     assert decision.outcome == "certified" and "method='clusters', size=16)" in decision.python
-    assert sentence(found).startswith(
-        "Take `clusters` at m = 16, at 100 % of the multiplications of exact attention and"
-    )
+    assert sentence(found).startswith("Take clusters at m = 16, at 100 % of the multiplications of exact attention and")
     point = decision.points[-1]
     values = drawn[drawn["size"] == point.setting.size]["embedding_loss"]
     assert point.draws == len(values) and point.median in set(values)
@@ -216,6 +219,66 @@ def test_the_command_says_it_all(folder, texts, tmp_path):  # noqa: F811
     record = json.loads(text)
     assert record["model"]["files"] == 3 and record["heads"][0]["certified"] and record["sentence"] in shown
     assert {"estimator", "multiplications", "share"} <= set(record["heads"][0]["points"][0])
+
+
+def test_a_recommendation_is_looked_at_and_applied(folder, texts, tmp_path):  # noqa: F811
+    """The page, the table, the figure and the status of its directory; and `model --recommended`."""
+    found = found_for(folder, texts, **CLUSTERS, out=tmp_path / "run")
+    study = saved_study(tmp_path / "run")
+    assert study is not None and study.sections == sections(found)
+    printed("report", str(tmp_path / "run"), "-q")
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    for text in (
+        html.escape(sentence(found)),
+        "method=&#39;clusters&#39;, size=16",
+        "<svg",
+        "exact, model in bfloat16",
+    ):
+        assert text in page or html.unescape(text) in html.unescape(page)
+    assert str(tmp_path) not in page
+    assert sentence(found) in printed("table", str(tmp_path / "run"))
+    assert json.loads(printed("table", str(tmp_path / "run"), "--json")) == json.loads(json_text(found.as_dict()))
+    assert "has no ranking" in refused("rank", str(tmp_path / "run"))
+    assert "recommend.png" in printed("plot", str(tmp_path / "run"), "-q")
+    (status,) = statuses(tmp_path / "run")
+    assert (status.kind, status.whole) == ("recommend", True)
+    loaded = load(str(folder / "bert"))
+    (text, *_) = split_texts(loaded, read_texts(texts), LENGTH)
+    outputs = []
+    for given in ({"recommended": found}, {"recommended": tmp_path / "run"}, {"method": "clusters", "size": 16}):
+        with torch.no_grad(), fb.replace_attention(loaded.model, **given):
+            outputs.append(loaded.model(text.tokens).last_hidden_state)
+    assert torch.equal(outputs[0], outputs[1]) and torch.equal(outputs[1], outputs[2])
+    ask = ("--text", texts[0], "-L", LENGTH, "--maps", "none", "--methods", "none", "--draws", 1)
+    shown = printed(
+        "model", str(folder / "bert"), *ask, "--recommended", tmp_path / "run", "-q", "--out", tmp_path / "m"
+    )
+    assert "clusters, m = 16" in shown
+    assert "Effects of replaced attention on bert" in _page(tmp_path / "m")
+    nothing = found_for(folder, texts, **CLUSTERS | {"target": 1e-9}, out=tmp_path / "run")
+    with pytest.raises(InputError, match="nothing is certified there for the model"):
+        by_head(nothing.path)
+    (tmp_path / "run" / "recommendation.json").unlink()
+    assert "has no recommendation yet" in refused("report", str(tmp_path / "run"))
+
+
+def _page(path):
+    printed("report", str(path), "-q")
+    return (path / "report.html").read_text("utf-8")
+
+
+def test_a_recommendation_for_heads_is_looked_at(tmp_path):
+    """The sentences and the table of each head, not those of a sweep that was not finished."""
+    rng = np.random.default_rng(0)
+    arrays = rng.normal(size=(3, 2, 24, 4))
+    found = fb.recommend(tuple(arrays), 0.3, methods="clusters", max_cost=9.0, max_size=16, out=tmp_path / "run")
+    study = saved_study(tmp_path / "run")
+    assert study is not None and study.sections == sections(found)
+    page = html.unescape(_page(tmp_path / "run"))
+    assert sentence(found) in page and "PARTIAL" not in page
+    assert "PARTIAL" not in printed("table", str(tmp_path / "run"))
+    (tmp_path / "run" / "recommendation.json").write_text('{"heads": []}')
+    assert "rerun the same" in refused("table", str(tmp_path / "run"))
 
 
 @pytest.mark.parametrize(

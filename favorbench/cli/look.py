@@ -24,6 +24,7 @@ from favorbench.errors import FavorbenchError, ScenarioError
 if TYPE_CHECKING:
     from favorbench.results.results import Results
     from favorbench.results.status import Status
+    from favorbench.studies.saved import SavedStudy
 
 RUN_WIDTH = 28  # of the names of runs: the end of a long path, so that the table fits 80 columns
 
@@ -87,6 +88,15 @@ def _load(run: Path, metric: str = "mse") -> "Results":
     return results
 
 
+def _study(run: Path) -> "SavedStudy | None":
+    """The recommendation or study of a model in a directory, if it is one."""
+    if not any((run / file).exists() for file in ("model.json", "recommendation.json", "manifest.json")):
+        return None
+    from favorbench.studies.saved import saved_study
+
+    return saved_study(run)
+
+
 def _say_single_heads(command: str, results: "Results", more: str = "") -> None:
     """Say how to see single heads, where a table is over several."""
     from favorbench.results.heads import first_head, populations
@@ -126,7 +136,16 @@ def table(
     from favorbench.results.tables import every_axis
 
     check("--stat", stat, STATS)
-    results, form = _load(run, metric), "json" if as_json else format
+    form = "json" if as_json else format
+    if study := _study(run):
+        if form == "json":
+            print_json(study.record)
+        elif form == "csv":
+            echo_data(study.data)
+        else:
+            show(study.sections, form)
+        return
+    results = _load(run, metric)
     axes = by or (every_axis(results) if form in ("csv", "json") and not over else None)
     sections = results.table(axes, metric, stat, over, heads)
     show(sections if isinstance(sections, tuple) else [sections], form)
@@ -147,6 +166,8 @@ def rank(
     With two heads or more, one ranking over all of them; --heads ranks single ones. Without heads, one for each cell.
     Each estimator counts at its largest R; a run with --budget features or cost tells most.
     """
+    if study := _study(run):
+        raise study.refuse("ranking")
     results = _load(run, metric)
     show(results.ranking(metric, heads), "json" if as_json else format)
     if heads is None and format == "rich" and not as_json:
@@ -244,7 +265,7 @@ def plot(
     check("--metric", metric, METRICS)
     inches = style.parse_size(size) if size else None
     options = style.FigureOptions(style.parse_formats(format), inches, figure_title, dark)
-    runs = find_runs(path)
+    runs = [path] if (path / "model.json").exists() else find_runs(path)
     if out is not None and len(runs) > 1:
         raise ScenarioError(
             f"--out {str(out)!r}: there are {len(runs)} runs below {path}; plot one of them, or leave --out out"
@@ -267,10 +288,13 @@ def _draw(
     run: Path, metric: str, out: Path | None, heads: str | None, estimators: str | None, quiet: bool
 ) -> list[Path]:
     """Draw the figures of a run, and say which are missing."""
+    from favorbench import style
     from favorbench.results.figures import draw_all
     from favorbench.results.results import load
     from favorbench.results.seconds import timed
 
+    if study := _study(run):
+        return style.write(study.charts, out or run / "figures")
     files = draw_all(load(run), metric, out, heads=heads, estimators=estimators)
     names = {file.stem.removesuffix("-dark") for file in files}
     if not files and not quiet:
@@ -293,13 +317,18 @@ def report(
 ) -> None:
     """Write a run, or two compared, as one page to send.
 
-    HTML that needs no network: sentences, tables with rankings, curves, the data as CSV and the manifest, below 1 MB.
+    The run may be a sweep, a recommendation or a study of a model. The page is HTML that needs no network: sentences,
+    tables with rankings, curves, the data as CSV and the manifest, below 1 MB.
     Data that do not fit are written next to the page as CSV. An existing page is replaced; another file never is.
     """
     from favorbench.results.heads import select_heads
     from favorbench.results.page import write_comparison, write_page
 
-    if new is None:
+    if new is None and (study := _study(run)):
+        if heads is not None:
+            raise ScenarioError("--heads: the page of a recommendation or of a model has all heads; leave it out")
+        files = study.write_page(out or run / "report.html")
+    elif new is None:
         results = _load(run)
         files = write_page(select_heads(results, heads), out or run / "report.html")
     elif heads is not None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from favorbench.errors import InputError, ScenarioError
 from favorbench.maps import get_map
 from favorbench.methods.features import LinearAttention
-from favorbench.models.recommended import by_head
+from favorbench.models.recommended import ByHead, by_head
 from favorbench.models.replacements import (
     Bfloat16Model,
     EstimatedAttention,
@@ -75,6 +75,8 @@ class ModelScenario:
         names: set[str] = set()
         for path in self.recommended:
             found.append(chosen := by_head(path))
+            if not isinstance(chosen, ByHead):
+                continue  # one setting for the model, whose name says all
             if chosen.name in names:
                 raise ScenarioError(
                     f"`recommended` {path}: another recommendation is called {chosen.name!r}, too; rename one of them"

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -103,9 +104,10 @@ class RecommendationFile(TypedDict):
     """The file, as far as it is read."""
 
     heads: list[HeadChoice]
+    model: NotRequired[dict[str, Any] | None]
 
 
-def by_head(path: str | Path) -> ByHead:
+def by_head(path: str | Path) -> Replacement:
     """The certified choices in a directory of ``recommend``. Raises InputError, StoreError and ScenarioError.
 
     A head of several texts gets the most expensive of its choices, if it has one on every text.
@@ -114,9 +116,12 @@ def by_head(path: str | Path) -> ByHead:
     path = path.parent if path.name == FILE else path
     if not (path / FILE).exists():
         raise InputError(f"{str(path)!r} has no {FILE}: give a directory that `favorbench recommend` has written")
+    content = read_json(path / FILE, RecommendationFile, "recommendation")
+    if content.get("model"):
+        return _for_model(content["heads"][0], path)
     if (scale := read_scenario(path).scale) != (1.0,):
         raise InputError(f"{path} recommends for queries and keys times {scale[0]:g}: recommend with `scale` 1")
-    certified = _certified(read_json(path / FILE, RecommendationFile, "recommendation")["heads"], path)
+    certified = _certified(content["heads"], path)
     if not certified:
         raise InputError(f"{path}: nothing is certified there for any head; recommend with a larger `target`")
     named = [name for one in certified.values() for name in (one["spec"], one["sampler"]) if name]
@@ -126,6 +131,16 @@ def by_head(path: str | Path) -> ByHead:
         choices[layer][head] = make(one["kind"], one["sampler"], one["size"], one["spec"])
     fields = [(head, [one[name] for name in ChosenSetting.__annotations__]) for head, one in certified.items()]
     return ByHead(path.resolve().name, dict(choices), sha256(json.dumps(fields).encode()).hexdigest())
+
+
+def _for_model(decision: HeadChoice, path: Path) -> Replacement:
+    """The certified setting for all attention of a model. Raises InputError if there is none."""
+    setting = decision["estimator"]
+    if not decision["certified"] or setting is None:
+        raise InputError(f"{path}: nothing is certified there for the model; recommend with a larger `target`")
+    named = [name for name in (setting["spec"], setting["sampler"]) if name]
+    check_trusted(named, path / FILE, TRANSFORM_NAMES)
+    return _replacement(setting["kind"], setting["sampler"], setting["size"], setting["spec"])
 
 
 def _certified(decisions: Sequence[HeadChoice], path: Path) -> dict[tuple[int, int], ChosenSetting]:

@@ -4,7 +4,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NotRequired
 
 import numpy as np
 from typing_extensions import TypedDict
@@ -20,6 +20,7 @@ SWEEP, MODEL, RECOMMENDATION = "manifest.json", "model.json", "recommendation.js
 class _Measurements(TypedDict):
     measurements: int
     measurements_done: int
+    asked: NotRequired[dict[str, Any]]
 
 
 class _Recommended(TypedDict):
@@ -103,15 +104,18 @@ def _status(file: Path) -> Status:
 def _planned(file: Path) -> tuple[int, int, Literal["sweep", "recommend", "model"], bool | None]:
     """Planned and finished draws or measurements by the manifest, the kind of run, whether a recommendation is made."""
     if file.name == MODEL:
-        return *_measurements(file), "model", None
-    manifest = read_manifest(file.parent)
-    counts = manifest["draws"], manifest["draws_done"]
-    if manifest["scenario"].get("title") != "candidates of recommend":
-        return *counts, "sweep", None
+        planned, done = _measurements(file)
+        searching = read_json(file, _Measurements, "a study of a model").get("asked", {}).get("search")
+    else:
+        manifest = read_manifest(file.parent)
+        planned, done = manifest["draws"], manifest["draws_done"]
+        searching = manifest["scenario"].get("title") == "candidates of recommend"
+    if not searching:
+        return planned, done, "model" if file.name == MODEL else "sweep", None
     complete = False
     with contextlib.suppress(StoreError):  # there is none yet
         complete = read_json(file.parent / RECOMMENDATION, _Recommended, "a recommendation")["complete"]
-    return *counts, "recommend", complete
+    return planned, done, "recommend", complete
 
 
 def _rate(parts: list[StoredPart], count: Callable[[list[StoredPart]], int]) -> float | None:

@@ -105,16 +105,17 @@ def figures_for_page(results: RunData, metric: str = "mse") -> list[tuple[str, s
     for kind in FIGURES:
         if kind is SAMPLERS and any(name.startswith(("maps", "trig")) or "-vs-" in name for name, *_ in found):
             continue
-        found += _on_page(charts_of(kind, results, metric))
+        found += on_page(charts_of(kind, results, metric))
     return found
 
 
 def comparison_for_page(found: RunComparison) -> list[tuple[str, str, str, str]]:
     """The same of a comparison of two runs."""
-    return _on_page(ratios(found))
+    return on_page(ratios(found))
 
 
-def _on_page(charts: Sequence[style.Chart]) -> list[tuple[str, str, str, str]]:
+def on_page(charts: Sequence[style.Chart]) -> list[tuple[str, str, str, str]]:
+    """Name, title, caption and inline SVG of charts."""
     with style.figure_options(style.FigureOptions(caption=False)):
         drawings = [drawing for chart in charts for drawing in style.draw(chart)]
         return [(one.chart.name, one.chart.title, one.chart.caption, style.page_svg(one)) for one in drawings]

@@ -26,13 +26,13 @@ from favorbench.files import clear_errors, read_regular, write_text
 from favorbench.formats import printable
 from favorbench.results import heads
 from favorbench.results.compare import RunComparison, comparison_sections, comparison_sentences, reasons, sides
-from favorbench.results.figures import comparison_for_page, figures_for_page
+from favorbench.results.figures import comparison_for_page, figures_for_page, on_page
 from favorbench.results.findings import cell_sentences, run_sentences
 from favorbench.results.sections import PagePart, axes_of, page_parts
 from favorbench.results.summary import RunData
 from favorbench.results.tables import legend, rounded
 from favorbench.sections import Section
-from favorbench.style.charts import page_css
+from favorbench.style.charts import Chart, page_css
 
 LIMIT = 1_000_000  # bytes of a page, so that it can be sent by mail or chat
 PLAIN_DATA, PACKED_DATA = 200_000, 300_000  # bytes of CSV inside a page, as it is or compressed
@@ -69,12 +69,28 @@ def page(results: RunData, name: str = "report") -> Page:
         ])),
         "sentences": [*run_sentences(results), *cell_sentences(heads.without_many(results))],
         "legends": [legend(results), _HOW],
-        "manifests": _manifest(results),
+        "manifests": _run_manifest(results),
     }  # fmt: skip
     rows = f"{len(results.summary)} rows, one for each cell and estimator at each size, with six digits"
     others = "favorbench report RUN --heads H has a page of some heads."
     data = _packed(data_csv(results), f"{name}.csv", rows)
     return _fitted(values, page_parts(results), figures_for_page(results), data, others)
+
+
+def study_page(
+    title: str, lead: Sequence[str], sections: Sequence[Section], charts: Sequence[Chart], manifest: Mapping[str, Any],
+    scenario: Mapping[str, Any], csv: str, name: str = "report",
+) -> Page:  # fmt: skip
+    """A recommendation, or a study of a model, as HTML: sentences, code, figures and tables."""
+    values = {
+        "title": title, "lead": lead, "sentences": [one for section in sections for one in section.sentences],
+        "code": [section for section in sections if section.code],
+        "legends": [section.note for section in sections if section.note and not section.rows],
+        "manifests": _manifest(scenario, {}, manifest),
+    }  # fmt: skip
+    parts = [PagePart(one.title, [one], {}, notes=(one.note,) if one.note else ()) for one in sections if one.rows]
+    rows = f"{max(0, csv.count(chr(10)) - 1)} rows"
+    return _fitted(values, parts, on_page(charts), _packed(csv, f"{name}.csv", rows))
 
 
 _HOW = (
@@ -99,7 +115,7 @@ def comparison_page(found: RunComparison, name: str = "report") -> Page:
         "sentences": [*comparison_sentences(found), *less, *(f"x {reason}" for reason in reasons(found))],
         "legends": [_HOW_COMPARED],
         "manifests": Markup("").join(
-            Markup("<h3>{}</h3>{}").format(side, _manifest(run))
+            Markup("<h3>{}</h3>{}").format(side, _run_manifest(run))
             for side, run in (("old", found.old), ("new", found.new))
         ),
     }
@@ -167,20 +183,28 @@ def data_csv(results: RunData) -> str:
     return rounded(results.summary[list(COLUMNS)], results.trials).to_csv(index=False, float_format="%.6g")
 
 
-def _manifest(results: RunData) -> Markup:
+def _run_manifest(results: RunData) -> Markup:
+    manifest = results.manifest
+    used = {"digest of the scenario": manifest["digest"], "draws": f"{manifest['draws_done']} of {manifest['draws']}"}
+    return _manifest(results.scenario.model_dump(mode="json"), used, manifest)
+
+
+def _manifest(scenario: Mapping[str, Any], used: Mapping[str, Any], manifest: Mapping[str, Any]) -> Markup:
     """The scenario, the versions and machine, and the manifest as it is."""
-    manifest: dict[str, Any] = dict(results.manifest)
+    manifest = dict(manifest)
     scenario = {
-        key: ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-        for key, value in results.scenario.model_dump(mode="json").items()
-        if value not in (None, [], "")
+        key: ", ".join(map(str, value)) if isinstance(value, list | dict) else str(value)
+        for key, value in scenario.items()
+        if value not in (None, [], {}, "")
     }
-    used = {
-        "favorbench": manifest["favorbench"],
-        "digest of the scenario": manifest["digest"],
-        "draws": f"{manifest['draws_done']} of {manifest['draws']}",
-        "libraries": ", ".join(f"{name} {version}" for name, version in manifest.get("versions", {}).items()),
-    } | {key: manifest[key] for key in ("start", "end", "platform", "cpu", "gpu") if manifest.get(key)}
+    used = (
+        {"favorbench": manifest["favorbench"]}
+        | dict(used)
+        | {
+            "libraries": ", ".join(f"{name} {version}" for name, version in manifest.get("versions", {}).items()),
+        }
+        | {key: manifest[key] for key in ("start", "end", "platform", "cpu", "gpu") if manifest.get(key)}
+    )
     tables = [
         Section(title, [{"key": key, "value": str(value)} for key, value in values.items()])
         for title, values in (("Scenario", scenario), ("Versions and machine", used))
@@ -221,6 +245,11 @@ def write_page(results: RunData, path: Path) -> list[Path]:
     A page that is there is replaced. Raises StoreError for a directory, and for a file that favorbench did not write.
     """
     return _write(lambda: page(results, path.stem), path, ",".join(COLUMNS))
+
+
+def write_study(make: Callable[[str], Page], path: Path) -> list[Path]:
+    """Write the page that ``make`` gives for the name of a CSV, as ``write_page`` does."""
+    return _write(lambda: make(path.stem), path, "")
 
 
 def write_comparison(found: RunComparison, path: Path) -> list[Path]:

@@ -245,10 +245,10 @@ def _effect(value: float) -> str:
 
 
 def in_words(setting: EstimatorSetting) -> str:
-    """Name a setting, such as "`sinks(4):multipole` at m = 96"."""
+    """Name a setting, such as "sinks(4):multipole at m = 96"."""
     sampler = "" if setting.sampler in (None, "orthogonal") else f", {setting.sampler},"
     size = "" if setting.size is None else f" at {'R' if setting.kind == 'map' else 'm'} = {setting.size}"
-    return f"`{setting.name}`{sampler}{size}"
+    return f"{setting.name}{sampler}{size}"
 
 
 def _model_certified(found: Recommendation, model: WholeModel) -> str:

@@ -119,7 +119,7 @@ class ModelSearch(CandidateSearch):
         size = "" if setting.size is None else f", {'num_projections' if kind == 'map' else 'size'}={setting.size}"
         sampler = f", sampler={setting.sampler!r}" if setting.sampler else ""
         call = f"fb.replace_attention(model, {kind}={setting.spec!r}{sampler}{size})"
-        lines = f"import favorbench as fb\n\nwith {call}:\n    output = model(tokens)\n"
+        lines = f"import torch\nimport favorbench as fb\n\nwith torch.no_grad(), {call}:\n    output = model(tokens)\n"
         return {"cheaper_from": None, "python": lines}
 
 

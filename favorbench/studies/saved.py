@@ -1,0 +1,128 @@
+"""Recommendations and studies of models, read back: their tables, sentences, figures and pages."""
+
+import functools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from favorbench.engine.provenance import VERSION
+from favorbench.engine.store import MANIFEST, read_manifest
+from favorbench.errors import ScenarioError, StoreError
+from favorbench.files import read_json
+from favorbench.models import figures, report, store, summary
+from favorbench.models.recommended import FILE, RecommendationFile
+from favorbench.results.page import study_page, write_study
+from favorbench.sections import Sections
+from favorbench.studies.recommend.answer import Decision, MeasuredCandidate, Recommendation, WholeModel, sections
+from favorbench.studies.recommend.candidates import EstimatorSetting
+from favorbench.studies.recommend.figure import charts
+from favorbench.style import Chart
+
+
+class SavedStudy(NamedTuple):
+    """What a directory of ``recommend`` or ``model`` says. command: the one that wrote it. data: its numbers as CSV."""
+
+    path: Path
+    command: str
+    title: str
+    sections: Sections
+    charts: Sequence[Chart]
+    manifest: Mapping[str, Any]
+    data: str
+    record: Mapping[str, Any]
+
+    def refuse(self, what: str) -> ScenarioError:
+        """The error for something that only sweeps have."""
+        return ScenarioError(
+            f"{self.path} was written by favorbench {self.command} and has no {what}: look at it with favorbench table "
+            f"{self.path} or favorbench report {self.path}"
+        )
+
+    def write_page(self, path: Path) -> list[Path]:
+        """Write the page, as ``favorbench report`` does for a sweep."""
+        scenario = dict(self.manifest.get("asked", self.manifest.get("scenario", {})))
+        scenario |= {"texts": len(scenario["texts"])} if "texts" in scenario else {}
+        day = str(self.manifest.get("end", ""))[:10]
+        lead = [", ".join(filter(None, [f"favorbench {self.command}", f"version {VERSION}", day]))]
+        page = functools.partial(
+            study_page, self.title, lead, self.sections, self.charts, self.manifest, scenario, self.data
+        )
+        return write_study(page, path)
+
+
+def saved_study(path: Path) -> SavedStudy | None:
+    """The recommendation or study of a model in a directory; None where there is neither.
+
+    Raises StoreError for a damaged one, and for a recommendation without its answer.
+    """
+    if (path / store.MANIFEST).exists():
+        manifest = store.read_manifest(path)
+        searched = store.SEARCH in manifest["asked"]
+    elif (path / MANIFEST).exists():
+        manifest = read_manifest(path)
+        searched = manifest["scenario"].get("title") == "candidates of recommend"
+        if not searched:
+            return None
+    else:
+        return None
+    if searched:
+        return _recommendation(path, manifest)
+    results = summary.read(path)
+    title, data = f"Effects of replaced attention on {Path(manifest['asked']['model']).name}", results.lines
+    drawn = figures.charts(results)
+    return SavedStudy(
+        path, "model", title, report.sections(results), drawn, manifest, data.to_csv(index=False, float_format="%.6g"),
+        results.as_dict(),
+    )  # fmt: skip
+
+
+def _recommendation(path: Path, manifest: Mapping[str, Any]) -> SavedStudy:
+    if not (path / FILE).exists():
+        raise StoreError(f"{path} has no recommendation yet; rerun the same favorbench recommend command to resume it")
+    found = read_recommendation(path)
+    drawn = charts(found)
+    rows = drawn[0].data if drawn else None
+    data = "" if rows is None else rows.to_csv(index=False, float_format="%.6g")
+    title = f"The cheapest estimator: {found.title}"
+    return SavedStudy(
+        path, "recommend", title, sections(found), drawn, manifest, data, json.loads(json.dumps(found.as_dict()))
+    )
+
+
+def read_recommendation(path: Path) -> Recommendation:
+    """The recommendation in a directory of ``recommend``. Raises StoreError for one that cannot be read."""
+    record: Any = read_json(path / FILE, RecommendationFile, "recommendation")
+    try:
+        model = record["model"] and WholeModel(**record["model"])
+        if model is not None:
+            middle, high = (math.nan if value is None else value for value in model.bfloat16)
+            model = model._replace(bfloat16=(middle, high), seconds=_floats([model.seconds], math.nan)[0])
+        decisions = tuple(_read_decision(dict(one)) for one in record["heads"])
+        values = {name: record[name] for name in Recommendation._fields if name not in ("path", "decisions", "model")}
+        return Recommendation(path=path, decisions=decisions, model=model, **values)
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreError(
+            f"{path / FILE} was written by another version of favorbench, or changed by hand ({error}); rerun the same "
+            "`favorbench recommend` command"
+        ) from None
+
+
+def _read_decision(record: dict[str, Any]) -> Decision:
+    setting = record["estimator"] and EstimatorSetting(**record["estimator"])
+    points = []
+    for point in record["points"]:
+        work, share = _floats([point["multiplications"], point["share"]], math.nan)
+        median, high = _floats([point["median"], point["quantile"]], math.inf)
+        estimator = EstimatorSetting(**point["estimator"])
+        points.append(MeasuredCandidate(estimator, work, share, point["draws"], median, high, point["verdict"]))
+    values: dict[str, Any] = {name: record[name] for name in Decision._fields if name != "setting"}
+    values |= {name: _floats([record[name]], math.inf)[0] for name in ("median", "quantile", "bound")}
+    values |= {name: _floats([record[name]], math.nan)[0] for name in ("multiplications", "share", "uniform")}
+    return Decision(**values | {"points": tuple(points), "undecided": tuple(record["undecided"])}, setting=setting)
+
+
+def _floats(values: Sequence[float | None], missing: float) -> list[float]:
+    """Numbers of JSON, which has neither NaN nor infinity."""
+    return [missing if value is None else float(value) for value in values]
