@@ -111,6 +111,9 @@ class Study:
     digest: str
     sources: Mapping[str, str | None]
     kept: Cache = field(default_factory=Cache, compare=False, repr=False)
+    _grouped: dict[Hashable, tuple[EstimatorBatch, ...]] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     @staticmethod
     def of(scenario: Scenario) -> "Study":
@@ -181,8 +184,10 @@ class Study:
 
     def batches(self, sizes: tuple[int, ...], head: Head) -> tuple[EstimatorBatch, ...]:
         """The estimators in groups that are measured together, each with its sizes; the same for heads of one shape."""
-        key = ("batches", sizes, self.shape(head))
-        return self.kept.get_or_compute(key, lambda: tuple(self._batches(sizes, head)))
+        key = sizes, self.shape(head)
+        if key not in self._grouped:  # not in ``kept``, which studies of other estimators may share
+            self._grouped[key] = tuple(self._batches(sizes, head))
+        return self._grouped[key]
 
     def _batches(self, sizes: tuple[int, ...], head: Head) -> Iterator[EstimatorBatch]:
         """Nested maps share one sample of a nested sampler at all R, others draw each R anew."""
