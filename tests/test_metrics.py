@@ -132,11 +132,11 @@ def test_a_mean_cosine_is_never_above_one(rng):
 def test_a_failure_never_looks_small(bad):
     output = OUTPUT.copy()
     output[0, 0] = bad
-    sums, uniform = error_sums(output, EXACT), error_sums(UNIFORM, EXACT)
+    sums, uniform = error_sums(output, EXACT, gradients=GRADIENTS), error_sums(UNIFORM, EXACT)
     assert METRICS["mse"].compute(sums, uniform) == np.inf
     assert METRICS["skill"].compute(sums, uniform) == -np.inf
     assert METRICS["max_abs_error"].compute(sums, uniform) == np.inf
-    for name in ("relative_l1", "relative_error"):
+    for name in ("relative_l1", "relative_error", "effect"):
         assert METRICS[name].compute(sums, uniform) == np.inf
     failed = error_sums(output, EXACT, double=DOUBLE)
     assert METRICS["rounding"].compute(failed, uniform) == np.inf

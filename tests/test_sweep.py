@@ -191,7 +191,7 @@ def test_the_run_directory_is_what_the_design_says():
     assert manifest["complete"] and manifest["draws"] == manifest["draws_done"] == 3
     assert {"scenario", "digest", "versions", "git", "cpu", "blas", "start", "end", "favorbench"} <= set(manifest)
     rows = pd.read_parquet("run/trials")
-    assert set(rows.columns) == {*LABELS, *METRICS}
+    assert set(rows.columns) == {*LABELS, *METRICS} - {"effect"}  # there are no gradients
     assert len(rows) == len(results.trials)
     pd.testing.assert_frame_equal(pd.read_csv("run/summary.csv"), results.summary, check_dtype=False)
     assert Path("run/summary.md").read_text().startswith("# quick")

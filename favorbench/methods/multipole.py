@@ -55,11 +55,12 @@ class Multipole(Centred):
     arXiv 2506.13059, take the cells with the largest x.c instead: these may hold a single key, which its centroid
     represents exactly.
 
-    block: so many adjacent queries share their near cells, chosen by the sum of exp(x.c) |y - c|^2 over the block, each
-    term divided by the normaliser sum_c n_c exp(x.c) of its query. All products are then dense. cells: "random", keys
-    join the nearest of random keys; "tree", cells of equal size: keys are split at the median along their first
-    principal direction, again and again. segment: in causal attention with shared or tree cells, every segment of so
-    many keys has its own cells once it is complete; all later keys are exact.
+    block: this many adjacent queries share their near cells, chosen by the sum of exp(x.c) |y - c|^2 over the block,
+    each term divided by the normaliser sum_c n_c exp(x.c) of its query. All products are then dense.
+    cells: "random", keys join the nearest of random keys; "tree", cells of equal size: keys are split at the median
+    along their first principal direction, again and again.
+    segment: in causal attention with shared or tree cells, every segment of this many keys has its own cells once it is
+    complete; all later keys are exact.
     """
 
     name = "multipole"

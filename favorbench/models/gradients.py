@@ -32,7 +32,7 @@ KEPT_VALUES = 20
 
 
 class Objective(NamedTuple):
-    """What a model says, as a tensor, and directions in it along which it is differentiated.
+    """The output of a model as a tensor, and directions in it along which it is differentiated.
 
     unit: of the effect. directions: for each draw, of the shape of ``said``; a tensor may be used again by the next.
     """
@@ -43,7 +43,7 @@ class Objective(NamedTuple):
 
 
 def objective(output: Any, draws: int, last: int | None, rng: np.random.Generator) -> Objective:
-    """What a model says by its output: the next token where it has logits, else the mean of the last hidden state.
+    """The output that counts: the next token where there are logits, else the mean of the last hidden state.
 
     last: only this many positions count. Raises ModelError for an output that has neither.
     """

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from favorbench.engine.provenance import VERSION
+from favorbench.engine.rows import part_paths
 from favorbench.engine.store import MANIFEST, read_manifest
 from favorbench.errors import ScenarioError, StoreError
 from favorbench.files import read_json
@@ -22,7 +23,7 @@ from favorbench.style import Chart
 
 
 class SavedStudy(NamedTuple):
-    """What a directory of ``recommend`` or ``model`` says. command: the one that wrote it. data: its numbers as CSV."""
+    """A directory of ``recommend`` or ``model``. command: the one that wrote it. data: its numbers as CSV."""
 
     path: Path
     command: str
@@ -69,6 +70,8 @@ def saved_study(path: Path) -> SavedStudy | None:
         return None
     if searched:
         return _recommendation(path, manifest)
+    if not part_paths(path / "trials") and (path / "summary.md").exists():
+        raise StoreError(f"{path} holds no measurements; favorbench model wrote it; look at {path / 'summary.md'}")
     results = summary.read(path)
     title, data = f"Effects of replaced attention on {Path(manifest['asked']['model']).name}", results.lines
     drawn = figures.charts(results)
