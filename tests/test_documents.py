@@ -54,8 +54,10 @@ SMALLER = {
     "1048576": "-L 4096 -R 16",
     "--inputs heads.npz --maps": "--trials 1 -R 16",
     "model smollm2": "-L 32 -R 8 --draws 1",
+    "recommend --model": "-L 24",
     "--over texts": "--probability 0.5 --confidence 0.6",
     "my-study": "--trials 1",
+    "speed results/": "--repeats 3",
     "favorbench speed": "-L 64,128 --repeats 3",
     "favorbench verify": "positive/iid",
 }
