@@ -98,10 +98,15 @@ def resolve_cluster(cluster: str | None, origin: str = "--cluster") -> "DaskClus
     return found
 
 
+def typed_parameters(context: typer.Context) -> set[str]:
+    """The parameters that were given on the command line, and not by a default or the environment."""
+    sources = {name: getattr(context.get_parameter_source(name), "name", "") for name in context.params}
+    return {name for name, source in sources.items() if source == "COMMANDLINE"}
+
+
 def workers_of(context: typer.Context, workers: int, cluster: str | None) -> "int | DaskCluster":
     """The cluster, if one is given, or the number of processes. Raises ScenarioError for flags of both."""
-    sources = {key: getattr(context.get_parameter_source(key), "name", "") for key in ("workers", "cluster")}
-    typed = {key for key, source in sources.items() if source == "COMMANDLINE"}
+    typed = typed_parameters(context) & {"workers", "cluster"}
     if cluster not in (None, "none") and typed == {"workers", "cluster"}:
         raise ScenarioError("--cluster and --workers: a cluster has workers of its own; give one of the two")
     origin = "--cluster" if context.params.get("cluster") is not None else f"{context.params.get('scenario')}: cluster"

@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from favorbench.cli import complete, options
-from favorbench.cli.app import app, check_device, check_maps, interrupted, numbers, print_result, resumable, say
+from favorbench.cli.app import (
+    app,
+    check_device,
+    check_maps,
+    interrupted,
+    numbers,
+    print_result,
+    resumable,
+    say,
+    typed_parameters,
+)
 from favorbench.cli.options import (
     COMPUTING,
     DRAWS,
@@ -200,8 +210,7 @@ def speed(
     if workers != 1:
         raise ScenarioError(f"--workers {workers}: speed times one worker, alone on the machine; leave --workers out")
     if run is not None:
-        given = [name for name in context.params if str(context.get_parameter_source(name)).endswith("COMMANDLINE")]
-        if others := sorted({*given} - {"run", "repeats", "as_json", "quiet"}):
+        if others := sorted(typed_parameters(context) - {"run", "repeats", "as_json", "quiet"}):
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in others)
             raise ScenarioError(
                 f"{flags}: {run} has its own estimators and inputs; give --repeats, --json, --quiet only"
