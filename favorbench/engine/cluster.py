@@ -37,6 +37,7 @@ from favorbench.formats import format_bytes, shown
 from favorbench.inputs.fixed import Arrays, File
 from favorbench.inputs.heads import Layout
 from favorbench.inputs.stored import open_contents
+from favorbench.methods.function import Function
 from favorbench.numerics.backend import Backend
 
 Value = TypeVar("Value")
@@ -362,6 +363,8 @@ def _pack(
 
     class Pickler(cloudpickle.Pickler):
         def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, Function):  # by value: a worker may not have its module
+                return Function.of, (obj.function, obj.path)
             if not isinstance(obj, File):
                 return super().reducer_override(obj)
             if obj not in sent:
