@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import favorbench as fb
-from favorbench.methods import AttentionProblem
+from favorbench.methods import AttentionProblem, multipole
 from favorbench.metrics import METRICS
 from favorbench.numerics import logsum
 from favorbench.registry import label
@@ -230,7 +230,14 @@ def test_rare_branches_are_their_definitions(spec):
     assert not differs_on_hard_inputs(spec)
 
 
+def takes_other_cells(_):
+    """Cells of 1, 1, 1 and 9 keys, 3 exact keys: at most 2 * ceil(3 * 4 / 12) + 1 cells, here the first three."""
+    near = multipole.near_cells(np.array([[3.0, 2.0, 1.0, 0.0]]), np.array([1, 1, 1, 9]), 12, 3)
+    return near.tolist() != [[True, True, True, False]]
+
+
 CATCHERS = {
+    "near-cells": takes_other_cells,
     "hard": differs_on_hard_inputs,
     "far-below-zero": fails_far_below_zero,
     "method": method_is_refuted,
