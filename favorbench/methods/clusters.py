@@ -43,9 +43,9 @@ Choice = Callable[[np.ndarray, int], int]
 class Cells(NamedTuple):
     """Means over the members of each cell.
 
-    Of keys (..., m, d), of values (..., m, d_v), and of the squared deviations of keys (..., m, d) if requested; log of
-    the number of members (..., m), -inf for none. All means of a cell without members are 0: a key joins it where the
-    origin is nearer than all other cells.
+    key (..., m, d) and value (..., m, d_v); variance (..., m, d): the mean squared deviation of keys, if requested;
+    log_count (..., m): the log of the number of members, -inf for none. All means of a cell without members are 0: a
+    key joins it where the origin is nearer than all other cells.
     """
 
     key: Array
@@ -152,7 +152,7 @@ def pivoted_cholesky(points: Float[np.ndarray, "n d"], steps: int, choose: Choic
 class CellSummary:
     """K(x, y_j) = exp(x.c), with c the mean key of the cell that y_j is in.
 
-    Of second order times exp(sum_i x_i^2 var_i / 2), with the variance of its keys along each axis.
+    The second order multiplies this by exp(sum_i x_i^2 var_i / 2), with var_i the variance of its keys along axis i.
     """
 
     cells: Cells
