@@ -139,7 +139,7 @@ def test_a_study_of_what_is_recommended(folder, found, tmp_path):  # noqa: F811
     assert mine["multiplications"].tolist() == [expected] * 2
     assert run(*ask, "--json")[0] == 0  # resumed: nothing is measured again
     assert len(read(tmp_path / "run").rows) == len(rows)
-    assert run(*rec, "--target", "0.8")[0] == 0
+    assert run(*rec, "--target", "0.01")[0] == 0  # uniform is chosen for five heads fewer, whatever is drawn
     assert "recommendation rec has changed; use another --out" in refused(*ask)
 
 
