@@ -63,6 +63,10 @@ def recommend(
     by: Annotated[
         Literal["multiplications", "seconds"], option(TARGET, help="With --model: the cost that orders the candidates.")
     ] = "multiplications",
+    per_head: Annotated[
+        bool,
+        option(TARGET, "--per-head", help="With --model: also try settings per head, chosen on a third of the texts."),
+    ] = False,
     probability: Annotated[float, option(TARGET, help="Share of the draws that must do so.")] = 0.9,
     confidence: Annotated[float, option(TARGET, help="Probability that all verdicts, on all heads, are right.")] = 0.95,
     max_size: Annotated[int, option(TARGET, help="Largest size: projections, centroids, landmarks or keys.")] = 1024,
@@ -93,7 +97,8 @@ def recommend(
     are always among the candidates. Draws are saved: the same command again resumes, also with another target.
 
     With --model and --text: one setting for all attention of a model. The error is its effect on the model, a draw is
-    a text, and the certificate is about further texts like these.
+    a text, and the certificate is about further texts like these. With --per-head also settings that differ between
+    heads, where they cost less.
 
     favorbench recommend --model minilm --text corpus/*.txt --target 0.01
     """
@@ -116,7 +121,7 @@ def recommend(
             found = run_recommend(
                 None if positional else inputs, target, metric, probability, confidence, max_size, max_cost, maps,
                 methods, samplers, causal, heads, over, out, report, workers, resolve_cluster(cluster) or "none", model,
-                texts, by, trust_remote_code, **keys,
+                texts, by, trust_remote_code, per_head, **keys,
             )  # fmt: skip
     except Interrupted as error:
         _print(error.found, as_json)

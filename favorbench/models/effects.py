@@ -1,6 +1,6 @@
 """The effects of replaced attention: the outputs of a model against those of the unchanged model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -191,6 +191,31 @@ def head_errors(
     with torch.no_grad(), intercept_attention(model, attend):
         model(reference.tokens[None], use_cache=False)
     return found
+
+
+def head_effects(
+    forward: Callable[[], Any], model: Any, gradients: Mapping[int, Tensor],
+    estimators: Sequence[Callable[[LayerHeads, int], Tensor]],
+) -> np.ndarray:  # fmt: skip
+    """The predicted effect of each estimator in each head alone (estimators, heads), in the order of layers.
+
+    gradients: by layer (draws, H, n, d_v), as in ``gradients.py``; the effect is the mean of (g . error)^2 / 2.
+    """
+    found: dict[int, list[np.ndarray]] = {}
+
+    def attend(call: Call) -> Tensor:
+        own = call.own()
+        if call.index in gradients:
+            found[call.index] = []
+            for outputs in estimators:
+                error = estimates(call, lambda heads, outputs=outputs: outputs(heads, call.index)) - own
+                products = torch.einsum("rhnd,hnd->rh", gradients[call.index], error[0]).double()
+                found[call.index].append((products**2).mean(dim=0).cpu().numpy() / 2)
+        return own
+
+    with torch.no_grad(), intercept_attention(model, attend):
+        forward()
+    return np.concatenate([np.stack(found[layer]) for layer in sorted(found)], axis=1)
 
 
 def _after_projection(projection: Any, error: Tensor, hidden: Tensor | None) -> list[float | None]:

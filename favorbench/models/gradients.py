@@ -7,8 +7,9 @@ changes an embedding e by 1 - cosine = 1/2 E (g . delta)^2, g the gradient of r 
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,6 +87,38 @@ def _tangents(embedding: Tensor, draws: int, rng: np.random.Generator) -> Iterat
         yield normal - (normal * embedding).sum(-1, keepdim=True) * embedding
 
 
+def gradient_draws(
+    model: Any, forward: Callable[[], Any], layers: Collection[int], draws: int, rng: np.random.Generator,
+    last: int | None = None,
+) -> tuple[str, Iterator[dict[int, Tensor]]]:  # fmt: skip
+    """The unit of the effect, and for each draw the gradients with respect to outputs of layers (B, H, n, d_v)."""
+    probes: dict[int, Tensor] = {}
+
+    def attend(call: Call) -> Tensor:
+        output = call.own()
+        if call.index in layers:
+            probes[call.index] = torch.zeros_like(output, requires_grad=True)
+            return output + probes[call.index]
+        return output
+
+    with _frozen(model), torch.enable_grad(), intercept_attention(model, attend):
+        unit, said, directions = objective(forward(), draws, last, rng)
+    if not said.requires_grad:
+        raise ModelError("`gradients`: no gradient of what the model says reaches its heads: leave `gradients` out")
+    inputs = list(probes.values())
+    grad = partial(torch.autograd.grad, said, inputs, retain_graph=True, materialize_grads=True)
+    return unit, (dict(zip(probes, grad(direction), strict=True)) for direction in directions)
+
+
+def check_backward_memory(model: Any, batch: int, length: int) -> None:
+    """Raise ScenarioError where memory does not suffice for a gradient through a text."""
+    names = ("hidden_size", "num_hidden_layers", "vocab_size")
+    width, layers, vocabulary = (getattr(getattr(model, "config", None), name, 0) for name in names)
+    if width:
+        needed = 4.0 * batch * length * (KEPT_VALUES * width * (layers or 1) + 3 * vocabulary)
+        check_memory(needed, f"a gradient through {length} tokens", "use a smaller `length`")
+
+
 class GradientRecorder:
     """Keeps gradients with respect to the heads that a recorder has kept. scales: of all heads so far."""
 
@@ -101,28 +134,13 @@ class GradientRecorder:
             return
         if not self.scales:
             self._check_size(model, run, count * runs * draws)
-        probes: dict[int, Tensor] = {}
-
-        def attend(call: Call) -> Tensor:
-            output = call.own()
-            if call.index in kept:
-                probes[call.index] = torch.zeros_like(output, requires_grad=True)
-                return output + probes[call.index]
-            return output
-
-        with _frozen(model), torch.enable_grad(), intercept_attention(model, attend):
-            rng = stream(0, "gradients", run.sha256)
-            self.unit, said, directions = objective(run.forward(), draws, choice.last, rng)
-        if not said.requires_grad:
-            raise ModelError("`gradients`: no gradient of what the model says reaches its heads: leave `gradients` out")
+        rng = stream(0, "gradients", run.sha256)
+        self.unit, gradients = gradient_draws(model, run.forward, kept, draws, rng, choice.last)
         scales, first = np.ones((count, draws), np.float32), sum(map(len, self.scales))
-        for draw, direction in enumerate(directions):
+        for draw, given in enumerate(gradients):
             progress(draw)
-            given = torch.autograd.grad(
-                said, list(probes.values()), direction, retain_graph=True, materialize_grads=True
-            )
             place = 0
-            for gradient in given:
+            for gradient in given.values():
                 heads = list(choice.heads or range(gradient.shape[1]))
                 rows = gradient[:, heads, -(choice.last or 0) :].flatten(0, 1).float().cpu().numpy()
                 here = slice(place, place := place + len(rows))
@@ -142,7 +160,7 @@ class GradientRecorder:
         """Say the size of all gradients before anything is computed. Raises ScenarioError where it is too much."""
         recorder = self.recorder
         assert recorder.shape is not None
-        rows, config = recorder.choice.last or recorder.shape.n, getattr(model, "config", None)
+        rows = recorder.choice.last or recorder.shape.n
         size, what = (
             2.0 * count * rows * recorder.shape.d_v,
             f"{count} gradients of {rows} x {recorder.shape.d_v} numbers",
@@ -153,12 +171,7 @@ class GradientRecorder:
                 f"{what} need {format_bytes(2 * size)} in {folder} while they are written, and {format_bytes(free)} "
                 "are free: use fewer `gradients`, `layers` or `heads`, or `last`"
             )
-        if width := getattr(config, "hidden_size", 0):
-            per_token = KEPT_VALUES * width * getattr(config, "num_hidden_layers", 1) + 3 * getattr(
-                config, "vocab_size", 0
-            )
-            needed = 4.0 * recorder.shape.batch * recorder.shape.n * per_token
-            check_memory(needed, f"a gradient through {recorder.shape.n} tokens", "use a smaller `length`")
+        check_backward_memory(model, recorder.shape.batch, recorder.shape.n)
         if self.notice:
             self.notice(f"{what}, float16: {format_bytes(size)} of the file")
 

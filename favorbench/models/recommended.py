@@ -98,6 +98,7 @@ class HeadChoice(TypedDict):
     multiplications: float | None
     certified: bool
     estimator: ChosenSetting | None
+    per_head: NotRequired[dict[str, ChosenSetting] | None]
 
 
 class RecommendationFile(TypedDict):
@@ -124,6 +125,11 @@ def by_head(path: str | Path) -> Replacement:
     certified = _certified(content["heads"], path)
     if not certified:
         raise InputError(f"{path}: nothing is certified there for any head; recommend with a larger `target`")
+    return _of_choices(certified, path)
+
+
+def _of_choices(certified: Mapping[tuple[int, int], ChosenSetting], path: Path) -> ByHead:
+    """The settings of heads by layer and number."""
     named = [name for one in certified.values() for name in (one["spec"], one["sampler"]) if name]
     check_trusted(named, path / FILE, TRANSFORM_NAMES)
     make, choices = functools.cache(_replacement), defaultdict[int, dict[int, Replacement]](dict)
@@ -138,6 +144,12 @@ def _for_model(decision: HeadChoice, path: Path) -> Replacement:
     setting = decision["estimator"]
     if not decision["certified"] or setting is None:
         raise InputError(f"{path}: nothing is certified there for the model; recommend with a larger `target`")
+    if choices := decision.get("per_head"):
+        heads: list[HeadChoice] = [
+            {"head": head, "multiplications": None, "certified": True, "estimator": one}
+            for head, one in choices.items()
+        ]
+        return _of_choices(_certified(heads, path), path)
     named = [name for name in (setting["spec"], setting["sampler"]) if name]
     check_trusted(named, path / FILE, TRANSFORM_NAMES)
     return _replacement(setting["kind"], setting["sampler"], setting["size"], setting["spec"])

@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 import json
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,8 @@ from favorbench.errors import InputError, ModelError, ScenarioError
 from favorbench.maps import calibrate
 from favorbench.methods import Method
 from favorbench.models import torch
-from favorbench.models.effects import HeadError, Reference, effect, head_errors, layers_of, run
+from favorbench.models.effects import HeadError, Reference, effect, head_effects, head_errors, layers_of, run
+from favorbench.models.gradients import check_backward_memory, gradient_draws
 from favorbench.models.interface import Call, intercept_attention
 from favorbench.models.load import Loaded, Text, TextFile, load, read_texts, tokenise
 from favorbench.models.plan import ALL, EACH, LENGTH, ModelScenario, PlannedRow, plan
@@ -26,6 +27,7 @@ from favorbench.models.seconds import heads_in, times, write_seconds
 from favorbench.models.store import merged_request, open_rows, stored_keys, write_manifest
 from favorbench.models.swap import heads_of, replace_calls, stream_names, unsupported_reason
 from favorbench.numerics.machine import check_memory
+from favorbench.numerics.streams import stream
 from favorbench.progress import Progress
 
 #: Makes the texts that a model reads, of a length, from files.
@@ -221,6 +223,22 @@ class MeasuredModel:
             return one.outputs(heads, scenario.seed, stream_names(scenario.redraw, measurement.draw, layer), layer)
 
         return head_errors(self.model, reference, self.layers[measurement.text], outputs)
+
+    def head_effects(self, text: str, replacements: Sequence[Replacement], draw: int, gradients: int) -> np.ndarray:
+        """The predicted effect of each replacement in each replaceable head alone (replacements, heads)."""
+        tokens, seed, redraw = self.texts[text].tokens, self.scenario.seed, self.scenario.redraw
+        check_backward_memory(self.model, 1, tokens.shape[-1])
+        forward = partial(self.model, tokens, use_cache=False)
+        rng = stream(seed, "gradients", draw)
+        _, drawn = gradient_draws(self.model, forward, self.replaceable, gradients, rng)
+        parts = list(drawn)
+        by_layer = {layer: torch.stack([part[layer][0] for part in parts]) for layer in self.replaceable}
+
+        def outputs(one: Replacement, heads: Any, layer: int) -> Tensor:
+            return one.outputs(heads, seed, stream_names(redraw, draw, layer), layer)
+
+        with np.errstate(all="ignore"):  # an estimator that overflows is a measurement
+            return head_effects(forward, self.model, by_layer, [partial(outputs, one) for one in replacements])
 
     def calibrated(self, one: Replacement) -> Replacement:
         """The replacement, with its parameters fitted to the text to calibrate on, if it has any."""

@@ -120,10 +120,12 @@ def _read_decision(record: dict[str, Any]) -> Decision:
         median, high = _floats([point["median"], point["quantile"]], math.inf)
         estimator = EstimatorSetting(**point["estimator"])
         points.append(MeasuredCandidate(estimator, work, share, point["draws"], median, high, point["verdict"]))
-    values: dict[str, Any] = {name: record[name] for name in Decision._fields if name != "setting"}
+    values: dict[str, Any] = {name: record[name] for name in Decision._fields if name not in ("setting", "per_head")}
     values |= {name: _floats([record[name]], math.inf)[0] for name in ("median", "quantile", "bound")}
     values |= {name: _floats([record[name]], math.nan)[0] for name in ("multiplications", "share", "uniform")}
-    return Decision(**values | {"points": tuple(points), "undecided": tuple(record["undecided"])}, setting=setting)
+    values |= {"points": tuple(points), "undecided": tuple(record["undecided"])}
+    chosen = record.get("per_head") and {head: EstimatorSetting(**one) for head, one in record["per_head"].items()}
+    return Decision(**values, setting=setting, per_head=chosen)
 
 
 def _floats(values: Sequence[float | None], missing: float) -> list[float]:

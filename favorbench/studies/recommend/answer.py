@@ -9,7 +9,7 @@ from favorbench.formats import format_value, percent, plain
 from favorbench.methods.features import LinearAttention
 from favorbench.metrics import METRICS
 from favorbench.sections import Section, Sections, to_html
-from favorbench.studies.recommend.candidates import EstimatorSetting, Family
+from favorbench.studies.recommend.candidates import PER_HEAD, EstimatorSetting, Family
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +41,8 @@ class Decision(NamedTuple):
     length from which it multiplies less than exact attention, None if it never does. uniform: the quantile of uniform
     attention. undecided: cheaper settings without a verdict. dearer, rank: settings left out for their cost, and for
     the rank of their output. spent: measurements made; full: those of a sweep with as many draws of every setting as a
-    certificate takes.
+    certificate takes. per_head: by its label the setting of each head, where the setting differs between heads; heads
+    without one stay exact.
     """
 
     head: str
@@ -64,6 +65,7 @@ class Decision(NamedTuple):
     full: int = 0
     python: str = ""
     points: tuple[MeasuredCandidate, ...] = ()
+    per_head: dict[str, EstimatorSetting] | None = None
 
 
 class ModelEffect(NamedTuple):
@@ -89,7 +91,8 @@ class WholeModel(NamedTuple):
 
     by: the cost that orders the candidates. bfloat16: median and quantile of the effect of the model in bfloat16, on
     its first ``bfloat16_texts``. left: attention that cannot be replaced, with the reason. seconds: CPU seconds of the
-    recommended setting relative to those of exact attention.
+    recommended setting relative to those of exact attention. chosen_on: the number of the texts on which settings per
+    head were chosen, and no candidate tested; 0 without such settings.
     """
 
     name: str
@@ -101,6 +104,7 @@ class WholeModel(NamedTuple):
     bfloat16: tuple[float, float] = (math.nan, math.nan)
     bfloat16_texts: int = 0
     seconds: float = math.nan
+    chosen_on: int = 0
 
 
 class Recommendation(NamedTuple):
@@ -224,11 +228,29 @@ def _model_sentence(found: Recommendation, model: WholeModel, decision: Decision
     if decision.outcome == "certified" and setting.name == "uniform":
         return f"This model hardly depends on its attention here: uniform attention keeps {aim} ({sure})."
     if decision.outcome == "certified":
-        return f"Take {best}: it keeps {aim} ({sure}), where {' and '.join(others)}."
+        return f"Take {best}: it keeps {aim} ({sure}), where {' and '.join(others)}.{_compared(found, model, decision)}"
     bound = f"{keeps} {_effect(decision.bound)} (certified)"
     if not math.isfinite(decision.bound):
         bound = f"{_effect(decision.quantile)} (on {share} of {decision.draws} texts, not certified)"
-    return f"No candidate is certified to keep {aim}: the best, {best}, has {bound}, where {' and '.join(others)}."
+    also = ", settings per head included," if model.chosen_on else ""
+    return (
+        f"No candidate{also} is certified to keep {aim}: the best, {best}, has {bound}, where {' and '.join(others)}."
+    )
+
+
+def _compared(found: Recommendation, model: WholeModel, decision: Decision) -> str:
+    """Compare settings per head with one setting for all heads, where both were candidates."""
+    if not model.chosen_on:
+        return ""
+    if decision.per_head is None:
+        tried = sum(point.setting.kind == PER_HEAD for point in decision.points)
+        return f" No settings per head that cost less are certified ({tried} tried)."
+    singles = [point for point in decision.points if point.setting.kind != PER_HEAD and point.share <= decision.share]
+    nearest = max(singles, key=lambda point: point.share)
+    return (
+        f" One setting for all heads at no more cost is not certified: {in_words(nearest.setting)} has "
+        f"{_effect(nearest.quantile)} (on {percent(found.probability)} of {nearest.draws} texts)."
+    )
 
 
 def _model_cost(model: WholeModel, decision: Decision) -> str:
@@ -257,6 +279,9 @@ def _model_certified(found: Recommendation, model: WholeModel) -> str:
     most = -(-max((point.draws for point in decision.points), default=0) // model.files)
     files = "one file" if model.files == 1 else f"{model.files} files"
     parts = f"; up to {most} texts of one file count as independent" if most > 1 else ""
+    parts += f"; settings per head were chosen on {model.chosen_on} of them, and tested on others" * bool(
+        model.chosen_on
+    )
     return (
         f"The claim is about further texts like these ({model.texts} texts of {model.length} tokens from {files}), "
         f"each with a new draw of the estimator: a text must be exchangeable with them{parts}. With "
@@ -390,6 +415,11 @@ def _model_notes(found: Recommendation, model: WholeModel) -> list[str]:
         f"{decision.candidates} candidates{cheaper}; {decision.spent} measurements; as many texts of every "
         f"candidate as a certificate takes are {decision.full}."
     ]
+    if model.chosen_on:
+        lines.append(
+            "Settings per head: in each head the setting, or exact attention, that makes the sum of the predicted "
+            f"effects of all heads least at this cost; effects are means over {model.chosen_on} texts."
+        )
     lines += [f"{name} is left as it is: {reason}." for name, reason in list(model.left.items())[:3]]
     if decision.undecided:
         lines.append(f"Too near to the target to decide: {', '.join(decision.undecided)}.")

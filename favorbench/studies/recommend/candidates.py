@@ -46,6 +46,9 @@ TRIALS = 100_000  # planned draws of a head; a search makes a few hundred of the
 
 _USABLE_BASELINES = {member.name for member in BASELINES if not member.oracle}
 
+#: The kind of a setting that differs between heads.
+PER_HEAD = "per head"
+
 #: Identifies the row of a setting among the rows of a draw: kind, name, sampler, size.
 Key = tuple[str, str, str | None, int | None]
 

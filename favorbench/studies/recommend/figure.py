@@ -12,6 +12,7 @@ from favorbench import style
 from favorbench.formats import percent
 from favorbench.results.figures.blocks import metric_label
 from favorbench.studies.recommend.answer import EFFECTS, Decision, Recommendation
+from favorbench.studies.recommend.candidates import PER_HEAD
 
 MAX_PANELS = 6
 MAX_ERROR = 10.0  # larger errors are drawn here
@@ -22,6 +23,7 @@ _KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "baseline": ("trivial answers", _DOTS | {"color": "0.45", "marker": "x"}),
     "map": ("maps", _DOTS | {"color": style.COLOURS[0], "marker": "o"}),
     "method": ("methods", _DOTS | {"color": style.COLOURS[2], "marker": "s"}),
+    PER_HEAD: ("settings per head", _DOTS | {"color": style.COLOURS[3], "marker": "D"}),
 }
 _CHOICE: dict[str, Any] = {
     "marker": "*", "markersize": 17, "color": style.COLOURS[1], "markeredgecolor": "black", "linestyle": "none",

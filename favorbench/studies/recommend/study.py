@@ -77,6 +77,7 @@ def recommend(
     texts: Sequence[str | Path] = (),
     by: CostUnit = "multiplications",
     trust_remote_code: bool = False,
+    per_head: bool = False,
     **keys: Any,
 ) -> Recommendation:
     """Find for every head the cheapest setting with P(error <= target) >= probability, certified.
@@ -130,6 +131,9 @@ def recommend(
         The cost that orders the settings for a model: "multiplications", or measured CPU "seconds" of attention.
     trust_remote_code
         Run Python code that comes with the model.
+    per_head
+        For a model: also try settings per head, chosen on a third of the texts (at most 16) by their predicted effect
+        and tested on the others.
     **keys
         seq_len, head_dim, scale, query_rows, dtype, layout and seed of a scenario; for a model seq_len and seed.
 
@@ -167,7 +171,10 @@ def recommend(
             return recommend_model(
                 str(model), texts, target, metric, Rule(target, probability, 1 - confidence), max_size, max_cost, maps,
                 methods, samplers, keys.get("seq_len"), keys.get("seed", 0), by, out, report, trust_remote_code,
+                per_head,
             )  # fmt: skip
+    if per_head:
+        raise ScenarioError("`per_head` is for a model; for heads each has a setting of its own")
     metric = metric or "relative_error"
     _check_target(target, metric)
     searchers = choose_cluster(cluster, workers, None) or workers

@@ -26,6 +26,7 @@ from favorbench.registry import nearest
 from favorbench.studies.recommend.answer import EFFECTS, CostUnit, Recommendation, WholeModel
 from favorbench.studies.recommend.candidates import EstimatorSetting, model_settings
 from favorbench.studies.recommend.evidence import Rule, quantile
+from favorbench.studies.recommend.per_head import MOST_TEXTS, PerHead, settings_per_head
 from favorbench.studies.recommend.search import Candidate, CandidateSearch, Interrupted
 
 REFERENCE_TEXTS = 10  # on which the model in bfloat16 is measured
@@ -36,16 +37,17 @@ TIMINGS = 3  # interleaved runs of each estimator
 class TextEvaluator:
     """Measure the effect of replacements on texts, each once; ``keep`` is given every new row."""
 
-    def __init__(self, model: MeasuredModel, known: Sequence[Mapping[str, Any]], keep: Callable[[Any], None]) -> None:
-        self.model, self.texts, self._keep = model, _order(model), keep
+    def __init__(
+        self, model: MeasuredModel, texts: Sequence[str], known: Sequence[Mapping[str, Any]],
+        keep: Callable[[Any], None],
+    ) -> None:  # fmt: skip
+        self.model, self.texts, self._keep = model, texts, keep
         self._known = {tuple(row[name] for name in KEY): row for row in known}
 
     def effect(self, replacement: Replacement, number: int, metric: str) -> float:
         """The effect on the text of this number."""
         text = self.texts[number]
-        # The text names the stream, so that a further text changes no draw of another.
-        draw = int(sha256(f"{text} {self.model.texts[text].sha256}".encode()).hexdigest()[:12], 16)
-        planned = PlannedRow(text, ALL, replacement, draw)
+        planned = PlannedRow(text, ALL, replacement, _draw_of(self.model, text))
         if planned.key not in self._known:
             self._known[planned.key] = row = self.model.row(planned)
             self._keep([row])
@@ -55,6 +57,11 @@ class TextEvaluator:
     def count(self) -> int:
         """The number of measurements."""
         return len(self._known)
+
+
+def _draw_of(model: MeasuredModel, text: str) -> int:
+    """The draw of a text. The text names it, so that a further text changes no draw of another."""
+    return int(sha256(f"{text} {model.texts[text].sha256}".encode()).hexdigest()[:12], 16)
 
 
 def _order(model: MeasuredModel) -> list[str]:
@@ -72,23 +79,37 @@ class ModelSearch(CandidateSearch):
 
     def __init__(
         self, evaluator: TextEvaluator, settings: Sequence[tuple[EstimatorSetting, Method]], rule: Rule, metric: str,
-        report: Progress,
+        report: Progress, directory: str,
     ) -> None:  # fmt: skip
         model = evaluator.model
         self._layers = [layer for layer in model.first if layer.left is None]
         exact = sum(layer.multiplications for layer in self._layers)
         super().__init__("all layers", rule, exact, sign_of(metric))
-        self.evaluator, self.metric, self._report = evaluator, metric, report
-        self.replacements = {setting: EstimatedAttention(method, setting.size or 1) for setting, method in settings}
+        self.evaluator, self.metric, self._report, self.directory = evaluator, metric, report, directory
+        self.replacements: dict[EstimatorSetting, Replacement] = {
+            setting: EstimatedAttention(method, setting.size or 1) for setting, method in settings
+        }
+        self.per_head: dict[EstimatorSetting, PerHead] = {}
         self.work = {setting: self._work(one) for setting, one in self.replacements.items()}
 
     def _work(self, one: Replacement) -> float:
         works = (one.work(layer.shape, layer.heads, layer.index) for layer in self._layers)
         return sum(math.inf if work is None else work for work in works)
 
-    def add_candidates(self, shares: Mapping[EstimatorSetting, float], max_cost: float) -> None:
-        """Add those that cost less than ``max_cost`` times exact attention. shares: costs relative to it."""
-        for setting, share in shares.items():
+    def add_per_head(self, found: Sequence[PerHead]) -> None:
+        """Add settings per head to those that may become candidates."""
+        self.per_head = {one.setting: one for one in found}
+        self.replacements |= {one.setting: one.replacement for one in found}
+        self.work |= {one.setting: self._work(one.replacement) for one in found}
+
+    def set_candidates(self, shares: Mapping[EstimatorSetting, float], max_cost: float) -> None:
+        """Take those that cost less than ``max_cost`` times exact attention. shares: costs relative to it.
+
+        Settings per head cost no less than the setting for all heads that they are compared with, which is tried first.
+        """
+        self.candidates, self.too_costly = [], 0
+        for setting, own in shares.items():
+            share = max(own, shares[self.per_head[setting].single]) if setting in self.per_head else own
             if share < max_cost:
                 self.candidates.append(Candidate(setting, share * self.exact, True))
             else:
@@ -116,11 +137,18 @@ class ModelSearch(CandidateSearch):
 
     def describe(self, candidate: Candidate) -> dict[str, Any]:
         setting, kind = candidate.setting, "map" if candidate.setting.kind == "map" else "method"
+        if setting in self.per_head:
+            python = _lines(f"recommended={self.directory!r}")
+            return {"cheaper_from": None, "python": python, "per_head": self.per_head[setting].choices}
         size = "" if setting.size is None else f", {'num_projections' if kind == 'map' else 'size'}={setting.size}"
         sampler = f", sampler={setting.sampler!r}" if setting.sampler else ""
-        call = f"fb.replace_attention(model, {kind}={setting.spec!r}{sampler}{size})"
-        lines = f"import torch\nimport favorbench as fb\n\nwith torch.no_grad(), {call}:\n    output = model(tokens)\n"
-        return {"cheaper_from": None, "python": lines}
+        return {"cheaper_from": None, "python": _lines(f"{kind}={setting.spec!r}{sampler}{size}")}
+
+
+def _lines(arguments: str) -> str:
+    """The code that replaces the attention of a model."""
+    call = f"fb.replace_attention(model, {arguments})"
+    return f"import torch\nimport favorbench as fb\n\nwith torch.no_grad(), {call}:\n    output = model(tokens)\n"
 
 
 def sign_of(metric: str) -> float:
@@ -131,7 +159,7 @@ def sign_of(metric: str) -> float:
 def recommend_model(
     name: str, texts: Sequence[str | Path], target: float, metric: str | None, rule: Rule, max_size: int,
     max_cost: float, maps: str | None, methods: str | None, samplers: str | None, length: int | None, seed: int,
-    by: CostUnit, out: str | Path | None, report: Progress, trust_remote_code: bool,
+    by: CostUnit, out: str | Path | None, report: Progress, trust_remote_code: bool, per_head: bool = False,
 ) -> Recommendation:  # fmt: skip
     """Find the cheapest certified setting for all attention of a model. rule: without the sign of its target."""
     _check_target(target, metric)
@@ -144,21 +172,21 @@ def recommend_model(
     path = Path(out) if out is not None else Path("results") / f"recommend-{Path(name).stem}"
     rule = rule._replace(target=sign_of(metric) * target)
     files = len({text.rpartition("#")[0] for text in model.texts})
+    order = _order(model)
+    chosen_on = min(MOST_TEXTS, len(order) // 3) if per_head else 0
     about = WholeModel(
         name, files, len(model.texts), model.length, by,
-        {layer.name: layer.left for layer in model.first if layer.left is not None},
+        {layer.name: layer.left for layer in model.first if layer.left is not None}, chosen_on=chosen_on,
     )  # fmt: skip
     title = f"{Path(name).name}, {len(model.texts)} texts of {model.length} tokens"
     with open_rows(path) as store:
         asked, facts = merged_request(path, model.request() | {SEARCH: True}), model.facts()
         known = [row for part in store.parts([*KEY, *EFFECTS]) for row in part.table.to_pylist()]
         write_manifest(path, asked, facts, len(known) + 1, len(known))
-        evaluator = TextEvaluator(model, known, store.append)
-        search = ModelSearch(evaluator, settings, rule, metric, report)
+        evaluator = TextEvaluator(model, order[chosen_on:], known, store.append)
+        search = ModelSearch(evaluator, settings, rule, metric, report, path.name)
         for one in search.replacements.values():
             model.check_replacement(one)
-        search.add_candidates(_shares(search, path, by), max_cost)
-        _check_texts(search, about)
 
         def answer(model: WholeModel) -> Recommendation:
             found = Recommendation(
@@ -171,6 +199,13 @@ def recommend_model(
             return found
 
         try:
+            search.set_candidates(_shares(search, path, by), max_cost)
+            _check_texts(search, about)
+            if chosen_on:
+                draws = {text: _draw_of(model, text) for text in order[:chosen_on]}
+                search.add_per_head(settings_per_head(model, draws, search.replacements, path, report))
+                search.set_candidates(_shares(search, path, by), max_cost)
+                _check_texts(search, about)
             search.search()
             about = _with_references(about, search, path)
         except KeyboardInterrupt as interruption:
@@ -209,7 +244,8 @@ def _shares(search: ModelSearch, path: Path, by: CostUnit) -> dict[EstimatorSett
 
 def _seconds(search: ModelSearch, path: Path, settings: Sequence[EstimatorSetting]) -> dict[EstimatorSetting, float]:
     """CPU seconds of settings relative to those of exact attention; those that were stored are not measured again."""
-    names = {setting: (setting.name, setting.sampler or "-", setting.size or 0) for setting in settings}
+    labels = {setting: search.replacements[setting].label for setting in settings}
+    names = {setting: (label, setting.sampler or "-", setting.size or 0) for setting, label in labels.items()}
 
     def stored() -> dict[Any, float]:
         return {tuple(row[name] for name in TIMED): row["ratio"] for row in read_seconds(path)["rows"]}
@@ -222,17 +258,18 @@ def _seconds(search: ModelSearch, path: Path, settings: Sequence[EstimatorSettin
 
 def _check_texts(search: ModelSearch, about: WholeModel) -> None:
     """Raise ScenarioError if there are too few texts to certify any candidate."""
-    if search.needed > about.texts:
+    if search.needed > (count := len(search.evaluator.texts)):
+        chosen = f"; {about.chosen_on} more are for the settings per head" * bool(about.chosen_on)
         raise ScenarioError(
             f"`probability` {search.rule.probability:g} at this `confidence` takes {search.needed} texts that all hit, "
-            f"for {len(search.candidates)} candidates; of {about.length} tokens there are {about.texts}: give more "
+            f"for {len(search.candidates)} candidates; of {about.length} tokens there are {count}{chosen}: give more "
             "text, fewer `methods` and `maps`, or a smaller `length`, `probability` or `confidence`"
         )
 
 
 def _with_references(about: WholeModel, search: ModelSearch, path: Path) -> WholeModel:
     """The facts with the effect of bfloat16, and the CPU seconds of the recommended setting."""
-    count, sign = min(REFERENCE_TEXTS, about.texts), sign_of(search.metric)
+    count, sign = min(REFERENCE_TEXTS, len(search.evaluator.texts)), sign_of(search.metric)
     effects = np.array([sign * search.evaluator.effect(Bfloat16Model(), i, search.metric) for i in range(count)])
     middle, high = (sign * quantile(effects, p) for p in (0.5, search.rule.probability))
     about, found = about._replace(bfloat16=(middle, high), bfloat16_texts=count), search.decision()

@@ -1,0 +1,157 @@
+"""Settings per head: the least predicted effect on the model at the cost of one setting for all heads.
+
+The effect of each setting in each head alone is predicted on some texts from gradients (models/gradients.py), and adds
+up over heads. The choices that follow are further candidates, tested on the other texts.
+"""
+
+import itertools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from typing_extensions import TypedDict
+
+from favorbench.files import read_json, write_text
+from favorbench.formats import json_text
+from favorbench.models.recommended import ByHead
+from favorbench.models.replacements import Replacement
+from favorbench.models.study import MeasuredModel
+from favorbench.progress import Progress
+from favorbench.studies.recommend.answer import in_words
+from favorbench.studies.recommend.candidates import PER_HEAD, EstimatorSetting
+
+MOST_TEXTS = 16  # on which settings are chosen, at most a third of all
+GRADIENTS = 8  # of each of these texts
+
+FILE = "effects.json"
+
+Head = tuple[int, int]  # layer and number
+
+
+class EffectsFile(TypedDict):
+    """Predicted effects by text and estimator, of all heads; null where the estimator failed."""
+
+    texts: dict[str, dict[str, list[float | None]]]
+
+
+class PerHead(NamedTuple):
+    """Choices per head as one candidate. single: the setting for all heads that costs as much."""
+
+    setting: EstimatorSetting
+    replacement: ByHead
+    choices: dict[str, EstimatorSetting]
+    single: EstimatorSetting
+
+
+def settings_per_head(
+    model: MeasuredModel, texts: Mapping[str, int], replacements: Mapping[EstimatorSetting, Replacement], path: Path,
+    report: Progress,
+) -> list[PerHead]:  # fmt: skip
+    """The candidates that follow from some texts, each with the number of its draw.
+
+    Each costs as much as a setting for all heads that no cheaper one surpasses. Those that are equal in all heads are
+    left out.
+    """
+    layers = [layer for layer in model.first if layer.left is None for _ in range(layer.heads)]
+    numbers = [(layer.index, head) for layer in model.first if layer.left is None for head in range(layer.heads)]
+    works = [[one.work(layer.shape, 1, layer.index) for layer in layers] for one in replacements.values()]
+    costs = np.array([[math.inf if work is None else work for work in row] for row in works])
+    exact = np.array([layer.multiplications / layer.heads for layer in layers])
+    effects = _effects(model, texts, list(replacements.values()), path, report)
+    options, found = list(replacements), []
+    for i in _front(costs.sum(axis=1), effects.sum(axis=1)):
+        if costs[i].sum() < exact.sum():
+            chosen = allocate(np.vstack([costs, exact]).T, np.vstack([effects, 0 * exact]).T, costs[i].sum())
+            if len({*chosen.tolist()}) > 1:
+                named = {head: options[k] for head, k in zip(numbers, chosen, strict=True) if k < len(options)}
+                found.append(_candidate(options[i], named, replacements))
+    return found
+
+
+def _front(costs: np.ndarray, effects: np.ndarray) -> list[int]:
+    """The options that have less effect than all cheaper ones, in order of cost."""
+    front: list[int] = []
+    for option in np.lexsort((effects, costs)).tolist():
+        if not front or effects[option] < effects[front[-1]]:
+            front.append(option)
+    return front
+
+
+def _candidate(
+    single: EstimatorSetting, chosen: Mapping[Head, EstimatorSetting],
+    replacements: Mapping[EstimatorSetting, Replacement],
+) -> PerHead:  # fmt: skip
+    labels = {f"L{layer}H{head}": setting for (layer, head), setting in chosen.items()}
+    digest = sha256(json.dumps(labels).encode()).hexdigest()
+    layers: dict[int, dict[int, Replacement]] = {}
+    for (layer, head), setting in chosen.items():
+        layers.setdefault(layer, {})[head] = replacements[setting]
+    one = ByHead(digest, layers, digest)
+    one.label = f"{PER_HEAD} {digest[:12]}"  # identifies its rows
+    name = f"settings {PER_HEAD}, as costly as {in_words(single)}"
+    return PerHead(EstimatorSetting(PER_HEAD, name, None, None, one.label), one, labels, single)
+
+
+def _effects(
+    model: MeasuredModel, texts: Mapping[str, int], replacements: Sequence[Replacement], path: Path, report: Progress
+) -> np.ndarray:
+    """The predicted effects (replacements, heads), means over the texts; inf where an estimator failed.
+
+    What was stored is not computed again.
+    """
+    file, names = path / FILE, [f"{one.label} {one.sampler or '-'} {one.size or 0}" for one in replacements]
+    known: EffectsFile = read_json(file, EffectsFile, "effects") if file.exists() else {"texts": {}}
+    found = []
+    for done, (text, draw) in enumerate(texts.items()):
+        report(done, len(texts), step="the effect of each head")
+        stored = known["texts"].setdefault(f"{text} {model.texts[text].sha256}", {})
+        if missing := {name: one for name, one in zip(names, replacements, strict=True) if name not in stored}:
+            computed = model.head_effects(text, list(missing.values()), draw, GRADIENTS)
+            stored |= zip(missing, computed.tolist(), strict=True)
+            write_text(file, json_text(known) + "\n")
+        found.append([stored[name] for name in names])
+    means = np.array(found, dtype=float).mean(axis=0)
+    return np.where(np.isfinite(means), means, math.inf)
+
+
+def allocate(costs: np.ndarray, effects: np.ndarray, budget: float) -> np.ndarray:
+    """The option of each head (heads,), of total cost at most ``budget`` unless the cheapest options cost more.
+
+    costs, effects: (heads, options). Each head starts with its cheapest option. Steps along the convex hulls of effect
+    against cost are taken in order of falling effect per multiplication; a head whose next step is too costly stays.
+    Up to the first such head no choice of the same cost has less effect (Everett 1963, Operations Research 11,
+    399-417; for quantizers Shoham & Gersho 1988, IEEE Trans. ASSP 36, 1445-1453).
+    """
+    hulls = [_hull(*head) for head in zip(costs, effects, strict=True)]
+    steps = [
+        ((effects[head, a] - effects[head, b]) / (costs[head, b] - costs[head, a]), head, a, b)
+        for head, hull in enumerate(hulls)
+        for a, b in itertools.pairwise(hull)
+    ]
+    chosen = np.array([hull[0] for hull in hulls])
+    spent = costs[np.arange(len(chosen)), chosen].sum()
+    for _, head, a, b in sorted(steps, key=lambda step: -step[0]):
+        more = costs[head, b] - costs[head, a]
+        if chosen[head] == a and spent + more <= budget * (1 + 1e-12):
+            chosen[head], spent = b, spent + more
+    return chosen
+
+
+def _hull(costs: np.ndarray, effects: np.ndarray) -> list[int]:
+    """The options on the lower convex hull of effect against cost, in order of cost, as long as the effect falls."""
+    hull: list[int] = []
+
+    def slope(a: int, b: int) -> float:
+        return (effects[b] - effects[a]) / (costs[b] - costs[a])
+
+    for option in np.lexsort((effects, costs)).tolist():
+        if not math.isfinite(effects[option]) or (hull and effects[option] >= effects[hull[-1]]):
+            continue
+        while len(hull) > 1 and slope(hull[-2], hull[-1]) >= slope(hull[-1], option):
+            hull.pop()
+        hull.append(option)
+    return hull

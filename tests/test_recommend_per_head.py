@@ -1,0 +1,164 @@
+"""`recommend --model --per-head`: settings per head of least predicted effect, tested like any other candidate."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+import favorbench as fb
+from favorbench.attention.exact import exact_attention
+from favorbench.errors import ScenarioError
+from favorbench.models.gradients import gradient_draws
+from favorbench.models.load import load, read_texts, split_texts
+from favorbench.models.plan import ModelScenario
+from favorbench.models.recommended import by_head
+from favorbench.models.replacements import replacement
+from favorbench.models.store import read_measurements
+from favorbench.models.study import MeasuredModel
+from favorbench.numerics.streams import stream
+from favorbench.studies.recommend import per_head
+from favorbench.studies.recommend.answer import sections, sentence
+from favorbench.studies.recommend.per_head import allocate
+from favorbench.studies.saved import saved_study
+from tests.command_line import printed, refused
+from tests.test_models_study import WORDS, folder  # noqa: F401
+
+torch = pytest.importorskip("torch")
+
+LENGTH = 60
+#: Certified by seven texts that all hit.
+EASY = {"probability": 0.5, "confidence": 0.6, "max_size": 32, "seq_len": LENGTH, "methods": "clusters", "maps": "none"}
+TARGET = 1e-5  # at the cost of clusters at m = 16 only settings per head can reach it
+
+
+@pytest.fixture(scope="module")
+def model(folder, tmp_path_factory):  # noqa: F811
+    """An encoder with heads 0 and 1 of each layer uniform: they have no queries. So the others can be exact."""
+    loaded, path = load(str(folder / "bert")), tmp_path_factory.mktemp("uneven") / "bert"
+    with torch.no_grad():
+        for name, parameter in loaded.model.named_parameters():
+            if ".query." in name:
+                parameter[: len(parameter) // 2] = 0
+    loaded.model.save_pretrained(path)
+    loaded.tokenizer.save_pretrained(path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("texts") / "a.txt"
+    path.write_text(" ".join(np.random.default_rng(6).choice(WORDS, 30 * LENGTH)), encoding="utf-8")
+    return str(path)
+
+
+def found_for(model, text, out, **more):
+    return fb.recommend(model=model, texts=[text], out=out, **({"target": TARGET, "per_head": True} | EASY | more))
+
+
+def test_settings_per_head_win_where_heads_differ(model, text, tmp_path, monkeypatch):
+    found = found_for(model, text, tmp_path / "run")
+    (decision,) = found.decisions
+    assert decision.outcome == "certified" and decision.setting.kind == "per head" and decision.share < 1
+    assert {head[-2:] for head in decision.per_head} >= {"H0", "H1"}
+    assert all(decision.per_head[f"L{layer}H{head}"].name == "uniform" for layer in range(2) for head in range(2))
+    assert found.model.chosen_on == 10 and found.model.texts == 30
+    assert sentence(found).startswith("Take settings per head, as costly as clusters at m = 16, at ")
+    assert "One setting for all heads at no more cost is not certified: clusters at m = 16 has" in sentence(found)
+    rows = read_measurements(tmp_path / "run")
+    chosen = [one.split()[0] for one in json.loads((tmp_path / "run" / "effects.json").read_text())["texts"]]
+    assert len(chosen) == 10 and not {*chosen} & {*rows["text"]}  # none of them is a test as well
+    study = saved_study(tmp_path / "run")
+    assert study is not None and study.sections == sections(found)
+    loaded = load(model)
+    by_name = {one.name: one.tokens for one in split_texts(loaded, read_texts([text]), LENGTH)}
+    own = rows[rows["estimator"].str.startswith("per head")]
+    assert len(own) == decision.draws
+    for _, row in own.head(2).iterrows():
+        tokens = by_name[row["text"]]
+        with torch.no_grad():
+            exact = loaded.model(tokens).last_hidden_state[0].double().mean(dim=0)
+            with fb.replace_attention(loaded.model, recommended=found, draw=int(row["draw"])):
+                other = loaded.model(tokens).last_hidden_state[0].double().mean(dim=0)
+        cosine = torch.nn.functional.cosine_similarity(exact, other, dim=0)
+        assert_allclose(row["embedding_loss"], 1 - float(cosine), rtol=1e-9, atol=1e-12)
+    assert_allclose(own["multiplications"], decision.multiplications)
+    applied = by_head(tmp_path / "run")
+    assert {f"L{layer}H{head}" for layer, heads in applied.choices.items() for head in heads} == {*decision.per_head}
+    monkeypatch.setattr(MeasuredModel, "head_effects", None)
+    assert found_for(model, text, tmp_path / "run").decisions == found.decisions  # effects are stored
+
+
+def test_effects_of_other_heads_do_not_win(model, text, tmp_path, monkeypatch):
+    effects = per_head._effects
+    monkeypatch.setattr(per_head, "_effects", lambda *given: np.roll(effects(*given), 2, axis=1))
+    (decision,) = found_for(model, text, tmp_path / "run").decisions
+    assert decision.per_head is None and any(one.setting.kind == "per head" for one in decision.points)
+
+
+def test_where_one_setting_is_enough_it_is_the_answer(model, text, tmp_path):
+    found = found_for(model, text, tmp_path / "run", target=1.9, max_cost=9.0)
+    (decision,) = found.decisions
+    assert decision.outcome == "certified" and decision.setting.name == "uniform" and decision.per_head is None
+    nothing = found_for(model, text, tmp_path / "run", target=1e-14, max_cost=0.5)
+    assert sentence(nothing).startswith("No candidate, settings per head included, is certified to keep 1 - cosine")
+
+
+def test_effects_of_heads_follow_the_formula(model, text):
+    scenario = ModelScenario(model, (text,), LENGTH, (), (), (), (1,), 1, heads=False)
+    measured, gradients = MeasuredModel(scenario, False, split_texts), 4
+    tokens = measured.texts["a#1"].tokens
+    found = measured.head_effects("a#1", [replacement("uniform"), replacement("exact")], 3, gradients)
+    captured = fb.capture(measured.model, {"input_ids": tokens})
+    q, k, v = (getattr(captured, name).astype(float) for name in ("query", "key", "value"))
+    errors = v.mean(axis=1, keepdims=True) - exact_attention(q, k, v)
+    rng = stream(0, "gradients", 3)
+    unit, drawn = gradient_draws(measured.model, lambda: measured.model(tokens), [0, 1], gradients, rng)
+    stacked = [np.concatenate([part[layer][0].numpy() for layer in (0, 1)]) for part in drawn]
+    expected = np.mean([np.einsum("hnd,hnd->h", part, errors) ** 2 / 2 for part in stacked], axis=0)
+    assert unit == "1 - cosine"
+    assert_allclose(found[0], expected, rtol=1e-3, atol=1e-9 * expected.max())
+    assert_allclose(found[1], 0, atol=1e-9 * expected.max())
+    assert expected[[0, 1, 4, 5]].max() < 1e-6 * expected[[2, 3, 6, 7]].min()
+
+
+def test_no_choice_of_the_same_cost_has_less_effect():
+    rng, heads, options = np.random.default_rng(0), 4, 5
+    rows, worse = np.arange(heads), 0
+    for _ in range(30):
+        costs, effects = np.sort(rng.random((heads, options))), rng.random((heads, options)) ** 3
+        every = np.array([*itertools.product(range(options), repeat=heads)])
+        totals, sums = (array[rows, every].sum(axis=1) for array in (costs, effects))
+        largest = np.ptp(effects, axis=1).max()
+        for budget in np.linspace(totals.min(), totals.max(), 7):
+            chosen = allocate(costs, effects, budget)
+            spent, effect = costs[rows, chosen].sum(), effects[rows, chosen].sum()
+            assert spent <= budget * (1 + 1e-9)
+            assert effect <= sums[totals <= budget * (1 + 1e-9)].min() + largest
+        for price in (0.03, 0.3, 3.0):  # what Lagrange's function is least for is best at its cost
+            cheapest = (effects + price * costs).argmin(axis=1)
+            cost = costs[rows, cheapest].sum()
+            effect = effects[rows, allocate(costs, effects, cost)].sum()
+            assert_allclose(effect, sums[totals <= cost * (1 + 1e-12)].min(), rtol=1e-12)
+            worse += effects[rows, allocate(costs, np.roll(effects, 1, axis=0), cost)].sum() > effect * (1 + 1e-9)
+    assert worse > 60  # of 90: of another head's effects
+
+
+def test_a_failed_option_is_not_chosen():
+    costs, effects = np.array([[0.0, 1.0, 2.0]]), np.array([[3.0, np.inf, 1.0]])
+    assert [allocate(costs, effects, budget)[0] for budget in (1.0, 2.0)] == [0, 2]
+
+
+@pytest.mark.slow
+def test_the_command(model, text, tmp_path):
+    flags = ["--probability", "0.5", "--confidence", "0.6", "--max-size", "32", "-L", str(LENGTH), "-q"]
+    command = ["recommend", "--model", model, "--text", text, *flags, "--methods", "clusters", "--maps", "none"]
+    shown = printed(*command, "--target", str(TARGET), "--per-head", "--out", str(tmp_path / "run"))
+    assert "Take settings per head" in shown and "replace_attention(model, recommended='run')" in shown
+    assert "chosen on 10 of them" in " ".join(shown.split())
+    assert "--per-head is for a model" in refused("recommend", "gaussian", "--per-head")
+    few = refused(*command, "--target", "1", "--per-head", "--probability", "0.9", "--out", str(tmp_path / "few"))
+    assert "20; 10 more are for the settings per head" in few and not (tmp_path / "few" / "effects.json").exists()
+    with pytest.raises(ScenarioError, match="`per_head` is for a model"):
+        fb.recommend("gaussian", per_head=True)
