@@ -19,7 +19,7 @@ from favorbench.numerics.machine import Rates
 
 def sweep_table(study: Study, draws: list[Draw]) -> plain.Table:
     rows = [row for draw in draws for row in run_draws(study, [draw])[0] if row["kind"] == "map"]
-    return {(row["trial"], row["map"], row["sampler"], row["num_projections"]): row["mse"] for row in rows}
+    return {(row["trial"], row["estimator"], row["sampler"], row["num_projections"]): row["mse"] for row in rows}
 
 
 def timed(table: Callable, made: list[Made]) -> tuple[float, dict]:

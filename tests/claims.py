@@ -47,7 +47,7 @@ class Over(NamedTuple):
 
 def over(run, estimator, size, sampler=None):
     frame = over_heads(run)
-    found = frame[(frame["map"] == estimator) & (frame["num_projections"] == size)]
+    found = frame[(frame["estimator"] == estimator) & (frame["num_projections"] == size)]
     if sampler is not None:
         found = found[found["sampler"] == sampler]
     (row,) = found.to_dict("records")
@@ -72,7 +72,7 @@ def heads_of(run):
 def _catalogue(inputs):
     """mse / mse of uniform attention of each estimator and sampler, medians of draws."""
     frame = pd.read_csv(REPOSITORY / "results" / "catalogue" / "summary.csv").query("input == @inputs")
-    frame = frame.set_index(["map", frame["sampler"].fillna("-")])["mse_median"]
+    frame = frame.set_index(["estimator", frame["sampler"].fillna("-")])["mse_median"]
     return frame / frame["uniform", "-"]
 
 
@@ -437,15 +437,15 @@ def _of_the_catalogue(*keys):
 def _none_of_the_clusters():
     frame = over_heads("minilm-72").query("num_projections in (64, 240)")
     names = ("clusters", "multipole")
-    built = frame[frame["map"].str.contains("|".join(names)) & (frame["kind"] == "method")]
+    built = frame[frame["estimator"].str.contains("|".join(names)) & (frame["kind"] == "method")]
     assert (built["worse"] == 0).all()
     return []
 
 
 def _least_onover_heads(name):
     frame = pd.read_csv(REPOSITORY / "results" / "catalogue" / "summary.csv").query("input == 'minilm'")
-    uniform = frame[frame["map"] == "uniform"].set_index("head")["mse_median"]
-    found = frame[frame["map"] == name].set_index("head")["mse_median"]
+    uniform = frame[frame["estimator"] == "uniform"].set_index("head")["mse_median"]
+    found = frame[frame["estimator"] == name].set_index("head")["mse_median"]
     return float((found / uniform.loc[found.index]).min())
 
 

@@ -71,7 +71,7 @@ def test_several_inputs_of_several_shapes(rng):
     given = {"a": some(rng), "b": some(rng, 2, length=12), "c": some(rng, 2, 2, length=6, dim=4)}
     together = fb.sweep("quick", inputs=given, **QUICK)
     assert together.trials.groupby("input")["head"].nunique().to_dict() == {"a": 1, "b": 2, "c": 4}
-    labels = ["input", "head", "map", "num_projections"]
+    labels = ["input", "head", "estimator", "num_projections"]
     alone = fb.sweep("quick", inputs={"b": given["b"]}, **QUICK).trials.groupby(labels, dropna=False)["mse"].min()
     both = together.trials.groupby(labels, dropna=False)["mse"].min()
     assert both[both.index.get_level_values("input") == "b"].equals(alone)

@@ -107,14 +107,16 @@ def test_every_figure_can_be_asked_for_by_name(run, pyplot):
 
 
 def test_tables_and_rankings(run):
-    table = run.table("map,R", metric="relative_error", stat="mean")
-    assert table == tables.pivoted(run, ["map", "num_projections"], "relative_error", "mean")
-    assert repr(table).startswith("mean relative_error of 12 draws, pooled over head, sampler\n\n| map | R = 3 |")
+    table = run.table("estimator,R", metric="relative_error", stat="mean")
+    assert table == tables.pivoted(run, ["estimator", "num_projections"], "relative_error", "mean")
+    with pytest.warns(FutureWarning, match="the axis map is now estimator"):
+        assert run.table("map,R", metric="relative_error", stat="mean") == table
+    assert repr(table).startswith("mean relative_error of 12 draws, pooled over head, sampler\n\n| estimator | R = 3 |")
     assert len(run.table()) == 1 and len(run.table(stat="mean")) == len(run.table(heads="h0,h1")) == 2
     assert "Ranking over 2 heads of mine" in repr(run.ranking()) and "mine h0" in repr(run.ranking(heads="h0"))
     assert [one.title for one in run.table(over="heads")] == [heads.title(heads.populations(run)[0])]
     for wrong, said in [
-        ({"by": "mapp,R"}, "unknown axis 'mapp' (did you mean 'map'?)"),
+        ({"by": "estimater,R"}, "unknown axis 'estimater' (did you mean 'estimator'?)"),
         ({"metric": "cosin"}, "`metric` 'cosin' (did you mean 'cosine'?)"),
         ({"stat": "medain"}, "`stat` 'medain' (did you mean 'median'?)"),
         ({"over": "head"}, "`over` 'head' (did you mean 'heads'?)"),
@@ -155,7 +157,7 @@ PLAIN = {"div", "p", "b", "table", "thead", "tbody", "tr", "th", "td", "ul", "li
 def test_html_is_whole_and_has_the_numbers_of_the_tables(run):
     other = run.compare(estimators="positive iid,trig iid")
     found = fb.recommend("gaussian(std=0.2)", 0.1, seq_len=32, head_dim=4, methods="clusters", max_size=32)
-    for shown in (run, run.table("map,R"), run.table(), run.ranking(), run.table(over="heads"), other, found):
+    for shown in (run, run.table("estimator,R"), run.table(), run.ranking(), run.table(over="heads"), other, found):
         page = Checked(shown._repr_html_())
         assert page.tags <= PLAIN and "table" in page.tags
     cell = tables.cell_tables(run)[0]
@@ -175,7 +177,7 @@ def test_names_stay_names(run):
     trials = run.trials.assign(head=run.trials["head"].where(run.trials["head"] != "h0", evil))
     summary = run.summary.assign(head=run.summary["head"].where(run.summary["head"] != "h0", evil))
     named = run._replace(trials=trials, summary=summary, path=run.path / evil)
-    for shown in (named, named.table(heads=evil), named.ranking(heads=evil), named.table("head,map,R")):
+    for shown in (named, named.table(heads=evil), named.ranking(heads=evil), named.table("head,estimator,R")):
         text = shown._repr_html_()
         assert "&lt;script&gt;alert(1)&lt;/script&gt;\\x1b[31m&amp;" in text
         assert "script" not in Checked(text).tags and "\x1b" not in text

@@ -155,7 +155,7 @@ def test_an_audit_is_saved_as_a_run_that_tables_rankings_figures_and_compare_rea
     assert "saved in audited" in err
     results = load("audited")
     assert results.manifest["complete"] and results.scenario.name == "audit" and results.scenario.trials == 8
-    trials = results.trials.set_index("map")
+    trials = results.trials.set_index("estimator")
     assert set(trials.index) == {*names, "uniform", "taylor-1", "sampled-keys", "best-rank", "positive"}
     assert trials.loc["implementations:exact", "relative_error"].max() < 1e-13
     assert_allclose(trials.loc["implementations:mean", "mse"], trials.loc["uniform", "mse"], rtol=1e-9)

@@ -96,7 +96,9 @@ def rows_of(**changes):
     draws = plan(study)
     found = [rows for batch in batches(draws, range(len(draws)), 3) for rows in run_draws(study, batch)]
     frame = pd.DataFrame([row for rows in found for row in rows])
-    return frame.sort_values("draw", kind="stable").set_index(["draw", "map", "sampler", "num_projections", "dtype"])
+    return frame.sort_values("draw", kind="stable").set_index(
+        ["draw", "estimator", "sampler", "num_projections", "dtype"]
+    )
 
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
@@ -109,7 +111,7 @@ def test_a_sweep_on_torch_gives_the_rows_of_numpy():
     ours, theirs = rows_of(**changes), rows_of(**changes, backend="torch")
     for metric in ("mse", "relative_error", "max_abs_error"):
         assert_allclose(theirs[metric], ours[metric], rtol=1e-10)  # trig's normalisers cancel to 1e-2
-    positive = ours.index.get_level_values("map").isin(["positive", "hyperbolic", "uniform", "taylor-2"])
+    positive = ours.index.get_level_values("estimator").isin(["positive", "hyperbolic", "uniform", "taylor-2"])
     assert_allclose(theirs["mse"][positive], ours["mse"][positive], rtol=1e-12)
     assert (theirs["rounding"] == 0).all()
 
@@ -124,7 +126,7 @@ def test_less_precision_rounds_more_and_the_exact_answer_stays_float64():
         # weights of a mean are rounded: one unit in the last place each, several where exp amplifies a log of size ~4
         assert 2.0 ** -(digits + 4) < rounding[dtype] < 2.0 ** -(digits - 4), dtype
     assert rounding["float64"] == 0
-    uniform = rows.xs("uniform", level="map")["mse"].groupby("draw").nunique()
+    uniform = rows.xs("uniform", level="estimator")["mse"].groupby("draw").nunique()
     assert (uniform == 1).all()
 
 

@@ -146,7 +146,7 @@ def test_a_sweep_measures_on_another_text_than_it_fits(rng):
     results = swept(scale=0.7, causal=True)
     study = Study.of(fb.load_scenario(None, SWEEP | {
         "inputs": "test.npz", "calibrate": "other.npz", "scale": 0.7, "causal": True}))  # fmt: skip
-    rows = results.trials[results.trials["map"] == "calibrated:centre:oprf"].set_index("draw")["mse"]
+    rows = results.trials[results.trials["estimator"] == "calibrated:centre:oprf"].set_index("draw")["mse"]
     for draw in plan(study):
         i = [h.label for h in study.inputs["test.npz"].law.heads(None, None)].index(draw.head.label)
         omega = fb.get_sampler("iid").sample(stream(0, "omega", "iid", *draw.stream_names), 8, 6)
@@ -164,7 +164,7 @@ def test_workers_and_methods_calibrate_alike(rng):
     asked = {"methods": "sinks(2):calibrated:centre:oprf", "maps": "calibrated:centre:oprf,positive"}
     one, two = swept("one", **asked), swept_in_two(asked)
     assert one.trials.equals(two.trials)
-    assert {"sinks(2):calibrated:centre:oprf", "calibrated:centre:oprf"} <= set(one.trials["map"])
+    assert {"sinks(2):calibrated:centre:oprf", "calibrated:centre:oprf"} <= set(one.trials["estimator"])
 
 
 def swept_in_two(asked):

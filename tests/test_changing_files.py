@@ -80,7 +80,7 @@ def test_no_row_is_of_another_file(whole, change, at):
     assert "\n" not in str(caught.value)
     stored = fb.load("run").trials  # what was done before is kept, and of the first file
     assert 0 < len(stored) < len(whole)
-    same = stored.merge(whole, on=["draw", "map"], suffixes=("", "_whole"))
+    same = stored.merge(whole, on=["draw", "estimator"], suffixes=("", "_whole"))
     assert len(same) == len(stored) and (same["mse"] == same["mse_whole"]).all()
     write("x.npz", 0)  # put back: the same command goes on
     pd.testing.assert_frame_equal(fb.sweep(KEYS, "run").trials, whole)

@@ -98,16 +98,16 @@ def test_dry_run_computes_nothing():
 
 
 @pytest.mark.parametrize("format", ["rich", "md", "csv", "latex", "json"])
-@pytest.mark.parametrize("by", [None, "map,sampler,R", "R", "sampler,map", "trial,map,R"])
+@pytest.mark.parametrize("by", [None, "estimator,sampler,R", "R", "sampler,estimator", "trial,estimator,R"])
 def test_table_in_every_format(format, by, small_run):
     arguments = ["table", "run", "--format", format, *(["--by", by] if by else [])]
     out = succeeded(*arguments)
     assert out.strip()
-    if format == "csv" and by == "map,sampler,R":
+    if format == "csv" and by == "estimator,sampler,R":
         table = pd.read_csv(io.StringIO(out))
         rows = pd.read_parquet("run/trials")
-        medians = rows.groupby(["map", "sampler", "num_projections"], dropna=False)["mse"].median()
-        found = table.set_index(["map", "sampler", "num_projections"])["mse_median"]
+        medians = rows.groupby(["estimator", "sampler", "num_projections"], dropna=False)["mse"].median()
+        found = table.set_index(["estimator", "sampler", "num_projections"])["mse_median"]
         pd.testing.assert_series_equal(
             found.sort_index(), medians.sort_index(), check_names=False, check_index_type=False, rtol=1e-14
         )
@@ -339,7 +339,7 @@ def test_a_users_own_map_needs_no_registration():
     arguments = ["sweep", *SMALL, "--maps", "positive,my_maps:Mine,my_maps:Mine(power=2.0)", "--out", "run"]
     done = python("-m", "favorbench", *arguments, "--workers", "2")
     assert done.returncode == 0, done.stderr
-    rows = pd.read_parquet("run/trials").set_index(["map", "trial", "sampler", "num_projections"])["mse"]
+    rows = pd.read_parquet("run/trials").set_index(["estimator", "trial", "sampler", "num_projections"])["mse"]
     pd.testing.assert_series_equal(rows["mine"], rows["positive"])  # the same formula on the same omega
     assert not rows["mine(power=2.0)"].equals(rows["mine"])
 
@@ -347,10 +347,10 @@ def test_a_users_own_map_needs_no_registration():
 def test_json_keeps_every_digit():
     run("sweep", *SMALL, "--value-scale", "1e-6", "--out", "run")
     trials = pd.read_parquet("run/trials")
-    for row in json.loads(run("table run --by map,sampler,R --json")[1]):
-        rows = rows_of(trials, row["map"], row["sampler"], row["num_projections"])
+    for row in json.loads(run("table run --by estimator,sampler,R --json")[1]):
+        rows = rows_of(trials, row["estimator"], row["sampler"], row["num_projections"])
         assert row["mse_median"] == rows["mse"].median()
-        assert 0 < row["mse_median"] < 1e-9 or row["map"] == "best-rank"
+        assert 0 < row["mse_median"] < 1e-9 or row["estimator"] == "best-rank"
 
 
 def test_latex_is_escaped_and_titled():

@@ -233,7 +233,7 @@ def test_an_estimator_that_fails_on_a_draw_keeps_the_rows_of_the_others(processe
     Path("my_method.py").write_text(text)
     results = sweep(small_scenario(trials=30, methods="my_method:fails"), "run", cluster=processes.address)
     assert results.failed == {"fails": {"ZeroDivisionError: oh": [29]}}
-    there = results.trials.groupby("map")["draw"].agg(set)
+    there = results.trials.groupby("estimator")["draw"].agg(set)
     assert there["fails"] == set(range(29)) and there["positive"] == set(range(30))
 
 
@@ -419,7 +419,7 @@ def test_recommendations_are_the_same_and_resumed(processes, rng):
     assert found._replace(path=None) == alone._replace(path=None) and found.complete
     assert {step for *_, step in calls} == {"h0", "h1", "h2"}
     one, two = (
-        fb.load(run_).trials.sort_values(["draw", "kind", "map", "sampler", "num_projections"], ignore_index=True)
+        fb.load(run_).trials.sort_values(["draw", "kind", "estimator", "sampler", "num_projections"], ignore_index=True)
         for run_ in ("alone", "run")
     )
     assert one.equals(two)

@@ -30,7 +30,7 @@ def base(tmp_path_factory):
 def changed(results, name, factor, draws=None):
     """The run with the errors of one estimator multiplied, in some draws or all."""
     trials = results.trials.copy()
-    rows = trials["map"] == name
+    rows = trials["estimator"] == name
     if draws is not None:
         rows &= trials["draw"].isin(draws)
     trials.loc[rows, "mse"] *= factor
@@ -55,9 +55,9 @@ def test_every_mark(base):
     noise = pd.Series(np.exp(rng.standard_normal(len(base.trials))), index=base.trials.index)
     other = changed(changed(base, "clusters", 1.5), "positive", 0.5)
     trials = other.trials.copy()
-    trials.loc[trials["map"] == "trig", "mse"] *= noise[trials["map"] == "trig"]
-    trials.loc[trials["map"] == "taylor-1", "mse"] *= 1 + 1e-15
-    trials.loc[trials["map"] == "taylor-2", "seq_len"] = 48
+    trials.loc[trials["estimator"] == "trig", "mse"] *= noise[trials["estimator"] == "trig"]
+    trials.loc[trials["estimator"] == "taylor-1", "mse"] *= 1 + 1e-15
+    trials.loc[trials["estimator"] == "taylor-2", "seq_len"] = 48
     found = comparison(base, other._replace(trials=trials))
     assert marks(found, "clusters") == {"+"} and marks(found, "positive") == {"-"} and marks(found, "uniform") == {"="}
     assert marks(found, "trig") == {"~"} and marks(found, "taylor-2") == {"x"}
@@ -114,7 +114,7 @@ def test_two_estimators_of_one_run(base):
         assert comparison(base, estimators=f"{spelling},trig orthogonal").estimators == (
             "positive / iid", "trig / orthogonal"
         )  # fmt: skip
-    trials = base.trials.set_index(["map", "draw", "num_projections"])["mse"]
+    trials = base.trials.set_index(["estimator", "draw", "num_projections"])["mse"]
     logs = np.log(trials["clusters"].xs(8, level=1).to_numpy() / trials["uniform"].to_numpy())
     assert found.rows[1].change and found.rows[1].change.ratio == pytest.approx(np.exp(np.median(logs)))
 

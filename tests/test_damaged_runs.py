@@ -22,7 +22,7 @@ VALUES = [
     {"x": 1}, [[1]], "1e999",
 ]  # fmt: skip
 READERS = [
-    "table run", "table run --over heads", "table run --by map,R --json", "rank run", "status run",
+    "table run", "table run --over heads", "table run --by estimator,R --json", "rank run", "status run",
     "export run --csv -o rows.csv", "compare run whole/run", "compare whole/run run --json", "status recommended",
 ]  # fmt: skip
 

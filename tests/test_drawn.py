@@ -110,7 +110,7 @@ def test_sizes_that_are_close_to_each_other_do_not_touch():
 def test_panels_side_by_side_share_their_range_and_what_is_far_worse_is_an_arrow(drawn):
     results = sweep(small_scenario(scale="0.3,1.5", seq_len="64", head_dim="16", baselines="uniform"), "run")
     draw_all(results)
-    uniform = results.summary[results.summary["map"] == "uniform"].set_index("scale")["mse_median"]
+    uniform = results.summary[results.summary["estimator"] == "uniform"].set_index("scale")["mse_median"]
     named = 0
     axes = drawn["iid-vs-ortho"].axes
     for left, right in zip(axes[::2], axes[1::2], strict=True):
@@ -119,7 +119,7 @@ def test_panels_side_by_side_share_their_range_and_what_is_far_worse_is_an_arrow
         )
         scale = float(re.search(r"scale = ([\d.]+)", left.get_title())[1])
         assert left.get_ylim()[1] <= 100 * uniform[scale] * 10
-        beyond = results.summary.query("map == 'trig' and scale == @scale").groupby("sampler")["mse_median"].max()
+        beyond = results.summary.query("estimator == 'trig' and scale == @scale").groupby("sampler")["mse_median"].max()
         (note,) = [text.get_text() for text in right.texts] or [""]
         expected = set(beyond.index[beyond > right.get_ylim()[1]])
         assert right.get_ylim()[1] >= 100 * uniform[scale] or not expected
@@ -150,8 +150,8 @@ def test_who_is_chosen():
     assert choose(errors, 1, {"b", "own"}) == ["b", "own"]
     assert in_words([str(i) for i in range(20)]).endswith("15 and 4 more (all in the CSV)")
     ours = ("centre:oprf(rho=0.5)", "sinks(4):window(32):clusters(lloyd=3)", "uniform", "positive-eps(eps=1e-3)")
-    assert not any(is_own({"map": name, "sampler": "antithetic:iid"}) for name in ours)
-    assert is_own({"map": "centre:mine", "sampler": None}) and is_own({"map": "trig", "sampler": "signs"})
+    assert not any(is_own({"estimator": name, "sampler": "antithetic:iid"}) for name in ours)
+    assert is_own({"estimator": "centre:mine", "sampler": None}) and is_own({"estimator": "trig", "sampler": "signs"})
 
 
 def test_a_map_of_layers_and_heads_by_hand(drawn):
@@ -163,8 +163,8 @@ def test_a_map_of_layers_and_heads_by_hand(drawn):
     figure = drawn["heads"]
     image, texts = figure.axes[0].collections[0].get_array(), [text.get_text() for text in figure.axes[0].texts]
     summary = results.summary[results.summary["num_projections"].isin([8]) & (results.summary["sampler"] == "iid")]
-    errors = summary[summary["map"] == "positive"].set_index("head")["mse_median"]
-    trivial = results.summary[results.summary["map"] == "uniform"].set_index("head")["mse_median"]
+    errors = summary[summary["estimator"] == "positive"].set_index("head")["mse_median"]
+    trivial = results.summary[results.summary["estimator"] == "uniform"].set_index("head")["mse_median"]
     for i, j in np.ndindex(2, 4):
         ratio = errors[f"L{i}H{j}"] / trivial[f"L{i}H{j}"]
         assert image[i, j] == pytest.approx(np.clip(ratio, *figure.axes[0].collections[0].get_clim()), rel=1e-12)

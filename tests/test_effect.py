@@ -36,7 +36,7 @@ def test_sums_are_those_of_the_rows(run):
     (found,) = effect.summed_effects(run)
     assert (found.heads, found.unit, len(found.rows)) == (8, "nats per token", 5)
     for _, row in found.rows.iterrows():
-        trials = run.trials[run.trials["map"] == row["map"]]
+        trials = run.trials[run.trials["estimator"] == row["estimator"]]
         if not pd.isna(row["num_projections"]):
             trials = trials[trials["num_projections"] == row["num_projections"]]
         sums = trials.groupby([trials["head"].str[-1], "trial"])["effect"].sum()
@@ -62,8 +62,8 @@ def test_tables_sentences_and_pages_have_the_sum(run, tmp_path):
 def test_the_map_shows_where_the_loss_comes_from(run, tmp_path):
     printed("plot", str(run.path), "--estimators", "positive / iid", "--out", str(tmp_path / "figures"), "-q")
     data = pd.read_csv(tmp_path / "figures" / "effect.csv")
-    assert set(data["estimator"]) == {"positive / iid"} and data["percent"].sum() == pytest.approx(100.0)
-    rows = run.trials[(run.trials["map"] == "positive") & (run.trials["num_projections"] == 8)]
+    assert set(data["label"]) == {"positive / iid"} and data["percent"].sum() == pytest.approx(100.0)
+    rows = run.trials[(run.trials["estimator"] == "positive") & (run.trials["num_projections"] == 8)]
     expected = rows.groupby(rows["head"].str.partition("@")[0])["effect"].mean()
     assert_allclose(data["effect"], expected)
     assert data.groupby("layer")["percent"].sum()[1] > 70

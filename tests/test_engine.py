@@ -148,7 +148,7 @@ def test_a_study_finds_a_users_module_wherever_its_workers_start():
     )
     results = sweep(small_scenario(maps="positive,mine:Mine"), "run", 2)
     assert os.getcwd() not in sys.path
-    errors = results.trials.set_index(["map", "draw", "sampler", "num_projections"])["mse"]
+    errors = results.trials.set_index(["estimator", "draw", "sampler", "num_projections"])["mse"]
     pd.testing.assert_series_equal(errors["mine"], errors["positive"])
 
 

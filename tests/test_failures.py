@@ -70,7 +70,7 @@ def test_the_rows_of_others_are_kept_and_what_failed_is_said():
     missing = merged["mse_found"].isna()
     wanted = [
         draw in failed.get(name if pd.isna(sampler) else f"{name} under {sampler}", ())
-        for draw, name, sampler in zip(merged["draw"], merged["map"], merged["sampler"], strict=True)
+        for draw, name, sampler in zip(merged["draw"], merged["estimator"], merged["sampler"], strict=True)
     ]
     assert missing.tolist() == wanted
     assert_allclose(merged["mse_found"][~missing], merged["mse"][~missing], rtol=1e-9)
@@ -79,7 +79,7 @@ def test_the_rows_of_others_are_kept_and_what_failed_is_said():
         f"FAILED: mine on {len(failed['mine'])} of 24 draws (ValueError: odd keys)"
         in Path("run/summary.md").read_text()
     )
-    n = found.summary.set_index(["map", "num_projections"])["n"]
+    n = found.summary.set_index(["estimator", "num_projections"])["n"]
     assert n["mine"].iloc[0] == 24 - len(failed["mine"])
 
 

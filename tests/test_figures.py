@@ -44,7 +44,7 @@ def test_each_figure_has_png_svg_and_its_numbers():
     curve = data[(data["panel"] == "trig") & (data["series"] == "orthogonal")].set_index("num_projections")[
         "mse_median"
     ]
-    expected = results.summary.query("map == 'trig' and sampler == 'orthogonal'").set_index("num_projections")[
+    expected = results.summary.query("estimator == 'trig' and sampler == 'orthogonal'").set_index("num_projections")[
         "mse_median"
     ]
     pd.testing.assert_series_equal(curve, expected.set_axis(expected.index.astype("int64")), rtol=1e-12)
@@ -76,9 +76,9 @@ def test_many_maps_at_equal_features_are_ranked_in_one_figure():
     assert "ranking" in names(draw_all(results)) and "ranking" not in names(draw_all(results, "skill"))
     data = pd.read_csv("run/figures/ranking.csv")
     assert set(data["panel"]) == {"scale = 0.5", "scale = 1"} and set(data["num_features"]) >= {1, 5, 8, 15}
-    (row,) = data.query("estimator == 'trig / iid' and scale == 1").itertuples()
-    expected = results.summary.query("map in ('trig', 'uniform') and sampler != 'orthogonal' and scale == 1")
-    trig, uniform = (expected[expected["map"] == name]["mse_median"].iloc[-1] for name in ("trig", "uniform"))
+    (row,) = data.query("label == 'trig / iid' and scale == 1").itertuples()
+    expected = results.summary.query("estimator in ('trig', 'uniform') and sampler != 'orthogonal' and scale == 1")
+    trig, uniform = (expected[expected["estimator"] == name]["mse_median"].iloc[-1] for name in ("trig", "uniform"))
     assert row.ratio == pytest.approx(trig / uniform, rel=1e-12)
 
 
@@ -93,7 +93,7 @@ def test_error_against_dtype_holds_both_errors():
     results = sweep(small_scenario(dtype="float64,float32"), "run")
     assert "error-vs-dtype" in names(draw_all(results))
     data = pd.read_csv("run/figures/error-vs-dtype.csv")
-    assert set(data["num_projections"]) == {20} and set(data["map"]) == {"positive", "trig"}
+    assert set(data["num_projections"]) == {20} and set(data["estimator"]) == {"positive", "trig"}
     double, single = (data[data["dtype"] == dtype] for dtype in ("float64", "float32"))
     assert np.all(double["rounding_median"] == 0)
     assert np.all((single["rounding_median"] > 0) & (single["rounding_median"] < single["relative_error_median"]))

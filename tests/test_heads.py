@@ -38,15 +38,15 @@ def test_the_table_over_heads_by_hand():
     results = of_heads(7)
     table = heads.over_heads(results)
     sizes = results.trials["num_projections"].fillna(0).astype(int)
-    medians = results.trials.assign(size=sizes).groupby(["map", "size", "head"], sort=False)["mse"].median()
+    medians = results.trials.assign(size=sizes).groupby(["estimator", "size", "head"], sort=False)["mse"].median()
     for _, row in table.iterrows():
         size = row["num_projections"]
-        ratio = medians[row["map"]][0 if pd.isna(size) else size] / medians["uniform"][0]
+        ratio = medians[row["estimator"]][0 if pd.isna(size) else size] / medians["uniform"][0]
         assert (row["heads"], row["worse"]) == (7, (ratio > 1).sum())
         found = [row["ratio_q25"], row["ratio_median"], row["ratio_q75"], row["worst_ratio"]]
         assert_allclose(found, [*np.quantile(ratio, [0.25, 0.5, 0.75]), ratio.max()], rtol=1e-12)
         assert row["worst_head"] == ratio.idxmax()
-    assert set(table["map"]) == set(results.trials["map"]) - {"uniform"}
+    assert set(table["estimator"]) == set(results.trials["estimator"]) - {"uniform"}
     assert 0 < table["worse"].sum() < table["heads"].sum()  # the control: neither all nor none
     assert heads.over_heads(results, "relative_error")["ratio_median"].ne(table["ratio_median"]).any()
 
@@ -75,15 +75,15 @@ def test_what_is_exact_on_both_sides_is_no_difference():
     np.savez("zero.npz", q=query, k=np.zeros((2, 16, 4)), v=value)
     results = sweep(small_scenario(inputs="zero.npz", seq_len=None, head_dim=None, num_projections="3,8"), "run")
     table = heads.over_heads(results)
-    exact = table[table["map"].isin(["taylor-1", "taylor-2"])]
+    exact = table[table["estimator"].isin(["taylor-1", "taylor-2"])]
     assert len(exact) == 2 and (exact["worse"] == 0).all() and (exact["worst_ratio"] == 1).all()
 
 
 def test_an_estimator_that_fails_on_a_head_is_worst_there():
     results = of_heads(3)
-    broken = (results.summary["map"] == "clusters") & (results.summary["head"] == "h0")
+    broken = (results.summary["estimator"] == "clusters") & (results.summary["head"] == "h0")
     summary = results.summary.assign(mse_median=results.summary["mse_median"].mask(broken, np.nan))
-    table = heads.over_heads(results._replace(summary=summary)).query("map == 'clusters'")
+    table = heads.over_heads(results._replace(summary=summary)).query("estimator == 'clusters'")
     assert (table["worst_head"] == "h0").all() and np.isinf(table["worst_ratio"]).all() and (table["worse"] > 0).all()
 
 
@@ -118,7 +118,7 @@ def test_table_over_heads_in_every_format():
         out = run("table", "run", "--over", "heads", "--format", format)[1]
         assert "over 3 heads of heads.npz" in out and "clusters" in out and "worst head" in out
     check_refused("""
-        table run --over heads --by map,R => leave --by and --stat out
+        table run --over heads --by estimator,R => leave --by and --stat out
         table run --over heads --metric skill => skill given, allowed: mse
     """)
     sweep(small_scenario(), "drawn")
@@ -159,7 +159,7 @@ def test_the_sentence_over_heads_names_the_best():
     results = of_heads(5)
     (sentence,) = findings.head_sentences(results)
     last = heads.over_heads(results).query("num_projections == 20 and kind != 'baseline'").sort_values("ratio_median")
-    assert f"at R = 20 {last.iloc[0]['map']}" in sentence and f"worse on {last.iloc[0]['worse']} of 5" in sentence
+    assert f"at R = 20 {last.iloc[0]['estimator']}" in sentence and f"worse on {last.iloc[0]['worse']} of 5" in sentence
     assert findings.sentences(results)[0] == sentence
 
 
@@ -168,15 +168,15 @@ def test_error_against_cost_over_heads_and_of_one():
     assert {file.stem for file in draw_all(results)} == {"error-vs-cost"}  # no panels of 7 heads
     data = pd.read_csv("run/figures/error-vs-cost.csv")
     table = heads.over_heads(results)
-    clusters = data[data["estimator"] == "clusters"].sort_values("multiplications")
-    expected = table[table["map"] == "clusters"].sort_values("multiplications")
+    clusters = data[data["label"] == "clusters"].sort_values("multiplications")
+    expected = table[table["estimator"] == "clusters"].sort_values("multiplications")
     assert_allclose(clusters["ratio"], expected["ratio_median"], rtol=1e-12)
     assert_allclose(clusters["high"], expected["ratio_q75"], rtol=1e-12)
-    assert set(data["heads"]) == {7} and "best-rank" not in set(data["estimator"])  # a bound, at any cost
+    assert set(data["heads"]) == {7} and "best-rank" not in set(data["label"])  # a bound, at any cost
     one = of_heads(7, "one", heads="h3")
     assert {"error-vs-cost", "maps"} <= {file.stem for file in draw_all(one)}
-    own = pd.read_csv("one/figures/error-vs-cost.csv").query("estimator == 'clusters'")
-    median, uniform = (one.summary[one.summary["map"] == name]["mse_median"] for name in ("clusters", "uniform"))
+    own = pd.read_csv("one/figures/error-vs-cost.csv").query("label == 'clusters'")
+    median, uniform = (one.summary[one.summary["estimator"] == name]["mse_median"] for name in ("clusters", "uniform"))
     assert_allclose(own["ratio"], median / uniform.iloc[0], rtol=1e-12)
     assert draw_all(one, "skill") and "error-vs-cost" not in {file.stem for file in draw_all(one, "skill")}
 

@@ -126,7 +126,7 @@ def test_texts_are_calibrated_together(rng):
     omega = fb.get_sampler("iid").sample(stream(0, "omega", "iid", *plan(study)[0].stream_names), 4, 3)
     q, k, v = (factor * measured[name][0].astype(float) for name, factor in (("q", 2), ("k", 2), ("v", 1)))
     error = fb.linear_attention(q, k, v, omega, fb.calibrate(query, key, "oprf")) - fb.exact_attention(q, k, v)
-    found = fb.sweep(study.scenario, "run").trials.query("draw == 0 and map == 'calibrated:oprf'")["mse"]
+    found = fb.sweep(study.scenario, "run").trials.query("draw == 0 and estimator == 'calibrated:oprf'")["mse"]
     assert found.item() == pytest.approx(np.mean(error**2), rel=1e-9)
 
 
@@ -300,7 +300,7 @@ def test_arrays_may_be_given_in_any_way(rng):
     both = fb.sweep(QUICK, "four", inputs={"a": arrays, "b": some(rng)})
     assert set(both.trials["input"]) == {"a", "b"}
     frozen = fb.sweep(QUICK, "five", inputs={"a": arrays}, maps="calibrated:oprf", calibrate=some(rng, 2))
-    assert "calibrated:oprf" in set(frozen.trials["map"])
+    assert "calibrated:oprf" in set(frozen.trials["estimator"])
     with pytest.raises(StoreError, match="five holds another run"):
         fb.sweep(QUICK, "five", inputs={"a": arrays}, maps="calibrated:oprf", calibrate=some(rng, 2))
     with pytest.raises(ScenarioError, match="head h0 of it is the text that is measured"):

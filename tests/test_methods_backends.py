@@ -108,7 +108,7 @@ def rows_of(**changes):
     found = [rows for batch in batches(draws, range(len(draws)), 2) for rows in run_draws(study, batch)]
     frame = pd.DataFrame([row for rows in found for row in rows])
     frame["num_projections"] = frame["num_projections"].fillna(0)
-    return frame.sort_values("draw", kind="stable").set_index(["draw", "map", "num_projections"])
+    return frame.sort_values("draw", kind="stable").set_index(["draw", "estimator", "num_projections"])
 
 
 @needs_torch
@@ -127,7 +127,7 @@ def test_a_sweep_of_methods_on_torch_gives_the_rows_of_numpy(changes):
     assert list(ours.index) == list(theirs.index)
     for column in ("kind", "num_features", "budget", "multiplications"):
         pd.testing.assert_series_equal(ours[column], theirs[column])
-    loose = ours.index.get_level_values("map").isin([*LOOSE, "nystrom", "wildcat"])
+    loose = ours.index.get_level_values("estimator").isin([*LOOSE, "nystrom", "wildcat"])
     assert_allclose(theirs["mse"][~loose], ours["mse"][~loose], rtol=1e-10, atol=1e-25)
     assert_allclose(theirs["mse"][loose], ours["mse"][loose], rtol=1e-5, atol=1e-25)
 

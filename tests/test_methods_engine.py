@@ -87,7 +87,7 @@ def test_two_budgets_that_come_to_one_size_are_two_rows_of_the_same_answer():
     rows = rows_of(
         small_scenario(methods="clusters,sinks(4):clusters", budget="cost", num_projections="30,60,90", trials=2)
     )
-    found = rows[rows["kind"] == "method"].set_index(["map", "draw"]).sort_index()
+    found = rows[rows["kind"] == "method"].set_index(["estimator", "draw"]).sort_index()
     assert set(found.loc["clusters", "num_projections"]) == {24}
     assert set(found.loc["sinks(4):clusters", "num_projections"]) == {20}
     assert set(found["budget"]) == {30, 60, 90} and found.groupby(level=[0, 1])["mse"].nunique().max() == 1
@@ -99,14 +99,14 @@ def test_every_row_says_what_it_costs_and_stays_in_its_budget():
     names = "clusters,multipole,lara,thinformer,monarch,nystromformer,nystrom,wildcat,sinks(2):positive"
     rows = rows_of(small_scenario(methods=names, budget="cost", num_projections="25,40", trials=1, samplers="iid"))
     asked = rows[rows["budget"].notna() & (rows["kind"] != "baseline")]
-    assert set(asked["map"]) == {*names.split(","), "positive", "trig"}
+    assert set(asked["estimator"]) == {*names.split(","), "positive", "trig"}
     assert (asked["multiplications"] <= asked["budget"] * (24 + 24) * (4 + 4)).all()
 
 
 # the same rows
 
 
-KEY = ["draw", "map", "sampler", "num_projections"]
+KEY = ["draw", "estimator", "sampler", "num_projections"]
 
 
 def same(one, other):
@@ -118,7 +118,7 @@ def same(one, other):
 def test_rows_do_not_depend_on_workers(changes):
     scenario = small_scenario(methods=METHODS_OF_ALL_KINDS, baselines="sampled-keys", **changes)
     one = fb.sweep(scenario, "one").trials
-    assert {*METHODS_OF_ALL_KINDS.split(",")} <= set(one["map"])
+    assert {*METHODS_OF_ALL_KINDS.split(",")} <= set(one["estimator"])
     same(one, fb.sweep(scenario, "two", workers=2).trials)
 
 
@@ -169,7 +169,7 @@ def test_scales_and_precisions_of_fixed_inputs_are_kept_apart(rng, monkeypatch):
     asked = {"inputs": "head.npz", "seq_len": None, "head_dim": None, "scale": "0.5,2", "dtype": "float64,float32"}
     scenario = small_scenario(methods="monarch,nystromformer", trials=2, **asked)
     rows = rows_of(scenario)
-    assert rows[rows["map"] == "monarch"].groupby(["num_projections"])["mse"].nunique().eq(4).all()
+    assert rows[rows["estimator"] == "monarch"].groupby(["num_projections"])["mse"].nunique().eq(4).all()
     monkeypatch.setattr(Study, "once", lambda study, draw, what, compute: compute())
     same(rows, rows_of(scenario))
 
@@ -247,9 +247,9 @@ def mine(monkeypatch):
 def test_a_users_function_is_a_method(mine):
     rows = rows_of(small_scenario(methods="my_methods:sampled,my_methods:exact", baselines="sampled-keys"))
     found = rows[rows["kind"] == "method"]
-    assert set(found["map"]) == {"sampled", "exact"} and set(found["num_projections"]) == {3, 8, 20}
-    assert found.query("map == 'exact'")["mse"].max() < 1e-28
-    means = rows.groupby(["map", "num_projections"])["mse"].mean()
+    assert set(found["estimator"]) == {"sampled", "exact"} and set(found["num_projections"]) == {3, 8, 20}
+    assert found.query("estimator == 'exact'")["mse"].max() < 1e-28
+    means = rows.groupby(["estimator", "num_projections"])["mse"].mean()
     assert 0.1 < means["sampled", 8] / means["sampled-keys", 8] < 10
     assert (found["unnormalised_rows"] == 0).all()
 
@@ -257,7 +257,7 @@ def test_a_users_function_is_a_method(mine):
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_a_users_function_of_torch(mine):
     rows = rows_of(small_scenario(methods="my_methods:torches", backend="torch", trials=2))
-    assert rows.query("map == 'torches'")["mse"].max() < 1e-28
+    assert rows.query("estimator == 'torches'")["mse"].max() < 1e-28
 
 
 def test_a_users_function_travels_to_workers(mine):
@@ -281,7 +281,7 @@ def test_a_function_that_works_in_place_changes_nothing_else(mine):
     """Neither what methods and maps after it are given, nor its own weights."""
     alone = rows_of(small_scenario(methods="clusters"))
     beside = rows_of(small_scenario(methods="my_methods:in_place,clusters"))
-    same(alone, beside[beside["map"] != "in_place"])
+    same(alone, beside[beside["estimator"] != "in_place"])
 
 
 def test_functions_are_asked_for_each_size_with_the_same_numbers(mine):
@@ -295,9 +295,9 @@ def test_functions_are_asked_for_each_size_with_the_same_numbers(mine):
 def test_what_is_not_a_number_is_an_infinite_error_of_the_function(mine):
     """A measurement, as of any estimator: its row has its name, and says how many rows have failed."""
     rows = rows_of(small_scenario(methods="my_methods:not_a_number"))
-    found = rows[rows["map"] == "not_a_number"]
+    found = rows[rows["estimator"] == "not_a_number"]
     assert np.isinf(found["mse"]).all() and (found["unnormalised_rows"] >= 0.25).all()
-    assert np.isfinite(rows[rows["map"] == "positive"]["mse"]).all()
+    assert np.isfinite(rows[rows["estimator"] == "positive"]["mse"]).all()
 
 
 def test_two_functions_of_one_name_are_refused(mine):
@@ -448,7 +448,10 @@ def test_methods_alone(none):
         Path("alone.toml").write_text(text)
     results = fb.sweep("alone.toml" if none == "toml" else small_scenario(**asked), "run")
     rows = results.trials
-    assert set(rows[rows["kind"] == "method"]["map"]) == {"clusters", "nystrom"} and not (rows["kind"] == "map").any()
+    assert (
+        set(rows[rows["kind"] == "method"]["estimator"]) == {"clusters", "nystrom"}
+        and not (rows["kind"] == "map").any()
+    )
     for command in (["table", "run"], ["rank", "run"], ["plot", "run"], ["export", "run", "--csv"], ["speed", "run"]):
         out = succeeded(*command)
         assert out
@@ -474,15 +477,15 @@ def test_a_budget_of_features_counts_those_of_maps_inside_prefixes(spec):
     rows = fb.sweep(small_scenario(**flags), "run").trials.query("kind == 'method'")
     assert (rows["num_features"] == rows["budget"]).all() and set(rows["budget"]) == {4, 8}
     per = 2 if "trig" in spec or "hyperbolic" in spec else 1
-    assert set(rows[rows["map"] == spec]["num_projections"]) == {4 // per, 8 // per}
-    assert set(rows[rows["map"] == "clusters"]["num_projections"]) == {4, 8}
+    assert set(rows[rows["estimator"] == spec]["num_projections"]) == {4 // per, 8 // per}
+    assert set(rows[rows["estimator"] == "clusters"]["num_projections"]) == {4, 8}
 
 
 def test_a_method_twice_is_once():
     code, _, err = run(*SMALL, "--methods", "clusters, clusters", "--out", "run", "--json")
     assert (code, err) == (0, "")
     rows = fb.load("run").trials
-    assert len(rows[rows["map"] == "clusters"]) == 2 * 2
+    assert len(rows[rows["estimator"] == "clusters"]) == 2 * 2
 
 
 def test_there_is_no_window_where_queries_are_not_the_keys(rng):

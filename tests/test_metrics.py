@@ -169,6 +169,6 @@ def test_which_rows_are_not_normalised(total, bad):
 def test_the_weights_of_best_rank_do_not_add_up_to_one():
     """Those of every quotient do."""
     trials = sweep(small_scenario(num_projections="1,3,24", scale="2"), "run").trials
-    lost = trials.set_index(["map", "num_projections"])["unnormalised_rows"]
+    lost = trials.set_index(["estimator", "num_projections"])["unnormalised_rows"]
     assert (lost["best-rank"].loc[1] > 0.5).all() and (lost["best-rank"].loc[24] == 0).all()
     assert (lost.drop("best-rank") == 0).all()

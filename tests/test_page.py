@@ -98,14 +98,14 @@ def check_cells(results, read, first):
         (table,) = read.of(number)
         floor = rounding_level(results.trials.merge(cell[list(CELL)].drop_duplicates(), on=list(CELL)), "mse")
         assert table["rows"][0][1 : 1 + len(sizes)] == [f"R = {size}" for size in sizes]
-        uniform = float(cell[cell["map"] == "uniform"]["mse_median"].iloc[0])
+        uniform = float(cell[cell["estimator"] == "uniform"]["mse_median"].iloc[0])
         order = [(record["estimator"], record) for record in ranking_section(ranking, "mse").rows]
         assert len(order) == len(table["rows"]) - 1
         for (name, record), (estimator, *texts) in zip(order, table["rows"][1:], strict=True):
             assert name == estimator
             one, _, sampler = name.removesuffix(BOUND).partition(" / ")
             sampler = sampler or "-"
-            rows = cell[(cell["map"] == one) & (cell["sampler"].fillna("-") == sampler)]
+            rows = cell[(cell["estimator"] == one) & (cell["sampler"].fillna("-") == sampler)]
             by_size = dict(zip(rows["num_projections"].fillna(0), rows["mse_median"], strict=True))
             for size, text in zip(sizes, texts, strict=False):
                 value = float(by_size.get(size, by_size.get(0, math.nan)))
@@ -190,7 +190,7 @@ def renamed(results, column, old, new):
 
 
 def test_names_stay_names():
-    results = renamed(of_heads(7), "map", "positive", EVIL)
+    results = renamed(of_heads(7), "estimator", "positive", EVIL)
     results = renamed(results, "head", "h1", "\x1b[31m\"'&<!--\u202e")
     results = results._replace(scenario=results.scenario.model_copy(update={"title": f"</title>{EVIL}", "name": EVIL}))
     text = pages.page(results, EVIL).html
@@ -324,7 +324,7 @@ def test_one_size_one_estimator_and_no_random_map_have_a_page():
 
 def test_an_estimator_that_failed_has_a_page():
     results = quick_run()
-    failed = results.summary["map"] == "trig"
+    failed = results.summary["estimator"] == "trig"
     columns = {name: results.summary[name].mask(failed, np.inf) for name in ("mse_median", "mse_q10", "mse_q90")}
     assert made(results._replace(summary=results.summary.assign(**columns))).of(0)
 
@@ -388,8 +388,8 @@ def compared(**changes):
     old = sweep(small_scenario(trials=15, samplers="iid", **changes), "old")
     sweep(small_scenario(trials=15, samplers="iid", **changes), "new")
     trials = old.trials.copy()
-    trials.loc[trials["map"] == "positive", "mse"] *= 3.0
-    trials.loc[trials["map"] == "trig", "mse"] /= 3.0
+    trials.loc[trials["estimator"] == "positive", "mse"] *= 3.0
+    trials.loc[trials["estimator"] == "trig", "mse"] /= 3.0
     return comparison(old, load("new")._replace(trials=trials, summary=summarise(trials)))
 
 

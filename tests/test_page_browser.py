@@ -30,7 +30,7 @@ def results(tmp_path_factory):
         patch.chdir(tmp_path_factory.mktemp("run"))
         inputs = {"inputs": head_file(7), "seq_len": None, "head_dim": None, "methods": "clusters"}
         found = sweep(small_scenario(**inputs), "run")
-        return renamed(renamed(found, "map", "trig", EVIL), "head", "h1", f"{EVIL}: x")
+        return renamed(renamed(found, "estimator", "trig", EVIL), "head", "h1", f"{EVIL}: x")
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ def errors(tmp_path_factory):
     trials = sweep(scenario, tmp_path_factory.mktemp("heads") / "run", workers=2).trials
     return (
         trials.fillna({"num_projections": 0})
-        .set_index(["head", "map", "num_projections"])
+        .set_index(["head", "estimator", "num_projections"])
         .sort_index()["relative_error"]
     )
 
@@ -82,7 +82,7 @@ def test_gaussian_inputs_of_the_blog(tmp_path):
     for scale, mean, deviation, uniform in ((1.0, 0.0055, 0.0018, 0.0018), (1.5, 0.19, 0.035, 0.106)):
         flags = {"maps": "positive,trig", "samplers": "orthogonal", "num_projections": "256", "scale": f"{scale}"}
         scenario = load_scenario(None, flags | {"trials": 30, "value_scale": scale, "baselines": "uniform"})
-        trials = sweep(scenario, tmp_path / f"{scale}").trials.set_index("map")
+        trials = sweep(scenario, tmp_path / f"{scale}").trials.set_index("estimator")
         ours, ours_uniform = (trials.loc[name, "mse"].to_numpy() for name in ("positive", "uniform"))
         test = stats.ttest_ind_from_stats(ours.mean(), ours.std(ddof=1), 30, mean, deviation, 15, equal_var=False)
         assert test.pvalue > ALPHA / 2

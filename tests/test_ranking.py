@@ -53,15 +53,15 @@ def test_a_ranking_is_in_order_and_its_letters_follow_from_the_draws(metric):
     (ranking,) = rankings(results, metric)
     values = [row.median for row in ranking.rows]
     assert values == sorted(values, reverse=metric == "skill") and ranking.draws == 20
-    assert {(row.map, row.sampler) for row in ranking.rows} == {
+    assert {(row.estimator, row.sampler) for row in ranking.rows} == {
         ("uniform", None), ("taylor-2", None), *itertools.product(("positive", "trig"), ("iid", "orthogonal"))
     }  # fmt: skip
-    assert {row.num_features for row in ranking.rows if row.map == "trig"} == {128}
+    assert {row.num_features for row in ranking.rows if row.estimator == "trig"} == {128}
     for row in ranking.rows:
         assert row.low <= row.median <= row.high
     trials = results.trials[results.trials["num_projections"].fillna(64) == 64].set_index("draw")
     for a, b in itertools.combinations(ranking.rows, 2):
-        differences = rows_of(trials, a.map, a.sampler)["mse"] - rows_of(trials, b.map, b.sampler)["mse"]
+        differences = rows_of(trials, a.estimator, a.sampler)["mse"] - rows_of(trials, b.estimator, b.sampler)["mse"]
         p = sign_test(differences.to_numpy())
         if set(a.groups) & set(b.groups):
             assert p > 0.05 / len(list(itertools.combinations(ranking.rows, 2)))
@@ -82,18 +82,18 @@ def test_over_heads_each_head_is_one_measurement():
     (found,) = rankings_over_heads(results)
     assert found.heads == 16 and len(found.rows) == 7 and found.draws_needed == 10
     last = results.trials[results.trials["num_projections"].fillna(8) == 8]
-    medians = last.groupby(["head", "map"])["mse"].median().unstack()
+    medians = last.groupby(["head", "estimator"])["mse"].median().unstack()
     ranks = pd.DataFrame(scipy.stats.rankdata(medians, axis=1), medians.index, medians.columns)
     for row in found.rows:
-        expected = np.quantile(ranks[row.map], [0.25, 0.5, 0.75])
+        expected = np.quantile(ranks[row.estimator], [0.25, 0.5, 0.75])
         assert_allclose([row.rank_q25, row.rank, row.rank_q75], expected, rtol=1e-12)
-        assert row.worse == (medians[row.map] > medians["uniform"]).sum()
+        assert row.worse == (medians[row.estimator] > medians["uniform"]).sum()
         least = medians.drop(columns="top-keys").min(axis=1)
-        assert row.first == (None if row.map == "top-keys" else (medians[row.map] == least).sum())
+        assert row.first == (None if row.estimator == "top-keys" else (medians[row.estimator] == least).sum())
         assert row.best_group is None
     assert [row.rank for row in found.rows] == sorted(row.rank for row in found.rows)
     pairs = list(itertools.combinations(found.rows, 2))
-    signs = [medians[a.map] < medians[b.map] for a, b in pairs]
+    signs = [medians[a.estimator] < medians[b.estimator] for a, b in pairs]
     p_values = np.array([scipy.stats.binomtest(int(sign.sum()), 16).pvalue for sign in signs])
     adjusted, largest = {}, 0.0
     for step, i in enumerate(np.argsort(p_values, kind="stable")):
@@ -109,11 +109,11 @@ def test_what_differs_on_every_draw_but_on_half_of_the_heads_does_not_differ_ove
     results = many_heads()
     summary = results.summary.copy()
     names = [f"h{i}" for i in range(wins)]
-    for (name, head), i in summary.groupby(["map", "head"]).groups.items():
+    for (name, head), i in summary.groupby(["estimator", "head"]).groups.items():
         if name in ("clusters", "multipole"):
             summary.loc[i, "mse_median"] = 1.0 if (name == "clusters") == (head in names) else 2.0
     (found,) = rankings_over_heads(results._replace(summary=summary))
-    a, b = (set(row.groups) for row in found.rows if row.map in ("clusters", "multipole"))
+    a, b = (set(row.groups) for row in found.rows if row.estimator in ("clusters", "multipole"))
     assert bool(a & b) != differ
 
 
@@ -122,9 +122,9 @@ def test_what_is_rounding_on_both_sides_is_a_tie_over_heads():
     summary = results.summary.copy()
     floor = rounding_level(results.trials, "mse")
     for name, value in (("clusters", floor / 2), ("multipole", floor / 9), ("top-keys", np.nan)):
-        summary.loc[summary["map"] == name, "mse_median"] = value
+        summary.loc[summary["estimator"] == name, "mse_median"] = value
     (found,) = rankings_over_heads(results._replace(summary=summary))
-    by_name = {row.map: row for row in found.rows}
+    by_name = {row.estimator: row for row in found.rows}
     assert by_name["clusters"].first == by_name["multipole"].first == 16 and by_name["clusters"].rank == 1.5
     assert by_name["top-keys"].rank == 7 and by_name["top-keys"].worse == 16
 
@@ -132,12 +132,12 @@ def test_what_is_rounding_on_both_sides_is_a_tie_over_heads():
 def test_in_how_many_best_groups_with_draws_enough():
     results = many_heads(7, trials=20, methods="clusters", maps="positive")
     (found,) = rankings_over_heads(results)
-    counts = dict.fromkeys([row.map for row in found.rows], 0)
+    counts = dict.fromkeys([row.estimator for row in found.rows], 0)
     for one in rankings(results):
-        best = next(set(row.groups) for row in one.rows if row.map != "top-keys")
+        best = next(set(row.groups) for row in one.rows if row.estimator != "top-keys")
         for row in one.rows:
-            counts[row.map] += bool(best & set(row.groups))
-    assert counts | {"top-keys": None} == {row.map: row.best_group for row in found.rows}
+            counts[row.estimator] += bool(best & set(row.groups))
+    assert counts | {"top-keys": None} == {row.estimator: row.best_group for row in found.rows}
     assert min(counts.values()) == 0 < max(counts.values()) <= 7
     assert "Groups: so few heads tell no two apart, 9 or more would" in ranking_section(found, "mse").note
 

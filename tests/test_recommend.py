@@ -112,7 +112,7 @@ def test_the_numbers_are_those_of_a_sweep_bit_for_bit(heads):
     assert fb.recommend(str(heads), 1e-9, max_cost=50.0, out="run").complete
     scenario = study_of({"inputs": str(heads)}, None, None, None, 1024).scenario
     whole = fb.sweep(scenario.model_copy(update={"trials": 8}), "whole").trials
-    keys = ["draw", "kind", "map", "sampler", "num_projections"]
+    keys = ["draw", "kind", "estimator", "sampler", "num_projections"]
     ours = read_trials(Path("run"))
     ours = ours[ours["trial"] < 8]
     both = ours.merge(whole, on=keys, how="left", suffixes=("", "_sweep"), indicator=True)
@@ -159,7 +159,7 @@ def test_the_lines_of_python_are_the_estimator(heads, causal):
     for family in families(study):
         (setting,) = family.settings(draws[0])
         rows = [row for draw in draws for row in run_draws(family.study, [draw])[0]]
-        ours = [row["relative_error"] for row in rows if row["map"] == setting.name]
+        ours = [row["relative_error"] for row in rows if row["estimator"] == setting.name]
         theirs = errors_of(python_lines(family, setting.size, 0.5), arrays, 0.5, causal, count)
         if not family.estimator.method.random:
             assert_allclose(theirs, ours, rtol=1e-9)
@@ -294,7 +294,7 @@ def test_an_interrupted_search_resumes_to_the_same_answer(heads, monkeypatch):
     resumed = fb.recommend(str(heads), 0.05, methods="clusters,sampled-keys", out="run")
     assert resumed._replace(path=None) == whole._replace(path=None)
     ours, theirs = (
-        read_trials(Path(name)).sort_values(["draw", "map", "num_projections"], ignore_index=True)
+        read_trials(Path(name)).sort_values(["draw", "estimator", "num_projections"], ignore_index=True)
         for name in ("run", "whole")
     )
     pd.testing.assert_frame_equal(ours, theirs)

@@ -172,7 +172,7 @@ def test_all_spellings_print_the_same_and_are_one_study(spelling, others):
     assert len(digests) == 1
     for table in rows[1:]:
         assert table.equals(rows[0])
-    assert spelling in set(rows[0]["map"])
+    assert spelling in set(rows[0]["estimator"])
 
 
 def test_other_parameters_are_another_study():
@@ -325,7 +325,7 @@ def test_a_users_map_composes(tmp_path):
         member = get_map(spec)
         assert label(member) == named and canonical(spec, member) == spelling and get_map(spelling) == member
         scenario = small_scenario(maps=spec, trials=1)
-        assert scenario.maps == (spelling,) and set(fb.sweep(scenario).trials["map"]) > {named}
+        assert scenario.maps == (spelling,) and set(fb.sweep(scenario).trials["estimator"]) > {named}
         before = Study.of(scenario).digest
         Path("users_maps.py").write_text(USER + "# changed\n")
         assert Study.of(scenario).digest != before

@@ -32,7 +32,14 @@ def test_the_protocol_is_the_posts(name, temperature):
 
 def test_statistics_are_mean_and_population_deviation():
     trials = pd.DataFrame(
-        {"draw": [0, 1], "map": "trig-blog", "sampler": "iid", "num_projections": 16, "mse": [1.0, 3.0], "kind": "map"}
+        {
+            "draw": [0, 1],
+            "estimator": "trig-blog",
+            "sampler": "iid",
+            "num_projections": 16,
+            "mse": [1.0, 3.0],
+            "kind": "map",
+        }
     )
     (row,) = blog_statistics(trials, CURVES["iid-vs-ortho"][:1]).to_dict(orient="records")
     assert (row["mean"], row["std"], row["median"], row["n"]) == (2.0, 1.0, 2.0, 2)
@@ -46,7 +53,7 @@ def made_up(values):
         for _ in range(15):
             for (name, sampler), mse in {("uniform", None): lambda _: 1.0, **values}.items():
                 error = mse(size) * np.exp(0.02 * rng.normal())
-                rows.append({"draw": draw, "map": name, "sampler": sampler, "num_projections": size, "mse": error,
+                rows.append({"draw": draw, "estimator": name, "sampler": sampler, "num_projections": size, "mse": error,
                              "skill": 1 - error, "bad_normalisers": 0.5})  # fmt: skip
             draw += 1
     return pd.DataFrame(rows)

@@ -41,7 +41,7 @@ def test_a_column_is_said_once():
 def test_what_a_row_has_not_is_missing():
     trials = sweep(small_scenario(maps=MIXED, trials=1), "run").trials
     assert str(trials["num_projections"].dtype) == "Int64"
-    has = trials.groupby("map")[["sampler", "num_projections"]].agg(lambda column: column.notna().all())
+    has = trials.groupby("estimator")[["sampler", "num_projections"]].agg(lambda column: column.notna().all())
     assert has.loc["positive"].tolist() == [True, True] and has.loc["poisson"].tolist() == [False, True]
     assert has.loc["elu"].tolist() == has.loc["uniform"].tolist() == [False, False]
     assert has.loc["best-rank"].tolist() == [False, True]
@@ -78,15 +78,15 @@ def test_a_map_without_r_wins_without_r():
 def test_a_star_says_that_the_printed_value_is_worse_than_the_printed_one_of_uniform():
     results = sweep(small_scenario(maps=MIXED, trials=9, scale="0.3,1,2", head_dim="4,8"), "run")
     for metric in ("mse", "relative_error", "relative_l1", "max_abs_error", "skill", "cosine"):
-        for by in (["input", "map", "sampler", "num_projections"], ["scale", "map", "num_projections"]):
+        for by in (["input", "estimator", "sampler", "num_projections"], ["scale", "estimator", "num_projections"]):
             long = tables.long_table(results, by, metric, "median")
             cells = [axis for axis in by if axis in CELL]
-            uniform = long[long["map"] == "uniform"].set_index(cells)[f"{metric}_median"]
+            uniform = long[long["estimator"] == "uniform"].set_index(cells)[f"{metric}_median"]
             for _, row in long.iterrows():
                 ours, theirs = row[f"{metric}_median"], uniform[tuple(row[cells]) if len(cells) > 1 else row[cells[0]]]
                 assert row["worse"] == (ours < theirs if metric in ("skill", "cosine") else ours > theirs)
     for metric in ("bad_normalisers", "unnormalised_rows"):
-        assert not tables.long_table(results, ["map"], metric, "median")["worse"].any()
+        assert not tables.long_table(results, ["estimator"], metric, "median")["worse"].any()
 
 
 def test_a_part_of_a_file_is_said_everywhere():
@@ -127,19 +127,19 @@ def test_one_draw_is_one_draw():
 def test_rounding_is_no_number():
     """best-rank at full rank: another number on every machine, and so a changed file after the README's first line."""
     results = sweep(small_scenario(num_projections="8,24"), "run")
-    exact = results.trials.query("map == 'best-rank' and num_projections == 24")["mse"]
+    exact = results.trials.query("estimator == 'best-rank' and num_projections == 24")["mse"]
     assert (exact < 1e-25).all()
     assert "<1e-" in Path("run/summary.md").read_text()
-    written = pd.read_csv("run/summary.csv").query("map == 'best-rank' and num_projections == 24")
+    written = pd.read_csv("run/summary.csv").query("estimator == 'best-rank' and num_projections == 24")
     assert (written.filter(regex="^mse_") == 0).all(axis=None)
-    row = next(row for row in tables.cell_tables(results)[0].rows if row["map"] == "best-rank")
+    row = next(row for row in tables.cell_tables(results)[0].rows if row["estimator"] == "best-rank")
     assert not row["R = 24"].endswith("*")
 
 
 def test_figures_are_called_by_what_they_show():
     assert file_name(["orthogonal", "iid"], "sampler") == "iid-vs-ortho"
     assert file_name(["iid", "antithetic:iid"], "sampler") == "iid-vs-antithetic-iid"
-    assert file_name(["positive", "hyperbolic", "elu"], "map") == "maps"
+    assert file_name(["positive", "hyperbolic", "elu"], "estimator") == "maps"
     one = sweep(small_scenario(maps=MIXED, samplers="iid"), "one")
     assert names(draw_all(one)) == {"maps"}  # nothing to compare iid with
     both = sweep(small_scenario(maps="positive,hyperbolic"), "both")
@@ -246,7 +246,7 @@ def test_tables_state_the_cost_of_each_estimator_relative_to_exact_attention():
     """By hand at one shape: linear attention with R features multiplies (n + l) R (d + d_v) times."""
     results = sweep(small_scenario(maps="positive", samplers="iid", num_projections="3,8", methods="clusters"), "run")
     (cell,) = tables.cell_tables(results)
-    costs = {row["map"]: row["cost"] for row in cell.rows}
+    costs = {row["estimator"]: row["cost"] for row in cell.rows}
     assert costs["positive"] == f"{100 * (24 + 24) * 8 * (4 + 4) / (24 * 24 * (4 + 4)):.0f} %" == "67 %"
     assert costs["best-rank"] == "-" and "share of those of exact attention, at the largest size" in cell.note
     (ranked,) = rankings(results)

@@ -273,7 +273,7 @@ class Mine(Positive):
 
 @pytest.mark.parametrize(
     "command",
-    ["table run", "table run --format md", "table run --format latex", "table run --by input,map,R", "rank run",
+    ["table run", "table run --format md", "table run --format latex", "table run --by input,estimator,R", "rank run",
      "table run --json", "rank run --format md", "plot run", "sweep --out run", "sweep --dry-run"],
 )  # fmt: skip
 def test_names_from_files_do_not_command_the_terminal(command, tmp_path):

@@ -59,7 +59,9 @@ def test_every_estimator_at_every_size_has_its_seconds(changes):
     """All that the run has rows of, but for the bounds among baselines: the independent list is the run's own."""
     results = of_heads(3, **changes)
     found = timed("run").rows
-    rows = results.trials[(results.trials["kind"] != "baseline") | ~results.trials["map"].map(is_oracle).astype(bool)]
+    rows = results.trials[
+        (results.trials["kind"] != "baseline") | ~results.trials["estimator"].map(is_oracle).astype(bool)
+    ]
     keys = [name for name in TIMED if name != "head"]
     expected = rows[keys].astype(object).where(rows[keys].notna(), None)
     measured = found[found["kind"] != "exact"][keys].astype(object)
@@ -68,7 +70,7 @@ def test_every_estimator_at_every_size_has_its_seconds(changes):
     assert len(measured) == len(measured.drop_duplicates()) and set(found["head"]) == {"h0"}
     assert ((found["low"] > 0) & (found["low"] <= found["seconds"]) & (found["seconds"] <= found["high"])).all()
     for _, cell in by_cell(read_seconds(Path("run"))):
-        assert exact_seconds(cell) == cell[cell["map"].isin(["exact", "exact, torch SDPA"])]["seconds"].min() > 0
+        assert exact_seconds(cell) == cell[cell["estimator"].isin(["exact", "exact, torch SDPA"])]["seconds"].min() > 0
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
@@ -102,10 +104,10 @@ def test_the_figure_joins_seconds_and_errors(clock, count):
     assert set(data["heads"]) == ({7} if count == 7 else {3, 1})  # of few heads each has a panel, too
     over = data[data["heads"] == count].set_index(["estimator", "num_projections"])
     assert {"clusters", "multipole", "positive / iid"} <= set(over.index.get_level_values(0))
-    table = heads.over_heads(results).set_index(["map", "num_projections"])
+    table = heads.over_heads(results).set_index(["estimator", "num_projections"])
     for (name, size), row in over[over["kind"] != "baseline"].iterrows():
         plain = name.partition(" / ")[0]
-        (one,) = found[(found["map"] == plain) & (found["num_projections"] == size)].itertuples()
+        (one,) = found[(found["estimator"] == plain) & (found["num_projections"] == size)].itertuples()
         assert (row["seconds"], row["cost_low"], row["cost_high"]) == pytest.approx((one.seconds, one.low, one.high))
         assert row["ratio"] == pytest.approx(table.loc[(plain, size), "ratio_median"], rel=1e-12)
     assert over["seconds"].is_unique  # the control: a join that mixed sizes would repeat some
@@ -130,7 +132,7 @@ def test_a_users_function_is_timed_by_itself(monkeypatch):
     monkeypatch.setenv("FAVORBENCH_TRUST", __name__.partition(".")[0])  # a module that is not of the working directory
     of_heads(2, methods=f"{__name__}:first_keys", num_projections="4,8")
     ASKED.clear()
-    found = timed("run", 4).rows.query("map == 'first_keys'")
+    found = timed("run", 4).rows.query("estimator == 'first_keys'")
     assert sorted(found["num_projections"]) == [4, 8]
     assert ASKED.count((24, 4)) in range(5, 10)  # a warm-up and four turns, each once or, being short, twice
 

@@ -133,14 +133,16 @@ def test_heads_and_candidates_share_the_confidence(rng):
     rows = fb.load("run").trials
     for decision in found.decisions:
         trials = rows[rows["head"] == decision.head]
-        random = trials[trials["map"].isin(["sampled-keys", "clusters"])]
-        tried = len(random.groupby(["map", "num_projections"]))
+        random = trials[trials["estimator"].isin(["sampled-keys", "clusters"])]
+        tried = len(random.groupby(["estimator", "num_projections"]))
         alpha = 0.05 / 3 / tried
-        others = len(trials.groupby(["map", "num_projections"], dropna=False)) - tried
+        others = len(trials.groupby(["estimator", "num_projections"], dropna=False)) - tried
         assert tried >= 2 and decision.full == tried * fewest_draws(0.9, alpha) + others
         setting = decision.setting
         assert setting.name == "clusters"
-        errors = random[(random["map"] == setting.name) & (random["num_projections"] == setting.size)]["relative_error"]
+        errors = random[(random["estimator"] == setting.name) & (random["num_projections"] == setting.size)][
+            "relative_error"
+        ]
         assert decision.bound == certified_bound(errors.to_numpy(), 0.9, alpha) < np.inf
 
 
@@ -218,7 +220,7 @@ def test_each_head_of_a_model_is_calibrated_on_itself():
 
 def test_skill_is_relative_to_uniform_attention_wherever_it_stands():
     for baselines in ("taylor-1,uniform", "uniform,taylor-1"):
-        summary = fb.sweep(small_scenario(baselines=baselines, trials=1)).trials.set_index("map")
+        summary = fb.sweep(small_scenario(baselines=baselines, trials=1)).trials.set_index("estimator")
         assert (summary["skill"]["uniform"] == 0.0).all() and (summary["skill"]["taylor-1"] != 0.0).all()
 
 

@@ -18,13 +18,13 @@ from favorbench.engine.columns import FAILURE
 from favorbench.engine.rows import RowStore, failures, part_paths, read_parts, read_rows
 
 SCHEMA = pa.schema(
-    [pa.field("draw", pa.int64(), nullable=False), pa.field("map", pa.string()), pa.field("mse", pa.float64())]
+    [pa.field("draw", pa.int64(), nullable=False), pa.field("estimator", pa.string()), pa.field("mse", pa.float64())]
 )
-KEY = ("draw", "map")
+KEY = ("draw", "estimator")
 
 
 def rows_of(draws, factor=1.0):
-    return [{"draw": draw, "map": name, "mse": factor * draw / 7} for draw in draws for name in ("mine", "yours")]
+    return [{"draw": draw, "estimator": name, "mse": factor * draw / 7} for draw in draws for name in ("mine", "yours")]
 
 
 def store_at(path):
@@ -83,7 +83,7 @@ def test_what_waits_in_memory_is_bounded(monkeypatch, run):
 @pytest.mark.usefixtures("at_once")
 def test_later_rows_replace_earlier_ones_and_what_failed(run):
     with store_at(run) as store:
-        failed = [{"draw": draw, "map": "odd", "sampler": None, FAILURE: "ValueError: no"} for draw in (1, 2)]
+        failed = [{"draw": draw, "estimator": "odd", "sampler": None, FAILURE: "ValueError: no"} for draw in (1, 2)]
         store.append([*rows_of(range(4), factor=3.0), *failed])
         assert failures(store.parts(["draw"])) == {"odd": {"ValueError: no": [1, 2]}}
         store.append([*rows_of([0, 1, 3]), *failed[:1]])

@@ -78,9 +78,9 @@ def test_compare_finds_what_is_there_and_not_what_is_not(rng):
 
 def test_summary_by_hand():
     results = sweep(small_scenario(trials=4), "run")
-    one = results.trials[(results.trials["map"] == "trig") & (results.trials["sampler"] == "iid")]
+    one = results.trials[(results.trials["estimator"] == "trig") & (results.trials["sampler"] == "iid")]
     mse = one[one["num_projections"] == 8]["mse"].to_numpy()
-    row = results.summary.query("map == 'trig' and sampler == 'iid' and num_projections == 8").iloc[0]
+    row = results.summary.query("estimator == 'trig' and sampler == 'iid' and num_projections == 8").iloc[0]
     assert row["n"] == 4
     assert row["mse_median"] == pytest.approx(np.median(mse))
     assert row["mse_mean"] == pytest.approx(np.mean(mse))
@@ -91,11 +91,11 @@ def test_summary_by_hand():
 def test_verdicts_against_uniform():
     """A made-up cell: one map always better, one always worse, one mixed."""
     base = sweep(small_scenario(maps="positive", samplers="iid", num_projections="3", trials=12), "run").trials
-    rows = base[base["map"] == "positive"]
-    frames = [base[base["map"] == "uniform"]]
+    rows = base[base["estimator"] == "positive"]
+    frames = [base[base["estimator"] == "uniform"]]
     for name, skill in (("good", 0.5), ("bad", -0.5), ("mixed", [0.1, -0.1] * 6)):
-        frames.append(rows.assign(map=name, skill=skill))
-    summary = summarise(pd.concat(frames, ignore_index=True)).set_index("map")["versus_uniform"]
+        frames.append(rows.assign(estimator=name, skill=skill))
+    summary = summarise(pd.concat(frames, ignore_index=True)).set_index("estimator")["versus_uniform"]
     assert summary.to_dict() == {"uniform": "-", "good": "better", "bad": "worse", "mixed": "no detectable difference"}
 
 
@@ -108,7 +108,7 @@ def test_sentences_say_what_the_verdicts_say():
     (sentence,) = findings.sentences(strong)
     better = strong.summary[(strong.summary["versus_uniform"] == "better") & (strong.summary["kind"] == "map")]
     first = better.sort_values("num_projections", kind="stable").iloc[0]
-    assert f"the first to beat uniform attention: {first['map']}/{first['sampler']}" in sentence
+    assert f"the first to beat uniform attention: {first['estimator']}/{first['sampler']}" in sentence
     assert f"at R = {first['num_projections']}." in sentence
     few = sweep(small_scenario(trials=2), "few")
     (sentence,) = findings.sentences(few)

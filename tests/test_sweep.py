@@ -39,7 +39,7 @@ from favorbench.samplers import get_sampler
 from tests.command_line import python
 from tests.conftest import same_rows, small_scenario
 
-KEY = ["trial", "map", "sampler", "num_projections"]
+KEY = ["trial", "estimator", "sampler", "num_projections"]
 METHODS_OF_ALL_KINDS = "clusters,multipole,lara,nystrom,monarch,sinks(2):window(3):sampled-keys,top(2):positive"
 
 
@@ -51,7 +51,7 @@ def test_rows_equal_the_slow_way():
     """Each cell alone, dense, from the documented streams: the reference for the engine."""
     scenario = small_scenario(maps="positive,trig,hyperbolic,phase,positive-eps,trig-blog", trials=2)
     scenario = scenario.model_copy(update={"samplers": ("iid", "orthogonal", "orthogonal-blog"), "scale": (0.7,)})
-    rows = rows_of(scenario).set_index(["trial", "map", "sampler", "num_projections"])["mse"]
+    rows = rows_of(scenario).set_index(["trial", "estimator", "sampler", "num_projections"])["mse"]
     for draw in plan(Study.of(scenario)):
         q, k, v = get_input("gaussian").draw(stream(0, "inputs", *draw.stream_names), draw.head)
         x, y = 0.7 * q * 4**-0.25, 0.7 * k * 4**-0.25
@@ -116,7 +116,7 @@ def test_the_error_on_sampled_rows_is_unbiased(monkeypatch, biased):
     assert set(sampled["query_rows"]) == {8} and set(full["query_rows"]) == {length}
     z = []
     for name, size in (("positive", 3), ("positive", 20), ("uniform", 0)):
-        ratio = (sampled["mse"] / full["mse"]).xs((name, size), level=("map", "num_projections"))
+        ratio = (sampled["mse"] / full["mse"]).xs((name, size), level=("estimator", "num_projections"))
         z.append((ratio.mean() - 1) / (ratio.std(ddof=1) / len(ratio) ** 0.5 + 1e-12))
     assert (np.max(np.abs(z)) > 5) == biased  # 5: false alarm once in a million
 
@@ -125,7 +125,7 @@ def test_long_inputs_are_measured_on_a_sample_of_rows():
     scenario = small_scenario(seq_len="5000", trials=1)
     assert scenario.rows(4096) == 4096 and scenario.rows(4097) == 1024
     rows = rows_of(scenario)
-    assert set(rows["query_rows"]) == {1024} and "best-rank" not in set(rows["map"])
+    assert set(rows["query_rows"]) == {1024} and "best-rank" not in set(rows["estimator"])
     assert "L = 5000 (1024 query rows measured)" in describe_cell(rows.iloc[0])
 
 
@@ -140,13 +140,13 @@ def test_a_causal_sweep_is_measured_against_masked_attention():
     exact = fb.exact_attention(q, k, v, causal=True)
     omega = get_sampler("iid").sample(stream(0, "omega", "iid", *draw.stream_names), 20, 4)
     found = fb.linear_attention(q, k, v, omega, map="positive", causal=True)
-    (row,) = rows.query("map == 'positive' and sampler == 'iid' and num_projections == 20")["mse"]
+    (row,) = rows.query("estimator == 'positive' and sampler == 'iid' and num_projections == 20")["mse"]
     assert_allclose(row, np.mean((found - exact) ** 2), rtol=1e-10)
     means = np.cumsum(v, axis=0) / np.arange(1, 201)[:, None]
-    assert_allclose(rows.query("map == 'uniform'")["mse"], np.mean((means - exact) ** 2), rtol=1e-10)
+    assert_allclose(rows.query("estimator == 'uniform'")["mse"], np.mean((means - exact) ** 2), rtol=1e-10)
     some = override(scenario, query_rows=30)
     positions = np.sort(stream(0, "query rows", *draw.stream_names).choice(200, 30, replace=False))
-    (row,) = rows_of(some).query("map == 'positive' and sampler == 'iid' and num_projections == 20")["mse"]
+    (row,) = rows_of(some).query("estimator == 'positive' and sampler == 'iid' and num_projections == 20")["mse"]
     assert_allclose(row, np.mean((found - exact)[positions] ** 2), rtol=1e-10)
 
 
@@ -170,7 +170,7 @@ def test_budget_features_compares_at_equal_features():
     rows = rows_of(small_scenario(budget="features", num_projections="8,16"))
     maps = rows[rows["kind"] == "map"]
     assert set(maps["num_features"]) == {8, 16}
-    assert set(maps[maps["map"] == "trig"]["num_projections"]) == {4, 8}
+    assert set(maps[maps["estimator"] == "trig"]["num_projections"]) == {4, 8}
 
 
 def test_bits_do_not_depend_on_workers_or_order():
@@ -491,7 +491,7 @@ def test_an_edited_map_of_the_users_is_noticed_and_not_needed_to_read(monkeypatc
         sweep(small_scenario(maps="edited:Mine"), "run")
     monkeypatch.delitem(sys.modules, "edited")
     Path("edited.py").unlink()
-    assert set(fb.load("run").trials["map"]) >= {"mine"}
+    assert set(fb.load("run").trials["estimator"]) >= {"mine"}
 
 
 FAILING = """
@@ -529,7 +529,7 @@ def test_extreme_inputs_are_measurements_not_warnings():
     """Warnings are errors here: one token, one dimension, one draw; and values that overflow the estimator."""
     sweep(small_scenario(num_projections="1", seq_len="1", head_dim="1", trials=1), "tiny")
     found = sweep(small_scenario(scale="60", dtype="float32", trials=2), "huge").trials
-    assert np.isfinite(found[found["map"] == "positive"]["mse"]).all()
+    assert np.isfinite(found[found["estimator"] == "positive"]["mse"]).all()
 
 
 @pytest.mark.parametrize("workers", [0, -3, 1.5, "x", True])

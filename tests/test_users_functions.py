@@ -139,7 +139,7 @@ def swept(module, names, **flags):
     """The relative errors of functions of a module, by name."""
     methods = ",".join(f"{module}:{name}" for name in names)
     rows = fb.sweep("quick", f"{module}{len(flags)}", **RUN, methods=methods, **flags).trials
-    return {name: rows[rows["map"] == name]["relative_error"].to_list() for name in names}
+    return {name: rows[rows["estimator"] == name]["relative_error"].to_list() for name in names}
 
 
 def check_errors(errors, limits):

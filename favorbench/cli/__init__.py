@@ -10,6 +10,7 @@ import itertools
 import os
 import re
 import sys
+import warnings
 from typing import NoReturn
 
 import typer
@@ -51,6 +52,8 @@ def main() -> NoReturn:
     # end a command. All studies use one core: where memory is short, OpenBLAS would try forever to start threads.
     os.environ.pop("MPLBACKEND", None)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if not debug:
+        warnings.showwarning = lambda message, *_: print(f"favorbench: {printable(str(message))}", file=sys.stderr)  # noqa: T201
     keep_importable_here()
     if complete.VARIABLE in os.environ:
         complete.answer(lambda: app(["--help"], prog_name="favorbench", standalone_mode=False))

@@ -109,7 +109,7 @@ def _say_single_heads(command: str, results: "Results", more: str = "") -> None:
 def table(
     run: RunPath,
     by: Annotated[
-        str | None, option(None, help="Axes, the last as columns, e.g. map,sampler,R.", show_default=False)
+        str | None, option(None, help="Axes, the last as columns, e.g. estimator,sampler,R.", show_default=False)
     ] = None,
     over: Annotated[
         Literal["heads"] | None,
@@ -150,7 +150,7 @@ def table(
     sections = results.table(axes, metric, stat, over, heads)
     show(sections if isinstance(sections, tuple) else [sections], form)
     if axes is None and heads is None and not over:
-        _say_single_heads("table", results, "; all: --by head,map,R")
+        _say_single_heads("table", results, "; all: --by head,estimator,R")
 
 
 @app.command(panel=LOOK)

@@ -183,7 +183,7 @@ def _say_what_went_wrong(results: "Results") -> None:
         say(f"{results.path}/trials/{name} was damaged: set aside, and its draws computed again")
     for sentence in failure_sentences(results):
         say(sentence)
-    for name, rows in results.trials.groupby("map", sort=False):
+    for name, rows in results.trials.groupby("estimator", sort=False):
         if failed := (~np.isfinite(rows["mse"])).sum():
             counts = f"{failed} of {len(rows)} measurements"
             say(f"{name}: the output is NaN or infinite in {counts}; such errors count as infinite")

@@ -63,7 +63,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("dtype", str, "cell", of=lambda scenario, draw: draw.dtype,
            words=lambda row: "" if row["dtype"] == "float64" else row["dtype"]),
     Column("kind", str, "estimator"),
-    Column("map", str, "estimator"),
+    Column("estimator", str, "estimator"),
     Column("sampler", str, "estimator", optional=True),
     Column("num_projections", int, "estimator", optional=True),
     Column("num_features", int, "estimator"),
@@ -72,6 +72,9 @@ COLUMNS: tuple[Column, ...] = (
     *(Column(name, float, "metric") for name in METRICS if name != EFFECT),
 )  # fmt: skip
 
+
+#: The old names of columns, in runs of format 5.
+RENAMED = {"map": "estimator"}
 
 #: The key of an error message that stands in place of metrics if an estimator failed. It is stored with the rows.
 FAILURE = "failure"
@@ -82,7 +85,7 @@ def failed_of(rows: Iterable[Row]) -> dict[str, dict[str, list[int]]]:
     found: dict[str, dict[str, list[int]]] = {}
     for row in rows:
         if FAILURE in row:
-            name = row["map"] if row["sampler"] is None else f"{row['map']} under {row['sampler']}"
+            name = row["estimator"] if row["sampler"] is None else f"{row['estimator']} under {row['sampler']}"
             found.setdefault(name, {}).setdefault(row[FAILURE], []).append(row["draw"])
     return found
 

@@ -22,7 +22,7 @@ import filelock
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from favorbench.engine.columns import FAILURE, Row, failed_of
+from favorbench.engine.columns import FAILURE, RENAMED, Row, failed_of
 from favorbench.engine.interrupts import signals_held
 from favorbench.errors import StoreError
 from favorbench.files import clear_errors, read_regular, write_durable, write_whole
@@ -191,11 +191,13 @@ def _read(path: Path, schema: pa.Schema | None, columns: Sequence[str] | None) -
     if path.stem.rpartition("-")[2] != _digest(data):
         return None
     file = pq.ParquetFile(pa.BufferReader(data))
-    if schema is not None and not file.schema_arrow.equals(schema):
+    stored = pa.schema(field.with_name(RENAMED.get(field.name, field.name)) for field in file.schema_arrow)
+    if schema is not None and not stored.equals(schema):
         raise StoreError(f"{path} has other columns than this version of favorbench writes; use another `out`")
     metadata = json.loads((file.schema_arrow.metadata or {}).get(_METADATA, b"{}"))
     # A few columns are read before a thread is started for them, and a command that ends at once aborts over one.
     table = file.read(columns=columns, use_threads=columns is None).replace_schema_metadata(None)
+    table = table.rename_columns([RENAMED.get(name, name) for name in table.column_names])
     return StoredPart(path, table, file.metadata.num_rows, metadata.get("seconds"), metadata.get("failed", {}))
 
 

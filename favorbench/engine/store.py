@@ -32,7 +32,7 @@ from favorbench.metrics import EFFECT
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT = 5  # of the manifest and the rows
+FORMAT = 6  # of the manifest and the rows; 5 has the column `map` in place of `estimator`
 
 _TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
 SCHEMA = pa.schema([pa.field(c.name, _TYPES[c.kind], nullable=c.optional) for c in COLUMNS])
@@ -183,11 +183,11 @@ def read_manifest(path: Path) -> dict[str, Any]:
     number, version = numbered.get("format"), shortened(numbered.get("favorbench", "?"))
     if type(number) is not int or not 1 <= number < 1000:
         raise StoreError(f"{file} was not written by favorbench: it has no number of a format")
-    if number != FORMAT:
+    if number not in (FORMAT - 1, FORMAT):
         reader = "version 0.2.0 reads it" if number < FORMAT else "use a newer one"
         raise StoreError(
             f"{file} is of format {number}, written by favorbench {version}; this is favorbench {VERSION}, which reads "
-            f"format {FORMAT}: {reader}"
+            f"formats {FORMAT - 1} and {FORMAT}: {reader}"
         )
     return dict(read_json(file, Manifest, "a manifest"))
 
@@ -218,7 +218,7 @@ def read_run(path: Path) -> "tuple[pd.DataFrame, Failed]":
     table, failed = read_rows(path, schema(effect), KEY)
     rows = table.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
     rows = rows.astype({c.name: "int64" for c in COLUMNS if c.kind is int and not c.optional})
-    if unknown := set(rows[rows["kind"] == "map"]["map"]) - set(manifest["num_features"]):
+    if unknown := set(rows[rows["kind"] == "map"]["estimator"]) - set(manifest["num_features"]):
         raise StoreError(
             f"{path} has rows of {min(unknown)}, which its manifest.json does not plan; it was changed by hand"
         )

@@ -124,7 +124,7 @@ def _stacked(backend: Backend, problems: Sequence[AttentionProblem]) -> Attentio
 
 def _rows(shared: Row, measured: Sequence[Measured]) -> list[Row]:
     """The rows of one draw. The metrics of all estimators are computed together."""
-    uniform = next(sums for names, sums in measured if sums and names["map"] == "uniform")
+    uniform = next(sums for names, sums in measured if sums and names["estimator"] == "uniform")
     sums = ErrorSums._make(map(np.array, zip(*(one for _, one in measured if one), strict=True)))
     metrics = metrics_of(sums, uniform)
     values = zip(*(column.tolist() for column in metrics.values()), strict=True)
@@ -170,7 +170,7 @@ def _measured(
         if len(batch.members) > 1:
             alone = [_measured(study, EstimatorBatch((one,)), draws, problem, exact) for one in batch.members]
             return [list(itertools.chain(*each)) for each in zip(*alone, strict=True)]
-        labels = {"kind": first.kind, "map": first.name, "sampler": first.sampler}
+        labels = {"kind": first.kind, "estimator": first.name, "sampler": first.sampler}
         return [[(labels | {FAILURE: str(error).removeprefix(f"{first.name} failed: ")}, None)] for _ in draws]
 
 
@@ -297,7 +297,7 @@ def _labelled(study: Study, batch: EstimatorBatch, draw: Draw, errors: Errors, i
                 functools.partial(method.multiplications, shape, size),
             )
             labels = {
-                "kind": estimator.kind, "map": estimator.name, "sampler": estimator.sampler,
+                "kind": estimator.kind, "estimator": estimator.name, "sampler": estimator.sampler,
                 "num_projections": size if method.every_size else None, "num_features": features,
                 "budget": requested, "multiplications": work,
             }  # fmt: skip

@@ -279,7 +279,7 @@ def _estimator(text: str, run: RunData) -> str:
     def spelled(name: str) -> str:
         return "".join(name.replace("/", " ").split())
 
-    names = estimator_names(run.trials[["map", "sampler"]].drop_duplicates())
+    names = estimator_names(run.trials[["estimator", "sampler"]].drop_duplicates())
     same = [name for name in names if spelled(name) == spelled(text)]
     of_map = same or [name for name in names if spelled(name.partition(" / ")[0]) == spelled(text)]
     if len(of_map) == 1:

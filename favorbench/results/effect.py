@@ -27,7 +27,7 @@ LABEL = r"L(?P<layer>\d+)H(?P<number>\d+)(?:@(?P<text>.+))?"
 
 LARGE = 0.1  # of nats or 1 - cosine: a second-order prediction of more is rough
 
-_ESTIMATOR = ["kind", "map", "sampler", "num_projections", "budget"]
+_ESTIMATOR = ["kind", "estimator", "sampler", "num_projections", "budget"]
 
 
 class SummedEffects(NamedTuple):
@@ -137,11 +137,11 @@ def _of_best(results: RunData, one: SummedEffects) -> Sequence[str]:
     largest: Any = rows[axis].max()
     at_largest = rows[rows[axis].isna() | (rows[axis] == largest)]
     best = at_largest.iloc[0]
-    others = rows[(rows["estimator"] == best["estimator"]) & (rows[axis] != best[axis])].sort_values(axis)
+    others = rows[(rows["label"] == best["label"]) & (rows[axis] != best[axis])].sort_values(axis)
     size = "" if pd.isna(best[axis]) else f" at {at_size(results, best[axis])}"
     ladder = ", ".join(f"{number(row['sum_median'])} at {row[axis]}" for _, row in others.iterrows())
     return [
-        f"{one.title}: {best['estimator']}{size} will cost the model about {amount(best['sum_median'], one.unit)} "
+        f"{one.title}: {best['label']}{size} will cost the model about {amount(best['sum_median'], one.unit)} "
         f"({number(best['sum_low'])} to {number(best['sum_high'])} on {_counts(best)}; sum over {one.heads} heads, "
         f"whose errors are taken as uncorrelated){f'; {ladder}' if ladder else ''}."
     ]

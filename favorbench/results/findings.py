@@ -73,7 +73,7 @@ def _of_population(results: RunData, title: str, rows: pd.DataFrame) -> str:
     text += _least_error(ranked, _spread, " of uniform attention's in the median")
     better = baselines[baselines["ratio_median"] < ranked["ratio_median"].iloc[0]]
     if len(better):
-        text += f"; the baseline {better.iloc[0]['map']} has less, {_spread(better.iloc[0])}"
+        text += f"; the baseline {better.iloc[0]['estimator']} has less, {_spread(better.iloc[0])}"
     return f"{title}: {text}."
 
 
@@ -106,7 +106,7 @@ def cell_sentences(results: RunData) -> list[str]:
 
 def _of_cell(results: RunData, trials: pd.DataFrame, cell: pd.DataFrame) -> str:
     estimators, least = compared(cell), _least_of_cell(results, cell)
-    n, needed = int(estimators["n"].min()), fewest_draws(int((cell["map"] != "uniform").sum()))
+    n, needed = int(estimators["n"].min()), fewest_draws(int((cell["estimator"] != "uniform").sum()))
     if n < needed:
         few = "1 draw is" if n == 1 else f"{n} draws are"
         return f"{few} too few to compare with uniform attention; use {needed} trials or more.{least}"
@@ -133,14 +133,14 @@ def _first_to_win(results: RunData, estimators: pd.DataFrame) -> str:
         names = estimator_names(sized[sized[axis] == first].sort_values("mse_median"))
         named = ", ".join(names)
         if len(names) > MAX_NAMES:
-            every = len(estimators[["map", "sampler"]].drop_duplicates())
+            every = len(estimators[["estimator", "sampler"]].drop_duplicates())
             named = f"{len(names)} of {every} estimators, {names[0]} best of them"
         parts.append(f"the first to beat uniform attention: {named}, at {at_size(results, first)}.")
     if len(fixed):
-        features = dict(zip(fixed["map"], fixed["num_features"], strict=True))
+        features = dict(zip(fixed["estimator"], fixed["num_features"], strict=True))
         named = ", ".join(f"{name} ({count} features)" for name, count in features.items())
         parts.append(f"{'Also' if len(sized) else 'Beating uniform attention'}, without an R: {named}.")
-    if never := sorted(set(estimators["map"]) - set(winning["map"])):
+    if never := sorted(set(estimators["estimator"]) - set(winning["estimator"])):
         parts.append(f"Never,{up_to}: {', '.join(never)}.")
     return " ".join(parts)
 
@@ -148,7 +148,7 @@ def _first_to_win(results: RunData, estimators: pd.DataFrame) -> str:
 def _least_of_cell(results: RunData, cell: pd.DataFrame) -> str:
     """The estimator with the least error at the largest size, and the best map where it is none; no bounds."""
     ranked = at_largest_size(results, usable(compared(cell)).sort_values("mse_median"))
-    uniform = float(cell.loc[cell["map"] == "uniform", "mse_median"].iloc[0])
+    uniform = float(cell.loc[cell["estimator"] == "uniform", "mse_median"].iloc[0])
     if ranked.empty or not uniform > 0:
         return ""
     largest = ranked[size_axis(results)].max()
@@ -159,7 +159,7 @@ def _least_of_cell(results: RunData, cell: pd.DataFrame) -> str:
 
 def _errors(trials: pd.DataFrame, row: pd.Series) -> pd.Series:
     """The mse of one estimator at one size, by draw."""
-    rows = rows_of(trials, row["map"], row["sampler"], row["num_projections"])
+    rows = rows_of(trials, row["estimator"], row["sampler"], row["num_projections"])
     return rows.drop_duplicates("draw").set_index("draw")["mse"]
 
 
@@ -176,7 +176,7 @@ def _verdicts(comparisons: Sequence[Comparison]) -> list[str]:
 
 def _against_taylor(trials: pd.DataFrame, cell: pd.DataFrame) -> str:
     """A sentence where the linear Taylor map is better than the best of all estimators."""
-    taylor, best = cell[cell["map"] == "taylor-1"], compared(cell).sort_values("mse_median").iloc[0]
+    taylor, best = cell[cell["estimator"] == "taylor-1"], compared(cell).sort_values("mse_median").iloc[0]
     if taylor.empty:
         return ""
     result = _paired(_errors(trials, taylor.iloc[0]), _errors(trials, best))
@@ -197,7 +197,7 @@ def less_in_words(ratio: float) -> str:
 def _against_random_keys(results: RunData, trials: pd.DataFrame, cell: pd.DataFrame) -> str:
     """Estimators that, at the largest size, are no better than softmax over a random sample of the keys."""
     chosen = at_largest_size(results, compared(cell))
-    sampled = at_largest_size(results, cell[cell["map"] == "sampled-keys"], chosen)
+    sampled = at_largest_size(results, cell[cell["estimator"] == "sampled-keys"], chosen)
     if sampled.empty or chosen[size_axis(results)].isna().all():
         return ""
     trivial = _errors(trials, sampled.iloc[0])
@@ -214,12 +214,12 @@ def _against_random_keys(results: RunData, trials: pd.DataFrame, cell: pd.DataFr
 def _orthogonal_against_iid(results: RunData, trials: pd.DataFrame) -> str:
     """Paired by draw: a sign test for every map and size that has both, Holm over all."""
     axis, chosen = size_axis(results), trials[(trials["kind"] == "map") & trials["sampler"].isin(["iid", "orthogonal"])]
-    errors = chosen.set_index(["map", axis, "draw", "sampler"])["mse"].unstack(sort=False).dropna()
+    errors = chosen.set_index(["estimator", axis, "draw", "sampler"])["mse"].unstack(sort=False).dropna()
     if errors.shape[1] < 2 or errors.empty:
         return ""
     pairs = {
         f"{name} at {at_size(results, size)}": compare(rows["orthogonal"].to_numpy(), rows["iid"].to_numpy())
-        for (name, size), rows in errors.groupby(level=["map", axis], sort=False)
+        for (name, size), rows in errors.groupby(level=["estimator", axis], sort=False)
     }
     judged, parts = _verdicts(list(pairs.values())), []
     for word in ("better", "worse"):

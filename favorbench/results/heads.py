@@ -62,7 +62,7 @@ def over_heads(results: RunData, metric: str = "mse") -> pd.DataFrame:
     found = []
     if several.any():
         many = results._replace(summary=summary[several])
-        sized = [*POPULATION, "kind", "map", "sampler", "num_projections", "budget"]
+        sized = [*POPULATION, "kind", "estimator", "sampler", "num_projections", "budget"]
         for _, rows in on_each_head(many, metric).groupby(sized, sort=False, dropna=False):
             ratio = rows["ratio"].to_numpy()
             worst, (low, middle, high) = rows.iloc[int(np.argmax(ratio))], quartiles(ratio)
@@ -77,8 +77,8 @@ def on_each_head(results: RunData, metric: str = "mse") -> pd.DataFrame:
     The ratio of two errors below rounding is unknown: it counts as 1.
     """
     summary, column = results.summary, f"{metric}_median"
-    trivial = summary[summary["map"] == "uniform"][[*CELL, column]].rename(columns={column: "trivial"})
-    found = summary[summary["map"] != "uniform"].merge(trivial, how="left", on=list(CELL))
+    trivial = summary[summary["estimator"] == "uniform"][[*CELL, column]].rename(columns={column: "trivial"})
+    found = summary[summary["estimator"] != "uniform"].merge(trivial, how="left", on=list(CELL))
     ours, theirs = (found[name].to_numpy(dtype=float) for name in (column, "trivial"))
     floor = rounding_level(results.trials, metric)
     with np.errstate(all="ignore"):

@@ -28,7 +28,7 @@ from favorbench.results.tables import rounding_level
 from favorbench.sections import Section
 from favorbench.statistics import LEVEL, fewest_draws, holm, interval_name, median_interval, sign_test
 
-_ESTIMATOR = ["kind", "map", "sampler", "num_features", "multiplications"]
+_ESTIMATOR = ["kind", "estimator", "sampler", "num_features", "multiplications"]
 
 
 class Ranking(NamedTuple):
@@ -70,7 +70,7 @@ class Ranking(NamedTuple):
 
     def shares_best(self, groups: Sequence[int]) -> bool:
         """Whether one of these groups is one of the best estimator that is not a bound."""
-        best = next(row.groups for row in self.rows if not is_oracle(row.map))
+        best = next(row.groups for row in self.rows if not is_oracle(row.estimator))
         return not set(best).isdisjoint(groups)
 
     @property
@@ -86,7 +86,7 @@ def rankings(results: RunData, metric: str = "mse") -> list[Ranking]:
 
 
 def _of_cell(trials: pd.DataFrame, chosen: pd.DataFrame, metric: str) -> Ranking:
-    column, keys = f"{metric}_median", ["map", "sampler", "num_projections"]
+    column, keys = f"{metric}_median", ["estimator", "sampler", "num_projections"]
     order = chosen.sort_values(column, ascending=METRICS[metric].better == "lower", kind="stable")
     order = order.reset_index(drop=True)
     once = trials.drop_duplicates(["draw", *keys])  # two budgets that come to one size
@@ -121,14 +121,14 @@ def _over_heads(results: RunData, rows: pd.DataFrame, metric: str) -> Ranking:
     ranks = values.rank(axis="columns")
     order = sorted(chosen.index, key=lambda i: (ranks[i].median(), ranks[i].mean()))
     chosen, values, ranks = chosen.loc[order], values[order], ranks[order]
-    bound, sampler = chosen["map"].map(is_oracle).astype(bool), _or_none(chosen["sampler"])
+    bound, sampler = chosen["estimator"].map(is_oracle).astype(bool), _or_none(chosen["sampler"])
     here = results.trials.merge(rows[list(CELL)].drop_duplicates(), on=list(CELL))
     alone = rankings(results._replace(trials=here, summary=rows), metric)
     draws, enough = min(one.draws for one in alone), all(one.draws >= one.draws_needed for one in alone)
-    best = Counter((row.map, row.sampler) for one in alone for row in one.rows if one.shares_best(row.groups))
+    best = Counter((row.estimator, row.sampler) for one in alone for row in one.rows if one.shares_best(row.groups))
     low, middle, high = zip(*(quartiles(ranks[i].to_numpy()) for i in order), strict=True)
-    shares = pd.Series([best[pair] for pair in zip(chosen["map"], sampler, strict=True)], order, dtype="Int64")
-    least, uniform = values.loc[:, ~bound].T.min(), values.loc[:, chosen["map"] == "uniform"].iloc[:, 0]
+    shares = pd.Series([best[pair] for pair in zip(chosen["estimator"], sampler, strict=True)], order, dtype="Int64")
+    least, uniform = values.loc[:, ~bound].T.min(), values.loc[:, chosen["estimator"] == "uniform"].iloc[:, 0]
     first = values.eq(least, axis=0).sum().astype("Int64")
     frame = chosen[_ESTIMATOR].assign(
         sampler=sampler, rank=middle, rank_q25=low, rank_q75=high,
@@ -144,7 +144,7 @@ def _by_head(results: RunData, rows: pd.DataFrame, metric: str) -> tuple[pd.Data
 
     The columns are the index of the estimators. NaN counts as infinite.
     """
-    largest, keys = at_largest(rows), ["map", "sampler"]
+    largest, keys = at_largest(rows), ["estimator", "sampler"]
     chosen = largest.drop_duplicates(keys)[_ESTIMATOR].reset_index(drop=True)
     placed = largest.merge(chosen[keys].reset_index(names="place"), on=keys)
     found = placed.pivot(index="head", columns="place", values=f"{metric}_median")

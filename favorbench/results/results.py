@@ -60,8 +60,8 @@ class Results(RunData):
         Parameters
         ----------
         by : str or sequence of str, optional
-            Axes, the last as columns, e.g. "map,sampler,R". Without them there is a table over the heads of each input
-            that has two or more, and else one for each cell.
+            Axes, the last as columns, e.g. "estimator,sampler,R". Without them there is a table over the heads of each
+            input that has two or more, and else one for each cell.
         metric : str
             The metric.
         stat : str
@@ -83,7 +83,7 @@ class Results(RunData):
 
         Examples
         --------
-        ``results.table("map,R", metric="relative_error")``
+        ``results.table("estimator,R", metric="relative_error")``
         """
         check_metric(self, metric)
         check_name("stat", stat, STATS)
@@ -215,7 +215,7 @@ def load(path: str | Path) -> Results:
     >>> import favorbench as fb
     >>> fb.sweep("quick", maps="positive", num_projections=[4, 16], seq_len=32, head_dim=4, trials=2, out="run")
     <Results of 'quick' in run: 2 of 2 draws, 18 rows>
-    >>> fb.load("run").summary["map"].unique().tolist()
+    >>> fb.load("run").summary["estimator"].unique().tolist()
     ['uniform', 'taylor-1', 'taylor-2', 'best-rank', 'positive']
     """
     path = Path(path)

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import pandas as pd
 from typing_extensions import TypedDict
 
-from favorbench.engine.columns import CELL, COLUMNS, describe_cell
+from favorbench.engine.columns import CELL, COLUMNS, RENAMED, describe_cell
 from favorbench.engine.store import read_manifest
 from favorbench.errors import StoreError
 from favorbench.files import read_json, write_text
@@ -19,7 +19,7 @@ FILE, FORMAT = "seconds.json", 1
 BUSY = 2
 
 #: What has one time: a head and how it is measured, and an estimator at one size; kind "exact" is exact attention.
-TIMED = (*CELL, "kind", "map", "sampler", "num_projections")
+TIMED = (*CELL, "kind", "estimator", "sampler", "num_projections")
 MEASURED = ("seconds", "low", "high")
 
 _ROWS = {
@@ -88,7 +88,7 @@ class Seconds(NamedTuple):
 
 def table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Rows with the columns and types that they have in every other table."""
-    return pd.DataFrame(rows, columns=list(_ROWS)).astype(_ROWS)
+    return pd.DataFrame(rows).rename(columns=RENAMED).reindex(columns=list(_ROWS)).astype(_ROWS)
 
 
 def write_seconds(run: Path, found: Seconds) -> Path:

@@ -125,11 +125,11 @@ def _merged(table: Section, ranking: Ranking, section: Section) -> list[dict[str
 
     Groups and verdicts are left out where there are too few draws to tell any two apart.
     """
-    values = {(row["map"], row["sampler"]): list(row.items())[2:] for row in table.rows}
+    values = {(row["estimator"], row["sampler"]): list(row.items())[2:] for row in table.rows}
     judged = ranking.draws >= min(ranking.draws_needed, fewest_draws(len(ranking.rows) - 1))
     hidden = {"mse"} if judged else {"mse", "groups", "against uniform"}
     return [
-        {"estimator": text["estimator"], **dict(values[row.map, row.sampler or "-"]),
+        {"estimator": text["estimator"], **dict(values[row.estimator, row.sampler or "-"]),
          **{name: value for name, value in list(text.items())[1:] if name not in hidden}}
         for row, text in zip(ranking.rows, section.rows, strict=True)
     ]  # fmt: skip

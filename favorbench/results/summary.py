@@ -80,7 +80,7 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     summary["mse_low"], summary["mse_high"] = ([interval[i] for interval in intervals] for i in (0, 1))
     tests = pd.Series([sign_test(values) for values in _split(trials["skill"], of_group)], summary.index)
     summary["versus_uniform"] = "-"
-    for cell in by_cell(summary[summary["map"] != "uniform"]).values():
+    for cell in by_cell(summary[summary["estimator"] != "uniform"]).values():
         adjusted = holm(tests[cell.index].tolist())
         verdicts = [verdict(p, -skill) for p, skill in zip(adjusted, cell["skill_median"], strict=True)]
         summary.loc[cell.index, "versus_uniform"] = verdicts
@@ -110,7 +110,7 @@ def population_title(row: Any, heads: int) -> str:
 
 def rows_of(frame: pd.DataFrame, name: str, sampler: Any, num_projections: Any = ...) -> pd.DataFrame:
     """The rows of one map or baseline under one sampler, at one R (all unless given); missing values are equal."""
-    for column, value in (("map", name), ("sampler", sampler), ("num_projections", num_projections)):
+    for column, value in (("estimator", name), ("sampler", sampler), ("num_projections", num_projections)):
         if value is not ...:
             same = frame[column].isna() if pd.isna(value) else (frame[column] == value).fillna(False)
             frame = frame[same.astype(bool)]
@@ -123,8 +123,8 @@ def at_largest(summary: pd.DataFrame) -> pd.DataFrame:
     Two budgets may come to one size, which is measured once and stands in two rows.
     """
     sizes = summary["num_projections"].fillna(0)
-    largest = sizes.groupby([summary["map"], summary["sampler"]], dropna=False).transform("max")
-    return summary[sizes == largest].drop_duplicates([*CELL, "map", "sampler"], keep="last")
+    largest = sizes.groupby([summary["estimator"], summary["sampler"]], dropna=False).transform("max")
+    return summary[sizes == largest].drop_duplicates([*CELL, "estimator", "sampler"], keep="last")
 
 
 def compared(frame: pd.DataFrame) -> pd.DataFrame:
@@ -134,7 +134,7 @@ def compared(frame: pd.DataFrame) -> pd.DataFrame:
 
 def usable(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows of estimators that are not bounds."""
-    return frame[[not is_oracle(name) for name in frame["map"]]]
+    return frame[[not is_oracle(name) for name in frame["estimator"]]]
 
 
 def is_oracle(name: object) -> bool:
@@ -146,33 +146,35 @@ def cost_share(row: Any) -> float:
     """The multiplications of a row over those of exact attention with d_v = d; NaN for a bound, or if unknown."""
     n, length = row["query_len"], row["seq_len"]
     pairs = n * (n + 1) / 2 if row["causal"] == "yes" else n * length
-    return math.nan if is_oracle(row["map"]) else float(row["multiplications"]) / (2.0 * pairs * row["head_dim"])
+    return math.nan if is_oracle(row["estimator"]) else float(row["multiplications"]) / (2.0 * pairs * row["head_dim"])
 
 
 def is_own(row: Labels) -> bool:
     """Whether the estimator, or its sampler, is a user's."""
-    names = [row["map"]] if pd.isna(row["sampler"]) else [row["map"], row["sampler"]]
+    names = [row["estimator"]] if pd.isna(row["sampler"]) else [row["estimator"], row["sampler"]]
     return any(split_list(str(name), ":")[-1].partition("(")[0].strip() not in REGISTERED for name in names)
 
 
 def estimator_name(row: Labels) -> str:
     """ "positive / orthogonal"; the map or method alone where there is no sampler."""
-    return str(row["map"]) if pd.isna(row["sampler"]) else f"{row['map']} / {row['sampler']}"
+    return str(row["estimator"]) if pd.isna(row["sampler"]) else f"{row['estimator']} / {row['sampler']}"
 
 
 def estimator_names(frame: pd.DataFrame) -> list[str]:
     """The name of the estimator of each row."""
     sampler = frame["sampler"].astype(object)
-    return list(frame["map"].astype(str) + (" / " + sampler.fillna("").astype(str)).where(sampler.notna(), ""))
+    return list(frame["estimator"].astype(str) + (" / " + sampler.fillna("").astype(str)).where(sampler.notna(), ""))
 
 
 def labelled(frame: pd.DataFrame) -> pd.DataFrame:
-    """Add columns: the name of the estimator, whether it is a bound, and whether it is a user's."""
-    own = [row["kind"] in COMPARED and is_own(row) for row in frame[["kind", "map", "sampler"]].to_dict("records")]
-    frame = frame.assign(estimator=estimator_names(frame), bound=list(map(is_oracle, frame["map"])), own=own)
+    """Add columns: the label of the estimator, whether it is a bound, and whether it is a user's."""
+    own = [
+        row["kind"] in COMPARED and is_own(row) for row in frame[["kind", "estimator", "sampler"]].to_dict("records")
+    ]
+    frame = frame.assign(label=estimator_names(frame), bound=list(map(is_oracle, frame["estimator"])), own=own)
     return frame.astype({"bound": bool, "own": bool})
 
 
 def marked_name(row: Labels) -> str:
     """The name in tables that show bounds among usable estimators."""
-    return estimator_name(row) + (BOUND if is_oracle(row["map"]) else "")
+    return estimator_name(row) + (BOUND if is_oracle(row["estimator"]) else "")

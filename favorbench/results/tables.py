@@ -1,5 +1,6 @@
 """Tables of a run: any statistic of any metric over any axes, and what sizes and marks in them mean."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from favorbench.engine.columns import CELL, ESTIMATOR, LABELS, describe_cell
+from favorbench.engine.columns import CELL, ESTIMATOR, LABELS, RENAMED, describe_cell
 from favorbench.errors import ScenarioError
 from favorbench.formats import ALIASES, HEADINGS, format_value, percent
 from favorbench.metrics import METRICS
@@ -25,8 +26,13 @@ ROUNDING = 1e-13
 
 
 def parse_by(text: str) -> list[str]:
-    """Axes from "map,sampler,R". Raises ScenarioError for an unknown one."""
+    """Axes from "estimator,sampler,R". Raises ScenarioError for an unknown one."""
     axes = [ALIASES.get(part.strip(), part.strip()) for part in text.split(",")]
+    for old in RENAMED.keys() & set(axes):
+        warnings.warn(
+            f"the axis {old} is now {RENAMED[old]}; the old name goes in version 0.4", FutureWarning, stacklevel=3
+        )
+    axes = [RENAMED.get(axis, axis) for axis in axes]
     for axis in axes:
         if axis not in LABELS:
             allowed = [HEADINGS.get(name, name) for name in LABELS]
@@ -36,7 +42,7 @@ def parse_by(text: str) -> list[str]:
 
 def every_axis(results: RunData) -> list[str]:
     """The axes that distinguish all rows of the summary, in the order of a table."""
-    return [*varying(results.trials), "map", "sampler", "num_projections"]
+    return [*varying(results.trials), "estimator", "sampler", "num_projections"]
 
 
 def long_table(results: RunData, by: Sequence[str], metric: str, stat: str) -> pd.DataFrame:
@@ -49,7 +55,7 @@ def long_table(results: RunData, by: Sequence[str], metric: str, stat: str) -> p
     table = table.assign(n=_grouped(trials, by)["draw"].nunique()).reset_index()
     if stat not in ("median", "mean") or not METRICS[metric].error:
         return table.assign(worse=False)
-    uniform, cells = trials[trials["map"] == "uniform"], [axis for axis in by if axis not in ESTIMATOR]
+    uniform, cells = trials[trials["estimator"] == "uniform"], [axis for axis in by if axis not in ESTIMATOR]
     if cells:
         trivial = _statistic(uniform, cells, metric, stat).rename("trivial").reset_index()
         theirs = table[cells].merge(trivial, how="left", on=cells)["trivial"].to_numpy()
@@ -99,7 +105,7 @@ def pivoted(results: RunData, by: Sequence[str], metric: str = "mse", stat: str 
 def _pooled(trials: pd.DataFrame, by: Sequence[str]) -> str:
     """The axes that vary and that ``by`` leaves out: the statistic mixes their values."""
     sizes = () if set(SIZES) & set(by) else ("num_projections",)
-    axes = [*varying(trials), *(axis for axis in ("map", "sampler", *sizes) if trials[axis].nunique() > 1)]
+    axes = [*varying(trials), *(axis for axis in ("estimator", "sampler", *sizes) if trials[axis].nunique() > 1)]
     return ", ".join(HEADINGS.get(axis, axis) for axis in axes if axis not in by)
 
 
@@ -124,7 +130,7 @@ def _value_style(column: str, text: str) -> str:
 
 def cell_tables(results: RunData, metric: str = "mse", stat: str = "median") -> list[Section]:
     """One table for each cell: map x sampler in rows, R in columns."""
-    by = ["map", "sampler", size_axis(results)]
+    by = ["estimator", "sampler", size_axis(results)]
     return [
         _with_costs(
             pivoted(results._replace(trials=trials), by, metric, stat, f"{metric}, {describe_cell(trials.iloc[0])}"),
@@ -136,12 +142,12 @@ def cell_tables(results: RunData, metric: str = "mse", stat: str = "median") -> 
 
 def _with_costs(table: Section, trials: pd.DataFrame) -> Section:
     """The table of a cell with the cost of each estimator at its largest size."""
-    rows = at_largest(trials).drop_duplicates(["map", "sampler"])
+    rows = at_largest(trials).drop_duplicates(["estimator", "sampler"])
     costs = {
-        (row["map"], "-" if pd.isna(row["sampler"]) else row["sampler"]): percent(cost_share(row))
+        (row["estimator"], "-" if pd.isna(row["sampler"]) else row["sampler"]): percent(cost_share(row))
         for _, row in rows.iterrows()
     }
-    texts = [{**row, "cost": costs[row["map"], row["sampler"]]} for row in table.rows]
+    texts = [{**row, "cost": costs[row["estimator"], row["sampler"]]} for row in table.rows]
     return replace(table, rows=texts, note=f"{table.note} {COST[:-1]}, at the largest size.")
 
 
@@ -192,7 +198,7 @@ def legend(results: RunData) -> str:
     scenario, trials = results.scenario, results.trials
     mean = "the mean of V up to the query" if scenario.causal else "the mean of V"
     text = f"{what_r_means(results)} * worse than uniform attention ({mean})."
-    if "best-rank" in scenario.baselines and not (trials["map"] == "best-rank").any():
+    if "best-rank" in scenario.baselines and not (trials["estimator"] == "best-rank").any():
         text += " best-rank: not computed, it needs every query row and an attention matrix of at most 2048 x 2048."
     bounds = bounds_in_words(results) if scenario.budget == "cost" else ""
     return " ".join(filter(None, [text, bounds, *shortened_inputs(results)]))
@@ -200,7 +206,7 @@ def legend(results: RunData) -> str:
 
 def bounds_in_words(results: RunData) -> str:
     """A sentence about the estimators that are bounds."""
-    names = [name for name in results.trials["map"].unique() if is_oracle(name)]
+    names = [name for name in results.trials["estimator"].unique() if is_oracle(name)]
     if not names:
         return ""
     look = "looks" if len(names) == 1 else "look"
@@ -228,7 +234,7 @@ def what_r_means(results: RunData) -> str:
             f"Compared at equal cost: a budget of {largest} is the multiplications of linear attention with {largest} "
             f"features, and each estimator is as large as they allow{exact}."
         )
-    maps = trials.loc[trials["kind"] == "map", "map"].unique()
+    maps = trials.loc[trials["kind"] == "map", "estimator"].unique()
     if not len(maps):
         return "R counts the centroids, keys or landmarks of methods."
     counts: Any = results.manifest["num_features"]

@@ -76,7 +76,8 @@ def against_seconds(results: RunData, metric: str) -> list[style.Chart]:
     found = read_seconds(results.path)
     if found is None or not can_be_compared(metric):
         return []
-    rows, shared, keys = on_each_head(results, metric), list(POPULATION), ["kind", "map", "sampler", "num_projections"]
+    rows, shared = on_each_head(results, metric), list(POPULATION)
+    keys = ["kind", "estimator", "sampler", "num_projections"]
     timed = found.rows.astype({name: rows[name].dtype for name in shared})
     timed = timed.rename(columns=dict(zip(MEASURED, COSTS, strict=False)))
     exact = timed[timed["kind"] == "exact"].groupby(shared, dropna=False)["cost"].min().rename("exact").reset_index()
@@ -100,7 +101,7 @@ def _charts(axis: CostAxis, results: RunData, metric: str, rows: pd.DataFrame) -
     panels = [
         (title, points)
         for title, points in _panels(rows[rows["cost"] > 0], metric)
-        if min(compared(points)[["estimator", "cost"]].nunique()) > 1
+        if min(compared(points)[["label", "cost"]].nunique()) > 1
     ]
     if not panels:
         return []
@@ -116,12 +117,12 @@ def _charts(axis: CostAxis, results: RunData, metric: str, rows: pd.DataFrame) -
 def _panels(rows: pd.DataFrame, metric: str) -> Iterator[tuple[str, pd.DataFrame]]:
     """A panel for each population of heads, and for each head where there are at most FEW."""
     kept = ["kind", "num_projections", "num_features", "budget", *COSTS, "ratio", "low", "high"]
-    kept += ["estimator", "bound", "own", "map", "heads"]
+    kept += ["label", "bound", "own", "estimator", "heads"]
     for cell in by_population(rows):
         heads = cell["head"].nunique()
         if heads > 1:
-            groups = cell.groupby(["estimator", "num_projections", "budget"], sort=False, dropna=False)
-            points = groups[["kind", "num_features", *COSTS, "bound", "own", "map"]].first().assign(heads=heads)
+            groups = cell.groupby(["label", "num_projections", "budget"], sort=False, dropna=False)
+            points = groups[["kind", "num_features", *COSTS, "bound", "own", "estimator"]].first().assign(heads=heads)
             points[["low", "ratio", "high"]] = [quartiles(ratio.to_numpy()) for _, ratio in groups["ratio"]]
             yield population_title(cell.iloc[0], heads), points.reset_index()[kept]
         for _, head in cell.groupby("head", sort=False) if heads <= FEW else ():
@@ -156,11 +157,11 @@ def front_of(points: pd.DataFrame, exact: float | None) -> pd.DataFrame:
 def coloured_of(panels: Panels) -> list[str]:
     """The estimators with a colour: a user's, the best one, the best map, FAVOR+, then those on the front."""
     rows = compared(pd.concat([points for _, points in panels]))
-    best = {str(name): float(error) for name, error in rows.groupby("estimator", sort=False)["ratio"].min().items()}
-    always = {*rows[rows["own"].astype(bool)]["estimator"]} | favor_of(best)
+    best = {str(name): float(error) for name, error in rows.groupby("label", sort=False)["ratio"].min().items()}
+    always = {*rows[rows["own"].astype(bool)]["label"]} | favor_of(best)
     for some in (usable(rows), rows[rows["kind"] == "map"]):
-        always |= {*sorted({*some["estimator"]}, key=lambda name: (best[name], name))[:1]}
-    on_front = {name for _, points in panels for name in front_of(points, points["exact"].iloc[0])["estimator"]}
+        always |= {*sorted({*some["label"]}, key=lambda name: (best[name], name))[:1]}
+    on_front = {name for _, points in panels for name in front_of(points, points["exact"].iloc[0])["label"]}
     errors = {name: error - (_ON_FRONT if name in on_front else 0.0) for name, error in best.items()}
     return choose(errors, max_curves(), always)
 
@@ -176,7 +177,7 @@ def _draw(rows: pd.DataFrame, ax: Axes, axis: CostAxis, coloured: Sequence[str],
     ax.axhline(1.0, color="black", linestyle="--", linewidth=width, label="uniform (mean of V)")
     if not np.isnan(exact):
         ax.axvline(exact, color="0.4", linestyle=":", linewidth=width, label="exact attention")
-    for number, (name, points) in enumerate(rows.groupby("estimator", sort=False)):
+    for number, (name, points) in enumerate(rows.groupby("label", sort=False)):
         points = points.sort_values(["num_projections", "cost"])
         band, look = None, estimator_look(str(name), coloured)
         if points["kind"].iloc[0] == "baseline":
@@ -192,12 +193,12 @@ def _draw(rows: pd.DataFrame, ax: Axes, axis: CostAxis, coloured: Sequence[str],
         style.line_with_band(ax, points["cost"], points["ratio"], band, 0.1, **look)
     ax.set_xscale("log")
     style.log_ticks(ax.xaxis)
-    shown = rows[rows["estimator"].isin(coloured) | (rows["kind"] == "baseline")]
+    shown = rows[rows["label"].isin(coloured) | (rows["kind"] == "baseline")]
     style.log_limits(ax, [*shown["ratio"].clip(lower=LEAST), 1.0], most=MOST)
     ax.set(xlabel=f"{axis.column} per head", ylabel=relative_label(metric))
-    beyond = set(rows[rows["ratio"] > ax.get_ylim()[1]]["estimator"])
+    beyond = set(rows[rows["ratio"] > ax.get_ylim()[1]]["label"])
     style.off_scale_note(ax, [name for name in coloured if name in beyond])
-    return rows.drop(columns=["exact", "map"]).rename(columns={"cost": axis.column})
+    return rows.drop(columns=["exact", "estimator"]).rename(columns={"cost": axis.column})
 
 
 def _caption(
@@ -209,12 +210,12 @@ def _caption(
         over = "Median over heads, band: quartiles over heads"
     elif (points["heads"] > 1).any():
         over += "; of several heads over heads, band: quartiles"
-    bounds = sorted(set(results.summary[results.summary["kind"] == "baseline"]["map"]) & ORACLES)
-    unknown = sorted(set(rows[rows["cost"].isna()]["map"]))
+    bounds = sorted(set(results.summary[results.summary["kind"] == "baseline"]["estimator"]) & ORACLES)
+    unknown = sorted(set(rows[rows["cost"].isna()]["estimator"]))
     missing = [f"as {axis.unknown}: {', '.join(unknown)}"] if unknown else []
     missing += [f"as a bound at any cost: {', '.join(bounds)}"] if bounds else []
     left_out = f" Not shown, {'; nor, '.join(missing)}." if missing else ""
-    others = [name for name in dict.fromkeys(compared(points)["estimator"]) if name not in coloured]
+    others = [name for name in dict.fromkeys(compared(points)["label"]) if name not in coloured]
     beyond = f" Off scale: more than {MOST:g} times the error of uniform attention."
     return (
         f"{over}; {draws_of(results)}. The error is {metric} over that of uniform attention; the cost is {axis.words}. "

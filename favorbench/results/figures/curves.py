@@ -37,8 +37,8 @@ AXES = {
     "scale": ("error-vs-scale", "scale of queries and keys", ("scale",)),
 }
 
-#: The two values that give a comparison its name.
-USUAL = {"sampler": ("iid", "orthogonal"), "map": ("trig", "positive")}
+#: The name of a comparison, and the two values that give it another one.
+USUAL = {"sampler": ("samplers", "iid", "orthogonal"), "estimator": ("maps", "trig", "positive")}
 
 
 class CurvePanel(NamedTuple):
@@ -52,20 +52,23 @@ class CurvePanel(NamedTuple):
 
 def maps(results: RunData, metric: str) -> list[style.Chart]:
     """Error against R: a curve for each map, a panel for each cell and sampler."""
-    return _comparison(results, metric, "map", "sampler")
+    return _comparison(results, metric, "estimator", "sampler")
 
 
 def samplers(results: RunData, metric: str) -> list[style.Chart]:
     """Error against R: a curve for each sampler, a panel for each cell and map."""
-    return _comparison(results, metric, "sampler", "map")
+    return _comparison(results, metric, "sampler", "estimator")
 
 
 def _comparison(results: RunData, metric: str, series: str, panel: str) -> list[style.Chart]:
     x, rows = size_axis(results), compared(results.summary)
     rows = rows[rows[series].notna() & rows[x].notna() & rows["num_projections"].notna()]
     names, others = (list(rows[axis].dropna().unique()) for axis in (series, panel))
-    only_maps = series == "map" and len(others) < 2  # then no other figure has them
-    if len(names) < (1 if only_maps else 2) or rows.groupby(["map", "sampler"], dropna=False)[x].nunique().max() < 2:
+    only_maps = series == "estimator" and len(others) < 2  # then no other figure has them
+    if (
+        len(names) < (1 if only_maps else 2)
+        or rows.groupby(["estimator", "sampler"], dropna=False)[x].nunique().max() < 2
+    ):
         return []
     rows = rows.assign(series=rows[series].astype(str))
     methods = rows[(rows["kind"] == "method") & rows[panel].isna()] if len(others) > 1 else rows[:0]
@@ -77,7 +80,7 @@ def _comparison(results: RunData, metric: str, series: str, panel: str) -> list[
             joined = ", ".join(filter(None, (title, name)))
             panels.append(CurvePanel(joined, population_of(cell), part, baselines))
     count = len(others) + len(methods["kind"].unique())
-    several = len(rows["map"].unique()) > 1 < len(rows["sampler"].dropna().unique())
+    several = len(rows["estimator"].unique()) > 1 < len(rows["sampler"].dropna().unique())
     same = f" {file_name(others, panel)} shows the same errors with one curve per {panel}." if several else ""
     sizes = {"projections": "number of projections R", "features": "budget: number of features",
              "cost": "budget: cost of this number of features"}  # fmt: skip
@@ -91,10 +94,10 @@ def _comparison(results: RunData, metric: str, series: str, panel: str) -> list[
 
 def file_name(names: Sequence[str], axis: str) -> str:
     """The name of a comparison: "iid-vs-ortho" for these two, "a-vs-b" for two others, "samplers" for more."""
+    several, *usual = USUAL[axis]
     if len(names) > 2:
-        return f"{axis}s"
-    usual = set(names) == set(USUAL[axis])
-    ordered = [{"orthogonal": "ortho"}.get(name, name) for name in USUAL[axis]] if usual else names
+        return several
+    ordered = [{"orthogonal": "ortho"}.get(name, name) for name in usual] if set(names) == set(usual) else names
     return "-vs-".join(map(style.slug, ordered))
 
 
@@ -120,7 +123,7 @@ def _against(results: RunData, metric: str, axis: str) -> style.Chart | None:
     estimators, size = compared(results.summary), size_axis(results)
     common = sorted(set.intersection(*(set(rows[size].dropna()) for _, rows in estimators.groupby(axis))))
     sizes = [common[i] for i in sorted({0, (len(common) - 1) // 2, len(common) - 1})] if common else [None]
-    series = "estimator" if estimators["sampler"].nunique() > 1 else "map"
+    series = "label" if estimators["sampler"].nunique() > 1 else "estimator"
     panels = []
     for title, cell in cells(results, drop=together):
         if cell[axis].nunique() < 2:  # L and d that differ between inputs make no curve
@@ -143,16 +146,16 @@ def _chart(
 ) -> style.Chart:  # fmt: skip
     caps: dict[Hashable, float] = {}  # the largest value that an axis shows
     for panel in panels:
-        uniform = panel.baselines[panel.baselines["map"] == "uniform"][f"{metric}_median"].max()
+        uniform = panel.baselines[panel.baselines["estimator"] == "uniform"][f"{metric}_median"].max()
         relative = can_be_compared(metric) and METRICS[metric].log and uniform > 0
         caps[panel.group] = max(MOST * uniform if relative else math.inf, caps.get(panel.group, 0.0))
     rows = pd.concat([panel.estimators for panel in panels])
     last = rows[rows[x] == rows.groupby("series")[x].transform("max")]
     sign = 1.0 if METRICS[metric].better == "lower" else -1.0
     errors = (sign * last[f"{metric}_median"]).groupby(last["series"]).median()
-    own = labelled(rows.drop_duplicates(["series", "map", "sampler"])).query("own")["series"]
+    own = labelled(rows.drop_duplicates(["series", "estimator", "sampler"])).query("own")["series"]
     coloured = choose({name: float(errors[name]) for name in rows["series"].unique()}, max_curves(), {*own})
-    best = " best-rank may leave the axis below." if (results.summary["map"] == "best-rank").any() else ""
+    best = " best-rank may leave the axis below." if (results.summary["estimator"] == "best-rank").any() else ""
     text = (
         f"Median of {draws_of(results)}, band from 10 % to 90 %.{measured_on(results)} {what_r_means(results)} "
         f"{metric}: {METRICS[metric].formula}. Off scale: more than {MOST:g} times the error of uniform attention."
@@ -200,7 +203,7 @@ def _draw(
 def _draw_baselines(panel: CurvePanel, ax: Axes, x: str, column: str) -> list[pd.DataFrame]:
     """Draw the baselines and return their rows."""
     kept = []
-    for number, (name, points) in enumerate(panel.baselines.groupby("map", sort=False)):
+    for number, (name, points) in enumerate(panel.baselines.groupby("estimator", sort=False)):
         points = points.sort_values(x)
         if x not in AXES and points["num_projections"].isna().all():  # it has no size: a flat line
             places = sorted(set(panel.estimators[x]))
@@ -222,7 +225,7 @@ def against_dtype(results: RunData, metric: str) -> list[style.Chart]:
     )
     panels = []
     for title, cell in cells(results, drop=("dtype",)):
-        uniform = float(cell[cell["map"] == "uniform"]["relative_error_median"].iloc[0])
+        uniform = float(cell[cell["estimator"] == "uniform"]["relative_error_median"].iloc[0])
         panels.append(style.Panel(title, partial(_draw_dtypes, at_largest(compared(cell)), uniform), "relative"))
     title = "Error and rounding in each precision"
     return [style.Chart("error-vs-dtype", title, caption(results, text), panels, min(2, len(panels)))]
@@ -231,8 +234,8 @@ def against_dtype(results: RunData, metric: str) -> list[style.Chart]:
 def _draw_dtypes(rows: pd.DataFrame, uniform: float, ax: Axes) -> pd.DataFrame:
     dtypes = [dtype for dtype in DTYPES["torch"] if dtype in set(rows["dtype"])]
     columns = {"relative_error_median": "", "rounding_median": ", rounding"}
-    names, values, beyond = list(dict.fromkeys(rows["map"])), [uniform], []
-    worst = rows.fillna(dict.fromkeys(columns, math.inf)).groupby(["map", "dtype"])[[*columns]].max()
+    names, values, beyond = list(dict.fromkeys(rows["estimator"])), [uniform], []
+    worst = rows.fillna(dict.fromkeys(columns, math.inf)).groupby(["estimator", "dtype"])[[*columns]].max()
     for i, name in enumerate(names):
         offset = 0.7 * ((i + 0.5) / len(names) - 0.5)
         for column, words in columns.items():
@@ -249,4 +252,4 @@ def _draw_dtypes(rows: pd.DataFrame, uniform: float, ax: Axes) -> pd.DataFrame:
     ax.set_xlim(-0.5, len(dtypes) - 0.5)
     ax.set(xlabel="precision of the estimator", ylabel="relative error")
     style.off_scale_note(ax, beyond)
-    return rows[["map", "sampler", "num_projections", "dtype", "n", *columns]]
+    return rows[["estimator", "sampler", "num_projections", "dtype", "n", *columns]]

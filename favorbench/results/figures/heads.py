@@ -61,19 +61,19 @@ def effect_map(results: RunData, metric: str, estimators: str | None = None) -> 
     rows, panels = labelled(on_heads(results.trials)), []
     for cell in by_population(rows[rows["layer"] != ""].astype({"layer": int, "number": int})):
         sizes = cell["num_projections"].fillna(0)
-        cell = cell[sizes == sizes.groupby(cell["estimator"]).transform("max")]
-        means = cell.groupby(["estimator", "layer", "number"])[EFFECT].mean()
-        sums, heads = means.groupby("estimator").sum(), len(means[means.index[0][0]])
+        cell = cell[sizes == sizes.groupby(cell["label"]).transform("max")]
+        means = cell.groupby(["label", "layer", "number"])[EFFECT].mean()
+        sums, heads = means.groupby("label").sum(), len(means[means.index[0][0]])
         sums = sums[np.isfinite(sums) & (sums > 0)]
-        known = [name for name in usable(compared(cell))["estimator"].unique() if name in sums]
+        known = [name for name in usable(compared(cell))["label"].unique() if name in sums]
         if cell["layer"].nunique() < 2 or heads <= FEW or not len(known):
             continue
         for name in [name for name in requested if name in sums] or [min(known, key=sums.__getitem__)]:
-            size = cell.loc[cell["estimator"] == name, size_axis(results)].iloc[0]
+            size = cell.loc[cell["label"] == name, size_axis(results)].iloc[0]
             sized = name if pd.isna(size) else f"{name} at {at_size(results, size)}"
             total = amount(sums[name], unit_of(results, cell))
             title = f"{sized}: {total}\n{population_title(cell.iloc[0], heads)}"
-            part = means[name].reset_index().assign(estimator=name, percent=100 * means[name].to_numpy() / sums[name])
+            part = means[name].reset_index().assign(label=name, percent=100 * means[name].to_numpy() / sums[name])
             panels.append((title, part))
     if not panels:
         return []
@@ -116,11 +116,11 @@ def _maps(results: RunData, rows: pd.DataFrame, requested: Sequence[str]) -> Ite
     """Title and rows of each map of one population: an estimator on one text."""
     where, texts = population_title(rows.iloc[0], rows["head"].nunique()), rows["head"].str.partition("@")[2]
     best = usable(compared(rows)).replace({"ratio": {np.inf: style.PLOT_INFINITY}})
-    for name in requested or [str(best.groupby("estimator")["ratio"].median().idxmin())]:
-        for text, part in rows[rows["estimator"] == name].groupby(texts, sort=False):
+    for name in requested or [str(best.groupby("label")["ratio"].median().idxmin())]:
+        for text, part in rows[rows["label"] == name].groupby(texts, sort=False):
             size = part[size_axis(results)].iloc[0]
             sized = name if pd.isna(size) else f"{name} at {at_size(results, size)}"
-            kept = part[["estimator", "num_projections", "budget", "ratio", "worse", "layer", "number"]]
+            kept = part[["label", "num_projections", "budget", "ratio", "worse", "layer", "number"]]
             yield f"{', '.join(filter(None, [sized, str(text)]))}\n{where}", kept.assign(text=text)
 
 

@@ -40,7 +40,7 @@ _ROW, _PANEL, _NAMES = 0.245, 1.5, 3.1  # inches: height of a row, widths of a p
 
 def ranking(results: RunData, metric: str) -> list[style.Chart]:
     """The ranking of MIN_ESTIMATORS or more at equal features or cost, if there are enough draws for a verdict."""
-    few = len(compared(results.summary)[["map", "sampler"]].drop_duplicates()) < MIN_ESTIMATORS
+    few = len(compared(results.summary)[["estimator", "sampler"]].drop_duplicates()) < MIN_ESTIMATORS
     if results.scenario.budget == "projections" or few or METRICS[metric].better != "lower":
         return []
     found = rankings(results, metric)
@@ -62,20 +62,20 @@ def ranking(results: RunData, metric: str) -> list[style.Chart]:
 def _relative(one: Ranking, title: str) -> pd.DataFrame:
     """A ranking with values over the median of uniform attention."""
     frame = labelled(one.data)
-    uniform = float(frame.loc[frame["map"] == "uniform", "median"].iloc[0])
+    uniform = float(frame.loc[frame["estimator"] == "uniform", "median"].iloc[0])
     ratios = {to: frame[of] / uniform for to, of in (("ratio", "median"), ("ratio_low", "low"), ("ratio_high", "high"))}
     with_best = [one.draws >= one.draws_needed and one.shares_best(row.groups) for row in one.rows]
-    kept = [*CELL, "estimator", "num_features", "median", "low", "high", *ratios, "groups", "with_best"]
+    kept = [*CELL, "label", "num_features", "median", "low", "high", *ratios, "groups", "with_best"]
     kept += ["versus_uniform", "kind", "own", "panel"]
     return frame.assign(with_best=with_best, panel=title or one.title, **ratios)[kept]
 
 
 def _order(rows: pd.DataFrame) -> tuple[list[str], list[str]]:
     """The estimators shown, from bottom to top, and the others, best first; uniform attention is a line."""
-    rows = rows[rows["estimator"] != "uniform"]
-    medians = rows.fillna({"ratio": math.inf}).groupby("estimator")["ratio"].median().sort_values(kind="stable")
+    rows = rows[rows["label"] != "uniform"]
+    medians = rows.fillna({"ratio": math.inf}).groupby("label")["ratio"].median().sort_values(kind="stable")
     best_first = {str(name): float(error) for name, error in medians.items()}
-    always = {*rows[(rows["kind"] == "baseline") | rows["own"]]["estimator"]} | favor_of(best_first)
+    always = {*rows[(rows["kind"] == "baseline") | rows["own"]]["label"]} | favor_of(best_first)
     size = style.options().size
     room = MAX_ROWS if size is None else max(4, min(MAX_ROWS, int((size[1] - 0.75) * 72 / (1.25 * style.font_size()))))
     kept = choose(best_first, room, always)
@@ -115,10 +115,10 @@ def _draw(frame: pd.DataFrame, ax: Axes, names: Mapping[str, str], metric: str) 
     colours = {"better": style.COLOURS[0], "worse": style.COLOURS[1]}
     ax.axvline(1.0, color="black", linestyle="--", linewidth=1)
     size, places = style.scaled(6), {name: place for place, name in enumerate(names)}
-    shown = frame[frame["estimator"].isin(places)]
+    shown = frame[frame["label"].isin(places)]
     inside = shown[["ratio_low", "ratio", "ratio_high"]].fillna(MOST).clip(MIN_RATIO, MOST).to_numpy()
     for (_, row), (low, middle, high) in zip(shown.iterrows(), inside, strict=True):
-        place, verdict = places[row["estimator"]], str(row["versus_uniform"])
+        place, verdict = places[row["label"]], str(row["versus_uniform"])
         if row["with_best"]:
             ax.axhspan(place - 0.5, place + 0.5, color="0.87", linewidth=0, zorder=0)
         colour = colours.get(verdict, "0.4")
@@ -166,4 +166,4 @@ def _draw_ratios(ax: Axes, rows: Sequence[tuple[str, Change]]) -> pd.DataFrame:
     ax.set_xlabel("new / old")
     names = [name for name, _ in rows]
     ax.set_yticks(range(len(rows)), map(style.plain, names))
-    return pd.DataFrame([change for _, change in rows]).assign(estimator=names)
+    return pd.DataFrame([change for _, change in rows]).assign(label=names)

@@ -47,10 +47,10 @@
   }
 
   const search = document.createElement("input"), names = document.createElement("datalist");
-  Object.assign(search, { type: "search", name: "map", placeholder: "all; commas for several" });
-  search.setAttribute("list", names.id = "maps");
+  Object.assign(search, { type: "search", name: "estimator", placeholder: "all; commas for several" });
+  search.setAttribute("list", names.id = "estimators");
   names.append(...[...new Set(rows.map((row) => row.name))].map((name) => new Option(name)));
-  field("map or method", search);
+  field("estimator", search);
   form.append(names);
   choice("sampler", "sampler", rows.map((row) => row.sampler).filter((sampler) => sampler !== "-").sort());
   const change = (row) => row.cells[0].textContent.trim();
@@ -60,8 +60,8 @@
     choice(axis, axis, views.flatMap(([, axes]) => (axis in axes ? [axes[axis]] : [])));
 
   function filter() {
-    const { map, sampler, change: verdict, ...axes } = Object.fromEntries(new FormData(form));
-    const parts = (map || "").toLowerCase().split(",").map((part) => part.trim()).filter(Boolean);
+    const { estimator, sampler, change: verdict, ...axes } = Object.fromEntries(new FormData(form));
+    const parts = (estimator || "").toLowerCase().split(",").map((part) => part.trim()).filter(Boolean);
     for (const one of rows)
       one.row.hidden = parts.length > 0 && !parts.some((part) => one.name.toLowerCase().includes(part)) ||
         Boolean(sampler) && one.sampler !== sampler || Boolean(verdict) && change(one.row) !== verdict;

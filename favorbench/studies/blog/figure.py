@@ -23,8 +23,8 @@ NOISE = 0.05
 
 
 def chart(name: str, scale: float, curves: pd.DataFrame, baselines: pd.DataFrame) -> style.Chart:
-    """curves: version, curve, map, sampler, R, n, mean, std. baselines: map, R, mean."""
-    best = baselines["map"] == "best-rank"
+    """curves: version, curve, map, sampler, R, n, mean, std. baselines: estimator, R, mean."""
+    best = baselines["estimator"] == "best-rank"
     means = [*curves["mean"], *curves["mean"] + curves["std"], *baselines[~best]["mean"]]
     panels = [
         style.Panel(TITLES[str(version)], partial(_errors, rows, baselines, means), "error")
@@ -35,7 +35,9 @@ def chart(name: str, scale: float, curves: pd.DataFrame, baselines: pd.DataFrame
         f"Line: mean of {curves['n'].iloc[0]} draws, all redrawn for every R; band: ± population standard "
         "deviation, its lower edge never below a thousandth of the mean. R counts projections; sin/cos: 2R features."
     )
-    data = pd.concat([curves, baselines.rename(columns={"map": "curve"}).assign(version="baseline")], ignore_index=True)
+    data = pd.concat(
+        [curves, baselines.rename(columns={"estimator": "curve"}).assign(version="baseline")], ignore_index=True
+    )
     return style.Chart(name, TITLE_OF[name], caption, panels, len(panels), (5.2, 3.8), data=data)
 
 
@@ -53,10 +55,10 @@ def _errors(curves: pd.DataFrame, baselines: pd.DataFrame, means: list[float], a
         low = np.maximum(rows["mean"] - rows["std"], rows["mean"] * 1e-3)
         high = rows["mean"] + rows["std"]
         style.line_with_band(ax, rows["R"], rows["mean"], (low, high), 0.15, **style.series_look(i, label=str(label)))
-    for i, (name, rows) in enumerate(baselines.sort_values("R").groupby("map", sort=False)):
+    for i, (name, rows) in enumerate(baselines.sort_values("R").groupby("estimator", sort=False)):
         look = baseline_look(str(name), i)
         ax.plot(rows["R"], rows["mean"], **{key: look[key] for key in look if key != "marker"})
-    style.log_limits(ax, means, list(baselines[baselines["map"] == "best-rank"]["mean"]))
+    style.log_limits(ax, means, list(baselines[baselines["estimator"] == "best-rank"]["mean"]))
     style.number_axis(ax, list(curves["R"]))
     ax.set(xlabel="number of projections R", ylabel="mean squared error")
 

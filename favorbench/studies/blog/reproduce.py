@@ -295,7 +295,7 @@ def baseline_statistics(trials: pd.DataFrame) -> pd.DataFrame:
     size_of_draw = trials[trials["kind"] == "map"].groupby("draw")["num_projections"].first()
     rows = trials[trials["kind"] == "baseline"].copy()
     rows["R"] = rows["draw"].map(size_of_draw)
-    return rows.groupby(["map", "R"], sort=False)["mse"].mean().rename("mean").reset_index()
+    return rows.groupby(["estimator", "R"], sort=False)["mse"].mean().rename("mean").reset_index()
 
 
 def markdown(report: Report) -> str:

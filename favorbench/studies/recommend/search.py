@@ -304,7 +304,7 @@ def _key(row: Any) -> Key:
     """The key of a row, whose missing values may be those of pandas."""
     sampler, size = row["sampler"], row["num_projections"]
     size = None if size is None or type(size).__name__ == "NAType" else int(size)
-    return row["kind"], row["map"], sampler if isinstance(sampler, str) else None, size
+    return row["kind"], row["estimator"], sampler if isinstance(sampler, str) else None, size
 
 
 def signed(value: float, metric: str) -> float:

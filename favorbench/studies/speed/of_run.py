@@ -29,7 +29,7 @@ class _Timed(NamedTuple):
     """An estimator, in the columns of a run."""
 
     kind: str
-    map: str
+    estimator: str
     sampler: str | None
     num_projections: int | None
 
