@@ -88,7 +88,8 @@ def test_the_commands_that_print_them_parse(claim):
 
 def test_the_winner_is_the_winner():
     """Of all estimators that may look at fewer than all pairs, those built on multipole have the least median."""
-    frame = claims.over_heads("minilm-72").query("num_projections == 240 and estimator not in ('best-rank', 'top-keys')")
+    chosen = "num_projections == 240 and estimator not in ('best-rank', 'top-keys')"
+    frame = claims.over_heads("minilm-72").query(chosen)
     best = frame.sort_values("ratio_median")["estimator"].tolist()
     built = [name for name in best if "multipole" in name]
     assert len(built) == 3 and best[:3] == built
