@@ -9,7 +9,7 @@ from scipy.special import softmax
 
 from favorbench.baselines import BASELINES
 from favorbench.methods import METHODS, AttentionProblem
-from favorbench.methods.multipole import BlockSummary, counts_of
+from favorbench.methods.shared_cells import SharedCells
 from favorbench.methods.summaries import Queries, Tokens
 from favorbench.numerics.logsum import quotient
 from favorbench.numerics.streams import Streams
@@ -242,7 +242,7 @@ def test_blocks_of_one_query_are_multipole():
     )
     cells, labels = single.far.cells, single.far.labels
     tokens = Tokens(question.key, question.value)
-    blocks = BlockSummary(tokens, cells, labels, counts_of(labels, cells), method.exact_keys(20), 1, queries)
+    blocks = SharedCells.of(tokens, cells, labels, method.exact_keys(20), 1, queries)
     assert_allclose(quotient(blocks.sums(queries))[0], quotient(single.sums(queries))[0], rtol=1e-12, atol=1e-13)
 
 

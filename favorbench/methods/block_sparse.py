@@ -18,7 +18,7 @@ import numpy as np
 from favorbench.attention.causal import chunks
 from favorbench.errors import ScenarioError
 from favorbench.methods.base import Shape, Sizes, line_style
-from favorbench.methods.segments import Segments
+from favorbench.methods.segments import Groups, Segments, means, pieces, zeroed
 from favorbench.methods.summaries import (
     KeySummary,
     KeySummaryMethod,
@@ -41,25 +41,6 @@ from favorbench.numerics.arrays import (
 from favorbench.numerics.logsum import Accumulator, accumulate, with_ones
 from favorbench.numerics.streams import Streams
 from favorbench.parameters import between, whole
-
-
-def pieces(length: int, size: int) -> Segments:
-    """Adjacent pieces of ``size`` tokens; the last one may be shorter, and is padded."""
-    index = np.arange(-(-length // size) * size).reshape(-1, size)
-    return Segments(np.minimum(index, length - 1), index >= length)
-
-
-def zeroed(a: Array, keep: np.ndarray) -> Array:
-    """The numbers where a flag is set, and 0 elsewhere."""
-    xp = array_namespace(a)
-    return xp.where(to_backend_of(keep, a), a, xp.zeros_like(a))
-
-
-def means(rows: Array, segments: Segments) -> Array:
-    """The mean over each piece, (..., pieces, c), of its rows with padding, (..., pieces, longest, c)."""
-    xp, present = array_namespace(rows), ~segments.padding[..., None]
-    counts = to_backend_of(np.sum(present, axis=1), rows)
-    return xp.sum(zeroed(rows, present), axis=-2) / xp.astype(counts, rows.dtype)
 
 
 @dataclass(frozen=True)
@@ -91,35 +72,6 @@ class Keys:
         norms = xp.sqrt(xp.vecdot(key, key))[..., None]
         mean = means(self.segments.rows(key / xp.where(norms > 0, norms, xp.ones_like(norms))), self.segments)
         return xp.vecdot(mean, mean)
-
-
-class Groups(NamedTuple):
-    """Queries in groups that choose together: (..., groups, longest, d), and the places of these in ``queries``."""
-
-    query: Array
-    segments: Segments
-    queries: Queries
-
-    @staticmethod
-    def of(queries: Queries, size: int) -> "Groups":
-        """Groups of adjacent queries."""
-        segments = pieces(queries.query.shape[-2], min(size, queries.query.shape[-2]))
-        return Groups(segments.rows(queries.query), segments, queries)
-
-    @property
-    def mean(self) -> Array:
-        """The mean query of each group: (..., groups, d)."""
-        return means(self.query, self.segments)
-
-    def last(self, count: int) -> Segments:
-        """The last ``count`` queries of each group; padding before these where a group has fewer."""
-        starts, ends = self.segments.places[:, :1], self.segments.places[:, -1:]
-        index = ends + 1 - count + np.arange(count)
-        return Segments(np.maximum(index, starts), index < starts)
-
-    def in_sequence(self, sums: Accumulator) -> Accumulator:
-        """Sums of each query, without padding."""
-        return Accumulator(*map(self.segments.in_sequence, sums))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ import numpy as np
 
 from favorbench.errors import InputError
 from favorbench.methods.base import Shape, line_style
-from favorbench.methods.block_sparse import Groups, InBlocks, Keys, Sparse, SparseSummary, zeroed
+from favorbench.methods.block_sparse import InBlocks, Keys, Sparse, SparseSummary
+from favorbench.methods.segments import Groups, zeroed
 from favorbench.methods.summaries import KeySummary, Queries, Tokens
 from favorbench.numerics.arrays import Array, array_namespace, largest, masked, scattered, softmax, to_backend_of
 from favorbench.numerics.logsum import Accumulator

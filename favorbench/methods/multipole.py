@@ -22,17 +22,14 @@ from favorbench.methods.clusters import (
     cells_of,
     segment_sums,
 )
-from favorbench.methods.segments import Segments
+from favorbench.methods.shared_cells import STEPS, SegmentCells, SharedCells, near_cells, spread_of, tree_cells
 from favorbench.methods.summaries import KeySummary, Queries, StreamingSummary, Tokens
 from favorbench.numerics.arrays import (
     Array,
     Features,
     array_namespace,
-    largest,
     masked,
     on_host,
-    rows_at,
-    scattered,
     to_backend_of,
 )
 from favorbench.numerics.logsum import Accumulator, with_ones
@@ -42,7 +39,6 @@ from favorbench.parameters import between, whole
 Block = tuple[slice, slice]  # the queries to which one cell is near, and the keys in it
 
 SEGMENT = 512  # keys of a causal segment
-STEPS = 3  # power iterations for a principal direction, from the coordinate that varies most
 
 
 @dataclass(frozen=True)
@@ -81,6 +77,7 @@ class Multipole(Centred):
     random = claim(lambda self: self.cells == "random")
     arrays = claim(lambda self: "single" if self.single else "batched")
     needs_all_rows = claim(lambda self: self.block > 1)
+    group = claim(lambda self: self.block)
     chunk = claim(lambda self: self.block * -(-CHUNK // self.block))
     shared_block = claim(lambda self: self.block if self.block == self.chunk else 0)
 
@@ -114,7 +111,7 @@ class Multipole(Centred):
     ) -> KeySummary:
         if self.single:
             return MultipoleSummary.of(tokens, cells, labels, self.exact_keys(size))
-        return BlockSummary(tokens, cells, labels, counts_of(labels, cells), self.exact_keys(size), self.block, queries)
+        return SharedCells.of(tokens, cells, labels, self.exact_keys(size), self.block, queries)
 
     def streaming(self, tokens: Tokens, size: int, streams: Streams) -> StreamingSummary:
         kind = StreamingCells if self.single else SegmentCells
@@ -137,8 +134,8 @@ class Multipole(Centred):
         return shape.l * shape.d * passes + pairs
 
     def width(self, size: int, length: int) -> int:
-        """Large tiles: the overhead of a cell is paid once for each tile. Blocks are tiles themselves."""
-        return max(1, size // 8) if self.single else 0
+        """Large tiles: the overhead of a cell, or of a block, is paid once for each tile."""
+        return max(1, size // 8)
 
     def pair_multiplications(self, shape: Shape, size: int) -> float:
         """Block by block, the logits of a block's centroids are computed twice."""
@@ -235,181 +232,3 @@ class MultipoleSummary:
             where, logits = rows[part], pair_queries[part, :] @ self.sorted.key[keys, :].mT
             raised[where, :] = xp.maximum(raised[where, :], xp.max(logits, axis=-1, keepdims=True))
         return raised
-
-
-def spread_of(cells: Cells) -> Array:
-    """The mean squared distance of the keys of each cell to their mean, (..., m), above 0."""
-    xp, spread = array_namespace(cells.key), array_namespace(cells.key).sum(cells.variance, axis=-1)
-    return xp.where(spread > 0, spread, xp.full_like(spread, xp.finfo(spread.dtype).smallest_normal))
-
-
-def near_cells(scores: Array, counts: Array, keys: int, exact: int) -> Array:
-    """Flags of the cells with the largest scores (..., m), until they hold about ``exact`` of all keys.
-
-    counts: of the keys in each cell, (..., m).
-    """
-    xp, count = array_namespace(scores), scores.shape[-1]
-    cells = largest(scores, min(count, 2 * -(-exact * count // keys) + 1))
-    sizes = xp.take_along_axis(xp.broadcast_to(counts, scores.shape), cells, axis=-1)
-    keys_up_to = xp.cumulative_sum(sizes, axis=-1)
-    return scattered(2 * keys_up_to - sizes < 2 * exact, cells, count)
-
-
-def tree_cells(key: Array, count: int) -> Array:
-    """The cell of each key (..., l): ``count`` cells of l / count keys, or one more.
-
-    All keys are one node at first. A node of several cells is split where half of its cells end, along the first
-    principal direction of its keys, until each has one cell. All nodes of a level are split together.
-    """
-    xp, (*leading, length, _) = array_namespace(key), key.shape
-    order = xp.broadcast_to(xp.arange(length, device=device(key)), (*leading, length))
-    cuts = np.array([0, count])  # of the nodes, in cells
-    while np.max(np.diff(cuts)) > 1:
-        nodes = Segments.between(cuts * length // count)
-        padding = to_backend_of(nodes.padding, key)
-        along = _along_principal_direction(nodes.rows(rows_at(key, order)), nodes.padding)
-        rank = xp.argsort(xp.where(padding, xp.full_like(along, xp.inf), along), axis=-1)
-        places = nodes.in_sequence((rank + to_backend_of(nodes.places[:, :1], key))[..., None])[..., 0]
-        order = xp.take_along_axis(order, places, axis=-1)
-        cuts = np.union1d(cuts, (cuts[1:] + cuts[:-1]) // 2)
-    cells = to_backend_of(np.repeat(np.arange(count), np.diff(np.arange(count + 1) * length // count)), key)
-    return xp.take_along_axis(xp.broadcast_to(cells, order.shape), xp.argsort(order, axis=-1), axis=-1)
-
-
-def _along_principal_direction(keys: Array, padding: Array) -> Array:
-    """Where the keys of each node (..., s, d) lie along their first principal direction: (..., s).
-
-    Products with a vector are made entry by entry: a matrix product with thousands of small nodes is four times slower.
-    """
-    xp, counts = array_namespace(keys), to_backend_of(np.sum(~padding, axis=-1)[:, None, None], keys)
-    if np.any(padding):
-        keys = xp.where(to_backend_of(padding[..., None], keys), 0.0, keys)
-    keys = keys - xp.sum(keys, axis=-2, keepdims=True) / xp.astype(counts, keys.dtype)
-    if np.any(padding):
-        keys = xp.where(to_backend_of(padding[..., None], keys), 0.0, keys)
-    widest = xp.argmax(xp.sum(keys * keys, axis=-2, keepdims=True), axis=-1, keepdims=True)
-    along = xp.take_along_axis(keys, xp.broadcast_to(widest, (*keys.shape[:-1], 1)), axis=-1)
-    for _ in range(STEPS):
-        direction = xp.sum(keys * along, axis=-2, keepdims=True)
-        longest = xp.max(xp.abs(direction), axis=-1, keepdims=True)
-        direction = direction / xp.where(longest > 0, longest, xp.ones_like(longest))
-        along = xp.sum(keys * direction, axis=-1, keepdims=True)
-    return along[..., 0]
-
-
-@dataclass(frozen=True)
-class BlockSummary:
-    """As ``MultipoleSummary``, where all queries of a block have the same near cells.
-
-    counts: of the keys in each cell. queries: all of them; None where the sums are only of whole blocks.
-    """
-
-    tokens: Tokens
-    cells: Cells
-    labels: Array
-    counts: Array
-    exact: int
-    block: int
-    queries: Queries | None
-
-    def sums(self, queries: Queries) -> Accumulator:
-        parts = [self._sums(part) for part in queries.blocks(self.block)]
-        xp = array_namespace(queries.query)
-        return Accumulator(*(xp.concat(arrays, axis=-2) for arrays in zip(*parts, strict=True)))
-
-    def _sums(self, part: Queries) -> Accumulator:
-        """The sums of queries of one block."""
-        xp = array_namespace(part.query)
-        weights, peak = self._weights(part)
-        near = self._near(part, weights)
-        far = xp.where(near[..., None], 0.0, with_ones(self.cells.value))
-        index, seen = self._near_keys(near)
-        if not index.shape[-1]:
-            return Accumulator(peak, weights @ far)
-        logits = part.query @ rows_at(self.tokens.key, index).mT
-        if seen is not None:
-            logits += xp.where(seen, 0.0, -xp.inf)[..., None, :]
-        top = xp.maximum(peak, xp.max(logits, axis=-1, keepdims=True))
-        logits -= top
-        exact = xp.exp(logits)
-        exact = xp.concat([exact @ rows_at(self.tokens.value, index), xp.sum(exact, axis=-1, keepdims=True)], axis=-1)
-        return Accumulator(top, exact + (weights @ far) * xp.exp(peak - top))
-
-    def kernel(self, queries: Queries, keys: slice) -> Features:
-        xp, parts, labels = array_namespace(queries.query), [], self.labels[..., None, keys]
-        for part in queries.blocks(self.block):
-            every = xp.broadcast_to(labels, (*part.query.shape[:-1], labels.shape[-1]))
-            estimate = xp.take_along_axis(part.query @ self.cells.key.mT, every, axis=-1)
-            exact = part.query @ self.tokens.key[..., keys, :].mT
-            near = xp.take_along_axis(self._near(part)[..., None, :], labels, axis=-1)
-            parts.append(xp.where(near, exact, estimate))
-        return Features(None, xp.concat(parts, axis=-2))
-
-    def _weights(self, part: Queries) -> tuple[Array, Array]:
-        """exp(x.c - peak) times the number of keys, for each query and cell, and the peak of each query."""
-        xp = array_namespace(part.query)
-        logits = part.query @ self.cells.key.mT + self.cells.log_count[..., None, :]
-        peak = xp.max(logits, axis=-1, keepdims=True)
-        return xp.exp(logits - peak), peak
-
-    def _near(self, part: Queries, weights: Array = None) -> Array:
-        """Flags of the cells (..., m) that are near to the block of these queries. weights: theirs, if known."""
-        if self.queries is not None:
-            start = part.first // self.block * self.block
-            whole = self.queries.part(slice(start, start + self.block))
-            if weights is None or whole.length > part.length:
-                weights, _ = self._weights(whole)
-        xp = array_namespace(weights)
-        shares = (1.0 / xp.sum(weights, axis=-1, keepdims=True)).mT @ weights
-        scores = shares[..., 0, :] * spread_of(self.cells) / xp.where(self.counts > 0, self.counts, 1)
-        return near_cells(xp.astype(scores, weights.dtype, copy=False), self.counts, self.labels.shape[-1], self.exact)
-
-    def _near_keys(self, near: Array) -> tuple[Array, Array]:
-        """The keys of near cells, (..., k), and where these are keys: not where others have more. None: everywhere."""
-        xp = array_namespace(near)
-        flags = xp.take_along_axis(near, self.labels, axis=-1)
-        counts = xp.sum(xp.astype(flags, xp.int64), axis=-1, keepdims=True)
-        most, keys = int(xp.max(counts)), xp.nonzero(flags)[-1]
-        if int(xp.min(counts)) == most:
-            return xp.reshape(keys, (*flags.shape[:-1], most)), None
-        slots = xp.arange(most, device=device(keys))
-        before = xp.reshape(xp.cumulative_sum(xp.reshape(counts, (-1,))), counts.shape) - counts
-        places = xp.clip(before + slots, max=keys.shape[0] - 1)
-        return xp.reshape(xp.take(keys, xp.reshape(places, (-1,))), places.shape), slots < counts
-
-
-class SegmentCells:
-    """Cells of the complete segments of the first keys, for each segment its own."""
-
-    def __init__(self, method: Multipole, tokens: Tokens, size: int, streams: Streams) -> None:
-        xp = array_namespace(tokens.key)
-        self.tokens = Tokens(*(xp.concat([part], axis=-2) for part in tokens))  # adjacent in memory: rows are taken
-        self.method, self.size, self.streams, self.known = method, size, streams, 0
-        self.parts: list[tuple[Array, ...]] = []
-
-    def extend(self, stop: int) -> BlockSummary:
-        """The summary of the first ``stop`` keys."""
-        method, length = self.method, self.tokens.length
-        edges = [self.known, *range(stop, self.known, -method.segment)[::-1]]
-        for start, end in itertools.pairwise(edges):
-            part = self.tokens.part(slice(start, end))
-            count = max(1, round(method.centres(self.size) * (end - start) / length))
-            ((cells, labels),) = method.clustered(part, (count,), self.streams)
-            before = sum(known.shape[-1] for *_, known in self.parts)
-            self.parts.append((*cells, labels + before, counts_of(labels, cells)))
-        self.known = stop
-        xp = array_namespace(self.tokens.key)
-        joined = zip(*self.parts, strict=True)
-        key, value, variance = (xp.concat(next(joined), axis=-2) for _ in range(3))
-        log_count, labels, counts = (xp.concat(arrays, axis=-1) for arrays in joined)
-        exact = method.exact_keys(self.size)
-        cells = Cells(key, value, variance, log_count)
-        block = 1 << 62 if method.shared_block else method.block  # a chunk is a block, whatever rows it has
-        return BlockSummary(self.tokens, cells, labels, counts, exact, block, None)
-
-
-def counts_of(labels: Array, cells: Cells) -> Array:
-    """The number of keys in each cell: (..., m)."""
-    xp = array_namespace(labels)
-    ones = xp.ones((*labels.shape, 1), dtype=xp.float64, device=device(labels))
-    return xp.astype(segment_sums(ones, labels, cells.key.shape[-2])[..., 0], xp.int64)

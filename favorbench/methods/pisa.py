@@ -7,7 +7,8 @@ import numpy as np
 
 from favorbench.maps.base import claim
 from favorbench.methods.base import Shape, line_style
-from favorbench.methods.block_sparse import BlockSparse, Groups, SharedKeys
+from favorbench.methods.block_sparse import BlockSparse, SharedKeys
+from favorbench.methods.segments import Groups
 from favorbench.methods.summaries import KeySummary, Queries, Tokens, logits_of
 from favorbench.numerics.arrays import Array, Features, array_namespace, masked, scattered, to_backend_of
 from favorbench.numerics.logsum import Accumulator, with_ones

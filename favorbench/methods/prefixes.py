@@ -23,11 +23,10 @@ from favorbench.methods.summaries import (
     StreamingSummary,
     Tokens,
     causal_multiplications,
-    exact_sums,
     logits_of,
 )
 from favorbench.numerics.arrays import Array, Features, array_namespace, largest, scattered
-from favorbench.numerics.logsum import Accumulator, accumulate, merge, with_ones
+from favorbench.numerics.logsum import Accumulator, accumulate, attention_sums, merge, with_ones
 from favorbench.numerics.streams import Streams
 from favorbench.parameters import whole
 from favorbench.registry import label
@@ -164,7 +163,8 @@ class SinksSummary:
     inner: KeySummary
 
     def sums(self, queries: Queries) -> Accumulator:
-        return merge(self.inner.sums(queries.moved(self.n)), exact_sums(queries, self.tokens, slice(0, self.n)))
+        first = attention_sums(queries.query, *self.tokens.part(slice(0, self.n)))
+        return merge(self.inner.sums(queries.moved(self.n)), first)
 
     def kernel(self, queries: Queries, keys: slice) -> Features:
         xp, parts = array_namespace(queries.query), []

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from favorbench.attention.causal import CHUNK, chunks, rows_between, visible
+from favorbench.attention.causal import CHUNK, chunks, rows_between
 from favorbench.errors import InputError
 from favorbench.methods.base import AttentionProblem, Estimate, Method, Shape, Sizes
-from favorbench.numerics.arrays import Array, Features, array_namespace, masked
-from favorbench.numerics.logsum import Accumulator, merge, quotient, tiles, weighted_sums
+from favorbench.numerics.arrays import Array, Features, array_namespace, as_like
+from favorbench.numerics.logsum import Accumulator, attention_sums, merge, quotient, tiles
 from favorbench.numerics.streams import Streams
 
 
@@ -158,8 +158,8 @@ class KeySummaryMethod(Method):
 
     def _causal(self, tokens: Tokens, queries: Queries, size: int, streams: Streams) -> Iterator[Accumulator]:
         """The past through the summary, the present chunk exactly, and with it the first and the last keys."""
-        rest = tokens.part(slice(self.first, None))
-        state, summary, known = self.streaming(rest, size, streams), None, self.first
+        state, known = self.streaming(tokens.part(slice(self.first, None)), size, streams), self.first
+        summary, xp = None, array_namespace(queries.query)
         for chunk in chunks(tokens.length, self.chunk):
             rows = rows_between(queries.positions, chunk.start, chunk.stop)
             past = self.summarised(chunk.start - max(0, self.recent(size) - 1))  # before every window of the chunk
@@ -167,28 +167,16 @@ class KeySummaryMethod(Method):
                 summary, known = state.extend(past - self.first), past
             if rows.start == rows.stop:
                 continue
-            some = queries.part(rows)
-            sums = None if summary is None else summary.sums(some)
-            for keys in (slice(0, min(self.first, chunk.stop)), slice(known, chunk.stop)):
-                if keys.start < keys.stop:
-                    sums = merge(sums, exact_sums(some, tokens, keys, causal=True))
-            assert sums is not None
-            yield sums
+            some, first = queries.part(rows), min(self.first, chunk.stop)
+            exact = (xp.concat([a[..., :first, :], a[..., known : chunk.stop, :]], axis=-2) for a in tokens)
+            seen = np.concatenate([np.arange(first), np.arange(known, chunk.stop)]) <= some.positions[:, None]
+            sums = attention_sums(some.query, *exact, as_like(np.where(seen, 0.0, -np.inf), some.query))
+            yield sums if summary is None else merge(summary.sums(some), sums)
 
 
 def logits_of(queries: Queries, tokens: Tokens, keys: slice) -> Array:
     """x.y_j for adjacent keys: (..., n, k)."""
     return queries.query @ tokens.key[..., keys, :].mT
-
-
-def exact_sums(queries: Queries, tokens: Tokens, keys: slice, causal: bool = False) -> Accumulator:
-    """Sum over adjacent keys of exp(x.y_j) [v_j, 1]; causal: over those up to each query's position only."""
-    logits = logits_of(queries, tokens, keys)
-    late = slice(max(keys.start, int(queries.positions[0]) + 1), keys.stop) if causal else slice(0, 0)
-    if late.start < late.stop:
-        part = logits[..., late.start - keys.start :]
-        logits[..., late.start - keys.start :] = masked(part, visible(queries.positions, late, logits))
-    return weighted_sums(logits, tokens.value[..., keys, :])
 
 
 def first_in_order(order: Array, count: int) -> Array:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from array_api_compat import is_torch_array
 
 from favorbench.numerics.arrays import Array, Features, Float, array_namespace, tile_elements
 
@@ -137,6 +138,25 @@ def tiles(length: int, width: int, like: Array, group: int = 1) -> list[slice]:
 def weighted_sums(logits: Array, value: Array) -> Accumulator:
     """exp(logits) @ [value, 1]."""
     return _product(Features(None, logits), with_ones(value))
+
+
+def attention_sums(query: Array, key: Array, value: Array, bias: Array = None) -> Accumulator:
+    """Sum over keys of exp(x.y + bias) [v, 1]; bias, if any, is (n, k) or (..., 1, k).
+
+    torch has it as one operation on a CPU, that of its fused attention, which keeps the log of the normaliser.
+    """
+    if is_torch_array(query) and query.device.type == "cpu" and query.element_size() > 2 and key.shape == value.shape:
+        import torch
+
+        batch = (part.reshape(1, -1, *part.shape[-2:]) for part in (query, key, value))
+        if bias is not None:
+            bias = bias.reshape(1, -1, *bias.shape[-2:])
+        fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        output, log_normaliser = fused(*batch, attn_mask=bias, scale=1.0)
+        log_normaliser, output = (part.reshape(*query.shape[:-1], -1) for part in (log_normaliser, output))
+        return Accumulator(log_normaliser.to(query.dtype), with_ones(output))
+    logits = query @ key.mT
+    return weighted_sums(logits if bias is None else logits + bias, value)
 
 
 def inner_products(x: Sequence[Features], y: Sequence[Features], size: int) -> Features:

@@ -1,0 +1,220 @@
+"""Near cells that the queries of a block share: all products are dense. Cells of equal size, and cells of segments."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from array_api_compat import device
+
+from favorbench.methods.clusters import Cells, segment_sums
+from favorbench.methods.segments import Groups, Segments, zeroed
+from favorbench.methods.summaries import Queries, Tokens
+from favorbench.numerics.arrays import (
+    Array,
+    Features,
+    array_namespace,
+    largest,
+    rows_at,
+    scattered,
+    to_backend_of,
+)
+from favorbench.numerics.logsum import Accumulator, attention_sums, merge, with_ones
+from favorbench.numerics.streams import Streams
+
+STEPS = 3  # power iterations for a principal direction, from the coordinate that varies most
+
+
+def spread_of(cells: Cells) -> Array:
+    """The mean squared distance of the keys of each cell to their mean, (..., m), above 0."""
+    xp, spread = array_namespace(cells.key), array_namespace(cells.key).sum(cells.variance, axis=-1)
+    return xp.where(spread > 0, spread, xp.full_like(spread, xp.finfo(spread.dtype).smallest_normal))
+
+
+def near_cells(scores: Array, counts: Array, keys: int, exact: int) -> Array:
+    """Flags of the cells with the largest scores (..., m), until they hold about ``exact`` of all keys.
+
+    counts: of the keys in each cell, (..., m).
+    """
+    xp, count = array_namespace(scores), scores.shape[-1]
+    cells = largest(scores, min(count, 2 * -(-exact * count // keys) + 1))
+    sizes = xp.take_along_axis(xp.broadcast_to(counts, scores.shape), cells, axis=-1)
+    keys_up_to = xp.cumulative_sum(sizes, axis=-1)
+    return scattered(2 * keys_up_to - sizes < 2 * exact, cells, count)
+
+
+def tree_cells(key: Array, count: int) -> Array:
+    """The cell of each key (..., l): ``count`` cells of l / count keys, or one more.
+
+    All keys are one node at first. A node of several cells is split where half of its cells end, along the first
+    principal direction of its keys, until each has one cell. All nodes of a level are split together.
+    """
+    xp, (*leading, length, _) = array_namespace(key), key.shape
+    order = xp.broadcast_to(xp.arange(length, device=device(key)), (*leading, length))
+    cuts = np.array([0, count])  # of the nodes, in cells
+    while np.max(np.diff(cuts)) > 1:
+        nodes = Segments.between(cuts * length // count)
+        padding = to_backend_of(nodes.padding, key)
+        along = _along_principal_direction(nodes.rows(rows_at(key, order)), nodes.padding)
+        rank = xp.argsort(xp.where(padding, xp.full_like(along, xp.inf), along), axis=-1)
+        places = nodes.in_sequence((rank + to_backend_of(nodes.places[:, :1], key))[..., None])[..., 0]
+        order = xp.take_along_axis(order, places, axis=-1)
+        cuts = np.union1d(cuts, (cuts[1:] + cuts[:-1]) // 2)
+    cells = to_backend_of(np.repeat(np.arange(count), np.diff(np.arange(count + 1) * length // count)), key)
+    return xp.take_along_axis(xp.broadcast_to(cells, order.shape), xp.argsort(order, axis=-1), axis=-1)
+
+
+def _along_principal_direction(keys: Array, padding: np.ndarray) -> Array:
+    """Where the keys of each node (..., s, d) lie along their first principal direction: (..., s)."""
+    xp, counts = array_namespace(keys), to_backend_of(np.sum(~padding, axis=-1)[:, None, None], keys)
+    keep = ~padding[..., None]
+    keys = zeroed(keys, keep)
+    keys = zeroed(keys - xp.sum(keys, axis=-2, keepdims=True) / xp.astype(counts, keys.dtype), keep)
+    widest = xp.argmax(xp.sum(keys * keys, axis=-2, keepdims=True), axis=-1, keepdims=True)
+    along = xp.take_along_axis(keys, xp.broadcast_to(widest, (*keys.shape[:-1], 1)), axis=-1)
+    for _ in range(STEPS):
+        direction = along.mT @ keys
+        longest = xp.max(xp.abs(direction), axis=-1, keepdims=True)
+        along = keys @ (direction / xp.where(longest > 0, longest, xp.ones_like(longest))).mT
+    return along[..., 0]
+
+
+@dataclass(frozen=True)
+class SharedCells:
+    """K(x, y_j) = exp(x.y_j) for the keys of cells that are near to the block of x, exp(x.c) for others, c their mean.
+
+    sorted: the keys cell by cell; starts, counts: of the keys of each cell among them, (..., m). queries: all of them;
+    None where the sums are only of whole blocks.
+    """
+
+    tokens: Tokens
+    cells: Cells
+    labels: Array
+    sorted: Tokens
+    counts: Array
+    exact: int
+    block: int
+    queries: Queries | None = None
+
+    @staticmethod
+    def of(
+        tokens: Tokens, cells: Cells, labels: Array, exact: int, block: int, queries: Queries | None = None
+    ) -> "SharedCells":
+        """From the cells and the cell of each key."""
+        xp = array_namespace(labels)
+        order = xp.argsort(labels, axis=-1, stable=True)
+        ones = xp.ones((*labels.shape, 1), dtype=xp.float64, device=device(labels))
+        counts = xp.astype(segment_sums(ones, labels, cells.key.shape[-2])[..., 0], xp.int64)
+        return SharedCells(
+            tokens, cells, labels, Tokens(*(rows_at(part, order) for part in tokens)), counts, exact, block, queries
+        )
+
+    def sums(self, queries: Queries) -> Accumulator:
+        xp, (groups, rows) = array_namespace(queries.query), self._groups(queries)
+        weights, peak = self._weights(groups)
+        near = self._near(groups, weights)
+        far = xp.where(near[..., None], 0.0, with_ones(self.cells.value)[..., None, :, :])
+        sums = Accumulator(peak, weights @ far)
+        index, seen = self._near_keys(near)
+        if index.shape[-1]:
+            places = xp.reshape(index, (*self.counts.shape[:-1], -1))
+            keys = (xp.reshape(rows_at(part, places), (*index.shape, part.shape[-1])) for part in self.sorted)
+            # the least number in place of -inf: a block may have no near cell
+            bias = xp.where(seen, xp.zeros_like(peak[..., :1, 0]), xp.finfo(peak.dtype).min)
+            sums = merge(sums, attention_sums(groups.query, *keys, bias[..., None, :]))
+        return Accumulator(*(part[..., rows, :] for part in groups.in_sequence(sums)))
+
+    def kernel(self, queries: Queries, keys: slice) -> Features:
+        xp, (groups, rows) = array_namespace(queries.query), self._groups(queries)
+        labels = xp.broadcast_to(self.labels[..., None, keys], (*queries.query.shape[:-1], keys.stop - keys.start))
+        estimate = xp.take_along_axis(queries.query @ self.cells.key.mT, labels, axis=-1)
+        near = self._near(groups, self._weights(groups)[0])[..., None, :]
+        near = xp.broadcast_to(near, (*groups.query.shape[:-1], self.counts.shape[-1]))
+        near = xp.take_along_axis(groups.segments.in_sequence(near)[..., rows, :], labels, axis=-1)
+        return Features(None, xp.where(near, queries.query @ self.tokens.key[..., keys, :].mT, estimate))
+
+    def _groups(self, queries: Queries) -> tuple[Groups, slice]:
+        """The blocks of these queries, whole ones if all queries are known, and the rows of these in them."""
+        first, last = queries.first, queries.first + queries.length
+        edges = np.arange(first // self.block * self.block, last + self.block, self.block)
+        if self.queries is None:
+            edges = np.unique(np.clip(edges, first, last))
+        else:
+            edges[-1] = min(edges[-1], self.queries.length)
+            queries = self.queries.part(slice(edges[0], edges[-1]))
+        segments = Segments.between(edges - edges[0])
+        rows = slice(first - int(edges[0]), last - int(edges[0]))
+        return Groups(segments.rows(queries.query), segments, queries), rows
+
+    def _weights(self, groups: Groups) -> tuple[Array, Array]:
+        """exp(x.c - peak) times the number of keys, for each query and cell, and the peak of each query."""
+        logits = groups.query @ self.cells.key.mT[..., None, :, :]
+        logits += self.cells.log_count[..., None, None, :]
+        xp = array_namespace(logits)
+        peak = xp.max(logits, axis=-1, keepdims=True)
+        logits -= peak
+        return xp.exp(logits), peak
+
+    def _near(self, groups: Groups, weights: Array) -> Array:
+        """Flags of the cells that are near to each block, (..., blocks, m), from the weights of cells."""
+        xp, counts = array_namespace(weights), self.counts[..., None, :]
+        shares = zeroed(1.0 / xp.sum(weights, axis=-1, keepdims=True), ~groups.segments.padding[..., None]).mT @ weights
+        keys = xp.astype(xp.where(counts > 0, counts, 1), weights.dtype)
+        scores = shares[..., 0, :] * spread_of(self.cells)[..., None, :] / keys
+        return near_cells(scores, counts, self.labels.shape[-1], self.exact)
+
+    def _near_keys(self, near: Array) -> tuple[Array, Array]:
+        """The places of the keys of near cells among the sorted keys, (..., k), and False where others have more."""
+        xp = array_namespace(near)
+        starts = xp.cumulative_sum(self.counts, axis=-1) - self.counts
+        starts, counts = (xp.broadcast_to(part[..., None, :], near.shape) for part in (starts, self.counts))
+        per_block = xp.sum(xp.where(near, counts, 0), axis=-1, keepdims=True)
+        counts, slots = counts[near], xp.arange(int(xp.max(per_block)), device=device(near))
+        before = xp.cumulative_sum(counts, axis=-1) - counts
+        flat = xp.repeat(starts[near] - before, counts) + xp.arange(int(xp.sum(counts)), device=device(near))
+        seen = slots < per_block
+        index = xp.zeros(seen.shape, dtype=flat.dtype, device=device(near))
+        index[seen] = flat
+        return index, seen
+
+
+class SegmentCells:
+    """Cells of the complete segments of the first keys, for each segment its own."""
+
+    def __init__(self, method: Any, tokens: Tokens, size: int, streams: Streams) -> None:
+        self.method, self.tokens, self.size, self.streams = method, tokens, size, streams
+        self.whole: SharedCells | None = None  # of all complete segments
+        self.count: dict[int, int] = {}  # the cells in all segments up to each end
+
+    def extend(self, stop: int) -> SharedCells:
+        """The summary of the first ``stop`` keys."""
+        whole = self.whole = self.whole or self._of_segments(stop % self.method.segment)
+        key, value, variance, log_count = whole.cells
+        some = slice(0, self.count[stop])
+        cells = Cells(key[..., some, :], value[..., some, :], variance[..., some, :], log_count[..., some])
+        return replace(whole, cells=cells, labels=whole.labels[..., :stop], counts=whole.counts[..., some])
+
+    def _of_segments(self, first: int) -> SharedCells:
+        """The cells of all complete segments, the first of which has ``first`` keys."""
+        method, (*leading, length, _) = self.method, self.tokens.key.shape
+        xp, before, parts = array_namespace(self.tokens.key), 0, []
+        for start, keys, segments in ((0, first, 1), (first, method.segment, (length - first) // method.segment)):
+            if keys * segments == 0:
+                continue
+            part = (
+                xp.reshape(a[..., start : start + keys * segments, :], (-1, keys, a.shape[-1])) for a in self.tokens
+            )
+            generators = [own for own in self.streams.generators for _ in range(segments)]
+            streams = Streams(generators, lambda hosts: to_backend_of(np.stack(hosts), self.tokens.key))
+            count = max(1, round(method.centres(self.size) * keys / length))
+            ((cells, labels),) = method.clustered(Tokens(*part), (count,), streams)
+            labels = xp.reshape(labels, (*leading, segments, keys))
+            labels = labels + to_backend_of(before + count * np.arange(segments)[:, None], labels)
+            joined = [xp.reshape(a, (*leading, segments * count, -1)) for a in cells]
+            parts.append((*joined, xp.reshape(labels, (*leading, -1, 1))))
+            self.count |= {start + keys * (i + 1): before + count * (i + 1) for i in range(segments)}
+            before += segments * count
+        *cells, labels = (xp.concat(arrays, axis=-2) for arrays in zip(*parts, strict=True))
+        cells, labels = Cells(*cells[:3], cells[3][..., 0]), labels[..., 0]
+        tokens = self.tokens.part(slice(0, labels.shape[-1]))
+        block = 1 << 40 if method.shared_block else method.block  # a chunk is a block, whatever rows it has
+        return SharedCells.of(tokens, cells, labels, method.exact_keys(self.size), block)
