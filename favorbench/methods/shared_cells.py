@@ -117,10 +117,10 @@ class SharedCells:
         index, seen = self._near_keys(near)
         if index.shape[-1]:
             places = xp.reshape(index, (*self.counts.shape[:-1], -1))
-            keys = (xp.reshape(rows_at(part, places), (*index.shape, part.shape[-1])) for part in self.sorted)
+            key, value = (xp.reshape(rows_at(part, places), (*index.shape, part.shape[-1])) for part in self.sorted)
             # the least number in place of -inf: a block may have no near cell
             bias = xp.where(seen, xp.zeros_like(peak[..., :1, 0]), xp.finfo(peak.dtype).min)
-            sums = merge(sums, attention_sums(groups.query, *keys, bias[..., None, :]))
+            sums = merge(sums, attention_sums(groups.query, key, value, bias[..., None, :]))
         return Accumulator(*(part[..., rows, :] for part in groups.in_sequence(sums)))
 
     def kernel(self, queries: Queries, keys: slice) -> Features:
@@ -213,8 +213,8 @@ class SegmentCells:
             parts.append((*joined, xp.reshape(labels, (*leading, -1, 1))))
             self.count |= {start + keys * (i + 1): before + count * (i + 1) for i in range(segments)}
             before += segments * count
-        *cells, labels = (xp.concat(arrays, axis=-2) for arrays in zip(*parts, strict=True))
-        cells, labels = Cells(*cells[:3], cells[3][..., 0]), labels[..., 0]
+        key, value, variance, log_count, labels = (xp.concat(arrays, axis=-2) for arrays in zip(*parts, strict=True))
+        cells, labels = Cells(key, value, variance, log_count[..., 0]), labels[..., 0]
         tokens = self.tokens.part(slice(0, labels.shape[-1]))
         block = 1 << 40 if method.shared_block else method.block  # a chunk is a block, whatever rows it has
         return SharedCells.of(tokens, cells, labels, method.exact_keys(self.size), block)

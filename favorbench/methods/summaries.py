@@ -168,9 +168,9 @@ class KeySummaryMethod(Method):
             if rows.start == rows.stop:
                 continue
             some, first = queries.part(rows), min(self.first, chunk.stop)
-            exact = (xp.concat([a[..., :first, :], a[..., known : chunk.stop, :]], axis=-2) for a in tokens)
+            key, value = (xp.concat([a[..., :first, :], a[..., known : chunk.stop, :]], axis=-2) for a in tokens)
             seen = np.concatenate([np.arange(first), np.arange(known, chunk.stop)]) <= some.positions[:, None]
-            sums = attention_sums(some.query, *exact, as_like(np.where(seen, 0.0, -np.inf), some.query))
+            sums = attention_sums(some.query, key, value, as_like(np.where(seen, 0.0, -np.inf), some.query))
             yield sums if summary is None else merge(summary.sums(some), sums)
 
 
