@@ -15,7 +15,7 @@ from tests.conftest import REPOSITORY
 SWEEP_72 = "favorbench table results/minilm-72 --over heads"
 SWEEP_GPL = "favorbench sweep estimators --inputs minilm72-gpl.npz"
 SINKS = "favorbench sweep sinks --inputs smollm2-last256-8192.npz -R 64,256,1024"
-CATALOGUE = "favorbench rank results/catalogue"
+CATALOGUE = "favorbench table results/catalogue --rank"
 MODEL = "favorbench model minilm -L 512 --draws 1 --no-heads --text doc-types.txt"  # all of it in results/models
 LANGUAGE_MODEL = "favorbench model smollm2 -L 8192 --draws 1 --no-heads --seconds 1 --text doc-types.txt"
 

@@ -52,13 +52,13 @@ def test_sweep_prints_the_table_a_sentence_and_where_it_is():
 
 def test_rank_prints_groups():
     run("sweep", *SMALL, "--budget", "features", "-R", "4,8", "--out", "run")
-    out = printed("rank", "run")
+    out = printed("table", "run", "--rank")
     assert "groups" in out and "taylor-2" in out
     assert "So few can tell no two estimators apart: use 11 trials or more" in out
-    assert "| positive / iid |" in run("rank run --format md")[1]
-    assert len(json.loads(run("rank run --json")[1])) == 2 * 2 + 4
-    assert run("rank run --format csv")[1].startswith("input,")
-    check_refused("rank run --metric mze => --metric")
+    assert "| positive / iid |" in run("table run --rank --format md")[1]
+    assert len(json.loads(run("table run --rank --json")[1])) == 2 * 2 + 4
+    assert run("table run --rank --format csv")[1].startswith("input,")
+    check_refused("table run --rank --metric mze => --metric")
 
 
 def test_a_budget_of_cost_is_said_so_that_a_newcomer_understands_it():
@@ -70,7 +70,7 @@ def test_a_budget_of_cost_is_said_so_that_a_newcomer_understands_it():
     assert "best-rank looks at every pair of a query and a key: a bound" in out
     assert "At the cost of 8 features" in out and "has the least error" in out and "of uniform's" in out
     assert "softmax over random keys at this cost (sampled-keys)" in out
-    ranked = run("rank", "run")[1]
+    ranked = run("table", "run", "--rank")[1]
     assert "sinks(2):clusters" in ranked and "each estimator at its largest size" in ranked
     out = succeeded("plot", "run")
     assert {"run/figures/error-vs-cost.png", "run/figures/maps.png"} <= set(out.split())
@@ -115,9 +115,18 @@ def test_table_in_every_format(format, by, small_run):
 
 def test_export_holds_every_row(small_run):
     rows = pd.read_parquet("run/trials")
-    assert run("export run --csv -o -")[1].count("\n") == len(rows) + 1
-    assert run("export run --parquet")[1] == f"run.parquet: {len(rows)} rows\n"
+    assert run("table run --rows")[1].count("\n") == len(rows) + 1
+    assert run("table run --rows -o run.parquet")[1] == f"run.parquet: {len(rows)} rows\n"
     pd.testing.assert_frame_equal(pd.read_parquet("run.parquet"), rows, check_dtype=False)
+
+
+def test_old_names_of_table_work_and_say_the_new_one(small_run):
+    for old, new in (("rank run --format csv", "--rank --format csv"), ("export run --csv -o -", "--rows")):
+        code, out, err = run(old)
+        assert (code, out) == (0, run(f"table run {new}")[1]) and f"is now favorbench table run {new[:6]}" in err
+    assert run("export run --parquet")[1] == f"run.parquet: {len(pd.read_parquet('run/trials'))} rows\n"
+    shown = run("--help")[1]
+    assert " table " in shown and not any(f"\n  {name} " in shown for name in ("rank", "export", "time"))
 
 
 def test_plot_draws_every_run_below():
@@ -180,8 +189,8 @@ def test_a_note_is_said_once_below_tables_that_share_it():
     for command in (
         ["table", "run"],
         ["table", "run", "--format", "md"],
-        ["rank", "run"],
-        ["rank", "run", "--format", "md"],
+        ["table", "run", "--rank"],
+        ["table", "run", "--rank", "--format", "md"],
     ):
         out = run(*command, "--heads", "L0H1,L0H5,L5H0,L5H8")[1]
         assert out.count("2 draws") == 1 and len(re.findall("minilm L.H., ", out)) == 4
@@ -225,7 +234,10 @@ MISTAKES = commands("""
     plot absent => does not exist
     plot . => no favorbench run at or below
     export . => give one of --csv and --parquet
-    export . --csv => no manifest.json
+    table . --rank --by R => --by: leave it out with --rank
+    table . --rows --metric mse --json => --json, --metric: leave it out with --rows
+    table . -o rows.csv => --out: only --rows writes a file
+    table . --rows => no manifest.json
     list mapps => is not one of
     sweep --batch 4,8 => --batch: '4,8' given, allowed: one whole number from 1
     sweep --batch 0 => --batch: '0' given, allowed: one whole number from 1
@@ -369,7 +381,7 @@ def test_latex_is_escaped_and_titled():
 @pytest.mark.parametrize(
     "command",
     ["list maps", *(pytest.param(f"{name} run{more}", marks=pytest.mark.slow)
-                    for name, more in (("table", ""), ("export", " --csv -o -"), ("sweep --out", "")))],
+                    for name, more in (("table", ""), ("table", " --rows"), ("sweep --out", "")))],
 )  # fmt: skip
 def test_a_reader_that_leaves_is_no_error(command):
     run("sweep --maps positive -R 4 -L 8 -d 2 --trials 1 --out run")

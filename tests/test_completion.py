@@ -47,7 +47,7 @@ def test_names_are_those_of_the_registries():
     assert set(offered("sweep", "--methods", "")) == named(METHODS)
     assert set(offered("sweep", "--methods", '"sinks(4):')) >= {"sinks(4):sampled-keys", "sinks(4):positive"}
     assert set(offered("sweep", "--baselines", "")) == named(BASELINES)
-    assert set(offered("rank", "run", "--metric", "")) == set(METRICS)
+    assert set(offered("table", "run", "--metric", "")) == set(METRICS)
     assert {*SHIPPED, "gaussian", "sphere"} == set(offered("sweep", "--inputs", ""))
     assert set(offered("sweep", "")) == set(shipped_scenarios())
     assert offered("reproduce", "") == ["iid-vs-ortho", "trig-vs-positive", "kernel-trick", "all"]
@@ -84,7 +84,7 @@ def test_runs_and_files_of_heads():
         if not place.endswith("none"):
             open(f"{place}/manifest.json", "w").close()
     open("heads.npz", "w").close()
-    assert offered("rank", "") == ["results/one", "results/two"]
+    assert offered("table", "") == ["results/one", "results/two"]
     assert offered("compare", "results/one", "results/t") == ["results/two"]
     assert offered("report", "elsewhere/d") == ["elsewhere/deep/"]
     assert offered("plot", "elsewhere/deep/") == ["elsewhere/deep/run"]

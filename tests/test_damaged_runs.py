@@ -22,8 +22,8 @@ VALUES = [
     {"x": 1}, [[1]], "1e999",
 ]  # fmt: skip
 READERS = [
-    "table run", "table run --over heads", "table run --by estimator,R --json", "rank run", "status run",
-    "export run --csv -o rows.csv", "compare run whole/run", "compare whole/run run --json", "status recommended",
+    "table run", "table run --over heads", "table run --by estimator,R --json", "table run --rank", "status run",
+    "table run --rows -o rows.csv", "compare run whole/run", "compare whole/run run --json", "status recommended",
 ]  # fmt: skip
 
 

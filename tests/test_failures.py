@@ -107,8 +107,8 @@ def test_every_command_reads_a_run_with_failures():
     broken_sweep("run")
     for arguments in (
         ["table", "run"],
-        ["rank", "run"],
-        ["export", "run", "--csv"],
+        ["table", "run", "--rank"],
+        ["table", "run", "--rows"],
         ["compare", "run", "run"],
         ["report", "run"],
     ):

@@ -53,7 +53,7 @@ def test_its_rows_are_those_of_today(now):
 
 
 def test_every_command_reads_it(kept):
-    commands = (["table"], ["rank"], ["status"], ["export", "--csv", "--out", "x.csv"], ["report"], ["table", "--json"])
+    commands = (["table"], ["table", "--rank"], ["status"], ["table", "--rows"], ["report"], ["table", "--json"])
     for name, *more in commands:
         code, out, err = run(name, str(kept), *more)
         assert (code, err) == (0, ""), (name, err)

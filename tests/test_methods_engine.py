@@ -452,7 +452,13 @@ def test_methods_alone(none):
         set(rows[rows["kind"] == "method"]["estimator"]) == {"clusters", "nystrom"}
         and not (rows["kind"] == "map").any()
     )
-    for command in (["table", "run"], ["rank", "run"], ["plot", "run"], ["export", "run", "--csv"], ["speed", "run"]):
+    for command in (
+        ["table", "run"],
+        ["table", "run", "--rank"],
+        ["plot", "run"],
+        ["table", "run", "--rows"],
+        ["speed", "run"],
+    ):
         out = succeeded(*command)
         assert out
     assert "R counts the centroids, keys or landmarks of methods." in run("table", "run")[1]

@@ -144,23 +144,23 @@ def test_in_how_many_best_groups_with_draws_enough():
 
 def test_rank_over_heads_first_and_single_heads_on_request():
     many_heads(7)
-    code, out, err = run("rank", "run")
+    code, out, err = run("table", "run", "--rank")
     assert code == 0 and out.count("estimator") == 1 + out.count("each estimator at") and "over 7 heads" in out
-    assert "top-keys (bound)" in out and "favorbench rank run --heads h0" in err
-    single = run("rank run --heads h2,h5")[1]
+    assert "top-keys (bound)" in out and "favorbench table run --heads h0 --rank" in err
+    single = run("table run --rank --heads h2,h5")[1]
     assert "heads.npz h2" in single and "heads.npz h5" in single and "over 7" not in single
-    check_refused("rank run --heads h9 => has no head 'h9' (did you mean 'h")
-    rows = json.loads(run("rank run --json")[1])
-    read = pd.read_csv(StringIO(run("rank run --format csv")[1]))
+    check_refused("table run --rank --heads h9 => has no head 'h9' (did you mean 'h")
+    rows = json.loads(run("table run --rank --json")[1])
+    read = pd.read_csv(StringIO(run("table run --rank --format csv")[1]))
     assert len(rows) == len(read) == 7 and {row["heads"] for row in rows} == {7}
-    assert "| estimator | cost | rank |" in run("rank run --format md")[1]
+    assert "| estimator | cost | rank |" in run("table run --rank --format md")[1]
     many_heads(3, out="few")
-    few = run("rank", "few")[1]
+    few = run("table", "few", "--rank")[1]
     assert "over 3 heads" in few and "so few heads tell no two apart" in few and "against uniform" not in few
-    each = run("rank few --heads h0,h1,h2")[1]
+    each = run("table few --rank --heads h0,h1,h2")[1]
     assert "over 3 heads" not in each and each.count("against uniform") == 3
     sweep(small_scenario(), "drawn")
-    check_refused("rank drawn --heads h0 => have no heads: leave --heads out")
+    check_refused("table drawn --rank --heads h0 => have no heads: leave --heads out")
 
 
 def test_the_summary_of_many_heads_at_equal_features_ranks_over_them_first():

@@ -238,7 +238,7 @@ def test_a_recommendation_is_looked_at_and_applied(folder, texts, tmp_path):  # 
     assert str(tmp_path) not in page
     assert sentence(found) in printed("table", str(tmp_path / "run"))
     assert json.loads(printed("table", str(tmp_path / "run"), "--json")) == json.loads(json_text(found.as_dict()))
-    assert "has no ranking" in refused("rank", str(tmp_path / "run"))
+    assert "has no ranking" in refused("table", str(tmp_path / "run"), "--rank")
     assert "recommend.png" in printed("plot", str(tmp_path / "run"), "-q")
     (status,) = statuses(tmp_path / "run")
     assert (status.kind, status.whole) == ("recommend", True)

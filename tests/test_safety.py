@@ -273,8 +273,9 @@ class Mine(Positive):
 
 @pytest.mark.parametrize(
     "command",
-    ["table run", "table run --format md", "table run --format latex", "table run --by input,estimator,R", "rank run",
-     "table run --json", "rank run --format md", "plot run", "sweep --out run", "sweep --dry-run"],
+    ["table run", "table run --format md", "table run --format latex", "table run --by input,estimator,R",
+     "table run --rank",
+     "table run --json", "table run --rank --format md", "plot run", "sweep --out run", "sweep --dry-run"],
 )  # fmt: skip
 def test_names_from_files_do_not_command_the_terminal(command, tmp_path):
     """A file, a map and a directory whose names hold escape sequences, in all that is printed about them."""
@@ -306,7 +307,7 @@ def test_data_stay_as_they_are():
     np.savez(f"{HOSTILE}.npz", **random_heads(rng, 20, 4))
     arguments = ["--inputs", f"{HOSTILE}.npz", "--maps", "positive", "-R", "4", "--trials", "1", "--out", "run"]
     subprocess.run([*COMMAND, "sweep", *arguments, "-q"], check=True, capture_output=True)
-    done = subprocess.run([*COMMAND, "export", "run", "--csv", "-o", "-"], check=True, capture_output=True)
+    done = subprocess.run([*COMMAND, "table", "run", "--rows"], check=True, capture_output=True)
     assert f"{HOSTILE}.npz".encode() in done.stdout
     listed = json.loads(subprocess.run([*COMMAND, "table", "run", "--json"], capture_output=True).stdout)
     assert {row["input"] for row in listed if "input" in row} <= {f"{HOSTILE}.npz"}

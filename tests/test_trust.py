@@ -77,7 +77,7 @@ def test_a_run_imports_nothing(attack):
     changed = {"maps": values["maps"], "methods": values["methods"], "samplers": [values["sampler"]]}
     manifest["scenario"] |= changed
     file.write_text(json.dumps(manifest))
-    for command in ("speed", "table", "rank", "plot", "report", "status", "export --csv"):
+    for command in ("speed", "table", "table --rank", "plot", "report", "status", "table --rows"):
         name, *more = command.split()
         run(name, "theirs", *more)
         assert not Path("PWNED").exists(), command

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from favorbench.results.summary import RunData
     from favorbench.sections import Section
 
-MEASURE, LOOK, REFERENCE = "Measure", "Look at what was measured", "Reference"
+CHOOSE, MEASURE, LOOK, REFERENCE = (
+    "Choose an estimator for a model", "Measure estimators", "Look at results", "Check and look up",
+)  # fmt: skip
 
 MIN_GROUPED = 10  # a command with at least this many options shows them under headings
 
@@ -51,9 +53,11 @@ class _Group(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands with the first sentence of their help."""
-        sections: dict[str, list[Any]] = {MEASURE: [], LOOK: [], REFERENCE: []}
+        sections: dict[str, list[Any]] = {CHOOSE: [], MEASURE: [], LOOK: [], REFERENCE: []}
         for name in self.list_commands(ctx):
             command: Any = self.get_command(ctx, name)
+            if command.hidden:
+                continue
             sections[command.rich_help_panel].append((name, command.get_short_help_str(limit=200)))
         _write(formatter, sections)
 

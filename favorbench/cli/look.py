@@ -1,4 +1,4 @@
-"""The commands that look at what was measured: status, table, rank, compare, plot, report, export."""
+"""The commands that look at results: status, table, compare, plot, report."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from favorbench.cli import complete
-from favorbench.cli.app import LOOK, app, check, echo, echo_data, print_json, print_result, say, show, warn_partial
+from favorbench.cli.app import (
+    LOOK,
+    app,
+    check,
+    echo,
+    echo_data,
+    flags,
+    print_json,
+    print_result,
+    say,
+    show,
+    typed_parameters,
+    warn_partial,
+)
 from favorbench.cli.options import (
     OTHER_RUN,
     Json,
@@ -97,16 +110,17 @@ def _study(run: Path) -> "SavedStudy | None":
     return saved_study(run)
 
 
-def _say_single_heads(command: str, results: "Results", more: str = "") -> None:
+def _say_single_heads(results: "Results", more: str) -> None:
     """Say how to see single heads, where a table is over several."""
     from favorbench.results.heads import first_head, populations
 
     if populations(results):
-        say(f"single heads: favorbench {command} {results.path} --heads {first_head(results)}{more}")
+        say(f"single heads: favorbench table {results.path} --heads {first_head(results)}{more}")
 
 
 @app.command(panel=LOOK)
 def table(
+    context: typer.Context,
     run: RunPath,
     by: Annotated[
         str | None, option(None, help="Axes, the last as columns, e.g. estimator,sampler,R.", show_default=False)
@@ -115,6 +129,10 @@ def table(
         Literal["heads"] | None,
         option(None, help="One table for all heads of an input: errors over those of uniform attention."),
     ] = None,
+    rank: Annotated[
+        bool, option(None, "--rank", help="Rank estimators at their largest size, in groups that do not differ.")
+    ] = False,
+    rows: Annotated[bool, option(None, "--rows", help="All measurements as CSV, or in the file of --out.")] = False,
     heads: SingleHeads = None,
     metric: Metric = "mse",
     stat: Annotated[
@@ -125,19 +143,35 @@ def table(
             autocompletion=complete.words("median", "mean", "std", "q10", "q90", "min", "max", "n"),
         ),
     ] = "median",
+    out: Annotated[
+        str | None, option(None, "--out", "-o", help="File of --rows: Parquet if it ends in .parquet, else CSV.")
+    ] = None,
     format: TableFormat = "rich",
     as_json: Json = False,
 ) -> None:
-    """Print a table: any metric, any statistic, by any axes.
+    """Print results: a table by any axes, a ranking, or all measurements.
 
-    With two heads or more, one table summarises all of them; --heads or --by head shows single ones.
+    With two heads or more, one table or ranking summarises all of them; --heads or --by head shows single ones.
+
+    favorbench table results/quick --rank
+
+    favorbench table results/quick --rows --out rows.parquet
     """
     from favorbench.results.summary import STATS
     from favorbench.results.tables import every_axis
 
+    mode = "rank" if rank else "rows" if rows else ""
+    if unfit := typed_parameters(context) & _UNFIT[mode]:
+        names = ", ".join(sorted(flags()[name] for name in unfit))
+        raise ScenarioError(f"{names}: {f'leave it out with --{mode}' if mode else 'only --rows writes a file'}")
+    if rows:
+        _write_rows(run, out, str(out).endswith(".parquet"), heads)
+        return
     check("--stat", stat, STATS)
     form = "json" if as_json else format
     if study := _study(run):
+        if rank:
+            raise study.refuse("ranking")
         if form == "json":
             print_json(study.record)
         elif form == "csv":
@@ -147,31 +181,41 @@ def table(
         return
     results = _load(run, metric)
     axes = by or (every_axis(results) if form in ("csv", "json") and not over else None)
-    sections = results.table(axes, metric, stat, over, heads)
+    sections = results.ranking(metric, heads) if rank else results.table(axes, metric, stat, over, heads)
     show(sections if isinstance(sections, tuple) else [sections], form)
     if axes is None and heads is None and not over:
-        _say_single_heads("table", results, "; all: --by head,estimator,R")
+        _say_single_heads(results, " --rank" if rank else "; all: --by head,estimator,R")
 
 
-@app.command(panel=LOOK)
+_UNFIT = {"": {"out"}, "rank": {"by", "over", "stat", "out", "rows"},
+          "rows": {"by", "over", "stat", "metric", "format", "as_json"}}  # fmt: skip
+
+
+def _write_rows(run: Path, out: str | None, parquet: bool, heads: str | None = None) -> None:
+    """Write all rows to a file, or as CSV to stdout. Raises ScenarioError for an unknown head."""
+    from favorbench.files import write_whole
+    from favorbench.results.heads import select_heads
+
+    trials = select_heads(_load(run), heads).trials
+    if out in (None, "-"):
+        echo_data(trials.to_csv(index=False))
+        return
+    write_whole(Path(out), trials.to_parquet(index=False) if parquet else trials.to_csv(index=False).encode())
+    echo(f"{out}: {len(trials)} rows")
+
+
+@app.command(hidden=True)
 def rank(
+    context: typer.Context,
     run: RunPath,
     metric: Metric = "mse",
     heads: SingleHeads = None,
     format: Annotated[Literal["rich", "md", "csv"], option(None, help="How to print it.")] = "rich",
     as_json: Json = False,
 ) -> None:
-    """Rank estimators, in groups that do not differ.
-
-    With two heads or more, one ranking over all of them; --heads ranks single ones. Without heads, one for each cell.
-    Each estimator counts at its largest R; a run with --budget features or cost tells most.
-    """
-    if study := _study(run):
-        raise study.refuse("ranking")
-    results = _load(run, metric)
-    show(results.ranking(metric, heads), "json" if as_json else format)
-    if heads is None and format == "rich" and not as_json:
-        _say_single_heads("rank", results)
+    """Rank estimators: the old name of `favorbench table RUN --rank`, until version 0.4."""
+    say(f"favorbench rank is now favorbench table {run} --rank; the old name works until version 0.4")
+    table(context, run, rank=True, metric=metric, heads=heads, format=format, as_json=as_json)
 
 
 @app.command(panel=LOOK)
@@ -343,7 +387,7 @@ def report(
         say(f"{files[1]} has the data, which are too large to be in the page: send both")
 
 
-@app.command(panel=LOOK)
+@app.command(hidden=True)
 def export(
     run: RunPath,
     csv: Annotated[bool, option(None, "--csv", help="All rows as CSV.")] = False,
@@ -353,17 +397,8 @@ def export(
         option(None, "--out", "-o", help="File; - is stdout (CSV only).  [default: NAME.csv, NAME.parquet]"),
     ] = None,
 ) -> None:
-    """Write all rows of a run to a single file."""
-    from favorbench.files import write_whole
-
-    if csv == parquet:
-        raise ScenarioError("export: give one of --csv and --parquet")
-    trials = _load(run).trials
-    if out == "-":
-        if parquet:
-            raise ScenarioError("export: --parquet cannot go to stdout; give --out FILE")
-        echo_data(trials.to_csv(index=False))
-        return
-    file = Path(out or f"{run.resolve().name}.{'csv' if csv else 'parquet'}")
-    write_whole(file, trials.to_csv(index=False).encode() if csv else trials.to_parquet(index=False))
-    echo(f"{file}: {len(trials)} rows")
+    """Write all rows of a run to a file: the old name of `favorbench table RUN --rows`, until version 0.4."""
+    if csv == parquet or (parquet and out == "-"):
+        raise ScenarioError("export: give one of --csv and --parquet; Parquet needs a file")
+    say(f"favorbench export is now favorbench table {run} --rows; the old name works until version 0.4")
+    _write_rows(run, out or f"{run.resolve().name}.{'csv' if csv else 'parquet'}", parquet)

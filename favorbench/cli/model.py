@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from favorbench.cli import options
-from favorbench.cli.app import app, number, numbers, print_json, print_result, resumable, say, show
+from favorbench.cli.app import CHOOSE, app, number, numbers, print_json, print_result, resumable, say, show
 from favorbench.cli.options import (
     COMPUTING,
     DRAWS,
@@ -25,7 +25,7 @@ from favorbench.cli.options import (
 )
 
 
-@app.command()
+@app.command(panel=CHOOSE)
 def capture(
     model: Annotated[str, and_also(options.MODEL, "Or module:function that returns (model, inputs).")],
     more: MoreTexts = None,
@@ -86,7 +86,7 @@ def _indices(flag: str, given: str | None) -> tuple[int, ...] | None:
     return None if given is None else tuple(numbers(flag, given, int, 0, 100_000))
 
 
-@app.command()
+@app.command(panel=CHOOSE)
 def model(
     model: Annotated[str, options.MODEL],
     more: MoreTexts = None,

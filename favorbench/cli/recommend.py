@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from favorbench.cli import complete, options
-from favorbench.cli.app import app, interrupted, print_result, resolve_cluster
+from favorbench.cli.app import CHOOSE, app, interrupted, print_result, resolve_cluster
 from favorbench.cli.options import (
     INPUT,
     TARGET,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from favorbench.studies.recommend.answer import Recommendation
 
 
-@app.command()
+@app.command(panel=CHOOSE)
 def recommend(
     inputs: Annotated[
         str | None,

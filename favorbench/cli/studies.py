@@ -85,7 +85,7 @@ def audit(
         findings = run_audit(names, runs, seed, report, study if inputs else None, size)
     print_result(as_json, {"runs": runs, "findings": findings, "run": path}, audit_sections(findings, runs, size))
     if not quiet and not as_json:
-        say(f"saved in {path}: see favorbench table, rank and plot {path}")
+        say(f"saved in {path}: see favorbench table and favorbench plot {path}")
 
 
 @app.command()
