@@ -64,6 +64,18 @@ def effect(exact, other):
     return float((exact.exp() * (exact - other)).sum(-1).mean())
 
 
+def expansion(model, inputs, layer, head, error):
+    """The second order of ``effect`` in an error, without gradients: from the derivative of the output along it."""
+    step = 10.0  # norms of Llama are computed in float32, and smaller differences drown in it
+    exact, *sides = (said(model, inputs, layer, head, sign * step * error) for sign in (0, 1, -1))
+    if exact.ndim == 1:
+        ahead, behind = (vector / vector.norm() for vector in sides)
+        return float(((ahead - behind) / (2 * step)).square().sum()) / 2
+    shares, slope = torch.softmax(exact, -1), (sides[0] - sides[1]) / (2 * step)
+    variance = (shares * slope**2).sum(-1) - (shares * slope).sum(-1) ** 2
+    return float(variance.mean()) / 2
+
+
 def errors_of_heads(captured):
     """Three errors of each head, each of one token."""
     rng = np.random.default_rng(0)
@@ -103,6 +115,10 @@ def test_the_effect_of_a_small_error_is_predicted(make, request):
     captured = fb.capture(model, inputs, gradients=DRAWS)
     assert captured.meta["effect"] in request.node.name and captured.gradients.dtype == np.float16
     gradients, measured = gradients_of(captured), effects_of_errors(model, inputs, captured)
+    places = [(captured.layer[head], captured.head[head], error) for head, error, _ in measured]
+    expanded = [expansion(model, inputs, *place) for place in places]
+    assert_allclose([truth for *_, truth in measured], expanded, rtol=0.02)  # float32 norms, errors of size 1e-4
+    assert not misses([(*one[:2], second) for one, second in zip(measured, expanded, strict=True)], gradients)
     assert not misses(measured, gradients)
     assert misses(measured, gradients[::-1])  # another head's
     other = fb.capture(model, tokens(seed=2), gradients=DRAWS)
