@@ -1,6 +1,7 @@
 """`recommend --model`: one setting for all attention of a model, certified over texts."""
 
 import html
+import importlib
 import json
 import math
 import os
@@ -288,7 +289,7 @@ def test_a_recommendation_for_heads_is_looked_at(tmp_path):
         --metric mse => --metric 'mse'; allowed for a model: embedding_loss, delta_nll, kl, top1
         --metric kl => --metric kl: {model} predicts no next token; allowed: embedding_loss
         --metric top1 --target 1 => --target 1 given, allowed for top1: a number above 0 and below 1
-        --probability 0.9 => takes 25 texts that all hit, for 2 candidates; of 24 tokens there are 5: give more text
+        --probability 0.9 => takes 25 texts that all hit, for 2 candidates; of 24 tokens there are 5: give more texts
         -L 400 => -L 400: {model} reads at most 64 tokens
         --methods best-rank => a bound, not a candidate
         --methods clustres => did you mean 'clusters'
@@ -318,6 +319,82 @@ def test_models_and_heads_are_told_apart(folder, texts):  # noqa: F811
     assert "texts are for a model" in refused("recommend", "--text", texts[0])
     with pytest.raises(ScenarioError, match="`by` 'secons'"):
         fb.recommend(model="minilm", texts=texts, by="secons")  # pyright: ignore[reportArgumentType]
+
+
+VISION = """
+import torch, transformers
+
+def images(n=16):
+    generator = torch.Generator().manual_seed(1)
+    return [{"pixel_values": torch.randn(1, 3, 16, 16, generator=generator)} for _ in range(n)]
+
+def built(kind):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = kind(transformers.ViTConfig(**sizes, image_size=16, patch_size=2, num_labels=5)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(4 * parameter)
+    return model
+
+def states(): return built(transformers.ViTModel), images()
+def classes(): return built(transformers.ViTForImageClassification), images()
+def uneven(): return built(transformers.ViTModel), [*images(), torch.zeros(2, 3, 16, 16)]
+
+class Tensor(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inside = built(transformers.ViTModel)
+    def forward(self, images): return self.inside(images).last_hidden_state[:, 0]
+
+def tensor(): return Tensor(), [one["pixel_values"] for one in images()]
+"""
+
+
+@pytest.mark.parametrize("name", ["states", "classes", "tensor"])
+def test_a_vision_model_brings_its_inputs(name, tmp_path, monkeypatch):
+    """The effects are those of the module itself with replaced attention; the draws are inputs."""
+    monkeypatch.chdir(tmp_path)
+    _written("vision.py", VISION)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    easy = {**EASY, "methods": "clusters", "maps": "none", "max_cost": 9.0, "out": "run"}
+    del easy["seq_len"]
+    found = fb.recommend(model=f"vision:{name}", target=1e-9, **easy)
+    (decision,) = found.decisions
+    assert found.metric == ("kl" if name == "classes" else "embedding_loss")
+    assert found.model.draws == "inputs" and found.model.texts == 16
+    assert "on 50 % of further inputs" in sentence(found) and "texts" not in str(sections(found))
+    module, inputs = importlib.import_module("vision").__dict__[name]()
+    rows = read_measurements(tmp_path / "run")
+    for _, row in rows[rows["estimator"] == "clusters"].head(2).iterrows():
+        given = inputs[int(row["text"].partition("#")[2])]
+
+        def said(given=given):
+            with torch.no_grad():
+                found = module(**given) if isinstance(given, dict) else module(given)
+            return found if name == "tensor" else found.logits if name == "classes" else found.last_hidden_state.mean(1)
+
+        exact = said().double()
+        with fb.replace_attention(module, method="clusters", size=int(row["size"]), draw=int(row["draw"])):
+            other = said().double()
+        if name == "classes":
+            exact, other = torch.log_softmax(exact, -1), torch.log_softmax(other, -1)
+            assert_allclose(row["kl"], float((exact.exp() * (exact - other)).sum()), rtol=1e-4, atol=1e-7)
+            assert np.isnan(row["delta_nll"]) and row["top1"] in (0, 1)
+        else:
+            expected = 1 - float(torch.nn.functional.cosine_similarity(exact, other)[0])
+            assert_allclose(row["embedding_loss"], expected, rtol=1e-3, atol=1e-7)
+    assert decision.outcome == "nothing" and math.isfinite(found.model.bfloat16[0])
+
+
+def test_mistakes_about_models_with_inputs(texts, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _written("vision.py", VISION)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    ask = ["recommend", "--model", "vision:states"]
+    assert "returns its own inputs: leave --text and" in refused(*ask, "--text", texts[0])
+    assert "that all hit, for" in refused(*ask) and "there are 16: give more inputs" in refused(*ask)
+    assert "its inputs have several shapes" in refused("recommend", "--model", "vision:uneven")
 
 
 @pytest.mark.slow

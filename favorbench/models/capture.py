@@ -5,9 +5,10 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from favorbench.errors import InputError, ScenarioError
+from favorbench.errors import InputError, ModelError, ScenarioError
 from favorbench.files import clear_errors
 from favorbench.formats import shown
 from favorbench.models import torch
@@ -16,6 +17,7 @@ from favorbench.models.gradients import GradientRecorder
 from favorbench.models.interface import check_plain, intercept_attention
 from favorbench.models.load import (
     Loaded,
+    Text,
     TextFile,
     check_installed,
     is_function,
@@ -162,6 +164,53 @@ def record(
             module.training = mode
     captured = recorder.captured(type(model).__name__, about)
     return gradients.added_to(captured) if choice.gradients else captured
+
+
+def over_inputs(loaded: Loaded) -> tuple[Any, list[Text]]:
+    """The model of ``module:function`` as one that is called with the number (1, 1) of an input; and these numbers.
+
+    Its output has last_hidden_state and, where the module says logits, these. A tensor is taken for a state.
+    """
+    runs = input_runs(loaded.model, loaded.inputs, loaded.name)
+    given = loaded.inputs if isinstance(loaded.inputs, list) else [loaded.inputs]
+    if len({str(_shapes(one)) for one in given}) > 1:
+        raise InputError(f"{loaded.name}: its inputs have several shapes; recommend for each by itself")
+
+    class OverInputs(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = loaded.model
+
+        def forward(self, number: Any, **_: Any) -> Any:
+            dtype = next((parameter.dtype for parameter in self.parameters()), torch.float32)
+            output = _call_of_user(self.module, loaded.name, _mapped(partial(_in_precision, dtype), given[int(number)]))
+            logits = getattr(output, "logits", None)
+            states = getattr(output, "last_hidden_state", output if logits is None else logits)
+            if not isinstance(states, torch.Tensor):
+                raise ModelError(f"{loaded.name} returns {type(output).__name__} without logits or last_hidden_state")
+            states, logits = (
+                one if one is None else one.reshape(1, -1, one.shape[-1] if 0 < one.ndim < 4 else one.numel())
+                for one in (states, logits)
+            )
+            return SimpleNamespace(hidden_states=(states,), last_hidden_state=states, logits=logits)
+
+    return OverInputs(), [Text(f"inputs#{i}", run.sha256, torch.tensor([[i]])) for i, run in enumerate(runs)]
+
+
+def _mapped(change: Callable[[Any], Any], given: Any) -> Any:
+    """An input with each of its tensors changed."""
+    if isinstance(given, Mapping):
+        return {name: change(one) for name, one in given.items()}
+    return tuple(map(change, given)) if isinstance(given, tuple) else change(given)
+
+
+def _shapes(given: Any) -> Any:
+    return _mapped(lambda one: tuple(getattr(one, "shape", ())), given)
+
+
+def _in_precision(dtype: Any, one: Any) -> Any:
+    """Floating-point tensors in the precision of the model."""
+    return one.to(dtype) if isinstance(one, torch.Tensor) and one.is_floating_point() else one
 
 
 def _report(progress: Progress | None, before: int, total: int, name: str, done: int) -> None:

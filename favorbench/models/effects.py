@@ -88,11 +88,11 @@ def effect(reference: Reference, found: Reference) -> Effect:
     )  # fmt: skip
 
 
-def _next_token_effects(reference: Reference, found: Reference) -> tuple[float, ...]:
-    """kl, delta_nll, top1, late_kl, late_delta_nll of a language model."""
+def _next_token_effects(reference: Reference, found: Reference) -> tuple[float | None, ...]:
+    """kl, delta_nll, top1, late_kl, late_delta_nll of a language model; of any other kl and top1."""
     if reference.logits is None or found.logits is None:
         return ()
-    length = len(reference.tokens)
+    length = len(reference.logits)
     kl, lost, same = torch.zeros((3, length), dtype=torch.float64)
     for start in range(0, length, ROWS):
         rows = slice(start, start + ROWS)
@@ -103,7 +103,7 @@ def _next_token_effects(reference: Reference, found: Reference) -> tuple[float, 
         count = len(following)
         lost[start : start + count] = (exact - other)[:count].gather(-1, following)[:, 0]
     half, lost = length // 2, lost[:-1]
-    return tuple(map(_mean, (kl, lost, same, kl[half:], lost[half:])))
+    return tuple(_mean(part) if len(part) else None for part in (kl, lost, same, kl[half:], lost[half:]))
 
 
 def _norms(rows: Tensor) -> Tensor:

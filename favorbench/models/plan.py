@@ -9,6 +9,7 @@ from typing import NamedTuple
 from favorbench.errors import InputError, ScenarioError
 from favorbench.maps import get_map
 from favorbench.methods.features import LinearAttention
+from favorbench.models.load import is_function
 from favorbench.models.recommended import ByHead, by_head
 from favorbench.models.replacements import (
     Bfloat16Model,
@@ -56,7 +57,9 @@ class ModelScenario:
     recommended: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.texts:
+        if is_function(self.model) and (self.texts or self.length is not None):
+            raise ScenarioError(f"{self.model} returns its own inputs: leave `text` and `length` out")
+        if not self.texts and not is_function(self.model):
             raise InputError("`text`: a model is measured on text: give one file or more")
         check_redraw(self.redraw)
         check_whole("draws", self.draws, 1, 1 << 16)

@@ -16,6 +16,7 @@ from favorbench.errors import InputError, ModelError, ScenarioError
 from favorbench.maps import calibrate
 from favorbench.methods import Method
 from favorbench.models import torch
+from favorbench.models.capture import over_inputs
 from favorbench.models.effects import HeadError, Reference, effect, head_effects, head_errors, layers_of, run
 from favorbench.models.gradients import check_backward_memory, gradient_draws
 from favorbench.models.interface import Call, intercept_attention
@@ -87,12 +88,16 @@ class MeasuredModel:
         """Load and validate everything. Raises FavorbenchError."""
         files, calibration = _read(scenario)
         self.scenario, self.loaded = scenario, load(scenario.model, trust_remote_code=trust_remote_code)
-        self.model = self.loaded.model
         _check_kind(self.loaded)
         usual = min(LENGTH, self.loaded.limit or LENGTH)
         self.length = usual if scenario.length is None else scenario.length
-        self.texts = {text.name: text for text in texts_of(self.loaded, files, self.length)}
-        self.calibration = next(iter(tokenise(self.loaded, calibration, self.length)), None)
+        if self.loaded.inputs is None:
+            self.model, texts = self.loaded.model, texts_of(self.loaded, files, self.length)
+        else:
+            self.length = 0
+            self.model, texts = over_inputs(self.loaded)
+        self.texts = {text.name: text for text in texts}
+        self.calibration = next(iter(tokenise(self.loaded, calibration, self.length)), None) if calibration else None
         longest = max(text.tokens.shape[-1] for text in self.texts.values())
         check_memory(2.0 * self.bytes_of(longest), f"{self.loaded.name} on {longest} tokens", "use a smaller `length`")
         by_length = {text.tokens.shape[-1]: text.tokens for text in self.texts.values()}
@@ -195,7 +200,7 @@ class MeasuredModel:
     def bytes_of(self, length: int) -> float:
         """The memory of one output of the model: hidden states, and logits."""
         names = ("hidden_size", "num_hidden_layers", "vocab_size")
-        hidden, layers, vocabulary = (getattr(self.model.config, name, 0) for name in names)
+        hidden, layers, vocabulary = (getattr(getattr(self.model, "config", None), name, 0) for name in names)
         return 4.0 * length * (hidden * (layers + 1) + (vocabulary if self.loaded.causal else 0))
 
     @cached_property

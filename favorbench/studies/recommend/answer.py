@@ -106,6 +106,11 @@ class WholeModel(NamedTuple):
     seconds: float = math.nan
     chosen_on: int = 0
 
+    @property
+    def draws(self) -> str:
+        """The plural of a draw; texts have a length, inputs of ``module:function`` have not."""
+        return "texts" if self.length else "inputs"
+
 
 class Recommendation(NamedTuple):
     """The result of ``recommend``. path: the run directory. title: the inputs. exact: cost of exact attention.
@@ -218,20 +223,20 @@ def _model_sentence(found: Recommendation, model: WholeModel, decision: Decision
     if setting is None:
         return "Nothing is measured yet."
     keeps, share = "at most" if effect.better == "lower" else "at least", percent(found.probability)
-    aim = f"{effect.name} {keeps} {found.target:g}{effect.unit} on {share} of further texts"
-    sure = f"certified at {percent(found.confidence)}, {decision.draws} texts"
+    aim = f"{effect.name} {keeps} {found.target:g}{effect.unit} on {share} of further {model.draws}"
+    sure = f"certified at {percent(found.confidence)}, {decision.draws} {model.draws}"
     best = f"{in_words(setting)}{_model_cost(model, decision)}"
     others = [f"uniform attention has {_effect(decision.uniform)}"]
     others += [f"the model in bfloat16 {_effect(model.bfloat16[1])}"] if model.bfloat16_texts else []
     if decision.outcome == "not finished":
-        return f"Not finished, and not certified: so far the best, {best}, on {decision.draws} texts."
+        return f"Not finished, and not certified: so far the best, {best}, on {decision.draws} {model.draws}."
     if decision.outcome == "certified" and setting.name == "uniform":
         return f"This model hardly depends on its attention here: uniform attention keeps {aim} ({sure})."
     if decision.outcome == "certified":
         return f"Take {best}: it keeps {aim} ({sure}), where {' and '.join(others)}.{_compared(found, model, decision)}"
     bound = f"{keeps} {_effect(decision.bound)} (certified)"
     if not math.isfinite(decision.bound):
-        bound = f"{_effect(decision.quantile)} (on {share} of {decision.draws} texts, not certified)"
+        bound = f"{_effect(decision.quantile)} (on {share} of {decision.draws} {model.draws}, not certified)"
     also = ", settings per head included," if model.chosen_on else ""
     return (
         f"No candidate{also} is certified to keep {aim}: the best, {best}, has {bound}, where {' and '.join(others)}."
@@ -249,7 +254,7 @@ def _compared(found: Recommendation, model: WholeModel, decision: Decision) -> s
     nearest = max(singles, key=lambda point: point.share)
     return (
         f" One setting for all heads at no more cost is not certified: {in_words(nearest.setting)} has "
-        f"{_effect(nearest.quantile)} (on {percent(found.probability)} of {nearest.draws} texts)."
+        f"{_effect(nearest.quantile)} (on {percent(found.probability)} of {nearest.draws} {model.draws})."
     )
 
 
@@ -278,13 +283,17 @@ def _model_certified(found: Recommendation, model: WholeModel) -> str:
     decision = found.decisions[0]
     most = -(-max((point.draws for point in decision.points), default=0) // model.files)
     files = "one file" if model.files == 1 else f"{model.files} files"
-    parts = f"; up to {most} texts of one file count as independent" if most > 1 else ""
+    parts = f"; up to {most} texts of one file count as independent" if most > 1 and model.length else ""
+    population = (
+        f"{model.texts} texts of {model.length} tokens from {files}" if model.length else f"{model.texts} inputs"
+    )
+    one = "a text" if model.length else "an input"
     parts += f"; settings per head were chosen on {model.chosen_on} of them, and tested on others" * bool(
         model.chosen_on
     )
     return (
-        f"The claim is about further texts like these ({model.texts} texts of {model.length} tokens from {files}), "
-        f"each with a new draw of the estimator: a text must be exchangeable with them{parts}. With "
+        f"The claim is about further {model.draws} like these ({population}), "
+        f"each with a new draw of the estimator: {one} must be exchangeable with them{parts}. With "
         f"{percent(found.confidence)} confidence every verdict is right, and with as much every bound: the "
         f"{percent(1 - found.confidence)} are shared equally among the {decision.candidates} candidates."
     )
@@ -390,8 +399,8 @@ _VERDICTS = {"certified": "certified", "dropped": "rejected", "open": "undecided
 
 def _model_records(found: Recommendation, model: WholeModel) -> list[dict[str, str]]:
     """The candidates that were measured, in order of cost, and the model in bfloat16."""
-    quantile = f"{percent(found.probability)} of texts"
-    names = ("estimator", "size", "verdict", "cost", "median", quantile, "texts")
+    quantile = f"{percent(found.probability)} of {model.draws}"
+    names = ("estimator", "size", "verdict", "cost", "median", quantile, model.draws)
     rows = [
         (point.setting.estimator, "-" if point.setting.size is None else str(point.setting.size),
          _VERDICTS[point.verdict], percent(point.share), _effect(point.median), _effect(point.quantile),
@@ -411,14 +420,14 @@ def _model_notes(found: Recommendation, model: WholeModel) -> list[str]:
     cheaper = f"; {decision.dearer} more cost more than allowed" if decision.dearer else ""
     lines = [
         f"Candidates replace attention in all layers and are tried in order of cost: {unit} relative to those of exact "
-        f"attention. median and {percent(found.probability)}: of {effect.axis}, over the texts measured. "
-        f"{decision.candidates} candidates{cheaper}; {decision.spent} measurements; as many texts of every "
+        f"attention. median and {percent(found.probability)}: of {effect.axis}, over the {model.draws} measured. "
+        f"{decision.candidates} candidates{cheaper}; {decision.spent} measurements; as many {model.draws} of every "
         f"candidate as a certificate takes are {decision.full}."
     ]
     if model.chosen_on:
         lines.append(
             "Settings per head: in each head the setting, or exact attention, that makes the sum of the predicted "
-            f"effects of all heads least at this cost; effects are means over {model.chosen_on} texts."
+            f"effects of all heads least at this cost; effects are means over {model.chosen_on} {model.draws}."
         )
     lines += [f"{name} is left as it is: {reason}." for name, reason in list(model.left.items())[:3]]
     if decision.undecided:

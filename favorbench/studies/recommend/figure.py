@@ -44,7 +44,7 @@ def charts(found: Recommendation) -> list[style.Chart]:
     else:
         panels = [style.Panel(f"{len(begun)} heads of {found.title}", partial(_draw_heads, found, begun))]
     p, partial_ = percent(found.probability), "" if found.complete else "NOT FINISHED. "
-    draws, scope = ("texts", "candidates") if found.model else ("draws", "heads")
+    draws, scope = (found.model.draws, "candidates") if found.model else ("draws", "heads")
     what = (
         f"Every candidate that was measured: median of its {draws}, with a line up to the value that {p} of them keep"
         if few

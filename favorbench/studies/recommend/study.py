@@ -18,6 +18,7 @@ from favorbench.errors import InputError, ScenarioError
 from favorbench.files import write_text
 from favorbench.formats import json_text, shown
 from favorbench.metrics import EFFECT, METRICS
+from favorbench.models.load import is_function
 from favorbench.numerics.arrays import Array
 from favorbench.numerics.machine import one_core
 from favorbench.numerics.streams import stream
@@ -124,7 +125,8 @@ def recommend(
     cluster
         A Dask cluster, as for ``sweep``, in place of ``workers``.
     model
-        "minilm", "smollm2", a model's folder, a .gguf file or an id of the hub, in place of ``inputs``.
+        "minilm", "smollm2", a model's folder, a .gguf file or an id of the hub, in place of ``inputs``; or
+        ``module:function``, which returns (model, list of inputs) and takes no texts.
     texts
         Files, split into texts of ``seq_len`` tokens (512) that do not overlap. Each text has its own draw.
     by
@@ -328,7 +330,7 @@ def _check_model(
     """Raise ScenarioError or InputError where a model comes without texts, or with arguments of heads."""
     if model is None:
         raise ScenarioError("`text`: texts are for a model; give `model`, or leave them out")
-    if not texts:
+    if not texts and not is_function(model):
         raise InputError("`text`: a model is measured on text: give one file or more")
     others |= {"inputs": inputs, **{name: keys[name] for name in keys.keys() - {"seq_len", "seed"}}}
     if wrong := [name for name, value in others.items() if value not in (None, False, "none")]:

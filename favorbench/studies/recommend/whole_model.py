@@ -165,7 +165,8 @@ def recommend_model(
     _check_target(target, metric)
     scenario = ModelScenario(name, tuple(map(str, texts)), length, (), (), (), (1,), 1, seed=seed, heads=False)
     model = MeasuredModel(scenario, trust_remote_code, split_texts)
-    model.kept = int(REFERENCE_BYTES / model.bytes_of(model.length))
+    size = model.bytes_of(model.length) or 4.0 * model.reference(next(iter(model.texts))).hidden[-1].numel()
+    model.kept = int(REFERENCE_BYTES / size)
     metric = _metric(model, metric)
     layers = [layer for layer in model.first if layer.left is None]
     settings = model_settings(list({layer.shape for layer in layers}), maps, methods, samplers, max_size)
@@ -178,7 +179,8 @@ def recommend_model(
         name, files, len(model.texts), model.length, by,
         {layer.name: layer.left for layer in model.first if layer.left is not None}, chosen_on=chosen_on,
     )  # fmt: skip
-    title = f"{Path(name).name}, {len(model.texts)} texts of {model.length} tokens"
+    size = f" of {model.length} tokens" if model.length else ""
+    title = f"{Path(name).name}, {about.texts} {about.draws}{size}"
     with open_rows(path) as store:
         asked, facts = merged_request(path, model.request() | {SEARCH: True}), model.facts()
         known = [row for part in store.parts([*KEY, *EFFECTS]) for row in part.table.to_pylist()]
@@ -230,6 +232,8 @@ def _metric(model: MeasuredModel, metric: str | None) -> str:
     """The effect that is certified. Raises ScenarioError for one that this model does not have."""
     if model.loaded.causal:
         return metric or "delta_nll"
+    if model.reference(next(iter(model.texts))).logits is not None and metric != "delta_nll":
+        return metric or "kl"
     if metric not in (None, "embedding_loss"):
         raise ScenarioError(f"`metric` {metric}: {model.loaded.name} predicts no next token; allowed: embedding_loss")
     return "embedding_loss"
@@ -260,10 +264,11 @@ def _check_texts(search: ModelSearch, about: WholeModel) -> None:
     """Raise ScenarioError if there are too few texts to certify any candidate."""
     if search.needed > (count := len(search.evaluator.texts)):
         chosen = f"; {about.chosen_on} more are for the settings per head" * bool(about.chosen_on)
+        size = f"of {about.length} tokens " if about.length else ""
         raise ScenarioError(
-            f"`probability` {search.rule.probability:g} at this `confidence` takes {search.needed} texts that all hit, "
-            f"for {len(search.candidates)} candidates; of {about.length} tokens there are {count}{chosen}: give more "
-            "text, fewer `methods` and `maps`, or a smaller `length`, `probability` or `confidence`"
+            f"`probability` {search.rule.probability:g} at this `confidence` takes {search.needed} {about.draws} that "
+            f"all hit, for {len(search.candidates)} candidates; {size}there are {count}{chosen}: give more "
+            f"{about.draws}, fewer `methods` and `maps`, or a smaller `length`, `probability` or `confidence`"
         )
 
 
