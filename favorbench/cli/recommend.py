@@ -67,7 +67,7 @@ def recommend(
         bool,
         option(TARGET, "--per-head", help="With --model: also try settings per head, chosen on a third of the texts."),
     ] = False,
-    probability: Annotated[float, option(TARGET, help="Share of the draws that must do so.")] = 0.9,
+    probability: Annotated[float, option(TARGET, help="Share of the draws that must meet the target.")] = 0.9,
     confidence: Annotated[float, option(TARGET, help="Probability that all verdicts, on all heads, are right.")] = 0.95,
     max_size: Annotated[int, option(TARGET, help="Largest size: projections, centroids, landmarks or keys.")] = 1024,
     max_cost: Annotated[float, option(TARGET, help="Largest cost, in multiplications of exact attention.")] = 1.0,

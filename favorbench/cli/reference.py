@@ -95,7 +95,7 @@ def theory(
 ) -> None:
     """Print the closed-form error of a kernel estimate, and the R that it needs.
 
-    Beside it stands the error that was sampled, where sampling can measure it.
+    The sampled error is printed next to it, where sampling can measure it.
     """
     from favorbench import console, style
     from favorbench.console.studies import theory_section

@@ -152,7 +152,7 @@ def _say_if_long(plan: "Plan", workers: int) -> None:
 
     expected = cost(plan)
     if expected.seconds / workers > LONG:
-        say(f"{expected.draws} draws, about {format_seconds(expected.seconds / workers)} if none of them is saved")
+        say(f"{expected.draws} draws to compute, about {format_seconds(expected.seconds / workers)}")
 
 
 def _say_about_inputs(study: "Study", plan: "Plan") -> None:
