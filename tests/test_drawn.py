@@ -88,22 +88,24 @@ def test_names_do_not_overlap_and_legends_lie_inside(drawn, size):
             assert all(box.x0 >= -1 and box.y0 >= 0 and box.y1 <= figure.bbox.y1 for box in beside), name
 
 
-def test_sizes_that_are_close_to_each_other_do_not_touch():
-    sizes = [16, 32, 64, 96, 128, 160, 240]
-
+@pytest.mark.parametrize(
+    "sizes, panels, shown",
+    [([16, 32, 64, 96, 128, 160, 240], 1, "16 32 64 96 160 240"), (range(16, 193, 16), 2, "32 64 96 128 160 192")],
+)
+def test_sizes_that_are_close_to_each_other_do_not_touch(sizes, panels, shown):
     def touching(ticks):
-        figure = Figure(figsize=(4.5, 3))
+        figure = Figure(figsize=(3.4 * panels, 3), layout="constrained")
         FigureCanvasAgg(figure)
-        ax = figure.add_subplot()
+        ax = figure.subplots(1, panels, squeeze=False)[0, 0]
         ax.plot(sizes, sizes)
-        style.number_axis(ax, sizes, log=True)
+        style.number_axis(ax, sizes, log=panels == 1)
         if ticks:
             ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         figure.draw_without_rendering()
         gaps = [right.x0 - left.x1 for left, right in itertools.pairwise(boxes(ax.get_xticklabels()))]
-        return min(gaps) < 4, [label.get_text() for label in ax.get_xticklabels()]
+        return min(gaps) < 4, " ".join(label.get_text() for label in ax.get_xticklabels())
 
-    assert touching(None) == (False, ["16", "32", "64", "96", "160", "240"])
+    assert touching(None) == (False, shown)
     assert touching(sizes)[0]
 
 
