@@ -385,6 +385,8 @@ def test_a_vision_model_brings_its_inputs(name, tmp_path, monkeypatch):
             expected = 1 - float(torch.nn.functional.cosine_similarity(exact, other)[0])
             assert_allclose(row["embedding_loss"], expected, rtol=1e-3, atol=1e-7)
     assert decision.outcome == "nothing" and math.isfinite(found.model.bfloat16[0])
+    flags = ["--maps", "none", "--methods", "clusters", "-R", "8", "--draws", "1", "--no-heads", "-q", "--out", "m"]
+    assert "all layers, 16 inputs, 1 draw: " in printed("model", f"vision:{name}", *flags)
 
 
 def test_mistakes_about_models_with_inputs(texts, tmp_path, monkeypatch):

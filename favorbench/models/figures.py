@@ -18,8 +18,8 @@ from favorbench.models.summary import (
     ModelResults,
     described,
     predictions,
-    token_range,
     which_layers,
+    with_tokens,
 )
 
 #: Lines to compare with.
@@ -183,6 +183,6 @@ def _about(results: ModelResults) -> str:
     """The model and what it was measured on."""
     draws = int(results.rows["draw"].max()) + 1
     return (
-        f"{Path(results.manifest['asked']['model']).name}, {results.counted_texts} of {token_range(results.rows)} "
-        f"tokens, {'one draw' if draws == 1 else f'up to {draws} draws'}"
+        f"{Path(results.manifest['asked']['model']).name}, {with_tokens(results.counted_texts, results.rows)}, "
+        f"{'one draw' if draws == 1 else f'up to {draws} draws'}"
     )

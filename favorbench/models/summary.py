@@ -185,15 +185,16 @@ def sentence(rows: pd.DataFrame) -> str:
     texts, draws = _count(best["texts"], "text"), _count(best["draws"], "draw")
     also += f"uniform attention {_costs(uniform['effect'], measure)}{more}"
     return (
-        f"{which_layers(best['layers'])}, {texts} of {token_range(rows)} tokens, {draws}: {finding}: the best, "
+        f"{which_layers(best['layers'])}, {with_tokens(texts, rows)}, {draws}: {finding}: the best, "
         f"{described(best)}, at {best['cost']:.2f} of its multiplications, {_costs(best['effect'], measure)} (worst "
         f"text {_value(best['worst'], measure)}), where {also}"
     )
 
 
-def token_range(rows: pd.DataFrame) -> str:
-    """ "512", or "24 to 512"."""
-    return " to ".join(map(str, sorted({rows["seq_len"].min(), rows["seq_len"].max()})))
+def with_tokens(texts: str, rows: pd.DataFrame) -> str:
+    """ "2 texts of 512 tokens", "2 texts of 24 to 512 tokens", or "2 inputs" of a module that brings them."""
+    lengths = sorted({rows["seq_len"].min(), rows["seq_len"].max()})
+    return texts.replace("text", "input") if lengths == [1] else f"{texts} of {' to '.join(map(str, lengths))} tokens"
 
 
 def which_layers(layers: str) -> str:

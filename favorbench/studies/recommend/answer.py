@@ -430,6 +430,8 @@ def _model_notes(found: Recommendation, model: WholeModel) -> list[str]:
             f"effects of all heads least at this cost; effects are means over {model.chosen_on} {model.draws}."
         )
     lines += [f"{name} is left as it is: {reason}." for name, reason in list(model.left.items())[:3]]
+    if len(model.left) > 3:
+        lines.append(f"So are {len(model.left) - 3} more.")
     if decision.undecided:
         lines.append(f"Too near to the target to decide: {', '.join(decision.undecided)}.")
     return lines
