@@ -306,7 +306,7 @@ FINDINGS = [
         lambda: [f"{models('uniform', 0)['texts']:.0f}", pages.WORDS[int(models("multipole", 64)["draws"])]],
         MODEL,
     ),
-    Claim("all {} settings cheaper than exact attention change the embedding more than bfloat16 does", _unnoticed, MODEL),
+    Claim("all {} settings cheaper than exact attention change the embedding more than bfloat16", _unnoticed, MODEL),
     Claim("keeps all {} embeddings above a cosine of {} at {} of the cost", _all_above, MODEL),
     Claim(
         "chooses for each of the {} heads on one of these texts, so that all have the same relative error, is no "

@@ -102,7 +102,7 @@ def test_the_figure_joins_seconds_and_errors(clock, count):
     assert "error-vs-seconds" in {file.stem for file in draw_all(results)}
     data = pd.read_csv("run/figures/error-vs-seconds.csv").astype({"num_projections": "Int64"})
     assert set(data["heads"]) == ({7} if count == 7 else {3, 1})  # of few heads each has a panel, too
-    over = data[data["heads"] == count].set_index(["estimator", "num_projections"])
+    over = data[data["heads"] == count].set_index(["label", "num_projections"])
     assert {"clusters", "multipole", "positive / iid"} <= set(over.index.get_level_values(0))
     table = heads.over_heads(results).set_index(["estimator", "num_projections"])
     for (name, size), row in over[over["kind"] != "baseline"].iterrows():

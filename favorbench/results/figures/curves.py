@@ -75,7 +75,7 @@ def _comparison(results: RunData, metric: str, series: str, panel: str) -> list[
     panels = []
     for title, cell in cells(results):
         curves = rows[rows.index.isin(cell.index)]
-        baselines = cell[(cell["kind"] == "baseline") | ((series == "map") & ~cell.index.isin(rows.index))]
+        baselines = cell[(cell["kind"] == "baseline") | ((series == "estimator") & ~cell.index.isin(rows.index))]
         for name, part in _panels(curves, panel, curves.index.isin(methods.index)):
             joined = ", ".join(filter(None, (title, name)))
             panels.append(CurvePanel(joined, population_of(cell), part, baselines))
