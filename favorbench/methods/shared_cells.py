@@ -83,7 +83,7 @@ class SharedCells:
     """K(x, y_j) = exp(x.y_j) for the keys of cells that are near to the block of x, exp(x.c) for others, c their mean.
 
     sorted: the keys cell by cell; starts, counts: of the keys of each cell among them, (..., m). queries: all of them;
-    None where the sums are only of whole blocks.
+    None where the sums are only of whole blocks. by_position: a block is all queries at ``block`` positions.
     """
 
     tokens: Tokens
@@ -94,6 +94,7 @@ class SharedCells:
     exact: int
     block: int
     queries: Queries | None = None
+    by_position: bool = False
 
     @staticmethod
     def of(
@@ -136,7 +137,9 @@ class SharedCells:
         """The blocks of these queries, whole ones if all queries are known, and the rows of these in them."""
         first, last = queries.first, queries.first + queries.length
         edges = np.arange(first // self.block * self.block, last + self.block, self.block)
-        if self.queries is None:
+        if self.by_position:
+            edges = first + np.append(np.unique(queries.positions // self.block, return_index=True)[1], queries.length)
+        elif self.queries is None:
             edges = np.unique(np.clip(edges, first, last))
         else:
             edges[-1] = min(edges[-1], self.queries.length)
@@ -216,5 +219,5 @@ class SegmentCells:
         key, value, variance, log_count, labels = (xp.concat(arrays, axis=-2) for arrays in zip(*parts, strict=True))
         cells, labels = Cells(key, value, variance, log_count[..., 0]), labels[..., 0]
         tokens = self.tokens.part(slice(0, labels.shape[-1]))
-        block = 1 << 40 if method.shared_block else method.block  # a chunk is a block, whatever rows it has
-        return SharedCells.of(tokens, cells, labels, method.exact_keys(self.size), block)
+        summary = SharedCells.of(tokens, cells, labels, method.exact_keys(self.size), method.block)
+        return replace(summary, by_position=bool(method.shared_block))

@@ -4,6 +4,7 @@ Every method here answers ``sum_j K(x, y_j) v_j / sum_j K(x, y_j)`` with its own
 exact on a part of the keys and estimate the rest, with one normaliser: see ``methods.prefixes``.
 """
 
+import itertools
 from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
@@ -159,19 +160,26 @@ class KeySummaryMethod(Method):
     def _causal(self, tokens: Tokens, queries: Queries, size: int, streams: Streams) -> Iterator[Accumulator]:
         """The past through the summary, the present chunk exactly, and with it the first and the last keys."""
         state, known = self.streaming(tokens.part(slice(self.first, None)), size, streams), self.first
-        summary, xp = None, array_namespace(queries.query)
-        for chunk in chunks(tokens.length, self.chunk):
-            rows = rows_between(queries.positions, chunk.start, chunk.stop)
-            past = self.summarised(chunk.start - max(0, self.recent(size) - 1))  # before every window of the chunk
+        summary, far, xp = None, None, array_namespace(queries.query)
+        for past, chunks_after in itertools.groupby(  # no key that is in the window of a query of the chunk
+            chunks(tokens.length, self.chunk),
+            lambda chunk: self.summarised(chunk.start - max(0, self.recent(size) - 1)),
+        ):
+            group = list(chunks_after)
+            some = queries.part(rows_between(queries.positions, group[0].start, group[-1].stop))
             if past > known:
                 summary, known = state.extend(past - self.first), past
-            if rows.start == rows.stop:
-                continue
-            some, first = queries.part(rows), min(self.first, chunk.stop)
-            key, value = (xp.concat([a[..., :first, :], a[..., known : chunk.stop, :]], axis=-2) for a in tokens)
-            seen = np.concatenate([np.arange(first), np.arange(known, chunk.stop)]) <= some.positions[:, None]
-            sums = attention_sums(some.query, key, value, as_like(np.where(seen, 0.0, -np.inf), some.query))
-            yield sums if summary is None else merge(summary.sums(some), sums)
+            if summary is not None and some.length:
+                far = summary.sums(some)
+            for chunk in group:
+                rows, first = rows_between(some.positions, chunk.start, chunk.stop), min(self.first, chunk.stop)
+                if rows.start == rows.stop:
+                    continue
+                own = some.part(rows)
+                key, value = (xp.concat([a[..., :first, :], a[..., known : chunk.stop, :]], axis=-2) for a in tokens)
+                seen = np.concatenate([np.arange(first), np.arange(known, chunk.stop)]) <= own.positions[:, None]
+                sums = attention_sums(own.query, key, value, as_like(np.where(seen, 0.0, -np.inf), own.query))
+                yield sums if far is None else merge(Accumulator(*(part[..., rows, :] for part in far)), sums)
 
 
 def logits_of(queries: Queries, tokens: Tokens, keys: slice) -> Array:
