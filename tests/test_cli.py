@@ -123,7 +123,7 @@ def test_export_holds_every_row(small_run):
 def test_old_names_of_table_work_and_say_the_new_one(small_run):
     for old, new in (("rank run --format csv", "--rank --format csv"), ("export run --csv -o -", "--rows")):
         code, out, err = run(old)
-        assert (code, out) == (0, run(f"table run {new}")[1]) and f"is now favorbench table run {new[:6]}" in err
+        assert (code, out) == (0, run(f"table run {new}")[1]) and f"is now favorbench table {new[:6]}" in err
     assert run("export run --parquet")[1] == f"run.parquet: {len(pd.read_parquet('run/trials'))} rows\n"
     shown = run("--help")[1]
     assert " table " in shown and not any(f"\n  {name} " in shown for name in ("rank", "export", "time"))
@@ -233,7 +233,6 @@ MISTAKES = commands("""
     table . --stat medain => did you mean 'median'
     plot absent => does not exist
     plot . => no favorbench run at or below
-    export . => give one of --csv and --parquet
     table . --rank --by R => --by: leave it out with --rank
     table . --rows --metric mse --json => --json, --metric: leave it out with --rows
     table . -o rows.csv => --out: only --rows writes a file

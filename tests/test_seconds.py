@@ -169,7 +169,7 @@ def test_what_is_not_at_hand_is_one_line():
 def test_the_old_name_says_the_new_one():
     of_heads(2)
     code, _, err = run("time run --repeats 3")
-    assert code == 0 and "favorbench time is now favorbench speed run" in err and Path("run/seconds.json").exists()
+    assert code == 0 and "favorbench time is now favorbench speed;" in err and Path("run/seconds.json").exists()
 
 
 def test_broken_off_it_keeps_what_was_there(monkeypatch):

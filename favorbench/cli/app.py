@@ -48,16 +48,27 @@ class _Command(TyperCommand):
         _write(formatter, sections | {OUTPUT: output})
 
 
+#: Old names of commands, until version 0.4.
+RENAMED = {"time": ["speed"], "rank": ["table", "--rank"], "export": ["table", "--rows"]}
+
+
 class _Group(TyperGroup):
-    """The commands under headings."""
+    """The commands under headings, and their old names."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Replace an old name, with a message."""
+        if args[0] in RENAMED:
+            say(
+                f"favorbench {args[0]} is now favorbench {' '.join(RENAMED[args[0]])}; the old name goes in version 0.4"
+            )
+            args = [*RENAMED[args[0]], *args[1:]]
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands with the first sentence of their help."""
         sections: dict[str, list[Any]] = {CHOOSE: [], MEASURE: [], LOOK: [], REFERENCE: []}
         for name in self.list_commands(ctx):
             command: Any = self.get_command(ctx, name)
-            if command.hidden:
-                continue
             sections[command.rich_help_panel].append((name, command.get_short_help_str(limit=200)))
         _write(formatter, sections)
 

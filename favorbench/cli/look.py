@@ -148,6 +148,8 @@ def table(
     ] = None,
     format: TableFormat = "rich",
     as_json: Json = False,
+    csv: Annotated[bool, typer.Option(hidden=True)] = False,
+    parquet: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Print results: a table by any axes, a ranking, or all measurements.
 
@@ -165,7 +167,9 @@ def table(
         names = ", ".join(sorted(flags()[name] for name in unfit))
         raise ScenarioError(f"{names}: {f'leave it out with --{mode}' if mode else 'only --rows writes a file'}")
     if rows:
-        _write_rows(run, out, str(out).endswith(".parquet"), heads)
+        if csv or parquet:  # of `favorbench export`, until version 0.4
+            out = out or f"{run.resolve().name}.{'csv' if csv else 'parquet'}"
+        _write_rows(run, out, parquet or str(out).endswith(".parquet"), heads)
         return
     check("--stat", stat, STATS)
     form = "json" if as_json else format
@@ -187,11 +191,11 @@ def table(
         _say_single_heads(results, " --rank" if rank else "; all: --by head,estimator,R")
 
 
-_UNFIT = {"": {"out"}, "rank": {"by", "over", "stat", "out", "rows"},
+_UNFIT = {"": {"out", "csv", "parquet"}, "rank": {"by", "over", "stat", "out", "rows", "csv", "parquet"},
           "rows": {"by", "over", "stat", "metric", "format", "as_json"}}  # fmt: skip
 
 
-def _write_rows(run: Path, out: str | None, parquet: bool, heads: str | None = None) -> None:
+def _write_rows(run: Path, out: str | None, parquet: bool, heads: str | None) -> None:
     """Write all rows to a file, or as CSV to stdout. Raises ScenarioError for an unknown head."""
     from favorbench.files import write_whole
     from favorbench.results.heads import select_heads
@@ -202,20 +206,6 @@ def _write_rows(run: Path, out: str | None, parquet: bool, heads: str | None = N
         return
     write_whole(Path(out), trials.to_parquet(index=False) if parquet else trials.to_csv(index=False).encode())
     echo(f"{out}: {len(trials)} rows")
-
-
-@app.command(hidden=True)
-def rank(
-    context: typer.Context,
-    run: RunPath,
-    metric: Metric = "mse",
-    heads: SingleHeads = None,
-    format: Annotated[Literal["rich", "md", "csv"], option(None, help="How to print it.")] = "rich",
-    as_json: Json = False,
-) -> None:
-    """Rank estimators: the old name of `favorbench table RUN --rank`, until version 0.4."""
-    say(f"favorbench rank is now favorbench table {run} --rank; the old name works until version 0.4")
-    table(context, run, rank=True, metric=metric, heads=heads, format=format, as_json=as_json)
 
 
 @app.command(panel=LOOK)
@@ -385,20 +375,3 @@ def report(
         echo(str(file))
     if len(files) > 1 and not quiet:
         say(f"{files[1]} has the data, which are too large to be in the page: send both")
-
-
-@app.command(hidden=True)
-def export(
-    run: RunPath,
-    csv: Annotated[bool, option(None, "--csv", help="All rows as CSV.")] = False,
-    parquet: Annotated[bool, option(None, "--parquet", help="All rows as one Parquet file.")] = False,
-    out: Annotated[
-        str | None,
-        option(None, "--out", "-o", help="File; - is stdout (CSV only).  [default: NAME.csv, NAME.parquet]"),
-    ] = None,
-) -> None:
-    """Write all rows of a run to a file: the old name of `favorbench table RUN --rows`, until version 0.4."""
-    if csv == parquet or (parquet and out == "-"):
-        raise ScenarioError("export: give one of --csv and --parquet; Parquet needs a file")
-    say(f"favorbench export is now favorbench table {run} --rows; the old name works until version 0.4")
-    _write_rows(run, out or f"{run.resolve().name}.{'csv' if csv else 'parquet'}", parquet)

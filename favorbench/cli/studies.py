@@ -28,7 +28,6 @@ from favorbench.cli.options import (
     Json,
     Quiet,
     Repeats,
-    RunPath,
     Seed,
     Sizes,
     SomeMaps,
@@ -224,14 +223,6 @@ def speed(
         found = study(split_list(maps), sizes, lengths, head_dim, repeats, where, dtype, report, others)
     files = style.write([chart(found, "speed")], out)
     print_result(as_json, found.as_dict() | {"files": files}, [speed_section(found)], files)
-
-
-@app.command(hidden=True)
-def time(run: RunPath, repeats: Repeats = 7, as_json: Json = False, quiet: Quiet = False) -> None:
-    """Time the estimators of a run: the old name of `favorbench speed RUN`, until version 0.4."""
-    if not quiet:
-        say(f"favorbench time is now favorbench speed {run}; the old name works until version 0.4")
-    _time_run(run, repeats, as_json, quiet)
 
 
 def _time_run(run: Path, repeats: int, as_json: bool, quiet: bool) -> None:
