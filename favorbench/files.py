@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -82,6 +83,20 @@ def check_address_space(size: int) -> None:
     A library with OpenBLAS allocates a buffer of 32 MiB when it is loaded, and tries again forever if it cannot.
     """
     mmap.mmap(-1, size).close()
+
+
+class _MemoryOfLibraries:
+    """Before SciPy loads its OpenBLAS, raise OSError if there is no memory for it."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name in ("scipy.special", "scipy.linalg"):
+            check_address_space(128 << 20)
+
+
+def check_memory_of_libraries() -> None:
+    """From now on in this process, raise OSError where a library would wait forever for memory."""
+    if not any(isinstance(finder, _MemoryOfLibraries) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _MemoryOfLibraries())
 
 
 def file_version(path: str | Path) -> tuple[str, ...]:

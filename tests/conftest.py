@@ -38,6 +38,13 @@ def pytest_xdist_auto_num_workers():
     return len(os.sched_getaffinity(0))
 
 
+def campaign(fast, slow):
+    """Seeds of a campaign: a few in the fast tests, some in the slow ones, or as many as CAMPAIGN says."""
+    last = int(os.environ.get("CAMPAIGN", slow))
+    slower = pytest.param(range(fast, last), marks=pytest.mark.slow)
+    return pytest.mark.parametrize("seeds", [range(fast), slower], ids=["fast", "slow"])
+
+
 def small_scenario(**changes):
     """A scenario that takes milliseconds."""
     flags = {

@@ -1,10 +1,12 @@
 """What dies under a sweep on a cluster costs time: the table is whole, or one line says what is missing."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -238,3 +240,17 @@ def test_ctrl_c_cancels_and_says_what_is_saved(tmp_path, scenario, number, local
 
             with Client(processes.address, set_as_default=False) as client:
                 wait_for(lambda: not any(client.processing().values()))
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("KILLS", "2"))))
+def test_any_moment_of_the_start_of_a_local_cluster_is_a_good_one_to_be_ended(seed):
+    command = [sys.executable, "-m", "favorbench", "sweep", "--maps", "positive", "-R", "3", "-L", "24", "-d", "4"]
+    process = subprocess.Popen(
+        [*command, "--trials", "20000", "--out", "run", "-q", "--cluster", "local:2"], stderr=subprocess.PIPE,
+        text=True, start_new_session=True,
+    )  # fmt: skip
+    time.sleep(random.Random(seed).uniform(1.0, 9.0))
+    process.terminate()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode in (143, -signal.SIGTERM), err
+    assert err.count("\n") == (process.returncode == 143), err

@@ -1,6 +1,10 @@
-"""Run directories whose manifest, rows, times and recommendation disagree: results, or one line and exit 2."""
+"""Runs, recommendations, studies of models and stored errors whose parts disagree: results, or one line and exit 2.
+
+``CAMPAIGN=10000 pytest -m slow tests/test_damaged_runs.py`` damages ten thousand.
+"""
 
 import copy
+import itertools
 import json
 import os
 import random
@@ -13,34 +17,55 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from favorbench.run import sweep
+from favorbench.models.store import KEY, SCHEMA, open_rows
+from favorbench.studies.function_errors import Question, check_stored
 from tests.command_line import run
-from tests.conftest import random_heads, small_scenario
+from tests.conftest import REPOSITORY, campaign, random_heads
 
 VALUES = [
     None, True, -1, 0, 1, 10**12, 1.5, float("nan"), float("inf"), -0.0, "", "x", "positive", [], {}, ["x"], [None],
     {"x": 1}, [[1]], "1e999",
 ]  # fmt: skip
+SWEEP = "sweep --inputs in.npz --maps positive,trig --samplers iid,orthogonal --methods clusters -R 3,8 --trials 2 -q"
+RECOMMEND = "recommend in.npz --maps positive --methods none --max-size 8 -q"
 READERS = [
     "table run", "table run --over heads", "table run --by estimator,R --json", "table run --rank", "status run",
     "table run --rows -o rows.csv", "compare run whole/run", "compare whole/run run --json", "status recommended",
+    "table recommended", "table model", "status model", f"{SWEEP} --out run", f"{RECOMMEND} --out recommended",
 ]  # fmt: skip
+DRAWERS = ["plot run", "report run", "report run whole/run", "plot recommended", "report recommended", "report model"]
+DRAWN = 0.03  # the share of commands that draw: they take seconds
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A run with times, and a recommendation."""
+    """A run with times, a recommendation, a study of a model, and errors that a test-suite stored."""
     folder, before = tmp_path_factory.mktemp("whole"), Path.cwd()
     os.chdir(folder)
     try:
         np.savez("in.npz", **random_heads(np.random.default_rng(0), 3, 12, 4))
-        flags = {"inputs": "in.npz", "seq_len": None, "head_dim": None, "num_projections": "3,8", "trials": 2}
-        sweep(small_scenario(**flags, methods="clusters"), "run")
-        assert run("speed run -q --repeats 3")[0] == 0
-        assert run("recommend in.npz --out recommended --maps positive --methods none --max-size 8 -q")[0] == 0
+        for command in (f"{SWEEP} --out run", "speed run -q --repeats 3", f"{RECOMMEND} --out recommended"):
+            assert run(command)[0] == 0
+        write_model(Path("model"))
+        Path("stored").mkdir()
+        assert stored_errors(update=True) == ""
     finally:
         os.chdir(before)
     return folder
+
+
+def write_model(path):
+    """A study of a model, as far as it is read: the manifest of a committed one, and rows."""
+    manifest = json.loads((REPOSITORY / "results/models/smollm2-256/model.json").read_text())
+    with open_rows(path) as store:
+        estimators = [("trivial", "uniform", 0, 0), ("map", "positive", 256, 0), ("map", "positive", 256, 1)]
+        for text, (kind, estimator, size, draw) in itertools.product(manifest["tokens"], estimators):
+            row = dict.fromkeys(SCHEMA.names[10:19], 0.1 * (1 + draw))
+            row |= dict(zip(KEY, (text, "all", estimator, "-", size, draw), strict=True)) | {"kind": kind}
+            row |= {"seq_len": 256, "replaced": 30, "left": 0, "hidden_error": [0.1] * 30, "embedding": [1.0, 0.5]}
+            store.append([row | {name: [] for name in SCHEMA.names[21:]}])
+        store.flush()
+    path.joinpath("model.json").write_text(json.dumps(manifest))
 
 
 def places(value, path=()):
@@ -96,29 +121,40 @@ def damage_rows(rng, path):
     pq.write_table(table.replace_schema_metadata(pq.read_schema(path).metadata), path)
 
 
-@pytest.mark.parametrize("seeds", [range(25), pytest.param(range(25, 1500), marks=pytest.mark.slow)], ids=len)
+def stored_errors(update=False):
+    """Compare errors with those that are stored, as the pytest fixture does; an explanation of a failure."""
+    inputs = [np.load("in.npz")[name] for name in "qkv"]
+    question = Question("", "relative_error", 15, 3, 0)
+    return check_stored(Path("stored/errors.json"), mean_value, inputs, question, 1.0, 1e-3, update)[1]
+
+
+def mean_value(query, key, value):
+    return np.tile(value.mean(0), (len(query), 1))
+
+
+@campaign(25, 1000)
 def test_a_damaged_run_is_read_or_refused_in_one_line(whole, seeds):
     shutil.copytree(whole, "whole")
-    bad, codes = [], set()
+    shutil.copy(whole / "in.npz", "in.npz")
+    names, bad, codes = ["run", "recommended", "model", "stored"], [], set()
     for seed in seeds:
         rng = random.Random(seed)
-        for name in ("run", "recommended"):
-            shutil.rmtree(name, ignore_errors=True)
-            shutil.copytree(whole / name, name)
-        files = [
-            *Path("run").glob("*.json"),
-            *Path("run/trials").glob("*.parquet"),
-            *Path("recommended").glob("*.json"),
-        ]
-        target = rng.choice(files)
+        name = rng.choice(names)
+        shutil.rmtree(name, ignore_errors=True)
+        shutil.copytree(whole / name, name)
+        target = rng.choice([*Path(name).glob("*.json"), *Path(name).glob("trials/*.parquet")])
         if target.suffix == ".json":
             target.write_text(json.dumps(damaged_json(rng, json.loads(target.read_text()))))
         else:
             damage_rows(rng, target)
-        for command in rng.sample([reader for reader in READERS if target.parts[0] in reader.split()], 1):
-            code, _, err = run(command)
-            codes.add(code)
-            if code not in (0, 1, 2) or "unexpected" in err or "Traceback" in err:
-                bad.append((seed, target.name, command, err[-200:]))
+        if name == "stored":
+            assert isinstance(stored_errors(), str)
+            continue
+        readers = DRAWERS if rng.random() < DRAWN else READERS
+        command = rng.choice([reader for reader in readers if name in reader.split()])
+        code, _, err = run(command)
+        codes.add(code)
+        if code not in (0, 1, 2) or "unexpected" in err or "Traceback" in err:
+            bad.append((seed, target.name, command, err[-200:]))
     assert not bad
     assert {0, 2} <= codes  # some are harmless, and some are refused

@@ -277,7 +277,7 @@ def test_the_command_line_from_a_folder_to_a_sweep(tmp_path):
     assert (code, err) == (0, "")
     assert "layer" in out and "1      encoder.layer.1.attention.self      4  full     0.25" in out
     assert "h.npz: 8 heads, full, q (24, 16), k (24, 16), v (24, 16), float32" in out
-    assert out.endswith("next: favorbench sweep --inputs h.npz\n")
+    assert out.endswith("next: favorbench recommend h.npz\n")
     code, out, err = run("capture", str(folder), "--text", texts[0], "--text", "short.txt", "--json", "-q")
     assert code == 0
     found = json.loads(out)
@@ -300,7 +300,11 @@ def test_a_function_brings_its_inputs(tmp_path, monkeypatch):
         "    return Model()\n"
     )
     code, out, _ = run("capture", "mine:build", "--out", "h.safetensors")
-    assert code == 0 and "h.safetensors: 2 heads, causal, q (6, 8)" in out and "--causal" in out
+    assert (
+        code == 0
+        and "h.safetensors: 2 heads, causal, q (6, 8)" in out
+        and out.endswith("next: favorbench recommend h.safetensors\n")
+    )
     check_refused("""
         capture mine:wrong => mine:wrong returned Model; it must return (model, inputs)
         capture mine:failing => model 'mine:failing' on its inputs failed: RuntimeError: mat1 and

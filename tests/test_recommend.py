@@ -13,6 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
 import favorbench as fb
+from favorbench.cli import recommend as recommend_command
 from favorbench.engine.plan import plan
 from favorbench.engine.store import read_trials
 from favorbench.engine.trial import run_draws
@@ -204,6 +205,35 @@ def test_heads_on_which_uniform_attention_is_enough_are_named():
     found = fb.recommend((1e-4 * query, 1e-4 * key, value), 0.1, methods="clusters", maps="none")
     assert "uniform attention is enough on 1 of them, where attention hardly matters" in sentence(found)
     assert "hardly" not in sentence(fb.recommend((query, key, value), 0.1, methods="clusters", maps="none", max_size=8))
+
+
+def test_sizes_may_be_finer_than_powers_of_two(heads):
+    """Of powers of two 16 centroids are the cheapest that do, at half of the cost of exact attention."""
+    few = {"maps": "none", "methods": "clusters", "heads": "h0"}
+    (coarse,) = fb.recommend(str(heads), 0.05, out="coarse", **few).decisions
+    found = fb.recommend(str(heads), 0.05, num_projections="10,12,14", out="fine", **few)
+    (fine,) = found.decisions
+    assert coarse.outcome == fine.outcome == "certified" and fine.share < coarse.share == 0.5
+    assert found.max_size == 14 and {point.setting.size for point in fine.points} <= {None, 10, 12, 14}
+    command = (
+        f"recommend {heads} -R 10,12,14 --maps none --methods clusters --heads h0 --target 0.05 -q --json --out fine"
+    )
+    assert json.loads(printed(command))["heads"][0]["estimator"]["size"] == fine.setting.size
+    assert "-R: 0 given" in refused("recommend gaussian -R 0")
+
+
+def test_a_long_search_says_after_the_first_head_how_long_it_takes(monkeypatch, capsys):
+    clock, seen = iter([0.0, 1.0, 5.0, 10.0, 15.0, 0.0, 9.0, 0.0]), []
+    monkeypatch.setattr(recommend_command, "monotonic", lambda: next(clock))
+    report = recommend_command.with_hint(lambda *call: seen.append(call), 1)
+    for done in range(4):
+        report(done, 144, f"h{done}")
+    assert seen == [(done, 144, f"h{done}") for done in range(4)]
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "144 heads take about 12 min; --workers N searches them in N processes" in said
+    short = recommend_command.with_hint(lambda *call: None, 1)
+    short(1, 2, "h1")
+    assert capsys.readouterr().err == "" and recommend_command.with_hint(None, 1) is None
 
 
 def test_larger_may_be_better(heads):

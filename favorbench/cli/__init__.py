@@ -29,7 +29,7 @@ from favorbench.cli import complete
 from favorbench.cli.app import app, with_flags
 from favorbench.engine.interrupts import ending, was_interrupted
 from favorbench.errors import FavorbenchError
-from favorbench.files import check_address_space
+from favorbench.files import check_address_space, check_memory_of_libraries
 from favorbench.formats import printable
 from favorbench.users import keep_importable_here
 
@@ -40,6 +40,8 @@ _NO_MEMORY = (
     "failed to launch worker thread", "failed to map segment", "cannot allocate memory", "can't start new thread",
     "cannot enable executable",
 )  # fmt: skip
+
+_LOADING = "not enough memory to load the libraries"
 
 
 def main() -> NoReturn:
@@ -55,6 +57,7 @@ def main() -> NoReturn:
     if not debug:
         warnings.showwarning = lambda message, *_: print(f"favorbench: {printable(str(message))}", file=sys.stderr)  # noqa: T201
     keep_importable_here()
+    check_memory_of_libraries()
     if complete.VARIABLE in os.environ:
         complete.answer(lambda: app(["--help"], prog_name="favorbench", standalone_mode=False))
     try:
@@ -86,6 +89,8 @@ def _end(error: BaseException, arguments: list[str]) -> NoReturn:
             _discard_stdout()
     with contextlib.suppress(OSError):  # a closed terminal; the exit code still says it
         print(f"favorbench: {printable(text)}", file=sys.stderr, flush=True)  # noqa: T201
+    if text.startswith(_LOADING):
+        os._exit(code)  # libraries that are loaded in part may crash when Python ends
     sys.exit(code)
 
 
@@ -116,7 +121,7 @@ def _lack_of_memory(error: BaseException) -> str:
     """The message for a lack of memory, of an array, a library or a thread; empty for other errors."""
     text = " ".join(str(error).split())
     if any(words in text.lower() for words in _NO_MEMORY):
-        return f"not enough memory to load the libraries: {text}; allow more (ulimit -v), or end other programs"
+        return f"{_LOADING}: {text}; allow more (ulimit -v), or end other programs"
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return f"not enough memory: {text or 'allocation failed'}; use a smaller -L, -R or -d, or fewer --workers"
     return ""

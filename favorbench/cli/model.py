@@ -72,7 +72,7 @@ def capture(
             model, texts, out, choice, length,
             trust_remote_code=trust_remote_code, progress=report, notice=None if quiet else say,
         )  # fmt: skip
-    next_command = f"favorbench sweep --inputs {shlex.quote(str(out))}{' --causal' if captured.causal else ''}"
+    next_command = f"favorbench recommend {shlex.quote(str(out))}"
     if as_json:
         print_json({"file": out, "next": next_command, **captured.meta, "layers": captured.layers})
         return
@@ -88,7 +88,7 @@ def _indices(flag: str, given: str | None) -> tuple[int, ...] | None:
 
 @app.command(panel=CHOOSE)
 def model(
-    model: Annotated[str, options.MODEL],
+    model: Annotated[str, and_also(options.MODEL, "Or module:function that returns (model, inputs).")],
     more: MoreTexts = None,
     text: Texts = None,
     maps: Annotated[str, and_also(options.MAPS, "With --calibrate also calibrated:MAP. Or none.")] = "positive",

@@ -1,12 +1,13 @@
 """favorbench recommend."""
 
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from favorbench.cli import complete, options
-from favorbench.cli.app import CHOOSE, app, interrupted, print_result, resolve_cluster
+from favorbench.cli.app import CHOOSE, app, interrupted, print_result, resolve_cluster, say
 from favorbench.cli.options import (
     INPUT,
     TARGET,
@@ -25,8 +26,12 @@ from favorbench.cli.options import (
     option,
 )
 from favorbench.errors import ScenarioError
+from favorbench.formats import format_seconds
+
+SOON = 3.0  # seconds until the rate is known
 
 if TYPE_CHECKING:
+    from favorbench.progress import Progress
     from favorbench.studies.recommend.answer import Recommendation
 
 
@@ -70,6 +75,16 @@ def recommend(
     probability: Annotated[float, option(TARGET, help="Share of the draws that must meet the target.")] = 0.9,
     confidence: Annotated[float, option(TARGET, help="Probability that all verdicts, on all heads, are right.")] = 0.95,
     max_size: Annotated[int, option(TARGET, help="Largest size: projections, centroids, landmarks or keys.")] = 1024,
+    sizes: Annotated[
+        str | None,
+        option(
+            TARGET,
+            "-R",
+            "--num-projections",
+            metavar="<ints>",
+            help="Sizes to try, e.g. 16,24,32,48.  [default: powers of two up to --max-size]",
+        ),
+    ] = None,
     max_cost: Annotated[float, option(TARGET, help="Largest cost, in multiplications of exact attention.")] = 1.0,
     maps: Annotated[str | None, and_also(options.MAPS, "[default: the usual candidates]")] = None,
     methods: Annotated[str | None, and_also(options.METHODS, "[default: the usual candidates]")] = None,
@@ -108,6 +123,7 @@ def recommend(
 
     keys: dict[str, Any] = {"head_dim": head_dim, "layout": layout, "seq_len": seq_len, "seed": seed}
     keys |= {"scale": scale} if scale != 1 else {}
+    keys |= {"num_projections": sizes} if sizes else {}
     positional = [Path(inputs)] if inputs and text else []  # --text a b c: click takes b and c for arguments
     texts = [*(text or []), *positional, *(more or [])]
     if (inputs is None and model is None and not texts) or (more and not text):
@@ -117,7 +133,8 @@ def recommend(
         (f"recommend {inputs}", "heads") if model is None else (f"recommend {Path(model).name}", "measurements")
     )
     try:
-        with console.progress(title, quiet, unit) as report:
+        with console.progress(title, quiet, unit) as bar:
+            report = bar if model else with_hint(bar, workers)
             found = run_recommend(
                 None if positional else inputs, target, metric, probability, confidence, max_size, max_cost, maps,
                 methods, samplers, causal, heads, over, out, report, workers, resolve_cluster(cluster) or "none", model,
@@ -127,6 +144,22 @@ def recommend(
         _print(error.found, as_json)
         interrupted(": nothing above is certified where it says so far; the same command again resumes")
     _print(found, as_json)
+
+
+def with_hint(report: "Progress | None", workers: int) -> "Progress | None":
+    """Progress over heads that says once, after the first heads, how long all will take if that is over a minute."""
+    start, said = monotonic(), list[str]()
+
+    def progress(done: int, total: int, step: str = "") -> None:
+        assert report is not None
+        report(done, total, step)
+        seconds = monotonic() - start
+        if step and done and not said and seconds > SOON and seconds / done * total > 60:
+            faster = "; --workers N searches them in N processes" if workers == 1 else ""
+            said.append(f"{total} heads take about {format_seconds(seconds / done * total)}{faster}")
+            say(said[0])
+
+    return report and progress
 
 
 def _print(found: "Recommendation", as_json: bool) -> None:

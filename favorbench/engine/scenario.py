@@ -360,6 +360,8 @@ def _find(source: str) -> Path:
     if source in shipped:
         return shipped[source]
     path = Path(source)
+    if path.suffix.lower() in (".npz", ".npy", ".safetensors"):
+        raise ScenarioError(f"{shown(source)} is a file of arrays, not a scenario: give it as `inputs`")
     if path.suffix == ".toml" or path.exists():
         return path
     raise ScenarioError(

@@ -21,6 +21,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from favorbench.engine.interrupts import signals_held
 from favorbench.engine.study import Study
 from favorbench.errors import FavorbenchError, WorkerError
+from favorbench.files import check_memory_of_libraries
 from favorbench.users import importable_from, keep_importable_here
 
 Item = TypeVar("Item")
@@ -194,6 +195,7 @@ def _processes(workers: int) -> ProcessPoolExecutor:
 def _prepare_worker() -> None:
     """Let modules of the user import others later, and end this process when its parent was killed."""
     keep_importable_here()
+    check_memory_of_libraries()
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()

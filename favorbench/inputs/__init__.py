@@ -4,6 +4,7 @@ from pathlib import Path
 
 from favorbench.errors import ScenarioError
 from favorbench.files import data_directory
+from favorbench.formats import shown
 from favorbench.inputs.base import Head, Inputs, InputSource, same_place
 from favorbench.inputs.fixed import SHIPPED, Arrays, File, Fixed
 from favorbench.inputs.heads import Layout
@@ -30,8 +31,19 @@ def get_input(spec: object, layout: Layout = "heads,L,d") -> InputSource:
         return build("input", spec, named, InputSource)
     if reader := reader_of(spec):
         return reader(spec, label=spec, layout=layout).pinned()  # pyright: ignore[reportCallIssue]
+    if Path(spec).suffix.lower() in _CONVERTED:
+        raise ScenarioError(f"{shown(spec)} cannot be read; {_CONVERTED[Path(spec).suffix.lower()]}")
     near = nearest(spec, [*(source.name for source in named), *SHIPPED])
     raise ScenarioError(f"unknown inputs {spec!r}{near}; allowed: {_allowed(named)}")
+
+
+_SAVE = "save them in one file: np.savez('heads.npz', q=q, k=k, v=v)"
+
+#: Files that are not read, and how to make one that is.
+_CONVERTED = {
+    ".npy": f"it has one array, and q, k and v are needed: {_SAVE}, or give their folder",
+    **dict.fromkeys((".pt", ".pth"), f"reading a pickle runs its code: load q, k and v with torch, and {_SAVE}"),
+}
 
 
 def reader_of(spec: str) -> type[InputSource] | None:

@@ -169,7 +169,10 @@ def _axes(name: str, role: str, arrays: Mapping[str, Stored], layout: Layout) ->
 def check_type(name: str, where: str, stored: Stored) -> None:
     """Raise InputError unless these are floating-point numbers in 2, 3 or 4 axes."""
     if stored.type not in FLOATS:
-        raise InputError(f"{name}: {where} is {stored.type}; it must be float64, float32, float16 or bfloat16")
+        raise InputError(
+            f"{name}: {where} is {stored.type}; it must be float64, float32, float16 or bfloat16"
+            ": convert it, e.g. with .astype('float32')"
+        )
     if len(stored.shape) not in (2, 3, 4):
         raise InputError(
             f"{name}: {where} has shape {stored.shape}; allowed: (L, d), (heads, L, d), (batch, heads, L, d), or with "

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import scipy
 
 from favorbench.kernels import gaussian_kernel
 from favorbench.maps.base import claim
@@ -15,6 +14,7 @@ from favorbench.methods.clusters import CellSummary, Landmarks, cells_of, neares
 from favorbench.methods.summaries import KeySummary, KeySummaryMethod, Queries, Tokens
 from favorbench.numerics.arrays import Features, Float, half_squared_norm
 from favorbench.numerics.logsum import Accumulator, accumulate, quotient, tiles, with_ones
+from favorbench.numerics.machine import scipy_linalg
 from favorbench.numerics.streams import Streams
 
 #: A normaliser is trusted up to this multiple of its lower bound: above it, on heads of MiniLM, it is wrong more often
@@ -46,8 +46,8 @@ class LandmarkSummary:
 
     def kernel(self, queries: Queries, keys: slice) -> Features:
         key, points = self.tokens.key[keys], self.points
-        columns = scipy.linalg.solve_triangular(self.factor, gaussian_kernel(points, key), lower=True)
-        columns = scipy.linalg.solve_triangular(self.factor.T, columns)
+        columns = scipy_linalg().solve_triangular(self.factor, gaussian_kernel(points, key), lower=True)
+        columns = scipy_linalg().solve_triangular(self.factor.T, columns)
         logits = queries.query @ points.T - half_squared_norm(points)[:, 0]
         peak = np.max(logits, axis=-1, keepdims=True)
         values = np.exp(logits - peak) @ columns
@@ -70,11 +70,11 @@ def landmark_summaries(tokens: Tokens, landmarks: Landmarks, sizes: Sizes) -> It
     summary = np.zeros((len(points), right.shape[-1]))
     for rows in tiles(len(key), len(points), key):
         summary += gaussian_kernel(points, key[rows]) @ weighted[rows]
-    summary = scipy.linalg.solve_triangular(factor, summary, lower=True)
+    summary = scipy_linalg().solve_triangular(factor, summary, lower=True)
     for size in sizes:
         r = landmarks.count(size)
         others = summary[:r] + factor[r:, :r].T @ own[r:]
-        coefficients = scipy.linalg.solve_triangular(factor[:r, :r].T, others)
+        coefficients = scipy_linalg().solve_triangular(factor[:r, :r].T, others)
         with np.errstate(over="ignore", invalid="ignore"):
             # where the |y|^2/2 of keys differ by more than 700, the smallest underflow in the products above
             coefficients *= np.exp(np.minimum(np.max(half_norms) - half_norms[chosen[:r]], 700.0))

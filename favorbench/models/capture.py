@@ -79,7 +79,10 @@ def capture_file(
     """
     check_path(out, choice.dtype)
     if not texts and not is_function(name):
-        raise ScenarioError(f"{name} reads texts: give `text` FILE")
+        raise ScenarioError(
+            f"{name} reads texts: give `text` FILE; if it reads images or sound, give module:function, which returns "
+            "(model, inputs)"
+        )
     files = read_texts(texts)
     check_installed()
     with clear_errors(out):

@@ -411,8 +411,9 @@ def _check_length(loaded: Loaded, length: int) -> None:
     if reads != "input_ids" or loaded.tokenizer is None:
         lacks = "has no tokenizer" if reads == "input_ids" else f"reads {reads}, not text"
         raise ModelError(
-            f"{loaded.name} {lacks}: `favorbench capture module:function` takes heads of any torch module, the "
-            "function returns (model, inputs); fb.replace_attention(model, ...) replaces its attention"
+            f"{loaded.name} {lacks}: `favorbench capture module:function` takes heads of any torch module, and "
+            "`favorbench model module:function` measures it; the function returns (model, inputs); "
+            "fb.replace_attention(model, ...) replaces its attention"
         )
     if loaded.limit is not None and length > loaded.limit:
         raise ModelError(f"`length` {length}: {loaded.name} reads at most {loaded.limit} tokens")

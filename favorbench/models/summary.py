@@ -215,7 +215,7 @@ def _costs(value: float, measure: Measure) -> str:
 
 
 def _value(value: float, measure: Measure) -> str:
-    return f"{1.0 - value:.5f}" if measure is ENCODER else f"{value:.3f}"
+    return f"{1.0 - value:.5f}" if measure is ENCODER else f"{round(value, 3) + 0.0:.3f}"
 
 
 def _count(n: int, word: str) -> str:

@@ -14,7 +14,6 @@ import numpy as np
 import threadpoolctl
 
 from favorbench.errors import ScenarioError
-from favorbench.files import check_address_space
 from favorbench.formats import format_bytes
 from favorbench.numerics.arrays import cos_sin
 
@@ -70,7 +69,6 @@ def one_core() -> Iterator[None]:
 @functools.cache
 def scipy_linalg() -> Any:
     """Import scipy.linalg when needed: it has its own BLAS library, which is set to one thread like the others."""
-    check_address_space(128 << 20)
     found = importlib.import_module("scipy.linalg")
     _LIMIT.take_new_libraries()
     return found

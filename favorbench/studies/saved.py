@@ -1,9 +1,10 @@
 """Recommendations and studies of models, read back: their tables, sentences, figures and pages."""
 
+import contextlib
 import functools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,26 +73,38 @@ def saved_study(path: Path) -> SavedStudy | None:
         return _recommendation(path, manifest)
     if not part_paths(path / "trials") and (path / "summary.md").exists():
         raise StoreError(f"{path} holds no measurements; favorbench model wrote it; look at {path / 'summary.md'}")
-    results = summary.read(path)
-    title, data = f"Effects of replaced attention on {Path(manifest['asked']['model']).name}", results.lines
-    drawn = figures.charts(results)
-    return SavedStudy(
-        path, "model", title, report.sections(results), drawn, manifest, data.to_csv(index=False, float_format="%.6g"),
-        results.as_dict(),
-    )  # fmt: skip
+    with _whole(path):
+        results = summary.read(path)
+        title, data = f"Effects of replaced attention on {Path(manifest['asked']['model']).name}", results.lines
+        drawn = figures.charts(results)
+        return SavedStudy(
+            path, "model", title, report.sections(results), drawn, manifest,
+            data.to_csv(index=False, float_format="%.6g"), results.as_dict(),
+        )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _whole(path: Path) -> Iterator[None]:
+    """Raise StoreError where parts of a directory do not fit together."""
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise StoreError(
+            f"{path} is damaged, or was changed by hand: its parts do not fit together ({error}); run the same command "
+            "with another --out"
+        ) from None
 
 
 def _recommendation(path: Path, manifest: Mapping[str, Any]) -> SavedStudy:
     if not (path / FILE).exists():
         raise StoreError(f"{path} has no recommendation yet; rerun the same favorbench recommend command to resume it")
-    found = read_recommendation(path)
-    drawn = charts(found)
-    rows = drawn[0].data if drawn else None
-    data = "" if rows is None else rows.to_csv(index=False, float_format="%.6g")
-    title = f"The cheapest estimator: {found.title}"
-    return SavedStudy(
-        path, "recommend", title, sections(found), drawn, manifest, data, json.loads(json.dumps(found.as_dict()))
-    )
+    with _whole(path):
+        found = read_recommendation(path)
+        drawn = charts(found)
+        rows = drawn[0].data if drawn else None
+        data = "" if rows is None else rows.to_csv(index=False, float_format="%.6g")
+        title, record = f"The cheapest estimator: {found.title}", json.loads(json.dumps(found.as_dict()))
+        return SavedStudy(path, "recommend", title, sections(found), drawn, manifest, data, record)
 
 
 def read_recommendation(path: Path) -> Recommendation:

@@ -147,7 +147,7 @@ def study_of(
         "samplers": _listed("samplers", samplers, True),
         "methods": method_specs,
         "baselines": list(dict.fromkeys(["uniform", *baselines])),
-        "num_projections": _sizes(method_members.values(), shapes, max_size),
+        "num_projections": keys.get("num_projections") or _sizes(method_members.values(), shapes, max_size),
         "trials": max(1, min(TRIALS, 1_000_000 // len(heads))),
     }
     changes = {"name": _run_name(base.scenario.inputs[0], law.fixed), "title": "candidates of recommend"}

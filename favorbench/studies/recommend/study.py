@@ -137,7 +137,8 @@ def recommend(
         For a model: also try settings per head, chosen on a third of the texts (at most 16) by their predicted effect
         and tested on the others.
     **keys
-        seq_len, head_dim, scale, query_rows, dtype, layout and seed of a scenario; for a model seq_len and seed.
+        seq_len, head_dim, scale, query_rows, dtype, layout and seed of a scenario; num_projections, the sizes to try in
+        place of powers of two up to ``max_size``. For a model seq_len and seed.
 
     Returns
     -------

@@ -1,0 +1,83 @@
+"""`favorbench model module:function`: models of images and users' modules are measured on the inputs they return."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from favorbench.models.plan import BFLOAT16
+from tests.command_line import refused, run
+from tests.small_models import small_folder
+
+MODULE = """
+import torch
+from tests.small_models import small_inputs, small_model
+from tests.test_models_modules import own
+
+
+def vit():
+    return small_model("vit"), [small_inputs("vit"), {"pixel_values": torch.randn(2, 3, 16, 16)}]
+
+
+def batch():
+    image = small_inputs("vit")["pixel_values"]
+    return small_model("vit"), {"pixel_values": torch.cat([image, image])}
+
+
+def words():
+    return small_model("vit"), "a text"
+"""
+
+
+@pytest.fixture
+def lines(monkeypatch):
+    """Measures a model of the module; the rows by estimator."""
+    Path("mine.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(".")
+
+    def measure(name, size=17):
+        out = f"out-{name}"
+        code, printed, err = run(
+            f"model mine:{name} --maps none --methods clusters -R {size} --draws 1 --json --out {out}"
+        )
+        assert code == 0, err
+        return {line["estimator"]: line for line in json.loads(printed)["lines"]}
+
+    return measure
+
+
+def test_images_are_measured(lines):
+    """With a centroid for each of 17 tokens clusters are exact; without attention the output is another."""
+    found = lines("vit")
+    assert found["clusters"]["texts"] == 2 and found["clusters"]["effect"] < 1e-6 < found["uniform"]["effect"]
+    assert found["exact"]["effect"] == 0 < found[BFLOAT16]["effect"] < 1e-3
+    assert found["removed"]["head_median"] == pytest.approx(1)
+    assert run("report out-vit -q")[0] == run("table out-vit")[0] == 0
+
+
+def test_an_image_twice_in_a_batch_has_the_effect_of_one(lines):
+    one, two = lines("vit"), lines("batch")
+    rows = json.loads(Path("out-vit/model.json").read_text())
+    assert rows["tokens"] == {"input0": 17, "input1": 17}
+    assert two["uniform"]["head_max"] <= one["uniform"]["head_max"] * (1 + 1e-6)
+    assert np.isfinite(two["uniform"]["head_after_projection"])
+
+
+def test_a_users_module_is_measured_by_its_output(lines):
+    found = lines("own", size=4)
+    assert found["uniform"]["effect"] > 1e-6 and found["exact"]["effect"] == 0
+    assert run("plot out-own")[0] == 0
+
+
+@pytest.mark.usefixtures("lines")
+def test_mistakes_are_one_line(tmp_path):
+    Path("text").write_text("w5 w6")
+    folder = small_folder(tmp_path / "vit", "vit")
+    assert "if it reads images or sound, give module:function" in refused("capture", str(folder))
+    reads_images = refused("model", str(folder), "text")
+    assert "reads pixel_values, not text" in reads_images and "favorbench model module:function" in reads_images
+    assert "leave --text out" in refused("model mine:vit text")
+    assert "leave -L and --calibrate out" in refused("model mine:vit -L 16")
+    assert re.search("inputs: a tensor, a tuple, .* is needed, not 'a text'", refused("model mine:words"))
