@@ -22,15 +22,16 @@ from favorbench import cli
 from tests.command_line import python, run
 from tests.conftest import REPOSITORY, campaign, random_heads
 
-#: Commands that are not run: they take a minute, load a model, or never end by themselves.
-HEAVY = {"verify", "reproduce", "audit", "kernel", "speed", "time", "plot", "report", "theory"}
+#: Commands that are not run: they take a minute or load a model, or are old names.
+HEAVY = {"verify", "reproduce", "audit", "kernel", "speed", "time", "plot", "report", "theory", "rank", "export"}
 #: Options that would start processes, clusters or downloads.
 LEFT_OUT = {"--workers", "--cluster", "--trust-remote-code", "--install-completion", "--show-completion", "--out"}
 WORDS = [
     "", " ", "-", "--", "0", "1", "2", "-1", "3.5", "1e999", "nan", "inf", "1e-320", "99999999999999999999", "x" * 300,
     "positive", "trig,positive", "iid", "orthogonal,sobol", "gaussian", "minilm", "in.npz", "bad.npz", "run", "absent",
     "quick", "none", "all", "mse", "cosine", "estimator,R", "heads", "a:b", "os:system", "positive(",
-    "window(-1):clusters",     "clusters,clusters", "h0", "../..", "/dev/null", ".", "\t", "a\nb", "\u202e", "é", "[red]x[/red]", "1..9", "4,8,",
+    "window(-1):clusters",     "clusters,clusters", "h0", "../..", "/dev/null", ".", "\t", "a\nb", "\u202e", "é",
+    "[red]x[/red]", "1..9", "4,8,",
     "sinks(4):window(2):multipole", "calibrated:trig", "top(2):positive", "float16", "md", "json", "L,d,h", "*", "%s",
 ]  # fmt: skip
 
