@@ -4,7 +4,6 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from favorbench.models.plan import BFLOAT16
@@ -18,12 +17,7 @@ from tests.test_models_modules import own
 
 
 def vit():
-    return small_model("vit"), [small_inputs("vit"), {"pixel_values": torch.randn(2, 3, 16, 16)}]
-
-
-def batch():
-    image = small_inputs("vit")["pixel_values"]
-    return small_model("vit"), {"pixel_values": torch.cat([image, image])}
+    return small_model("vit"), [small_inputs("vit"), {"pixel_values": torch.randn(1, 3, 16, 16)}]
 
 
 def words():
@@ -54,15 +48,8 @@ def test_images_are_measured(lines):
     assert found["clusters"]["texts"] == 2 and found["clusters"]["effect"] < 1e-6 < found["uniform"]["effect"]
     assert found["exact"]["effect"] == 0 < found[BFLOAT16]["effect"] < 1e-3
     assert found["removed"]["head_median"] == pytest.approx(1)
+    assert json.loads(Path("out-vit/model.json").read_text())["tokens"] == {"inputs#0": 17, "inputs#1": 17}
     assert run("report out-vit -q")[0] == run("table out-vit")[0] == 0
-
-
-def test_an_image_twice_in_a_batch_has_the_effect_of_one(lines):
-    one, two = lines("vit"), lines("batch")
-    rows = json.loads(Path("out-vit/model.json").read_text())
-    assert rows["tokens"] == {"input0": 17, "input1": 17}
-    assert two["uniform"]["head_max"] <= one["uniform"]["head_max"] * (1 + 1e-6)
-    assert np.isfinite(two["uniform"]["head_after_projection"])
 
 
 def test_a_users_module_is_measured_by_its_output(lines):
@@ -78,6 +65,6 @@ def test_mistakes_are_one_line(tmp_path):
     assert "if it reads images or sound, give module:function" in refused("capture", str(folder))
     reads_images = refused("model", str(folder), "text")
     assert "reads pixel_values, not text" in reads_images and "favorbench model module:function" in reads_images
-    assert "leave --text out" in refused("model mine:vit text")
-    assert "leave -L and --calibrate out" in refused("model mine:vit -L 16")
+    assert "leave --text and -L out" in refused("model mine:vit text")
+    assert "leave --text and -L out" in refused("model mine:vit -L 16")
     assert re.search("inputs: a tensor, a tuple, .* is needed, not 'a text'", refused("model mine:words"))
