@@ -161,7 +161,7 @@ class MeasuredModel:
         """Versions and facts of the model for the manifest."""
         return {
             "favorbench": VERSION, "versions": self.loaded.versions, "threads": torch.get_num_threads(),
-            "tokens": {name: self.tokens_of(name) for name in self.texts},
+            "tokens": {text.name: int(text.tokens.shape[-1]) for text in self.texts.values()},
             "causal": self.loaded.causal,
             "attention": [
                 {"layer": one.index, "name": one.name, "heads": one.heads, "d": one.shape.d,
@@ -182,7 +182,7 @@ class MeasuredModel:
         columns = zip(*errors, strict=True) if errors else [None if errors is None else []] * len(HeadError._fields)
         names = ("text", "layers", "estimator", "sampler", "size", "draw")
         return {
-            **dict(zip(names, measurement.key, strict=True)), "kind": one.kind, "seq_len": self.tokens_of(text),
+            **dict(zip(names, measurement.key, strict=True)), "kind": one.kind, "seq_len": len(reference.tokens),
             "replaced": len(replaced), "left": len(layers) - len(replaced),
             "exact_multiplications": sum(layer.multiplications for layer in replaced),
             "multiplications": total(one.work(layer.shape, layer.heads, layer.index) for layer in replaced),
@@ -196,11 +196,6 @@ class MeasuredModel:
                 self._references.popitem()  # before the next is computed: both would take twice the memory
             self._references[text] = run(self.model, self.texts[text].tokens)
         return self._references[text]
-
-    def tokens_of(self, text: str) -> int:
-        """The number of tokens of a text, or of those that the first layer makes of another input."""
-        tokens = self.texts[text].tokens.shape[-1] if self.loaded.inputs is None else self.layers[text][0].shape.n
-        return int(tokens)
 
     def bytes_of(self, length: int) -> float:
         """The memory of one output of the model: hidden states, and logits."""
