@@ -30,7 +30,7 @@ WORDS = [
     "", " ", "-", "--", "0", "1", "2", "-1", "3.5", "1e999", "nan", "inf", "1e-320", "99999999999999999999", "x" * 300,
     "positive", "trig,positive", "iid", "orthogonal,sobol", "gaussian", "minilm", "in.npz", "bad.npz", "run", "absent",
     "quick", "none", "all", "mse", "cosine", "estimator,R", "heads", "a:b", "os:system", "positive(",
-    "window(-1):clusters",     "clusters,clusters", "h0", "../..", "/dev/null", ".", "\t", "a\nb", "\u202e", "é",
+    "window(-1):clusters", "clusters,clusters", "h0", "absent/..", ".", "\t", "a\nb", "\u202e", "é",
     "[red]x[/red]", "1..9", "4,8,",
     "sinks(4):window(2):multipole", "calibrated:trig", "top(2):positive", "float16", "md", "json", "L,d,h", "*", "%s",
 ]  # fmt: skip

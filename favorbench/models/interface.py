@@ -67,7 +67,7 @@ class Call:
     """One attention call: softmax(scaling q k^T + mask) v, unless ``extra`` says otherwise.
 
     query (B, H, n, d), key (B, H, l, d), value (B, H, l, d_v): grouped heads are repeated, rotary positions applied.
-    group: so many adjacent heads of queries have the same keys and values.
+    group: the number of adjacent query heads that share a key head.
     module, name: the caller, and its name in named_modules (of the model itself its class). index: the number of the
     call in its forward pass, from 0. mask: (B or 1, H or 1, n, l), added to the logits, or None. kind: of the mask.
     extra: other keywords that may change the mathematics (soft caps, sinks, position biases). own: computes the

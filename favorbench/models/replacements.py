@@ -30,7 +30,7 @@ class LayerHeads(NamedTuple):
     """Queries (B, H, n, d), keys (B, H, l, d), values (B, H, l, d_v): attention is softmax(q k^T / sqrt(d)) v.
 
     numbers: the positions of selected heads among all B * H heads of the layer, which name their random streams.
-    group: so many adjacent heads of queries have the same keys and values.
+    group: the number of adjacent query heads that share a key head.
     """
 
     query: Tensor
