@@ -71,7 +71,7 @@ def number_axis(ax: Axes, values: Sequence[float], log: bool = False) -> None:
     if log or (len(ordered) > 1 and ordered[0] > 0 and ordered[-1] / ordered[0] >= 8 and not evenly):
         ax.set_xscale("log")
     place: Callable[[float], float] = math.log if ax.get_xscale() == "log" else float
-    spec, width = ax.get_subplotspec(), 0.85 * 72 * ax.figure.get_figwidth()  # type: ignore[union-attr]  # in points
+    spec, width = ax.get_subplotspec(), 0.85 * 72 * ax.figure.bbox.width / ax.figure.dpi  # in points
     letters = max(len(f"{tick:g}") for tick in ordered) + 1
     label = 0.6 * letters * font_size() * (spec.get_gridspec().ncols if spec else 1) / width
     span, ticks = place(ordered[-1]) - place(ordered[0]), ordered[-1:]
