@@ -6,7 +6,6 @@
 import copy
 import itertools
 import json
-import os
 import random
 import shutil
 from pathlib import Path
@@ -40,17 +39,16 @@ DRAWN = 0.03  # the share of commands that draw: they take seconds
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """A run with times, a recommendation, a study of a model, and errors that a test-suite stored."""
-    folder, before = tmp_path_factory.mktemp("whole"), Path.cwd()
-    os.chdir(folder)
-    try:
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.delenv("CI", raising=False)  # where stored errors are not written
         np.savez("in.npz", **random_heads(np.random.default_rng(0), 3, 12, 4))
         for command in (f"{SWEEP} --out run", "speed run -q --repeats 3", f"{RECOMMEND} --out recommended"):
             assert run(command)[0] == 0
         write_model(Path("model"))
         Path("stored").mkdir()
         assert stored_errors(update=True) == ""
-    finally:
-        os.chdir(before)
     return folder
 
 
