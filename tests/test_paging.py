@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from favorbench import style
-from favorbench.results.figures import draw_all
+from favorbench.results.figures import FIGURES, charts_of
 from favorbench.run import sweep
 from favorbench.style.charts import page_names
 from tests.conftest import small_scenario
@@ -52,12 +52,18 @@ def test_who_shares_a_range():
     assert labelled == [True, True, False, True, True]
 
 
+def write(name, results):
+    """The figures of a kind, in files as wide as a column."""
+    kind = next(kind for kind in FIGURES if name in kind.names)
+    with style.figure_options(style.FigureOptions(size=COLUMN)):
+        style.write(charts_of(kind, results, "mse"), results.path / "figures")
+
+
 def test_heads_have_one_range_in_all_files(drawn):
     results = sweep(
         small_scenario(inputs=head_file(3), seq_len=None, head_dim=None, scale="0.5,1.5", maps="positive"), "run"
     )
-    with style.figure_options(style.FigureOptions(size=COLUMN)):
-        draw_all(results)
+    write("iid-vs-ortho", results)
     files = {name: figure.axes[0].get_ylim() for name, figure in drawn.items() if name.startswith("iid-vs-ortho")}
     assert {*files} == {f"iid-vs-ortho-h{i}-scale={s}" for i in range(3) for s in ("0.5", "1.5")}
     scales = {name.rpartition("=")[2]: limits for name, limits in files.items()}
@@ -69,7 +75,6 @@ def test_heads_have_one_range_in_all_files(drawn):
 
 def test_shares_of_uniform_are_compared_everywhere(drawn):
     scenario = small_scenario(inputs=head_file(2), seq_len=None, head_dim=None, scale="0.5,1.5", methods="clusters")
-    with style.figure_options(style.FigureOptions(size=COLUMN)):
-        draw_all(sweep(scenario, "run"))
+    write("error-vs-cost", sweep(scenario, "run"))
     found = [figure.axes[0].get_ylim() for name, figure in drawn.items() if name.startswith("error-vs-cost")]
     assert len(found) == 6 and all(one == other for one, other in itertools.pairwise(found))
