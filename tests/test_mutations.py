@@ -230,6 +230,13 @@ def test_rare_branches_are_their_definitions(spec):
     assert not differs_on_hard_inputs(spec)
 
 
+def differs_in_small_tiles(spec):
+    """Whether a method is not its definition where one group of queries is computed at a time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logsum, "tile_elements", lambda _: 1)
+        return not definitions.error(definitions.member(spec), methods._question(0, methods.SCALES[0]), (5, 40)) <= 1
+
+
 def takes_other_cells(_):
     """Cells of 1, 1, 1 and 9 keys, 3 exact keys: at most 2 * ceil(3 * 4 / 12) + 1 cells, here the first three."""
     near = multipole.near_cells(np.array([[3.0, 2.0, 1.0, 0.0]]), np.array([1, 1, 1, 9]), 12, 3)
@@ -239,6 +246,7 @@ def takes_other_cells(_):
 CATCHERS = {
     "near-cells": takes_other_cells,
     "hard": differs_on_hard_inputs,
+    "small-tiles": differs_in_small_tiles,
     "far-below-zero": fails_far_below_zero,
     "method": method_is_refuted,
     "map": lambda spec: refuted(kernel.measure(get_sampler("iid"), [fb.get_map(spec)], 8000, 1)),

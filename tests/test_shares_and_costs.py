@@ -41,7 +41,7 @@ METHOD_COSTS = {
     "clusters(order=2)": L * M * D + N * PAIR + N * M * D,
     "sinks(4):clusters": (L - 4) * M * D + N * PAIR + N * 4 * (D + V),
     "multipole": L * (M // 2) * D + N * PAIR,
-    "multipole(block=8)": L * (M // 2) * D + N * PAIR,
+    "multipole(block=8)": L * (M // 2) * D + N * PAIR + N * 8 * (D + V),  # padding: half a cell, at most 8 exact keys
     "multipole(block=8, cells='tree')": 6 * 3 * L * D + N * PAIR,  # 3 levels to 8 cells, 6 products with a vector each
     "nystrom": ROWS * PAIR + M * M * (V + 1) + M * M * D + M**3 // 2,
     "nystrom(guard='cells')": ROWS * PAIR + M * M * (V + 1) + M * M * D + M**3 // 2 + L * M * D + N * PAIR,

@@ -118,17 +118,22 @@ class Multipole(Centred):
         return kind(self, tokens, size, streams)
 
     def multiplications(self, shape: Shape, size: int) -> float:
-        """Add d + d_v for each exact key. A level of a tree is 2 STEPS products of its keys with a vector."""
+        """Add d + d_v for each exact key. A level of a tree is 2 STEPS products of its keys with a vector.
+
+        Blocks are padded to the one with most exact keys: half a cell more than asked for, where cells differ in size.
+        """
         if self.single:
             return super().multiplications(shape, size) + float(shape.n * self.exact_keys(size) * (shape.d + shape.d_v))
-        count, pair = self.centres(size), shape.d + shape.d_v
+        count, exact, pair = self.centres(size), float(self.exact_keys(size)), shape.d + shape.d_v
+        if self.cells == "random":
+            exact += min(exact, shape.l / (2 * count))
         if not shape.causal:
-            made, pairs = count, float(shape.n * size * pair)
+            made, pairs = count, shape.n * (count + exact) * pair
         else:
             starts = np.arange(0, shape.l, self.chunk)
             past = starts // self.segment * self.segment
             made, far = max(1.0, count * self.segment / shape.l), past * count / shape.l
-            keys = far + np.minimum(past, self.exact_keys(size)) + np.minimum(starts + self.chunk, shape.l) - past
+            keys = far + np.minimum(past, exact) + np.minimum(starts + self.chunk, shape.l) - past
             pairs = float(np.sum(keys * np.minimum(self.chunk, shape.l - starts))) * pair * shape.n / shape.l
         passes = (1 + self.lloyd) * made if self.cells == "random" else 2 * STEPS * math.ceil(math.log2(made))
         return shape.l * shape.d * passes + pairs

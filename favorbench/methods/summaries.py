@@ -55,12 +55,6 @@ class Queries(NamedTuple):
         positions = None if self.positions is None else self.positions[where]
         return Queries(self.query[..., where, :], positions, self.first + where.indices(self.length)[0])
 
-    def blocks(self, size: int) -> Iterator["Queries"]:
-        """The queries of each block of so many adjacent queries of the problem, as far as they are here."""
-        edges = np.arange(self.first // size * size, self.first + self.length, size) - self.first
-        for start in edges.tolist():
-            yield self.part(slice(max(0, start), min(start + size, self.length)))
-
     def moved(self, by: int) -> "Queries":
         """The queries with their positions among the keys from number ``by`` on."""
         return self if self.positions is None else self._replace(positions=self.positions - by)
