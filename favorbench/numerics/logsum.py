@@ -5,6 +5,7 @@ for each feature, and over features for each query; the last for every R at once
 """
 
 import functools
+import importlib
 import itertools
 import math
 from collections.abc import Sequence
@@ -146,12 +147,10 @@ def attention_sums(query: Array, key: Array, value: Array, bias: Array = None) -
     torch has it as one operation on a CPU, that of its fused attention, which keeps the log of the normaliser.
     """
     if is_torch_array(query) and query.device.type == "cpu" and query.element_size() > 2 and key.shape == value.shape:
-        import torch
-
         batch = (part.reshape(1, -1, *part.shape[-2:]) for part in (query, key, value))
         if bias is not None:
             bias = bias.reshape(1, -1, *bias.shape[-2:])
-        fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        fused = importlib.import_module("torch").ops.aten._scaled_dot_product_flash_attention_for_cpu
         output, log_normaliser = fused(*batch, attn_mask=bias, scale=1.0)
         log_normaliser, output = (part.reshape(*query.shape[:-1], -1) for part in (log_normaliser, output))
         return Accumulator(log_normaliser.to(query.dtype), with_ones(output))
