@@ -154,8 +154,8 @@ def test_a_failed_option_is_not_chosen():
 def test_the_command(model, text, tmp_path):
     flags = ["--probability", "0.5", "--confidence", "0.6", "--max-size", "32", "-L", str(LENGTH), "-q"]
     command = ["recommend", "--model", model, "--text", text, *flags, "--methods", "clusters", "--maps", "none"]
-    shown = printed(*command, "--target", str(TARGET), "--per-head", "--out", str(tmp_path / "run"))
-    assert "Take settings per head" in shown and "replace_attention(model, recommended='run')" in shown
+    shown = printed(*command, "--target", str(TARGET), "--per-head", "--out", "found/run")
+    assert "Take settings per head" in shown and "replace_attention(model, recommended='found/run')" in shown
     assert "chosen on 10 of them" in " ".join(shown.split())
     assert "--per-head is for a model" in refused("recommend", "gaussian", "--per-head")
     few = refused(*command, "--target", "1", "--per-head", "--probability", "0.9", "--out", str(tmp_path / "few"))

@@ -82,8 +82,8 @@ def _along_principal_direction(keys: Array, padding: np.ndarray) -> Array:
 class SharedCells:
     """K(x, y_j) = exp(x.y_j) for the keys of cells that are near to the block of x, exp(x.c) for others, c their mean.
 
-    sorted: the keys cell by cell; starts, counts: of the keys of each cell among them, (..., m). queries: all of them;
-    None where the sums are only of whole blocks. by_position: a block is all queries at ``block`` positions.
+    sorted: the keys cell by cell. counts: the number of keys in each cell, (..., m). queries: all of the problem; None
+    where the sums are only of whole blocks. by_position: a block is all queries at ``block`` positions.
     """
 
     tokens: Tokens
@@ -197,7 +197,7 @@ class SegmentCells:
         return replace(whole, cells=cells, labels=whole.labels[..., :stop], counts=whole.counts[..., some])
 
     def _of_segments(self, first: int) -> SharedCells:
-        """The cells of all complete segments, the first of which has ``first`` keys."""
+        """The cells of all complete segments. The first segment has ``first`` keys, or is as long as the others."""
         method, (*leading, length, _) = self.method, self.tokens.key.shape
         xp, before, parts = array_namespace(self.tokens.key), 0, []
         for start, keys, segments in ((0, first, 1), (first, method.segment, (length - first) // method.segment)):

@@ -101,7 +101,7 @@ def _effects(
 ) -> np.ndarray:
     """The predicted effects (replacements, heads), means over the texts; inf where an estimator failed.
 
-    What was stored is not computed again.
+    Stored effects are not computed again.
     """
     file, names = path / FILE, [f"{one.label} {one.sampler or '-'} {one.size or 0}" for one in replacements]
     known: EffectsFile = read_json(file, EffectsFile, "effects") if file.exists() else {"texts": {}}

@@ -186,7 +186,8 @@ def recommend_model(
         known = [row for part in store.parts([*KEY, *EFFECTS]) for row in part.table.to_pylist()]
         write_manifest(path, asked, facts, len(known) + 1, len(known))
         evaluator = TextEvaluator(model, order[chosen_on:], known, store.append)
-        search = ModelSearch(evaluator, settings, rule, metric, report, path.name)
+        directory = path.name if path.is_absolute() else path.as_posix()  # the page may be sent: it names no home
+        search = ModelSearch(evaluator, settings, rule, metric, report, directory)
         for one in search.replacements.values():
             model.check_replacement(one)
 
