@@ -73,10 +73,10 @@ def _end(decision: Decision) -> float:
 def _draw_head(found: Recommendation, decision: Decision, ax: Axes) -> None:
     """The candidates that were measured: median, and a line up to the requested quantile."""
     ax.axhline(decision.uniform, color="black", linestyle="--", linewidth=1.2, label="uniform (mean of V)")
-    ends = []
+    ends = [decision.uniform] if 0 < decision.uniform <= MAX_ERROR else []
     if found.model and found.model.bfloat16_texts:
         ends.append(found.model.bfloat16[1])
-        ax.axhline(ends[0], color="0.45", linestyle="-.", label="model in bfloat16")
+        ax.axhline(ends[-1], color="0.45", linestyle="-.", label="model in bfloat16")
     for kind, (words, look) in _KINDS.items():
         points = [point for point in decision.points if point.setting.kind == kind and point.share]
         costs = [point.share for point in points]
