@@ -1,1 +1,1 @@
-"""Benchmarks: ratios measured side by side, in one run, on one thread."""
+"""Benchmarks: ratios of interleaved measurements, on one thread."""

@@ -1,4 +1,4 @@
-"""python -m benchmarks [--quick] [PART ...]: ratios measured side by side, each with its target. Exit 1 far below."""
+"""python -m benchmarks [--quick] [PART ...]: ratios of interleaved measurements, with targets. Exit 1 far below one."""
 
 import argparse
 import contextlib
@@ -9,7 +9,7 @@ import threadpoolctl
 
 from benchmarks import loop, plain
 from benchmarks.engine import against_floor, against_peer, against_torch, side_by_side
-from benchmarks.fused import heads_beside_fused
+from benchmarks.fused import heads_against_fused
 from benchmarks.long import growth, two_workers
 from benchmarks.members import data_dependent, methods_at_equal_cost
 from benchmarks.ratio import Ratio
@@ -17,21 +17,21 @@ from benchmarks.tables import EXPERIMENTS, TABLE, studies
 from benchmarks.waits import a_large_plan, first_command, many_heads, own_data, whole_process
 from favorbench.numerics.machine import one_core
 
-FAR = 0.4  # of a target: a busy machine does not come so far below
+FAR = 0.4  # share of a target that even a busy machine reaches
 
 
 def parts(quick: bool) -> dict[str, Callable[[], Iterator[Ratio]]]:
-    """What can be measured, by name."""
+    """The measurements, by name."""
     trials, runs, once = (2, 3, 1) if quick else (15, 3, 3)
     return {
         "blog": lambda: side_by_side("the blog's protocol", plain.table, studies(trials, EXPERIMENTS), runs, 80.0),
         "loop": lambda: side_by_side("vectorised loop", loop.table, studies(trials, TABLE), runs, 36.0),
         "peer": lambda: against_peer(trials, runs),
-        "floor": lambda: against_floor(studies(15, TABLE), runs),  # less than a second: two trials say nothing
+        "floor": lambda: against_floor(studies(15, TABLE), runs),  # takes less than a second: two trials are too few
         "exact": lambda: against_torch(12 if quick else 14, runs),
         "maps": lambda: data_dependent(runs),
         "methods": lambda: methods_at_equal_cost(1024 if quick else 4096, runs),
-        "fused": lambda: heads_beside_fused(runs, 2048 if quick else 8192),
+        "fused": lambda: heads_against_fused(runs, 2048 if quick else 8192),
         "process": lambda: whole_process(15, once),
         "first": lambda: first_command(once),
         "file": lambda: own_data(1024 if quick else 4096, runs),
@@ -42,26 +42,26 @@ def parts(quick: bool) -> dict[str, Callable[[], Iterator[Ratio]]]:
     }
 
 
-TOO_SHORT = ("first", "file", "heads", "plan")  # in the quick version: their ratios would be of start-up alone
+TOO_SHORT = ("first", "file", "heads", "plan")  # for the quick version, which would measure start-up only
 OF_PROCESSES = ("process", "first", "plan", "long", "workers")  # which limit their threads themselves
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="the small version: a few minutes")
-    parser.add_argument("part", nargs="*", help=f"one of {', '.join(parts(True))}; all, unless given")
-    given = parser.parse_args()
-    known = parts(given.quick)
-    if unknown := set(given.part) - set(known):
-        parser.error(f"{', '.join(sorted(unknown))}: allowed are {', '.join(known)}")
+    parser.add_argument("part", nargs="*", help=f"one of {', '.join(parts(True))}; by default all")
+    options = parser.parse_args()
+    available = parts(options.quick)
+    if unknown := set(options.part) - set(available):
+        parser.error(f"{', '.join(sorted(unknown))}: allowed are {', '.join(available)}")
     kernels = ", ".join(
         f"{pool['internal_api']} {pool.get('architecture')}" for pool in threadpoolctl.threadpool_info()
     )
     print(f"{kernels}; minimum / median / maximum of the runs of each part")
     ratios: list[Ratio] = []
-    for name in given.part or [name for name in known if not (given.quick and name in TOO_SHORT)]:
+    for name in options.part or [name for name in available if not (options.quick and name in TOO_SHORT)]:
         with contextlib.nullcontext() if name in OF_PROCESSES else one_core():
-            for ratio in known[name]():
+            for ratio in available[name]():
                 print(ratio, flush=True)
                 ratios.append(ratio)
     print("\n| ratio | measured | target | |\n| --- | ---: | ---: | --- |")

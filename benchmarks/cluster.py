@@ -1,8 +1,8 @@
-"""python -m benchmarks.cluster [--quick]: a Dask cluster of two workers beside two processes, in turns.
+"""python -m benchmarks.cluster [--quick]: a Dask cluster of two workers against two processes, interleaved.
 
-Efficiency: seconds of two processes over seconds of the cluster, which is up already, while the processes are started;
-both compute the same draws, and the rows are the same bits. Overhead: seconds of an empty task. Messages: what the
-scheduler reads and writes for a run, over its rows. Exit 1 where the efficiency misses its target by more than half.
+Efficiency: seconds of two processes over seconds of the cluster, which is already running; starting the processes is
+included. Both compute the same draws, and their rows are bit-identical. Overhead: seconds of an empty task. Messages:
+read and written by the scheduler, for each row. Exit 1 if the efficiency is below half of its target.
 """
 
 import argparse
@@ -26,44 +26,46 @@ def main(quick: bool) -> int:
     scenario = {"seq_len": 1024, "trials": trials, "baselines": "uniform"}
     with (
         tempfile.TemporaryDirectory() as folder,
-        cluster(Path(folder, "cluster")) as two,
-        Cluster(two.address) as place,
+        cluster(Path(folder, "cluster")) as started,
+        Cluster(started.address) as connected,
     ):
-        while sum(place.client.nthreads().values()) < 2:
+        while sum(connected.client.nthreads().values()) < 2:
             time.sleep(0.1)
-        seconds, scheduler, client = (1e3 * found for found in overhead(place, tasks))
+        seconds, scheduler, client = (1e3 * value for value in overhead(connected, tasks))
         print(f"overhead: {seconds:.2f} ms for each empty task, a few at a time; "
               f"of CPU {scheduler:.2f} ms in the scheduler, {client:.2f} ms in the client")  # fmt: skip
-        ratios = [side_by_side(scenario, place, Path(folder, str(run))) for run in range(runs)]
+        ratios = [side_by_side(scenario, connected, Path(folder, str(run))) for run in range(runs)]
     median = statistics.median(ratios)
     verdict = "met" if median >= TARGET else "NOT MET"
     print(f"efficiency: {min(ratios):.2f} / {median:.2f} / {max(ratios):.2f} (target at least {TARGET}: {verdict})")
     return int(median < TARGET / 2)
 
 
-def side_by_side(scenario: dict[str, Any], place: Cluster, out: Path) -> float:
+def side_by_side(scenario: dict[str, Any], connected: Cluster, out: Path) -> float:
     """Seconds of two processes over those of the cluster."""
     start = time.perf_counter()
     alone = sweep(scenario, out / "processes", workers=2).trials
-    processes, before, start = time.perf_counter() - start, messages(place), time.perf_counter()
-    found = sweep(scenario, out / "cluster", workers=place).trials
-    seconds, sent = time.perf_counter() - start, messages(place) - before
-    assert found.equals(alone)
-    rate = f"{sent} messages of the scheduler for {len(found)} rows: {sent / len(found):.3f} each, with those when idle"
+    processes, before, start = time.perf_counter() - start, messages(connected), time.perf_counter()
+    rows = sweep(scenario, out / "cluster", workers=connected).trials
+    seconds, sent = time.perf_counter() - start, messages(connected) - before
+    assert rows.equals(alone)
+    rate = f"{sent} messages of the scheduler for {len(rows)} rows: {sent / len(rows):.3f} each, including idle ones"
     print(f"  processes {processes:.2f} s, cluster {seconds:.2f} s; {rate}")
     return processes / seconds
 
 
-def overhead(place: Cluster, tasks: int) -> tuple[float, float, float]:
-    """Seconds for each task that does nothing: by the clock, of the scheduler's CPU, and of the client's, which is this
-    process with its threads. What a busy machine does to the first it hardly does to the others."""
+def overhead(connected: Cluster, tasks: int) -> tuple[float, float, float]:
+    """Seconds for each empty task: by the clock, of the scheduler's CPU, and of the client's (this process).
+
+    A busy machine changes the first much more than the others.
+    """
 
     def now() -> tuple[float, float, float]:
-        return time.perf_counter(), place.client.run_on_scheduler(time.process_time), time.process_time()
+        return time.perf_counter(), connected.client.run_on_scheduler(time.process_time), time.process_time()
 
     usual, ClusterPool.chunk_seconds = ClusterPool.chunk_seconds, 0.0  # each item is a task
     before = now()
-    results = place.results(nothing, None, iter(range(tasks)), tasks, lambda why, item: f"{item} is missing, {why}")
+    results = connected.results(nothing, None, iter(range(tasks)), tasks, lambda why, item: f"{item} is missing, {why}")
     assert len(list(results)) == tasks
     ClusterPool.chunk_seconds = usual
     clock, scheduler, client = ((end - start) / tasks for start, end in zip(before, now(), strict=True))
@@ -74,9 +76,9 @@ def nothing(context: None, item: int) -> None:
     """A task that takes no time."""
 
 
-def messages(place: Cluster) -> int:
-    """How many messages the scheduler has read and written since it was asked first."""
-    return place.client.run_on_scheduler(_counted)
+def messages(connected: Cluster) -> int:
+    """The number of messages that the scheduler has read and written since the first call."""
+    return connected.client.run_on_scheduler(_counted)
 
 
 def _counted(dask_scheduler: Any = None) -> int:
@@ -96,6 +98,6 @@ def _counted(dask_scheduler: Any = None) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="A Dask cluster of two workers beside two processes.")
+    parser = argparse.ArgumentParser(description="A Dask cluster of two workers against two processes.")
     parser.add_argument("--quick", action="store_true", help="fewer draws and tasks, one run")
     sys.exit(main(parser.parse_args().quick))

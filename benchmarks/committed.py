@@ -1,7 +1,7 @@
-"""The runs in results/: which command makes each of them, and how a run is made small enough to be kept in git.
+"""The runs in results/: the command that makes each of them, and the compression of a run for git.
 
-    python -m benchmarks.committed                      # what there is, and with which command
-    python -m benchmarks.committed catalogue samplers   # computes these again, below the current directory
+    python -m benchmarks.committed                      # lists the runs and their commands
+    python -m benchmarks.committed catalogue samplers   # recomputes these, below the current directory
 
 Files of heads are read from the current directory; benchmarks/README.md says how to capture them. A run is kept as its
 manifest and one compressed part with the rows of all draws.
@@ -42,9 +42,9 @@ COMMANDS = {
 
 
 def compact(path: Path) -> int:
-    """Rewrite the rows of a run as one part, as small as it gets without losing a bit; returns its size in bytes.
+    """Rewrite the rows of a run as one part with lossless compression; returns its size in bytes.
 
-    Labels are dictionaries, and metrics are split into the bytes of their numbers, as neighbouring exponents are alike.
+    Labels use dictionaries. Metrics use byte stream split, because neighbouring exponents are similar.
     """
     metrics = [column.name for column in COLUMNS if column.role == "metric"]
     labels = [column.name for column in COLUMNS if column.role != "metric"]
@@ -56,7 +56,7 @@ def compact(path: Path) -> int:
 
 
 def main(names: list[str]) -> None:
-    """Compute these again and make them small; without names, say what there is."""
+    """Recompute and compress these runs; without names, list all."""
     for name in names:
         out = Path("results") / name
         command = [sys.executable, "-m", "favorbench", *shlex.split(COMMANDS[name]), "--out", str(out)]

@@ -1,4 +1,4 @@
-"""The sweep beside slow ways to the same table, a peer, and the matrix products it cannot do without."""
+"""The sweep against slower programs for the same table, another library, and its matrix products alone."""
 
 import importlib.util
 import time
@@ -24,14 +24,14 @@ def sweep_table(study: Study, draws: list[Draw]) -> plain.Table:
 
 def timed(table: Callable, made: list[Made]) -> tuple[float, dict]:
     start = time.perf_counter()
-    found = {}
+    errors = {}
     for i, (study, draws) in enumerate(made):
-        found |= {(i, *key): mse for key, mse in table(study, draws).items()}
-    return time.perf_counter() - start, found
+        errors |= {(i, *key): mse for key, mse in table(study, draws).items()}
+    return time.perf_counter() - start, errors
 
 
 def side_by_side(name: str, slow: Callable, made: list[Made], runs: int, target: float) -> Iterator[Ratio]:
-    """A slow way and the sweep, in turns; and how far their tables differ."""
+    """Time a slower program and the sweep, interleaved, and compare their tables."""
     timed(sweep_table, [(study, draws[:1]) for study, draws in made])  # the first call pays for imports
     pairs = [(timed(slow, made), timed(sweep_table, made)) for _ in range(runs)]
     (_, theirs), (_, ours) = pairs[0]
@@ -43,9 +43,9 @@ def side_by_side(name: str, slow: Callable, made: list[Made], runs: int, target:
 
 
 def against_peer(trials: int, runs: int) -> Iterator[Ratio]:
-    """The library a user would pick, in two precisions; its eps makes other numbers, so tables are close, not equal."""
+    """The library a user would pick, in two precisions; its eps changes the numbers, so tables are close, not equal."""
     if not peer.installed():
-        print("performer-pytorch is not installed (pip install 'favorbench[audit]'): not measured beside it")
+        print("performer-pytorch is not installed (pip install 'favorbench[audit]'): not compared")
         return
     for dtype, target in (("float64", 12.0), ("float32", 6.0)):
         made = studies(trials, ({**peer.TABLE, "dtype": dtype},))
@@ -53,15 +53,15 @@ def against_peer(trials: int, runs: int) -> Iterator[Ratio]:
 
 
 def against_floor(made: list[Made], runs: int) -> Iterator[Ratio]:
-    """The sweep against its own matrix products and transcendental functions at the rates of this minute."""
-    found: dict[str, list[float]] = {}
+    """The sweep against its own matrix products and transcendental functions at the current rates of the machine."""
+    by_product: dict[str, list[float]] = {}
     for _ in range(2 * runs):
         seconds, _ = timed(sweep_table, made)
         for name, machine in floor.measured_rates().items():
             least = sum(floor.Work(study, draws).seconds(machine) for study, draws in made)
-            found.setdefault(name, []).append(seconds / least)
+            by_product.setdefault(name, []).append(seconds / least)
             print(f"  {name}: {described(machine)}; floor {least:.3f} s, favorbench {seconds:.3f} s")
-    for name, ratios in found.items():
+    for name, ratios in by_product.items():
         yield Ratio(f"favorbench / floor, products {name}", ratios, 1.9, most=True)
 
 
@@ -73,9 +73,9 @@ def described(machine: Rates) -> str:
 
 
 def against_torch(largest: int, runs: int) -> Iterator[Ratio]:
-    """Exact attention beside torch's fused one on one thread, in turns: d = 64, both precisions."""
+    """Exact attention against torch's fused attention, interleaved on one thread: d = 64, both precisions."""
     if importlib.util.find_spec("torch") is None:
-        print("torch is not installed (pip install 'favorbench[torch]'): exact attention is not measured beside it")
+        print("torch is not installed (pip install 'favorbench[torch]'): exact attention is not compared with it")
         return
     torch = importlib.import_module("torch")
     torch.set_num_threads(1)
@@ -92,6 +92,6 @@ def against_torch(largest: int, runs: int) -> Iterator[Ratio]:
             with torch.inference_mode():
                 return torch.nn.functional.scaled_dot_product_attention(*tensors)
 
-        turns = [(seconds_of_call(ours), seconds_of_call(theirs)) for _ in range(1 + runs)][1:]  # the first warms up
+        pairs = [(seconds_of_call(ours), seconds_of_call(theirs)) for _ in range(1 + runs)][1:]  # the first warms up
         name = f"exact attention / torch's, {np.dtype(dtype).name}, L = {1 << exponent}"
-        yield Ratio(name, [own / other for own, other in turns], 1.15, most=True)
+        yield Ratio(name, [a / b for a, b in pairs], 1.15, most=True)

@@ -1,4 +1,4 @@
-"""The least time a table can take on this machine: its matrix products and transcendental functions only."""
+"""A lower bound for the time of a table: its matrix products and transcendental functions only."""
 
 import numpy as np
 
@@ -34,12 +34,12 @@ class Work:
                     self.flops += 2.0 * tokens * Taylor(baseline.order).num_features(0, dim) * (dim + 1)
 
     def seconds(self, machine: Rates) -> float:
-        """At the rates of a machine."""
+        """Seconds at the rates of a machine."""
         return self.flops / machine.gemm + self.exps / machine.exp + self.pairs / machine.cos_sin
 
 
 def measured_rates(dim: int = 16) -> dict[str, Rates]:
-    """Rates now: with the fastest matrix product there is, and with the thin ones that attention is made of."""
+    """The current rates, with large matrix products, and with the thin ones of attention."""
     rng = np.random.default_rng(0)
     square = rng.standard_normal((1024, 1024))
     weights, right = rng.standard_normal((128, 1024)), rng.standard_normal((1024, dim + 1))

@@ -1,40 +1,54 @@
-"""multipole in blocks beside torch's fused attention: CPU seconds of heads, and of a whole SmolLM2 with its loss.
+"""multipole in blocks against torch's fused attention: CPU seconds of heads, and the increase in loss of SmolLM2.
 
-``python -m benchmarks fused``; ``python -m benchmarks.fused TEXT [LENGTH ...]`` for the model.
+python -m benchmarks.fused > benchmarks/fused-nats.csv                 # SmolLM2 on four texts
+python -m benchmarks.fused --seconds > benchmarks/fused-seconds.csv    # heads of its shape
 """
 
 import argparse
 import importlib.util
+import itertools
+import math
+import sysconfig
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from benchmarks.ratio import Ratio
+from benchmarks.texts import LICENCES
+from favorbench.methods.base import Shape
 
 TREE = "multipole(block=128, cells='tree')"
-#: Heads, length, size, whether attention is causal, and the goal.
-HEADS = ((1, 8192, 512, False, 0.3), (9, 2048, 384, True, 0.75), (9, 4096, 512, True, 0.5), (9, 8192, 1024, True, 0.4))
-#: By length: an estimator and its size.
+CAUSAL = "sinks(4):multipole(exact=0.6, block=128, cells='tree'{})"
+#: Replacements of SmolLM2's attention, by length: an estimator and its size.
 MODEL = {
-    2048: (("sinks(4):multipole(block=128, cells='tree', segment=256, exact=0.66)", 384),),
-    4096: ((f"sinks(4):{TREE}", 512), ("sinks(4):multipole(block=128, cells='tree', segment=256)", 512)),
-    8192: ((f"sinks(4):{TREE}", 1024), ("sinks(4):multipole(block=128, cells='tree', exact=0.3333)", 768)),
+    8192: (CAUSAL.format(""), 1280),
+    4096: (CAUSAL.format(""), 640),
+    2048: (CAUSAL.format(", segment=256"), 384),
 }
+#: Heads, length, whether attention is causal, estimators, size, and the goal.
+HEADS = [
+    (1, 8192, False, (TREE, "multipole(block=128)"), 512, 0.3),
+    *(
+        (9, length, True, MODEL[length][:1], MODEL[length][1], goal)
+        for length, goal in ((2048, 0.75), (4096, 0.5), (8192, 0.4))
+    ),
+]
 
 
-def heads_beside_fused(runs: int, longest: int) -> Iterator[Ratio]:
-    """Heads of clustered keys, d = 64, float32: CPU seconds of one thread, interleaved."""
-    if importlib.util.find_spec("torch") is None:
-        print("torch is not installed (pip install 'favorbench[torch]'): not measured beside its fused attention")
-        return
+def seconds_of_heads(runs: int, longest: int) -> Iterator[tuple[dict[str, Any], float]]:
+    """Heads of clustered keys, d = 64, float32: CPU seconds of one thread, interleaved, and their goal."""
     from favorbench.models import torch
     from favorbench.models.replacements import LayerHeads, replacement
     from favorbench.models.seconds import times
 
     rng = np.random.default_rng(0)
     centres = 1.5 * rng.standard_normal((64, 64))
-    for count, length, size, causal, goal in HEADS:
+    for count, length, causal, specs, size, goal in HEADS:
         if length > longest:
             continue
         topics = np.repeat(rng.integers(64, size=(count, length // 32)), 32, axis=1)
@@ -43,24 +57,54 @@ def heads_beside_fused(runs: int, longest: int) -> Iterator[Ratio]:
         query, key, value = (torch.as_tensor(part[None]).float() for part in arrays)
         group = 3 if causal else 1  # query heads with the same keys, as in SmolLM2
         key, value = (part[:, ::group].repeat_interleave(group, 1) for part in (key, value))
-        specs = [f"sinks(4):{TREE}"] if causal else [TREE, "multipole(block=128)"]
         chosen = [replacement(spec, size) for spec in specs]
         for row in times({0: LayerHeads(query, key, value, causal, group=group)}, chosen, runs):
-            name = f"{row['estimator']}, m = {size}, L = {length}{', causal' if causal else ''} / fused"
-            yield Ratio(name, [row["low"], row["ratio"], row["high"]], goal, most=True)
+            yield {"length": length, "causal": causal} | row, goal
+
+
+def heads_against_fused(runs: int, longest: int) -> Iterator[Ratio]:
+    """The ratios of ``seconds_of_heads``, with goals."""
+    if importlib.util.find_spec("torch") is None:
+        print("torch is not installed (pip install 'favorbench[torch]'): not compared with its fused attention")
+        return
+    for row, goal in seconds_of_heads(runs, longest):
+        mask = ", causal" if row["causal"] else ""
+        name = f"{row['estimator']}, m = {row['size']}, L = {row['length']}{mask} / fused"
+        yield Ratio(name, [row["low"], row["ratio"], row["high"]], goal, most=True)
+
+
+def longest_of_each_kind() -> dict[str, Path]:
+    """The longest topic of Python's help, licence of Debian, module of the standard library and HTML page in it."""
+    library = Path(sysconfig.get_path("stdlib"))
+    folder = Path(tempfile.mkdtemp())
+    name, topic = max(topics.items(), key=lambda item: len(item[1]))
+    (folder / f"{name}.txt").write_text(topic, encoding="utf-8")
+    licences = (path for path in LICENCES.glob("*") if not path.is_symlink())
+    kinds = {"licence": licences, "module": library.glob("*.py"), "page": (library / "idlelib").glob("*.html")}
+    return {"topic": folder / f"{name}.txt"} | {
+        kind: max(paths, key=lambda path: (path.stat().st_size, path.name)) for kind, paths in kinds.items()
+    }
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of the command line."""
+    options = argparse.ArgumentParser(prog="python -m benchmarks.fused", description=main.__doc__)
+    options.add_argument("length", nargs="*", type=int, help=f"in tokens: {', '.join(map(str, MODEL))}; by default all")
+    options.add_argument("--seconds", action="store_true", help="CPU seconds over those of fused attention instead")
+    return options
 
 
 def main() -> None:
-    """Print the loss in nats per token, and seconds and multiplications over those of exact attention, of SmolLM2."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fused", description=main.__doc__)
-    parser.add_argument("text", help="a text in UTF-8 of as many tokens")
-    parser.add_argument("length", nargs="*", type=int, help=f"of the text in tokens: {', '.join(map(str, MODEL))}")
-    given = parser.parse_args()
+    """Print the increase in loss of SmolLM2 with all attention replaced, in nats per token, on four texts a length."""
+    options = parser().parse_args()
+    if options.seconds:
+        rows = [row for row, _ in seconds_of_heads(5, max(options.length or MODEL))]
+        print(pd.DataFrame(rows).drop(columns=["sampler"]).to_csv(index=False, float_format="%.4g"), end="")
+        return
     import favorbench as fb
     from favorbench.models import torch
     from favorbench.models.load import load, read_texts, tokenise
     from favorbench.models.replacements import exact_multiplications, replacement
-    from favorbench.models.seconds import heads_in, times
 
     torch.set_num_threads(1)
     loaded = load("smollm2")
@@ -69,25 +113,23 @@ def main() -> None:
         total = 0.0
         with torch.no_grad():
             hidden = loaded.model.model(tokens, use_cache=False).last_hidden_state[0, :-1]
-            for part, following in zip(hidden.split(1024), tokens[0, 1:].split(1024), strict=True):  # all: gigabytes
+            # All logits at once would take gigabytes.
+            for part, following in zip(hidden.split(1024), tokens[0, 1:].split(1024), strict=True):
                 logits = loaded.model.lm_head(part)
                 total += float(torch.nn.functional.cross_entropy(logits, following, reduction="sum"))
         return total / len(hidden)
 
-    print(
-        "length, estimator, m: nats lost, seconds over fused attention (lowest to highest), multiplications over exact"
-    )
-    for length in given.length or MODEL:
-        (text,) = tokenise(loaded, read_texts([given.text]), length)
-        exact, heads = loss(text.tokens), heads_in(loaded.model, text.tokens, range(0, 30, 6))
-        for spec, size in MODEL[length]:
-            chosen = replacement(spec, size)
-            (row,) = times(heads, [chosen], 3)
-            with fb.replace_attention(loaded.model, method=spec, size=size):
-                lost = loss(text.tokens) - exact
-            share = (chosen.multiplications(heads[0].shape) or np.nan) / exact_multiplications(heads[0].shape)
-            seconds = f"{row['ratio']:.3g} ({row['low']:.3g} to {row['high']:.3g})"
-            print(f"{length}, {spec}, {size}: {lost:.4f}, {seconds}, {share:.2f}", flush=True)
+    print("length,kind,text,sha256,tokens,estimator,size,multiplications,exact,nats")
+    for length, (kind, path) in itertools.product(options.length or MODEL, longest_of_each_kind().items()):
+        (text,) = tokenise(loaded, read_texts([path]), length)
+        exact, tokens = loss(text.tokens), text.tokens.shape[-1]
+        spec, size = MODEL[length]
+        with fb.replace_attention(loaded.model, method=spec, size=size):
+            lost = loss(text.tokens) - exact
+        shape = Shape(tokens, tokens, 64, 64, causal=True)
+        share = (replacement(spec, size).multiplications(shape) or math.nan) / exact_multiplications(shape)
+        facts = f"{length},{kind},{text.name},{text.sha256[:16]},{tokens}"
+        print(f'{facts},"{spec}",{size},{share:.3f},{exact:.4f},{lost:.4f}', flush=True)
 
 
 if __name__ == "__main__":

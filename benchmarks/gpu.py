@@ -1,8 +1,8 @@
 """python -m benchmarks.gpu [--device cuda] [--quick]: torch on a GPU, checked against NumPy first, and then timed.
 
-Needs favorbench[torch]. One call prints all: the device, how far float64 is from NumPy for every map and method, and
-the times, memory and share of the device's own product rate. Exit 1 if a number differs: then no time is worth knowing.
-``--device cpu --quick`` is the rehearsal that the tests run.
+Needs favorbench[torch]. It prints the device, the difference of float64 from NumPy for every map and method, and times,
+memory and the share of the device's product rate. If a number differs, it exits with 1 and times nothing.
+``--device cpu --quick`` is the short version that the tests run.
 """
 
 import argparse
@@ -34,50 +34,51 @@ from favorbench.studies.speed import study as speed
 
 TOLERANCE = 1e-10  # of the largest entry of an output
 
-#: Beside the registered ones. Pseudo-inverses amplify rounding by the condition of what they invert: thousands.
+#: In addition to the registered ones. Pseudo-inverses amplify rounding by a condition number of thousands.
 MORE_METHODS = ("clusters(lloyd=3)", "sinks(4):window(16):multipole", "top(4):positive")
 LOOSE = {"nystromformer": 1e-7}
 
 
-class Found(NamedTuple):
-    """How far an output is from NumPy's, over its largest entry, and how far it may be."""
+class Difference(NamedTuple):
+    """The largest difference of an output from NumPy's, over its largest entry, and the allowed one."""
 
     name: str
     difference: float
     allowed: float = TOLERANCE
 
 
-def differences(backend: Backend) -> Iterator[Found]:
-    """Every estimator, causal too where it can be. Queries and keys are N(0, 1/4), so that no normaliser cancels."""
+def differences(backend: Backend) -> Iterator[Difference]:
+    """Every estimator, causal too where possible. Queries and keys are N(0, 1/4), so that no normaliser cancels."""
     rng = np.random.default_rng(0)
     arrays = 0.5 * rng.normal(size=(3, 256, 16))
     moved = [backend.array([array])[0] for array in arrays]
 
     def difference(here: Callable[..., Array], there: Callable[..., Array]) -> float:
-        expected, found = here(*arrays), backend.host(there(*moved))
-        return float(np.abs(found - expected).max() / np.abs(expected).max())
+        expected, actual = here(*arrays), backend.host(there(*moved))
+        return float(np.abs(actual - expected).max() / np.abs(expected).max())
 
     for causal, word in ((False, ""), (True, ", causal")):
         exact = functools.partial(exact_attention, causal=causal)
-        yield Found(f"exact{word}", difference(exact, exact))
+        yield Difference(f"exact{word}", difference(exact, exact))
         for name in [member.name for member in MAPS] + ["centre:aderf-sderf"]:
             if get_map(name).causal_safe or not causal:
                 drawn = sample_omega("orthogonal", 32, 16, np.random.default_rng(1), map=name)
                 sample = Sample(*(None if part is None else backend.array([part])[0] for part in drawn))
                 linear = functools.partial(linear_attention, map=name, causal=causal)
-                yield Found(name + word, difference(*(functools.partial(linear, omega=o) for o in (drawn, sample))))
+                share = difference(*(functools.partial(linear, omega=o) for o in (drawn, sample)))
+                yield Difference(name + word, share)
         for name in [member.name for member in METHODS] + list(MORE_METHODS):
             if get_method(name).causal_safe or not causal:
-                asked = functools.partial(method_attention, method=name, size=32, causal=causal)
-                yield Found(name + word, difference(asked, asked), LOOSE.get(name, TOLERANCE))
+                method_output = functools.partial(method_attention, method=name, size=32, causal=causal)
+                yield Difference(name + word, difference(method_output, method_output), LOOSE.get(name, TOLERANCE))
 
 
 def seconds_of(made: list[Made], backend: Backend) -> float:
     """The time of every draw of some studies."""
     start = time.perf_counter()
     for study, draws in made:
-        every = plan(study)
-        for batch in batches(every, [draw.index for draw in draws], None):
+        all_draws = plan(study)
+        for batch in batches(all_draws, [draw.index for draw in draws], None):
             run_draws(study, batch)
     backend.synchronise()
     return time.perf_counter() - start
@@ -91,7 +92,7 @@ def on(backend: Backend, made: list[Made]) -> list[Made]:
 
 
 def blogs_table(backend: Backend, draws: int) -> None:
-    """The blog's table: NumPy on one core, 15 draws, against so many draws on the device, by draw."""
+    """The blog's table: time of a draw with NumPy on one core (15 draws), and on the device (``draws`` draws)."""
     here, there = studies(min(draws, 15), EXPERIMENTS), on(backend, studies(draws, EXPERIMENTS))
     warm = on(backend, studies(2, EXPERIMENTS))
     seconds_of(warm, backend)
@@ -116,20 +117,22 @@ def lengths(backend: Backend, exponents: range) -> None:
 
 
 def crossovers(backend: Backend, dtypes: list[str], longest: int) -> None:
-    """From which L on estimators are faster than the faster exact attention, torch's fused one among them."""
-    every = [256 << i for i in range(12) if 256 << i <= longest]
+    """The L from which estimators are faster than the fastest exact attention, including torch's fused one."""
+    lengths_tried = [256 << i for i in range(12) if 256 << i <= longest]
     for dtype in dtypes:
-        found = speed.study(["positive", "trig"], [64, 256], every, 64, 7, backend, dtype, methods=["clusters"])
-        for one in found.crossovers:
-            since = "" if math.isnan(one.seq_len) else f"faster from L = {one.seq_len:.6g} on, "
-            print(f"  {dtype}: {one.method}: {since}slope {one.slope:.2f}")
-        last = {t.method: t for t in found.timings if t.seq_len == every[-1]}
+        result = speed.study(
+            ["positive", "trig"], [64, 256], lengths_tried, 64, 7, backend, dtype, methods=["clusters"]
+        )
+        for crossover in result.crossovers:
+            since = "" if math.isnan(crossover.seq_len) else f"faster from L = {crossover.seq_len:.6g} on, "
+            print(f"  {dtype}: {crossover.estimator}: {since}slope {crossover.slope:.2f}")
+        last = {t.estimator: t for t in result.timings if t.seq_len == lengths_tried[-1]}
         for name, timing in last.items():
-            print(f"  {dtype}, L = {every[-1]}: {name}: {1e3 * timing.seconds:.3g} ms")
+            print(f"  {dtype}, L = {lengths_tried[-1]}: {name}: {1e3 * timing.seconds:.3g} ms")
 
 
 def share_of_products(backend: Backend, length: int) -> None:
-    """What a table needs at the device's rate of a large product and of exp, over what it takes."""
+    """The time of a table at the device's rates of large products and of exp, over its measured time."""
     torch = importlib.import_module("torch")
     flags = {"maps": "positive", "num_projections": "256", "head_dim": "64", "trials": 4, "seq_len": str(length)}
     made = on(backend, [(s := Study.of(load_scenario("quick", flags | {"baselines": "uniform"})), list(plan(s)))])
@@ -141,7 +144,7 @@ def share_of_products(backend: Backend, length: int) -> None:
         exps = best(lambda: torch.exp(values), backend)  # noqa: B023
         rates = Rates(gemm=2.0 * side**3 / products, exp=values.numel() / exps, cos_sin=values.numel() / (2 * exps))
         print(f"  {dtype}: {rates.gemm / 1e12:.3g} Tflop/s in a {side}^3 product, {rates.exp / 1e9:.3g} G exp/s")
-        if dtype == "float64":  # exact answers are, and so are the estimators unless asked otherwise
+        if dtype == "float64":  # the precision of exact answers and, by default, of estimators
             seconds_of(made, backend)
             seconds = statistics.median(seconds_of(made, backend) for _ in range(3))
             least = sum(Work(study, draws).seconds(rates) for study, draws in made)
@@ -152,20 +155,20 @@ def share_of_products(backend: Backend, length: int) -> None:
 
 def best(call: Callable[[], object], backend: Backend) -> float:
     """The shortest of a few calls, in seconds."""
-    found = []
+    seconds = []
     for _ in range(5):
         backend.synchronise()
         start = time.perf_counter()
         call()
         backend.synchronise()
-        found.append(time.perf_counter() - start)
-    return min(found)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--quick", action="store_true", help="the rehearsal: seconds, on any device")
+    parser.add_argument("--quick", action="store_true", help="the short version: seconds, on any device")
     options = parser.parse_args()
     backend = Backend("torch", options.device)
     dtypes = ["float64", "float32", "bfloat16"] + (["tf32"] if options.device != "cpu" else [])
@@ -174,9 +177,9 @@ def main() -> None:
     print(f"{backend.describe()}; torch {torch.__version__}, CUDA {torch.version.cuda}, NumPy {np.__version__}")
     with one_core(), backend.precision("float64"), np.errstate(all="ignore"):
         wrong = 0
-        for found in differences(backend):
-            wrong += (off := not found.difference <= found.allowed)
-            print(f"  {'WRONG' if off else 'ok':5} {found.difference:.1e} {found.name}")
+        for result in differences(backend):
+            wrong += (off := not result.difference <= result.allowed)
+            print(f"  {'WRONG' if off else 'ok':5} {result.difference:.1e} {result.name}")
         if wrong:
             sys.exit(f"{wrong} estimators differ from NumPy's")
         parts = (

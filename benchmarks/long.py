@@ -1,4 +1,4 @@
-"""Long inputs and two workers: time and memory against L, and what a second process is worth."""
+"""Long inputs and two workers: time and memory against L, and the gain from a second process."""
 
 import functools
 import json
@@ -20,7 +20,7 @@ from favorbench.run import sweep
 
 
 def growth(largest: int, runs: int) -> Iterator[Ratio]:
-    """Time and memory of one draw against L, each in a process of its own; the longest beside its floor."""
+    """Time and memory of one draw against L, each in a separate process; the longest against its floor."""
     exponents, slopes, over_floor, resident = range(14, largest + 1), [], [], []
     for _ in range(runs):
         seconds, done = [], {}
@@ -28,8 +28,8 @@ def growth(largest: int, runs: int) -> Iterator[Ratio]:
             command = [sys.executable, "-m", "benchmarks.length", str(1 << exponent)]
             done = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
             seconds.append(done["seconds"])
-            said = f"  L = 2^{exponent}: {done['seconds']:.2f} s, floor {done['floor']:.2f} s"
-            print(f"{said}, {done['resident_gib']:.2f} GiB resident")
+            times = f"  L = 2^{exponent}: {done['seconds']:.2f} s, floor {done['floor']:.2f} s"
+            print(f"{times}, {done['resident_gib']:.2f} GiB resident")
         slopes.append(float(np.polyfit(np.log([1 << e for e in exponents]), np.log(seconds), 1)[0]))
         over_floor.append(done["seconds"] / done["floor"])
         resident.append(done["resident_gib"])
@@ -43,17 +43,17 @@ def two_workers(total: float, runs: int) -> Iterator[Ratio]:
     """One worker against two on the same sweep, start-up of the processes included: draws of 10 ms, and of 1 s."""
     for length, name in ((512, "10 ms"), (8192, "1 s")):
         keys = {"seq_len": length, "baselines": "uniform"}
-        one = Study.of(load_scenario("quick", keys | {"trials": 1}))
+        single = Study.of(load_scenario("quick", keys | {"trials": 1}))
         with one_core():
-            draws = list(plan(one))
-            run_draws(one, draws)
-            each = seconds_of_call(functools.partial(run_draws, one, draws))
-        trials = max(2, round(total / each / 2) * 2)
+            draws = list(plan(single))
+            run_draws(single, draws)
+            seconds = seconds_of_call(functools.partial(run_draws, single, draws))
+        trials = max(2, round(total / seconds / 2) * 2)
         scenario = load_scenario("quick", keys | {"trials": trials})
         efficiencies = []
         for _ in range(runs):
             times = [_swept(scenario, workers) for workers in (1, 2)]
-            print(f"  {trials} draws of {1000 * each:.0f} ms: 1 worker {times[0]:.1f} s, 2 workers {times[1]:.1f} s")
+            print(f"  {trials} draws of {1000 * seconds:.0f} ms: 1 worker {times[0]:.1f} s, 2 workers {times[1]:.1f} s")
             efficiencies.append(times[0] / (2 * times[1]))
         yield Ratio(f"efficiency of 2 workers, draws of about {name}", efficiencies, 0.92)
 

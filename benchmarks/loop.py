@@ -29,7 +29,7 @@ def estimate(query: np.ndarray, key: np.ndarray, value: np.ndarray, omega: np.nd
 
 def table(study: Study, draws: list[Draw]) -> Table:
     """The mse of every cell of every draw, from the same inputs and projections as favorbench's."""
-    scenario, found = study.scenario, {}
+    scenario, errors = study.scenario, {}
     for draw in draws:
         inputs = get_input("gaussian").draw(stream(scenario.seed, "inputs", *draw.stream_names), draw.head)
         query, key, value = inputs.query * draw.scale, inputs.key * draw.scale, inputs.value * scenario.value_scale
@@ -39,12 +39,12 @@ def table(study: Study, draws: list[Draw]) -> Table:
                     rng = stream(scenario.seed, "omega", sampler, *draw.stream_names)
                     omega = get_sampler(sampler).sample(rng, size, draw.head.head_dim)
                     error = estimate(query, key, value, omega, name) - exact(query, key, value)
-                    found[draw.trial, name, sampler, size] = float(np.mean(error * error))
-    return found
+                    errors[draw.trial, name, sampler, size] = float(np.mean(error * error))
+    return errors
 
 
 def main() -> None:
-    """A script of its own: makes the table of so many draws and prints the median of each cell."""
+    """A standalone script: compute the table for a number of draws and print the median of each cell."""
     ((study, draws),) = studies(int(sys.argv[1]), TABLE)
     cells: dict[tuple, list[float]] = {}
     for (_, *cell), mse in table(study, draws).items():

@@ -10,22 +10,22 @@ from favorbench.inputs import get_input
 from favorbench.numerics.streams import stream
 from favorbench.samplers import get_sampler
 
-#: What such a user measures: softmax's positive features, at every R. Both samplers, as FastAttention takes a matrix.
+#: The settings of such a user: softmax's positive features, at every R. Both samplers, as FastAttention takes a matrix.
 TABLE = {"maps": "positive", "samplers": "iid,orthogonal"}
 
 
 def installed() -> bool:
-    """Whether the library, and torch, can be had here."""
+    """Whether the library and torch are installed."""
     return importlib.util.find_spec("performer_pytorch") is not None and importlib.util.find_spec("torch") is not None
 
 
 def table(study: Study, draws: list[Draw]) -> Table:
     """The mse of every cell of every draw on one thread, in the study's precision, from favorbench's inputs and omegas.
 
-    FastAttention adds its eps of 1e-4 to every feature, so the numbers are its own.
+    FastAttention adds its eps of 1e-4 to every feature, so its numbers differ.
     """
     torch, performer = importlib.import_module("torch"), importlib.import_module("performer_pytorch.performer_pytorch")
-    scenario, found = study.scenario, {}
+    scenario, errors = study.scenario, {}
     dtype = getattr(torch, scenario.dtype[0])
     torch.set_num_threads(1)
     with torch.inference_mode():
@@ -41,5 +41,5 @@ def table(study: Study, draws: list[Draw]) -> Table:
                     attention.projection_matrix = torch.from_numpy(omega).to(dtype)
                     exact = torch.nn.functional.scaled_dot_product_attention(query, key, value)
                     error = (attention(query, key, value) - exact).double()
-                    found[draw.trial, "positive", sampler, size] = float((error * error).mean())
-    return found
+                    errors[draw.trial, "positive", sampler, size] = float((error * error).mean())
+    return errors

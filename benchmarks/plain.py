@@ -1,4 +1,4 @@
-"""The blog post's protocol the plain way: one estimator at a time, L x L matrices, all of it again for every R.
+"""The blog post's protocol without optimisation: one estimator at a time, L x L matrices, recomputed for every R.
 
 The same inputs, projections and cells as favorbench's sweep (drawn from its streams): the tables can be compared.
 """
@@ -16,7 +16,7 @@ Table = dict[tuple[int, str, str, int], float]
 
 
 def exact(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Attention as the first document writes it: an L x L matrix, and a diagonal matrix to divide by."""
+    """Attention as a textbook writes it: an L x L matrix, and a diagonal matrix to divide by."""
     matrix = np.exp(query @ key.T / np.sqrt(query.shape[-1]))
     return np.diag(1.0 / (matrix @ np.ones(len(key)))) @ matrix @ value
 
@@ -36,7 +36,7 @@ FEATURES = {"trig": trig, "positive": positive}
 
 
 def estimate(query: np.ndarray, key: np.ndarray, value: np.ndarray, omega: np.ndarray, name: str) -> np.ndarray:
-    """Linear attention as the first document writes it: features first, but still an L x L diagonal matrix."""
+    """Linear attention as a textbook writes it: features first, but still an L x L diagonal matrix."""
     scale = query.shape[-1] ** -0.25
     phi_query, phi_key = FEATURES[name](query * scale, omega), FEATURES[name](key * scale, omega)
     normaliser = phi_query @ (phi_key.T @ np.ones(len(key)))
@@ -44,8 +44,8 @@ def estimate(query: np.ndarray, key: np.ndarray, value: np.ndarray, omega: np.nd
 
 
 def table(study: Study, draws: list[Draw]) -> Table:
-    """The mse of every cell of every draw; the exact answer is computed again for every R, as in the script."""
-    scenario, found = study.scenario, {}
+    """The mse of every cell of every draw; the exact output is recomputed for every R, as in the blog's script."""
+    scenario, errors = study.scenario, {}
     for size in draws[0].sizes:
         for draw in draws:
             inputs = get_input("gaussian").draw(stream(scenario.seed, "inputs", *draw.stream_names), draw.head)
@@ -56,5 +56,5 @@ def table(study: Study, draws: list[Draw]) -> Table:
                 omega = get_sampler(sampler).sample(rng, size, draw.head.head_dim)
                 for name in scenario.maps:
                     error = estimate(query, key, value, omega, name) - reference
-                    found[draw.trial, name, sampler, size] = float(np.mean(error * error))
-    return found
+                    errors[draw.trial, name, sampler, size] = float(np.mean(error * error))
+    return errors

@@ -1,4 +1,4 @@
-"""What is measured here: ratios of things done in turns in one run, each with its target."""
+"""Ratios of interleaved measurements, each with its target."""
 
 import statistics
 import time
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio over several runs and what it should be: at least the target, or at most where ``most`` is set."""
+    """A ratio over several runs and its target, a lower bound, or an upper bound if ``most`` is set."""
 
     name: str
     values: list[float]
@@ -20,7 +20,7 @@ class Ratio:
         return statistics.median(self.values)
 
     def share(self) -> float:
-        """How much of the target is reached: 1 and more is enough."""
+        """The share of the target that is reached; 1 or more meets it."""
         return self.target / self.median if self.most else self.median / self.target
 
     def __str__(self) -> str:

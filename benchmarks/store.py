@@ -1,8 +1,8 @@
-"""python -m benchmarks.store [--rows N]: what one writer stores in a second of CPU, and reading a million rows.
+"""python -m benchmarks.store [--rows N]: rows that a writer stores per CPU second, and reading a million rows.
 
-Rows are those of a sweep, with errors drawn at random so that they do not compress; written by the store's own writer
-as a sweep does. Ratios to pandas' own reading of the same Parquet are of CPU time, one beside the other. Exit 1 where
-a target is missed by a factor of 2.
+Rows are those of a sweep, with errors drawn at random so that they do not compress; written by the store's writer,
+like those of a sweep. Reading is compared with pandas on the same Parquet files, in CPU time. Exit 1 if a target is
+missed by a factor of 2.
 """
 
 import argparse
@@ -30,31 +30,31 @@ from favorbench.results.results import load
 from favorbench.results.tables import cell_tables
 
 ROWS_PER_SECOND, TIMES_PANDAS, GROWTH, FILES = 20_000, 10, 1.3, 99
-MANY = 1_000_000  # draws, of which the bookkeeping is timed
+MANY = 1_000_000  # draws of the plan whose batching is timed
 
 
 def planned(rows: int) -> tuple[Plan, list[dict]]:
-    """A plan of about so many rows, and those of one draw."""
+    """A plan of about ``rows`` rows, and the rows of one draw."""
     keys = {
         "maps": "positive,trig,hyperbolic", "samplers": "iid,orthogonal", "num_projections": "4,8,16",
         "seq_len": "8,16", "head_dim": "2,4", "baselines": "uniform,taylor-1",
     }  # fmt: skip
-    one = plan(Study.of(as_scenario(None, keys | {"trials": 1})))
-    first = run_draws(one.study, [one[0]])[0]
+    small = plan(Study.of(as_scenario(None, keys | {"trials": 1})))
+    first = run_draws(small.study, [small[0]])[0]
     draws = max(4, rows // len(first))
     return plan(Study.of(as_scenario(None, keys | {"trials": draws // 4}))), first
 
 
-def write(path: str, rows: int, said: "multiprocessing.Queue") -> None:
+def write(path: str, rows: int, queue: "multiprocessing.Queue") -> None:
     """Store a run; report rows in a second of CPU, files, and the largest resident size before and after."""
-    of_plan, first = planned(rows)
+    draws, first = planned(rows)
     rng, names = np.random.default_rng(0), list(METRICS)
     before, count, seconds = peak(), 0, 0.0
-    with Store(Path(path), of_plan) as store:
+    with Store(Path(path), draws) as store:
         store.done()
-        for start in range(0, len(of_plan), 1000):
+        for start in range(0, len(draws), 1000):
             fresh = []
-            for draw in of_plan[start : start + 1000]:
+            for draw in draws[start : start + 1000]:
                 labels = {"draw": draw.index, "trial": draw.trial, "seq_len": draw.head.seq_len}
                 labels |= {"query_len": draw.head.query_len, "query_rows": draw.head.query_len}
                 labels |= {"head_dim": draw.head.head_dim}
@@ -63,26 +63,26 @@ def write(path: str, rows: int, said: "multiprocessing.Queue") -> None:
                     [row | labels | dict(zip(names, e, strict=True)) for row, e in zip(first, errors, strict=True)]
                 )
             begin = time.process_time()
-            for of_draw in fresh:
-                store.append(of_draw)
-                count += len(of_draw)
+            for rows_of_draw in fresh:
+                store.append(rows_of_draw)
+                count += len(rows_of_draw)
             seconds += time.process_time() - begin
         begin = time.process_time()
         store.flush()
         store.finish()
         seconds += time.process_time() - begin
-    said.put((count, count / seconds, len(list(Path(path, "trials").glob("part-*"))), before, peak()))
+    queue.put((count, count / seconds, len(list(Path(path, "trials").glob("part-*"))), before, peak()))
 
 
 def stored(path: Path, rows: int) -> tuple[int, float, int, int, int]:
-    """``write`` in a process of its own, whose largest size is its own too."""
+    """Run ``write`` in a separate process, to measure its peak memory alone."""
     context = multiprocessing.get_context("spawn")
-    said = context.Queue()
-    process = context.Process(target=write, args=(str(path), rows, said))
+    queue = context.Queue()
+    process = context.Process(target=write, args=(str(path), rows, queue))
     process.start()
-    found = said.get()
+    report = queue.get()
     process.join()
-    return found
+    return report
 
 
 def peak() -> int:
@@ -91,12 +91,12 @@ def peak() -> int:
     return size >> (20 if sys.platform == "darwin" else 10)
 
 
-def cpu(what: Callable[[], object]) -> float:
-    """Seconds of CPU, the less of two."""
+def cpu(call: Callable[[], object]) -> float:
+    """CPU seconds of a call, the smaller of two."""
     times = []
     for _ in range(2):
         begin = time.process_time()
-        what()
+        call()
         times.append(time.process_time() - begin)
     return min(times)
 
@@ -106,15 +106,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--most", type=int, default=0, help="a second run, to see how memory grows, e.g. 10000000")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     folder, worst = Path(tempfile.mkdtemp()), 1.0
     try:
-        count, rate, files, before, after = stored(folder / "run", asked.rows)
+        count, rate, files, before, after = stored(folder / "run", options.rows)
         print(f"{count} rows: {rate:,.0f} in a second of CPU (target {ROWS_PER_SECOND:,}), {files} files, "
               f"{after} MiB at most, {after - before} of them while writing")  # fmt: skip
         worst = min(worst, rate / ROWS_PER_SECOND, FILES / files)
-        if asked.most:
-            more, rate, files, before, largest = stored(folder / "more", asked.most)
+        if options.most:
+            more, rate, files, before, largest = stored(folder / "more", options.most)
             print(f"{more} rows: {rate:,.0f} in a second of CPU, {files} files, {largest} MiB at most: "
                   f"{largest / after:.2f} times (target {GROWTH})")  # fmt: skip
             worst = min(worst, GROWTH * after / largest)

@@ -1,4 +1,4 @@
-"""What is measured: the tables that a slow way and favorbench both make."""
+"""The tables that favorbench and slower programs compute."""
 
 from favorbench.engine.plan import Draw, plan
 from favorbench.engine.scenario import load_scenario
@@ -19,5 +19,5 @@ Made = tuple[Study, list[Draw]]
 def studies(trials: int, experiments: tuple[dict, ...]) -> list[Made]:
     """Each experiment with its draws."""
     common = {"num_projections": SIZES, "seq_len": "1024", "head_dim": "16", "trials": trials, "baselines": "uniform"}
-    found = [Study.of(load_scenario("quick", common | experiment)) for experiment in experiments]
-    return [(study, list(plan(study))) for study in found]
+    built = [Study.of(load_scenario("quick", common | experiment)) for experiment in experiments]
+    return [(study, list(plan(study))) for study in built]

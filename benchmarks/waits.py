@@ -1,4 +1,4 @@
-"""What users wait for: the first command, own data, many heads, a plan."""
+"""Times that users wait for: the first command, data from a file, many heads, a plan."""
 
 import functools
 import subprocess
@@ -25,7 +25,7 @@ FAVORBENCH = (sys.executable, "-m", "favorbench")
 
 
 def whole_process(trials: int, runs: int) -> Iterator[Ratio]:
-    """The command a user types against a script of their own: start-up, store and printed table included."""
+    """The command a user types against a user's script: start-up, store and printed table included."""
     ratios, flags = [], ("--maps", "positive,trig", "-R", SIZES, "--baselines", "uniform", "--trials", str(trials))
     _sweep_process(*flags)  # the first after a while waits for the disk
     for _ in range(runs):
@@ -37,24 +37,24 @@ def whole_process(trials: int, runs: int) -> Iterator[Ratio]:
 
 
 def first_command(runs: int) -> Iterator[Ratio]:
-    """README's first command against bare imports and its own sweep without best-rank."""
+    """README's first command against bare imports plus its sweep without best-rank."""
     bare = Study.of(load_scenario("quick", {"maps": "positive,trig", "baselines": "uniform,taylor-1,taylor-2"}))
     ratios = []
     for _ in range(runs):
         ours, imports = _sweep_process("--maps", "positive,trig"), seconds_of(sys.executable, "-c", IMPORTS)
         with one_core():
-            own = seconds_of_call(functools.partial(_draws_of, bare))
-        print(f"  first command {ours:.2f} s; imports {imports:.2f} s, its sweep without best-rank {own:.2f} s")
-        ratios.append(ours / (imports + own))
+            swept = seconds_of_call(functools.partial(_draws_of, bare))
+        print(f"  first command {ours:.2f} s; imports {imports:.2f} s, its sweep without best-rank {swept:.2f} s")
+        ratios.append(ours / (imports + swept))
     yield Ratio("README's first command / imports and its sweep without best-rank", ratios, 2.2, most=True)
 
 
 def own_data(length: int, runs: int) -> Iterator[Ratio]:
-    """15 draws on a file: against one exact answer and the estimates alone, and against exact answers in each draw."""
+    """15 draws on a file: against one exact answer and the estimates alone, and against exact answers in every draw."""
     rng = np.random.default_rng(0)
     query, key, value = rng.standard_normal((3, length, 64))
     omegas = [sample_omega(name, 64, 64, rng) for name in ("iid", "orthogonal") for _ in range(15)]
-    least, each = [], []
+    least, every = [], []
     with tempfile.TemporaryDirectory() as folder, one_core():
         file = Path(folder) / "own.npz"
         np.savez(file, q=query, k=key, v=value)
@@ -64,7 +64,7 @@ def own_data(length: int, runs: int) -> Iterator[Ratio]:
         def swept(once: bool) -> None:
             study = Study.of(scenario)
             for draw in plan(study):
-                run_draws(study if once else Study.of(scenario), [draw])  # a study begins with nothing kept
+                run_draws(study if once else Study.of(scenario), [draw])  # a new study has an empty cache
 
         def alone() -> None:
             exact_attention(query, key, value)
@@ -76,9 +76,9 @@ def own_data(length: int, runs: int) -> Iterator[Ratio]:
             calls = (lambda: swept(once=True), alone, lambda: swept(once=False))
             once, bare, always = map(seconds_of_call, calls)
             least.append(once / bare)
-            each.append(always / once)
+            every.append(always / once)
     yield Ratio(f"15 draws on a file, L = {length} / one exact answer and the estimates", least, 1.3, most=True)
-    yield Ratio(f"exact answers in each draw / once, L = {length}", each, 4.0)
+    yield Ratio(f"exact answers in each draw / once, L = {length}", every, 4.0)
 
 
 def many_heads(runs: int, cells: tuple[tuple[int, int], ...] = ((72, 15), (300, 2))) -> Iterator[Ratio]:
