@@ -1,4 +1,4 @@
-"""What twine and check-wheel-contents do not look at: versions, licences, data and the page that an index shows."""
+"""Checks besides those of twine and check-wheel-contents: versions, licences, data and the page that an index shows."""
 
 import email
 import re

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import typer
+from sphinx.ext.napoleon import Config, NumpyDocstring
 
 import favorbench as fb
 from favorbench.baselines import BASELINES
@@ -74,18 +75,36 @@ def link_results(app, docname: str, source: list[str]) -> None:
 
 
 def plain_docstring(app, what, name, obj, options, lines: list[str]) -> None:
-    """For autodoc: what docstrings say of a parameter becomes an item of a list."""
+    """For autodoc: the description of each parameter becomes an item of a list."""
     try:
         names = list(inspect.signature(obj).parameters)
     except (TypeError, ValueError):
         names = []
-    lines[:] = _paragraphs("\n".join(lines), names).splitlines()
+    lines[:] = _docstring("\n".join(lines), names).splitlines()
+
+
+def _docstring(text: str, names: Iterable[str] = ()) -> str:
+    """A docstring: paragraphs, then numpydoc sections as lists of fields."""
+    text = inspect.cleandoc(text)
+    section = re.search(r"^\w+\n-{3,}$", text, flags=re.MULTILINE)
+    start = section.start() if section else len(text)
+    return f"{_paragraphs(text[:start], names)}\n\n{_numpydoc(text[start:])}"
+
+
+def _numpydoc(text: str) -> str:
+    """Numpydoc sections as reStructuredText; examples are shown as they are."""
+    escaped, example = [], False
+    for line in text.splitlines():
+        example = bool(line.strip()) and (example or line.lstrip().startswith(">>> "))
+        indent = line[: len(line) - len(line.lstrip())]
+        escaped.append(line if example or re.fullmatch(r"-{3,}", line) else indent + as_rst(line.lstrip()))
+    return str(NumpyDocstring(escaped, Config(napoleon_use_rtype=False)))
 
 
 def _paragraphs(text: str, names: Iterable[str] = ()) -> str:
-    """Paragraphs of a docstring; what is indented, a drawing or an example, is shown as it is."""
+    """Paragraphs of plain text. Indented ones, such as drawings and examples, are shown as they are."""
     shown = []
-    for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(text)):
+    for paragraph in re.split(r"\n\s*\n", text.strip("\n")):
         if re.match(r"    |>>> ", paragraph):
             body = paragraph if paragraph.startswith(" ") else re.sub("^", "    ", paragraph, flags=re.MULTILINE)
             shown.append(f"::\n\n{body}")
@@ -192,7 +211,7 @@ def _members(title: str, members: Iterable[type]) -> str:
     for member in members:
         prefix = getattr(member, "prefix", None)
         text += _title(f"{prefix}:" if prefix else member.name, "-")
-        text += _paragraphs(member.__doc__ or "") + "\n\n"
+        text += _docstring(member.__doc__ or "") + "\n\n"
         reference = str(getattr(member, "reference", ""))
         if reference.partition(",")[0] not in " ".join((member.__doc__ or "").split()):
             text += f"Source: {as_rst(reference)}\n\n"

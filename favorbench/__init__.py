@@ -83,7 +83,7 @@ def __getattr__(name: str) -> "Any":
 
 
 def _nearest(name: str) -> str:
-    if name.startswith("_"):  # asked for by inspect, copy and so on, not by anybody who mistyped it
+    if name.startswith("_"):  # looked up by inspect, copy and so on: not a typing error
         return ""
     from favorbench.registry import nearest
 

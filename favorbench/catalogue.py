@@ -19,12 +19,12 @@ def papers(what: str) -> list[dict[str, Any]]:
     """One record for each member of a family and paper that it refers to. Raises ScenarioError for other families."""
     from favorbench.papers import cited_in
 
-    found = []
+    result = []
     for record in _with_references(what):
         cited = [{"paper": p.cited, "title": p.title, "where": p.where} for p in cited_in(record["reference"])]
         nothing = {"paper": record["reference"], "title": "-", "where": "-"}
-        found += [{"name": record["name"]} | paper for paper in cited or [nothing]]
-    return found
+        result += [{"name": record["name"]} | paper for paper in cited or [nothing]]
+    return result
 
 
 def bibtex(what: str) -> str:
@@ -36,13 +36,13 @@ def bibtex(what: str) -> str:
 
 
 def _with_references(what: str) -> list[dict[str, Any]]:
-    found = records(what)
-    if "reference" not in found[0]:
+    result = records(what)
+    if "reference" not in result[0]:
         raise ScenarioError(f"{what} have no papers; maps, samplers, methods and baselines have")
-    return found
+    return result
 
 
-#: What methods are and claim: they draw; they look at every pair of a query and a key; no output depends on later
+#: Properties of methods: random; evaluates every pair of a query and a key; no output depends on later
 #: keys; weights >= 0 that sum to 1; no bias; exact at size L; independent of the order of the keys.
 _METHOD_CLAIMS = (
     "random", "oracle", "causal_safe", "convex", "unbiased", "exact_at_full_size", "permutation_invariant"
@@ -94,7 +94,7 @@ def _methods() -> list[dict[str, Any]]:
     return members + [
         dict.fromkeys(members[0], "as METHOD")
         | {"name": f"{form(prefix)}:METHOD", "description": prefix.description, "parameters": parameters(prefix)}
-        | {name: _yes(own) for name in _METHOD_CLAIMS if isinstance(own := getattr_static(prefix, name), bool)}
+        | {name: _yes(claimed) for name in _METHOD_CLAIMS if isinstance(claimed := getattr_static(prefix, name), bool)}
         | ({} if prefix.oracle else {"oracle": "as METHOD"})
         | {"reference": prefix.reference}
         for prefix in PREFIXES

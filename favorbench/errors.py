@@ -3,8 +3,8 @@
     FavorbenchError          one clear sentence: what was given, what is allowed, what to do
     ├── ScenarioError        a key of a scenario, or another argument, is wrong
     ├── InputError           queries, keys and values cannot be used (a file, or arrays given to the Python API)
-    ├── StoreError           a run directory cannot be read, written, or is not what was asked for
-    ├── ModelError           a model cannot be had, or its attention cannot be reached
+    ├── StoreError           a run directory cannot be read or written, or is not the requested one
+    ├── ModelError           a model cannot be loaded, or its attention cannot be reached
     ├── EstimatorError       a map, sampler or implementation of the user's failed
     └── WorkerError          a worker process died
 
@@ -27,11 +27,11 @@ class InputError(FavorbenchError, ValueError):
 
 
 class StoreError(FavorbenchError):
-    """A run directory cannot be read, written, or is not what was asked for."""
+    """A run directory cannot be read or written, or is not the requested one."""
 
 
 class ModelError(FavorbenchError):
-    """A model cannot be had, or its attention cannot be reached."""
+    """A model cannot be loaded, or its attention cannot be reached."""
 
 
 class EstimatorError(FavorbenchError):

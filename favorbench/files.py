@@ -94,13 +94,13 @@ class _MemoryOfLibraries:
 
 
 def check_memory_of_libraries() -> None:
-    """From now on in this process, raise OSError where a library would wait forever for memory."""
+    """For the rest of this process, raise OSError where a library would wait forever for memory."""
     if not any(isinstance(finder, _MemoryOfLibraries) for finder in sys.meta_path):
         sys.meta_path.insert(0, _MemoryOfLibraries())
 
 
 def file_version(path: str | Path) -> tuple[str, ...]:
-    """What changes when a file is written, replaced or touched. Raises OSError."""
+    """A value that changes when a file is written, replaced or touched. Raises OSError."""
     state = os.stat(path)
     return tuple(map(str, (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)))
 
@@ -163,7 +163,7 @@ def written_whole(path: Path) -> Iterator[io.BufferedWriter]:
 def _special(path: Path) -> int | None:
     """A descriptor of the device, the pipe or the open file of this process (/dev/stdout) that has this name.
 
-    None for all other names. Raises OSError for a pipe that nobody reads: a reader may never come.
+    None for all other names. Raises OSError for a pipe without a reader, which may never come.
     """
     if opened := re.fullmatch(r"/dev/(?:fd/(\d+)|stdout|stderr)", str(path)):
         return os.dup(int(opened[1]) if opened[1] else {"/dev/stdout": 1, "/dev/stderr": 2}[str(path)])

@@ -15,8 +15,8 @@ HEADINGS = {full: short for short, full in ALIASES.items()}
 #: Metrics that are near 1 and read best as plain decimals.
 _PLAIN = ("relative_error", "relative_l1", "cosine", "rounding", "skill", "bad_normalisers", "unnormalised_rows")
 
-# What a terminal obeys instead of showing (C0, DEL, C1: escape sequences, bells, line breaks), what reorders the text
-# around it (marks, embeddings and overrides of direction), and halves of characters, which no file can hold.
+# Characters that a terminal obeys instead of showing (C0, DEL, C1: escape sequences, bells, line breaks), what reorders
+# the text around it (marks, embeddings and overrides of direction), and halves of characters, which no file can hold.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 

@@ -65,12 +65,12 @@ def _monomials(x: Array, degree: int) -> list[Array]:
     """
     xp = array_namespace(x)
     rows = xp.matrix_transpose(to_column_major(x))  # every product runs along the tokens, which are many
-    found, suffixes = [xp.ones_like(rows[..., :1, :])], [0] * x.shape[-1]
+    monomials, suffixes = [xp.ones_like(rows[..., :1, :])], [0] * x.shape[-1]
     for _ in range(degree):
-        blocks = [rows[..., i : i + 1, :] * found[-1][..., start:, :] for i, start in enumerate(suffixes)]
+        blocks = [rows[..., i : i + 1, :] * monomials[-1][..., start:, :] for i, start in enumerate(suffixes)]
         suffixes = list(itertools.accumulate((block.shape[-2] for block in blocks[:-1]), initial=0))
-        found.append(xp.concat(blocks, axis=-2))
-    return [xp.matrix_transpose(products) for products in found]
+        monomials.append(xp.concat(blocks, axis=-2))
+    return [xp.matrix_transpose(products) for products in monomials]
 
 
 @functools.lru_cache(maxsize=64)

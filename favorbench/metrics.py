@@ -1,4 +1,4 @@
-"""What is measured of an attention estimate, each metric with its formula, unit and direction."""
+"""Metrics of an attention estimate, each with its formula, unit and direction."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from favorbench.numerics.arrays import Array, array_namespace
 class ErrorSums(NamedTuple):
     """Sums over query rows from which every metric follows; they add up over tiles.
 
-    Each is a number, or an array with the leading axes of what was measured.
+    Each is a number, or an array with the leading axes of the estimates.
     """
 
     entries: int
@@ -28,8 +28,8 @@ class ErrorSums(NamedTuple):
     unnormalised_rows: Array
     gradient_products: Array | None = None  # has a last axis more: of the gradients
 
-    def each(self, function: Callable[[Array], Array]) -> "ErrorSums":
-        """A function of each array; the counts stay."""
+    def map_arrays(self, function: Callable[[Array], Array]) -> "ErrorSums":
+        """Apply a function to each array; the counts stay."""
         return self._make(
             a if name in _COUNTS or a is None else function(a) for name, a in zip(self._fields, self, strict=True)
         )
@@ -47,9 +47,9 @@ UNNORMALISED = 0.01
 class Metric(NamedTuple):
     """A metric: formula in words, unit, which way is good, and the function of the sums of estimate and uniform.
 
-    log: it spans decades and is drawn on a log axis; others are near 1 and read best as plain decimals. error: of the
-    output against the exact one, so uniform attention's own is what it is to be compared with. power: of |exact| that
-    the metric grows with, which is what rounding is relative to.
+    log: it spans decades and is drawn on a log axis; others are near 1 and read best as plain decimals. error: whether
+    it is an error of the output, which is compared with that of uniform attention. power: the power of |exact| that it
+    grows with, as rounding does.
     """
 
     formula: str
@@ -75,7 +75,7 @@ def error_sums(
     normaliser: (..., n, 1), None for an answer that has none. double: the output in float64, None if it is that.
     row_sums: (..., n, 1), what the weights of each row add up to; None where they add up to 1 by construction, as those
     of a quotient do unless its normaliser is 0 or not finite: then the output is not a mean of values.
-    gradients: (..., draws, n, d_v), of what a model says with respect to the output; None where there are none.
+    gradients: (..., draws, n, d_v), of a model's output with respect to this one; None where there are none.
     """
     xp = array_namespace(exact)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):

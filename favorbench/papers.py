@@ -49,14 +49,14 @@ def latex(text: str) -> str:
 
     An accent is in braces with its letter: {\"o}, {\v{s}}. Raises KeyError for one that is not known here.
     """
-    found = ""
+    result = ""
     for letter in text:
         base, *marks = unicodedata.normalize("NFD", letter)
         for mark in marks:
             accent = ACCENTS[mark]
             base = f"{{\\{accent}{{{base}}}}}" if accent.isalpha() else f"{{\\{accent}{base}}}"
-        found += f"\\{base}" if base in SPECIAL else base
-    return found
+        result += f"\\{base}" if base in SPECIAL else base
+    return result
 
 
 PAPERS: tuple[Paper, ...] = (

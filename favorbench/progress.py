@@ -18,7 +18,8 @@ SECONDS_BETWEEN = 0.1  # updates of a bar
 class Tracker:
     """Record the calls of a progress callback, and describe the state: "sweep: 120 of 400 draws, about 3 min left".
 
-    The time left is that of the remaining steps at the mean speed since the first call.
+    The time left is that of the remaining steps at the mean speed since the first call, or since ``done`` fell: then
+    another kind of steps has begun.
     """
 
     def __init__(self, title: str, unit: str):
@@ -26,6 +27,8 @@ class Tracker:
         self.calls: list[tuple[float, int, int, str]] = []  # the first and the last: time, done, total, step
 
     def __call__(self, done: int, total: int, step: str = "") -> None:
+        if self.calls and done < self.calls[-1][1]:
+            self.calls.clear()
         self.calls[1:] = [(time.monotonic(), done, total, step)]
 
     def __repr__(self) -> str:

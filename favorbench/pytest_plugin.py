@@ -73,14 +73,14 @@ class AttentionErrors:
         count as infinite.
         """
         from favorbench.errors import ScenarioError
-        from favorbench.studies.function_errors import Question, check_stored
+        from favorbench.studies.function_errors import MeasurementSettings, check_stored
 
         __tracebackhide__ = True
         name = self.name if name is None else name
         if not re.fullmatch(r"[\w.-]{1,80}", name):
             raise ScenarioError(f"name: {name!r} given, allowed: letters, digits, '_', '.' and '-', at most 80")
-        path, question = self.folder / f"{name}.json", Question("", metric, draws, size, seed)
-        rows, failure = check_stored(path, function, inputs, question, factor, alpha, self.update)
+        path, settings = self.folder / f"{name}.json", MeasurementSettings("", metric, draws, size, seed)
+        rows, failure = check_stored(path, function, inputs, settings, factor, alpha, self.update)
         if failure:
             pytest.fail(f"attention_error: {failure}", pytrace=False)
         return rows

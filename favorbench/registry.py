@@ -24,7 +24,10 @@ from favorbench.formats import shown
 from favorbench.parameters import nearest
 from favorbench.users import check_methods, import_object
 
-MAX_LENGTH, MAX_TRANSFORMS = 1000, 16  # of a spec: far beyond what anybody means, and far from Python's own limits
+MAX_LENGTH, MAX_TRANSFORMS = (
+    1000,
+    16,
+)  # characters of a spec: more than any meaningful one has, and far from Python's limits
 
 _CALL = re.compile(r"([\w.-]+)\s*(?:\((.*)\))?", re.DOTALL)
 
@@ -59,7 +62,7 @@ def build(
     members: Iterable[type[Any]],
     base: type[Member] | tuple[type[Member], ...],
     transforms: Iterable[type[Any]] = (),
-    adapt: Callable[[Any], Any] = lambda found: found,
+    adapt: Callable[[Any], Any] = lambda member: member,
 ) -> Member:
     """Build the object that ``spec`` names: a member of the registry or any importable object, inside transforms.
 
@@ -107,11 +110,11 @@ class _Builder:
         if users:
             check_methods(self.kind, self.spec, type(member), base)
 
-    def wrong_type(self, found: type) -> ScenarioError:
+    def wrong_type(self, type_found: type) -> ScenarioError:
         """The error for an object of this type."""
         function = "a function f(query, key, value, size, rng) -> output, or " if self.kind == "method" else ""
         return self.error(
-            f" is of type {found.__name__}; it must be {function}a frozen dataclass derived from "
+            f" is of type {type_found.__name__}; it must be {function}a frozen dataclass derived from "
             f"favorbench.{self.bases[0].__name__}, with a name"
         )
 
@@ -139,20 +142,20 @@ class _Builder:
     def member(self, module: str | None, call: _Call) -> Any:
         """The member inside the transforms. A class is only called if it is derived from one of ``bases``."""
         if module is not None:
-            found = import_object(self.kind, f"{module}:{call.name}")
+            target = import_object(self.kind, f"{module}:{call.name}")
         elif call.name in self.members:
-            found = self.members[call.name]
+            target = self.members[call.name]
         else:
             choices = ", ".join([*self.members, *self.forms(self.kind.upper())])
             unknown = f"unknown {self.kind} {shown(call.name)}{nearest(call.name, self.members)}"
             raise ScenarioError(f"{unknown}; allowed: {choices}, or module:object")
-        if isinstance(found, type):
-            if not issubclass(found, self.bases):
-                raise self.wrong_type(found)
-            return self.construct(found, call)
+        if isinstance(target, type):
+            if not issubclass(target, self.bases):
+                raise self.wrong_type(target)
+            return self.construct(target, call)
         if call.arguments is not None:
             raise self.error(f": {shown(call.name)} is already built and takes no parameters")
-        return found
+        return target
 
     def construct(self, member: type, call: _Call, *inner: Any) -> Any:
         """member(*inner, parameter=value, ...) from the text between the parentheses."""
@@ -213,8 +216,8 @@ def _own_fields(member: Any) -> list[dataclasses.Field]:
     """The parameters of a dataclass, or of its instance, without the member inside a transform."""
     if not dataclasses.is_dataclass(member):
         return []
-    own = dataclasses.fields(member)[1 if getattr(member, "prefix", "") else 0 :]
-    return [field for field in own if field.init]
+    fields = dataclasses.fields(member)[1 if getattr(member, "prefix", "") else 0 :]
+    return [field for field in fields if field.init]
 
 
 def _is_required(field: dataclasses.Field) -> bool:
@@ -272,8 +275,8 @@ def declared_version(member: Any) -> object:
     Raise it when an estimator is meant to give other numbers: these are then not compared with the old ones.
     """
     _, inside, _ = _opened(member)
-    own = getattr(inside, "version", None)
-    return getattr(getattr(inside, "function", None), "version", None) if own is None else own
+    version = getattr(inside, "version", None)
+    return getattr(getattr(inside, "function", None), "version", None) if version is None else version
 
 
 def label(member: Any) -> str:

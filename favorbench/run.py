@@ -16,6 +16,7 @@ from favorbench.engine.study import Study, default_directory
 from favorbench.engine.tasks import results_of_processes
 from favorbench.engine.trial import Batch, batches, rows_of_batch
 from favorbench.errors import EstimatorError, ScenarioError
+from favorbench.numerics.machine import one_core
 from favorbench.progress import Progress, progress_callback
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def sweep(
     batch
         Draws computed together by the torch backend, by default one on a CPU and enough to fill a GPU.
     retry_failed
-        Compute the draws again in which an estimator failed. By default they count as done.
+        Recompute draws in which an estimator failed. By default they count as done.
     cluster
         A Dask cluster: "tcp://host:8786", the path of a scheduler.json, "local:4", or "none", which overrides
         FAVORBENCH_CLUSTER and the scenario. A Client given as ``workers`` is one, too.
@@ -105,7 +106,8 @@ def sweep(
     draws = plan(study)
     check_fits(draws, processes)
     path = Path(out) if out is not None else default_directory(study)
-    with Store(path, draws) as store, progress_callback(progress, f"sweep {study.scenario.name}", "draws") as report:
+    reporting = progress_callback(progress, f"sweep {study.scenario.name}", "draws")
+    with one_core(), Store(path, draws) as store, reporting as report:
         missing = np.flatnonzero(~store.done(but_failed=retry_failed)).tolist()
         count = len(draws) - len(missing)
         report(count, len(draws))

@@ -82,10 +82,10 @@ class Sections(tuple[Section, ...]):
 
 def dedupe_notes(sections: Iterable[Section]) -> Sections:
     """Drop a note that the next section repeats."""
-    found = list(sections)
+    kept = list(sections)
     return Sections(
-        replace(one, note="") if one.note in [following.note for following in found[i + 1 : i + 2]] else one
-        for i, one in enumerate(found)
+        replace(section, note="") if section.note in [following.note for following in kept[i + 1 : i + 2]] else section
+        for i, section in enumerate(kept)
     )
 
 

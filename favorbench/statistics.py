@@ -1,6 +1,6 @@
 """Medians with exact intervals, paired comparisons, verdicts.
 
-Intervals of a median and the sign test are two faces of one binomial fact and need no assumption on the tails: the
+Intervals of a median and the sign test follow from one binomial distribution, without assumptions on the tails: the
 errors of random features are heavy-tailed, and a mean of 15 of them is unreliable.
 """
 
@@ -137,7 +137,7 @@ class LogRatios(NamedTuple):
     """log(new / old) of two samples of errors, sorted, and how many of them are above 0 where nothing has changed.
 
     null: given how many ratios are ties, P(those on one side <= j), j = 0, 1, ... to half of all. The test and the
-    interval of the median are two faces of this law, as they are for the sign test.
+    interval of the median both follow from this distribution.
     """
 
     values: np.ndarray

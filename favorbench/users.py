@@ -54,7 +54,7 @@ def importable_from(folder: str) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(ValueError):  # the module has taken it out itself
+        with contextlib.suppress(ValueError):  # the module may have removed it
             sys.path.remove(folder)
 
 
@@ -85,8 +85,8 @@ def check_methods(kind: str, spec: str, member: type, base: type) -> None:
         except TypeError:
             moved = True
         if moved:
-            ask, found = (f"{name}({', '.join(signature.parameters)})" for signature in (wanted, given))
-            raise ScenarioError(f"{kind} {shown(spec)}: write `def {ask}`, not `def {found}`")
+            ask, actual = (f"{name}({', '.join(signature.parameters)})" for signature in (wanted, given))
+            raise ScenarioError(f"{kind} {shown(spec)}: write `def {ask}`, not `def {actual}`")
 
 
 @contextlib.contextmanager

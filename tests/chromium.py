@@ -17,7 +17,7 @@ SECONDS = 120.0  # for any answer: a machine may be busy
 
 
 class Browser:
-    """One page in one browser. events: what it told by itself (requests, messages of the console, errors)."""
+    """One page in one browser. events: those it reported (requests, messages of the console, errors)."""
 
     def __init__(self, process, write, read):
         self.process, self._write, self._read = process, write, read
@@ -92,7 +92,7 @@ class Browser:
         self.ask("Input.dispatchKeyEvent", type="keyDown", **keys, **({"text": text} if text else {}))
         self.ask("Input.dispatchKeyEvent", type="keyUp", **keys)
 
-    def told(self, *methods):
+    def events_of(self, *methods):
         """The events of these kinds so far."""
         return [event["params"] for event in self.events if event.get("method") in methods]
 

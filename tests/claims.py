@@ -104,13 +104,13 @@ def _unnoticed():
 
 
 def _cheapest(tokens, nats):
-    """What it costs, of what was measured on four texts, to keep every one of them within so many nats."""
+    """The least cost at which every one of four texts stays within a number of nats."""
     frame = _models(f"smollm2-{tokens}").query("kind in ('map', 'method') and cost < 1 and texts == 4")
     return [*frame[frame["worst"] < nats]["cost"].sort_values()[:1]]
 
 
 def _within():
-    """Of each length the cheapest that keeps four texts within 0.1 nats, and within 0.02."""
+    """For each length, the cheapest setting that keeps four texts within 0.1 nats, and within 0.02."""
     found = [[two(cost) for tokens in MODEL_LENGTHS for cost in _cheapest(tokens, nats)] for nats in (0.1, 0.02)]
     assert [len(one) for one in found] == [3, 3]
     return ["four", "0.1", *found[0], "0.02", *found[1]]
@@ -126,15 +126,14 @@ def _an_eighth():
 
 
 def _by_head():
-    """What a choice for each head leaves of the embedding, and one setting for all of about the same cost."""
+    """1 - cosine of a choice for each head, and of one setting for all at about the same cost."""
     each, one = models("recommended(minilm-0.2, 72 heads)", 0), models("sinks(4):multipole", 96)
     assert abs(each["cost"] - one["cost"]) < 0.01 and each["texts"] == one["texts"] == 20
-    heads = heads_of("minilm-72")
-    return [heads, two(one["cost"]), *(two(row[key]) for row in (each, one) for key in ("effect", "worst"))]
+    return [two(one["cost"]), *(two(row[key]) for row in (each, one) for key in ("effect", "worst"))]
 
 
 def _all_above():
-    """Of the composition that keeps every text's cosine above 0.99: how many texts, and its cost."""
+    """The composition that keeps every text's cosine above 0.99: the number of texts, and its cost."""
     row = models("sinks(4):multipole", 128)
     assert row["worst"] < 0.01
     return [f"{row['texts']:.0f}", "0.99", two(row["cost"])]
@@ -155,6 +154,23 @@ def _language_model():
     row = models(COMPOSED, 512, "smollm2-8192")
     texts, draws = (pages.WORDS[int(row[key])] for key in ("texts", "draws"))
     return [two(row["effect"]), two(row["cost"]), texts, draws, two(row["worst"])]
+
+
+def _fused():
+    """At 8,192 tokens: seconds over fused attention, lowest and highest, and nats of the median and the worst text."""
+    seconds, nats = (pd.read_csv(REPOSITORY / "benchmarks" / f"fused-{name}.csv") for name in ("seconds", "nats"))
+    lost = nats.query("length == 8192")
+    (timed,) = seconds.merge(lost[["length", "estimator", "size"]].drop_duplicates()).to_dict("records")
+    ratios = [two(timed[name]) for name in ("ratio", "low", "high")]
+    return [*ratios, two(lost["nats"].median()), pages.WORDS[lost["text"].nunique()], two(lost["nats"].max())]
+
+
+def _shorter_than_fused():
+    """Lengths below 8,192, the longer first, and the seconds of the setting for each over fused attention's."""
+    timed = pd.read_csv(REPOSITORY / "benchmarks" / "fused-seconds.csv").query("causal and length < 8192")
+    return [
+        text for length, ratio in timed[["length", "ratio"]].values[::-1] for text in (f"{length:,.0f}", two(ratio))
+    ]
 
 
 class Claim(NamedTuple):
@@ -187,8 +203,8 @@ README = [
         MODEL,
     ),
     Claim(
-        "increases the loss by {} nats per token at {} of the multiplications (8,192 tokens, {} texts, {} draw; worst "
-        "text {})",
+        "increases the loss by {} nats per token at {} of the multiplications (median of {} texts of 8,192 tokens, {} "
+        "draw; worst text {})",
         _language_model,
         LANGUAGE_MODEL,
     ),
@@ -198,19 +214,25 @@ README = [
         SWEEP_72,
     ),
     Claim(
-        "it has {} times the error in the median and {} times on the worst head, and is worse on {} heads",
+        "its error is {} times that of the mean of V in the median, {} times on the worst head, and larger on {} heads",
         _statistics("minilm-72", ("positive", 240, "orthogonal"), fields="median worst worse"),
         SWEEP_72,
     ),
     Claim(
-        "Softmax over {} random keys has {} times, {} on the worst head",
+        "For softmax over {} random keys it is {} times, {} on the worst head",
         lambda: ["240", *_statistics("minilm-72", ("sampled-keys", 240, None))()],
         SWEEP_72,
     ),
     Claim(
-        "takes {} times the CPU seconds of torch's fused attention",
-        lambda: [two(models(COMPOSED, 512, "smollm2-8192")["time"])],
-        LANGUAGE_MODEL,
+        "takes {} times the CPU seconds of torch's fused attention ({} to {} in five runs, one thread), and increases "
+        "the loss of SmolLM2-135M by {} nats per token (median of {} texts of different kinds, worst {})",
+        _fused,
+        "python -m benchmarks.fused 8192",
+    ),
+    Claim(
+        "At {} tokens such a setting takes {} times, at {} tokens {} times",
+        _shorter_than_fused,
+        "python -m benchmarks.fused --seconds",
     ),
     Claim("over all {} heads: further left", lambda: [heads_of("minilm-72")], SWEEP_72),
     Claim("over the {} heads of all-MiniLM-L6-v2]", lambda: [heads_of("minilm-72")], SWEEP_72),
@@ -249,13 +271,13 @@ FINDINGS = [
     ),
     Claim("win on these {} heads**", lambda: [heads_of("minilm-72")], SWEEP_72),
     Claim(
-        "**: {} times in the median, {} on the worst head, worse than uniform on none;",
+        "**: {} times in the median, {} on the worst head, worse than uniform on none.",
         lambda: _statistics("minilm-72", ("multipole", 240, None))() + _none("minilm-72", "multipole", 240),
         SWEEP_72,
     ),
-    Claim("another text {} and {} (", _statistics("minilm-72-gpl", ("multipole", 240, None)), SWEEP_GPL),
-    Claim("(m = 240 of {} keys", lambda: [str(over_heads("minilm-72")["seq_len"].iloc[0])], SWEEP_72),
-    Claim("at m = 64 it is {} and {})", _statistics("minilm-72", ("multipole", 64, None)), SWEEP_72),
+    Claim("another text it is {} and {}.", _statistics("minilm-72-gpl", ("multipole", 240, None)), SWEEP_GPL),
+    Claim("At m = 240 of {} keys", lambda: [str(over_heads("minilm-72")["seq_len"].iloc[0])], SWEEP_72),
+    Claim("at m = 64 it is {} and {}.", _statistics("minilm-72", ("multipole", 64, None)), SWEEP_72),
     Claim(
         "the error to beat**: {} in the median and {} on the worst of the {} heads;",
         lambda: [*_statistics("minilm-72", ("sampled-keys", 240, None))(), heads_of("minilm-72")],
@@ -293,8 +315,8 @@ FINDINGS = [
         lambda: _of_the_catalogue("seq_len", "head_dim", "trials", "num_projections"),
         CATALOGUE,
     ),
-    Claim("the best of them has {} times its error", lambda: [two(best_unbiased("gaussian"))], CATALOGUE),
-    Claim("and `taylor-2` {};", lambda: [two(_catalogue("gaussian")["taylor-2", "-"])], CATALOGUE),
+    Claim("The best has {} times its error", lambda: [two(best_unbiased("gaussian"))], CATALOGUE),
+    Claim("`taylor-2` {};", lambda: [two(_catalogue("gaussian")["taylor-2", "-"])], CATALOGUE),
     Claim(
         "standard deviation of 0.25 `taylor-2` has {}.",
         lambda: [two(_catalogue("gaussian(std=0.25)")["taylor-2", "-"])],
@@ -309,13 +331,13 @@ FINDINGS = [
     Claim("all {} settings cheaper than exact attention change the embedding more than bfloat16", _unnoticed, MODEL),
     Claim("keeps all {} embeddings above a cosine of {} at {} of the cost", _all_above, MODEL),
     Claim(
-        "chooses for each of the {} heads on one of these texts, so that all have the same relative error, is no "
-        "better. At about the same cost, {}, it leaves {} (worst text {}) and one setting for all heads {} ({})",
+        "so that all heads have the same relative error, is worse: at about the same cost, {}, it leaves {} (worst "
+        "text {}), and one setting for all heads {} ({})",
         _by_head,
         MODEL,
     ),
     Claim(
-        "all of {} texts stay within {} nats at {} of the cost at 1,024 tokens, {} at 4,096 tokens and {} at 8,192 "
+        "keep all {} texts within {} nats at {} of the cost at 1,024 tokens, {} at 4,096 tokens and {} at 8,192 "
         "tokens, and within {} at {} at 1,024 tokens, {} at 4,096 tokens and {} at 8,192 tokens",
         _within,
         LANGUAGE_MODEL,
@@ -328,21 +350,25 @@ FINDINGS = [
     ),
     Claim("## {} heads of an encoder", lambda: [heads_of("minilm-72")], SWEEP_72),
     Claim(
-        "on none of the heads, at m = 64 and at m = 240; `nystrom` is on {} of them at m = 240, and there by up to {}",
+        "on none of the heads, at m = 64 and at m = 240. `nystrom` is worse on {} heads at m = 240, by up to {} times",
         lambda: [*_none_of_the_clusters(), *_statistics("minilm-72", ("nystrom", 240, None), fields="worse worst")()],
         SWEEP_72,
     ),
     Claim(
-        "(`nystrom(guard='cells')`: on none, up to {} times)",
+        "`nystrom(guard='cells')` is worse on none (up to {} times)",
         lambda: [
             *_none("minilm-72", "nystrom(guard='cells')", 240),
             over("minilm-72", "nystrom(guard='cells')", 240).worst,
         ],
         SWEEP_72,
     ),
-    Claim("`eva` {} and {},", _statistics("minilm-72", ("eva", 64, None)), SWEEP_72),
-    Claim("chunks, {} and {};", _statistics("minilm-72", ("eva(form='released')", 64, None)), SWEEP_72),
-    Claim("`nystromformer` {} and {},", _statistics("minilm-72", ("nystromformer", 64, None)), SWEEP_72),
+    Claim("`eva` {} and {};", _statistics("minilm-72", ("eva", 64, None)), SWEEP_72),
+    Claim(
+        "number of keys of each chunk, {} and {};",
+        _statistics("minilm-72", ("eva(form='released')", 64, None)),
+        SWEEP_72,
+    ),
+    Claim("`nystromformer` {} and {};", _statistics("minilm-72", ("nystromformer", 64, None)), SWEEP_72),
     Claim("approximate, {} and {}.", _statistics("minilm-72", ("nystromformer(inverse='pinv')", 64, None)), SWEEP_72),
     Claim("{} heads of SmolLM2-135M, the last 256", lambda: [heads_of("smollm2-8192")], SINKS),
     Claim(
@@ -357,14 +383,15 @@ FINDINGS = [
     ),
 ]
 
-#: What is a name, a setting or a bound of the text itself, and no measurement.
+#: Names, settings and bounds of the text itself, which are not measurements.
 SETTINGS = [
     r"all-MiniLM-L6-v2", r"SmolLM2-135M", r"m = \d+", r"8,192 tokens", r"512 tokens", r"all 6 layers",
     r"standard deviation of 0\.25", r"1 - cos", r"all 30 layers", r"R=\d+",
     r"first 4 keys", r"at 1,024 tokens", r"at 4,096 tokens", r"at 8,192 tokens",
-    r"N\(0, I\)", r"L0H5", r"1/sqrt\(R\)", r"a 2 pi", r"\(2020\)", r"last 256 queries", r"With 256 queries",
+    r"N\(0, I\)", r"L0H5", r"1/sqrt\(R\)", r"a 2 pi", r"\(2020\)", r"last 256 queries", r"the 256 queries",
+    r"its six iterations",
     r"1,024 to 8,192 tokens", r"SmolLM2, 4,096 tokens", r"\[[1248],\d+\]", r"\[results/[\w-]+\]", r"\| L = [\d,]+",
-    r"exit 1", r"on 21 heads of SmolLM2, 4,096",
+    r"exits 1", r"on 21 heads of SmolLM2, 4,096",
 ]  # fmt: skip
 
 TABLE = {  # of the 72 heads

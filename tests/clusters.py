@@ -50,7 +50,7 @@ class Processes:
         )  # fmt: skip
 
     def wait_for_workers(self, count):
-        """Until so many are there: how long a start takes is no part of a test."""
+        """Wait for this many workers: no test depends on the time of a start."""
         from distributed import Client
 
         with Client(self.address, set_as_default=False) as client:
@@ -68,7 +68,7 @@ class Processes:
 
 @contextlib.contextmanager
 def cluster(folder, workers=2, *options, **environment):
-    """A scheduler and so many workers, which have come."""
+    """A scheduler and its workers, all connected."""
     folder.mkdir(parents=True, exist_ok=True)
     with Processes(folder, **environment) as processes:
         for _ in range(workers):

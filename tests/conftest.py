@@ -1,4 +1,4 @@
-"""What the tests share: small scenarios and random inputs."""
+"""Shared by the tests: small scenarios and random inputs."""
 
 import os
 import sys
@@ -25,7 +25,7 @@ from favorbench.style import charts
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-# Of Hypothesis: no test asserts a time, and where CI is set the examples of a commit are those of its next run.
+# Hypothesis: no test asserts a time, and where CI is set each run of a commit has the same examples.
 settings.register_profile("ours", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("ours")
 
@@ -39,10 +39,11 @@ def pytest_xdist_auto_num_workers():
 
 
 def campaign(fast, slow):
-    """Seeds of a campaign: a few in the fast tests, some in the slow ones, or as many as CAMPAIGN says."""
+    """Seeds of a campaign: a few in the fast tests, some in the slow ones, or as many as CAMPAIGN says, 500 a test."""
     last = int(os.environ.get("CAMPAIGN", slow))
-    slower = pytest.param(range(fast, last), marks=pytest.mark.slow)
-    return pytest.mark.parametrize("seeds", [range(fast), slower], ids=["fast", "slow"])
+    slower = [range(start, min(start + 500, last)) for start in range(fast, last, 500)]
+    tests = [range(fast), *(pytest.param(seeds, marks=pytest.mark.slow) for seeds in slower)]
+    return pytest.mark.parametrize("seeds", tests, ids=lambda seeds: f"{seeds.start}-{seeds.stop}")
 
 
 def small_scenario(**changes):
@@ -82,7 +83,7 @@ def rng():
 
 
 def _blank(drawing, kind, *_, **options):
-    """The image of a figure where nobody looks at it."""
+    """A placeholder for the image of a figure, in tests that do not look at it."""
     return b'<svg viewBox="0 0 1 1"></svg>' if kind == "svg" else b"not rendered" * 10
 
 

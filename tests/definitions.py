@@ -1,4 +1,4 @@
-"""What every method and baseline computes, written a second time: its attention matrix, from the numbers that it draws.
+"""Second definitions of every method and baseline: its attention matrix, from the numbers that it draws.
 
 All n x l weights at once, without tiles, cells, running maxima, prefix sums or summaries. The maps inside prefixes come
 from ``tests.formulas``.
@@ -177,7 +177,13 @@ def _causal(method, question, size, rng, bound=False):
     rest = AttentionProblem(query, key[first:], value[first:])
     in_groups = innermost.name in SPARSE  # of the queries that there are in a chunk
     chunk_of = rest._replace(positions=positions // chunk_size)
-    past = {} if in_groups else dict(_grown(innermost, chunk_of, size, rng, stops, causal=True))
+
+    def seen_beside(stop):
+        """The log of the sum of the weights of each query on the keys that are not among the first ``stop``."""
+        with np.errstate(divide="ignore"):
+            return logsumexp(np.delete(logits, slice(first, first + stop), axis=1), axis=1, keepdims=True)
+
+    past = {} if in_groups else dict(_grown(innermost, chunk_of, size, rng, stops, causal=seen_beside))
     for chunk, end in enumerate(ends):
         rows = np.flatnonzero(positions // chunk_size == chunk)
         if end > first and in_groups and len(rows):
@@ -201,9 +207,12 @@ def _grown(
     size,
     rng,
     stops,
-    causal=False,
+    causal=None,
 ):
-    """The weights on the first keys, up to each stop, of what is kept of them; causal: positions are chunks."""
+    """The weights on the first keys, up to each stop, of what is kept of them.
+
+    causal: of each query, the log of the weight of all keys but those up to a stop; positions are then chunks.
+    """
     if hasattr(method, "wrapped"):
         yield from _of_map(method, question, size, rng, stops)
     elif method.name == "sampled-keys":
@@ -233,7 +242,7 @@ def _of_map(method, question, size, rng, stops):
 
 
 def _times_drawn(method, value, size, rng, stops):
-    """What the draws of each of the first keys weigh together."""
+    """The total weight of the draws of each of the first keys."""
     if method.weights == "values":
         lengths = np.linalg.norm(value, axis=-1)
         drawn = np.searchsorted(np.cumsum(lengths / np.sum(lengths)), rng.random(size))
@@ -251,7 +260,7 @@ def _centred(
 ):  # fmt: skip
     """clusters: exp(x.c), or with half the variance of x.y in the cell. multipole: exp(x.y) in the nearest cells.
 
-    These are the same for the queries of a block, those of one chunk in causal attention.
+    These are the same for the queries of a block, those of one chunk in causal attention: every fourth query votes.
     """
     multipole = method.name == "multipole"
     share = min(round(method.exact * size), size - 1) if multipole else 0
@@ -271,7 +280,9 @@ def _centred(
                 if len(block) > 1:
                     counts = np.sum(one_hot, axis=0)
                     normaliser = logsumexp(log_share, b=counts, axis=-1, keepdims=True)
-                    log_share = logsumexp(log_share - normaliser, axis=0, keepdims=True)
+                    if causal:
+                        normaliser = np.logaddexp(normaliser, causal(stop)[block])
+                    log_share = logsumexp((log_share - normaliser)[::4], axis=0, keepdims=True)
                 exact[block] = _near_cells(log_share, np.sum(variance, axis=-1), cell, share)
             log = np.where(exact[:, cell], query @ near.T, log)
         elif method.order == 2:
@@ -363,7 +374,7 @@ def _means(key, cell, count):
 
 
 def _near_cells(logits, spread, cell, share):
-    """The cells of which the centroid says least, by exp(x.c) E|y - c|^2, for each query: (n, m).
+    """The cells whose centroid is the worst approximation, by exp(x.c) E|y - c|^2, for each query: (n, m).
 
     As long as half of the next one's keys fit into the share of exact ones, and at most twice as many (rounded up, and
     one) as hold it on average.

@@ -94,7 +94,7 @@ def sizes_of(feature_map, case):
 
 
 def estimated(feature_map, case):
-    """What favorbench answers: (sizes, ..., n, d_v)."""
+    """The output of favorbench: (sizes, ..., n, d_v)."""
     query, key, value = case.arrays()
     sample = sample_for(feature_map, case)
     estimator = SampledMap(feature_map, sample.extra, sizes_of(feature_map, case))
@@ -141,7 +141,7 @@ def compared(spec, case):
 
 
 def _first(extra, size, case):
-    """What was drawn for the first R projections; what all of them share (the hybrid's vectors, hashes) stays."""
+    """The sample of the first R projections, with all that they share (the hybrid's vectors, hashes)."""
     return extra[:size] if extra is not None and len(extra) == case.num_projections else extra
 
 

@@ -1,4 +1,4 @@
-"""What stands in README.md and docs/: blocks, prose, tables, commands and names, taken apart for the tests."""
+"""The content of README.md and docs/, parsed for the tests: blocks, prose, tables, commands and names."""
 
 import re
 import shlex
@@ -28,7 +28,7 @@ def blocks(text, language):
 
 
 def prose(text):
-    """What is no block, with lines joined: a sentence is found wherever it is broken."""
+    """The text outside of blocks, with lines joined, so that line breaks do not hide a sentence."""
     return " ".join(_BLOCK.sub(" ", text).split())
 
 

@@ -54,7 +54,7 @@ def small_model(family):
 
 
 def small_inputs(family, length=TOKENS, batch=1):
-    """What it is called with."""
+    """The arguments of its call."""
     generator = torch.Generator().manual_seed(1)
     if family == "vit":
         return {"pixel_values": torch.randn(batch, 3, 16, 16, generator=generator)}
@@ -78,6 +78,6 @@ def small_folder(path, family="bert", dtype=None):
 
 
 def small_text(path, length=TOKENS, start=5):
-    """A text of so many of its tokens."""
+    """A text of this many tokens."""
     path.write_text(" ".join(f"w{5 + (start * i * i + i) % 94}" for i in range(length)), "utf-8")
     return path

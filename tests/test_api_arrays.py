@@ -48,7 +48,7 @@ def test_a_file_is_written_as_numpy_does(rng):
     assert Path("ours.npz").read_bytes() == Path("numpy.npz").read_bytes()
 
 
-def test_the_order_of_rows_in_memory_is_no_matter(rng):
+def test_the_memory_order_of_rows_does_not_matter(rng):
     arrays = some(rng, 4)
     turned = [np.asfortranarray(array) for array in arrays]
     strided = [np.repeat(array, 2, axis=1)[:, ::2] for array in arrays]
@@ -77,7 +77,7 @@ def test_several_inputs_of_several_shapes(rng):
     assert both[both.index.get_level_values("input") == "b"].equals(alone)
 
 
-def test_what_a_file_says_beside_its_arrays(rng):
+def test_facts_that_a_file_declares(rng):
     """layer, head and causal are understood in a mapping too, and in an open file."""
     arrays = dict(zip("qkv", some(rng, 2), strict=True))
     arrays |= {"layer": np.array([0, 3]), "head": np.array([5, 1]), "causal": np.array(True)}

@@ -21,7 +21,7 @@ def executed(path, folder):
 
 
 def texts(book):
-    """What its cells print and show, as text."""
+    """The output of its cells, as text."""
     found = []
     for cell in book["cells"]:
         for output in cell.get("outputs", []):
@@ -41,13 +41,13 @@ def differences(ours, theirs):
 
 
 def _unit(number):
-    """Of the last digit: 0.1 of "2.5", 1e-5 of "1.2e-4", 0 of a whole number."""
+    """The unit of the last digit: 0.1 for "2.5", 1e-5 for "1.2e-4", 0 for a whole number."""
     mantissa, _, exponent = number.partition("e")
     digits = len(mantissa.partition(".")[2])
     return 10.0 ** (int(exponent or 0) - digits) if digits or exponent else 0.0
 
 
-def test_the_comparison_finds_what_differs():
+def test_the_comparison_finds_differences():
     same = "h0: error 0.081 of 12 draws, 1.6e-4"
     assert not differences(same, "h0: error 0.082 of 12 draws, 1.5e-4")
     changed = [("0.081", "0.083"), ("12 draws", "13 draws"), ("h0", "h1"), ("1.6e-4", "1.8e-4"), ("draws", "texts")]
@@ -68,7 +68,7 @@ def test_it_is_small_and_clean():
 
 
 @pytest.mark.slow  # about 15 s of CPU time, and a kernel
-def test_it_runs_and_says_what_it_said(tmp_path):
+def test_it_runs_and_prints_the_committed_output(tmp_path):
     book = executed(NOTEBOOK, tmp_path)
     said, was = texts(book), texts(json.loads(NOTEBOOK.read_text(encoding="utf-8")))
     assert len(said) == len(was)

@@ -44,7 +44,7 @@ def test_it_is_documented(name):
 
 
 @pytest.mark.parametrize("name", sorted(set(FUNCTIONS) - {"half_squared_norm", "exponential_target"}))
-def test_it_says_what_it_raises(name):
+def test_docstrings_list_raised_errors(name):
     assert "Raises" in (inspect.getdoc(getattr(fb, name)) or "")
 
 
@@ -93,7 +93,7 @@ def test_errors_are_of_one_family():
         lambda: fb.load_scenario("quick", {"trials": "many"}),
     ],
 )
-def test_what_is_wrong_is_a_favorbench_error_of_one_line(wrong):
+def test_wrong_values_are_a_favorbench_error_of_one_line(wrong):
     with pytest.raises(fb.FavorbenchError) as caught:
         wrong()
     assert str(caught.value) and "\n" not in str(caught.value)

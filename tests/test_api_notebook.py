@@ -1,4 +1,4 @@
-"""What Python shows: figures on axes, tables as HTML, progress in a notebook, one clear error for an unknown name."""
+"""The Python interface: figures on axes, tables as HTML, progress in a notebook, errors for unknown names."""
 
 import re
 import sys
@@ -78,7 +78,7 @@ def test_one_panel_is_one_axes_and_may_be_the_users_own(run, pyplot):
         run.plot("maps", samplers="idd")
 
 
-def test_what_cannot_be_plotted_is_said(run, pyplot):
+def test_files_that_cannot_be_plotted_are_named(run, pyplot):
     for name, said in [
         ("trig-vs-postive", "unknown figure 'trig-vs-postive' (did you mean 'trig-vs-positive'?); allowed: "),
         ("error-vs-L", "figure 'error-vs-L': this run has nothing to show in it; it needs two values of L, d or scale"),
@@ -98,7 +98,7 @@ def test_what_cannot_be_plotted_is_said(run, pyplot):
     assert not pyplot.get_fignums()
 
 
-def test_every_figure_can_be_asked_for_by_name(run, pyplot):
+def test_every_figure_can_be_requested_by_name(run, pyplot):
     for name in (name for kind in FIGURES for name in kind.names):
         try:
             assert isinstance(run.plot(name), Axes)
@@ -187,7 +187,7 @@ def test_names_stay_names(run):
 
 
 class Display:
-    """What IPython.display.display leaves in a cell: one output, replaced by its updates."""
+    """The output that IPython.display.display leaves in a cell: one, replaced by its updates."""
 
     def __init__(self):
         self.outputs = []

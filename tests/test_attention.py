@@ -119,7 +119,7 @@ def test_a_vanishing_normaliser_is_a_measurement(rng):
     assert not np.isfinite(result) or abs(result) > 1e14
 
 
-def test_what_cannot_be_causal_is_refused(rng):
+def test_noncausal_members_are_refused(rng):
     q = rng.normal(size=(4, 3))
     with pytest.raises(InputError, match="uses the whole sequence"):
         fb.linear_attention(q, q, q, rng.normal(size=(5, 3)), map="positive-eps", causal=True)

@@ -1,4 +1,4 @@
-"""What ``linear_attention`` and its kin take: arrays of NumPy or torch, many heads, omega of another library."""
+"""Inputs of ``linear_attention`` and others: arrays of NumPy or torch, many heads, omega of another library."""
 
 import re
 import time
@@ -27,7 +27,7 @@ def torch():
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("spec", [*MAPS, "calibrated:centre:oprf"])
-def test_many_heads_are_as_many_calls(rng, spec, causal, monkeypatch):
+def test_many_heads_equal_separate_calls(rng, spec, causal, monkeypatch):
     """In groups of any number of heads, the last one smaller; with one sample for all heads, or one for each."""
     if causal and not fb.get_map(spec).causal_safe:
         return
@@ -91,7 +91,7 @@ def test_arrays_of_two_libraries_are_refused(rng, torch):
             attend(query, tensor, value)
 
 
-def test_what_is_no_array_is_named(rng):
+def test_values_that_are_not_arrays_are_named(rng):
     query, key, value = some(rng)
     with pytest.raises(InputError, match="query is a list, key of NumPy"):
         fb.linear_attention(query.tolist(), key, value, rng.normal(size=(5, 4)))
@@ -101,8 +101,38 @@ def test_what_is_no_array_is_named(rng):
     assert_array_equal(listed, fb.linear_attention(query, key, value, np.eye(4)))
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "bool", ">i4", ">f8"])
+def test_integers_and_other_byte_orders_are_numbers(rng, dtype):
+    """Products of small integers must not overflow inside a method: the result is that of float64."""
+    query, key, value = (np.abs(5 * a).astype(dtype) for a in some(rng))
+    floats, omega = [a.astype(np.float64) for a in (query, key, value)], rng.normal(size=(5, 4))
+    for method in fb.METHODS:
+        expected = fb.method_attention(*floats, method(), 8)
+        assert_allclose(fb.method_attention(query, key, value, method(), 8), expected, rtol=1e-12)
+    assert_allclose(fb.exact_attention(query, key, value), fb.exact_attention(*floats), rtol=1e-12)
+    expected = fb.linear_attention(*floats, omega)
+    assert_allclose(fb.linear_attention(query, key, value, omega), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["complex128", "complex64", "object", "longdouble", "datetime64[s]", "U3"])
+def test_values_that_are_not_real_numbers_are_refused(rng, dtype):
+    arrays = [np.zeros((3, 4), dtype) if dtype[0] in "dU" else a.astype(dtype) for a in some(rng)]
+    for attend in (fb.exact_attention, fb.method_attention, lambda *a: fb.linear_attention(*a, np.eye(4))):
+        with pytest.raises(InputError, match=r"query has dtype .*: give real numbers of at most 64 bits"):
+            attend(*arrays)
+
+
+def test_masked_arrays_and_matrices_are_refused(rng):
+    """Their products are not those of arrays, and a mask would be ignored."""
+    query, key, value = some(rng)
+    with pytest.raises(InputError, match="query is a MaskedArray, key of NumPy, value of NumPy"):
+        fb.exact_attention(np.ma.masked_greater(query, 1.0), key, value)
+    with pytest.raises(InputError, match="value a matrix"):
+        fb.method_attention(query, key, value.view(np.matrix))
+
+
 def least_seconds(calls, rounds=7):
-    """CPU seconds of each call, in turns and on one thread: what else the machine does can only add to them."""
+    """CPU seconds of each call, interleaved on one thread: other work on the machine can only add to them."""
     found = [[] for _ in calls]
     with one_core():
         for _ in range(rounds):
@@ -115,7 +145,7 @@ def least_seconds(calls, rounds=7):
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_time_grows_as_the_features(rng, request, library):
-    """Of 12 heads: 4 times the features take about 4 times as long, not 9 as with thin tiles of all heads; and all
+    """With 12 heads, 4 times the features take about 4 times as long, not 9 as with thin tiles of all heads; and all
     heads in one call no longer than one after the other."""
     arrays = [a.astype(np.float32) for a in some(rng, 12, length=512, dim=32)]
     omegas = [rng.normal(size=(size, 32)).astype(np.float32) for size in (256, 1024)]

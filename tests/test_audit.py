@@ -93,7 +93,7 @@ def test_failures_are_reported_in_one_line():
     assert first.remark == "it fails here: the output is not finite" and first.fault
 
 
-def test_what_is_wrong_is_marked_as_that():
+def test_faults_are_marked():
     """The flag says it, not the words of the remark; what is right, or only stated, has none."""
     findings = audit(["implementations:mean", "implementations:favor", "implementations:not_a_number"], runs=6)
     faults = {(f.subject.partition(":")[2], f.measure) for f in findings if f.fault}
@@ -175,7 +175,7 @@ def test_an_audit_is_saved_as_a_run_that_tables_rankings_figures_and_compare_rea
     assert "holds another run" in refused("audit", "implementations:mean", *arguments[3:])
 
 
-def test_what_cannot_be_audited_is_said_before_anything_is_measured():
+def test_subjects_that_cannot_be_audited_are_refused_before_measuring():
     check_refused("""
         audit clustres => did you mean 'clusters'
         audit implementations:mean --inputs minlm => unknown inputs 'minlm'

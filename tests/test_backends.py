@@ -138,7 +138,7 @@ def test_long_sums_fit_into_float16():
     assert rows.loc[rows["kind"] == "map", "rounding"].max() < 2.0**-7
 
 
-def test_what_is_not_to_be_had_is_one_clear_line(monkeypatch):
+def test_missing_devices_and_dtypes_are_one_line(monkeypatch):
     with pytest.raises(ScenarioError, match=r"`dtype` bfloat16: numpy has float64, float32; `backend` torch has it"):
         rows_of(dtype="bfloat16")
     with pytest.raises(ScenarioError, match="`device` cuda: NumPy computes on cpu only; add `backend` torch"):

@@ -54,7 +54,7 @@ def test_no_estimator_has_become_worse(attention_error):
     attention_error.check(estimators(), "estimators", heads(), draws=DRAWS, size=SIZE, factor=1.05, alpha=ALPHA)
 
 
-def test_one_that_is_worse_is_caught(attention_error):
+def test_a_worse_estimator_is_caught(attention_error):
     """The control: a quarter of the clusters, or landmarks."""
     fewer = {name: quartered(of_method(name)) for name in ("clusters", "nystromformer")}
     with pytest.raises(pytest.fail.Exception) as caught:

@@ -21,9 +21,13 @@ def test_names_and_looks_are_unique():
     assert len(set(looks)) == len(BASELINES) == len({member.look["label"] for member in BASELINES})
 
 
-@pytest.mark.parametrize("spec, entries", [("best-rank", 80_000), ("wildcat", 3200), ("clusters", 0)])
-def test_matrices_beside_inputs_and_outputs_are_counted(spec, entries):
-    """For 100 queries, 200 keys, d = d_v = 8, m = 16."""
+@pytest.mark.parametrize(
+    "spec, entries",
+    [("best-rank", 80_000), ("wildcat", 200 * 16), ("clusters", 0), ("monarch", 2 * (16 * 16 * 7 + 16 * 7 * 13)),
+     ("nystromformer", 5 * 16 * 16), ("thinformer", 3 * 1024)],
+)  # fmt: skip
+def test_matrices_other_than_inputs_and_outputs_are_counted(spec, entries):
+    """For 100 queries, 200 keys, d = d_v = 8, m = 16. thinformer: 16 buckets of 8 keys, 4 of 16 or one of 32."""
     assert member(spec).matrix_entries(Shape(100, 200, 8, 8), 16) == entries
 
 

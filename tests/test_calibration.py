@@ -73,14 +73,14 @@ def test_a_frozen_map_is_causal(rng, spec):
 
 @dataclass(frozen=True)
 class Peeking(Calibrated):
-    """What a calibrated map must not be: it takes the parameters of what it is asked for, part by part."""
+    """A wrong calibrated map: it fits its parameters to the measured inputs, part by part."""
 
     def frozen(self, x):
         return self.wrapped.fit(x, x, None)
 
 
 @pytest.mark.slow
-def test_verify_holds_frozen_maps_to_what_they_claim():
+def test_verify_tests_the_claims_of_frozen_maps():
     """Frozen at tokens that it is not measured on: unbiased, with the variance of those parameters, and causal."""
     found = verify(["calibrated:centre:aderf-sderf/iid", "sinks(4):calibrated:centre:positive"], draws=2000)
     assert not found.refuted
@@ -108,8 +108,8 @@ def test_a_method_around_a_calibrated_map(rng):
     assert_allclose(output[:140], first, rtol=1e-12)
 
 
-def test_parameters_follow_what_they_meet(rng):
-    """Of each head its own; in the precision that is asked, and for one dimension only."""
+def test_parameters_follow_the_type_of_the_input(rng):
+    """Each head has its own parameters, in the precision of the input and for one dimension only."""
     query, key, value = text(rng, heads=(3,))
     omega, frozen = rng.normal(size=(10, 6)), calibrate(*text(rng, heads=(3,))[:2], map="centre:aderf-sderf")
     together = fb.linear_attention(query, key, value, omega, frozen)
@@ -121,7 +121,7 @@ def test_parameters_follow_what_they_meet(rng):
         fb.linear_attention(*text(rng, dim=5), rng.normal(size=(4, 5)), frozen)
 
 
-def test_what_can_be_calibrated(rng):
+def test_maps_that_can_be_calibrated(rng):
     query, key, _ = text(rng)
     for nothing in ("positive", "oprf(rho=0.5)", calibrate(query, key, "oprf"), fb.get_method("sinks(4):oprf")):
         with pytest.raises(InputError, match="nothing to calibrate"):
@@ -217,12 +217,12 @@ def test_the_text_that_is_measured_is_refused(rng):
         ),
         ({"maps": "centre:oprf"}, "`calibrate` other.npz: nothing asked for is calibrated; write calibrated:MAP"),
         ({"calibrate": "few.npz"}, "it has no head 'L0H1', which is to be measured; it has L0H0"),
-        ({"calibrate": "wide.npz"}, "its head L0H0 has head_dim 7, the one measured 6"),
+        ({"calibrate": "wide.npz"}, "its head L0H0 has head_dim 7, not 6"),
         ({"calibrate": "gausian"}, "unknown inputs 'gausian' (did you mean 'gaussian'?)"),
         ({"calibrate": "absent.npz"}, "cannot read inputs 'absent.npz': No such file"),
     ],
 )
-def test_what_cannot_be_calibrated_is_said(rng, keys, said):
+def test_maps_that_cannot_be_calibrated_are_refused(rng, keys, said):
     heads_file("test.npz", rng), heads_file("other.npz", rng)
     heads_file("few.npz", rng, labels=((0, 0),)), heads_file("wide.npz", rng, dim=7)
     with pytest.raises((ScenarioError, InputError), match=re.escape(said)):

@@ -26,7 +26,7 @@ def heavy(rng, *shape):
 
 
 def family(rng, paired, ratio):
-    """Rows of which new is ``ratio`` times what is exchangeable with old: with pairs, the difficulty is shared."""
+    """Rows where new is ``ratio`` times a value exchangeable with old; pairs share their difficulty."""
     rows = []
     for _ in range(ROWS):
         shared = heavy(rng, DRAWS) if paired else 1.0
@@ -54,7 +54,7 @@ def by_medians(rows):
 def test_false_alarms_are_as_rare_as_they_are_said_to_be(paired):
     """At the worst change that is none, new = factor * old in the median, over rows with infinite and NaN errors.
 
-    Each side has half of alpha. The bound is the count that so many families exceed with probability 1e-7.
+    Each side has half of alpha. The bound is the count that the families exceed with probability 1e-7.
     """
     most = scipy.stats.binom.isf(1e-7, FAMILIES, ALPHA / 2)
     assert alarms(paired, FACTOR, by_test) <= most
@@ -95,7 +95,7 @@ def test_a_change_below_the_factor_is_flagged_only_without_it():
     assert judged([row], 1.0, ALPHA)[0].verdict == WORSE
 
 
-def test_what_is_not_random_is_one_measurement():
+def test_deterministic_functions_are_measured_once():
     """Thirty copies of a change of 2 % are no thirty pieces of evidence; and beyond the factor one is enough."""
     fixed = np.full(30, 0.3)
     for ratio, verdict in ((1.0, SAME_BITS), (1.02, NO_CHANGE), (1.2, WORSE), (0.8, BETTER)):
@@ -106,7 +106,7 @@ def test_what_is_not_random_is_one_measurement():
 
 
 @pytest.mark.parametrize("metric", ["mse", "relative_error", "max_abs_error"])
-def test_rounding_is_no_change_and_more_than_rounding_is_one(metric):
+def test_only_more_than_rounding_is_a_change(metric):
     rng = np.random.default_rng(0)
     roots = 0.1 + rng.random(15)  # errors of an exact answer of size 1
     power = 2 if metric == "mse" else 1

@@ -55,7 +55,7 @@ CHANGES = {"replaced": replace_by_rename, "overwritten": overwrite_in_place, "tr
 
 
 def sweep_with(change, at, **keys):
-    """A sweep during which the file changes, when so many draws are done."""
+    """A sweep whose file changes after a number of draws."""
 
     def progress(done, total):
         if done == at and not changed:
@@ -110,7 +110,7 @@ def test_a_text_that_maps_are_calibrated_on():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
-def test_workers_read_the_file_that_was_asked_for(change):
+def test_workers_read_the_requested_file(change):
     """Processes of two workers start when the file has changed already: they compare the digest, not the time."""
     write("x.npz", 0, heads=40)
     whole = fb.sweep(KEYS, "whole").trials

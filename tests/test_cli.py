@@ -12,6 +12,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -124,9 +125,16 @@ def test_old_names_of_table_work_and_say_the_new_one(small_run):
     for old, new in (("rank run --format csv", "--rank --format csv"), ("export run --csv -o -", "--rows")):
         code, out, err = run(old)
         assert (code, out) == (0, run(f"table run {new}")[1]) and f"is now favorbench table {new[:6]}" in err
+    refused("export run --parquet --out -", "Parquet is not text; give a file")
     assert run("export run --parquet")[1] == f"run.parquet: {len(pd.read_parquet('run/trials'))} rows\n"
     shown = run("--help")[1]
     assert " table " in shown and not any(f"\n  {name} " in shown for name in ("rank", "export", "time"))
+
+
+def test_the_old_flag_of_single_heads_works_and_says_the_new_one():
+    code, _, err = run("model nowhere --heads --text missing.txt")
+    assert code == 2 and "--heads is now --single-heads" in err and "missing.txt" in err
+    assert "--heads is now" not in run("model nowhere --text missing.txt")[2]
 
 
 def test_plot_draws_every_run_below():
@@ -141,6 +149,7 @@ def test_plot_draws_every_run_below():
 def test_list(what):
     out = succeeded("list", what)
     assert len(out.splitlines()) >= 4
+    assert f"{what}: " in succeeded("list")
 
 
 @pytest.mark.parametrize("what", ["maps", "samplers", "methods", "inputs", "scenarios", "metrics", "baselines"])
@@ -163,7 +172,7 @@ def test_a_list_fits_a_narrow_terminal(what):
 
 
 @pytest.mark.parametrize("what", ["methods", "baselines"])
-def test_the_lists_of_methods_say_what_each_declares_and_takes(what):
+def test_the_lists_of_methods_show_declarations_and_parameters(what):
     """Held against the members themselves, one claim at a time."""
     from favorbench.baselines import BASELINES
     from favorbench.methods import METHODS
@@ -246,6 +255,7 @@ MISTAKES = commands("""
     speed --device gpu => --device: 'gpu' given, allowed: cpu, cuda or cuda:N
     theory trig --seed -1 => '-1' was given
     reproduce figure-1 => is not one of
+    verify nosuch => methods block-sparse, clusters, eva
 """)
 
 
@@ -253,6 +263,17 @@ MISTAKES = commands("""
 def test_a_mistake_is_one_clear_line_and_exit_2(arguments, said):
     assert said in refused(*arguments)
     assert os.listdir() == []  # nothing was made
+
+
+@pytest.mark.parametrize("arguments", ["sweep --samplers foo", "sweep --maps xyz", "sweep zebra", "table . --metric q"])
+def test_a_name_that_is_like_no_other_is_not_corrected(arguments):
+    assert "did you mean" not in refused(arguments)
+
+
+def test_arrays_of_integers_say_how_to_convert_them():
+    np.savez("whole.npz", **{name: np.ones((2, 12, 4), int) for name in "qkv"})
+    assert "is int64; it must be float64" in refused("sweep --inputs whole.npz")
+    assert "convert it, e.g. with .astype('float32')" in refused("recommend whole.npz")
 
 
 def test_debug_shows_the_traceback():
@@ -385,7 +406,7 @@ def test_latex_is_escaped_and_titled():
     ["list maps", *(pytest.param(f"{name} run{more}", marks=pytest.mark.slow)
                     for name, more in (("table", ""), ("table", " --rows"), ("sweep --out", "")))],
 )  # fmt: skip
-def test_a_reader_that_leaves_is_no_error(command):
+def test_a_closed_pipe_is_no_error(command):
     run("sweep --maps positive -R 4 -L 8 -d 2 --trials 1 --out run")
     if command.startswith("sweep"):
         command += " --maps positive -R 4 -L 8 -d 2 --trials 1"
@@ -486,7 +507,7 @@ def test_a_budget_of_features_has_only_its_own_columns():
 
 
 @pytest.mark.parametrize("missing", ["torch", "transformers"])
-def test_without_the_extra_for_models_one_line_says_what_to_install(missing, monkeypatch):
+def test_without_the_extra_for_models_one_line_names_the_installation(missing, monkeypatch):
     found = importlib.util.find_spec
     hidden = {"torch", "transformers"} if missing == "torch" or found("torch") is None else {"transformers"}
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name in hidden else found(name, *rest))
@@ -496,7 +517,7 @@ def test_without_the_extra_for_models_one_line_says_what_to_install(missing, mon
     assert refused("capture minilm --text text.txt") == expected
 
 
-def test_what_is_wrong_without_a_model_is_said_without_torch():
+def test_wrong_requests_are_refused_without_torch():
     Path("text.txt").write_text("some words")
     check_refused("""
         capture minilm => minilm reads texts: give --text FILE

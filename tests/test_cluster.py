@@ -60,7 +60,7 @@ def test_the_same_bits_as_in_one_process(processes):
     assert "workers" not in alone.manifest
 
 
-def test_what_machines_have_done_is_counted_for_each_run_of_one_connection(processes):
+def test_work_of_machines_is_counted_for_each_run_of_a_connection(processes):
     with Cluster(processes.address) as place:
         runs = [sweep(small_scenario(trials=trials), f"run-{trials}", workers=place) for trials in (4, 6, 7)]
     assert [sum(machine["done"] for machine in run.manifest["workers"]) for run in runs] == [4, 6, 7]
@@ -82,7 +82,7 @@ def test_the_library_leaves_logs_alone_and_the_command_silences_those_of_dask(pr
             logger.setLevel(level)
 
 
-def test_what_is_there_is_not_done_again_and_needs_no_cluster(processes):
+def test_stored_draws_are_not_repeated_and_need_no_cluster(processes):
     scenario = small_scenario(trials=6)
     sweep(scenario, "run", cluster=str(processes.file))
     before = sorted(Path("run/trials").iterdir())
@@ -237,7 +237,7 @@ def test_an_estimator_that_fails_on_a_draw_keeps_the_rows_of_the_others(processe
     assert there["fails"] == set(range(29)) and there["positive"] == set(range(30))
 
 
-def test_machines_that_differ_are_named_beside_the_table(processes):
+def test_different_machines_are_named_next_to_the_table(processes):
     results = sweep(small_scenario(trials=4), "run", cluster=processes.address)
     assert "machine" not in Path("run/summary.md").read_text()
     manifest = json.loads(Path("run/manifest.json").read_text())
@@ -263,7 +263,7 @@ def test_machines_that_differ_are_named_beside_the_table(processes):
         127.0.0.1:0 => allowed: an address
     """),
 )
-def test_what_is_no_cluster_is_refused(where, said):
+def test_values_that_are_not_clusters_are_refused(where, said):
     Path("broken.json").write_text("[1")
     Path("nowhere.json").write_text('{"address": "nowhere"}')
     with pytest.raises(ScenarioError, match=said):
@@ -273,7 +273,7 @@ def test_what_is_no_cluster_is_refused(where, said):
     assert "--cluster" in line
 
 
-def test_an_error_names_what_asked_for_the_cluster(monkeypatch):
+def test_an_error_names_the_origin_of_the_cluster(monkeypatch):
     def unknown_host(*arguments):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -293,9 +293,9 @@ def test_an_error_names_what_asked_for_the_cluster(monkeypatch):
 
 
 def test_one_of_cluster_and_workers():
-    with pytest.raises(ScenarioError, match="give one of the two"):
+    with pytest.raises(ScenarioError, match="give only one of the two"):
         sweep(small_scenario(), "run", workers=2, cluster="local:2")
-    check_refused("sweep -R 4 --workers 2 --cluster local:2 => give one of the two")
+    check_refused("sweep -R 4 --workers 2 --cluster local:2 => give only one of the two")
 
 
 def test_flag_environment_and_file_name_a_cluster_and_none_is_none(processes, monkeypatch):
@@ -328,7 +328,7 @@ def test_an_address_that_does_not_answer_is_one_line(monkeypatch):
     check_refused("sweep -R 4 --cluster tcp://127.0.0.1:9 => allowed: seconds from 1")
 
 
-def test_what_is_no_scheduler_is_one_line(monkeypatch):
+def test_an_address_without_a_scheduler_is_one_line(monkeypatch):
     monkeypatch.setenv("FAVORBENCH_CLUSTER_TIMEOUT", "5")
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

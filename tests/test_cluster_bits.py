@@ -34,7 +34,7 @@ trials = 250
 
 
 class Killer:
-    """Kills a worker chosen at random at random moments of a run, so many times, and starts another in its place.
+    """Kills a random worker at random moments of a run, ``kills`` times, and starts another in its place.
 
     Each moment follows a count of finished draws, all below two thirds: the run is as long as its kills, no longer.
     """
@@ -46,7 +46,7 @@ class Killer:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def progress(self, done, total):
-        """Of a sweep: it begins with the first draw, and the last thirtieth of the run waits until it is over."""
+        """For a sweep: begin with the first draw; the last thirtieth of the run waits until this ends."""
         self._done = done
         if done and not self._thread.ident:
             self._thread.start()
@@ -79,7 +79,7 @@ def bits(trials):
 
 
 def begun_and_ended_half_way(folder):
-    """The sweep as a command, told to end when half of its draws are saved; how many they are then."""
+    """Run the sweep as a command, end it when half of its draws are saved, and return their number."""
     command = [sys.executable, "-m", "favorbench", "sweep", "long.toml", "--workers", "2", "--out", "run", "-q"]
     process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, start_new_session=True)
     wait_for((folder / "run" / "manifest.json").exists)
@@ -88,7 +88,7 @@ def begun_and_ended_half_way(folder):
     _, said = process.communicate(timeout=60)
     saved = fb.load(folder / "run").manifest["draws_done"]
     assert (process.returncode, DRAWS // 2 <= saved < DRAWS) == (143, True), said
-    assert said == f"terminated: {saved} of {DRAWS} draws are saved in run; the same command again resumes\n"
+    assert said == f"terminated: {saved} of {DRAWS} draws are saved in run; rerun the command to resume\n"
     return saved
 
 

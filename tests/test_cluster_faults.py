@@ -1,4 +1,4 @@
-"""What dies under a sweep on a cluster costs time: the table is whole, or one line says what is missing."""
+"""A worker that dies costs time only: the table is complete, or one line says which draws are missing."""
 
 import os
 import random
@@ -49,7 +49,7 @@ def scenario(monkeypatch):
 
 
 def at(count, act):
-    """A progress that acts once, when so many draws are done."""
+    """A progress callback that acts once, after a number of draws."""
     done_already = []
 
     def progress(done, total):
@@ -68,7 +68,7 @@ def pid_of_a_worker(processes):
 
 
 def check_resumed(asked, missing):
-    """What the error says is missing is missing, and the same without a cluster makes the whole."""
+    """The draws that the error names are missing; the same command without a cluster completes the run."""
     there = fb.load("run")
     count = 100 - there.manifest["draws_done"]
     assert 0 < count < 100 and f"draws missing: {count}, as " in missing and "; the first is draw " in missing
@@ -197,7 +197,7 @@ def test_a_scheduler_that_is_stopped_for_ever(tmp_path, scenario):
 
 
 @pytest.mark.parametrize("dies, said", [("scheduler", "is gone"), ("workers", "none came within 4 s")])
-def test_a_command_says_in_one_line_what_died(tmp_path, scenario, dies, said):
+def test_a_command_names_the_dead_worker_in_one_line(tmp_path, scenario, dies, said):
     """And nothing of what Dask logs meanwhile."""
     scenario()
     arguments = ["sweep", "--maps", "positive", "--methods", "mine:mine", "-R", "3", "-L", "24", "-d", "4"]
@@ -216,7 +216,7 @@ def test_a_command_says_in_one_line_what_died(tmp_path, scenario, dies, said):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("local", [False, True])
-def test_ctrl_c_cancels_and_says_what_is_saved(tmp_path, scenario, number, local):
+def test_ctrl_c_cancels_and_says_how_much_is_saved(tmp_path, scenario, number, local):
     scenario()
     arguments = ["sweep", "--maps", "positive", "--methods", "mine:mine", "-R", "3", "-L", "24", "-d", "4"]
     with cluster(tmp_path / "c", 0 if local else 2) as processes:
@@ -231,9 +231,7 @@ def test_ctrl_c_cancels_and_says_what_is_saved(tmp_path, scenario, number, local
         word, code = ("interrupted", 130) if number == signal.SIGINT else ("terminated", 143)
         saved = fb.load("run").manifest["draws_done"]
         assert process.returncode == code
-        assert err.splitlines()[-1] == (
-            f"{word}: {saved} of 400 draws are saved in run; the same command again resumes"
-        )
+        assert err.splitlines()[-1] == (f"{word}: {saved} of 400 draws are saved in run; rerun the command to resume")
         assert "Traceback" not in err
         if not local:  # what was handed out is cancelled
             from distributed import Client

@@ -71,7 +71,7 @@ def differs(kept, found, column):
 
 
 @everywhere
-def test_the_tables_beside_a_run_are_its_own(path):
+def test_the_tables_next_to_a_run_are_those_of_the_run(path):
     results = fb.load(path)
     assert results.manifest["complete"]
     for name, found, column in (
@@ -105,7 +105,7 @@ def test_a_run_is_made_small_without_losing_a_bit():
         ("blog", "it holds 2 runs; give one of them, e.g. .*trig-vs-positive|e.g. .*iid-vs-ortho"),
     ],
 )
-def test_what_is_no_run_is_said(folder, said, command):
+def test_directories_without_a_run_are_named(folder, said, command):
     if (folder, command) != ("blog", "plot"):  # which draws all runs below a folder
         code, out, err = run(command, str(RESULTS / folder), *(["--out", "x.html"] if command == "report" else []))
         assert (code, out) == (2, "") and re.search(said, err.replace("\n", " "))
@@ -122,7 +122,7 @@ def test_every_run_has_its_command():
 
 
 def test_the_first_commands_of_the_readme_leave_a_clone_clean():
-    """What it writes is nothing that git has, and nothing that git would take."""
+    """Their output is neither tracked by git nor untracked: it is ignored."""
     kept = subprocess.run(["git", "ls-files", "results/quick"], cwd=REPOSITORY, capture_output=True, text=True)
     asked = ["git", "check-ignore", "results/quick/summary.csv", "results/catalogue/.lock", "results/dtype/report.html"]
     ignored = subprocess.run(asked, cwd=REPOSITORY, capture_output=True, text=True)

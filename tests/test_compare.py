@@ -12,7 +12,7 @@ import pytest
 
 import favorbench as fb
 from favorbench.errors import ScenarioError
-from favorbench.results.compare import comparison
+from favorbench.results.compare import comparison, comparison_sections
 from favorbench.results.compare import comparison_sentences as sentences
 from favorbench.run import sweep
 from tests.command_line import check_refused, run, succeeded
@@ -69,6 +69,13 @@ def test_every_mark(base):
         "WORSE. Of 21 rows: 3 worse, 6 better, 6 no detectable difference, 4 same bits, 1 equal up to rounding, "
         "1 not comparable."
     )
+
+
+def test_worse_values_are_red(base):
+    tables = [section for section in comparison_sections(comparison(base, base)) if section.rows]
+    styles = {mark: tables[0].style("change", mark) for mark in "+-x="}
+    assert styles == {"+": "bold red", "-": "green", "x": "yellow", "=": "dim"}
+    assert tables[0].style("old", "+") == ""
 
 
 def test_other_draws_are_not_paired_and_that_is_said(base):

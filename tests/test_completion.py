@@ -1,4 +1,4 @@
-"""What a shell offers after a tab, through the variable that a shell sets; and how --help is laid out."""
+"""Completions that a shell offers, through the variable that it sets; and the layout of --help."""
 
 import os
 import shlex
@@ -21,7 +21,7 @@ from favorbench.samplers import TRANSFORMS as SAMPLER_TRANSFORMS
 
 
 def offered(*words, shell="bash", line=""):
-    """What is offered for the last of the words, or for a line as zsh and fish give it."""
+    """The completions of the last word, or of a line as zsh and fish give it."""
     if shell == "bash":
         given = {"COMP_WORDS": "\n".join(["favorbench", *words]), "COMP_CWORD": str(len(words))}
     else:

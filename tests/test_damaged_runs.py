@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from favorbench.models.store import KEY, SCHEMA, open_rows
-from favorbench.studies.function_errors import Question, check_stored
+from favorbench.studies.function_errors import MeasurementSettings, check_stored
 from tests.command_line import run
 from tests.conftest import REPOSITORY, campaign, random_heads
 
@@ -122,8 +122,8 @@ def damage_rows(rng, path):
 def stored_errors(update=False):
     """Compare errors with those that are stored, as the pytest fixture does; an explanation of a failure."""
     inputs = [np.load("in.npz")[name] for name in "qkv"]
-    question = Question("", "relative_error", 15, 3, 0)
-    return check_stored(Path("stored/errors.json"), mean_value, inputs, question, 1.0, 1e-3, update)[1]
+    settings = MeasurementSettings("", "relative_error", 15, 3, 0)
+    return check_stored(Path("stored/errors.json"), mean_value, inputs, settings, 1.0, 1e-3, update)[1]
 
 
 def mean_value(query, key, value):

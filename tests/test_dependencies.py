@@ -22,7 +22,7 @@ ADVISORIES = {
 
 
 def fault(line):
-    """What is wrong with a requirement; empty if nothing is."""
+    """The fault of a requirement; empty if it has none."""
     requirement = Requirement(line)
     bounds = [Version(part.version) for part in requirement.specifier if part.operator == ">="]
     if not bounds:

@@ -1,6 +1,7 @@
-"""What is drawn: sizes, formats, ranges, arrows, names that can be read; held on the artists and the files."""
+"""Figures: sizes, formats, ranges, arrows, readable names; checked on the artists and the files."""
 
 import itertools
+import math
 import re
 from pathlib import Path
 
@@ -67,6 +68,18 @@ def test_a_size_is_that_of_the_file_and_text_is_text():
     assert caption.startswith("Median of 1 draw") and "Median of 1 draw" in svg and caption[:30] not in texts
 
 
+@pytest.mark.rendered
+def test_a_figure_on_a_page_keeps_the_digits_of_its_text():
+    def ticks(ax):
+        ax.set_xticks([0.25, 0.01234], ["0.25", "0.01234"])
+        return pd.DataFrame({"x": [1]})
+
+    (drawing,) = style.draw(style.Chart("x", "std = 0.75", "caption", [style.Panel("scale 0.125", ticks)]))
+    svg = style.page_svg(drawing)
+    assert {"0.25", "0.01234", "scale 0.125"} <= set(re.findall(r"<text[^>]*>([^<]*)</text>", svg))
+    assert 'aria-label="std = 0.75"' in svg and not re.search(r' [dxy]="[^"]*\d\.\d\d', svg)
+
+
 @pytest.mark.parametrize("size", [COLUMN, (7.0, 4.0), None])
 def test_names_do_not_overlap_and_legends_lie_inside(drawn, size):
     with style.figure_options(style.FigureOptions(size=size)):
@@ -74,6 +87,9 @@ def test_names_do_not_overlap_and_legends_lie_inside(drawn, size):
         draw_all(ranked("ranked", trials=12))
     assert {name.partition("-")[0] for name in drawn} >= {"iid", "maps", "error", "ranking"}
     for name, figure in drawn.items():
+        assert size or figure.get_suptitle(), name
+        assert any(ax.get_title() for ax in figure.axes) and all(ax.get_xlabel() for ax in figure.axes), name
+        assert any(ax.get_ylabel() for ax in figure.axes) or name.startswith("ranking"), name
         for ax in figure.axes:
             for labels in (ax.get_xticklabels(), ax.get_yticklabels()):
                 for one, other in itertools.pairwise(boxes(labels)):
@@ -109,7 +125,7 @@ def test_sizes_that_are_close_to_each_other_do_not_touch(sizes, panels, shown):
     assert touching(sizes)[0]
 
 
-def test_panels_side_by_side_share_their_range_and_what_is_far_worse_is_an_arrow(drawn):
+def test_adjacent_panels_share_their_range_and_far_worse_values_are_arrows(drawn):
     results = sweep(small_scenario(scale="0.3,1.5", seq_len="64", head_dim="16", baselines="uniform"), "run")
     draw_all(results)
     uniform = results.summary[results.summary["estimator"] == "uniform"].set_index("scale")["mse_median"]
@@ -131,7 +147,7 @@ def test_panels_side_by_side_share_their_range_and_what_is_far_worse_is_an_arrow
     assert drawn["iid-vs-ortho"].axes[0].get_ylim() != drawn["iid-vs-ortho"].axes[2].get_ylim()  # the control
 
 
-def test_of_many_those_are_shown_that_can_be_told_apart_and_the_rest_is_named(drawn):
+def test_only_distinguishable_series_are_drawn_and_the_rest_is_named(drawn):
     maps = ",".join(f"positive-eps(eps={i}e-3)" for i in range(1, 12))
     Path("own_map.py").write_text(
         "from favorbench import get_map\nfrom dataclasses import dataclass, replace\n"
@@ -144,6 +160,16 @@ def test_of_many_those_are_shown_that_can_be_told_apart_and_the_rest_is_named(dr
     caption = drawn["maps"].get_label()
     rest = [f"positive-eps(eps={i / 1000:g})" for i in range(1, 12)]
     assert sum(name in caption.partition("Grey: ")[2] for name in rest) == 12 - MAX_CURVES
+
+
+@pytest.mark.parametrize("values", [[1e-320, 0.1], [1e-149, 1e149], [5e-324, 1e308], [1e-148], [math.nan, 1.0]])
+def test_axes_of_any_numbers(values):
+    """Subnormal numbers, and three hundred decades: finite limits, and what can be shown inside."""
+    ax = Figure().subplots()
+    style.log_limits(ax, values)
+    low, high = ax.get_ylim()
+    assert 0 <= low < high < math.inf and all(low <= v <= high for v in values if 1e-150 < v < 1e150)
+    ax.figure.draw_without_rendering()
 
 
 def test_who_is_chosen():
@@ -201,7 +227,7 @@ def test_single_heads_on_request():
         --format => png,,svg
     """), ("--format", "")],
 )  # fmt: skip
-def test_what_no_figure_can_be(flag, value):
+def test_names_that_are_not_figures(flag, value):
     sweep(small_scenario(trials=1), "run")
     said = refused("plot", "run", flag, value)
     assert repr(value) in said or "''" in said
@@ -227,7 +253,7 @@ def test_on_a_dark_ground_everything_can_be_seen(drawn):
         assert (luminance(text.get_color()) + 0.05) / (ground + 0.05) > 4.5, text
 
 
-def test_dark_figures_stand_beside_the_others():
+def test_dark_figures_are_written_next_to_the_others():
     sweep(small_scenario(trials=1), "run")
     assert run("plot run --dark --format png -q")[0] == 0
     corner = matplotlib.image.imread("run/figures/iid-vs-ortho-dark.png")[0, 0, :3]

@@ -83,7 +83,7 @@ def test_a_part_of_the_tokens_has_no_effect(run, tmp_path):
 
 
 def test_without_an_effect_there_is_no_map(run):
-    """Of attention that is exact nothing comes from any head."""
+    """Exact attention has no effect in any head."""
     trials = run.trials.assign(effect=0.0)
     assert figures.charts_of(figures.EFFECTS, run._replace(trials=trials), "mse") == []
     assert all(row["sum"] == "0.0" for row in effect.effect_tables(run._replace(trials=trials))[0].rows)

@@ -58,7 +58,7 @@ def test_an_interruption_while_libraries_are_loaded_is_one_line(module, name, co
 
 
 @pytest.mark.slow
-def test_an_interruption_of_what_is_run_by_an_import():
+def test_an_interruption_while_a_module_is_imported():
     """A module that runs the command line when it is imported is never done with being imported."""
     Path("runs.py").write_text(
         f"import sys\nsys.argv = {['favorbench', *LONG]!r}\nfrom favorbench import cli\ncli.main()\n"
@@ -66,7 +66,7 @@ def test_an_interruption_of_what_is_run_by_an_import():
     process = started("-c", "import runs", until="run/trials/part-*", program=[sys.executable])
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and "the same command again resumes" in err
+    assert process.returncode == 130 and "rerun the command to resume" in err
 
 
 @pytest.mark.slow
@@ -104,20 +104,20 @@ def started(*arguments, until, program=COMMAND):
     [("2", True), *(pytest.param(*case, marks=pytest.mark.slow) for case in [("1", True), ("1", False), ("2", False)])],
 )
 @pytest.mark.parametrize("number, word", [(signal.SIGTERM, "terminated"), (signal.SIGINT, "interrupted")])
-def test_a_signal_saves_what_is_computed(workers, whole_group, number, word):
+def test_a_signal_saves_computed_draws(workers, whole_group, number, word):
     """As terminals, schedulers and shutdowns send it, to the process or to its group: one line with the count."""
     process = started(*LONG, "--workers", workers, until="run/trials/part-*")
     (os.killpg if whole_group else os.kill)(process.pid, number)
     out, err = process.communicate(timeout=60)
     saved = pd.read_parquet("run/trials")["draw"].nunique()
     assert (process.returncode, out) == (128 + number, "") and saved > 0 and err.count("\n") == 1
-    assert f"{word}: {saved} of 2000 draws are saved in run; the same command again resumes" in err
+    assert f"{word}: {saved} of 2000 draws are saved in run; rerun the command to resume" in err
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="terminals of POSIX")
 def test_a_terminal_that_is_closed_ends_a_sweep_in_good_order():
-    """Its processes get SIGHUP, and what they still say fails: it is saved all the same, and nobody is left."""
+    """Its processes get SIGHUP and cannot print: draws are saved all the same, and no process is left."""
     import pty
 
     process, terminal = pty.fork()
@@ -161,7 +161,7 @@ def test_any_moment_is_a_good_one_to_be_ended(name, workers):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pause", [0.0, 0.005, 0.02, 0.08, 0.3])
-def test_a_second_interruption_leaves_nobody_to_wait_for(pause):
+def test_a_second_interruption_ends_without_waiting(pause):
     """As people press Ctrl-C, and as ``timeout`` sends it: to the process, and to its group."""
     process = started(*LONG, "--workers", "2", until="run/trials/part-*")
     os.kill(process.pid, signal.SIGINT)
@@ -173,14 +173,14 @@ def test_a_second_interruption_leaves_nobody_to_wait_for(pause):
 
 
 @pytest.mark.slow
-def test_an_interrupted_reproduction_says_what_is_saved():
+def test_an_interrupted_reproduction_names_the_saved_runs():
     process = started("reproduce", "iid-vs-ortho", "--out", "blog", "--workers", "1", until="blog/runs/*/trials/part-*")
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=60)
     (run,) = Path("blog/runs").iterdir()
     saved = pd.read_parquet(run / "trials")["draw"].nunique()
     assert process.returncode == 130 and saved > 0
-    assert err == f"interrupted: {saved} of 180 draws are saved in {run}; the same command again resumes\n"
+    assert err == f"interrupted: {saved} of 180 draws are saved in {run}; rerun the command to resume\n"
 
 
 @pytest.mark.parametrize(
@@ -245,6 +245,15 @@ def test_the_end_of_a_reader_without_poll(reader):
     assert "Traceback" not in done.stderr and "unexpected" not in done.stderr
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="descriptors of POSIX")
+@pytest.mark.parametrize("descriptor", [1, 2])
+def test_a_closed_output_is_one_line_before_anything_is_opened_in_its_place(descriptor):
+    command = [*COMMAND, "sweep", "--maps", "trig", "-R", "2", "-L", "8", "--trials", "1", "--out", "run"]
+    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=lambda: os.close(descriptor))
+    assert done.returncode == 2 and not Path("run").exists()
+    assert done.stdout + done.stderr == "favorbench: stdout or stderr is closed; redirect it to /dev/null\n"
+
+
 def said(quiet, seconds, *calls):
     """The lines of progress where stderr is no terminal and a minute lasts 50 ms."""
     with pytest.MonkeyPatch.context() as patch, redirect_stderr(io.StringIO()) as err:
@@ -265,7 +274,7 @@ def test_a_line_a_minute_without_a_terminal():
     assert said(False, 0.0, (20, 400), (120, 400)) == said(True, 0.2, (20, 400)) == said(False, 0.2) == []
 
 
-def test_the_time_left_is_that_of_what_is_left():
+def test_the_time_left_counts_only_remaining_work():
     """Draws that were there at the start took no time now; a long last step does not make it 0."""
     tracker = Tracker("sweep", "draws")
     tracker.calls = [(910.0, 100, 430, ""), (1000.0, 130, 430, "")]

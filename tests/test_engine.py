@@ -1,10 +1,12 @@
 """The engine: names are built once, plans are small, what will not fit is refused, nothing outlives a call."""
 
+import contextlib
 import os
 import sys
 from collections import Counter
 from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -13,12 +15,13 @@ import threadpoolctl
 
 import favorbench as fb
 from favorbench.engine import scenario as scenarios
-from favorbench.engine import tasks
-from favorbench.engine.cost import check_fits, cost
+from favorbench.engine import tasks, trial
+from favorbench.engine.cost import LIBRARIES_BYTES, check_fits, cost
 from favorbench.engine.plan import MAX_DRAWS, plan
 from favorbench.engine.scenario import load_scenario
 from favorbench.engine.study import Study
 from favorbench.errors import ScenarioError, WorkerError
+from favorbench.numerics.machine import Rates
 from favorbench.run import sweep
 from tests.conftest import random_heads, same_rows, small_scenario
 
@@ -65,19 +68,43 @@ def test_a_plan_of_a_million_draws_is_as_small_as_one_of_three():
         {"maps": "positive", "seq_len": "16777216", "head_dim": "4096"},
     ],
 )
-def test_what_does_not_fit_is_refused_before_it_is_computed(monkeypatch, flags):
+def test_too_large_requests_are_refused_before_computation(monkeypatch, flags):
     monkeypatch.setattr("favorbench.numerics.machine.available_memory", lambda: 24 << 30)
     with pytest.raises(ScenarioError, match=r"needs .*iB of memory, and 24 GiB are available: use a smaller"):
         sweep(small_scenario(**flags, trials=1), "run")
     assert not Path("run").exists()
 
 
-def test_what_fits_one_worker_may_not_fit_four(monkeypatch):
+def test_time_and_memory_by_hand(monkeypatch):
+    """24 tokens, d = 4, R = m = 8, at 2 flops and 4 exponentials a second."""
+    monkeypatch.setattr("favorbench.engine.cost._rates", lambda: Rates(2.0, 4.0, 1.0))
+    fixed = {"maps": "positive", "samplers": "iid", "num_projections": "8", "methods": "clusters"}
+    found = cost(plan(Study.of(small_scenario(**fixed, baselines="uniform", trials=5))))
+    exact, clusters, positive = 4 * 24 * 24 * 4, 2 * (24 * 8 * 4 + 24 * 8 * (4 + 4)), 2 * 48 * 8 * (2 * 4 + 1)
+    exponentials = 24 * 24 + 3 * 48 * 8
+    assert found.seconds == 5 * ((exact + clusters + positive) / 2.0 + exponentials / 4.0)
+    assert found.memory_bytes == 8 * (5 * 48 * 4 + 8 * 4 + 8 * (4 + 2))
+
+
+def test_draws_together_on_a_gpu_by_hand():
+    """Two tiles of 2^26 numbers at 64 tokens and 1,024 features, where a quarter of the memory holds their inputs."""
+    head = SimpleNamespace(query_len=64, seq_len=64, head_dim=8)
+    inputs = 8 * 128 * (6 * 8 + 2)
+    for free, draws in ((None, 1), (1 << 40, 2048), (4 * 5 * inputs, 5), (1, 1)):
+        assert trial._automatic_batch(SimpleNamespace(free_memory=lambda free=free: free), head, 1024) == draws
+
+
+def test_memory_for_one_worker_may_not_suffice_for_four(monkeypatch):
     draws = plan(Study.of(small_scenario(seq_len="2000")))
     monkeypatch.setattr("favorbench.numerics.machine.available_memory", lambda: 2 * cost(draws).memory_bytes)
     check_fits(draws, 1)
     with pytest.raises(ScenarioError, match="with 4 `workers`"):
         check_fits(draws, 4)
+    needed = 4 * (cost(draws).memory_bytes + LIBRARIES_BYTES)  # each worker loads its own libraries
+    for available in (needed, needed - 1):
+        monkeypatch.setattr("favorbench.numerics.machine.available_memory", lambda found=available: found)
+        with contextlib.nullcontext() if available == needed else pytest.raises(ScenarioError):
+            check_fits(draws, 4)
 
 
 def threads():

@@ -53,7 +53,7 @@ def most_false(rate):
 
 
 def errors_at(p, shape, rng):
-    """Heavy tails, infinities and what is no number, with P(error <= 0.1) = p exactly."""
+    """Heavy tails, infinities and NaN, with P(error <= 0.1) = p exactly."""
     hit = rng.random(shape) < p
     misses = np.choose(rng.integers(0, 3, shape), [0.1 + rng.pareto(0.5, shape) + 1e-9, np.inf, np.nan])
     return np.where(hit, 0.1 * rng.random(shape), misses)
@@ -74,7 +74,7 @@ def ever(hit, log_evidence, p, alpha):
 
 
 def naive(errors, rule):
-    """What one does without a test: 15 draws, and the share of hits is as large as asked for."""
+    """The rule without a test: 15 draws, and the share of hits is at least the requested one."""
     return np.mean(errors[..., :15] <= rule.target, axis=-1) >= rule.probability
 
 

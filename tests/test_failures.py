@@ -60,7 +60,7 @@ def broken_sweep(out, workers=1, **more):
 
 
 @pytest.mark.usefixtures("module")
-def test_the_rows_of_others_are_kept_and_what_failed_is_said():
+def test_other_rows_are_kept_and_failures_are_named():
     whole, found = fb.sweep(KEYS, "whole"), broken_sweep("run")
     failed = {name: {draw for draws in how.values() for draw in draws} for name, how in found.failed.items()}
     assert set(failed) == {"mine", "odd under iid", "odd under orthogonal"}
@@ -84,7 +84,7 @@ def test_the_rows_of_others_are_kept_and_what_failed_is_said():
 
 
 @pytest.mark.usefixtures("module")
-def test_what_failed_is_computed_again_when_asked_to_and_not_before():
+def test_failed_draws_are_computed_again_on_request_only():
     whole, found = fb.sweep(KEYS, "whole"), broken_sweep("run")
     assert fb.sweep(KEYS, "run").failed == found.failed
     mended = fb.sweep(KEYS, "run", retry_failed=True)
@@ -118,8 +118,8 @@ def test_every_command_reads_a_run_with_failures():
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_what_fails_on_the_first_draw_ends_the_sweep_at_once(monkeypatch, there):
-    """Most likely a mistake of its own: nobody wants to wait for the others to hear of it. It leaves nothing behind;
+def test_a_failure_on_the_first_draw_ends_the_sweep(monkeypatch, there):
+    """It is most likely a mistake of the user, who should not wait for the other draws. It leaves nothing behind;
     a directory of the user's stays."""
     if there:
         Path("run").mkdir()

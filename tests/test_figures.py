@@ -21,7 +21,7 @@ def names(files):
     return {path.stem for path in files}
 
 
-def test_what_the_axes_allow_is_drawn(monkeypatch):
+def test_every_figure_that_the_axes_allow_is_drawn(monkeypatch):
     monkeypatch.setattr(charts, "MAX_PANELS", 3)
     results = sweep(small_scenario(seq_len="16,24", baselines="uniform", trials=1), "length")
     pages = {f"{name}-L={length}" for name in ("iid-vs-ortho", "trig-vs-positive") for length in (16, 24)}
@@ -53,7 +53,7 @@ def test_each_figure_has_png_svg_and_its_numbers():
     assert np.mean(image[..., :3] < 0.95) > 0.02  # not blank
 
 
-def test_methods_are_drawn_once_beside_panels_of_samplers():
+def test_methods_are_drawn_once_next_to_panels_of_samplers():
     results = sweep(small_scenario(methods="clusters,multipole"), "run")
     draw_all(results)
     data = pd.read_csv("run/figures/maps.csv")
@@ -99,7 +99,7 @@ def test_error_against_dtype_holds_both_errors():
     assert np.all((single["rounding_median"] > 0) & (single["rounding_median"] < single["relative_error_median"]))
 
 
-def test_every_series_can_be_told_apart_without_colour():
+def test_every_series_is_distinct_without_colour():
     looks = {(style.MARKERS[i % len(style.MARKERS)], str(style.DASHES[i % len(style.DASHES)])) for i in range(16)}
     assert len(looks) >= 8
 
@@ -114,7 +114,7 @@ def test_circles_are_the_documented_ones():
     assert_allclose(sorted(radius), [0.3, 1.0], atol=0.03)  # noise .05 / sqrt(128) = .004, and its square
 
 
-def test_every_figure_can_be_asked_for():
+def test_every_figure_can_be_requested():
     names = [name for kind in figures.FIGURES for name in kind.names]
     assert len(names) == len(set(names)) and {"iid-vs-ortho", "trig-vs-positive", "error-vs-cost", "heads"} <= set(
         names

@@ -73,7 +73,7 @@ def test_a_run_of_an_earlier_version_is_not_resumed(kept):
     assert {path: path.read_bytes() for path in kept.rglob("*") if path.is_file() and path.name != ".lock"} == before
 
 
-def test_what_was_stored_then_is_not_computed_again(kept, now):
+def test_stored_draws_are_not_computed_again(kept, now):
     changed(kept, favorbench=VERSION)
     calls = []
     found = fb.sweep(KEYS, kept, progress=lambda *now: calls.append(now))
@@ -82,7 +82,7 @@ def test_what_was_stored_then_is_not_computed_again(kept, now):
 
 
 @pytest.mark.parametrize("number", [*range(1, FORMAT + 2), 0, "5", None, -1, 10**30, 5.0, True])
-def test_other_formats_are_refused_with_what_reads_them(kept, number):
+def test_other_formats_are_refused_with_the_version_that_reads_them(kept, number):
     changed(kept, format=number, favorbench="9.1")
     if number in (FORMAT - 1, FORMAT) and type(number) is int:
         assert run("table", str(kept))[0] == 0

@@ -169,7 +169,7 @@ def test_long_points_do_not_overflow():
     assert near.median < 1e-12  # all points are equal, and long
 
 
-def test_bias_is_told_from_chance():
+def test_bias_is_distinguished_from_chance():
     found = study(
         GaussianKernel(3.0), ["trig", "trig-blog", "exp-tutorial", "taylor"], ["iid", "orthogonal-blog"], [16], POINTS
     )
@@ -209,7 +209,7 @@ def test_one_point_and_one_draw_are_enough():
     assert cells[0]["bias"] is None and "median of 1 draws" in run("kernel", *SMALL[:-1], "1")[1]
 
 
-def test_what_sampling_cannot_measure_is_marked():
+def test_claims_that_sampling_cannot_measure_are_marked():
     cell = study(SoftmaxKernel(1.0), ["positive"], ["iid"], [16], POINTS).cells[0]
     assert not cell.measurable and cell.median < 0.5 * cell.expected and not cell.biased
 
@@ -294,7 +294,7 @@ def test_a_mistake_is_one_clear_line_and_exit_2(arguments, said):
     assert said in refused(*arguments)
 
 
-def test_points_of_a_file_are_taken_as_asked():
+def test_requested_points_of_a_file_are_used():
     np.save("points.npy", X)
     check_refused("""
         kernel --points points.npy --num-points 31 => has 30; ask for at most that
@@ -311,7 +311,7 @@ def test_the_help_names_every_kernel():
     assert all(kernel.name in out for kernel in KERNELS)
 
 
-def test_what_the_library_refuses_are_keys():
+def test_errors_of_the_library_name_keys():
     for name, given in (("gaussian", {"degree": 2}), ("gaussian", {"sigma": -1.0}), ("polynomial", {"degree": 31})):
         with pytest.raises(ScenarioError, match=r"`(sigma|degree)`"):
             get_kernel(name, 4, **given)
@@ -352,7 +352,7 @@ def test_the_same_seed_gives_the_same_table_and_another_another():
     assert first == second != other
 
 
-def test_the_figure_holds_what_it_shows():
+def test_the_figure_file_holds_its_numbers():
     found = study(GaussianKernel(2.0), ["trig", "phase"], ["iid"], [8, 32], POINTS, 3, budget="features")
     assert isinstance(found, GramStudy)
     from favorbench.studies.kernel import figure as gram

@@ -1,4 +1,4 @@
-"""What everything stands on: values as text and JSON, checks of parameters, the memory there is."""
+"""Foundations: values as text and JSON, checks of parameters, the memory there is."""
 
 import json
 import math
@@ -23,7 +23,7 @@ class Pair(NamedTuple):
     right: tuple[float, ...]
 
 
-def test_plain_values_are_json_whatever_is_in_them():
+def test_all_plain_values_become_json():
     value = {"a": Pair(math.inf, (1.0, math.nan)), "b": [np.float64(-math.inf), "text", 3, None, True]}
     assert plain(value) == {"a": {"left": None, "right": [1.0, None]}, "b": [None, "text", 3, None, True]}
     json.dumps(plain(value), allow_nan=False)
@@ -46,20 +46,20 @@ NO_NUMBERS = [True, math.nan, math.inf, "1", None, [1.0], 10**400, np.array(1.0)
 
 
 @pytest.mark.parametrize("value", [*NO_NUMBERS, 0, -1.0])
-def test_what_is_no_positive_number_is_refused(value):
+def test_values_that_are_not_positive_numbers_are_refused(value):
     with pytest.raises(ScenarioError, match=r"^eps must be a positive number, got ") as caught:
         check_positive("eps", value)
     assert len(str(caught.value)) < 120
 
 
 @pytest.mark.parametrize("value", [*NO_NUMBERS, 1.0, 0.4])
-def test_what_lies_outside_is_refused(value):
+def test_values_out_of_range_are_refused(value):
     with pytest.raises(ScenarioError, match=r"^p must be a number from 0.5 up to, but not, 1, got "):
         check_between("p", value, 0.5, 1.0)
 
 
 @pytest.mark.parametrize("value", [*NO_NUMBERS, 2.0, 0, 5])
-def test_what_is_no_whole_number_is_refused(value):
+def test_values_that_are_not_whole_numbers_are_refused(value):
     with pytest.raises(ScenarioError, match=r"^n must be a whole number from 1 to 4, got "):
         check_whole("n", value, 1, 4)
 
@@ -88,7 +88,7 @@ def test_there_is_memory_and_more_than_all_of_it_is_refused(monkeypatch):
     with pytest.raises(ScenarioError, match=r"^this needs 2.0 GiB of memory, and 1.0 GiB are available: use less$"):
         machine.check_memory(2 << 30, "this", "use less")
     monkeypatch.setattr(machine, "available_memory", lambda: None)
-    machine.check_memory(1 << 60, "this", "nobody knows")
+    machine.check_memory(1 << 60, "this", "unknown remedy")
 
 
 def test_the_memory_of_a_container_counts(monkeypatch, tmp_path):

@@ -69,7 +69,7 @@ def test_heads_of_two_scales_are_two_populations_and_one_head_is_none():
     assert heads.populations(sweep(small_scenario(scale="0.5,1"), "drawn")) == []
 
 
-def test_what_is_exact_on_both_sides_is_no_difference():
+def test_two_exact_results_do_not_differ():
     """Keys of zeros: attention is uniform attention, both errors are rounding, and neither is worse."""
     query, value = np.random.default_rng(0).normal(size=(2, 2, 16, 4))
     np.savez("zero.npz", q=query, k=np.zeros((2, 16, 4)), v=value)
@@ -100,7 +100,7 @@ def test_many_heads_are_shown_together_and_each_on_request():
     few = run(*arguments, "--heads", "h0,h1", "--trials", "2", "-q", "--out", "few")[1]
     assert "mse, heads.npz h0" not in few and "over 2 heads of heads.npz" in few and "Each head by itself" in few
     assert "h0, scale 1, L = 24" not in few and few.count("too few to compare") == 0  # one sentence, over both
-    alone, why = run("table few --stat mean")[1:]  # of which nothing is said over heads
+    alone, why = run("table few --stat mean")[1:]  # there is no table of means over heads
     assert "mse, heads.npz h0" in alone and "mse, heads.npz h1" in alone and "--heads h0" in why
 
 
@@ -181,7 +181,7 @@ def test_error_against_cost_over_heads_and_of_one():
     assert draw_all(one, "skill") and "error-vs-cost" not in {file.stem for file in draw_all(one, "skill")}
 
 
-def test_the_front_is_what_nothing_cheaper_beats():
+def test_nothing_cheaper_beats_the_front():
     points = pd.DataFrame(
         {
             "estimator": list("zabcdef"),
@@ -195,7 +195,7 @@ def test_the_front_is_what_nothing_cheaper_beats():
 
 
 @pytest.mark.parametrize("count", [13, 3])
-def test_of_too_many_estimators_those_nearest_the_front_keep_their_colours(count, monkeypatch):
+def test_estimators_near_the_front_keep_their_colours(count, monkeypatch):
     from favorbench.results.figures import blocks
 
     monkeypatch.setattr(blocks, "MAX_CURVES", 4)

@@ -84,7 +84,7 @@ def test_seq_len_takes_the_first_tokens(rng):
     with pytest.raises(ScenarioError, match="has 9 tokens"):
         law.heads((10,), None)
     with pytest.raises(
-        ScenarioError, match=r"`head_dim` 3 was asked for, but in\.npz has head_dim 2: leave `head_dim` out"
+        ScenarioError, match=r"`head_dim` 3 was requested, but in\.npz has head_dim 2: leave `head_dim` out"
     ):
         law.heads(None, (3,))
 
@@ -106,7 +106,7 @@ GOOD = {"q": np.ones((2, 4, 3)), "k": np.ones((2, 4, 3)), "v": np.ones((2, 4, 3)
         ({"q": np.array([object()])}, "Python objects (pickle), which are never read"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said(change, said):
+def test_faults_of_a_file_are_named(change, said):
     arrays = {name: value for name, value in (GOOD | change).items() if value is not None}
     np.savez("in.npz", **arrays)
     with pytest.raises(InputError, match=re.escape(said)):
@@ -159,7 +159,7 @@ class Raw(File):
     suffixes = (".raw",)
 
 
-def test_what_is_registered_is_listed_and_accepted(monkeypatch):
+def test_registered_members_are_listed_and_accepted(monkeypatch):
     monkeypatch.setattr(inputs, "INPUTS", (*INPUTS, Ones, Raw))
     listed = {record["name"]: record["description"] for record in catalogue.records("inputs")}
     assert listed["ones"] == "all ones" and get_input("ones(std=2.0)") == Ones(std=2.0)

@@ -143,7 +143,7 @@ def test_a_file_that_says_that_it_is_causal_is_measured_so(rng, path):
     assert said == "its heads are causal, and measured without the mask, as was asked"
 
 
-def test_a_flag_beside_the_arrays_is_enough(rng):
+def test_a_flag_next_to_the_arrays_is_enough(rng):
     np.savez("in.npz", **some(rng, 2), causal=True)
     assert fb.load_scenario(None, QUICK | {"inputs": "in.npz"}).causal
     np.savez("no.npz", **some(rng, 2), causal=False)
@@ -156,7 +156,7 @@ def test_a_flag_beside_the_arrays_is_enough(rng):
     assert "not causal, and measured with the mask" in input_notes(plan(said), "no.npz", said.inputs["no.npz"].law)[-1]
 
 
-def test_what_cannot_be_causal_is_left_out_of_a_shipped_scenario_only(rng):
+def test_noncausal_members_are_left_out_of_shipped_scenarios_only(rng):
     np.savez("in.npz", **some(rng, 2, length=40), causal=True)
     scenario = fb.load_scenario("estimators", {"inputs": "in.npz"})
     assert scenario.causal and "nystrom" not in scenario.methods and "clusters" in scenario.methods
@@ -204,7 +204,7 @@ def test_a_sweep_holds_one_head_of_a_file_at_a_time(rng, path):
         assert grown < 0.5 * heads * size
 
 
-def test_only_the_head_that_is_asked_for_is_read(rng, monkeypatch):
+def test_only_the_requested_head_is_read(rng, monkeypatch):
     saved("in.npz", some(rng, 6))
     law, read = get_input("in.npz"), []
     heads = law.heads(None, None)
@@ -323,7 +323,7 @@ def test_arrays_may_be_given_in_any_way(rng):
         ({"mine": ([[1.0], [1.0, 2.0]],) * 3}, "not arrays"),
     ],
 )
-def test_what_is_wrong_with_arrays_is_said(given, said):
+def test_faults_of_arrays_are_named(given, said):
     with pytest.raises((ScenarioError, InputError), match=re.escape(said)):
         fb.sweep(QUICK, "run", inputs=given)
 

@@ -44,7 +44,7 @@ def test_integer_maps_have_the_mean_and_the_variance_they_declare(rng, spec):
 
 
 @pytest.mark.parametrize("name", ["poisson", "geometric"])
-def test_what_is_fitted_is_the_best(rng, name):
+def test_the_fit_is_optimal(rng, name):
     """Against a fine grid: of the mean log second moment for poisson; of the declared bound of it for geometric."""
     x, y = rng.normal(size=(40, 6)) * 1.3, rng.normal(size=(30, 6)) * 0.4 + 0.2
     fitted = float(get_map(name).fit(x, y, x).fitted.values.item())

@@ -1,4 +1,4 @@
-"""What all maps share: claims that follow from parameters, what wraps a map, equality, features counted beforehand."""
+"""Shared by all maps: claims that follow from parameters, wrappers, equality, features counted beforehand."""
 
 import dataclasses
 import pickle
@@ -44,12 +44,12 @@ def test_claims_follow_from_the_parameters_and_nothing_else(spec, claim, value):
 
 
 @pytest.mark.parametrize("member", MAPS, ids=lambda m: m.name)
-def test_a_class_claims_what_its_default_parameters_do(member):
+def test_a_class_has_the_claims_of_its_default_parameters(member):
     for claim in ("features_per_projection", "causal_safe", "own_sample", "nested", "unbiased", "nonnegative", "even"):
         assert getattr(member, claim) == getattr(member(), claim)
 
 
-def test_a_wrapper_is_obeyed_in_what_it_states_and_claims_the_rest_as_the_map_inside():
+def test_a_wrapper_overrides_some_claims_and_inherits_the_rest():
     inside = get_map("positive-eps")
     assert not inside.causal_safe and not inside.nested
     safe = Safe(inside)
@@ -93,3 +93,16 @@ def test_features_are_counted_without_being_made(spec, head_dim):
     start = time.process_time()
     assert get_map(spec).num_features(1 << 20, head_dim) > 1e12
     assert time.process_time() - start < 0.1
+
+
+def test_maps_of_users_may_have_the_names_of_hooks_of_version_0_2():
+    class Old(type(get_map("positive"))):
+        def own_products(self, n, l, head_dim, num_projections):  # noqa: E741
+            return 7.0
+
+    class New(type(get_map("positive"))):
+        def map_multiplications(self, n, l, head_dim, num_projections):  # noqa: E741
+            return 7.0
+
+    old, new, ours = (one.multiplications(100, 200, 8, 6, 16) for one in (Old(), New(), get_map("positive")))
+    assert old == new != ours

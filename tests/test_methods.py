@@ -128,7 +128,7 @@ def test_duplicates_leave_cells_empty(spec):
 
 
 @pytest.mark.parametrize("spec", ["multipole", "clusters(points='pivots')", "sinks(2):multipole", "top-keys"])
-def test_what_is_chosen_among_duplicates_does_not_matter(spec):
+def test_the_choice_among_duplicates_does_not_matter(spec):
     """Keys that are all the same have one cell: an exact answer, the mean of values."""
     question = problem(4, 30, 30)
     question = question._replace(key=np.repeat(question.key[:1], 30, axis=0))
@@ -144,7 +144,7 @@ WEIGHTLESS = ("slash", "xattention", "pbs")
     "spec", without("trig", "window(9):clusters(order=2)", "nystrom", "wildcat", "best", "taylor", *WEIGHTLESS)
 )
 def test_logits_of_hundreds(spec):
-    """What is left out loses all its digits in the difference of estimates that are far too large."""
+    """The remaining keys lose all digits in the difference of two estimates that are far too large."""
     for size in (4, 12):
         assert error(member(spec), with_logits_to(problem(5), 500), (size,)) <= 1
 

@@ -30,7 +30,7 @@ SPECS = [
     "sinks(3):window(9):multipole(block=16, cells='tree', segment=40)",
     "sinks(3):window(6):clusters", "window(4):centre:positive", "nystromformer(inverse='pinv')", "monarch(steps=2)",
 ]  # fmt: skip
-#: What needs no more than the standard has: no scatter, no topk.
+#: Methods that need no more than the array API standard: no scatter, no topk.
 STANDARD = ["sampled-keys", "sampled-keys(weights='values')", "sinks(5):trig", "window(6):trig",
             "sinks(2):sampled-keys", "window(5):sampled-keys", "sinks(3):window(4):positive", "nystromformer",
             "nystromformer(inverse='pinv')", "monarch", "monarch(steps=3)", "lara", "thinformer"]  # fmt: skip

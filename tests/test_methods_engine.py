@@ -56,7 +56,7 @@ def test_equal_cost_is_the_largest_size_that_pays(spec, shape):
         method.check((size,), shape)
 
 
-def test_the_largest_size_is_found_beyond_sizes_that_are_too_dear():
+def test_the_largest_size_is_found_beyond_sizes_that_cost_too_much():
     """344 of 8,192 keys, which are halved four times, are as many as pay for 256 queries below 345; 7,920 pay too."""
     method, shape = get_method("thinformer"), Shape(256, 8192, 64, 64)
     assert method.multiplications(shape, 345) > budget_of(240, shape) >= method.multiplications(shape, 7920)
@@ -95,7 +95,7 @@ def test_two_budgets_that_come_to_one_size_are_two_rows_of_the_same_answer():
     assert affordable.all()
 
 
-def test_every_row_says_what_it_costs_and_stays_in_its_budget():
+def test_every_row_states_its_cost_within_its_budget():
     names = "clusters,multipole,lara,thinformer,monarch,nystromformer,nystrom,wildcat,sinks(2):positive"
     rows = rows_of(small_scenario(methods=names, budget="cost", num_projections="25,40", trials=1, samplers="iid"))
     asked = rows[rows["budget"].notna() & (rows["kind"] != "baseline")]
@@ -133,7 +133,7 @@ def test_adding_methods_and_sizes_changes_rows_by_rounding_at_most():
 
 
 @pytest.mark.parametrize("fixed", [True, False])
-def test_what_is_not_random_is_computed_once_for_fixed_inputs(monkeypatch, rng, fixed):
+def test_deterministic_estimators_are_computed_once_for_fixed_inputs(monkeypatch, rng, fixed):
     """For each head; and with or without the cache the rows are the same."""
     heads = {f"{name}{i}": rng.normal(size=(24, 4)) for name in "qkv" for i in range(2)}
     np.savez("heads.npz", **{name: np.stack([heads[f"{name}0"], heads[f"{name}1"]]) for name in "qkv"})
@@ -284,7 +284,7 @@ def test_a_function_that_works_in_place_changes_nothing_else(mine):
     same(alone, beside[beside["estimator"] != "in_place"])
 
 
-def test_functions_are_asked_for_each_size_with_the_same_numbers(mine):
+def test_functions_are_called_for_each_size_with_the_same_numbers(mine):
     question = fb.methods.AttentionProblem(*np.random.default_rng(0).normal(size=(3, 12, 4)))
     method = get_method("my_methods:sampled")
     several = list(method.estimates(question, (2, 5), fb.numerics.streams.Streams.of(np.random.default_rng(1))))
@@ -292,7 +292,7 @@ def test_functions_are_asked_for_each_size_with_the_same_numbers(mine):
     assert_array_equal(several[1].output, alone.output)
 
 
-def test_what_is_not_a_number_is_an_infinite_error_of_the_function(mine):
+def test_nan_is_an_infinite_error_of_the_function(mine):
     """A measurement, as of any estimator: its row has its name, and says how many rows have failed."""
     rows = rows_of(small_scenario(methods="my_methods:not_a_number"))
     found = rows[rows["estimator"] == "not_a_number"]
@@ -319,14 +319,14 @@ def test_a_function_from_python_is_a_method():
         get_method(two)
 
 
-def test_a_function_says_what_it_costs():
+def test_a_function_states_its_cost():
     """That of the documents, as it stands there: a candidate of ``recommend``, and none without its attribute."""
     page = (Path(__file__).parents[1] / "docs/own-estimator.md").read_text(encoding="utf-8")
     code = page.split("# mine.py\n")[1].split("```")[0]
     Path("of_the_page.py").write_text(code)  # no test has imported another module of this name
     Path("mute.py").write_text(code.split("nearest.multiplications")[0])
     ask = ("recommend", "gaussian", "-L", "64", "-d", "4", "--maps", "none", "--max-size", "8", "--target", "0.01")
-    assert "'mute:nearest' does not say what it costs" in refused(*ask, "--methods", "mute:nearest")
+    assert "'mute:nearest' does not declare its cost" in refused(*ask, "--methods", "mute:nearest")
     status, out, err = run(*ask, "--methods", "of_the_page:nearest", "--json", "-q")
     assert (status, err) == (0, "")
     points = json.loads(out)["heads"][0]["points"]
@@ -384,7 +384,7 @@ MISTAKES = [
     my_methods:absent => method 'my_methods:absent' cannot be imported: AttributeError
     absent:absent => method 'absent:absent' cannot be imported: ModuleNotFoundError
     my_methods:exact(x=1) => 'exact' is already built and takes no parameters
-    my_methods:exact --budget cost => --budget cost: exact does not say what it costs; use --budget projections
+    my_methods:exact --budget cost => --budget cost: exact does not declare its cost; use --budget projections
     window(2):trig --budget features -R 5 => method 'window(2):trig' has 2 features for each projection; use a
     sinks(2):window(2):centre:trig --budget features -R 7 => use a multiple of 2, e.g. 8
     monarch --budget cost -R 1 => --budget cost: monarch costs more than a map of 1 features here; use -R 6 or more
@@ -401,7 +401,7 @@ def test_a_mistake_is_one_clear_line_that_names_the_method(mine, given, said):
 
 
 @pytest.mark.parametrize("spec", ["nystrom", "clusters", "wildcat"])
-def test_a_method_among_maps_or_baselines_is_told_where_it_belongs(spec):
+def test_a_method_among_maps_or_baselines_is_refused_with_the_right_flag(spec):
     assert f"{spec!r} is a method, not a map: write --methods {spec}" in refused("sweep", "--maps", spec)
     assert f"{spec!r} is a method, not a baseline: write --methods {spec}" in refused("sweep", "--baselines", spec)
 
@@ -415,18 +415,18 @@ def test_a_method_among_maps_or_baselines_is_told_where_it_belongs(spec):
         sampled-keys(weights='values') => 'sampled-keys' is a baseline, not a map: write --baselines sampled-keys(
     """),
 )
-def test_prefixes_and_parameters_among_maps_are_told_where_they_belong(spec, said):
+def test_prefixes_and_parameters_among_maps_are_refused_with_the_right_flag(spec, said):
     assert said in refused("sweep", "--maps", f"positive,{spec}")
 
 
 @pytest.mark.parametrize("spec", ["clusters", "sinks(2):clusters", "window(8):positive", "top-keys"])
-def test_commands_about_kernels_say_what_measures_methods(spec):
+def test_commands_about_kernels_name_the_command_that_measures_methods(spec):
     for arguments in (["theory", spec, "iid"], ["kernel", "gaussian", "--maps", f"trig,{spec}"]):
         flag = "--baselines" if spec == "top-keys" else "--methods"
         assert f"favorbench sweep {flag} {spec} measures its attention" in refused(*arguments)
 
 
-def test_a_baseline_is_no_method_and_says_how_to_get_it():
+def test_a_baseline_given_as_a_method_is_refused_with_the_right_flag():
     with pytest.raises(
         ScenarioError, match=r"is a baseline, not a method: .* in Python get_baseline\('sampled-keys'\)"
     ):
@@ -466,7 +466,7 @@ def test_methods_alone(none):
     assert any(line.split() == ["maps", "none"] for line in plan_of.splitlines())
 
 
-def test_what_asks_for_nothing_is_one_line():
+def test_an_empty_request_is_one_line():
     for arguments in (["--maps", "none"], ["--maps", "none", "--methods", "none"]):
         assert "neither a map nor a method to measure: give --maps, --methods or both" in refused("sweep", *arguments)
     with pytest.raises(ScenarioError, match="neither a map nor a method"):
@@ -494,14 +494,14 @@ def test_a_method_twice_is_once():
     assert len(rows[rows["estimator"] == "clusters"]) == 2 * 2
 
 
-def test_there_is_no_window_where_queries_are_not_the_keys(rng):
+def test_windows_need_as_many_queries_as_keys(rng):
     np.savez("cross.npz", q=rng.normal(size=(6, 4)), k=rng.normal(size=(24, 4)), v=rng.normal(size=(24, 3)))
     said = refused("sweep --inputs cross.npz -R 4 --methods 'window(3):clusters'")
     assert "--methods window(3):clusters: there is no window where 6 queries look at 24 keys; it needs as many" in said
     assert run("sweep --inputs cross.npz -R 4 --methods 'sinks(3):clusters,multipole'")[0] == 0
 
 
-def test_a_method_asked_by_itself_refuses_the_same(rng):
+def test_a_method_called_directly_refuses_the_same(rng):
     from favorbench.errors import InputError, ScenarioError
     from favorbench.methods import method_attention
 

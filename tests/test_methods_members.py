@@ -1,4 +1,4 @@
-"""What is special about single methods, beside their definitions (test_methods) and claims (verify)."""
+"""Properties of single methods, besides their definitions (test_methods) and claims (verify)."""
 
 import numpy as np
 import pytest
@@ -41,13 +41,13 @@ def test_impossible_parameters_are_refused(spec, message):
 
 
 @pytest.mark.parametrize("spec", ["eva(form='released')", "nystrom", "window(4):wildcat"])
-def test_what_cannot_be_causal_says_so(spec):
+def test_noncausal_members_are_refused_in_causal_attention(spec):
     assert not fb.get_method(spec).causal_safe
     with pytest.raises(FavorbenchError, match="cannot be causal"):
         answers(spec, problem(causal=True), (8,))
 
 
-def test_what_needs_positions_says_so():
+def test_estimators_that_need_positions_say_so():
     with pytest.raises(FavorbenchError, match="not the same tokens"):
         answers("eva", problem(n=30), (8,))
 

@@ -22,7 +22,7 @@ def tokens(rng):
 
 @pytest.mark.parametrize("steps", [1, 2, 5])
 def test_cells_are_those_of_k_means(tokens, steps):
-    """Lloyd's algorithm from the same keys: after so many steps the same keys share a cell."""
+    """Lloyd's algorithm from the same keys: after the same number of steps the same keys share a cell."""
     method = get_method(f"clusters(lloyd={steps})")
     (summary,) = method.summaries(tokens, Queries(tokens.key, None), (SIZE,), Streams.of(np.random.default_rng(3)))
     start = tokens.key[np.random.default_rng(3).permutation(LENGTH)[:SIZE]]

@@ -41,6 +41,26 @@ def test_metric_by_hand(name):
     assert METRICS[name].compute(sums, uniform) == pytest.approx(BY_HAND[name], rel=1e-15)
 
 
+#: Unit, which way is good, on a log axis, of the output, and the power of |exact| that it grows with.
+PROPERTIES = {
+    "mse": ("value^2", "lower", True, True, 2),
+    "relative_error": ("none", "lower", True, True, 0),
+    "relative_l1": ("none", "lower", True, True, 0),
+    "cosine": ("none", "higher", False, True, 0),
+    "skill": ("none", "higher", False, True, 0),
+    "rounding": ("none", "lower", False, False, 0),
+    "max_abs_error": ("value", "lower", True, True, 1),
+    "bad_normalisers": ("none", "lower", False, False, 0),
+    "unnormalised_rows": ("none", "lower", False, False, 0),
+    "effect": ("nats per token, or 1 - cosine", "lower", True, True, 0),
+}
+
+
+def test_metrics_have_the_properties_that_tables_and_figures_rely_on():
+    found = {name: (m.unit, m.better, m.log, m.error, m.power) for name, m in METRICS.items()}
+    assert found == PROPERTIES
+
+
 def test_every_metric_is_checked_and_described():
     assert set(BY_HAND) == set(METRICS)
     for metric in METRICS.values():
@@ -77,7 +97,7 @@ def tiled(whole, starts, to=lambda a: a):
 
 @pytest.mark.parametrize("to, back", [pytest.param(np.asarray, np.asarray, id="numpy"), *BACKENDS])
 def test_sizes_and_draws_in_tiles_agree_with_plain_formulas(rng, to, back):
-    """Leading axes of sizes and draws, of which the exact answer has the latter only; a failure and a row of zeros."""
+    """Leading axes of sizes and draws (the exact answer has draws only); a failure and a row of zeros."""
     exact = rng.normal(size=(2, 30, 5))
     output = exact + rng.normal(size=(3, 2, 30, 5)) * np.array([0.01, 1.0, 100.0])[:, None, None, None]
     output[0, 1, 7, 2], output[1, 0, 3], output[2, 1, 4, 0], exact[1, 9] = np.nan, 0.0, np.inf, 0.0
@@ -96,8 +116,8 @@ def test_sizes_and_draws_in_tiles_agree_with_plain_formulas(rng, to, back):
         "unnormalised_rows": unnormalised,
     }
     for starts in ([0], [0, 1, 12, 29]):
-        sums = tiled([output, exact, normaliser, None, row_sums], starts, to).each(back)
-        quotient = tiled([output, exact, normaliser, None, None], starts, to).each(back)
+        sums = tiled([output, exact, normaliser, None, row_sums], starts, to).map_arrays(back)
+        quotient = tiled([output, exact, normaliser, None, None], starts, to).map_arrays(back)
         found = metrics_of(sums, sums)
         for name, values in expected.items():
             assert_allclose(found[name], values, rtol=1e-13, atol=1e-15, err_msg=name)
@@ -150,7 +170,7 @@ def test_which_normalisers_are_bad(value, bad):
 @pytest.mark.parametrize(
     "value, lost", [(0.0, 1), (-0.0, 1), (np.nan, 1), (-np.inf, 1), (-1.0, 0), (1e-300, 0), (2.0, 0)]
 )
-def test_a_quotient_is_no_mean_only_where_nothing_divides(value, lost):
+def test_rows_without_a_normaliser_are_counted(value, lost):
     """Whatever the scale of the normaliser is, and its sign."""
     assert error_sums(EXACT[:1], EXACT[:1], np.array([[value]])).unnormalised_rows == lost
     assert error_sums(EXACT[:1], EXACT[:1]).unnormalised_rows == 0

@@ -16,7 +16,7 @@ from favorbench.models.load import load, read_texts, tokenise  # noqa: E402
 
 attention = torch.nn.functional.scaled_dot_product_attention
 
-#: What each query sees: a word for each query, an x for each key that it sees.
+#: The keys that each query sees: a word for each query, an x for each visible key.
 MASKS = [
     ("full", "xxxxxxx xxxxxxx xxxxxxx xxxxxxx xxxxxxx"),
     ("causal", "xxx.... xxxx... xxxxx.. xxxxxx. xxxxxxx"),  # the last query sees all keys
@@ -200,7 +200,7 @@ def test_weights_of_sixteen_bits_are_float32(folder):
     ("./empty", "not a model's folder: it has no config.json"),
     ("./a.txt", "neither a folder with config.json nor a .gguf file"),
 ])  # fmt: skip
-def test_what_is_no_model(name, said, tmp_path, folder):
+def test_values_that_are_not_models(name, said, tmp_path, folder):
     (tmp_path / "empty").mkdir()
     (tmp_path / "a.txt").write_text("x")
     with pytest.raises(ModelError, match=said):
@@ -223,7 +223,7 @@ def test_a_model_of_the_hub_that_is_here_needs_no_network(folder, tmp_path, monk
         load("nobody/tiny")
 
 
-def test_code_of_others_is_never_run_unasked(folder, tmp_path, monkeypatch):
+def test_remote_code_runs_only_on_request(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "cache"))
     ran = tmp_path / "ran"
     name = folder(auto_map={"AutoConfig": "own.Config", "AutoModel": "own.Model"}, model_type="own")

@@ -25,7 +25,7 @@ from favorbench.models.recorder import TOLERANCE_UNITS, Choice, Recorder  # noqa
 from tests.command_line import check_refused, refused, run  # noqa: E402
 from tests.small_models import CONFIGS, TOKENS, small_folder, small_inputs, small_model, small_text  # noqa: E402
 
-#: Of each family: the mask of each call, and why it is not kept ("" if it is).
+#: For each family: the mask of each call, and why it is not kept ("" if it is).
 FOUND = {
     "bert": [("full", "")] * 2,
     "distilbert": [("full", "")] * 2,
@@ -68,7 +68,7 @@ def test_layers_are_kept_or_refused_by_name(family):
         recorder.begin(input_runs(model, inputs)[0])
         with intercept_attention(model, recorder.attend):
             inside = model(**inputs)[0]
-    layers = [found[0] for _, found in sorted(recorder.found.items())]
+    layers = [found[0] for _, found in sorted(recorder.checked.items())]
     assert [layer.mask for layer in layers] == [mask for mask, _ in FOUND[family]]
     for layer, (_, reason) in zip(layers, FOUND[family], strict=True):
         assert reason in layer.reason and bool(layer.reason) == bool(reason)
@@ -88,7 +88,7 @@ def test_families_that_make_no_call_are_an_error(family):
 @pytest.mark.parametrize(
     "family", [name for name, found in FOUND.items() if not any(not reason for _, reason in found)]
 )
-def test_where_nothing_is_kept_the_first_reason_is_said(family):
+def test_where_nothing_is_kept_the_first_reason_is_given(family):
     with pytest.raises(ModelError, match=f"nothing to capture: layer 0 .*{FOUND[family][0][1]}"):
         fb.capture(small_model(family), small_inputs(family))
 
@@ -125,7 +125,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_the_check_sees_what_is_wrong(wrong):
+def test_the_check_finds_faults(wrong):
     """The control of all tests above: the same code at the same sizes."""
     model, inputs = small_model("llama"), small_inputs("llama")
     with Spool() as spooled, torch.no_grad():
@@ -133,7 +133,7 @@ def test_the_check_sees_what_is_wrong(wrong):
         recorder.begin(input_runs(model, inputs)[0])
         with intercept_attention(model, lambda call: recorder.attend(WRONG[wrong](call))):
             model(**inputs)
-    layers = [found[0] for found in recorder.found.values()]
+    layers = [found[0] for found in recorder.checked.values()]
     assert len(layers) == 2 and recorder.shape is None
     for layer in layers:
         assert "is not softmax" in layer.reason and layer.difference > 10 * layer.limit
@@ -146,7 +146,7 @@ def test_a_precision_that_hides_errors_is_refused():
         fb.capture(model.bfloat16(), inputs)
 
 
-def test_the_model_is_what_it_was_after_an_exception():
+def test_the_model_is_restored_after_an_exception():
     model, inputs = small_model("bert"), small_inputs("bert")
     model.train()
     model.encoder.layer[0].eval()
@@ -186,7 +186,7 @@ def test_items_of_a_batch_are_texts_and_padding_is_refused():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_files_hold_what_was_captured(dtype, tmp_path, monkeypatch):
+def test_files_hold_the_captured_heads(dtype, tmp_path, monkeypatch):
     monkeypatch.setattr(captured_files, "_CHUNK", 1000)
     captured = fb.capture(small_model("llama"), small_inputs("llama"), dtype=dtype)
     full = fb.capture(small_model("llama"), small_inputs("llama"))
@@ -231,7 +231,7 @@ def test_files_are_written_in_pieces(tmp_path):
             assert peak < rows.nbytes  # a sixth of the file
 
 
-def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
+def test_a_write_that_fails_keeps_the_existing_file(tmp_path, monkeypatch):
     captured = fb.capture(small_model("bert"), small_inputs("bert"))
     captured.save(tmp_path / "a.npz")
     before = (tmp_path / "a.npz").read_bytes()
@@ -350,7 +350,7 @@ def test_bad_input_is_one_line(tmp_path):
 
 
 @pytest.mark.parametrize("inputs", ["some words", None, [], [["some", "words"]], 3, np.ones(3)])
-def test_inputs_that_are_no_tensors_are_one_line(inputs):
+def test_inputs_that_are_not_tensors_are_one_line(inputs):
     with pytest.raises(InputError, match="inputs: a tensor, a tuple, a mapping of keywords, or a list of these"):
         fb.capture(small_model("bert"), inputs)
 

@@ -1,4 +1,4 @@
-"""What a replacement does to a model, measured: against direct formulas in NumPy, and against what is known."""
+"""The measured effect of a replacement on a model, against direct formulas in NumPy and known values."""
 
 import numpy as np
 import pytest
@@ -79,7 +79,7 @@ def test_the_model_itself_has_no_effect(model, tokens):
         assert (found.kl, found.delta_nll, found.top1) == (0, 0, 1)
 
 
-def test_what_is_no_number_is_an_infinite_error(rng):
+def test_nan_is_an_infinite_error(rng):
     tokens = torch.as_tensor(rng.integers(0, 11, 8))
     exact = random_reference(rng, tokens, 8)
     broken = exact._replace(
@@ -90,7 +90,7 @@ def test_what_is_no_number_is_an_infinite_error(rng):
     assert found.nonfinite == 1 and found.hidden_error[-1] == found.embedding_loss == found.kl == np.inf
 
 
-def test_layers_are_found_with_what_projects_their_output(model, tokens):
+def test_layers_are_found_with_their_output_projections(model, tokens):
     names = {transformers.BertModel: "encoder.layer.{}.attention.output.dense"}
     name = names.get(type(model), "model.layers.{}.self_attn.o_proj")
     modules = dict(model.named_modules())

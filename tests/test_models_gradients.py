@@ -42,7 +42,7 @@ def tokens(seed=1, length=LENGTH):
 
 
 def said(model, inputs, layer=None, head=0, error=None):
-    """What a model says, with an error added to the output of one head: by another way than the capture's."""
+    """The output of a model with an error added to one head, computed independently of the capture."""
 
     def attend(call):
         output = call.own().clone()
@@ -95,7 +95,7 @@ def effects_of_errors(model, inputs, captured):
 
 
 def misses(measured, gradients):
-    """The errors whose measured effect is not the predicted one, up to what so many draws leave open."""
+    """The errors whose measured effect is not the predicted one, within the standard error of the draws."""
     found = []
     for head, error, truth in measured:
         samples = np.einsum("rnd,nd->r", gradients[head], error) ** 2 / 2

@@ -18,7 +18,7 @@ def importable(name):
     try:
         return importlib.import_module(name)
     except Exception as error:
-        pytest.skip(f"{name} is not to be had: {error}")
+        pytest.skip(f"{name} is not installed: {error}")
 
 
 def own():

@@ -1,4 +1,4 @@
-"""What is recommended for each head, in the place of a model's attention: random small models in float64."""
+"""Recommended estimators of each head in place of a model's attention: random small models in float64."""
 
 import json
 import re
@@ -42,7 +42,7 @@ def found(tmp_path_factory, tokens):
 
 
 def changed(found, to, change):
-    """A copy of the directory, of which the recommendation is another."""
+    """A copy of the directory with another recommendation."""
     shutil.copytree(found, to)
     content = json.loads((to / "recommendation.json").read_text())
     change(content)
@@ -90,7 +90,7 @@ def test_a_model_with_every_head_by_its_choice(found, tokens, tmp_path):
     assert record.replaced == 1  # the other layer is left as it is
 
 
-def test_of_several_texts_a_head_gets_the_dearest_choice_if_each_has_one(found, tmp_path):
+def test_with_several_texts_a_head_gets_the_most_expensive_choice_if_each_has_one(found, tmp_path):
     def several(content):
         four = {("L0H0", "multipole", 3), ("L0H1", "multipole", 6), ("L0H2", "clusters", 4), ("L0H3", "clusters", 5)}
         chosen(content, four)
@@ -105,7 +105,7 @@ def test_of_several_texts_a_head_gets_the_dearest_choice_if_each_has_one(found, 
     }
 
 
-def test_what_recommend_writes_is_what_is_read(found, tokens):
+def test_written_recommendations_are_read_back(found, tokens):
     written = {one["head"]: one for one in json.loads((found / "recommendation.json").read_text())["heads"]}
     choices = by_head(str(found))
     assert choices.label == "recommended(rec, 8 heads)" and len(written) == 8
@@ -120,7 +120,7 @@ def test_what_recommend_writes_is_what_is_read(found, tokens):
             assert made.label == estimator["name"] and made.size in (estimator["size"], None)
 
 
-def test_a_study_of_what_is_recommended(folder, found, tmp_path):  # noqa: F811
+def test_recommended_estimators_are_measured_in_a_model(folder, found, tmp_path):  # noqa: F811
     """From a model to its heads, to a choice for each, to what that does to the model on another text."""
     model, texts = str(folder / "bert"), [str(folder / f"text{i}.txt") for i in range(3)]
     assert run("capture", model, "--text", texts[0], "-L", "24", "--out", "heads.npz", "-q")[0] == 0
@@ -170,7 +170,7 @@ def test_the_recommendation_for_another_model_is_refused(found, tokens, tmp_path
     with pytest.raises(InputError, match=re.escape("has no recommendation.json: give a directory")):
         by_head(tmp_path)
     for name, said in (
-        ("L9H0", "recommended(a, 1 head): layers 9: not in this model; it has 2"),
+        ("L9H0", "recommended(a, 1 head): layers 9: not in this model; it has 2 layers"),
         ("L1H7", "this model has 4 heads"),
     ):
         shutil.rmtree(tmp_path / "a", ignore_errors=True)
@@ -208,7 +208,7 @@ def test_two_of_one_name_are_refused(found, tmp_path):
         ModelScenario("m", ("a",), recommended=(str(found), str(other)))
 
 
-def test_what_recommend_returns_will_do(found, tokens, tmp_path):
+def test_the_result_of_recommend_is_accepted(found, tokens, tmp_path):
     captured = fb.capture(model := bert(), {"input_ids": tokens})
     unsaved = fb.recommend(captured, target=2.0, methods="clusters", max_size=4)
     with pytest.raises(InputError, match="recommend with `out`"), replace_attention(model, recommended=unsaved):
@@ -223,11 +223,11 @@ def test_what_recommend_returns_will_do(found, tokens, tmp_path):
 def test_heads_that_are_scaled_are_not_those_of_the_model(tokens, tmp_path):
     captured = fb.capture(bert(), {"input_ids": tokens})
     fb.recommend(captured, target=2.0, methods="clusters", max_size=4, scale=0.5, out=tmp_path / "half")
-    with pytest.raises(InputError, match=r"times 0\.5: recommend with `scale` 1"):
+    with pytest.raises(InputError, match=r"multiplied by 0\.5: recommend with `scale` 1"):
         by_head(tmp_path / "half")
 
 
-def test_it_is_asked_by_itself_and_on_the_command_line_by_name(found, folder):  # noqa: F811
+def test_it_is_called_directly_and_by_name_on_the_command_line(found, folder):  # noqa: F811
     with pytest.raises(ScenarioError, match="give `map`, `method` or `recommended`, one of them"):  # noqa: SIM117
         with replace_attention(bert(), method="clusters", recommended=found):
             pass

@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose
 from scipy.stats import spearmanr
 
 from favorbench.errors import InputError, ModelError, ScenarioError, StoreError
+from favorbench.models import summary
 from favorbench.models.plan import ModelScenario, plan
 from favorbench.models.report import sections, sentences
 from favorbench.models.seconds import times
@@ -53,7 +54,7 @@ def measured(path):
     return read(path).rows.to_json(orient="records", double_precision=15)
 
 
-def test_what_is_asked_is_planned_text_by_text():
+def test_requests_are_planned_text_by_text():
     small = ModelScenario("m", ("a", "b"), sizes=(4,), draws=2, layers="all,each,0,2", methods=("clusters",))
     planned = plan(small, ["a", "b"], [0, 1, 2])
     assert len(planned) == 2 * ((5 + 4) + 4 * (3 + 4))  # all has exact and the model in bfloat16 besides
@@ -91,7 +92,7 @@ def test_an_interrupted_study_is_resumed_bit_for_bit(folder, tmp_path):
     assert measured(tmp_path / "other") != measured(tmp_path / "whole")
 
 
-def test_more_may_be_asked_but_nothing_else(folder, tmp_path):
+def test_a_request_may_be_extended_but_not_changed(folder, tmp_path):
     from favorbench.models.study import study
 
     study(asked(folder, texts=2, draws=1), tmp_path / "run")
@@ -144,7 +145,7 @@ def test_a_damaged_part_is_measured_again(folder, tmp_path):
     assert measured(tmp_path / "run") == before
 
 
-def test_the_table_is_what_the_rows_say(folder, tmp_path):
+def test_the_table_agrees_with_the_rows(folder, tmp_path):
     """Each number of it computed again from the rows, without pandas' groups."""
     from favorbench.models.study import study
 
@@ -223,6 +224,11 @@ def test_the_sentence_names_the_best_and_its_worst_text():
     assert sentence(rows_of(given)).endswith("unnoticed too: attention hardly matters in this model on these texts")
 
 
+@pytest.mark.parametrize("value, said", [(-1e-5, "0.000"), (0.0, "0.000"), (-0.2, "-0.200"), (0.0126, "0.013")])
+def test_a_cost_that_rounds_to_nothing_has_no_sign(value, said):
+    assert summary._costs(value, LANGUAGE) == f"costs {said} nats a token"
+
+
 def test_a_causal_model_with_calibrated_maps(folder, tmp_path):
     from favorbench.models.study import study
 
@@ -247,6 +253,10 @@ def test_a_causal_model_with_calibrated_maps(folder, tmp_path):
 
     files = style.write(figures.charts(found), tmp_path / "figures")
     assert {file.stem for file in files} == {"effect", "hidden-error", "one-layer", "heads"}
+    for size, panels in ((4, 1), (8, 2)):  # with one size there is no axis of sizes
+        lines = found.lines[found.lines["size"] <= size]
+        (effect,) = figures.effect(found._replace(lines=lines))
+        assert len(effect.panels) == panels
 
 
 @pytest.mark.parametrize(
@@ -264,7 +274,7 @@ def test_a_causal_model_with_calibrated_maps(folder, tmp_path):
         ({"length": 2000}, ModelError, "reads at most 64 tokens"),
     ],
 )
-def test_what_cannot_be_measured_is_said_before_anything_is(folder, tmp_path, changed, error, said):
+def test_impossible_requests_are_refused_before_measuring(folder, tmp_path, changed, error, said):
     from favorbench.models.study import study
 
     with pytest.raises(error, match=said):
@@ -282,7 +292,7 @@ def test_what_cannot_be_measured_is_said_before_anything_is(folder, tmp_path, ch
         ({"texts": ()}, InputError, "give one file or more"),
     ],
 )
-def test_what_cannot_be_meant_is_one_line(changed, error, said):
+def test_senseless_values_are_one_line(changed, error, said):
     with pytest.raises(error, match=said):
         ModelScenario(**({"model": "m", "texts": ("a",)} | changed))
 
@@ -343,7 +353,7 @@ def test_a_study_that_grew_unevenly_says_how_many_texts_each_line_has(folder, tm
     assert sentence(found.rows).startswith("all layers, 3 texts")
 
 
-def test_seconds_are_kept_beside_the_study(folder, tmp_path):
+def test_seconds_are_stored_with_the_study(folder, tmp_path):
     from favorbench.models.study import study
 
     study(asked(folder, "llama", methods=("clusters", "sampled-keys")), tmp_path / "run", repeats=2)
@@ -362,7 +372,7 @@ def test_seconds_are_kept_beside_the_study(folder, tmp_path):
         read(tmp_path / "run")
 
 
-def test_seconds_are_those_of_what_is_called():
+def test_seconds_are_those_of_the_called_function():
     """A replacement that works three times as long takes about three times as long; exact attention itself takes 1."""
     from favorbench.models.replacements import Exact, LayerHeads
 
@@ -373,7 +383,7 @@ def test_seconds_are_those_of_what_is_called():
     heads = LayerHeads(*torch.randn((3, 1, 4, 512, 32), generator=torch.Generator().manual_seed(0)), True)
     found = times({0: heads, 3: heads}, [Exact(), Thrice()], repeats=9)
     assert [row["estimator"] for row in found] == ["exact", "exact"] and found[0]["low"] <= found[0]["ratio"]
-    assert found[1]["ratio"] / found[0]["ratio"] > 1.5  # 3, on a machine that nobody else uses
+    assert found[1]["ratio"] / found[0]["ratio"] > 1.5  # 3 on a quiet machine
 
 
 @pytest.mark.parametrize(
@@ -387,6 +397,6 @@ def test_seconds_are_those_of_what_is_called():
         ("nothing", ("--text", "TEXT"), "nothing"),
     ],
 )
-def test_the_command_says_in_one_line_what_is_wrong(model, more, said, folder):
+def test_the_command_explains_errors_in_one_line(model, more, said, folder):
     given = [str(folder / "text0.txt") if one == "TEXT" else one for one in more]
     assert said in refused("model", str(folder / model), *given, "--out", "run")

@@ -152,8 +152,8 @@ def test_a_method_with_a_centre_for_each_key_is_the_model(model, tokens, method)
 
 
 @pytest.mark.parametrize("method", ["sinks(4):window(16):multipole(lloyd=2)", "clusters", "sampled-keys", None])
-def test_the_future_plays_no_part(method):
-    """Of 300 tokens, more than two chunks, the last 20 are others; None: a map."""
+def test_no_output_depends_on_later_keys(method):
+    """The last 20 of 300 tokens (more than two chunks) are changed; None: a map."""
     shape = {**SHAPE, "max_position_embeddings": 300}
     model = built(transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape, num_key_value_heads=2)))
     tokens = torch.randint(0, 40, (1, 300), generator=torch.Generator().manual_seed(8))
@@ -183,7 +183,7 @@ def test_query_heads_with_the_same_keys_share_near_cells():
     assert difference(method.outputs(others._replace(group=3), 0, (), 0), method.outputs(others, 0, (), 0)) > CLEAR
 
 
-def test_a_map_is_linear_attention_of_what_the_model_has(tokens):
+def test_a_map_is_linear_attention_of_the_heads_of_the_model(tokens):
     """One layer, one head at a time, by hand: omega of the stream's name, the scaling folded in."""
     model, found = llama(), {}
 
@@ -209,7 +209,7 @@ def test_a_map_is_linear_attention_of_what_the_model_has(tokens):
     assert_allclose(own, exact, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-def test_what_is_drawn_is_drawn_as_often_as_is_asked(model, tokens):
+def test_the_requested_number_of_samples_is_drawn(model, tokens):
     def twice(redraw):
         with replace_attention(model, "positive", num_projections=8, redraw=redraw):
             return hidden(model, tokens), hidden(model, tokens)
@@ -230,7 +230,7 @@ def test_what_is_drawn_is_drawn_as_often_as_is_asked(model, tokens):
     assert [len(set(names[i : i + 4])) for i in (0, 4, 8)] == [1, 2, 4]
 
 
-def test_only_the_layers_and_heads_that_are_asked_for(model, tokens):
+def test_only_the_requested_layers_and_heads(model, tokens):
     """Replaced one by one, heads of the last layer add up to all of them: what projects them is linear."""
     own = hidden(model, tokens)
     with replace_attention(model, method="uniform", layers=[0, 1]):
@@ -244,7 +244,7 @@ def test_only_the_layers_and_heads_that_are_asked_for(model, tokens):
     assert record.replaced == 1 and difference(one, both) > CLEAR
 
 
-def test_a_function_is_asked_as_a_sweep_asks_it(tokens):
+def test_a_function_is_called_as_a_sweep_calls_it(tokens):
     """With NumPy's arrays, or torch's where it says so: exact attention, written either way."""
     model = bert()
     own = hidden(model, tokens)
@@ -286,12 +286,12 @@ def test_a_swap_that_does_nothing_is_an_error(model, tokens):
     with pytest.raises(ModelError, match="no attention call was found"):  # noqa: SIM117
         with replace_attention(model, method="uniform"):
             pass
-    with pytest.raises(InputError, match=r"`layers` 7: not in this model; it has 2, 0 to 1"):  # noqa: SIM117
+    with pytest.raises(InputError, match=r"`layers` 7: not in this model; it has 2 layers, 0 to 1"):  # noqa: SIM117
         with replace_attention(model, method="uniform", layers=[0, 7]):
             hidden(model, tokens)
 
 
-def test_layers_that_are_no_softmax_of_q_and_k_are_left_alone_and_named(tokens):
+def test_layers_with_other_attention_are_kept_and_named(tokens):
     config = transformers.MistralConfig(**SHAPE, num_key_value_heads=2, sliding_window=8)
     model = built(transformers.MistralForCausalLM(config))
     own = hidden(model, tokens)
@@ -318,13 +318,13 @@ def test_layers_that_are_no_softmax_of_q_and_k_are_left_alone_and_named(tokens):
         ({"map": "positive", "sampler": "ortogonal"}, "did you mean 'orthogonal'"),
     ],
 )
-def test_what_cannot_be_meant_is_one_line(model, asked, said):
+def test_senseless_values_are_one_line(model, asked, said):
     with pytest.raises(ScenarioError, match=said):  # noqa: SIM117
         with replace_attention(model, **asked):
             pass
 
 
-def test_what_cannot_be_causal_is_refused(tokens):
+def test_noncausal_members_are_refused(tokens):
     model = llama()
     for asked in ({"map": "centre:positive"}, {"method": "nystrom", "size": 4}):
         with pytest.raises((InputError, ScenarioError), match="uses the whole sequence and cannot be causal"):  # noqa: SIM117

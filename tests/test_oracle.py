@@ -53,7 +53,7 @@ def test_linear_attention_is_the_oracles_everywhere(spec, case):
     assert compared(spec, case).worst <= 1
 
 
-def test_the_design_covers_what_it_says():
+def test_the_design_covers_its_stated_cases():
     for causal in (False, True):
         cases = [part.values[1] for part in ALL if part.values[1].causal == causal]
         for axis, values in enumerate(zip(*cases, strict=True)):
@@ -126,7 +126,7 @@ def test_the_oracle_is_attention():
 
 @pytest.mark.parametrize("spec", ["trig", "hybrid", "positive", "hyperbolic", "maclaurin(exact=2)", "exp-tutorial"])
 @pytest.mark.parametrize("falling", [False, True])
-def test_a_key_that_dwarfs_what_came_before_it_in_its_chunk_hides_nothing(spec, falling, monkeypatch):
+def test_a_key_far_larger_than_earlier_keys_of_its_chunk_hides_nothing(spec, falling, monkeypatch):
     """Scales that grow by exp(1800) within a chunk (or fall): every row has its digits, where 0/0 was."""
     case = Case(131, 1, 3.0, 60.0, 6, causal=True)
     if falling:

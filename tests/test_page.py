@@ -37,7 +37,7 @@ JUDGED = ("groups", "against uniform")
 
 
 class Read(HTMLParser):
-    """What a page says: its tables as rows of texts, each with its section; pictures; links; and every start tag."""
+    """A page's content: tables as rows of texts, each with its section; pictures; links; and every start tag."""
 
     def __init__(self, html):
         super().__init__()
@@ -112,12 +112,12 @@ def check_cells(results, read, first):
                 worse = max(value, floor) > max(uniform, floor)
                 assert text == format_value(value, "mse", floor) + ("*" if worse else "")
             heading = table["rows"][0]
-            told = {
+            expected = {
                 name: value
                 for name, value in record.items()
                 if name not in ("estimator", "mse") and (name not in JUDGED or name in heading)
             }
-            assert texts[len(sizes) :] == [*told.values()]
+            assert texts[len(sizes) :] == [*expected.values()]
             few = min(ranking.draws_needed, fewest_draws(len(ranking.rows) - 1))
             assert (set(JUDGED) <= set(heading)) == (ranking.draws >= few)  # else they would say nothing
 
@@ -170,6 +170,7 @@ def test_nothing_is_loaded_and_only_our_own_style_and_script_are_obeyed():
         for part in next(a["content"] for t, a in read.tags if a.get("http-equiv")).split(";")
     )
     assert policy.pop("default-src") == policy.pop("base-uri") == policy.pop("form-action") == "'none'"
+    assert policy.pop("img-src") == "data:"  # the colour bar of a figure is an image inside the page
     for kind, text in (("style-src", style), ("script-src", script)):
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         assert policy.pop(kind) == f"'sha256-{digest}'"
@@ -233,7 +234,7 @@ def contrast(a, b):
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_colours_can_be_told_from_the_page(dark):
+def test_colours_have_contrast_with_the_page(dark):
     """WCAG 2.2: 4.5 for text (1.4.3), 3 for lines that carry meaning (1.4.11)."""
     found = colours(dark)
     for name in ("ink", "quiet", "link", "good", "bad"):
@@ -335,7 +336,7 @@ def test_the_front_by_hand():
     assert front([1.0, 1.0], [0.9, 0.5]) == [1] and front([1.0], [math.nan]) == [] == front([], [])
 
 
-def test_the_command_writes_where_it_is_told_and_nowhere_else():
+def test_the_command_writes_only_to_its_output():
     quick_run()
     code, out, _ = run("report", "run")
     assert (code, out.strip()) == (0, str(Path("run/report.html")))
@@ -352,7 +353,7 @@ def test_the_command_writes_where_it_is_told_and_nowhere_else():
     """)
 
 
-def test_what_is_no_run_is_refused():
+def test_directories_without_a_run_are_refused():
     check_refused("report nowhere => does not exist")
     Path("empty").mkdir()
     check_refused("report empty => is not a favorbench run")
@@ -362,7 +363,7 @@ def test_what_is_no_run_is_refused():
     check_refused("report run => no finished draws yet")
 
 
-def test_data_beside_a_page_replace_nothing_of_anybodys(monkeypatch):
+def test_data_next_to_a_page_replace_no_other_files(monkeypatch):
     monkeypatch.setattr(pages, "PLAIN_DATA", 0)
     monkeypatch.setattr(pages, "PACKED_DATA", 0)
     quick_run()
@@ -415,7 +416,7 @@ def test_a_page_of_two_runs_has_every_row_of_their_comparison():
     assert all(sentence in text for sentence in comparison_sentences(found))
 
 
-def test_of_many_rows_those_that_have_changed_are_shown(monkeypatch):
+def test_only_changed_rows_of_a_long_table_are_shown(monkeypatch):
     found = compared()
     monkeypatch.setattr(pages, "MOST_ROWS", 5)
     page = pages.comparison_page(found).html

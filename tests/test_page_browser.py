@@ -25,7 +25,7 @@ def chromium(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """Seven heads, one of which, and a map, have names that would run if they were not names."""
+    """Seven heads. The names of one of them and of a map are scripts, which must not run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("run"))
         inputs = {"inputs": head_file(7), "seq_len": None, "head_dim": None, "methods": "clusters"}
@@ -40,11 +40,11 @@ def page(chromium, results):
     chromium.ask("Emulation.setEmulatedMedia", media="", features=[])
     chromium.open(Path("page.html"))
     yield chromium
-    assert [event["request"]["url"] for event in chromium.told("Network.requestWillBeSent")] == [
+    assert [event["request"]["url"] for event in chromium.events_of("Network.requestWillBeSent")] == [
         Path("page.html").resolve().as_uri()
     ]
-    assert chromium.told("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled") == []
-    assert chromium.told("Page.javascriptDialogOpening") == []
+    assert chromium.events_of("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled") == []
+    assert chromium.events_of("Page.javascriptDialogOpening") == []
 
 
 def texts(page, column, section=1):
@@ -68,9 +68,9 @@ def test_the_browser_would_tell_of_a_request_and_of_an_error(chromium, results):
         html.replace("<main", '<p style="color:red"><img src="theirs.png"><script>1</script><main')
     )
     chromium.open(Path("bad.html"))
-    told = [event["entry"]["text"] for event in chromium.told("Log.entryAdded")]
-    assert sum("Content Security Policy" in text for text in told) >= 3
-    assert any("theirs.png" in text for text in told)
+    messages = [event["entry"]["text"] for event in chromium.events_of("Log.entryAdded")]
+    assert sum("Content Security Policy" in text for text in messages) >= 3
+    assert any("theirs.png" in text for text in messages)
 
 
 def test_it_sorts(page):
@@ -93,10 +93,10 @@ def test_it_sorts(page):
     assert other == sorted(other) and len(set(other)) > 3 and page.run(state) is None
 
 
-def test_it_filters_by_map_sampler_and_head(page):
+def test_it_filters_by_estimator_sampler_and_head(page):
     everything = page.run("document.getElementById('count').textContent")
     assert everything.split(" of ")[0] == everything.split(" of ")[1].removesuffix(" rows")
-    page.click("input[name=map]")
+    page.click("input[name=estimator]")
     page.type("clusters, <SCRIPT")
     assert (
         set(texts(page, 0)) == {"clusters", f"{EVIL} / iid", f"{EVIL} / orthogonal"}
@@ -139,12 +139,18 @@ def test_it_reads_without_its_script(chromium, results):
         chromium.ask("Emulation.setScriptExecutionDisabled", value=False)
 
 
-@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.rendered
+@pytest.mark.parametrize("width", [360, 400, 1280])
 def test_nothing_is_wider_than_the_window(chromium, results, width):
+    """Tables and figures scroll inside their own containers, and the letters of a figure are not below 7 px."""
     write_page(results, Path("page.html"))
     chromium.open(Path("page.html"), width=width)
     chromium.run("document.querySelectorAll('details').forEach(d => d.open = true)")
     assert chromium.run("document.documentElement.scrollWidth") <= width
+    wide = "[...document.querySelectorAll('table, figure svg')].filter(e => e.scrollWidth > innerWidth - 32)"
+    assert chromium.run(f"{wide}.every(e => e.closest('.scroll').clientWidth <= innerWidth)")
+    heights = chromium.run("[...document.querySelectorAll('svg text')].map(e => e.getBoundingClientRect().height)")
+    assert min(heights) >= 7
 
 
 def test_dark_light_and_paper(page):
@@ -163,7 +169,7 @@ def test_dark_light_and_paper(page):
     assert paper.startswith(b"%PDF")
 
 
-def test_a_reader_of_screens_is_told_what_is_what(page):
+def test_screen_readers_find_labels(page):
     """Names and roles as the browser computes them for assistive technology."""
     nodes = page.ask("Accessibility.getFullAXTree")["nodes"]
     found = [(n["role"]["value"], n.get("name", {}).get("value", "")) for n in nodes if not n["ignored"]]

@@ -24,7 +24,7 @@ from tests.conftest import REPOSITORY
 
 NAMES = [str(page.relative_to(REPOSITORY)) for page in pages.PAGES]
 
-#: What a page may call by a name that favorbench cannot look up: marks, arguments, a user's own, other people's tools.
+#: Names on pages that favorbench cannot look up: marks, arguments, users' own members, other tools.
 ELSEWHERE = re.compile(
     r"""[*+=x~-]|<1e-28|\(bound\)|rng|CI|generate|coupling|check|attention_error(\.check)?|module:\w+|values\ \*.*
     |(mine|my_module|my_maps):\w*|concurrent\.futures\.Executor|pandas\.\w+\(.*\)
@@ -67,7 +67,7 @@ def options():
 
 
 def parsed(words):
-    """What a command line asks for; it is not run. Raises what Typer says of a line that it refuses."""
+    """The parameters of a command line, which is not run. Raises Typer's error for a line that it refuses."""
     if not words or words[0].startswith("--") or "--help" in words:
         return {}
     command = group().commands[words[0]]
@@ -145,7 +145,7 @@ def test_a_line_that_is_wrong_is_noticed():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_members_of_commands_exist(name):
-    """Of --maps, --methods, --samplers and --baselines, but for a user's own."""
+    """The members in --maps, --methods, --samplers and --baselines, without a user's own."""
     for words in pages.commands(REPOSITORY / name):
         if words and words[0] in {"sweep", "recommend", "model"}:
             given = {k: v for k, v in parsed(words).items() if k in {"maps", "methods", "samplers", "baselines"} and v}

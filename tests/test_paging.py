@@ -28,7 +28,7 @@ from tests.test_heads import head_file
         ([["A"], ["a"]], ["-1", "-2"]),  # one file where letters have no case
     ],
 )  # fmt: skip
-def test_files_are_called_as_what_they_show(titles, names):
+def test_files_are_named_by_their_content(titles, names):
     assert page_names(titles) == names
 
 

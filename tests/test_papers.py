@@ -13,7 +13,7 @@ NO_PAPER = re.compile(r"-|first order|performer|tutorial|an identity|parameters 
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_reference_names_a_known_paper_or_says_what_it_is(family):
+def test_every_reference_names_a_known_paper_or_explains_itself(family):
     known = {paper.cited for paper in PAPERS}
     for record in papers(family):
         assert record["paper"] in known or NO_PAPER.search(record["paper"]), record
@@ -49,6 +49,6 @@ def test_text_is_plain_and_bibtex_is_latex():
     assert r"{{FAVOR\#: Sharp" in entry  # a bare # ends what LaTeX can set
 
 
-def test_a_letter_that_latex_is_not_told_of_is_no_entry():
+def test_letters_unknown_to_latex_are_not_entries():
     with pytest.raises(KeyError):
         Paper("a1900", "A 1900", "Bråten", "", "arXiv").bibtex()

@@ -53,7 +53,7 @@ def test_maclaurin_by_enumeration_of_degrees_and_signs(rng, law, exact):
     assert_allclose(feature_map.relative_variance(x, y, 7), variance / series**2 / 7, rtol=1e-9, atol=1e-13)
 
 
-def test_maclaurin_draws_what_was_enumerated():
+def test_maclaurin_draws_the_enumerated_terms():
     """Degrees by chi-square, signs and normals by their moments, both laws; what follows the degree is [0, 1]."""
     for law, vectors in (("geometric", "rademacher"), ("poisson", "gaussian")):
         feature_map = get_map(f"maclaurin(law={law!r}, vectors={vectors!r}, mean=1.5, exact=1, degree=6)")
@@ -112,7 +112,7 @@ def test_sketch_variance_by_enumeration_of_all_hashes(rng, dim, size, degree):
         assert_allclose(variance, degree_two, rtol=1e-12)
 
 
-def test_taylor_features_do_not_overflow_and_count_what_they_cost(rng):
+def test_taylor_features_do_not_overflow_and_state_their_cost(rng):
     x = np.array([[3e12, -2e12, 1e12]], dtype=np.float32)
     blocks = get_map("taylor(order=4)").features(x, x, Sample(x))
     assert all(np.all(np.isfinite(block.log_scale)) and np.all(np.abs(block.values) <= 1) for block in blocks)

@@ -56,7 +56,7 @@ def test_positive_on_real_heads(errors, head, index):
     mean, deviation = REAL_HEADS[head][index]
     test = stats.ttest_ind_from_stats(ours.mean(), ours.std(ddof=1), len(ours), mean, deviation, 15, equal_var=False)
     assert test.pvalue > ALPHA / 16, f"{ours.mean():.3f} here, {mean} published"
-    # negative control: the answer of uniform attention, with our spread, is told apart where they differ by 40 %
+    # negative control: the answer of uniform attention, with our spread, is distinguished where they differ by 40 %
     if abs(mean / UNIFORM[head] - 1) > 0.4:
         fake = stats.ttest_ind_from_stats(UNIFORM[head], 0.05, 60, mean, deviation, 15, equal_var=False)
         assert fake.pvalue < 0.001
@@ -89,7 +89,7 @@ def test_gaussian_inputs_of_the_blog(tmp_path):
         # uniform was published without a deviation: ours, and half a unit of the last digit printed
         spread = stats.norm.isf(ALPHA / 4) * ours_uniform.std(ddof=1) * np.sqrt(1 / 15 + 1 / 30)
         assert abs(ours_uniform.mean() - uniform) < spread + 0.5 * 10 ** np.floor(np.log10(uniform) - 1)
-        assert abs(ours.mean() - uniform) > spread  # negative control: positive's own error is told apart from it
+        assert abs(ours.mean() - uniform) > spread  # negative control: the error of positive is distinguished from it
         if scale == 1.5:
             assert trials.loc["trig", "mse"].median() > 100
             assert 0.4 < trials.loc["trig", "bad_normalisers"].median() < 0.6

@@ -96,12 +96,12 @@ def test_errors_are_stored_compared_and_found_worse(suite, monkeypatch):
     assert suite()[:2] == (2, 0)
 
 
-def test_what_is_stored_must_answer_the_same_question(suite):
+def test_stored_errors_must_have_the_same_settings(suite):
     assert suite("--favorbench-update")[:2] == (2, 0)
     out = suite(text=SUITE.replace("size=8", "size=8, draws=20"))[2]
-    assert "answers another question: draws 15 stored, 20 asked; run pytest --favorbench-update" in out
+    assert "was measured with other settings: draws 15 stored, 20 requested; run pytest --favorbench-update" in out
     out = suite(text=SUITE.replace("inputs=inputs", "inputs=(q, k, 2 * v)"))[2]
-    assert re.search(r"another question: inputs [0-9a-f]{12} stored, [0-9a-f]{12} asked", out)
+    assert re.search(r"other settings: inputs [0-9a-f]{12} stored, [0-9a-f]{12} requested", out)
     out = suite(mean="dict(one=mean)")[2]
     assert "x one, h0: nothing is stored for it" in out and "x h0: stored, and not measured any more" in out
     assert "draws: 5 can tell no change of 2 random rows at 0.001; use 12 or more" in suite(

@@ -1,10 +1,11 @@
-"""Rankings: letters stand for differences, and what does not differ is not told apart."""
+"""Rankings: different letters mean detectable differences."""
 
 import functools
 import itertools
 import json
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from favorbench.results.ranking import group_names, groups_of, ranking_section, rankings, rankings_over_heads
+from favorbench.results.ranking import _legend, group_names, groups_of, ranking_section, rankings, rankings_over_heads
 from favorbench.results.summary import rows_of
 from favorbench.results.tables import rounding_level
 from favorbench.run import sweep
@@ -41,8 +42,16 @@ def test_many_groups_are_ranges_and_more_than_letters_are_numbers():
     assert names[:3] == ["1", "1 2", "2 3"] and names[-1] == "59" and len(set(names)) == 60
 
 
+def test_the_legend_explains_ranges_of_letters():
+    ranking = SimpleNamespace(heads=None, draws=20, draws_needed=5)
+    for names, said in ((["a", "b-d"], "letter in common (a-d: a to d) differ"), (["a", "ab"], "in common differ"),
+                        (["1-40", "41"], "number in common differ")):  # fmt: skip
+        ranking.group_names = names
+        assert said in _legend(ranking)
+
+
 def test_letters_of_a_chain():
-    """1 and 2, and 2 and 3, cannot be told apart, 1 and 3 can."""
+    """1 and 2, and 2 and 3, do not differ detectably; 1 and 3 do."""
     assert group_names(groups_of(3, [(0, 2)])) == ["a", "ab", "b"]
     assert group_names(groups_of(2, [])) == ["a", "a"]
 
@@ -104,7 +113,7 @@ def test_over_heads_each_head_is_one_measurement():
 
 
 @pytest.mark.parametrize("wins, differ", [(16, True), (8, False), (11, False)])
-def test_what_differs_on_every_draw_but_on_half_of_the_heads_does_not_differ_over_heads(wins, differ):
+def test_a_difference_on_half_of_the_heads_is_none_over_heads(wins, differ):
     """Draws of one head are not draws of heads: sure differences of both signs tell nothing over heads."""
     results = many_heads()
     summary = results.summary.copy()
@@ -117,7 +126,7 @@ def test_what_differs_on_every_draw_but_on_half_of_the_heads_does_not_differ_ove
     assert bool(a & b) != differ
 
 
-def test_what_is_rounding_on_both_sides_is_a_tie_over_heads():
+def test_rounding_on_both_sides_is_a_tie_over_heads():
     results = many_heads()
     summary = results.summary.copy()
     floor = rounding_level(results.trials, "mse")

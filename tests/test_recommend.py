@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
@@ -21,7 +22,7 @@ from favorbench.errors import ScenarioError
 from favorbench.methods import Shape
 from favorbench.methods.features import LinearAttention
 from favorbench.studies.recommend import search as search_module
-from favorbench.studies.recommend.answer import certified_in_words, python_lines, sentence, spent
+from favorbench.studies.recommend.answer import Decision, certified_in_words, python_lines, sentence, spent
 from favorbench.studies.recommend.candidates import (
     MAPS,
     METHODS,
@@ -34,8 +35,10 @@ from favorbench.studies.recommend.candidates import (
     study_of,
 )
 from favorbench.studies.recommend.evidence import Rule
+from favorbench.studies.recommend.figure import charts
 from favorbench.studies.recommend.search import Candidate, chosen, search
 from favorbench.studies.recommend.study import Interrupted
+from favorbench.studies.saved import saved_study
 from tests.command_line import check_refused, commands, printed, refused, run
 from tests.test_endings import started
 
@@ -93,7 +96,7 @@ def test_the_search_finds_the_cheapest_and_stops_there():
     assert not found[-1].values and len(found[0].values) < 20 and len(found[1].values) < 60
 
 
-def test_what_is_not_random_is_decided_by_one_evaluation_and_bounds_the_rest():
+def test_deterministic_estimators_are_decided_by_one_evaluation():
     found = simulated({1.0: 0.1, 3.0: 1.0}, 0, deterministic=2.0)
     assert [(one.verdict, len(one.values) > 0) for one in found] == [
         ("dropped", True),
@@ -109,7 +112,7 @@ def test_where_nothing_is_certified_the_best_has_a_bound():
 
 
 def test_the_numbers_are_those_of_a_sweep_bit_for_bit(heads):
-    """Default candidates, of which a sweep measures all sizes of all at once."""
+    """Default candidates; a sweep measures all their sizes at once."""
     assert fb.recommend(str(heads), 1e-9, max_cost=50.0, out="run").complete
     scenario = study_of({"inputs": str(heads)}, None, None, None, 1024).scenario
     whole = fb.sweep(scenario.model_copy(update={"trials": 8}), "whole").trials
@@ -120,6 +123,22 @@ def test_the_numbers_are_those_of_a_sweep_bit_for_bit(heads):
     assert len(ours) > 200 and set(both["_merge"]) == {"both"}
     for metric in ("relative_error", "mse", "max_abs_error", "cosine", "multiplications"):
         assert_array_equal(both[metric], both[f"{metric}_sweep"])
+
+
+def test_the_cost_of_certified_heads_is_their_mean(heads):
+    """A quarter, a half and three quarters of exact attention; heads without a certificate do not count."""
+    found = fb.recommend(str(heads), 0.5, maps="none", methods="clusters", max_size=4)
+    decision = found.decisions[0]._replace(outcome="certified")
+    shares = [decision._replace(share=share, multiplications=share * found.exact) for share in (0.25, 0.5, 0.75)]
+    said = sentence(found._replace(decisions=(*shares, decision._replace(outcome="nothing", multiplications=1e9))))
+    assert "3 of 4 heads below 50 %, at 50 % of the cost of exact attention (25 % to 75 %)" in said
+    many = [decision._replace(share=0.01 * i, bound=0.1 * i) for i in range(1, 9)]
+    many += [one._replace(outcome="nothing", share=one.share / 100) for one in many]
+    (chart,) = charts(found._replace(decisions=tuple(many)))  # one point for each head, in one panel
+    chart.panels[0].draw(ax := Figure().subplots())
+    drawn = {(x, y) for line in ax.lines for x, y in zip(*map(tuple, line.get_data()), strict=True)}
+    assert {(max(one.share, 1e-3), one.bound) for one in many} <= drawn
+    assert not Decision("h9", "not finished").draws and len(many) == 16
 
 
 def test_every_head_gets_its_own_answer(heads):
@@ -150,7 +169,7 @@ def errors_of(python, arrays, scale, causal, count):
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_lines_of_python_are_the_estimator(heads, causal):
     """As draws of a sweep: equal where nothing is random, else of one law. The control: another size, or no mask."""
-    count, told = 40, 0
+    count, detected = 40, 0
     with np.load(heads) as file:
         arrays = [file[name][1] for name in "qkv"]
     maps, methods = "positive,trig,phase,taylor(order=1)", "sampled-keys,clusters,sinks(4):multipole,eva"
@@ -169,8 +188,8 @@ def test_the_lines_of_python_are_the_estimator(heads, causal):
         assert exact or stats.mannwhitneyu(ours, theirs).pvalue > FALSE_ALARM, setting
         control = python_lines(family, 16 if causal else 4, 0.5).replace(", causal=True", "")
         other = errors_of(control, arrays, 0.5, causal, count)
-        told += stats.mannwhitneyu(ours, other).pvalue < FALSE_ALARM
-    assert told >= 4
+        detected += stats.mannwhitneyu(ours, other).pvalue < FALSE_ALARM
+    assert detected >= 4
 
 
 def test_the_lines_of_python_keep_the_bound(heads):
@@ -208,7 +227,7 @@ def test_heads_on_which_uniform_attention_is_enough_are_named():
 
 
 def test_sizes_may_be_finer_than_powers_of_two(heads):
-    """Of powers of two 16 centroids are the cheapest that do, at half of the cost of exact attention."""
+    """Among powers of two, 16 centroids are the cheapest sufficient size, at half the cost of exact attention."""
     few = {"maps": "none", "methods": "clusters", "heads": "h0"}
     (coarse,) = fb.recommend(str(heads), 0.05, out="coarse", **few).decisions
     found = fb.recommend(str(heads), 0.05, num_projections="10,12,14", out="fine", **few)
@@ -243,7 +262,7 @@ def test_larger_may_be_better(heads):
     assert "above cosine 0.99" in sentence(found)
 
 
-def test_inputs_that_are_drawn_are_part_of_what_is_certified():
+def test_drawn_inputs_are_part_of_the_certificate():
     found = fb.recommend("gaussian(std=0.25)", 0.05, seq_len=64, head_dim=4, methods="clusters", out="run")
     (decision,) = found.decisions
     assert decision.outcome == "certified" and decision.setting is not None
@@ -337,13 +356,19 @@ def test_ctrl_c_prints_the_answer_so_far():
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 130 and "Traceback" not in err
-    assert "so far: " in out and "not finished" in out and "the same command again resumes" in err
+    assert "so far: " in out and "not finished" in out and "rerun the command to resume" in err
 
 
 def test_the_command_says_it_all(heads):
     out = printed("recommend", str(heads), *FEW, "--target", "0.05", "--out", "run", "--quiet")
     assert "1 of 2 heads below 5 %" in out and "none; best: " in out and "def attention(query, key, value, rng)" in out
     assert Path("run/figures/recommend.png").exists()
+    (chart,) = saved_study(Path("run")).charts
+    texts = []
+    for panel in chart.panels:
+        panel.draw(ax := Figure().subplots())
+        texts.append([text.get_text() for text in ax.texts])
+    assert chart.title and texts[0][0].startswith("clusters") and all(len(names) == 1 for names in texts)
     _, out, _ = run("recommend", str(heads), *FEW, "--target", "0.05", "--out", "run", "--json")
     found = json.loads(out)
     assert [head["certified"] for head in found["heads"]] == [True, False]
@@ -405,7 +430,7 @@ def test_default_candidates_are_such_as_the_inputs_allow():
     ],
 )
 def test_none_is_a_list_of_nothing(maps, methods, tried):
-    """What is not spoken of is the usual, beside nothing of the other."""
+    """Families without a flag have their defaults, unless only the other family is requested."""
     study = study_of({"inputs": "gaussian", "seq_len": 64}, maps, methods, None, 16)
     names = {family.spec for family in families(study)}
     assert names - {"uniform", *TRIVIAL} == tried - {"uniform"}
@@ -421,7 +446,7 @@ def test_a_few_tokens_are_inputs_too(rng, length, dim, value_dim, causal):
     assert found.complete and found.decisions[0].outcome in ("certified", "nothing")
 
 
-def test_what_is_no_number_is_a_miss(rng):
+def test_nan_and_infinite_errors_are_misses(rng):
     """The relative error of an answer to values of 0."""
     query, key = rng.normal(size=(2, 20, 4))
     (decision,) = fb.recommend([query, key, np.zeros((20, 4))], 0.1, methods="clusters").decisions

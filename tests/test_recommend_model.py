@@ -175,7 +175,25 @@ def test_a_search_is_resumed_bit_for_bit_and_a_further_text_changes_no_draw(fold
     )
 
 
-def test_texts_come_from_as_many_files_as_there_are(folder, texts, tmp_path):  # noqa: F811
+def test_processes_measure_texts_and_the_answer_is_the_same(folder, texts, tmp_path):  # noqa: F811
+    """Rows are equal bit for bit; each process measures one of the next texts, so that few are more than needed."""
+    one = found_for(folder, texts, **CLUSTERS, out=tmp_path / "one")
+    steps = []
+    two = found_for(
+        folder, texts, **CLUSTERS, out=tmp_path / "two", workers=2, device="cpu", num_projections=[16],
+        progress=lambda done, total, step: steps.append((done, total, step)),
+    )  # fmt: skip
+    assert two.decisions[0].points == one.decisions[0].points and two.decisions[0].outcome == "certified"
+    keys = ["text", "estimator", "size", "draw", "embedding_loss", "hidden_error"]
+    tables = [read_measurements(tmp_path / name)[keys] for name in ("one", "two")]
+    rows = [{str(row) for row in table.itertuples(index=False)} for table in tables]
+    assert rows[0] <= rows[1] and len(rows[1]) - len(rows[0]) <= 3  # two candidates, and the model in bfloat16
+    done, totals, names = zip(*steps, strict=True)
+    assert sorted(done) == list(done) and all(a <= b for a, b in zip(done, totals, strict=True))
+    assert totals[-1] == len(rows[1]) and names[-1] == "the model in bfloat16"
+
+
+def test_texts_come_from_all_files(folder, texts, tmp_path):  # noqa: F811
     found_for(folder, texts, **CLUSTERS, out=tmp_path / "run")
     rows = read_measurements(tmp_path / "run")
     counts = rows[rows["estimator"] == "clusters"]["text"].str[0].value_counts()
@@ -296,7 +314,9 @@ def test_a_recommendation_for_heads_is_looked_at(tmp_path):
         --maps none --methods none => there is no candidate to try; leave one of them out
         --heads L0H1 => --heads is about heads, and --model about a whole model
         --over texts => --over is about heads
-        --workers 2 => --workers is about heads
+        --device cuda => --device cuda: torch finds no CUDA device here
+        --device gpu => --device gpu: allowed: cpu, cuda or cuda:N
+        --workers 0 => --workers
         --scale 2 => --scale is about heads
     """),
 )
@@ -310,7 +330,7 @@ def test_mistakes_are_one_line(arguments, said, folder, texts, tmp_path):  # noq
     assert not (tmp_path / "run" / "recommendation.json").exists() and before
 
 
-def test_models_and_heads_are_told_apart(folder, texts):  # noqa: F811
+def test_models_and_heads_are_distinguished(folder, texts):  # noqa: F811
     assert "a model is measured on text" in refused("recommend", "--model", str(folder / "bert"))
     assert "nothing given, allowed: one file or name of inputs, or --model" in refused("recommend")
     short = refused("recommend", "--model", str(folder / "bert"), "--text", texts[-1], *FLAGS)
@@ -339,6 +359,7 @@ def built(kind):
 
 def states(): return built(transformers.ViTModel), images()
 def classes(): return built(transformers.ViTForImageClassification), images()
+def linear(): return torch.nn.Linear(4, 4), [torch.ones(1, 8, 4)]
 def uneven(): return built(transformers.ViTModel), [*images(), torch.zeros(2, 3, 16, 16)]
 
 class Tensor(torch.nn.Module):
@@ -397,10 +418,11 @@ def test_mistakes_about_models_with_inputs(texts, tmp_path, monkeypatch):
     assert "returns its own inputs: leave --text and" in refused(*ask, "--text", texts[0])
     assert "that all hit, for" in refused(*ask) and "there are 16: give more inputs" in refused(*ask)
     assert "its inputs have several shapes" in refused("recommend", "--model", "vision:uneven")
+    assert "favorbench: Linear: no attention call was found" in refused("recommend", "--model", "vision:linear")
 
 
 @pytest.mark.slow
-def test_what_is_certified_on_one_half_of_real_texts_holds_on_the_other(tmp_path):
+def test_certificates_of_one_half_of_real_texts_hold_on_the_other(tmp_path):
     """MiniLM on Python's documentation. The control: the candidate that was rejected last fails the same count."""
     names = sorted(name for name, text in topics.items() if len(text) > 1500)
     halves = [names[::2], names[1::2]]
@@ -426,3 +448,21 @@ def test_what_is_certified_on_one_half_of_real_texts_holds_on_the_other(tmp_path
 
     assert not unlikely(decision.setting)
     assert unlikely(rejected)
+
+
+def test_the_committed_answers_are_those_of_their_page():
+    """Each row of results/recommend/README.md follows from the recommendation in its home."""
+    home = Path(__file__).parents[1] / "results" / "recommend"
+    page = (home / "README.md").read_text("utf-8")
+    for file in home.glob("*/recommendation.json"):
+        found = json.loads(file.read_text("utf-8"))
+        (decision,), model = found["heads"], found["model"]
+        (row,) = [line for line in page.splitlines() if line.startswith(f"| `{file.parent.name}` |")]
+        assert f"| {model['texts']} of {model['length']} tokens |" in row and f" {found['target']:g} |" in row
+        if not decision["certified"]:
+            assert "| none in less CPU seconds |" in row and model["by"] == "seconds"
+            assert f"of {decision['candidates'] + decision['dearer']} candidates" in page
+            continue
+        setting = decision["estimator"]
+        answer = f"| `{setting['name']}`, m = {setting['size']} | {round(100 * decision['share'])} % |"
+        assert f"{answer} {model['seconds']:.2g} | {decision['draws']} texts |" in row

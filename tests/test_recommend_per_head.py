@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose
 import favorbench as fb
 from favorbench.attention.exact import exact_attention
 from favorbench.errors import ScenarioError
+from favorbench.models import gradients, study
 from favorbench.models.gradients import gradient_draws
 from favorbench.models.load import load, read_texts, split_texts
 from favorbench.models.plan import ModelScenario
@@ -17,12 +18,14 @@ from favorbench.models.recommended import by_head
 from favorbench.models.replacements import replacement
 from favorbench.models.store import read_measurements
 from favorbench.models.study import MeasuredModel
+from favorbench.models.summary import read
+from favorbench.numerics.machine import check_memory
 from favorbench.numerics.streams import stream
 from favorbench.studies.recommend import per_head
 from favorbench.studies.recommend.answer import sections, sentence
 from favorbench.studies.recommend.per_head import allocate
 from favorbench.studies.saved import saved_study
-from tests.command_line import printed, refused
+from tests.command_line import printed, refused, run
 from tests.test_models_study import WORDS, folder  # noqa: F401
 
 torch = pytest.importorskip("torch")
@@ -91,8 +94,8 @@ def test_settings_per_head_win_where_heads_differ(model, text, tmp_path, monkeyp
 
 
 def test_effects_of_other_heads_do_not_win(model, text, tmp_path, monkeypatch):
-    effects = per_head._effects
-    monkeypatch.setattr(per_head, "_effects", lambda *given: np.roll(effects(*given), 2, axis=1))
+    effects = per_head.predicted_effects
+    monkeypatch.setattr(per_head, "predicted_effects", lambda *given: np.roll(effects(*given), 2, axis=1))
     (decision,) = found_for(model, text, tmp_path / "run").decisions
     assert decision.per_head is None and any(one.setting.kind == "per head" for one in decision.points)
 
@@ -121,6 +124,29 @@ def test_effects_of_heads_follow_the_formula(model, text):
     assert_allclose(found[0], expected, rtol=1e-3, atol=1e-9 * expected.max())
     assert_allclose(found[1], 0, atol=1e-9 * expected.max())
     assert expected[[0, 1, 4, 5]].max() < 1e-6 * expected[[2, 3, 6, 7]].min()
+
+
+def test_a_study_predicts_the_effects_it_measures(model, text, tmp_path, monkeypatch):
+    """Layer by layer, where memory holds no more, as all together; of each draw; and the sum is near the measured."""
+    ask = ["model", model, "--text", text, "-L", LENGTH, "--maps", "none", "--methods", "clusters", "-R", "16"]
+    ask += ["--draws", "2", "--no-heads", "--predict", "64"]
+    code, shown, said = run(*ask, "--out", tmp_path / "one")
+    assert code == 0 and "predicted: 1 - cos to second order, the sum of the effects of all heads" in shown
+    assert "64 gradients of 2 layers: 960 KiB of memory" in said
+    monkeypatch.setattr(study, "GRADIENT_BYTES", 1)
+    assert "64 gradients of 2 layers, 1 at a time: 480 KiB" in run(*ask, "--out", tmp_path / "two")[2]
+    one, two = (json.loads((tmp_path / name / "effects.json").read_text())["texts"] for name in ("one", "two"))
+    ((key, effects),) = one.items()
+    assert list(effects) == ["uniform - 0 0", "clusters - 16 0", "clusters - 16 1"]
+    for name, heads in effects.items():
+        assert_allclose(heads, two[key][name], rtol=1e-6)
+    lines = read(tmp_path / "one").lines.set_index("estimator")
+    expected = np.mean([sum(effects[f"clusters - 16 {draw}"]) for draw in (0, 1)])
+    assert_allclose(lines["predicted"]["clusters"], expected)
+    assert 0.5 < lines["predicted"]["clusters"] / lines["effect"]["clusters"] < 2
+    assert np.isnan(lines["predicted"]["exact"])
+    monkeypatch.setattr(gradients, "check_memory", lambda *given: check_memory(1e18, *given[1:]))
+    assert "a gradient through" in refused(*ask[:-1], "65", "-R", "8", "--out", tmp_path / "one")
 
 
 def test_no_choice_of_the_same_cost_has_less_effect():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import math
 import re
 import sys
 import time
@@ -24,6 +25,7 @@ from favorbench.maps import MAPS, get_map
 from favorbench.maps.base import FeatureMap, WrappedMap
 from favorbench.maps.random_features import Positive
 from favorbench.maps.transforms import Calibrated, Centre, calibrations
+from favorbench.methods import METHODS
 from favorbench.parameters import nearest
 from favorbench.registry import build, canonical, label, split_list
 from favorbench.samplers import SAMPLERS, Sampler, get_sampler
@@ -63,7 +65,7 @@ class Window(WrappedMap):
 
 @dataclass(frozen=True)
 class Top(WrappedMap):
-    """A transform that needs two parameters, of which one is a text."""
+    """A transform that needs two parameters, one of them a text."""
 
     share: float
     law: str
@@ -123,7 +125,7 @@ def test_a_printed_map_is_the_map(member):
 
 
 @given(built(MAPS, (*maps.TRANSFORMS, Window, Top)))
-def test_a_printed_map_with_what_it_needs_is_the_map(member):
+def test_a_printed_map_with_its_required_parameters_is_the_map(member):
     name = label(member)
     assert windowed_map(name) == member
     assert label(windowed_map(name)) == name == canonical(name, member)
@@ -196,7 +198,7 @@ def test_parameters_of_a_transform_are_its_own():
         ("window(4):centre:window(4, by=3.0):elu", ["window(4) :centre(): window(4, by=3) : elu"]),
     ],
 )  # fmt: skip
-def test_what_has_no_default_is_printed_by_position(spelling, others):
+def test_parameters_without_a_default_are_printed_by_position(spelling, others):
     member = windowed_map(spelling)
     for other in (spelling, *others):
         assert windowed_map(other) == member
@@ -229,13 +231,13 @@ def test_what_has_no_default_is_printed_by_position(spelling, others):
             calibrated:map, window(w):map, top(share, law):map or module:object
     """),
 )  # fmt: skip
-def test_what_a_transform_needs_is_named(spec, said):
+def test_requirements_of_a_transform_are_named(spec, said):
     with pytest.raises(ScenarioError) as caught:
         windowed_map(spec)
     assert str(caught.value) == said
 
 
-def test_what_is_allowed_says_what_is_needed():
+def test_allowed_estimators_name_their_required_parts():
     with pytest.raises(
         ScenarioError,
         match=re.escape("positive-eps, centre:MAP, calibrated:MAP, window(w):MAP, top(share, law):MAP, or"),
@@ -252,9 +254,9 @@ def test_what_is_allowed_says_what_is_needed():
 )
 def test_all_spellings_of_a_sampler_are_one_study(spelling, others, tmp_path):
     """As flags and as TOML."""
-    told = Path("study.toml")
-    told.write_text(f'samplers = ["{others[0]}"]\nmaps = "centre:positive"\nR = 8\nL = 20\nd = 4\ntrials = 1\n')
-    written = fb.load_scenario(told, {})
+    path = Path("study.toml")
+    path.write_text(f'samplers = ["{others[0]}"]\nmaps = "centre:positive"\nR = 8\nL = 20\nd = 4\ntrials = 1\n')
+    written = fb.load_scenario(path, {})
     asked = {"maps": "centre:positive", "trials": 1, "num_projections": "4,8"}
     flags = [small_scenario(samplers=one, **asked) for one in (spelling, *others)]
     assert {one.samplers for one in (written, *flags)} == {(spelling,)} and written.maps == ("centre:positive",)
@@ -356,7 +358,7 @@ def test_a_users_map_composes(tmp_path):
         ("centre:positve", "unknown map 'positve' (did you mean 'positive'?); allowed: "),
     ],
 )
-def test_what_the_grammar_does_not_have_is_named(spec, said):
+def test_parts_outside_the_grammar_are_named(spec, said):
     with pytest.raises(ScenarioError, match=re.escape(said)) as caught:
         get_map(spec)
     assert "\n" not in str(caught.value)
@@ -379,7 +381,7 @@ def test_commas_and_colons_inside_parameters_do_not_split():
     assert split_list("") == [""] and split_list("a,") == ["a", ""]
 
 
-def test_what_fit_finds_is_no_part_of_the_name(rng):
+def test_fitted_values_are_not_part_of_the_name(rng):
     x, y = rng.normal(size=(2, 9, 3))
     for name in ("oprf", "centre:aderf"):
         assert label(get_map(name).fit(x, y, rng.normal(size=(5, 3)))) == name
@@ -409,7 +411,7 @@ def test_nothing_is_too_deep_or_too_long_for_one_short_line(spec, said):
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
 
 
-def test_what_is_no_text_is_refused():
+def test_files_that_are_not_text_are_refused():
     for spec in (3, None, Positive, np.zeros(2)):
         with pytest.raises(ScenarioError, match=r"given; allowed: a name, or an object of favorbench\.Sampler"):
             build("sampler", spec, SAMPLERS, Sampler)  # pyright: ignore[reportArgumentType]
@@ -421,7 +423,7 @@ def test_a_list_of_ten_million_characters_is_split_at_once():
     assert time.process_time() - start < 5.0  # 60 s when every character was appended to the part so far
 
 
-def test_what_is_refused_is_refused_without_assertions_too():
+def test_refusals_do_not_depend_on_assertions():
     code = "import favorbench as fb; fb.get_map('positive-eps(1e-2)')"
     done = python("-O", "-c", code)
     assert "ScenarioError: map 'positive-eps(1e-2)': write parameters as name(parameter=value, ...)" in done.stderr
@@ -538,3 +540,68 @@ def test_a_method_written_for_version_0_2_warns_and_works():
 @pytest.mark.parametrize("given, near", [("foo", ""), ("sobl", "sobol"), ("xobol", "sobol"), ("h9", "h0"), ("x9", "")])
 def test_a_name_is_suggested_only_if_it_is_alike(given, near):
     assert nearest(given, ["sobol", "h0"]) == (f" (did you mean {near!r}?)" if near else "")
+
+
+#: Parameters that are whole numbers, with the least and the most that each may be.
+WHOLE = """
+    hybrid n 1 1024
+    maclaurin exact 0 6
+    tensorsketch exact 1 6
+    taylor order 0 30
+    clusters lloyd 0 100
+    clusters order 1 2
+    multipole lloyd 0 100
+    multipole block 1 1048576
+    multipole segment 1 1048576
+    nystromformer steps 0 100
+    monarch steps 1 100
+    hyperattention projections 1 30
+    kdeformer projections 1 30
+    block-sparse group 1 64
+    block-sparse block 1 65536
+    vertical-slash group 1 64
+    vertical-slash rows 1 64
+    xattention group 1 64
+    xattention block 1 65536
+    xattention stride 1 64
+    spargeattn group 1 64
+    spargeattn block 1 65536
+    pbs-attn group 1 64
+    pbs-attn block 1 65536
+    pbs-attn segment 1 1048576
+    pbs-attn rows 1 64
+    pisa group 1 64
+    pisa block 1 65536
+    pisa order 0 1
+"""
+#: Parameters that are shares, from the first number up to, but not, the second.
+SHARES = """
+    geometric p 0.00390625 1
+    multipole exact 0 1
+    eva window 0 1
+    hyperattention block 0 1
+    kdeformer block 0 1
+    vertical-slash columns 0 1
+    spargeattn similarity -1 1
+"""
+
+
+def checks(name):
+    member = next(member for member in (*MAPS, *SAMPLERS, *METHODS) if member.name == name)
+    return {part.name: part.metadata["check"] for part in dataclasses.fields(member) if "check" in part.metadata}
+
+
+def test_limits_of_parameters_by_hand():
+    rest = {(member.name, name) for member in (*MAPS, *SAMPLERS, *METHODS) for name in checks(member.name)}
+    for table, above in ((WHOLE, 1), (SHARES, 0)):
+        for line in table.strip().splitlines():
+            name, parameter, low, high = line.split()
+            check, most = checks(name)[parameter], float(high)
+            check(parameter, float(low) if not above else int(low))
+            check(parameter, int(high) if above else math.nextafter(most, 0))
+            for wrong in (int(low) - 1, int(high) + 1) if above else (math.nextafter(float(low), -2), most):
+                with pytest.raises(ScenarioError, match=f"{parameter} must be"):
+                    check(parameter, wrong)
+            rest.remove((name, parameter))
+    assert fb.get_method("multipole").segment == 512  # as docs/multipole.md says
+    assert {parameter for _, parameter in rest} == {"rho", "rate", "mean", "eps", "delta"}  # positive numbers

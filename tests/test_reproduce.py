@@ -59,7 +59,7 @@ def made_up(values):
     return pd.DataFrame(rows)
 
 
-def test_claims_hold_on_what_they_describe_and_fail_on_its_opposite():
+def test_claims_hold_on_true_cases_and_fail_on_their_opposites():
     """Every claim of the two error figures, on made-up trials that bear it out and on trials that do not."""
     noisy = {("trig", "iid"): lambda r: 10.0, ("trig", "orthogonal"): lambda r: 10.0}
     truth = {("trig-blog", "iid"): lambda r: 1e3, ("trig-blog", "orthogonal-blog"): lambda r: 0.6 + r / 500} | noisy

@@ -1,4 +1,4 @@
-"""What a run says: what a row has not is missing, words follow the numbers, what no sweep wrote is refused."""
+"""Output of a run: absent values are missing, words follow the numbers, files of others are refused."""
 
 import json
 import re
@@ -38,7 +38,7 @@ def test_a_column_is_said_once():
     assert all(column.of for column in COLUMNS if column.role in ("draw", "cell"))
 
 
-def test_what_a_row_has_not_is_missing():
+def test_absent_values_of_a_row_are_missing():
     trials = sweep(small_scenario(maps=MIXED, trials=1), "run").trials
     assert str(trials["num_projections"].dtype) == "Int64"
     has = trials.groupby("estimator")[["sampler", "num_projections"]].agg(lambda column: column.notna().all())
@@ -136,7 +136,7 @@ def test_rounding_is_no_number():
     assert not row["R = 24"].endswith("*")
 
 
-def test_figures_are_called_by_what_they_show():
+def test_figures_are_named_by_their_content():
     assert file_name(["orthogonal", "iid"], "sampler") == "iid-vs-ortho"
     assert file_name(["iid", "antithetic:iid"], "sampler") == "iid-vs-antithetic-iid"
     assert file_name(["positive", "hyperbolic", "elu"], "estimator") == "maps"
@@ -146,7 +146,7 @@ def test_figures_are_called_by_what_they_show():
     assert names(draw_all(both)) == {"iid-vs-ortho", "positive-vs-hyperbolic"}
 
 
-def test_a_map_without_r_is_a_line_beside_the_others():
+def test_a_map_without_r_is_a_line_next_to_the_others():
     results = sweep(small_scenario(maps=MIXED, scale="0.5,1", num_projections="4,16,64"), "run")
     files = {file.stem: file for file in draw_all(results) if file.suffix == ".csv"}
     maps = pd.read_csv(files["maps"])
@@ -188,7 +188,7 @@ def test_values_that_are_all_zero_are_drawn(metric):
     assert draw_all(sweep(small_scenario(**flags), "run"), metric)
 
 
-def test_a_ranking_of_one_cell_says_what_it_was_measured_on():
+def test_a_ranking_of_one_cell_names_its_inputs():
     maps = "positive,trig,phase,hyperbolic,oprf,taylor"
     results = sweep(small_scenario(maps=maps, budget="features", num_projections="8", trials=8), "run")
     assert not ranking(results, "mse")  # so few draws cannot tell anything from uniform attention
@@ -211,6 +211,10 @@ def changed(path, **values):
         ({"scenario": {"maps": ["trig"]}}, "its scenario has a wrong"),
         ({"scenario": json.loads(small_scenario().model_dump_json()) | {"scale": "big"}}, "a wrong 'scale"),
         ({"num_features": 3}, "num_features"),
+        ({"declared_versions": "3.1.1"}, "its declared_versions"),
+        ({"versions": ["numpy"]}, "its versions"),
+        ({"workers": [{"cpu": "x", "gpu": None, "blas": [], "done": "many"}]}, r"its workers\.0\.done"),
+        ({"blas": [{"version": "1"}]}, r"its blas\.0\.internal_api"),
         ({"draws": 1}, "does not plan"),
     ],
 )
@@ -235,7 +239,7 @@ def test_rows_that_are_there_twice_are_read_once():
         fb.load("run")
 
 
-def test_a_run_that_ended_before_its_first_draw_is_nobodys():
+def test_a_run_that_ended_before_its_first_draw_may_be_replaced():
     sweep(small_scenario(), "run")
     for part in Path("run/trials").glob("part-*"):
         part.unlink()

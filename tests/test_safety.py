@@ -1,4 +1,4 @@
-"""What no file, name or environment may do: hang a command, write to the terminal, or leave half a figure."""
+"""No file, name or environment may hang a command, write to the terminal, or leave half a figure."""
 
 import ast
 import errno
@@ -25,7 +25,7 @@ from tests.conftest import random_heads
 COMMAND = [sys.executable, "-m", "favorbench"]
 
 
-def test_what_is_printed_can_only_be_seen():
+def test_printed_texts_are_escaped():
     hostile = "L0\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202eabc\r\n\t\udcff"
     shown = printable(hostile)
     assert shown == r"L0\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202eabc\r\n\t\udcff"
@@ -51,7 +51,7 @@ def test_results_are_plain_in_json():
     [(7.5e-33, 3e-16, "<1e-15"), (1e-16, 1e-15, "<1e-15"), (2e-15, 1e-15, "2.0e-15"), (0.0, 1e-15, "0.000"),
      (-7e-17, 1e-15, "<1e-15"), (7.5e-33, 0.0, "7.5e-33"), (math.nan, 1e-15, "-"), (math.inf, 1e-15, "inf")],
 )  # fmt: skip
-def test_rounding_noise_is_no_number(value, floor, text):
+def test_rounding_noise_is_shown_as_rounding(value, floor, text):
     assert format_value(value, "mse", floor) == text
 
 
@@ -103,14 +103,14 @@ def test_a_full_disk_leaves_no_half_figure(tmp_path):
 
 
 @pytest.mark.usefixtures("full_disk")
-def test_a_full_disk_keeps_what_was_there():
+def test_a_full_disk_keeps_existing_files():
     Path("page").write_bytes(b"old")
     with pytest.raises(StoreError, match="page: No space left on device"):
         write_whole(Path("page"), b"new" * 100)
     assert Path("page").read_bytes() == b"old" and os.listdir() == ["page"]
 
 
-def test_files_are_written_beside_links_and_never_through_them():
+def test_files_replace_links_and_are_never_written_through_them():
     """Names that a temporary file might have, and the name itself, as links to a file outside."""
     Path("outside").write_bytes(b"precious")
     Path("run").mkdir()
@@ -153,7 +153,7 @@ def test_many_writers_of_one_name_do_not_meet():
 
 def test_a_pipe_is_written_into_and_stays_a_pipe():
     os.mkfifo("pipe")
-    with pytest.raises(StoreError, match="cannot use pipe: "):  # nobody reads it: said at once, and not waited for
+    with pytest.raises(StoreError, match="cannot use pipe: "):  # without a reader it fails at once, without waiting
         write_whole(Path("pipe"), b"lost")
     data = b"x" * 1_000_000  # more than a pipe holds
     descriptor = os.open("pipe", os.O_RDWR)  # a reader from now on, and no end before the writer has come
@@ -175,7 +175,7 @@ def test_a_link_to_a_device_is_written_into():
     os.close(theirs)
 
 
-def test_what_a_process_has_open_is_written_into():
+def test_files_that_are_open_are_written_into():
     """/dev/fd/N is a link to a regular file: nothing takes the place of the link, and what follows comes behind."""
     with open("file", "wb", buffering=0) as file:
         write_whole(Path(f"/dev/fd/{file.fileno()}"), b"new")
@@ -205,7 +205,7 @@ def test_every_file_is_written_by_one_function():
 
 
 def writes(call):
-    """What a call that writes a file is called, or nothing."""
+    """The name of a call that writes a file, or nothing."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     texts = [
         node.value for node in (*call.args, *(word.value for word in call.keywords)) if isinstance(node, ast.Constant)
@@ -302,7 +302,7 @@ def test_errors_do_not_command_the_terminal(command):
 
 @pytest.mark.slow
 def test_data_stay_as_they_are():
-    """What is written to a file or a pipe for another program keeps every character of a name."""
+    """Output to a file or a pipe, for another program, keeps every character of a name."""
     rng = np.random.default_rng(0)
     np.savez(f"{HOSTILE}.npz", **random_heads(rng, 20, 4))
     arguments = ["--inputs", f"{HOSTILE}.npz", "--maps", "positive", "-R", "4", "--trials", "1", "--out", "run"]

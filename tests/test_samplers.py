@@ -121,7 +121,7 @@ def test_hyperbolic_is_positive_on_antithetic_rows(name, rng):
 
 
 def relative_estimates(sampler, dim, v2, size, draws, direction=None):
-    """Of exp(x.y) by positive features: mean_i exp(w_i.z - |z|^2/2), z of squared length v2, at random or given."""
+    """exp(x.y) by positive features: mean_i exp(w_i.z - |z|^2/2), z of squared length v2, at random or given."""
     rng, found = np.random.default_rng(0), []
     directions = np.random.default_rng(1)
     for child in rng.spawn(draws):
@@ -223,7 +223,7 @@ def test_the_command_line_refuses_in_one_line():
         assert "nearest allowed: " in refused(*arguments)
 
 
-def test_what_no_map_asks_for_is_not_refused():
+def test_a_limit_that_no_map_needs_is_not_checked():
     """Advice is not a rule (Sobol' points balance at powers of two); maps without projections take no sampler's."""
     plan(Study.of(small_scenario(samplers="sobol", num_projections="100")))
     plan(Study.of(small_scenario(samplers="antithetic:iid", num_projections="7", maps="taylor,poisson")))
@@ -241,7 +241,7 @@ def test_the_needed_projections_can_be_drawn(name):
     assert float(relative_variance(get_map("positive"), sampler, x, y, needed)[0, 0]) <= 0.04
 
 
-def test_antithetic_takes_the_claims_of_what_is_inside():
+def test_antithetic_has_the_claims_of_the_sampler_inside():
     for name in ("iid", "stratified-norms", "orthogonal-qr", "orthogonal-sqrt-d"):
         inner, outer = get_sampler(name), Antithetic(get_sampler(name))
         assert (outer.nested, outer.gaussian_rows) == (inner.nested, inner.gaussian_rows)
@@ -253,12 +253,21 @@ def test_antithetic_takes_the_claims_of_what_is_inside():
     assert_allclose(mended, np.exp(x @ y.T), rtol=1e-12)
 
 
-def test_samples_beside_omega_are_kept():
+def test_additional_samples_are_kept():
     """A map that draws more than omega takes any sampler's rows."""
     for sampler in ALL:
         size = sampler.round_up(10, 4)
         sample = fb.sample_omega(sampler, size, 4, np.random.default_rng(0), map="phase")
         assert isinstance(sample, Sample) and len(sample.extra) == len(sample.omega) == size
+
+
+@pytest.mark.parametrize("dim", [4, 8])
+def test_rows_of_sorf_have_these_fourth_moments(dim):
+    """Within 6 standard errors of 20,000 blocks; the entries of one Hadamard matrix with signs are 1 in size."""
+    law, rng = get_sampler("sorf"), np.random.default_rng(0)
+    fourth = (law.sample(rng, 20_000 * dim, dim) ** 4).reshape(20_000, -1).mean(axis=1)
+    expected, error = law.row_law(20_000 * dim, dim).fourth.same, fourth.std() / math.sqrt(20_000)
+    assert abs(fourth.mean() - expected) < 6 * error < 0.1 * (expected - 1.0)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])

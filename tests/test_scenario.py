@@ -30,6 +30,14 @@ def test_flags_win_over_the_file(tmp_path):
     assert scenario.num_projections == (4, "dlogd")
 
 
+@pytest.mark.parametrize("text", ['\ufefftitle = "x"\nR = 8\n', 'title = "x"\r\nR = 8\r\n'])
+def test_files_of_windows_are_read(tmp_path, text):
+    lines = ["maps = 'trig'", "samplers = 'iid'", "trials = 4", "L = 8", "d = 2"]
+    tmp_path.joinpath("mine.toml").write_bytes((text + "\n".join(lines)).encode())
+    scenario = load_scenario(str(tmp_path / "mine.toml"), {})
+    assert (scenario.title, scenario.num_projections) == ("x", (8,))
+
+
 def test_a_title_is_kept_only_by_the_study_it_belongs_to():
     quick = load_scenario("quick")
     assert load_scenario(None, {"maps": "positive,trig"}).title == quick.title
@@ -68,7 +76,7 @@ def test_dlogd_is_the_papers_rule_of_thumb():
         ({"seed": -1}, "`seed`: -1 given"),
     ],
 )  # fmt: skip
-def test_a_wrong_flag_is_named_with_what_is_allowed(flags, said):
+def test_a_wrong_flag_is_named_with_the_allowed_values(flags, said):
     with pytest.raises(ScenarioError, match=re.escape(said)) as caught:
         load_scenario(None, flags)
     assert "\n" not in str(caught.value)
@@ -132,9 +140,13 @@ def test_redraw_for_every_size_makes_a_draw_of_each():
     assert len({d.stream_names for d in draws}) == 6
 
 
-def test_the_estimate_counts_rows_exactly():
+@pytest.mark.parametrize("limit", [24 * 24 - 1, 24 * 24])
+def test_the_estimate_counts_rows_exactly(monkeypatch, limit):
+    """best-rank has no rows where its matrix is beyond the limit."""
     from favorbench.engine.trial import run_draws
 
+    for module in ("baselines.bounds", "engine.cost"):
+        monkeypatch.setattr(f"favorbench.{module}.MATRIX_LIMIT", limit)
     maps, methods = "positive,trig,taylor,poisson,tensorsketch", "clusters,nystrom,wildcat"
     baselines = "uniform,taylor-1,sampled-keys,best-rank,top-keys"
     scenario = small_scenario(maps=maps, methods=methods, baselines=baselines)

@@ -80,7 +80,7 @@ def test_a_run_of_torch_is_timed_with_torch():
     assert found.where == "torch, one core" and set(found.rows["dtype"]) == {"float32", "bfloat16"}
 
 
-def test_they_are_kept_beside_the_run_and_change_nothing_of_it(clock):
+def test_seconds_are_stored_next_to_the_run_without_changing_it(clock):
     before = of_heads(3)
     written = timed("run")
     again = load("run")
@@ -153,7 +153,7 @@ def test_the_command_and_the_plot_that_follows():
     assert code == 0 and "error-vs-seconds.png" in out and "favorbench speed" not in err
 
 
-def test_what_is_not_at_hand_is_one_line():
+def test_missing_or_changed_inputs_are_one_line():
     check_refused("speed nowhere => is not a favorbench run")
     of_heads(3)
     Path("heads.npz").rename("away.npz")
@@ -172,7 +172,7 @@ def test_the_old_name_says_the_new_one():
     assert code == 0 and "favorbench time is now favorbench speed;" in err and Path("run/seconds.json").exists()
 
 
-def test_broken_off_it_keeps_what_was_there(monkeypatch):
+def test_an_interruption_keeps_stored_seconds(monkeypatch):
     of_heads(2)
     timed("run")
     before = Path("run/seconds.json").read_bytes()
@@ -186,12 +186,13 @@ def test_broken_off_it_keeps_what_was_there(monkeypatch):
     assert Path("run/seconds.json").read_bytes() == before
 
 
-@pytest.mark.parametrize("break_it", ["not json", "rows", "digest", "format", "machine"])
+@pytest.mark.parametrize("break_it", ["not json", "rows", "digest", "format", "machine", "cell"])
 def test_damaged_seconds_are_one_line_and_the_other_figures_are_drawn(break_it, clock):
     of_heads(2)
     timed("run")
     content = json.loads(Path("run/seconds.json").read_text())
-    changed = {"rows": [1, 2], "digest": "other", "format": 0, "machine": {}}
+    changed = {"rows": [1, 2], "digest": "other", "format": 0, "machine": {}, "cell": None}
+    content["rows"][0] |= {"query_rows": None} if break_it == "cell" else {}
     text = "{" if break_it == "not json" else json.dumps(content | {break_it: changed[break_it]})
     Path("run/seconds.json").write_text(text)
     with pytest.raises(StoreError, match="favorbench speed run"):
@@ -200,7 +201,7 @@ def test_damaged_seconds_are_one_line_and_the_other_figures_are_drawn(break_it, 
     assert "seconds.json" in said and Path("run/figures/error-vs-cost.png").exists()
 
 
-def test_of_one_cell_without_heads(clock):
+def test_one_cell_without_heads(clock):
     sweep(small_scenario(methods="clusters"), "drawn")
     assert set(timed("drawn").rows["head"]) == {"-"}
     assert "error-vs-seconds" in {file.stem for file in draw_all(load("drawn"))}

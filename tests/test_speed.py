@@ -59,7 +59,7 @@ def test_a_slope_of_a_busy_machine_is_not_taken_for_one():
 def test_exact_attention_is_quadratic_and_linear_attention_linear():
     """Memory, which is not noisy: linear attention's peak grows with its output only, and so does tiled exact's."""
     found = speed.study(["positive", "phase"], [16], [256, 512, 1024, 2048], head_dim=8, repeats=3)
-    names = [c.method for c in found.crossovers]
+    names = [c.estimator for c in found.crossovers]
     assert names == ["exact", *(["exact, torch SDPA"] if HAS_TORCH else []), "positive, R = 16", "phase, R = 16"]
     for timing in found.timings:
         assert 0 < timing.low <= timing.seconds <= timing.high
@@ -72,10 +72,10 @@ def first_keys(query, key, value, size, rng):
     return np.tile(np.mean(value[:size], axis=0), (len(query), 1))
 
 
-def test_methods_are_timed_beside_maps():
+def test_methods_are_timed_with_maps():
     methods = ["clusters", "sinks(4):positive", "nystrom", f"{__name__}:first_keys"]
     found = speed.study(["phase"], [8, 16], [64, 128], 8, 3, methods=methods)
-    names = [c.method for c in found.crossovers if not c.method.startswith("exact")]
+    names = [c.estimator for c in found.crossovers if not c.estimator.startswith("exact")]
     labels = ["phase", "clusters", "sinks(4):positive", "nystrom", "first_keys"]
     assert names == [f"{name}, R = {size}" for name in labels for size in (8, 16)]
     assert all(0 < timing.low <= timing.seconds for timing in found.timings)
@@ -84,7 +84,7 @@ def test_methods_are_timed_beside_maps():
     check_refused("speed --methods clustres => unknown method 'clustres' (did you mean 'clusters'?)")
 
 
-def test_a_users_function_is_asked_once_for_each_time(monkeypatch):
+def test_a_users_function_is_called_once_for_each_timing(monkeypatch):
     """A sweep asks it a second time, for its weights."""
     asked = []
     monkeypatch.setattr(f"{__name__}.first_keys", lambda q, k, v, size, rng: asked.append(size))
@@ -95,9 +95,9 @@ def test_a_users_function_is_asked_once_for_each_time(monkeypatch):
 @pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
 def test_torch_is_timed_against_its_own_fused_attention():
     found = speed.study(["phase"], [8], [64, 128], 8, 3, Backend("torch", "cpu"), "float32")
-    assert [c.method for c in found.crossovers] == ["exact", "exact, torch SDPA", "phase, R = 8"]
+    assert [c.estimator for c in found.crossovers] == ["exact", "exact, torch SDPA", "phase, R = 8"]
     timed = speed.study(["phase"], [8], [64, 128], 8, 3, Backend("torch", "cpu"), "float32", methods=["clusters"])
-    assert timed.crossovers[-1].method == "clusters, R = 8"
+    assert timed.crossovers[-1].estimator == "clusters, R = 8"
     assert found.dtype == "float32" and found.of("phase, R = 8")[0].memory_bytes is None
 
 
@@ -114,7 +114,7 @@ def test_the_command_prints_a_table_and_draws_a_figure():
     "maps, size, length, dim",
     [(["positive"], 8, 1 << 24, 4096), (["positive"], 1 << 20, 256, 4096), (["taylor(order=12)"], 8, 16, 64)],
 )
-def test_what_does_not_fit_is_refused_before_anything_is_allocated(monkeypatch, maps, size, length, dim):
+def test_too_large_requests_are_refused_before_allocation(monkeypatch, maps, size, length, dim):
     monkeypatch.setattr("favorbench.numerics.machine.available_memory", lambda: 16 << 30)
     start = time.process_time()
     said = r"`seq_len` \d+ with `head_dim` \d+ and \d+ features needs .+[GTP]iB of memory, and 16 GiB are available: "
@@ -126,7 +126,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_allocated(monkeypatch, 
 
 
 @pytest.mark.slow
-def test_what_is_said_to_be_needed_is_what_is_taken(monkeypatch):
+def test_stated_memory_is_the_memory_that_is_used(monkeypatch):
     """The least of it: not more than what is allocated at the peak, nor less than half."""
     said = []
     monkeypatch.setattr(speed, "check_memory", lambda needed, *_: said.append(needed))
@@ -140,14 +140,14 @@ def test_what_is_said_to_be_needed_is_what_is_taken(monkeypatch):
         tracemalloc.stop()
 
 
-def test_it_shares_the_machine_with_nobody():
+def test_speed_refuses_several_workers():
     with pytest.raises(ScenarioError, match=r"--workers 2: speed times one worker, alone on the machine"):
         CliRunner().invoke(app, ["speed", "--workers", "2"], catch_exceptions=False)
 
 
 def test_a_map_without_projections_is_timed_once_and_a_single_length_has_no_slope():
     found = speed.study(["elu", "positive"], [4, 8], [64], head_dim=4, repeats=3)
-    names = [c.method for c in found.crossovers if not c.method.startswith("exact")]
+    names = [c.estimator for c in found.crossovers if not c.estimator.startswith("exact")]
     assert names == ["elu", "positive, R = 4", "positive, R = 8"]
     assert all(math.isnan(c.slope) for c in found.crossovers)
     assert {c["slope"] for c in json.loads(json.dumps(found.as_dict(), allow_nan=False))["crossovers"]} == {None}

@@ -67,7 +67,7 @@ def test_a_run_under_way_is_running_and_one_that_was_killed_is_not():
     assert found.state == "stopped" and found.ends is None and found.left
 
 
-def test_looking_at_a_lock_takes_it_from_nobody(tmp_path):
+def test_reading_a_lock_does_not_take_it(tmp_path):
     assert not in_use(tmp_path)
     with store_at(tmp_path / "run"):
         assert in_use(tmp_path / "run") and in_use(tmp_path / "run")
@@ -95,7 +95,7 @@ def test_a_recommendation_is_complete_when_it_says_so():
     assert statuses(Path("run"))[0].state == "stopped"
 
 
-def test_what_is_no_run_is_refused(tmp_path):
+def test_directories_without_a_run_are_refused(tmp_path):
     check_refused(
         """
         status nowhere => does not exist

@@ -32,7 +32,7 @@ def store_at(path):
 
 
 def read(path):
-    """What a reader sees, in the order of the draws."""
+    """The rows that a reader sees, in the order of the draws."""
     return read_rows(path, SCHEMA, KEY)[0].to_pandas().sort_values("draw", kind="stable", ignore_index=True)
 
 
@@ -70,7 +70,7 @@ def test_parts_stay_few_however_long_it_takes(monkeypatch, run):
     assert all(after - before <= 2.0 + 0.02 * before for before, after in itertools.pairwise(written))
 
 
-def test_what_waits_in_memory_is_bounded(monkeypatch, run):
+def test_pending_results_in_memory_are_bounded(monkeypatch, run):
     """However fast rows come, and whatever the clock says."""
     monkeypatch.setattr(rows_module, "FLUSH_SECONDS", 1e9)
     with store_at(run) as store:
@@ -81,7 +81,7 @@ def test_what_waits_in_memory_is_bounded(monkeypatch, run):
 
 
 @pytest.mark.usefixtures("at_once")
-def test_later_rows_replace_earlier_ones_and_what_failed(run):
+def test_later_rows_replace_earlier_and_failed_ones(run):
     with store_at(run) as store:
         failed = [{"draw": draw, "estimator": "odd", "sampler": None, FAILURE: "ValueError: no"} for draw in (1, 2)]
         store.append([*rows_of(range(4), factor=3.0), *failed])
@@ -163,7 +163,7 @@ def test_random_kills_lose_and_double_nothing(run, kills):
     assert before
 
 
-def test_a_reader_beside_the_writer_sees_a_whole(run):
+def test_a_reader_during_a_write_sees_a_complete_file(run):
     """Rows only ever come, without a gap, while parts are written and joined under the reader's hands."""
     process = multiprocessing.get_context("fork").Process(target=_write, args=(run, 300))
     process.start()

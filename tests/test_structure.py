@@ -76,7 +76,7 @@ except SystemExit:
     assert imported_by(code) & forbidden == set()
 
 
-def test_workers_import_neither_pandas_nor_what_writes_a_run():
+def test_workers_import_neither_pandas_nor_pyarrow():
     """A worker imports the script that started it, and so what that imports."""
     found = imported_by("from favorbench import run, sweep")
     assert "favorbench.engine.tasks" in found
@@ -150,7 +150,7 @@ def test_a_member_that_is_defined_is_registered(base, registered):
         assert member.__name__ in forgotten(base, registered - {member})
 
 
-def test_what_is_said_to_be_no_member_is_there():
+def test_classes_that_are_not_members_exist():
     assert set(NO_MEMBERS) <= {cls.__name__ for cls in defined_classes()}
 
 

@@ -64,7 +64,7 @@ def test_compare_agrees_with_its_interval(rng):
         assert result.ratio == pytest.approx(np.exp(np.median(np.log(a / b))))
 
 
-def test_compare_finds_what_is_there_and_not_what_is_not(rng):
+def test_compare_finds_true_changes_and_no_false_ones(rng):
     b = np.exp(rng.normal(size=15))
     assert compare(0.5 * b, b).verdict == "better"
     assert compare(2.0 * b, b).verdict == "worse"

@@ -153,7 +153,7 @@ def test_a_causal_sweep_is_measured_against_masked_attention():
 @pytest.mark.parametrize(
     "flags, name", [({"maps": "positive-eps"}, "positive-eps"), ({"baselines": "best-rank"}, "best-rank")]
 )
-def test_what_sees_the_whole_sequence_is_refused_in_a_causal_sweep(flags, name):
+def test_members_that_see_the_whole_sequence_are_refused_in_a_causal_sweep(flags, name):
     with pytest.raises(ScenarioError, match=f"{name}: it uses the whole sequence and cannot be causal"):
         plan(Study.of(small_scenario(causal=True, **flags)))
 
@@ -185,7 +185,7 @@ def test_bits_do_not_depend_on_workers_or_order():
         pd.testing.assert_frame_equal(other, serial, check_exact=True, check_dtype=False)
 
 
-def test_the_run_directory_is_what_the_design_says():
+def test_the_run_directory_has_the_documented_files():
     results = sweep(small_scenario(), "run")
     manifest = json.loads(Path("run/manifest.json").read_text())
     assert manifest["complete"] and manifest["draws"] == manifest["draws_done"] == 3
@@ -315,7 +315,7 @@ def test_a_truncated_part_is_set_aside_and_computed_again():
     assert len(pd.read_parquet("run/trials")) == len(whole)  # what is set aside is not read
 
 
-def test_another_scenario_in_the_same_directory_is_refused_with_what_differs():
+def test_another_scenario_in_the_same_directory_is_refused_with_the_differences():
     sweep(small_scenario(), "run")
     with pytest.raises(StoreError, match="trials 3 there, 4 here; use another `out`"):
         sweep(small_scenario(trials=4), "run")
@@ -448,7 +448,7 @@ def test_any_changed_byte_of_a_part_is_noticed(rng):
     same_rows(again.trials, whole)
 
 
-def test_trials_without_a_manifest_are_nobodys():
+def test_trials_without_a_manifest_may_be_replaced():
     sweep(small_scenario(), "run")
     Path("run/manifest.json").unlink()
     with pytest.raises(StoreError, match="has trials but no manifest"):
@@ -533,13 +533,13 @@ def test_extreme_inputs_are_measurements_not_warnings():
 
 
 @pytest.mark.parametrize("workers", [0, -3, 1.5, "x", True])
-def test_workers_that_are_no_number_of_processes_are_refused(workers):
+def test_invalid_workers_are_refused(workers):
     with pytest.raises(ScenarioError, match=r"`workers`: .* given, allowed: a whole number from 1 on, or an Executor"):
         sweep(small_scenario(), "here", workers)
     assert not Path("here").exists()
 
 
-def test_a_script_without_its_guard_is_told_so(tmp_path):
+def test_a_script_without_its_main_guard_gets_one_line(tmp_path):
     script = tmp_path / "bare.py"
     script.write_text("import favorbench\nfavorbench.sweep({'trials': 2, 'seq_len': '16'}, 'here', workers=2)\n")
     done = python(str(script))

@@ -24,6 +24,14 @@ def test_the_needed_projections_are_the_smallest(name, sampler):
     assert needed == 1 or float(relative_variance(feature_map, law, x, y, needed - 1)[0, 0]) > 0.04
 
 
+@pytest.mark.parametrize("limit, found", [(64, 64), (63, None)])
+def test_the_limit_of_needed_projections_is_one_of_them(limit, found):
+    x, y = pair_at(0.8, 8, 0.3)
+    pair = get_map("positive"), get_sampler("iid")
+    error = math.sqrt(float(relative_variance(*pair, x, y, 64)[0, 0])) * (1 + 1e-9)
+    assert projections_for(*pair, x, y, error, limit) == found
+
+
 def test_the_gate_is_the_documented_number_of_draws():
     """30 / Phi(-2 v): 1.3e3 at v2 = 1, 9.5e5 at 4, 3.9e9 at 8; 30 for bounded maps."""
     for v2, draws in ((1.0, 1.3e3), (2.0, 1.3e4), (4.0, 9.5e5), (8.0, 3.9e9)):
@@ -43,7 +51,7 @@ def test_beyond_the_gate_no_number_is_shown():
     assert high < 0.8 * beyond.closed_form and shown < 0.5 * beyond.closed_form
 
 
-def test_what_has_no_closed_form_is_refused(tmp_path):
+def test_maps_without_a_closed_form_are_refused(tmp_path):
     with pytest.raises(ScenarioError, match="no closed form for trig-blog under iid"):
         study(get_map("trig-blog"), get_sampler("iid"), 8, [0.5], [16])
     found = study(get_map("trig"), get_sampler("orthogonal"), 8, [0.5, 1.0], [16, 64], draws=100)

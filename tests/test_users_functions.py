@@ -197,7 +197,7 @@ def test_recommend_and_the_fixture_take_them(brought, rng):
         assert name in {point.setting.name for point in answer.decisions[0].points}
 
 
-def test_a_function_of_torch_draws_what_one_of_numpy_draws(functions, rng):
+def test_a_torch_function_draws_the_same_as_a_numpy_function(functions, rng):
     """A first call that fails has not moved the generator, and the output is NumPy's where the inputs are."""
     torch = pytest.importorskip("torch")
     drawing = importlib.import_module("brought_torch").drawing

@@ -1,4 +1,4 @@
-"""What fails to be a number refutes; what nobody declared does not; what verify cannot test cannot be stated."""
+"""NaN refutes a claim, a missing declaration does not, and claims that verify cannot test are refused."""
 
 import subprocess
 import sys
@@ -101,7 +101,7 @@ def test_a_target_that_is_a_number_at_some_pairs_only_is_refuted(declared):
     assert verdicts(declared)["target"][0] == REFUTED
 
 
-def test_what_is_not_declared_or_not_measurable_says_so_and_is_not_refuted():
+def test_undeclared_or_unmeasurable_claims_are_named_and_not_refuted():
     nothing = verdicts("target nan")
     assert nothing["target"][0] == NO_CLAIM and nothing["target"][1].startswith("nothing declared")
     assert REFUTED not in {verdict for verdict, _ in nothing.values()}
@@ -110,7 +110,7 @@ def test_what_is_not_declared_or_not_measurable_says_so_and_is_not_refuted():
     assert verdicts("as it is")["variance"][0] == HOLDS
 
 
-def test_a_statistic_is_judged_by_what_it_is_not_above():
+def test_a_nan_statistic_is_refuted():
     def verdict(statistic, tests=1):
         return judged([MeasuredClaim("a", "b", statistic, tests)])[0]
 
@@ -152,7 +152,7 @@ class Same(Sampler):
 
 def verified(subject, coupling="independent"):
     Path("users.py").write_text(USERS.replace("{coupling!r}", repr(coupling)))
-    command = [sys.executable, "-m", "favorbench", "verify", f"users:{subject}", "--draws", "200", "-q"]
+    command = [sys.executable, "-m", "favorbench", "verify", f"users:{subject}", "--draws", "500", "-q"]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

@@ -75,8 +75,8 @@ def causal_outputs(problem: AttentionProblem, omega: Array, maps: Sequence[Sampl
         x, y, values = query[..., rows, :] * scale, key[..., keys, :] * scale, right[..., keys, :]
         chunk = _Chunk(x, y, projected(x, omega), projected(y, omega), values, rows, positions[rows], keys)
         for index, estimator in enumerate(maps):
-            summaries[index], found = _chunk_sums(estimator, estimator.sample(omega), summaries[index], chunk)
-            for where, sums in found:
+            summaries[index], outputs = _chunk_sums(estimator, estimator.sample(omega), summaries[index], chunk)
+            for where, sums in outputs:
                 yield Tile(index, where, *quotient(sums))
 
 
@@ -104,15 +104,15 @@ def _chunk_sums(
     columns = chunk.values.shape[-1]
     before, kernel = sums.total[..., :columns], sums.total[..., columns:]
     seen = visible(chunk.positions, chunk.keys, kernel)
-    own = xp.where(seen, kernel, xp.zeros_like(kernel)) @ chunk.values
-    sums = sums._replace(total=before + own)
+    in_chunk = xp.where(seen, kernel, xp.zeros_like(kernel)) @ chunk.values
+    sums = sums._replace(total=before + in_chunk)
     if len(range(chunk.keys.start, chunk.keys.stop)) == 1 or not _underflows(sums.total[..., -1:]):
         return present, [(chunk.rows, sums)]
-    found, summary = [], past
+    products, summary = [], past
     for half in chunk.halves():
         summary, more = _chunk_sums(estimator, sample, summary, half)
-        found += more
-    return summary, found
+        products += more
+    return summary, products
 
 
 def _underflows(normaliser: Array) -> bool:
@@ -128,12 +128,12 @@ def _underflows(normaliser: Array) -> bool:
 def _past_and_own(past: Accumulator | None, log_peak: Array, keys: Features, values: Array) -> Accumulator:
     """The summary of the keys before the chunk, and the features of its own keys, side by side."""
     xp = array_namespace(log_peak)
-    own = keys.relative_to(log_peak)
+    present = keys.relative_to(log_peak)
     if past is None:
-        before = own[..., :1] * xp.zeros_like(values[..., :1, :])
+        before = present[..., :1] * xp.zeros_like(values[..., :1, :])
     else:
         before = past.total * xp.exp(past.log_peak - log_peak)
-    return Accumulator(log_peak, xp.concat([before, own], axis=-1))
+    return Accumulator(log_peak, xp.concat([before, present], axis=-1))
 
 
 def rows_between(positions: np.ndarray, start: int, stop: int) -> slice:

@@ -1,4 +1,4 @@
-"""Softmax attention itself, the reference of everything: in float64, in log space and in tiles."""
+"""Exact softmax attention, the reference for all errors: in float64, in log space and in tiles."""
 
 import math
 from collections.abc import Sequence

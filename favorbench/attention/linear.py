@@ -89,8 +89,8 @@ def linear_attention(
     parts = []
     for start in range(0, math.prod(batch), count):
         heads = slice(start, start + count)
-        q, k, v, own = (_of_heads(array, batch, heads) for array in (query, key, value, rows))
-        parts.append(attend(q, k, v, own, _estimator_of(estimator, rows, batch, heads)))
+        q, k, v, omega_rows = (_of_heads(array, batch, heads) for array in (query, key, value, rows))
+        parts.append(attend(q, k, v, omega_rows, _estimator_of(estimator, rows, batch, heads)))
     output = xp.concat(parts, axis=0)
     return xp.reshape(output, (*batch, *output.shape[1:]))
 
@@ -100,11 +100,11 @@ def heads_at_once(like: Array, width: int) -> int:
     return max(1, device_elements(like) // (width * LEAST_ROWS))
 
 
-def _of_heads(array: Array, batch: tuple[int, ...], heads: slice, own: int = 2) -> Array:
+def _of_heads(array: Array, batch: tuple[int, ...], heads: slice, trailing: int = 2) -> Array:
     """Some heads of an array with the axes of the heads before its own; an array without any serves all of them."""
-    if array.ndim <= own:
+    if array.ndim <= trailing:
         return array
-    xp, rest = array_namespace(array), tuple(array.shape[array.ndim - own :])
+    xp, rest = array_namespace(array), tuple(array.shape[array.ndim - trailing :])
     return xp.reshape(xp.broadcast_to(array, (*batch, *rest)), (-1, *rest))[heads, ...]
 
 
@@ -276,7 +276,7 @@ def linear_multiplications(feature_map: FeatureMap, shape: Shape, size: int) -> 
 
 
 def _projection(x: Array, omega: Array, maps: Sequence[FeatureMap]) -> Array:
-    """The projection of a tile; zeros where no map looks at it."""
+    """The projection of a tile; zeros if no map uses it."""
     if all(feature_map.randomness != "omega" for feature_map in maps):
         return array_namespace(x).zeros((*x.shape[:-1], omega.shape[-2]), dtype=x.dtype, device=device(x))
     return projected(x, omega)

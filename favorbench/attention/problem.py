@@ -6,7 +6,7 @@ import numpy as np
 
 from favorbench.errors import InputError
 from favorbench.maps import FeatureMap, Sample
-from favorbench.numerics.arrays import Array, Float, kind_of
+from favorbench.numerics.arrays import Array, Float, array_namespace, kind_of
 
 
 class Shape(NamedTuple):
@@ -24,8 +24,8 @@ class AttentionProblem(NamedTuple):
 
     positions: of the queries among the keys, (n,), increasing, on the host; None where they are not the same tokens.
     causal: a query sees only the keys up to its own position. fit_query: all queries, where ``query`` is a sample of
-    them, for maps that take parameters from the queries. gradients: (..., draws, n, d_v), of what the model says with
-    respect to the output, for the metric ``effect``; estimators never see them.
+    them, for maps that take parameters from the queries. gradients: (..., draws, n, d_v), of the model's output with
+    respect to this one, for the metric ``effect``; estimators never see them.
     """
 
     query: Float[Array, "*batch n d"]
@@ -38,9 +38,12 @@ class AttentionProblem(NamedTuple):
 
     @staticmethod
     def of(query: Array, key: Array, value: Array, causal: bool = False) -> "AttentionProblem":
-        """Make the problem of queries and keys that are not scaled yet, with scaled copies."""
+        """Make the problem of queries and keys that are not scaled yet, with scaled copies; integers become floats."""
         factor, (n, l) = query.shape[-1] ** -0.25, (query.shape[-2], key.shape[-2])  # noqa: E741
-        return AttentionProblem(query * factor, key * factor, value, np.arange(n) if n == l or causal else None, causal)
+        query, key, xp = query * factor, key * factor, array_namespace(value)
+        if not xp.isdtype(value.dtype, "real floating"):
+            value = xp.astype(value, query.dtype)
+        return AttentionProblem(query, key, value, np.arange(n) if n == l or causal else None, causal)
 
     def unscaled(self) -> tuple[Array, Array]:
         """Return copies of queries and keys as attention takes them, not scaled."""
@@ -92,13 +95,17 @@ class Tile(NamedTuple):
 def check_shapes(query: Array, key: Array, value: Array, causal: bool = False) -> None:
     """Raise InputError unless query (..., n, d), key (..., l, d) and value (..., l, d_v) fit; causal: n = l.
 
-    They must be arrays of one library on one device.
+    They must be arrays of one library on one device, of real numbers.
     """
     kinds = [kind_of(array) for array in (query, key, value)]
     if len(set(kinds)) > 1 or kinds[0].startswith("a "):
         raise InputError(
             f"query is {kinds[0]}, key {kinds[1]}, value {kinds[2]}: they must be arrays of one library on one device"
         )
+    for name, array in (("query", query), ("key", key), ("value", value)):
+        kinds = ("bool", "integral", "real floating")
+        if getattr(array.dtype, "itemsize", 8) > 8 or not array_namespace(array).isdtype(array.dtype, kinds):
+            raise InputError(f"{name} has dtype {array.dtype}: give real numbers of at most 64 bits, such as float64")
     shapes = f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
     if min(query.ndim, key.ndim, value.ndim) < 2:
         raise InputError(f"{shapes}: each needs at least 2 axes, (..., length, head_dim)")

@@ -43,7 +43,7 @@ class Uniform(Unsized):
         yield Estimate(None, 1, means[problem.positions], None)
 
     def multiplications(self, shape: Shape, size: int) -> float:
-        """None: sums."""
+        """Zero: there are only sums."""
         return 0.0
 
 

@@ -35,7 +35,7 @@ from favorbench.users import keep_importable_here
 
 __all__ = ["app", "complete", "look", "main", "model", "recommend", "reference", "studies", "sweep"]
 
-#: What Python and the loader of libraries say when there is no memory left.
+#: Messages of Python and of the loader of libraries when no memory is left.
 _NO_MEMORY = (
     "failed to launch worker thread", "failed to map segment", "cannot allocate memory", "can't start new thread",
     "cannot enable executable",
@@ -48,7 +48,8 @@ def main() -> NoReturn:
     """Run the command line: every error is one line on stderr, and an exit code that means something."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
-    if sys.stdout is None or sys.stderr is None:  # closed by the caller
+    if sys.stdout is None or sys.stderr is None:  # closed by the caller: files would be opened in their place
+        print("favorbench: stdout or stderr is closed; redirect it to /dev/null", file=sys.stderr)  # noqa: T201
         sys.exit(2)
     # Libraries read these when they are loaded. Figures go to files: a backend that matplotlib does not know must not
     # end a command. All studies use one core: where memory is short, OpenBLAS would try forever to start threads.
@@ -136,8 +137,8 @@ def _discard_stdout() -> None:
 def _given(error: BaseException, arguments: list[str]) -> str:
     """The value of the option that an error is about."""
     options = getattr(getattr(error, "param", None), "opts", [])
-    found = [value for option, value in itertools.pairwise(arguments) if option in options]
-    return f"; {found[-1]!r} was given" if found else ""
+    values = [value for option, value in itertools.pairwise(arguments) if option in options]
+    return f"; {values[-1]!r} was given" if values else ""
 
 
 def _command(arguments: list[str]) -> str:

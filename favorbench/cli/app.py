@@ -105,12 +105,12 @@ def resolve_cluster(cluster: str | None, origin: str = "--cluster") -> "DaskClus
 
     if origin == "--cluster" and cluster == os.environ.get("FAVORBENCH_CLUSTER"):
         origin = "FAVORBENCH_CLUSTER"
-    found = DaskCluster(cluster, origin, say)  # imports Dask, which sets log levels
+    resolved = DaskCluster(cluster, origin, say)  # imports Dask, which sets log levels
     for name in ["distributed", "tornado", "asyncio", *logging.root.manager.loggerDict]:
         if name.partition(".")[0] in ("distributed", "tornado", "asyncio"):  # we report losses in one line
             logging.getLogger(name).setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", module="distributed")  # we compare the versions
-    return found
+    return resolved
 
 
 def typed_parameters(context: typer.Context) -> set[str]:
@@ -123,7 +123,7 @@ def workers_of(context: typer.Context, workers: int, cluster: str | None) -> "in
     """The cluster, if one is given, or the number of processes. Raises ScenarioError for flags of both."""
     typed = typed_parameters(context) & {"workers", "cluster"}
     if cluster not in (None, "none") and typed == {"workers", "cluster"}:
-        raise ScenarioError("--cluster and --workers: a cluster has workers of its own; give one of the two")
+        raise ScenarioError("--cluster and --workers: a cluster has its own workers; give only one of the two")
     origin = "--cluster" if context.params.get("cluster") is not None else f"{context.params.get('scenario')}: cluster"
     return workers if "workers" in typed else resolve_cluster(cluster, origin) or workers
 
@@ -240,7 +240,7 @@ def resumable(path: Path, unit: str = "draw") -> Iterator[None]:
         with contextlib.suppress(FavorbenchError, OSError):  # no run exists yet
             run, done, planned = progress_of(path)
         if done:
-            interrupted(f": {done} of {planned} {unit}s are saved in {run}; the same command again resumes")
+            interrupted(f": {done} of {planned} {unit}s are saved in {run}; rerun the command to resume")
         interrupted(f" before a {unit} was saved in {path}")
 
 
@@ -294,8 +294,8 @@ def check_maps(command: str, specs: Iterable[str]) -> None:
     from favorbench.baselines import no_map
 
     for spec in specs:
-        if found := no_map(spec):
-            name, kind = found
+        if family := no_map(spec):
+            name, kind = family
             flag = "--baselines" if kind == "baseline" else "--methods"
             raise ScenarioError(
                 f"{command} is about the kernels of maps, and {name!r} is a {kind}: "

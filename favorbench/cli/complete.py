@@ -1,6 +1,6 @@
 """Shell completion: names of members from the registries, runs, scenarios and files.
 
-A registry is imported when it is asked for, because its members need NumPy. A shell that is offered nothing offers
+A registry is imported on first use, because its members need NumPy. A shell that is offered nothing offers
 files.
 """
 
@@ -90,7 +90,7 @@ def subjects(incomplete: str) -> list[str]:
 
 
 def inputs(incomplete: str) -> list[str]:
-    """Complete a list of inputs: distributions, shipped heads, and files of heads."""
+    """Complete a list of inputs: distributions, included heads, and files of heads."""
     from favorbench.inputs import INPUTS, SHIPPED
 
     names = [name for name in _names(INPUTS) if name not in ("file", "arrays")]
@@ -99,7 +99,7 @@ def inputs(incomplete: str) -> list[str]:
 
 
 def scenarios(incomplete: str) -> list[str]:
-    """List shipped scenarios and TOML files."""
+    """List included scenarios and TOML files."""
     return [*sorted(path.stem for path in data_directory().glob("*.toml")), *_files(incomplete, ".toml")]
 
 
@@ -107,9 +107,9 @@ def runs(incomplete: str) -> list[str]:
     """List directories of runs, also those in ``results`` if nothing is typed yet, and directories that hold runs."""
     typed = glob.escape(incomplete)
     places = [f"{typed}*"] if incomplete else ["*", "results/*"]
-    found = {os.path.dirname(path) for place in places for path in glob.glob(f"{place}/manifest.json")}
+    directories = {os.path.dirname(path) for place in places for path in glob.glob(f"{place}/manifest.json")}
     below = glob.glob(f"{typed}*/*/manifest.json") if incomplete else []
-    return sorted(found | {f"{os.path.dirname(os.path.dirname(path))}/" for path in below})
+    return sorted(directories | {f"{os.path.dirname(os.path.dirname(path))}/" for path in below})
 
 
 def words(*allowed: str) -> Callable[[str], list[str]]:

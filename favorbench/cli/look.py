@@ -200,6 +200,10 @@ def _write_rows(run: Path, out: str | None, parquet: bool, heads: str | None) ->
     from favorbench.files import write_whole
     from favorbench.results.heads import select_heads
 
+    if parquet and out == "-":
+        raise ScenarioError(
+            "--out -: Parquet is not text; give a file, e.g. --out rows.parquet, or leave --parquet out"
+        )
     trials = select_heads(_load(run), heads).trials
     if out in (None, "-"):
         echo_data(trials.to_csv(index=False))

@@ -1,6 +1,7 @@
-"""The commands about a whole model: capture its heads, or measure what an estimator does to it."""
+"""The commands for a whole model: capture its heads, or measure the effect of estimators on it."""
 
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -35,16 +36,16 @@ def capture(
     heads: Annotated[str | None, option(TEXTS, "--heads", help="Only these heads of each layer, e.g. 0,3.")] = None,
     last: Annotated[
         int | None,
-        option(TEXTS, min=1, help="Causal layers: only this many queries, the last, on all the keys before them."),
+        option(TEXTS, min=1, help="Causal layers: keep only this many last queries, and the keys before them."),
     ] = None,
-    dtype: Annotated[str, option(OUTPUT, help="Stored as float32, float16 or bfloat16.")] = "float32",
+    dtype: Annotated[str, option(OUTPUT, help="Precision of the file: float32, float16 or bfloat16.")] = "float32",
     gradients: Annotated[
         int | None,
         option(
             OUTPUT,
             min=1,
             help="Also write this many gradients of the model's prediction or embedding for each head, e.g. 16: sweeps "
-            "of the file then predict what an error costs the model (--metric effect).",
+            "of the file then predict the effect of an error on the model (--metric effect).",
         ),
     ] = None,
     out: Annotated[Path, option(OUTPUT, "--out", "-o", help="The .npz or .safetensors file to write.")] = Path(
@@ -86,12 +87,17 @@ def _indices(flag: str, given: str | None) -> tuple[int, ...] | None:
     return None if given is None else tuple(numbers(flag, given, int, 0, 100_000))
 
 
+def _old_name(value: bool) -> None:
+    if value:
+        say("--heads is now --single-heads, which is the default; the old name goes in version 0.4")
+
+
 @app.command(panel=CHOOSE)
 def model(
     model: Annotated[str, and_also(options.MODEL, "Or module:function that returns (model, inputs).")],
     more: MoreTexts = None,
     text: Texts = None,
-    maps: Annotated[str, and_also(options.MAPS, "With --calibrate also calibrated:MAP. Or none.")] = "positive",
+    maps: Annotated[str, and_also(options.MAPS, "With --calibrate also calibrated:MAP. none: no maps.")] = "positive",
     methods: Annotated[str, and_also(options.METHODS, "Or none.")] = "sampled-keys,clusters,multipole",
     num_projections: Sizes = "64",
     samplers: SomeSamplers = "orthogonal",
@@ -100,16 +106,19 @@ def model(
         str, option(TEXTS, help="all; each, one at a time; or numbers, replaced together; all,each for both.")
     ] = "all",
     recommended: Annotated[
-        str | None, option(ESTIMATORS, help="Directories of recommend: each head by its choice.")
+        str | None, option(ESTIMATORS, help="Directories of recommend; each head gets the estimator chosen for it.")
     ] = None,
-    calibrate: Annotated[Path | None, option(ESTIMATORS, help="A text of its own to fit calibrated: maps to.")] = None,
+    calibrate: Annotated[
+        Path | None, option(ESTIMATORS, help="Another text, to which calibrated: maps are fitted.")
+    ] = None,
     redraw: Annotated[
         str, option(DRAWS, help="Draw once for each layer, once for the model, or anew at each call.")
     ] = "layer",
     length: Annotated[str | None, options.TOKENS] = None,
-    heads: Annotated[
-        bool, option(OUTPUT, "--heads/--no-heads", help="Also measure the errors of single heads: twice the work.")
+    single_heads: Annotated[
+        bool, option(OUTPUT, "--single-heads/--no-heads", help="Also measure errors of single heads: twice the work.")
     ] = True,
+    _heads: Annotated[bool, option(OUTPUT, "--heads", help="", hidden=True, callback=_old_name)] = False,
     seconds: Annotated[
         int,
         option(
@@ -119,20 +128,31 @@ def model(
             help="Time each estimator in this many runs, interleaved with exact attention.",
         ),
     ] = 0,
+    predict: Annotated[
+        int,
+        option(
+            OUTPUT,
+            min=0,
+            max=1000,
+            help="Also predict the effect on the model from this many gradients of each text, e.g. 16.",
+        ),
+    ] = 0,
+    device: Annotated[str, options.DEVICE] = "cpu",
     seed: Seed = 0,
     out: Annotated[Path | None, option(OUTPUT, "--out", "-o", help="Directory.  [default: results/model-NAME]")] = None,
     trust_remote_code: RemoteCode = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure what an estimator does to a whole model.
+    """Measure the effect of an estimator on a whole model.
 
     Replaces attention, without training, by every estimator, in all layers or one at a time, on every text. Prints a
     table with exact attention in bfloat16, uniform attention and no attention, and draws figures. Measurements are
-    saved as they finish: the same command again resumes, and one that asks for more adds to what is there.
+    saved as they finish: rerun the command to resume it, or with more texts, sizes or draws to add them.
     """
     from favorbench import console
     from favorbench.models.plan import ModelScenario
+    from favorbench.models.predicted import predict as predict_effects
     from favorbench.models.study import study
     from favorbench.registry import split_list
 
@@ -143,19 +163,21 @@ def model(
     scenario = ModelScenario(
         model, tuple(map(str, [*(text or []), *(more or [])])), tokens, names(maps), names(methods), names(samplers),
         tuple(numbers("-R", num_projections, int, 1, 1 << 20)), number("--draws", draws, int, 1, 1 << 16), layers,
-        calibrate and str(calibrate), redraw, seed, heads, names(recommended),
+        calibrate and str(calibrate), redraw, seed, single_heads, names(recommended), device,
     )  # fmt: skip
     path = out or Path("results") / f"model-{Path(model).stem}"
     with (
         resumable(path, "measurement"),
         console.progress(f"model {Path(model).name}", quiet, "measurements") as report,
     ):
-        found = study(scenario, path, trust_remote_code, report, seconds)
+        notice = (lambda text: None) if quiet else say
+        after = partial(predict_effects, path=path, gradients=predict, report=report, notice=notice)
+        result = study(scenario, path, trust_remote_code, report, seconds, after if predict else None)
     if not quiet:
-        for name in found.set_aside:
-            say(f"{path}/trials/{name} was damaged: set aside, and what was in it measured again")
-        for name, reason in found.left.items():
-            say(f"{name} is left as it is: {reason}")
+        for name in result.set_aside:
+            say(f"{path}/trials/{name} was damaged: it was set aside, and its rows were measured again")
+        for name, reason in result.left.items():
+            say(f"{name} is left unchanged: {reason}")
     _show(path, as_json)
 
 
@@ -168,10 +190,10 @@ def _show(path: Path, as_json: bool) -> None:
     from favorbench.models.summary import read
     from favorbench.sections import to_markdown
 
-    found = read(path)
-    shown = sections(found)
-    write_text(path / "summary.csv", found.lines.to_csv(index=False, float_format="%.6g"))
+    result = read(path)
+    shown = sections(result)
+    write_text(path / "summary.csv", result.lines.to_csv(index=False, float_format="%.6g"))
     write_text(path / "summary.md", to_markdown(shown))
-    files = style.write(charts(found), path / "figures")
+    files = style.write(charts(result), path / "figures")
     drawn = [str(file) for file in files if file.suffix == ".png"]
-    print_result(as_json, found.as_dict() | {"files": files}, shown, [*drawn, f"Saved in {path}."])
+    print_result(as_json, result.as_dict() | {"files": files}, shown, [*drawn, f"Saved in {path}."])

@@ -90,12 +90,10 @@ FigureOut = Annotated[Path | None, option(OUTPUT, "--out", "-o", help="Also draw
 Texts = Annotated[list[Path] | None, option(TEXTS, "--text", metavar="FILE...", help="Texts, one input each.")]
 MoreTexts = Annotated[list[Path] | None, typer.Argument(metavar="FILE", hidden=True)]
 TOKENS = option(TEXTS, "-L", "--length", help="Tokens of each text, at most.  [default: 512]", metavar="<int>")
-RemoteCode = Annotated[
-    bool, option(TEXTS, "--trust-remote-code", help="Run Python code that the model's folder or page brings along.")
-]
+RemoteCode = Annotated[bool, option(TEXTS, "--trust-remote-code", help="Run Python code that comes with the model.")]
 
 Json = Annotated[bool, option(OUTPUT, "--json", help="Print the result as JSON on stdout.")]
-Quiet = Annotated[bool, option(OUTPUT, "--quiet", "-q", help="No progress and no messages; errors and results stay.")]
+Quiet = Annotated[bool, option(OUTPUT, "--quiet", "-q", help="Print errors and results only.")]
 
 
 def _metric(panel: str | None) -> Any:

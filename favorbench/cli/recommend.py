@@ -55,7 +55,7 @@ def recommend(
         option(TEXTS, "--text", metavar="FILE...", help="With --model: files, split into texts of -L tokens."),
     ] = None,
     target: Annotated[
-        float, option(TARGET, help="The error to keep below; of cosine, skill and top1, to reach.")
+        float, option(TARGET, help="The largest error; for cosine, skill and top1 the smallest value.")
     ] = 0.1,
     metric: Annotated[
         str | None,
@@ -85,7 +85,7 @@ def recommend(
             help="Sizes to try, e.g. 16,24,32,48.  [default: powers of two up to --max-size]",
         ),
     ] = None,
-    max_cost: Annotated[float, option(TARGET, help="Largest cost, in multiplications of exact attention.")] = 1.0,
+    max_cost: Annotated[float, option(TARGET, help="Cost limit, relative to that of exact attention.")] = 1.0,
     maps: Annotated[str | None, and_also(options.MAPS, "[default: the usual candidates]")] = None,
     methods: Annotated[str | None, and_also(options.METHODS, "[default: the usual candidates]")] = None,
     samplers: Annotated[str | None, and_also(options.SAMPLERS, "[default: orthogonal]")] = None,
@@ -96,10 +96,11 @@ def recommend(
         Literal["heads", "texts"], option(TARGET, help="One answer for each head, or for each head over all its texts.")
     ] = "heads",
     scale: Annotated[float, option(INPUT, help="Factor on q and k.")] = 1.0,
-    seq_len: Annotated[int | None, option(INPUT, "-L", "--seq-len", help="Length; of texts 512, unless given.")] = None,
+    seq_len: Annotated[int | None, option(INPUT, "-L", "--seq-len", help="Length; for texts 512 by default.")] = None,
     head_dim: Annotated[int | None, options.HEAD_DIM] = None,
     seed: Seed = 0,
     workers: Workers = 1,
+    device: Annotated[str, and_also(options.DEVICE, "With --model.")] = "cpu",
     cluster: Cluster = None,
     out: Annotated[Path | None, and_also(options.RUN_OUT, "[default: below results]")] = None,
     trust_remote_code: RemoteCode = False,
@@ -109,11 +110,11 @@ def recommend(
     """Find the cheapest estimator below a target error, with a statistical guarantee.
 
     For every head: the cheapest setting with P(error <= target) >= probability, certified, or none. Trivial answers
-    are always among the candidates. Draws are saved: the same command again resumes, also with another target.
+    are always among the candidates. Draws are saved: rerun the command to resume, also with another target.
 
     With --model and --text: one setting for all attention of a model. The error is its effect on the model, a draw is
-    a text, and the certificate is about further texts like these. With --per-head also settings that differ between
-    heads, where they cost less.
+    a text, and the certificate is about further texts like these. --per-head also tries settings that differ between
+    heads.
 
     favorbench recommend --model minilm --text corpus/*.txt --target 0.01
     """
@@ -135,19 +136,19 @@ def recommend(
     try:
         with console.progress(title, quiet, unit) as bar:
             report = bar if model else with_hint(bar, workers)
-            found = run_recommend(
+            result = run_recommend(
                 None if positional else inputs, target, metric, probability, confidence, max_size, max_cost, maps,
                 methods, samplers, causal, heads, over, out, report, workers, resolve_cluster(cluster) or "none", model,
-                texts, by, trust_remote_code, per_head, **keys,
+                texts, by, trust_remote_code, per_head, device, **keys,
             )  # fmt: skip
     except Interrupted as error:
         _print(error.found, as_json)
-        interrupted(": nothing above is certified where it says so far; the same command again resumes")
-    _print(found, as_json)
+        interrupted(": `so far` above means not certified yet; rerun the command to resume")
+    _print(result, as_json)
 
 
 def with_hint(report: "Progress | None", workers: int) -> "Progress | None":
-    """Progress over heads that says once, after the first heads, how long all will take if that is over a minute."""
+    """Wrap progress over heads: after the first heads, say once how long all will take, if over a minute."""
     start, said = monotonic(), list[str]()
 
     def progress(done: int, total: int, step: str = "") -> None:
@@ -162,14 +163,14 @@ def with_hint(report: "Progress | None", workers: int) -> "Progress | None":
     return report and progress
 
 
-def _print(found: "Recommendation", as_json: bool) -> None:
+def _print(result: "Recommendation", as_json: bool) -> None:
     """Draw the figure and print the recommendation."""
     from favorbench import style
     from favorbench.studies.recommend.answer import sections
     from favorbench.studies.recommend.figure import charts
 
-    files = style.write(charts(found), found.path / "figures") if found.path else []
-    decided = any(decision.outcome != "not finished" for decision in found.decisions)
-    each = "" if found.model else " for each head"
-    saved = f"\nSaved in {found.path}" + (f": recommendation.json has the choice{each}." if decided else ".")
-    print_result(as_json, found.as_dict() | {"files": files}, sections(found), [saved, *files[:1]])
+    files = style.write(charts(result), result.path / "figures") if result.path else []
+    decided = any(decision.outcome != "not finished" for decision in result.decisions)
+    per_head = "" if result.model else " for each head"
+    saved = f"\nSaved in {result.path}" + (f": recommendation.json has the choice{per_head}." if decided else ".")
+    print_result(as_json, result.as_dict() | {"files": files}, sections(result), [saved, *files[:1]])

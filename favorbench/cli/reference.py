@@ -42,9 +42,9 @@ WITH_PAPERS = ["maps", "samplers", "methods", "baselines"]
 def list_(
     what: Annotated[
         Literal["maps", "samplers", "methods", "inputs", "scenarios", "metrics", "baselines"] | None,
-        typer.Argument(help="What to list; without it, the names of everything."),
+        typer.Argument(help="The names to list. Default: all of them, in short."),
     ] = None,
-    with_papers: Annotated[bool, option(None, "--papers", help="The papers behind each.")] = False,
+    with_papers: Annotated[bool, option(None, "--papers", help="Print the papers behind each estimator.")] = False,
     form: Annotated[
         Literal["table", "bibtex"], option(None, "--format", help="bibtex: an entry for every paper.")
     ] = "table",
@@ -59,13 +59,13 @@ def list_(
     if form == "bibtex":
         echo("\n\n".join(map(bibtex, families)))
         return
-    found = dict(zip(families, map(papers if with_papers else records, families), strict=True))
+    listed = dict(zip(families, map(papers if with_papers else records, families), strict=True))
     if as_json:
-        print_json(found)
+        print_json(listed)
     elif what or with_papers:
-        show([Section("" if what else family, rows) for family, rows in found.items()])
+        show([Section("" if what else family, rows) for family, rows in listed.items()])
     else:
-        names = [f"{family}: {_names(members)}" for family, members in found.items()]
+        names = [f"{family}: {_names(members)}" for family, members in listed.items()]
         show([Section(sentences=[*names, "", f"favorbench list {families[0]} shows the properties of each."])])
 
 
@@ -109,12 +109,12 @@ def theory(
     if not 0 < target < float("inf"):
         raise ScenarioError(f"--target: {target!r} given, allowed: a positive number")
     with console.progress("theory", quiet, "draws") as report:
-        found = study(
+        result = study(
             get_map(map), get_sampler(sampler), head_dim, norms, sizes, cosine, target, draws, seed, progress=report
         )
     name = re.sub(r"[^\w.(),=+-]+", "-", f"theory-{map}-{sampler}")  # a spec may hold characters no file name allows
-    files = style.write([chart(found, name)], out) if out else []
-    print_result(as_json, found.as_dict() | {"files": files}, [theory_section(found)], files)
+    files = style.write([chart(result, name)], out) if out else []
+    print_result(as_json, result.as_dict() | {"files": files}, [theory_section(result)], files)
 
 
 @app.command(panel=REFERENCE)
@@ -132,14 +132,16 @@ def verify(
     controls: Annotated[
         bool, option(None, "--controls", help="Also submit known-wrong variants, which must all be caught.")
     ] = False,
-    thorough: Annotated[bool, option(None, "--thorough", help="More draws: a quarter of the detectable bias.")] = False,
-    draws: Annotated[int | None, option(None, min=100, help="Draws of omega, instead of the default.")] = None,
+    thorough: Annotated[
+        bool, option(None, "--thorough", help="More draws, which detect a bias a quarter as large.")
+    ] = False,
+    draws: Annotated[int | None, option(None, min=500, help="Draws of omega, instead of the default.")] = None,
     seed: Seed = 0,
     cluster: Cluster = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Hold maps, samplers and methods to what they declare.
+    """Test whether maps, samplers and methods have the properties that they declare.
 
     Kernel, bias, variance, sign, law, coupling, symmetries, large norms, causality, cost. Exit 1 if a claim fails; NaN
     fails.
@@ -155,8 +157,8 @@ def verify(
         result = run_verify(subjects or (), count, seed, report, workers)
         caught = list(known_mistakes.run(seed)) if controls else []
     if as_json:
-        found = [{"control": c.control, "mistake": c.mistake, "caught_by": c.caught_by} for c in caught]
-        print_json(result.as_dict() | {"controls": found})
+        control_records = [{"control": c.control, "mistake": c.mistake, "caught_by": c.caught_by} for c in caught]
+        print_json(result.as_dict() | {"controls": control_records})
     else:
         to = console.stdout()
         console.show(to, verification_sections(result, caught, to.width >= 130))

@@ -63,7 +63,7 @@ def audit(
     """Measure implementations of other projects.
 
     Distance to exact and to uniform attention, effect of eps, distribution of the sampler. The errors are saved as a
-    run, with FAVOR+ and the trivial answers, for table, rank, plot and compare; the same command again resumes it.
+    run, with FAVOR+ and the trivial answers, for table, rank, plot and compare; rerun the command to resume.
     """
     from favorbench import console
     from favorbench.console.studies import audit_sections
@@ -157,9 +157,9 @@ def kernel(
     chosen = split_list(maps) if maps is not None else target.default_maps
     check_maps("kernel", chosen)
     with console.progress(f"kernel {name}", quiet) as report:
-        found = study(target, chosen, split_list(samplers), sizes, where, trials, seed, budget, report)
-    files = style.write([chart(found, f"kernel-{name}")], out) if out else []
-    print_result(as_json, found.as_dict() | {"files": files}, [gram_section(found)], files)
+        result = study(target, chosen, split_list(samplers), sizes, where, trials, seed, budget, report)
+    files = style.write([chart(result, f"kernel-{name}")], out) if out else []
+    print_result(as_json, result.as_dict() | {"files": files}, [gram_section(result)], files)
 
 
 def _points(path: str | None, count: int | None, head_dim: int | None, scale: float, seed: int) -> "PointSet":
@@ -220,9 +220,9 @@ def speed(
     sizes, lengths = numbers("-R", num_projections, int, 1, 1 << 20), numbers("-L", seq_len, int, 1, 1 << 24)
     with progress("speed", quiet) as report:
         where, others = Backend(backend, device), split_list(methods) if methods else []
-        found = study(split_list(maps), sizes, lengths, head_dim, repeats, where, dtype, report, others)
-    files = style.write([chart(found, "speed")], out)
-    print_result(as_json, found.as_dict() | {"files": files}, [speed_section(found)], files)
+        result = study(split_list(maps), sizes, lengths, head_dim, repeats, where, dtype, report, others)
+    files = style.write([chart(result, "speed")], out)
+    print_result(as_json, result.as_dict() | {"files": files}, [speed_section(result)], files)
 
 
 def _time_run(run: Path, repeats: int, as_json: bool, quiet: bool) -> None:
@@ -233,11 +233,11 @@ def _time_run(run: Path, repeats: int, as_json: bool, quiet: bool) -> None:
 
     try:
         with progress("speed", quiet) as report:
-            found = time_run(run, repeats, report)
+            seconds = time_run(run, repeats, report)
     except KeyboardInterrupt:  # runs of a broken-off timing are not comparable with later ones
         interrupted(f": no seconds of {run} are kept that were not there before; the same command begins anew")
-    file = write_seconds(run, found)
-    data = found._replace(rows=found.rows.to_dict(orient="records"))._asdict() | {"file": file}
-    print_result(as_json, data, seconds_sections(found), [file])
+    file = write_seconds(run, seconds)
+    data = seconds._replace(rows=seconds.rows.to_dict(orient="records"))._asdict() | {"file": file}
+    print_result(as_json, data, seconds_sections(seconds), [file])
     if not quiet and not as_json:
         say(f"favorbench plot {run} draws errors against them")

@@ -33,21 +33,24 @@ if TYPE_CHECKING:
     from favorbench.results.results import Results
 
 LONG = 60.0  # seconds; a longer sweep is announced
+_TRY_METHODS = (
+    "Other estimators may do better: favorbench sweep --inputs minilm --methods clusters,multipole -R 16,64,256"
+)
 
 
 SCENARIO = typer.Argument(
-    help="A scenario file or the name of a shipped one.  [default: quick]",
+    help="A scenario file, or the name of an included one.  [default: quick]",
     show_default=False,
     autocompletion=complete.scenarios,
 )
 BUDGET = option(
     ESTIMATORS,
-    help="What -R counts: projections, features, or cost: all may multiply as often as R features.",
+    help="What -R counts: projections, features, or cost (as many multiplications as a map of R features).",
     autocompletion=complete.words("projections", "features", "cost"),
 )
 CALIBRATE = option(
     ESTIMATORS,
-    help="Another text, as --inputs: what maps written calibrated:MAP are fitted to, head by head.",
+    help="Heads of another text, to which maps written calibrated:MAP are fitted.",
     autocompletion=complete.inputs,
 )
 REDRAW = option(DRAWS, help="New inputs for each trial, or for each R.", autocompletion=complete.words("trial", "R"))
@@ -56,7 +59,7 @@ QUERY_ROWS = option(
     metavar="<int>",
     help="Measure the error on this many random query rows.  [default: all to 4096, then 1024]",
 )
-RETRY_FAILED = option(DRAWS, "--retry-failed", help="Compute the draws again in which an estimator failed.")
+RETRY_FAILED = option(DRAWS, "--retry-failed", help="Recompute draws in which an estimator failed.")
 BATCH = option(
     COMPUTING, metavar="<int>", help="Draws computed together by torch (NumPy: one); auto: enough to fill a GPU."
 )
@@ -79,7 +82,7 @@ BASELINES = option(
 def sweep(
     context: typer.Context,
     scenario: Annotated[Text, SCENARIO] = None,
-    maps: Annotated[Text, and_also(options.MAPS, "Or none: methods alone.")] = None,
+    maps: Annotated[Text, and_also(options.MAPS, "none: no maps.")] = None,
     methods: Annotated[Text, options.METHODS] = None,
     samplers: Annotated[Text, options.SAMPLERS] = None,
     num_projections: Annotated[Text, and_also(options.SIZES, "dlogd is int(d ln d).")] = None,
@@ -94,7 +97,7 @@ def sweep(
     head_dim: Annotated[Text, option(INPUT, "-d", "--head-dim", help="Head dimensions, e.g. 16,64.")] = None,
     scale: Annotated[Text, option(INPUT, help="Factors on q and k, e.g. 0.5,1.0.")] = None,
     value_scale: Annotated[Text, option(INPUT, help="Factor on v.", metavar="<float>")] = None,
-    trials: Annotated[Text, option(DRAWS, help="Draws of every cell.", metavar="<int>")] = None,
+    trials: Annotated[Text, option(DRAWS, help="Draws of each combination.", metavar="<int>")] = None,
     redraw: Annotated[Text, REDRAW] = None,
     query_rows: Annotated[Text, QUERY_ROWS] = None,
     seed: Annotated[Text, option(DRAWS, help="Seed of all random streams.", metavar="<int>")] = None,
@@ -112,9 +115,9 @@ def sweep(
 ) -> None:
     """Measure maps and methods against exact attention.
 
-    Maps x samplers x R x L x d, and methods, on the same draws. Prints the MSE table; with several heads, a table over
-    heads. Draws are saved as they finish: the same command again resumes. Lists with commas multiply. Flags override
-    the scenario file.
+    Every map with every sampler, and every method, at each R, L and d, on the same draws. Prints a table of errors,
+    over all heads if there are several. Draws are saved as they finish: rerun the command to resume. Lists are combined
+    in all ways. Flags override the scenario file.
     """
     from favorbench.engine.plan import plan
     from favorbench.engine.scenario import Scenario, load_scenario
@@ -132,6 +135,7 @@ def sweep(
         return
     from favorbench import console
     from favorbench.results.sections import run_sections
+    from favorbench.results.summary import compared
     from favorbench.run import sweep as run_sweep
 
     if not quiet:
@@ -143,8 +147,10 @@ def sweep(
     if as_json:
         print_json({"run": str(path), **_as_json(results)})
     else:
-        saved = f"Saved in {results.path}. Figures: favorbench plot {results.path}"
-        print_result(False, {}, run_sections(results), [saved])
+        lines = [f"Saved in {results.path}. Figures: favorbench plot {results.path}"]
+        if not results.scenario.methods and "better" not in set(compared(results.summary)["versus_uniform"]):
+            lines += [_TRY_METHODS]
+        print_result(False, {}, run_sections(results), lines)
 
 
 def _say_if_long(plan: "Plan", workers: int) -> None:

@@ -30,23 +30,23 @@ def _relative(value: float) -> str:
     return format_value(value, "relative_error")
 
 
-def seconds_sections(found: "Seconds") -> list[Section]:
+def seconds_sections(timed: "Seconds") -> list[Section]:
     """For each population of heads: seconds with their interval, and the share of exact attention's."""
     from favorbench.results.seconds import by_cell, exact_seconds
     from favorbench.results.summary import estimator_name
     from favorbench.sections import dedupe_notes
     from favorbench.statistics import interval_name
 
-    note = f"{found.on()}: median of {found.repeats} interleaved runs. {found.doubts()}".strip()
+    note = f"{timed.on()}: median of {timed.repeats} interleaved runs. {timed.doubts()}".strip()
     sections = []
-    for title, rows in by_cell(found):
+    for title, rows in by_cell(timed):
         exact, texts = exact_seconds(rows), []
         for row in rows.astype(object).to_dict(orient="records"):
             seconds, low, high = (format_value(row[name], "seconds") for name in ("seconds", "low", "high"))
             texts.append({
                 "estimator": estimator_name(row),
                 "R": "-" if row["num_projections"] is None else str(row["num_projections"]),
-                "seconds": seconds, interval_name(found.repeats): f"{low} to {high}",
+                "seconds": seconds, interval_name(timed.repeats): f"{low} to {high}",
                 "/ exact": f"{row['seconds'] / exact:.2g}",
             })  # fmt: skip
         sections.append(Section(f"seconds of {title}", texts, note))
@@ -59,10 +59,11 @@ def audit_sections(findings: "Sequence[Finding]", runs: int, size: int | None = 
     for (subject, name), group in groupby(findings, key=lambda finding: (finding.subject, finding.input)):
         rows = [
             {
-                "measure": one.measure, "median": f"{one.median:.3g}",
-                "interval": "" if math.isnan(one.low) else f"[{one.low:.3g}, {one.high:.3g}]", "remark": one.remark,
+                "measure": measure.measure, "median": f"{measure.median:.3g}",
+                "interval": "" if math.isnan(measure.low) else f"[{measure.low:.3g}, {measure.high:.3g}]",
+                "remark": measure.remark,
             }
-            for one in group
+            for measure in group
         ]  # fmt: skip
         sections.append(Section(f"{subject}: {name}", rows, style=_style("remark", faults)))
     note = (
@@ -74,26 +75,31 @@ def audit_sections(findings: "Sequence[Finding]", runs: int, size: int | None = 
 
 
 def speed_section(study: "SpeedStudy") -> Section:
-    """Seconds for each method and L, the fitted slope, and the break-even length; peak memory at the largest L."""
+    """Seconds of each estimator and L, the fitted slope, and the break-even length; peak memory at the largest L."""
     rows, lengths = [], study.lengths
     text = (
         f"Medians of {study.repeats} interleaved runs. Slope: of log time on log L, upper half of the lengths. MiB: "
-        f"allocated at the peak for L = {lengths[-1]}, in addition to the inputs. Faster: than the faster exact one."
+        f"allocated at the peak for L = {lengths[-1]}, in addition to the inputs. Faster: than the faster exact curve."
     )
-    for one in study.crossovers:
-        timings = study.of(one.method)
+    for curve in study.crossovers:
+        timings = study.of(curve.estimator)
         times = {f"L = {t.seq_len}": format_value(t.seconds, "seconds") for t in timings}
-        memory, crossing = timings[-1].memory_bytes, f"{one.seq_len:.0f}" if one.seq_len > 0 else f"<= {lengths[0]}"
-        if math.isinf(one.seq_len) or math.isnan(one.seq_len):  # never; or exact attention itself
-            crossing = f"> {lengths[-1]}" if math.isinf(one.seq_len) else "-"
+        memory, crossing = (
+            timings[-1].memory_bytes,
+            f"{curve.seq_len:.0f}" if curve.seq_len > 0 else f"<= {lengths[0]}",
+        )
+        if math.isinf(curve.seq_len) or math.isnan(curve.seq_len):  # never; or exact attention itself
+            crossing = f"> {lengths[-1]}" if math.isinf(curve.seq_len) else "-"
         rows.append({
-            "method": one.method, **{f"L = {length}": times.get(f"L = {length}", "-") for length in lengths},
-            "slope": "-" if math.isnan(one.slope) else f"{one.slope:.2f}{'?' if one.uncertain else ''}",
+            "estimator": curve.estimator, **{f"L = {length}": times.get(f"L = {length}", "-") for length in lengths},
+            "slope": "-" if math.isnan(curve.slope) else f"{curve.slope:.2f}{'?' if curve.uncertain else ''}",
             "faster from L": crossing, "MiB": "-" if memory is None else f"{memory / 2**20:.3g}",
         })  # fmt: skip
-        if one.uncertain:
-            within = f"{one.low:.1f} to {one.high:.1f}"
-            text += f" ? {one.method}: its times differ so much that the slope may be {within}; was the machine busy?"
+        if curve.uncertain:
+            within = f"{curve.low:.1f} to {curve.high:.1f}"
+            text += (
+                f" ? {curve.estimator}: its times differ so much that the slope may be {within}; was the machine busy?"
+            )
     return Section(f"seconds of one head, {study.where}, {study.dtype}, d = {study.head_dim}", rows, text)
 
 
@@ -163,11 +169,11 @@ def verification_sections(result: "Verification", controls: "Sequence[Caught]", 
     ]  # fmt: skip
     caught = [
         {
-            "": "MISSED" if one.caught_by is None else "caught",
-            "control": f"{one.control} ({one.mistake})",
-            "by": _by(one),
+            "": "MISSED" if control.caught_by is None else "caught",
+            "control": f"{control.control} ({control.mistake})",
+            "by": _by(control),
         }
-        for one in controls
+        for control in controls
     ]
     claimed, missed = sum(c.threshold is not None for c in result.checks), sum(c.caught_by is None for c in controls)
     text = f"{claimed - len(result.refuted)} of {claimed} claims hold"

@@ -177,7 +177,7 @@ def _groups(width: int, labels: int, names: Sequence[str], widths: dict[str, int
     """Columns that fit next to the labels, one group below the other."""
     groups: list[list[str]] = [[]]
     for name in names:
-        if groups[-1] and labels + sum(2 + widths[one] for one in [*groups[-1], name]) - 2 > width:
+        if groups[-1] and labels + sum(2 + widths[column] for column in [*groups[-1], name]) - 2 > width:
             groups.append([])
         groups[-1].append(name)
     return groups

@@ -33,7 +33,7 @@ def calibrated(
         return member
     pairs = [scaled(*_tokens(study, draw)) for draw in draws]
 
-    return with_calibrated(member, lambda one: with_arrays([one.calibrate(*pair) for pair in pairs], array))
+    return with_calibrated(member, lambda fitted: with_arrays([fitted.calibrate(*pair) for pair in pairs], array))
 
 
 def _tokens(study: "Study", draw: "Draw") -> tuple[np.ndarray, np.ndarray]:
@@ -52,16 +52,16 @@ def calibration_heads(study: "Study", head: Head) -> list[Head]:
     assert source is not None
     lengths, dims = (None, None) if source.law.fixed else ((head.seq_len,), (head.head_dim,))
     offered = source.law.heads(lengths, dims)
-    found = [one for one in offered if same_place(one.label, head.label)]
+    matching = [other for other in offered if same_place(other.label, head.label)]
     where = f"`calibrate` {scenario.calibrate}"
-    if not found:
-        labels = ", ".join(dict.fromkeys(one.label for one in offered[:12])) + ("..." if len(offered) > 12 else "")
+    if not matching:
+        labels = ", ".join(dict.fromkeys(other.label for other in offered[:12])) + ("..." if len(offered) > 12 else "")
         raise ScenarioError(f"{where}: it has no head {head.label!r}, which is to be measured; it has {labels}")
-    if found[0].head_dim != head.head_dim:
+    if matching[0].head_dim != head.head_dim:
         raise ScenarioError(
-            f"{where}: its head {found[0].label} has head_dim {found[0].head_dim}, the one measured {head.head_dim}"
+            f"{where}: its head {matching[0].label} has head_dim {matching[0].head_dim}, not {head.head_dim}"
         )
-    return found
+    return matching
 
 
 def check_calibration(study: "Study", shapes: "Iterable[DrawShape]") -> None:
@@ -79,10 +79,10 @@ def check_calibration(study: "Study", shapes: "Iterable[DrawShape]") -> None:
         )
     seen = set()
     for name, head in {(shape.input, shape.head): None for shape in shapes}:
-        found, law = calibration_heads(study, head), study.inputs[name].law
+        texts, law = calibration_heads(study, head), study.inputs[name].law
         if law.fixed and source.law.fixed and (name, head.label) not in seen:
             seen.add((name, head.label))
-            _check_other_text(study, name, law.draw(np.random.default_rng(0), head), found)
+            _check_other_text(study, name, law.draw(np.random.default_rng(0), head), texts)
 
 
 def _check_other_text(study: "Study", name: str, measured: Inputs, heads: Iterable[Head]) -> None:
@@ -97,7 +97,7 @@ def _check_other_text(study: "Study", name: str, measured: Inputs, heads: Iterab
             )
 
 
-def _same_text(one: Inputs, other: Inputs) -> bool:
+def _same_text(first: Inputs, second: Inputs) -> bool:
     """Whether queries and keys are equal over the shorter length, up to the rounding of a file."""
-    pairs = [(a[: len(b)], b[: len(a)]) for a, b in zip(one[:2], other[:2], strict=True)]
+    pairs = [(a[: len(b)], b[: len(a)]) for a, b in zip(first[:2], second[:2], strict=True)]
     return all(np.linalg.norm(a - b) <= SAME * np.linalg.norm(a) for a, b in pairs)

@@ -98,7 +98,7 @@ def choose_cluster(cluster: Any, workers: Any, otherwise: str | None) -> "Cluste
         return None
     if cluster is not None:
         if workers != 1:
-            raise ScenarioError("`cluster` and `workers`: a cluster has workers of its own; give one of the two")
+            raise ScenarioError("`cluster` and `workers`: a cluster has its own workers; give only one of the two")
         return Cluster(cluster)
     if workers != 1:
         return None
@@ -122,7 +122,7 @@ def check_workers(workers: object) -> int:
 class Cluster:
     """Workers of a Dask cluster. Use as a context manager, which may be entered again inside.
 
-    where: one of ALLOWED, or a Client, which stays open. say: is called with what a user should know meanwhile.
+    where: one of ALLOWED, or a Client, which stays open. say: is called with messages for the user.
     """
 
     def __init__(self, where: Any, requested_by: str = "`cluster`", say: Callable[[str], None] | None = None) -> None:
@@ -170,7 +170,7 @@ class Cluster:
             yield from TaskRun(ClusterPool(self, work, expected, backend), items, count, missing).results()
 
     def ask(self, question: Callable[[], Value], at_least: float = 0.0) -> Value:
-        """An answer of the scheduler or of workers. Raises WorkerError where none comes in time."""
+        """Wait for an answer of the scheduler or of workers. Raises WorkerError if none comes in time."""
         seconds = max(self.reply_timeout, at_least)
         try:
             return within(seconds, question)
@@ -244,7 +244,7 @@ class ClusterPool(Pool):
         self._machines: dict[str, dict[str, Any]] = {}  # of workers whose versions were compared
         self._left_out: dict[str, str] = {}
         self._failures: Counter[str] = Counter()
-        self._asked: set[str] = set()
+        self._checking: set[str] = set()
         self._manned = time.monotonic()
         self._update_workers()
         self._compare_versions(set(self._threads))
@@ -313,7 +313,7 @@ class ClusterPool(Pool):
         while not self._over.wait(2 * tasks.POLL_SECONDS):
             with contextlib.suppress(WorkerError):
                 self._update_workers()
-                for worker in set(self._threads) - self._asked:  # each alone: the answer of one that died takes 30 s
+                for worker in set(self._threads) - self._checking:  # each alone: the answer of one that died takes 30 s
                     compare = functools.partial(_quietly, self._compare_versions, new={worker})
                     threading.Thread(target=compare, daemon=True).start()
 
@@ -325,25 +325,25 @@ class ClusterPool(Pool):
             self._manned = self._heard
 
     def _compare_versions(self, new: set[str]) -> None:
-        """Ask workers what they are: they import favorbench first. Raises WorkerError without an answer."""
-        self._asked |= new
+        """Ask workers for their versions; they import favorbench first. Raises WorkerError without an answer."""
+        self._checking |= new
         ask = functools.partial(self._client.run, describe_worker, self._backend, list(self._expected))
         try:
             answers = self._cluster.ask(lambda: ask(workers=sorted(new), on_error="return"), 60.0)
         except WorkerError:
-            self._asked -= new  # one may have died meanwhile
+            self._checking -= new  # one may have died meanwhile
             raise
-        for worker, found in answers.items():
-            self._admit(worker, found)
+        for worker, versions in answers.items():
+            self._admit(worker, versions)
 
-    def _admit(self, worker: str, found: Any) -> None:
-        if isinstance(found, OSError):  # it is gone, or too busy to answer
-            self._asked.discard(worker)
+    def _admit(self, worker: str, versions: Any) -> None:
+        if isinstance(versions, OSError):  # it is gone, or too busy to answer
+            self._checking.discard(worker)
             return
-        if isinstance(found, BaseException):
-            self._leave_out(worker, f"worker {worker} cannot begin: {_reason(found)}; install favorbench {VERSION}")
+        if isinstance(versions, BaseException):
+            self._leave_out(worker, f"worker {worker} cannot begin: {_reason(versions)}; install favorbench {VERSION}")
             return
-        there, self._machines[worker] = found
+        there, self._machines[worker] = versions
         for name, here in self._expected.items():
             if there[name] != here and worker not in self._left_out:
                 self._leave_out(worker, f"worker {worker}: {name} {there[name]} there, {here} here; install the same")
@@ -373,16 +373,16 @@ def _pack(
                 return _open_file, (str(Path(obj.path).resolve()), obj.label, obj.layout, obj.digest())
             return Arrays, (obj.title, sent[obj], obj.layout)
 
-    stream, own = io.BytesIO(), _modules_here()
-    for module in own:
+    stream, modules = io.BytesIO(), _modules_here()
+    for module in modules:
         cloudpickle.register_pickle_by_value(module)
     try:
         Pickler(stream).dump((function, context))
     finally:
-        for module in own:
+        for module in modules:
             cloudpickle.unregister_pickle_by_value(module)
     names = {part.partition("(")[0].strip() for spec in specs for part in re.split("[:/]", spec)}
-    installed = names & set(sys.modules) - {module.__name__ for module in own}
+    installed = names & set(sys.modules) - {module.__name__ for module in modules}
     libraries = ["python", "favorbench", "numpy", "scipy", *(["torch"] if backend.name == "torch" else [])]
     return stream.getvalue(), {name: _version(name) for name in (*libraries, *sorted(installed))}
 
@@ -422,7 +422,7 @@ def _open_file(path: str, label: str, layout: Layout, digest: str) -> File:
 
 
 def describe_worker(backend: Backend, names: Sequence[str]) -> tuple[dict[str, str], dict[str, Any]]:
-    """In a worker: the versions of what the numbers follow from, and the machine."""
+    """In a worker: the versions that determine the numbers, and the machine."""
     about = {"host": socket.gethostname(), "python": platform.python_version(), **machine(backend)}
     return {name: _version(name) for name in names}, about
 
@@ -502,6 +502,6 @@ def _reason(error: BaseException | None) -> str:
 
 
 def _quietly(call: Callable[..., object], **arguments: Any) -> None:
-    """End what may be gone already."""
+    """Close something that may already be gone."""
     with contextlib.suppress(Exception):
         call(**arguments)

@@ -82,12 +82,12 @@ FAILURE = "failure"
 
 def failed_of(rows: Iterable[Row]) -> dict[str, dict[str, list[int]]]:
     """The failures among rows: by estimator and message, the draws."""
-    found: dict[str, dict[str, list[int]]] = {}
+    failed: dict[str, dict[str, list[int]]] = {}
     for row in rows:
         if FAILURE in row:
             name = row["estimator"] if row["sampler"] is None else f"{row['estimator']} under {row['sampler']}"
-            found.setdefault(name, {}).setdefault(row[FAILURE], []).append(row["draw"])
-    return found
+            failed.setdefault(name, {}).setdefault(row[FAILURE], []).append(row["draw"])
+    return failed
 
 
 def _names(*roles: str) -> tuple[str, ...]:

@@ -54,8 +54,9 @@ def workers_that_fit(memory_bytes: int) -> int | None:
 
 def check_fits(plan: Plan, workers: int = 1) -> None:
     """Raise ScenarioError, with the numbers, for a plan that does not fit into the free memory."""
-    each = 8 * max(_work(plan.study, shape).numbers for shape in plan.shapes)
-    needed = each if workers == 1 else workers * (each + LIBRARIES_BYTES)  # this process has loaded its own
+    worker_bytes = 8 * max(_work(plan.study, shape).numbers for shape in plan.shapes)
+    # This process has loaded its own libraries.
+    needed = worker_bytes if workers == 1 else workers * (worker_bytes + LIBRARIES_BYTES)
     what = "this sweep" if workers == 1 else f"this sweep with {workers} `workers`"
     fewer = "" if workers == 1 else " or fewer `workers`"
     check_memory(needed, what, f"use a smaller `num_projections`, `head_dim`, `seq_len` or order of the map{fewer}")

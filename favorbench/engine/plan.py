@@ -97,48 +97,48 @@ def _planned(study: Study) -> Plan:
             for group in [(size,) for size in sizes] if scenario.redraw == "R" else [sizes]:
                 shapes.append(DrawShape(name, head, scale, dtype, group))
     check_calibration(study, shapes)
-    found = Plan(study, shapes)
-    if len(found) > MAX_DRAWS:
+    result = Plan(study, shapes)
+    if len(result) > MAX_DRAWS:
         raise ScenarioError(
-            f"{len(shapes)} cells x {scenario.trials} trials are {len(found)} draws; at most {MAX_DRAWS} fit in one "
+            f"{len(shapes)} cells x {scenario.trials} trials are {len(result)} draws; at most {MAX_DRAWS} fit in one "
             "run: use fewer `trials`, or several runs with different `seed`"
         )
-    return found
+    return result
 
 
 def _heads(study: Study, law: InputSource) -> tuple[Head, ...]:
     """The heads of an input; next to files, random inputs have their L and d, where none is requested."""
-    asked = study.scenario.seq_len, study.scenario.head_dim
+    requested = study.scenario.seq_len, study.scenario.head_dim
     files = [other for _, other in study.inputs.values() if other.fixed]
-    if law.fixed or not files or None not in asked:
-        return law.heads(*asked)
-    shapes = dict.fromkeys((head.seq_len, head.head_dim) for file in files for head in file.heads(*asked))
+    if law.fixed or not files or None not in requested:
+        return law.heads(*requested)
+    shapes = dict.fromkeys((head.seq_len, head.head_dim) for file in files for head in file.heads(*requested))
     return tuple(head for length, dim in shapes for head in law.heads((length,), (dim,)))
 
 
 def _check_sizes(study: Study, head: Head, sizes: tuple[int, ...]) -> None:
     """Raise ScenarioError for sizes that an estimator cannot have."""
     scenario, rows = study.scenario, study.scenario.rows(head.query_len)
-    estimators = [one for one in study.estimators if one.kind != "baseline"]
+    estimators = [item for item in study.estimators if item.kind != "baseline"]
     if scenario.budget == "features":
-        for one, size in itertools.product(sorted(estimators, key=lambda one: one.kind), sizes):
-            if size % (per := one.method.features_per_size):
+        for item, size in itertools.product(sorted(estimators, key=lambda item: item.kind), sizes):
+            if size % (per := item.method.features_per_size):
                 raise ScenarioError(
-                    f"`num_projections` {size} with `budget` features: {one.kind} {one.name!r} has {per} features "
+                    f"`num_projections` {size} with `budget` features: {item.kind} {item.name!r} has {per} features "
                     f"for each projection; use a multiple of {per}, e.g. {size + per - size % per}"
                 )
-    for one in estimators:
-        if one.method.needs_positions and head.query_len != head.seq_len:
+    for item in estimators:
+        if item.method.needs_positions and head.query_len != head.seq_len:
             raise ScenarioError(
-                f"`methods` {one.name}: there is no window where {head.query_len} queries look at "
+                f"`methods` {item.name}: there is no window where {head.query_len} queries look at "
                 f"{head.seq_len} keys; it needs as many"
             )
-        if one.method.needs_all_rows and rows < head.query_len:
+        if item.method.needs_all_rows and rows < head.query_len:
             raise ScenarioError(
-                f"`methods` {one.name}: it answers from all queries together, and the error is measured on {rows} "
+                f"`methods` {item.name}: it answers from all queries together, and the error is measured on {rows} "
                 f"of {head.query_len}: use `query_rows` {head.query_len}"
             )
-        one.method.check(distinct_sizes(study.sizes_of(one, sizes, head)), study.shape(head))
+        item.method.check(distinct_sizes(study.sizes_of(item, sizes, head)), study.shape(head))
 
 
 def _check_causal(study: Study) -> None:
@@ -160,9 +160,9 @@ def _chosen(wanted: tuple[str, ...] | None, name: str, heads: tuple[Head, ...]) 
     labels = list(dict.fromkeys(head.label for head in heads))
     if labels == ["-"]:
         raise ScenarioError(f"`heads`: {name} is drawn at random and has no heads; leave `heads` out")
-    for one in wanted:
-        if one not in labels:
+    for text in wanted:
+        if text not in labels:
             raise ScenarioError(
-                f"`heads`: {name} has no head {one!r}{nearest(one, labels)}; it has {', '.join(labels)}"
+                f"`heads`: {name} has no head {text!r}{nearest(text, labels)}; it has {', '.join(labels)}"
             )
     return tuple(head for head in heads if head.label in wanted)

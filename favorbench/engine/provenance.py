@@ -51,8 +51,8 @@ def provenance(plan: Plan) -> dict[str, Any]:
 
 def machine(backend: Backend) -> dict[str, Any]:
     """The machine: CPU or GPU, and the BLAS libraries with their kernels."""
-    found = [pool for pool in threadpoolctl.threadpool_info() if not _SCIPY_COPY.search(pool["filepath"])]
-    pools = sorted(found, key=lambda pool: (pool["internal_api"], str(pool.get("version"))))
+    libraries = [pool for pool in threadpoolctl.threadpool_info() if not _SCIPY_COPY.search(pool["filepath"])]
+    pools = sorted(libraries, key=lambda pool: (pool["internal_api"], str(pool.get("version"))))
     return {
         "platform": platform.platform(),
         "cpu": _cpu(),
@@ -78,9 +78,9 @@ def _features(plan: Plan, feature_map: FeatureMap) -> str:
         return "fixed"
     counts = set()
     for head_dim in sorted({shape.head.head_dim for shape in plan.shapes}):
-        one, two = (feature_map.num_features(size, head_dim) for size in (1, 2))
-        more = 2 * one - two
-        counts.add(f"{two - one if two - one > 1 else ''}R" + (f" + {more}" if more else ""))
+        first, second = (feature_map.num_features(size, head_dim) for size in (1, 2))
+        more = 2 * first - second
+        counts.add(f"{second - first if second - first > 1 else ''}R" + (f" + {more}" if more else ""))
     return " or ".join(sorted(counts))
 
 
@@ -121,12 +121,9 @@ def _git() -> dict[str, Any] | None:
     if not (root / ".git").exists():
         return None
 
-    def git(*arguments: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True, timeout=10
-        ).stdout.strip()
-
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
+        output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
+    return {"commit": output.removesuffix("-dirty"), "dirty": output.endswith("-dirty")}

@@ -39,12 +39,12 @@ JOIN_ROWS = 1 << 20  # joined in memory when a run is finished; larger runs keep
 
 LOCK_TIMEOUT = 0.2  # seconds: `in_use` may hold the lock for a moment
 
-#: What failed: by estimator and message, the draws.
+#: Failures: by estimator and message, the draws.
 Failed = dict[str, dict[str, list[int]]]
 
 _METADATA = b"favorbench"  # the key in a part's metadata
 
-#: What favorbench writes into a directory next to the manifest and the parts.
+#: Files that favorbench writes into a directory next to the manifest and the parts.
 _OURS = {
     ".lock", "figures", "report.csv", "report.html", "seconds.json", "summary-heads.csv", "summary.csv", "summary.md",
     "trials",
@@ -99,12 +99,12 @@ class RowStore:
     def parts(self, columns: Sequence[str] | None = None) -> list[StoredPart]:
         """Read some columns of all parts. Damaged parts are renamed, so that their rows are missing again."""
         with clear_errors(self.path):
-            found, damaged = read_parts(self._folder, self.schema, columns)
+            stored, damaged = read_parts(self._folder, self.schema, columns)
             for path in damaged:
                 path.rename(path.with_name(f"_damaged-{path.name}"))
                 self.set_aside.append(path.name)
-        self._worked = sum(part.seconds or 0.0 for part in found)
-        return found
+        self._worked = sum(part.seconds or 0.0 for part in stored)
+        return stored
 
     def append(self, rows: Iterable[Row]) -> None:
         """Add rows and failures. They are written with the next part."""
@@ -166,18 +166,18 @@ def read_parts(
     A listing made while parts are joined may show neither the old ones nor the new one, so it is repeated until it
     equals the parts that were read. Raises StoreError for parts with other columns than ``schema``.
     """
-    found: dict[Path, StoredPart | None] = {}
-    while (paths := part_paths(folder)) != sorted(found):
-        found = {path: part for path, part in found.items() if path in paths}
+    stored: dict[Path, StoredPart | None] = {}
+    while (paths := part_paths(folder)) != sorted(stored):
+        stored = {path: part for path, part in stored.items() if path in paths}
         for path in paths:
-            if path not in found:
+            if path not in stored:
                 try:
-                    found[path] = _read(path, schema, columns)
+                    stored[path] = _read(path, schema, columns)
                 except StoreError:
                     if os.path.lexists(path):
                         raise
-    parts = [part for _, part in sorted(found.items()) if part is not None]
-    return parts, [path for path, part in found.items() if part is None]
+    parts = [part for _, part in sorted(stored.items()) if part is not None]
+    return parts, [path for path, part in stored.items() if part is None]
 
 
 def part_paths(folder: Path) -> list[Path]:
@@ -195,8 +195,9 @@ def _read(path: Path, schema: pa.Schema | None, columns: Sequence[str] | None) -
     if schema is not None and not stored.equals(schema):
         raise StoreError(f"{path} has other columns than this version of favorbench writes; use another `out`")
     metadata = json.loads((file.schema_arrow.metadata or {}).get(_METADATA, b"{}"))
-    # A few columns are read before a thread is started for them, and a command that ends at once aborts over one.
-    table = file.read(columns=columns, use_threads=columns is None).replace_schema_metadata(None)
+    # Few rows are read without starting a thread: where memory is short, that aborts the process.
+    threads = columns is None and file.metadata.num_rows > FLUSH_ROWS
+    table = file.read(columns=columns, use_threads=threads).replace_schema_metadata(None)
     table = table.rename_columns([RENAMED.get(name, name) for name in table.column_names])
     return StoredPart(path, table, file.metadata.num_rows, metadata.get("seconds"), metadata.get("failed", {}))
 
@@ -216,7 +217,9 @@ def newest(parts: Sequence[StoredPart], key: Sequence[str]) -> pa.Table:
     """The rows of all parts; the last row of each key."""
     table = pa.concat_tables([part.table for part in parts])
     if len(parts) > 1:
-        replaced = table.select(key).to_pandas().duplicated(keep="last").to_numpy()
+        replaced = (
+            table.select(key).to_pandas(use_threads=table.num_rows > FLUSH_ROWS).duplicated(keep="last").to_numpy()
+        )
         table = table.filter(~replaced) if replaced.any() else table
     return table
 
@@ -230,10 +233,10 @@ def failures(parts: Iterable[StoredPart]) -> Failed:
         kept += [
             (name, how, draw) for name, hows in part.failed.items() for how, draws in hows.items() for draw in draws
         ]
-    found: Failed = {}
+    failed: Failed = {}
     for name, how, draw in sorted(set(kept)):
-        found.setdefault(name, {}).setdefault(how, []).append(draw)
-    return found
+        failed.setdefault(name, {}).setdefault(how, []).append(draw)
+    return failed
 
 
 def failed_draws(failed: Failed) -> set[int]:

@@ -113,7 +113,7 @@ _List = Annotated[tuple[_Item, ...], _Several, _Nonempty]
 
 
 class Scenario(BaseModel):
-    """What to measure. Lists multiply: every map x sampler x R on every input x scale x L x d x dtype, trials times.
+    """A study. Lists multiply: every map x sampler x R on every input x scale x L x d x dtype, trials times.
 
     Raises pydantic.ValidationError; ``load_scenario`` turns that into a ScenarioError of one line.
     """
@@ -311,7 +311,7 @@ def _are_causal(scenario: Scenario) -> bool:
 
 
 def _leave_out_noncausal(scenario: Scenario, given: Mapping[str, Any], path: Path) -> Scenario:
-    """Leave out what cannot be causal and no flag asked for.
+    """Leave out members that cannot be causal, unless a flag names them.
 
     These are baselines, and members of a shipped scenario if others are left.
     """
@@ -328,10 +328,10 @@ def _leave_out_noncausal(scenario: Scenario, given: Mapping[str, Any], path: Pat
     return copied
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(first: Any, second: Any) -> bool:
     """Whether two values of a key mean the same. Values that no key takes, such as arrays, are left to validation."""
-    one, other = _as_tuple(one), _as_tuple(other)
-    return all(isinstance(value, str | int | float) for value in (*one, *other)) and one == other
+    first, second = _as_tuple(first), _as_tuple(second)
+    return all(isinstance(value, str | int | float) for value in (*first, *second)) and first == second
 
 
 def _reads_data(inputs: Any, held: Held) -> bool:
@@ -372,7 +372,7 @@ def _find(source: str) -> Path:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(read_regular(path, "scenario", ScenarioError).decode("utf-8"))
+        return tomllib.loads(read_regular(path, "scenario", ScenarioError).decode("utf-8-sig"))
     except ScenarioError:
         raise
     except (ValueError, RecursionError) as error:  # of Unicode, of numbers with too many digits, of lists in lists

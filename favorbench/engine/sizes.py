@@ -33,14 +33,14 @@ def sizes_of(method: Method, name: str, budget: str, requested: tuple[int, ...],
         return (Size(None, 1 if isinstance(method, LinearAttention) else requested[-1]),)
     if budget == "cost" and not method.oracle:
         sizes = _affordable(method, name, requested, shape)
-        return tuple(Size(one, method.drawable(size, shape)) for one, size in zip(requested, sizes, strict=True))
+        return tuple(Size(number, method.drawable(size, shape)) for number, size in zip(requested, sizes, strict=True))
     per = method.features_per_size if budget == "features" else 1
-    return tuple(Size(one, one // per) for one in requested)
+    return tuple(Size(number, number // per) for number in requested)
 
 
 def distinct_sizes(sizes: Iterable[Size]) -> tuple[int, ...]:
     """The different sizes in increasing order."""
-    return tuple(sorted({one.size for one in sizes}))
+    return tuple(sorted({size.size for size in sizes}))
 
 
 def budget_of(num_features: int, shape: Shape) -> float:
@@ -59,25 +59,25 @@ def _affordable(method: Method, name: str, requested: tuple[int, ...], shape: Sh
     """
 
     def work(size: int) -> float:
-        found = method.multiplications(shape, size)
-        if found is None:
-            raise ScenarioError(f"`budget` cost: {name} does not say what it costs; use `budget` projections")
-        return found
+        multiplications = method.multiplications(shape, size)
+        if multiplications is None:
+            raise ScenarioError(f"`budget` cost: {name} does not declare its cost; use `budget` projections")
+        return multiplications
 
     most = max(1, method.largest_size(shape))  # if there is none, the check of sizes refuses it
     size, sizes = shape.l, {}
     while size < most and work(size) <= budget_of(max(requested), shape):
         size *= 2
     size = min(size, most)
-    for one in sorted(set(requested), reverse=True):
-        while size and work(size) > budget_of(one, shape):
+    for number in sorted(set(requested), reverse=True):
+        while size and work(size) > budget_of(number, shape):
             size -= 1
         if not size:
             least = min(map(work, range(1, min(shape.l, most) + 1)))
-            without, each = budget_of(0, shape), budget_of(1, shape) - budget_of(0, shape)
+            without, per_feature = budget_of(0, shape), budget_of(1, shape) - budget_of(0, shape)
             raise ScenarioError(
-                f"`budget` cost: {name} costs more than a map of {one} features here; "
-                f"use `num_projections` {max(1, math.ceil((least - without) / each))} or more"
+                f"`budget` cost: {name} costs more than a map of {number} features here; "
+                f"use `num_projections` {max(1, math.ceil((least - without) / per_feature))} or more"
             )
-        sizes[one] = size
-    return tuple(sizes[one] for one in requested)
+        sizes[number] = size
+    return tuple(sizes[number] for number in requested)

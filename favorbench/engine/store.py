@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, Self
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,7 @@ from typing_extensions import TypedDict
 from favorbench.engine.columns import COLUMNS, ESTIMATOR
 from favorbench.engine.plan import Plan
 from favorbench.engine.provenance import VERSION, count_done, provenance
-from favorbench.engine.rows import Failed, RowStore, failed_draws, failures, part_paths, read_rows
+from favorbench.engine.rows import FLUSH_ROWS, Failed, RowStore, failed_draws, failures, part_paths, read_rows
 from favorbench.engine.scenario import NAMES_ONLY, Scenario
 from favorbench.errors import StoreError
 from favorbench.files import read_json, write_text
@@ -59,9 +59,32 @@ class InputFile(TypedDict):
 
     input: str
     notes: list[str]
+    effect: NotRequired[str]
 
 
-class Manifest(TypedDict):
+class BlasPool(TypedDict):
+    """A library of matrix products, as threadpoolctl describes it."""
+
+    internal_api: str
+    version: str | None
+    architecture: str | None
+
+
+class Machine(TypedDict):
+    """The machine, on which the last digits of a run depend."""
+
+    cpu: str
+    gpu: str | None
+    blas: list[BlasPool]
+
+
+class Worker(Machine):
+    """A machine of a cluster, and the draws that it has done."""
+
+    done: Count
+
+
+class Manifest(Machine):
     """The keys of a manifest that readers need."""
 
     digest: str
@@ -72,6 +95,9 @@ class Manifest(TypedDict):
     complete: bool
     num_features: dict[str, str]
     input_files: list[InputFile]
+    versions: NotRequired[dict[str, str]]
+    declared_versions: NotRequired[dict[str, Any]]
+    workers: NotRequired[list[Worker]]
 
 
 class _Numbered(TypedDict, total=False):
@@ -114,13 +140,13 @@ class Store(RowStore):
     def done(self, but_failed: bool = False) -> np.ndarray:
         """Whether each draw of the plan is stored. but_failed: draws in which an estimator failed do not count."""
         parts = self.parts(["draw"])
-        found = np.zeros(len(self.plan), bool)
+        stored = np.zeros(len(self.plan), bool)
         for part in parts:
             draws = part.table["draw"].to_numpy()
-            found[draws[(draws >= 0) & (draws < len(found))]] = True
+            stored[draws[(draws >= 0) & (draws < len(stored))]] = True
         if but_failed:
-            found[list(failed_draws(failures(parts)))] = False
-        return found
+            stored[list(failed_draws(failures(parts)))] = False
+        return stored
 
     def record_workers(self, machines: Sequence[Mapping[str, Any]]) -> None:
         """Add the machines of a cluster, and the batches each has done, to the next manifest."""
@@ -216,7 +242,7 @@ def read_run(path: Path) -> "tuple[pd.DataFrame, Failed]":
     manifest = read_manifest(path)
     effect = any("effect" in file for file in manifest["input_files"])
     table, failed = read_rows(path, schema(effect), KEY)
-    rows = table.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+    rows = table.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get, use_threads=table.num_rows > FLUSH_ROWS)
     rows = rows.astype({c.name: "int64" for c in COLUMNS if c.kind is int and not c.optional})
     if unknown := set(rows[rows["kind"] == "map"]["estimator"]) - set(manifest["num_features"]):
         raise StoreError(

@@ -1,4 +1,4 @@
-"""A scenario with its members built, and what is measured together: made once for a sweep and handed on."""
+"""A scenario with its members built, and the groups that are measured together: made once for a sweep."""
 
 import functools
 import hashlib
@@ -53,13 +53,13 @@ class EstimatorBatch(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Of all members."""
+        """The kind, which all members share."""
         return self.members[0][0].kind
 
     @property
     def width(self) -> int:
         """The largest size."""
-        return max(one.size for _, sizes in self.members for one in sizes)
+        return max(size.size for _, sizes in self.members for size in sizes)
 
 
 class NamedInput(NamedTuple):
@@ -83,7 +83,7 @@ class Cache:
         return Cache, ()  # another process begins with an empty cache
 
     def get_or_compute(self, key: Hashable, compute: Callable[[], Value]) -> Value:
-        """The value of ``key``, computed if it is missing. Nobody may change it."""
+        """The value of ``key``, computed if it is missing. It must not be changed."""
         if key in self._values:
             self._values.move_to_end(key)
             return self._values[key]
@@ -199,7 +199,7 @@ class Study:
             if not isinstance(method, LinearAttention):
                 yield EstimatorBatch(((estimator, every),))
             elif not (method.wrapped.nested and method.law.nested):
-                alone += [EstimatorBatch(((estimator, (one,)),)) for one in every]
+                alone += [EstimatorBatch(((estimator, (size,)),)) for size in every]
             elif estimator.sampler is None:
                 alone.append(EstimatorBatch(((estimator, every),)))
             else:

@@ -1,4 +1,4 @@
-"""Tasks on any executor: a bounded number at a time, in chunks; what dies with a worker is tried once more, alone.
+"""Tasks on any executor: a bounded number at a time, in chunks. Items whose worker died are tried once more, alone.
 
 A worker imports this module, so it is kept apart from the libraries that only the parent needs.
 """
@@ -32,7 +32,7 @@ POLL_SECONDS = 1.0
 
 
 class TaskBundle(NamedTuple):
-    """What every task of a run needs: a pickled function with its context, and the folder of the user's modules.
+    """Data that every task needs: a pickled function with its context, and the folder of the user's modules.
 
     Without a folder the modules are in the data.
     """
@@ -72,7 +72,7 @@ def run_items(bundle: TaskBundle, items: Sequence[Any]) -> TaskResult:
         function, context = load_bundle(bundle)
         for item in items:
             results.append(function(context, item))
-    except (FavorbenchError, MemoryError, OSError) as failure:  # of anything else the traceback is wanted
+    except (FavorbenchError, MemoryError, OSError) as failure:  # other errors keep their traceback
         error = failure
     return TaskResult(results, time.perf_counter() - start, error)
 
@@ -123,7 +123,7 @@ class Pool:
         return isinstance(error, BrokenExecutor) or type(error).__module__.startswith("distributed")
 
     def accept(self, task: Task[Any], result: TaskResult) -> Retry | None:
-        """Take note of a result; not None where another worker should compute the rest of the task."""
+        """Record a result; return a Retry if another worker should compute the rest of the task."""
         return None
 
     def trouble(self) -> str:
@@ -139,26 +139,26 @@ class Pool:
         return False
 
     def cancel(self, futures: Iterable[Future[TaskResult]]) -> None:
-        """Cancel what need not be computed any more, before the pool is closed."""
+        """Cancel tasks that are no longer needed, before the pool is closed."""
         for future in futures:
             future.cancel()
 
     def close(self, failed: bool) -> None:
-        """End what was started here. failed: without waiting for what is being computed."""
+        """Stop the workers that were started here. failed: without waiting for running tasks."""
 
 
 class LocalPool(Pool):
     """Processes of this machine, started anew when one has died."""
 
     def __init__(self, bundle: TaskBundle, workers: int) -> None:
-        super().__init__(bundle, _processes(workers), 2 * workers)
+        super().__init__(bundle, local_processes(workers), 2 * workers)
         self._workers, self._running, self._broken = workers, workers, False
 
     def submit(self, task: Task[Any]) -> Future[TaskResult]:
         workers = 1 if task.alone else self._workers
         if workers != self._running or (self._broken and task.alone):  # then no other task is under way
             self.close(self._broken)
-            self._executor, self._running, self._broken = _processes(workers), workers, False
+            self._executor, self._running, self._broken = local_processes(workers), workers, False
         return super().submit(task)
 
     def worker_died(self, error: BaseException) -> bool:
@@ -188,7 +188,8 @@ def results_of_processes(
     return TaskRun(pool, items, count, missing).results()
 
 
-def _processes(workers: int) -> ProcessPoolExecutor:
+def local_processes(workers: int) -> ProcessPoolExecutor:
+    """Processes of this machine."""
     return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_prepare_worker)
 
 

@@ -125,10 +125,12 @@ def _stacked(backend: Backend, problems: Sequence[AttentionProblem]) -> Attentio
 def _rows(shared: Row, measured: Sequence[Measured]) -> list[Row]:
     """The rows of one draw. The metrics of all estimators are computed together."""
     uniform = next(sums for names, sums in measured if sums and names["estimator"] == "uniform")
-    sums = ErrorSums._make(map(np.array, zip(*(one for _, one in measured if one), strict=True)))
+    sums = ErrorSums._make(map(np.array, zip(*(errors for _, errors in measured if errors), strict=True)))
     metrics = metrics_of(sums, uniform)
     values = zip(*(column.tolist() for column in metrics.values()), strict=True)
-    return [shared | names | (dict(zip(metrics, next(values), strict=True)) if one else {}) for names, one in measured]
+    return [
+        shared | names | (dict(zip(metrics, next(values), strict=True)) if errors else {}) for names, errors in measured
+    ]
 
 
 def problem_of(study: Study, draw: Draw) -> AttentionProblem:
@@ -168,8 +170,8 @@ def _measured(
             return _measured_in_arrays(study, batch, draws, problem, exact)
     except EstimatorError as error:
         if len(batch.members) > 1:
-            alone = [_measured(study, EstimatorBatch((one,)), draws, problem, exact) for one in batch.members]
-            return [list(itertools.chain(*each)) for each in zip(*alone, strict=True)]
+            alone = [_measured(study, EstimatorBatch((member,)), draws, problem, exact) for member in batch.members]
+            return [list(itertools.chain(*results)) for results in zip(*alone, strict=True)]
         labels = {"kind": first.kind, "estimator": first.name, "sampler": first.sampler}
         return [[(labels | {FAILURE: str(error).removeprefix(f"{first.name} failed: ")}, None)] for _ in draws]
 
@@ -185,13 +187,13 @@ def _measured_in_arrays(
         several = study.backend.batched
         return [_labelled(study, batch, draw, errors, i if several else None) for i, draw in enumerate(draws)]
     move = on_host if arrays == "host" else lambda array: array
-    found = []
+    results = []
     for i, draw in enumerate(draws):
         query, key, value, answer = (move(array[i, ...]) for array in (*problem[:3], exact))
         gradients = None if problem.gradients is None else move(problem.gradients[i, ...])
         alone = AttentionProblem(query, key, value, problem.positions, problem.causal, None, gradients)
-        found.append(_labelled(study, batch, draw, _errors(study, batch, [draw], alone, answer, dtype), None))
-    return found
+        results.append(_labelled(study, batch, draw, _errors(study, batch, [draw], alone, answer, dtype), None))
+    return results
 
 
 def _errors(
@@ -244,10 +246,10 @@ def _summed(
         totals[key] = add(totals[key], sums) if key in totals else sums
     errors: Errors = {}
     for (member, features), sums in totals.items():
-        hosts = sums.each(on_host)
+        hosts = sums.map_arrays(on_host)
         dims = hosts.squared_error.ndim  # sums of the exact output alone have no axis of sizes
         for i, (size, count) in enumerate(features):
-            errors[member, size] = count, hosts.each(lambda a, i=i, dims=dims: a[i] if a.ndim >= dims else a)
+            errors[member, size] = count, hosts.map_arrays(lambda a, i=i, dims=dims: a[i] if a.ndim >= dims else a)
     return errors
 
 
@@ -257,35 +259,37 @@ def _method_parts(
     """The estimates of a method or baseline."""
     (estimator, requested), (method,) = batch.members[0], methods
     sizes = distinct_sizes(requested)
-    for one in method.estimates(problem, sizes, streams("method", estimator.name)):
-        size = one.size if method.every_size and one.size is not None else sizes[0]
-        normaliser, row_sums = (None if a is None else a[None, ...] for a in (one.normaliser, one.row_sums))
-        yield EstimateRows(0, ((size, one.num_features),), slice(None), one.output[None, ...], normaliser, row_sums)
+    for estimate in method.estimates(problem, sizes, streams("method", estimator.name)):
+        size = estimate.size if method.every_size and estimate.size is not None else sizes[0]
+        normaliser, row_sums = (None if a is None else a[None, ...] for a in (estimate.normaliser, estimate.row_sums))
+        yield EstimateRows(
+            0, ((size, estimate.num_features),), slice(None), estimate.output[None, ...], normaliser, row_sums
+        )
 
 
 def _map_parts(
     batch: EstimatorBatch, methods: Sequence[Any], problem: AttentionProblem, streams: NamedStreams
 ) -> Iterator[EstimateRows]:
-    """The estimates of maps on one sample of projections, zeros where no map looks at them."""
+    """The estimates of maps on one sample of projections, zeros if no map uses it."""
     xp, d, source = array_namespace(problem.query), problem.query.shape[-1], methods[0].source
     law = None if batch.members[0][0].sampler is None else methods[0].law
     width = (batch.width, d)
     omega = streams("omega", source).draw(lambda rng: np.zeros(width) if law is None else law.sample(rng, *width))
     maps, features = [], []
     for (estimator, requested), method in zip(batch.members, methods, strict=True):
-        sizes, extra, own = distinct_sizes(requested), None, method.wrapped
-        if own.draws_extra:
+        sizes, extra, feature_map = distinct_sizes(requested), None, method.wrapped
+        if feature_map.draws_extra:
             draw = streams("extra", estimator.name, source).draw
-            extra = draw(lambda rng, own=own, most=sizes[-1]: own.draw_extra(rng, most, d))
-        maps.append(SampledMap(own, extra, sizes))
-        features.append(tuple((size, own.num_features(size, d)) for size in sizes))
+            extra = draw(lambda rng, feature_map=feature_map, most=sizes[-1]: feature_map.draw_extra(rng, most, d))
+        maps.append(SampledMap(feature_map, extra, sizes))
+        features.append(tuple((size, feature_map.num_features(size, d)) for size in sizes))
     for tile in attention_estimates(problem, xp.astype(omega, problem.query.dtype, copy=False), maps):
         yield EstimateRows(tile.estimator, features[tile.estimator], tile.rows, tile.output, tile.normaliser)
 
 
 def _labelled(study: Study, batch: EstimatorBatch, draw: Draw, errors: Errors, index: int | None) -> list[Measured]:
     """Labels and errors for all sizes that were requested. index: of the draw, where there are several."""
-    found, shape = [], study.shape(draw.head)
+    results, shape = [], study.shape(draw.head)
     for member, (estimator, sizes) in enumerate(batch.members):
         method = estimator.method
         for requested, size in sizes:
@@ -301,5 +305,5 @@ def _labelled(study: Study, batch: EstimatorBatch, draw: Draw, errors: Errors, i
                 "num_projections": size if method.every_size else None, "num_features": features,
                 "budget": requested, "multiplications": work,
             }  # fmt: skip
-            found.append((labels, sums if index is None else sums.each(lambda a: a[index])))
-    return found
+            results.append((labels, sums if index is None else sums.map_arrays(lambda a: a[index])))
+    return results

@@ -49,9 +49,9 @@ _CONVERTED = {
 def reader_of(spec: str) -> type[InputSource] | None:
     """The source that reads a file of this name, or a folder; None for other texts."""
     suffix = Path(spec).suffix.lower()
-    found = next((source for source in INPUTS if suffix in source.suffixes), None)
+    reader = next((source for source in INPUTS if suffix in source.suffixes), None)
     try:
-        return File if found is None and Path(spec).is_dir() else found
+        return File if reader is None and Path(spec).is_dir() else reader
     except ValueError:  # a NUL in the text
         return None
 

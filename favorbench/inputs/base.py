@@ -74,7 +74,7 @@ class InputSource(ABC):
         return ""
 
     def gradients(self, head: Head) -> Float[np.ndarray, "draws query_len value_dim"] | None:
-        """The gradients of what a model says with respect to the output of ``head``; None without them."""
+        """The gradients of a model's output with respect to the output of ``head``; None without them."""
         return None
 
     @property

@@ -51,15 +51,15 @@ class Fixed(InputSource):
     def heads(self, seq_lens: tuple[int, ...] | None, head_dims: tuple[int, ...] | None) -> tuple[Head, ...]:
         heads = self.opened()
         query_len, seq_len, dim, d_v = heads.query.length, heads.key.length, heads.key.dim, heads.value.dim
-        for asked in head_dims or ():
-            if asked != dim:
+        for requested in head_dims or ():
+            if requested != dim:
                 raise ScenarioError(
-                    f"`head_dim` {asked} was asked for, but {self.title} has head_dim {dim}: leave `head_dim` out"
+                    f"`head_dim` {requested} was requested, but {self.title} has head_dim {dim}: leave `head_dim` out"
                 )
-        for asked in seq_lens or ():
-            if asked > min(query_len, seq_len):
+        for requested in seq_lens or ():
+            if requested > min(query_len, seq_len):
                 raise ScenarioError(
-                    f"`seq_len` {asked} was asked for, but {self.title} has {min(query_len, seq_len)} tokens: "
+                    f"`seq_len` {requested} was requested, but {self.title} has {min(query_len, seq_len)} tokens: "
                     f"ask for at most that, or leave `seq_len` out"
                 )
         self.check()
@@ -139,11 +139,11 @@ def _digest(path: str, versions: tuple[tuple[str, ...], ...]) -> str:
     if not Path(path).is_dir():
         with open_regular(path, "inputs") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in sorted(Path(path).glob("*.npy")):
         with open_regular(part, "inputs") as file:
-            found.update(f"{part.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
-    return found.hexdigest()
+            digest.update(f"{part.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return digest.hexdigest()
 
 
 @functools.lru_cache(maxsize=8)

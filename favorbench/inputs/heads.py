@@ -145,9 +145,9 @@ def _gradients(name: str, arrays: Mapping[str, Stored], query: Axes, value: Axes
         return None
     shape, scales, draws = gradients.shape, arrays.get(SCALES), gradients.shape[len(query.leading) :][:1]
     expected = (*query.leading, *(draws or (1,)), query.length, value.dim)
-    for array, found, fits in ((GRADIENTS, gradients, expected), (SCALES, scales, expected[:-2])):
-        has = "missing" if found is None else f"{found.type} of shape {found.shape}"
-        if found is None or found.shape != fits or found.type not in FLOATS or not math.prod(shape):
+    for array, values, fits in ((GRADIENTS, gradients, expected), (SCALES, scales, expected[:-2])):
+        has = "missing" if values is None else f"{values.type} of shape {values.shape}"
+        if values is None or values.shape != fits or values.type not in FLOATS or not math.prod(shape):
             raise InputError(
                 f"{name}: array {array!r} is {has}; its q, k and v need floating-point numbers of shape {fits}: "
                 "capture the heads again with `gradients`, or leave the array out"
@@ -158,12 +158,12 @@ def _gradients(name: str, arrays: Mapping[str, Stored], query: Axes, value: Axes
 
 def _axes(name: str, role: str, arrays: Mapping[str, Stored], layout: Layout) -> Axes:
     """The array of a role, called "query" or "q". Raises InputError."""
-    found = next((key for key in (role[0], role) if key in arrays), None)
-    if found is None:
+    known = next((key for key in (role[0], role) if key in arrays), None)
+    if known is None:
         has = ", ".join(map(repr, arrays)) or "nothing"
         raise InputError(f"{name}: no array {role[0]!r} (or {role!r}); the file has {has}")
-    check_type(name, f"array {found!r}", arrays[found])
-    return Axes(found, arrays[found], layout)
+    check_type(name, f"array {known!r}", arrays[known])
+    return Axes(known, arrays[known], layout)
 
 
 def check_type(name: str, where: str, stored: Stored) -> None:
@@ -195,10 +195,10 @@ def _check_fit(name: str, query: Axes, key: Axes, value: Axes) -> None:
 def _about(text: str | None) -> dict[str, Any]:
     """The description in a file of captured heads; empty for other texts."""
     try:
-        found = json.loads(text or "{}")
+        description = json.loads(text or "{}")
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return description if isinstance(description, dict) else {}
 
 
 def _causal(arrays: Mapping[str, Stored]) -> bool | None:

@@ -43,10 +43,10 @@ class Stored:
     def part(self, index: tuple[int | slice, ...]) -> np.ndarray:
         """Read array[index] into a new array; nothing else of a file stays in memory."""
         if isinstance(self.source, np.ndarray):
-            found = np.array(self.source[index])
+            values = np.array(self.source[index])
         else:
-            found = self.source.read(self.shape, np.dtype(self.numpy_type), index)
-        return (found.astype(np.uint32) << 16).view(np.float32) if self.type == "bfloat16" else found
+            values = self.source.read(self.shape, np.dtype(self.numpy_type), index)
+        return (values.astype(np.uint32) << 16).view(np.float32) if self.type == "bfloat16" else values
 
     def whole(self) -> np.ndarray:
         """Read the whole array."""

@@ -248,8 +248,8 @@ class _Delegated:
 
 def _delegating(cls: type) -> Any:
     """Delegate every claim and method of FeatureMap that a class does not define, but for those that follow from it."""
-    own = {*vars(cls), "outermost", "randomness", "multiplications"}
-    for name in {*FeatureMap.__annotations__, *vars(FeatureMap)} - own:
+    defined = {*vars(cls), "outermost", "randomness", "multiplications"}
+    for name in {*FeatureMap.__annotations__, *vars(FeatureMap)} - defined:
         if not name.startswith("_"):
             setattr(cls, name, _Delegated(name))
     return cls

@@ -298,8 +298,8 @@ def _with_ridge(moment: Array) -> Array:
     """A second moment that is not singular."""
     xp = array_namespace(moment)
     mean = xp.linalg.trace(moment)[..., None, None] / moment.shape[-1]
-    one = xp.eye(moment.shape[-1], dtype=moment.dtype, device=device(moment))
-    return moment + RIDGE * xp.where(mean > 0, mean, xp.ones_like(mean)) * one
+    identity = xp.eye(moment.shape[-1], dtype=moment.dtype, device=device(moment))
+    return moment + RIDGE * xp.where(mean > 0, mean, xp.ones_like(mean)) * identity
 
 
 @dataclass(frozen=True)
@@ -347,8 +347,8 @@ class SADERF(DenseExponential):
         of_query, of_key = mean(x64 * x64), mean(y64 * y64)
         square = xp.sqrt(lifted(of_key) / lifted(of_query))  # psi^2
         phi = of_query * square + of_key / square + 2.0 * mean(x64) * mean(y64)
-        psi, one = xp.sqrt(square), xp.eye(x.shape[-1], dtype=xp.float64, device=device(x))
-        return DenseParameters(shared_rho(xp.sum(phi, axis=-1, keepdims=True), x), one * psi, one / psi)
+        psi, identity = xp.sqrt(square), xp.eye(x.shape[-1], dtype=xp.float64, device=device(x))
+        return DenseParameters(shared_rho(xp.sum(phi, axis=-1, keepdims=True), x), identity * psi, identity / psi)
 
 
 @dataclass(frozen=True)

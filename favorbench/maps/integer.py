@@ -166,8 +166,8 @@ class Geometric(_IntegerMap):
         return self.p
 
     def _best(self, moments: np.ndarray) -> np.ndarray:
-        found = [_best_p(one) for one in moments.reshape(-1, moments.shape[-1])]
-        return np.array(found).reshape(moments.shape[:-1])
+        best = [_best_p(row) for row in moments.reshape(-1, moments.shape[-1])]
+        return np.array(best).reshape(moments.shape[:-1])
 
     def _exponents(self, uniform: Array, parameter: Array) -> Array:
         xp = array_namespace(uniform)
@@ -200,5 +200,5 @@ def _best_p(squares: np.ndarray) -> float:
     def moment(log_odds: float) -> float:
         return float(_log_second_moment(float(scipy.special.expit(log_odds)), squares))
 
-    found = scipy.optimize.minimize_scalar(moment, bounds=(low, high), method="bounded")
-    return float(scipy.special.expit(round(float(found.x), 3)))
+    minimum = scipy.optimize.minimize_scalar(moment, bounds=(low, high), method="bounded")
+    return float(scipy.special.expit(round(float(minimum.x), 3)))

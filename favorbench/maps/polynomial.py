@@ -252,8 +252,8 @@ def sketch_variance(x: np.ndarray, y: np.ndarray, degree: int, size: int) -> np.
     p, q = np.sum(x * x, axis=-1)[:, None] * np.sum(y * y, axis=-1) - diagonal, square - diagonal
     real = 2 - size % 2  # frequencies with k = -k
     both = real * ((square + p + q) ** degree - square**degree)
-    one = (size - real) * ((square + p) ** degree + (square + q) ** degree - 2.0 * square**degree)
-    return (both + one) / size**2
+    unpaired = (size - real) * ((square + p) ** degree + (square + q) ** degree - 2.0 * square**degree)
+    return (both + unpaired) / size**2
 
 
 def _transformed(x: Array, signed: Array, size: int) -> tuple[Array, Array]:

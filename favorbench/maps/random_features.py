@@ -118,13 +118,13 @@ class Hyperbolic(FeatureMap):
 
 
 def trigonometric_features(x: Array, projection: Array, norm_power: float = 1.0) -> FeatureBlocks:
-    """exp(p |x|^2/2) [cos(w.x), sin(w.x)], p = norm_power: +1 where it is right."""
+    """exp(p |x|^2/2) [cos(w.x), sin(w.x)], p = norm_power: +1 is correct."""
     scale = norm_power * half_squared_norm(x)
     return tuple(Features(part, scale) for part in cos_sin(projection))
 
 
 def trigonometric_target(x: Array, y: Array, rows: RowLaw, frequency: float = 1.0, norm_power: float = 1.0) -> Array:
-    """exp(p |x|^2/2) E cos(frequency w.(x - y)) exp(p |y|^2/2), p = norm_power: +1 where it is right."""
+    """exp(p |x|^2/2) E cos(frequency w.(x - y)) exp(p |y|^2/2), p = norm_power: +1 is correct."""
     scale = half_squared_norm(x) + half_squared_norm(y).mT
     return np.exp(norm_power * scale) * rows.characteristic(frequency * (x[..., :, None, :] - y[..., None, :, :]))
 
@@ -164,7 +164,7 @@ class Trig(FeatureMap):
 class Phase(FeatureMap):
     """phi(x) = exp(|x|^2/2) sqrt2 cos(w.x + b) / sqrt(R), with b uniform on [0, 2 pi) shared by queries and keys.
 
-    Half the features of ``trig`` for each projection, but at equal features trig is always better, by
+    Half the features of ``trig`` for each projection, but at equal features the variance of trig is always smaller, by
     (1 - exp(-|x - y|^2) / 2) / num_features. Not exact where x = y.
     Rahimi & Recht 2007; compared in Sutherland & Schneider 2015, arXiv 1506.02785.
     """

@@ -215,9 +215,9 @@ def with_calibrated(member: Any, change: Callable[[Calibrated], FeatureMap]) -> 
 
 def calibrations(member: Any) -> list[Calibrated]:
     """The calibrated maps of a map or method that wait for data, however deep inside its transforms."""
-    found = []
-    with_calibrated(member, lambda calibrated: found.append(calibrated) or calibrated)
-    return [calibrated for calibrated in found if calibrated.needs_calibration]
+    maps = []
+    with_calibrated(member, lambda calibrated: maps.append(calibrated) or calibrated)
+    return [calibrated for calibrated in maps if calibrated.needs_calibration]
 
 
 def scaled(query: Array, key: Array) -> tuple[Array, Array]:

@@ -27,13 +27,13 @@ class Method(ABC):
     """An estimator of attention from queries, keys and values: clusters, landmarks, sampled keys, windows.
 
     A member is a frozen dataclass with two methods, ``estimates`` and ``multiplications``, and states its claims, which
-    ``verify`` holds it to.
+    ``verify`` tests.
     """
 
     name: ClassVar[str]
     reference: ClassVar[str]
     description: ClassVar[str]
-    #: It draws from its stream. If not, one draw of fixed inputs says all.
+    #: It draws random numbers. If not, one draw of fixed inputs suffices.
     random: ClassVar[bool] = True
     #: There is an estimate for every size m, not a single one.
     every_size: ClassVar[bool] = True

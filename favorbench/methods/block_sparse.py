@@ -1,9 +1,9 @@
 """Block-sparse attention without training: adjacent queries choose keys together, and attend these exactly.
 
-These methods read long prompts. The papers choose as many keys as a threshold asks for; here the size m says
-how many, so that methods can be compared at equal cost. Causal: a group chooses among the keys before its chunk of 128
-positions, and the chunk itself is exact. So no output depends on later keys, but it depends on later queries of its
-group, as in the released code: these are methods for reading a text, not for writing one.
+These methods read long prompts. In the papers a threshold sets the number of keys; here it is the size m, so that
+methods can be compared at equal cost. Causal: a group chooses among the keys before its chunk of 128 positions, and the
+chunk itself is exact. So no output depends on later keys, but it depends on later queries of its group, as in the
+released code: these methods suit reading a prompt, not generation.
 """
 
 import math
@@ -107,14 +107,14 @@ class Sparse(KeySummaryMethod):
         return FirstKeys(self, tokens, size)
 
     def multiplications(self, shape: Shape, size: int) -> float:
-        """The choice, and d + d_v for each query and key of its group; causal: for each chunk on the keys before."""
+        """The choice, plus d + d_v for each query and key of its group; causal: by chunks, on the keys before."""
         if not shape.causal:
             return self._work(shape, size)
         past = (self._work(shape._replace(n=c.stop - c.start, l=c.start), size) for c in chunks(shape.l)[1:])
         return sum(past) * shape.n / shape.l + causal_multiplications(shape)
 
     def _work(self, shape: Shape, size: int) -> float:
-        """The multiplications where every query sees every key."""
+        """The multiplications without a mask."""
         groups, rows = self.groups_of(shape.n)
         pairs = groups * rows * self.attended(size, shape.l)
         return self.choice_multiplications(shape, size) + float(pairs * (shape.d + shape.d_v))
@@ -163,7 +163,7 @@ class SparseSummary:
         return Features(None, masked(exact, self.flags(queries)[..., keys]))
 
     def flags(self, queries: Queries) -> Array:
-        """Which keys each query has chosen: (..., n, l)."""
+        """Flags of the keys that each query has chosen: (..., n, l)."""
         raise NotImplementedError
 
 
@@ -190,7 +190,7 @@ class SharedKeys(SparseSummary):
         return self.flags_of(self.method.chosen(self.groups(queries), self.keys, self.size), queries)
 
     def flags_of(self, index: Array, queries: Queries) -> Array:
-        """Which keys of each query are at the indices of its group."""
+        """Flags (..., n, l) of the keys at the indices of each query's group."""
         length = self.tokens.length
         chosen = scattered(index >= 0, index, length + index.shape[-1])[..., :length]
         group_of = to_backend_of(np.arange(queries.query.shape[-2]) // self.method.group, chosen)
@@ -213,8 +213,8 @@ class FirstKeys(NamedTuple):
 class InBlocks(Sparse):
     """A group chooses blocks of keys.
 
-    Blocks have ``block`` keys, or half, a quarter, ... of that, so that a size has at least four of them; the number of
-    keys is rounded up to blocks.
+    Blocks have ``block`` keys. They are halved until a size has at least four blocks. The number of keys is rounded up
+    to whole blocks.
     """
 
     block: int = whole(1, 1 << 16, default=64)
@@ -277,8 +277,8 @@ class XAttention(Scored):
     """The score of a block is its attention weight, estimated from sums along antidiagonals.
 
     Logits of a tile of ``stride`` queries and as many keys are replaced by the mean of those on its antidiagonal; the
-    score is the sum over the tiles of a block of their softmax along the keys. Where blocks are smaller, so is stride.
-    Xu et al. 2025 ("XAttention"), arXiv 2503.16428, with as many blocks as the size has in place of its threshold.
+    score is the sum over the tiles of a block of their softmax along the keys. Smaller blocks have a smaller stride.
+    Xu et al. 2025 ("XAttention"), arXiv 2503.16428, with a given number of blocks in place of its threshold.
     """
 
     name = "xattention"
@@ -308,11 +308,11 @@ class XAttention(Scored):
 
 @dataclass(frozen=True)
 class SpargeAttn(BlockSparse):
-    """Blocks whose keys are not alike first, then those with the largest product of mean query and mean key.
+    """Blocks of dissimilar keys first, then those with the largest product of mean query and mean key.
 
-    The mean of a block speaks for its keys only where their mean cosine similarity to one another is at least
-    ``similarity``; other blocks are always attended, as far as the size allows. Queries that are not alike would attend
-    every key in the paper; here they choose as all others do, since the size is given.
+    The mean of a block represents its keys only if their mean cosine similarity to one another is at least
+    ``similarity``. Other blocks are always attended, as far as the size allows. In the paper, dissimilar queries attend
+    every key; here they choose like all others, because the size is given.
     Zhang et al. 2025 ("SpargeAttn"), arXiv 2502.18137, its choice of blocks, without quantisation.
     """
 

@@ -36,7 +36,7 @@ from favorbench.parameters import whole
 
 Points = Literal["random", "pivots"]
 
-#: The next point, for the residual of each point (0 where nothing is left) and the step.
+#: Picks the next point from the residuals of all points (0 where nothing is left) and the step.
 Choice = Callable[[np.ndarray, int], int]
 
 
@@ -73,8 +73,8 @@ def segment_sums(values: Array, labels: Array, count: int) -> Array:
         flat, ones = values.reshape(-1, *values.shape[-2:]), np.ones(values.shape[-2], dtype=values.dtype)
         starts = np.arange(len(ones) + 1)
         sums = [
-            csc_matrix((ones, own, starts), shape=(count, len(ones))) @ rows
-            for rows, own in zip(flat, labels.reshape(-1, labels.shape[-1]), strict=True)
+            csc_matrix((ones, row_labels, starts), shape=(count, len(ones))) @ rows
+            for rows, row_labels in zip(flat, labels.reshape(-1, labels.shape[-1]), strict=True)
         ]
         return np.stack(sums).reshape(*values.shape[:-2], count, values.shape[-1])
     xp = array_namespace(values)
@@ -125,7 +125,7 @@ def pivoted_cholesky(points: Float[np.ndarray, "n d"], steps: int, choose: Choic
     """Partial Cholesky factorisation of the Gaussian kernel matrix of the points, in the order of ``choose``.
 
     O(n steps (d + steps)) time, O(n steps) memory. The first choices do not depend on ``steps``. A point whose
-    residual is rounding only, that of n terms of at most 1 and of |y|^2 in g, adds nothing and is left out.
+    residual is only rounding (of n terms of at most 1, and of |y|^2 in the kernel) adds nothing and is left out.
     """
     rows, residual = np.zeros((min(steps, len(points)), len(points))), np.ones(len(points))
     rounding = 4.0 * (len(points) + float(np.max(np.sum(points * points, axis=-1)))) * np.finfo(float).eps
@@ -189,7 +189,7 @@ class Centred(KeySummaryMethod):
     exact_at_full_size = True
     convex = True
 
-    #: The variance of each cell is computed; and it enters the estimate of the kernel.
+    #: Whether the variance of each cell is computed, and whether it enters the estimate of the kernel.
     with_variance = False
     second_order = False
 
@@ -242,7 +242,7 @@ class Centred(KeySummaryMethod):
 
 
 def growth(length: int, size: int) -> tuple[int, int]:
-    """Keys of all cells that are made while a sequence grows to this length, and keys that join existing cells."""
+    """Keys clustered anew, over all times, while a sequence grows to this length, and keys that join existing cells."""
     made, joined, last = 0, 0, 0
     for stop in range(CHUNK, length, CHUNK):
         if stop > size and stop >= 2 * last:

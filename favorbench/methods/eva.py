@@ -50,7 +50,7 @@ class Chunks(NamedTuple):
 
     @staticmethod
     def of(tokens: Tokens, edges: np.ndarray, w: Array, counted: bool) -> "Chunks":
-        """From the chunks between the edges, and w_c, (..., c, d).
+        """Make the pseudo-keys of the chunks between the edges; w_c: (..., c, d).
 
         value_c = sum_j softmax_j(w_c.y_j - |y_j|^2 / 2) v_j over its keys. counted: their number is the weight, else 1.
         """
@@ -138,9 +138,9 @@ class Eva(KeySummaryMethod):
     def summaries(self, tokens: Tokens, queries: Queries, sizes: Sizes, streams: Streams) -> Iterator[KeySummary]:
         if queries.positions is None:
             raise InputError(f"{self.name}: there is no block where queries and keys are not the same tokens")
-        for size, own in zip(sizes, streams.for_sizes(len(sizes)), strict=True):
+        for size, generators in zip(sizes, streams.for_sizes(len(sizes)), strict=True):
             edges = self._edges(tokens, size)
-            proposal = self._noise(tokens, size, own) + chunk_means(tokens.key, edges)
+            proposal = self._noise(tokens, size, generators) + chunk_means(tokens.key, edges)
             proposal = proposal + self._query_means(queries, edges)
             half = 0.5 if self.form == "released" else 1.0
             chunks = Chunks.of(tokens, edges, half * proposal, self.form != "released")
@@ -165,14 +165,14 @@ class Eva(KeySummaryMethod):
     def _query_means(self, queries: Queries, edges: np.ndarray) -> Array:
         """The mean of the queries of each chunk, of all where it has none: (..., chunks, d)."""
         xp, count = array_namespace(queries.query), len(edges) - 1
-        asked, places, _ = queries.part(rows_between(queries.positions, edges[0], edges[-1]))
+        inside, places = queries.part(rows_between(queries.positions, edges[0], edges[-1]))[:2]
         place = np.searchsorted(edges, places, side="right") - 1
         number = np.bincount(place, minlength=count)[:, None]
-        labels = to_backend_of(np.tile(place, (*asked.shape[:-2], 1)), asked)
-        sums = segment_sums(asked, labels, count)
-        means = sums / xp.astype(to_backend_of(np.maximum(number, 1), asked), asked.dtype, copy=False)
+        labels = to_backend_of(np.tile(place, (*inside.shape[:-2], 1)), inside)
+        sums = segment_sums(inside, labels, count)
+        means = sums / xp.astype(to_backend_of(np.maximum(number, 1), inside), inside.dtype, copy=False)
         every = xp.mean(queries.query, axis=-2, keepdims=True)
-        return xp.where(to_backend_of(number > 0, asked), means, every)
+        return xp.where(to_backend_of(number > 0, inside), means, every)
 
 
 class StreamingChunks:
@@ -198,9 +198,9 @@ class StreamingChunks:
 
     def _between(self, first: int, edges: np.ndarray) -> Chunks:
         """The chunks between these edges, from number ``first`` on."""
-        part, own = self.tokens.part(slice(int(edges[0]), int(edges[-1]))), edges - edges[0]
-        proposal = chunk_means(part.key, own) + self.noise[..., first : first + len(own) - 1, :]
-        return Chunks.of(part, own, proposal, True)
+        part, inner_edges = self.tokens.part(slice(int(edges[0]), int(edges[-1]))), edges - edges[0]
+        proposal = chunk_means(part.key, inner_edges) + self.noise[..., first : first + len(inner_edges) - 1, :]
+        return Chunks.of(part, inner_edges, proposal, True)
 
 
 @dataclass(frozen=True)

@@ -56,8 +56,8 @@ class FromMap(KeySummaryMethod):
         return float((shape.n + shape.l) * size * shape.d + shape.n * shape.l * features)
 
     def summaries(self, tokens: Tokens, queries: Queries, sizes: Sizes, streams: Streams) -> Iterator[KeySummary]:
-        for size, own in zip(sizes, streams.for_sizes(len(sizes)), strict=True):
-            state = self._state(tokens, size, own)
+        for size, generators in zip(sizes, streams.for_sizes(len(sizes)), strict=True):
+            state = self._state(tokens, size, generators)
             state.map = self.wrapped.fit(queries.query, tokens.key, state.sample.omega)
             yield state.extend(tokens.length)
 

@@ -89,10 +89,10 @@ def _answered(query: Array, tokens: Tokens, orders: list[Array], blocks: int, sa
     block_of = xp.take_along_axis(xp.reshape(block_of, of_key.shape), sample.index, axis=-1)
     parts = []
     for some in tiles(blocks, rows.places.shape[-1] * (columns.places.shape[-1] + drawn.length), query):
-        asked = sorted_query[..., some, :, :]
-        near = asked @ key[..., some, :, :].mT
+        block_queries = sorted_query[..., some, :, :]
+        near = block_queries @ key[..., some, :, :].mT
         near = masked(near, to_backend_of(~columns.padding[some, None, :], near))
-        far = asked @ drawn.key.mT[..., None, :, :] + sample.log_weight[..., None, None, :]
+        far = block_queries @ drawn.key.mT[..., None, :, :] + sample.log_weight[..., None, None, :]
         inside = block_of[..., None, None, :] == to_backend_of(np.arange(blocks)[some, None, None], block_of)
         far = masked(far, ~inside)
         peak = xp.max(near, axis=-1, keepdims=True)

@@ -52,9 +52,9 @@ class LandmarkSummary:
         peak = np.max(logits, axis=-1, keepdims=True)
         values = np.exp(logits - peak) @ columns
         log_scale = peak + half_squared_norm(key)[:, 0]
-        own = np.isin(np.arange(self.tokens.length)[keys], self.chosen)
+        is_landmark = np.isin(np.arange(self.tokens.length)[keys], self.chosen)
         exact = queries.query @ key.T
-        return Features(np.where(own, 1.0, values), np.where(own, exact, log_scale))
+        return Features(np.where(is_landmark, 1.0, values), np.where(is_landmark, exact, log_scale))
 
 
 def landmark_summaries(tokens: Tokens, landmarks: Landmarks, sizes: Sizes) -> Iterator[LandmarkSummary]:
@@ -66,14 +66,14 @@ def landmark_summaries(tokens: Tokens, landmarks: Landmarks, sizes: Sizes) -> It
     (key, value), (chosen, factor, _) = tokens, landmarks
     points, right, half_norms = key[chosen], with_ones(value), half_squared_norm(key)
     weighted = np.exp(half_norms - np.max(half_norms)) * right
-    own, weighted[chosen] = weighted[chosen], 0.0
+    landmark_rows, weighted[chosen] = weighted[chosen], 0.0
     summary = np.zeros((len(points), right.shape[-1]))
     for rows in tiles(len(key), len(points), key):
         summary += gaussian_kernel(points, key[rows]) @ weighted[rows]
     summary = scipy_linalg().solve_triangular(factor, summary, lower=True)
     for size in sizes:
         r = landmarks.count(size)
-        others = summary[:r] + factor[r:, :r].T @ own[r:]
+        others = summary[:r] + factor[r:, :r].T @ landmark_rows[r:]
         coefficients = scipy_linalg().solve_triangular(factor[:r, :r].T, others)
         with np.errstate(over="ignore", invalid="ignore"):
             # where the |y|^2/2 of keys differ by more than 700, the smallest underflow in the products above

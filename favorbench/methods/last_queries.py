@@ -131,16 +131,16 @@ class VerticalSlashKeys(SparseSummary):
         there = xp.broadcast_to(to_backend_of(np.clip(index, 0, None), weights), weights.shape)
         along = zeroed(xp.take_along_axis(weights, there, axis=-1), index >= 0)
         best = largest(xp.sum(along, axis=-2), self.method.attended(self.size, length) - count)
-        own = best[..., None, :] - to_backend_of(before[..., None], best)
+        on_diagonals = best[..., None, :] - to_backend_of(before[..., None], best)
         chosen = scattered(columns >= 0, columns, length)
-        wide = xp.broadcast_to(chosen[..., None, :], (*own.shape[:-1], length))
-        twice = xp.take_along_axis(wide, xp.clip(own, 0, length - 1), axis=-1)
-        return columns, own, (own >= 0) & ~twice
+        wide = xp.broadcast_to(chosen[..., None, :], (*on_diagonals.shape[:-1], length))
+        twice = xp.take_along_axis(wide, xp.clip(on_diagonals, 0, length - 1), axis=-1)
+        return columns, on_diagonals, (on_diagonals >= 0) & ~twice
 
     def sums(self, queries: Queries) -> Accumulator:
         xp, groups = array_namespace(queries.query), self.groups(queries)
-        columns, own, seen = self.pattern(groups)
-        shared, single = self.tokens_at(columns), self.tokens_at(own)
+        columns, diagonals, seen = self.pattern(groups)
+        shared, single = self.tokens_at(columns), self.tokens_at(diagonals)
         diagonal = masked((single.key @ groups.query[..., None])[..., 0], seen)
         logits = xp.concat([groups.query @ shared.key.mT, diagonal], axis=-1)
         peak = xp.max(logits, axis=-1, keepdims=True)
@@ -151,8 +151,8 @@ class VerticalSlashKeys(SparseSummary):
 
     def flags(self, queries: Queries) -> Array:
         groups = self.groups(queries)
-        (columns, own, seen), length = self.pattern(groups), self.tokens.length
-        xp = array_namespace(own)
-        padded = xp.where(seen, own, length + to_backend_of(np.arange(own.shape[-1]), own))
-        diagonal = scattered(seen, padded, length + own.shape[-1])[..., :length]
+        (columns, diagonals, seen), length = self.pattern(groups), self.tokens.length
+        xp = array_namespace(diagonals)
+        padded = xp.where(seen, diagonals, length + to_backend_of(np.arange(diagonals.shape[-1]), diagonals))
+        diagonal = scattered(seen, padded, length + diagonals.shape[-1])[..., :length]
         return groups.segments.in_sequence(scattered(columns >= 0, columns, length)[..., None, :] | diagonal)

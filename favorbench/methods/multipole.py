@@ -1,4 +1,4 @@
-"""Near keys exactly, far keys as centroids."""
+"""Multipole attention: near keys exactly, far keys as centroids."""
 
 import itertools
 import math
@@ -22,7 +22,7 @@ from favorbench.methods.clusters import (
     cells_of,
     segment_sums,
 )
-from favorbench.methods.shared_cells import STEPS, SegmentCells, SharedCells, near_cells, spread_of, tree_cells
+from favorbench.methods.shared_cells import STEPS, VOTERS, SegmentCells, SharedCells, near_cells, spread_of, tree_cells
 from favorbench.methods.summaries import KeySummary, Queries, StreamingSummary, Tokens
 from favorbench.numerics.arrays import (
     Array,
@@ -36,7 +36,7 @@ from favorbench.numerics.logsum import Accumulator, with_ones
 from favorbench.numerics.streams import Streams
 from favorbench.parameters import between, whole
 
-Block = tuple[slice, slice]  # the queries to which one cell is near, and the keys in it
+Block = tuple[slice, slice]  # the queries that a cell is near to, and the keys of the cell
 
 SEGMENT = 512  # keys of a causal segment
 
@@ -45,18 +45,19 @@ SEGMENT = 512  # keys of a causal segment
 class Multipole(Centred):
     """A share ``exact`` of m are keys attended exactly, in the cells nearest to the query; the rest are centroids.
 
-    The near cells of a query are those whose centroid is the least accurate, with the largest exp(x.c) |y - c|^2 (mean
-    over the cell), until they hold about exact m keys, and at most twice as many cells as hold that many on average.
-    One softmax is over their keys and the centroids of all other cells. Hooper et al. 2025 ("Multipole Attention"),
+    The near cells of a query have the least accurate centroids: the largest exp(x.c) |y - c|^2 (mean over the cell).
+    Cells are taken until they hold about exact * m keys, and at most twice as many as hold that many on average. One
+    softmax is over their keys and the centroids of all other cells. Hooper et al. 2025 ("Multipole Attention"),
     arXiv 2506.13059, take the cells with the largest x.c instead: these may hold a single key, which its centroid
     represents exactly.
 
-    block: this many adjacent queries share their near cells, chosen by the sum of exp(x.c) |y - c|^2 over the block,
-    each term divided by the normaliser sum_c n_c exp(x.c) of its query. All products are then dense.
+    block: this many adjacent queries share their near cells, chosen by the sum of exp(x.c) |y - c|^2 over every fourth
+    query of the block, each term divided by the normaliser sum_c n_c exp(x.c) of its query. In causal attention the
+    normaliser includes exp(x.y) of all exact keys. All products are then dense.
     cells: "random", keys join the nearest of random keys; "tree", cells of equal size: keys are split at the median
-    along their first principal direction, again and again.
-    segment: in causal attention with shared or tree cells, every segment of this many keys has its own cells once it is
-    complete; all later keys are exact.
+    along their first principal direction, repeatedly.
+    segment: in causal attention with shared or tree cells, every complete segment of this many keys has separate
+    cells; all later keys are exact.
     """
 
     name = "multipole"
@@ -72,7 +73,7 @@ class Multipole(Centred):
     cells: Literal["random", "tree"] = "random"
     segment: int = whole(1, 1 << 20, default=SEGMENT)
 
-    #: Each query has its own near cells, and causal cells are made anew as the sequence doubles.
+    #: Each query has separate near cells, and causal cells are recomputed when the sequence doubles.
     single = claim(lambda self: self.block == 1 and self.cells == "random")
     random = claim(lambda self: self.cells == "random")
     arrays = claim(lambda self: "single" if self.single else "batched")
@@ -120,7 +121,8 @@ class Multipole(Centred):
     def multiplications(self, shape: Shape, size: int) -> float:
         """Add d + d_v for each exact key. A level of a tree is 2 STEPS products of its keys with a vector.
 
-        Blocks are padded to the one with most exact keys: half a cell more than asked for, where cells differ in size.
+        In blocks one query of VOTERS takes part in the choice, and the centroids of near cells are left out. Blocks are
+        padded to the one with most exact keys, which adds half a cell where cells differ in size.
         """
         if self.single:
             return super().multiplications(shape, size) + float(shape.n * self.exact_keys(size) * (shape.d + shape.d_v))
@@ -128,24 +130,27 @@ class Multipole(Centred):
         if self.cells == "random":
             exact += min(exact, shape.l / (2 * count))
         if not shape.causal:
-            made, pairs = count, shape.n * (count + exact) * pair
+            made, far, keys = count, count, count + exact * (1 - count / shape.l)
+            pairs = shape.n * keys * pair
         else:
             starts = np.arange(0, shape.l, self.chunk)
             past = starts // self.segment * self.segment
             made, far = max(1.0, count * self.segment / shape.l), past * count / shape.l
-            keys = far + np.minimum(past, exact) + np.minimum(starts + self.chunk, shape.l) - past
+            keys = (
+                far + np.minimum(past, exact) * (1 - count / shape.l) + np.minimum(starts + self.chunk, shape.l) - past
+            )
             pairs = float(np.sum(keys * np.minimum(self.chunk, shape.l - starts))) * pair * shape.n / shape.l
         passes = (1 + self.lloyd) * made if self.cells == "random" else 2 * STEPS * math.ceil(math.log2(made))
-        return shape.l * shape.d * passes + pairs
+        return shape.l * shape.d * passes + pairs + float(np.mean(far)) * shape.n / VOTERS * shape.d
 
     def width(self, size: int, length: int) -> int:
         """Large tiles: the overhead of a cell, or of a block, is paid once for each tile."""
         return max(1, size // 8)
 
     def pair_multiplications(self, shape: Shape, size: int) -> float:
-        """Block by block, the logits of a block's centroids are computed twice."""
-        whole_blocks = 0 if self.single else -(-shape.n // self.block) * self.block
-        centroids = super().pair_multiplications(shape._replace(n=shape.n + whole_blocks), self.centres(size))
+        """Block by block, the logits of a block's centroids are computed a second time for the queries that vote."""
+        voters = 0 if self.single else -(-shape.n // self.block) * -(-self.block // VOTERS)
+        centroids = super().pair_multiplications(shape._replace(n=shape.n + voters), self.centres(size))
         return centroids + float(shape.n * shape.l * shape.d)
 
 
@@ -165,7 +170,7 @@ class MultipoleSummary:
 
     @staticmethod
     def of(tokens: Tokens, cells: Cells, labels: Array, exact: int) -> "MultipoleSummary":
-        """From the cells and the cell of each key."""
+        """Build the summary from the cells and the cell of each key."""
         member_of = on_host(labels)
         order = np.argsort(member_of, kind="stable")
         starts = np.searchsorted(member_of[order], np.arange(cells.key.shape[-2] + 1))
@@ -197,7 +202,7 @@ class MultipoleSummary:
         return near_cells(scores, to_backend_of(np.diff(self.starts), logits), int(self.starts[-1]), self.exact)
 
     def _with_near(self, query: Array, near: Array, peak: Array, total: Array) -> Accumulator:
-        """The sums with the keys of the near cells: for each cell a product of its queries with its keys."""
+        """Add the keys of near cells to the sums: for each cell, a product of its queries with its keys."""
         xp = array_namespace(query)
         cells, rows = xp.nonzero(near.mT)
         ends = np.searchsorted(on_host(cells), np.arange(near.shape[-1] + 1)).tolist()
@@ -231,7 +236,7 @@ class MultipoleSummary:
         return sums_of_pairs
 
     def _raised(self, pair_queries: Array, rows: Array, peak: Array, blocks: Sequence[Block]) -> Array:
-        """The peak of each query, or the largest logit of the keys near to it where that is above."""
+        """The peak of each query, raised to the largest logit of its near keys."""
         xp, raised = array_namespace(pair_queries), peak + 0.0
         for part, keys in blocks:
             where, logits = rows[part], pair_queries[part, :] @ self.sorted.key[keys, :].mT

@@ -98,8 +98,8 @@ for _claim in (
 
 def _with_sums(base: type) -> list[str]:
     """The names of all methods that keep sums over keys."""
-    own = [name] if isinstance(name := vars(base).get("name"), str) else []
-    return own + [name for derived in base.__subclasses__() for name in _with_sums(derived)]
+    names = [name] if isinstance(name := vars(base).get("name"), str) else []
+    return names + [name for derived in base.__subclasses__() for name in _with_sums(derived)]
 
 
 def with_exact(inner: KeySummary, exact: Callable[[KeySummary], KeySummary], value: np.ndarray) -> KeySummary:

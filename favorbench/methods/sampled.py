@@ -128,13 +128,13 @@ def rounds_of(length: int, size: int) -> list[Round]:
     The last has one bucket, each one before it four times as many, which halves the width, as long as it stays whole
     and even.
     """
-    found = []
+    rounds = []
     for i in range((length // size).bit_length() - 1):
         total, buckets = size << (i + 1), 4**i
         while total % (2 * buckets):
             buckets //= 2
-        found.append(Round(buckets, total // buckets))
-    return found[::-1]
+        rounds.append(Round(buckets, total // buckets))
+    return rounds[::-1]
 
 
 @dataclass(frozen=True)

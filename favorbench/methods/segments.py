@@ -1,4 +1,4 @@
-"""Segments of a sequence, as equal as can be, and the methods that take the mean of each: Nystromformer and LARA."""
+"""Segments of nearly equal length, and the methods that take the mean of each: Nystromformer and LARA."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from favorbench.parameters import whole
 
 
 def segment_bounds(length: int, count: int) -> np.ndarray:
-    """Where each of ``count`` segments begins, and the last one ends.
+    """The first token of each of ``count`` segments, and the end of the last one.
 
     The first segments have floor(length / count) tokens, the last ones one more, as in the released Nystromformer for
     images and in LARA.
@@ -35,7 +35,7 @@ def segment_bounds(length: int, count: int) -> np.ndarray:
 
 
 def segment_means(tokens: Array, count: int) -> Array:
-    """Means of the rows (..., l, d) over each segment: (..., count, d). With more segments than rows, rows again."""
+    """Means of the rows (..., l, d) over each segment: (..., count, d). More segments than rows repeat rows."""
     xp, (*leading, length, d) = array_namespace(tokens), tokens.shape
     if count > length:
         return xp.take(tokens, to_backend_of(np.arange(count) * length // count, tokens), axis=-2)
@@ -57,14 +57,14 @@ class Segments(NamedTuple):
 
     @staticmethod
     def between(edges: np.ndarray) -> "Segments":
-        """Segments between edges that follow one another."""
+        """Segments between consecutive edges."""
         index = edges[:-1, None] + np.arange(int(np.max(np.diff(edges))))
         ends = edges[1:, None]
         return Segments(np.clip(np.minimum(index, ends - 1), 0, None), index >= ends)
 
     @staticmethod
     def of(length: int, count: int) -> "Segments":
-        """``count`` segments of range(length), at most one token longer than one another."""
+        """``count`` segments of range(length), whose lengths differ by at most one."""
         return Segments.between(np.arange(count + 1) * length // count)
 
     def rows(self, tokens: Array) -> Array:
@@ -78,6 +78,8 @@ class Segments(NamedTuple):
         """The rows (..., length, c) from those of each segment, without padding: the inverse of ``rows``."""
         xp = array_namespace(parts)
         flat = xp.reshape(parts, (*parts.shape[:-3], -1, parts.shape[-1]))
+        if not self.padding.any():
+            return flat
         return xp.take(flat, to_backend_of(np.flatnonzero(~self.padding), parts), axis=-2)
 
 
@@ -88,7 +90,7 @@ def pieces(length: int, size: int) -> Segments:
 
 
 def zeroed(a: Array, keep: np.ndarray) -> Array:
-    """The numbers where a flag is set, and 0 elsewhere."""
+    """The entries whose flag is set, and 0 elsewhere."""
     return a if keep.all() else array_namespace(a).where(to_backend_of(keep, a), a, 0.0)
 
 
@@ -100,7 +102,7 @@ def means(rows: Array, segments: Segments) -> Array:
 
 
 class Groups(NamedTuple):
-    """Queries in groups that choose together: (..., groups, longest, d), and the places of these in ``queries``."""
+    """Groups of queries that choose keys together: (..., groups, longest, d), and their indices in ``queries``."""
 
     query: Array
     segments: Segments
@@ -118,7 +120,7 @@ class Groups(NamedTuple):
         return means(self.query, self.segments)
 
     def last(self, count: int) -> Segments:
-        """The last ``count`` queries of each group; padding before these where a group has fewer."""
+        """The last ``count`` queries of each group; padding comes first where a group has fewer."""
         starts, ends = self.segments.places[:, :1], self.segments.places[:, -1:]
         index = ends + 1 - count + np.arange(count)
         return Segments(np.maximum(index, starts), index < starts)
@@ -135,7 +137,7 @@ class Nystromformer(Method):
     inverse: "newton" takes ``steps`` of Z <- Z (13 I - A Z (15 I - A Z (7 I - A Z))) / 4 from Z = A^T / (largest sum
     of a column of A), as released, which damps the small singular values of A; "pinv" takes the pseudo-inverse. Where
     m does not divide l the last segments have one token more. At m = l it is exact attention, as released. Weights
-    may be negative, and sum to 1 with a true inverse only. The answer to one query depends on all others.
+    may be negative, and sum to 1 with a true inverse only. The output of a query depends on all others.
     Xiong et al. 2021, arXiv 2102.03902, without the trained convolution.
     """
 
@@ -161,10 +163,10 @@ class Nystromformer(Method):
             if size == key.shape[-2]:
                 yield Estimate(size, size, _softmax_mean(query, key, value), None)
                 continue
-            of_queries, of_keys = segment_means(query, size), segment_means(key, size)
-            summary = with_ones(_softmax_mean(of_queries, key, value))  # the rows of a softmax sum to 1
-            summary = self._inverse(softmax(of_queries @ of_keys.mT)) @ summary
-            output = _softmax_mean(query, of_keys, summary)
+            query_means, key_means = segment_means(query, size), segment_means(key, size)
+            summary = with_ones(_softmax_mean(query_means, key, value))  # the rows of a softmax sum to 1
+            summary = self._inverse(softmax(query_means @ key_means.mT)) @ summary
+            output = _softmax_mean(query, key_means, summary)
             yield Estimate(size, size, output[..., :-1], None, output[..., -1:])
 
     def _inverse(self, matrix: Array) -> Array:
@@ -180,7 +182,7 @@ class Nystromformer(Method):
         return inverse
 
     def multiplications(self, shape: Shape, size: int) -> float:
-        """m (d + d_v) for each query, key and landmark, and 4 m^3 a step, or 11.5 m^3: a decomposition and a product.
+        """m (d + d_v) for each query, key and landmark, plus 4 m^3 a step, or 11.5 m^3 (decomposition, product).
 
         The singular value decomposition as in Golub & Van Loan, 21 m^3 operations.
         """
@@ -197,7 +199,7 @@ class Nystromformer(Method):
 def _softmax_mean(x: Array, y: Array, value: Array) -> Array:
     """softmax(x y^T) value, in tiles: (..., n, d_v)."""
     rows = tiles(x.shape[-2], y.shape[-2], x)
-    parts = [quotient(weighted_sums(x[..., some, :] @ y.mT, value))[0] for some in rows]
+    parts = [quotient(weighted_sums(x[..., part, :] @ y.mT, value))[0] for part in rows]
     return array_namespace(x).concat(parts, axis=-2)
 
 
@@ -205,9 +207,9 @@ def _softmax_mean(x: Array, y: Array, value: Array) -> Array:
 class Lara(KeySummaryMethod):
     """K(x, y) = sum_c xi(x, w_c) xi(y, w_c) / sum_c' xi(mu_c', w_c), with xi(x, w) = exp(w.x - |x|^2 / 2).
 
-    w_c ~ N(mu_c, I), one for each of m segments, and mu_c the sum of its mean query and mean key. The quotient is the
-    density of N(0, I) over the sum of those of all proposals, the balance heuristic: K is positive and its mean is
-    exp(x.y), though its variance may be infinite. The answer to one query depends on all others.
+    w_c ~ N(mu_c, I), one for each of m segments; mu_c is the sum of its mean query and mean key. The quotient is the
+    density of N(0, I) over the sum of the densities of all proposals (the balance heuristic). K is positive, with mean
+    exp(x.y), but its variance may be infinite. The output of a query depends on all others.
     Zheng et al. 2022 ("LARA"), arXiv 2204.04667, with the parameter-free proposals. Their code divides the noise by
     d^1/4 (and adds none outside training), while the density in the denominator is that of undivided noise.
     """
@@ -240,8 +242,8 @@ class Lara(KeySummaryMethod):
 class LaraSummary:
     """Sums over the keys for sampled rows.
 
-    omega (..., m, d); state: for each of its rows the sum over keys of xi(y, w) [v, 1]; log_density (..., 1, m): of all
-    proposals at each row, over N(0, I).
+    omega (..., m, d). state: for each of its rows, the sum over keys of xi(y, w) [v, 1]. log_density (..., 1, m): the
+    log of the sum of the densities of all proposals at each row, over that of N(0, I).
     """
 
     tokens: Tokens
@@ -251,7 +253,7 @@ class LaraSummary:
 
     @staticmethod
     def of(tokens: Tokens, omega: Array, mean: Array) -> "LaraSummary":
-        """From the rows and the centres (..., m, d) of their proposals."""
+        """Build the summary from the rows and the centres (..., m, d) of their proposals."""
         state = None
         for rows in tiles(tokens.length, omega.shape[-2], tokens.key):
             part = tokens.part(rows)

@@ -1,4 +1,4 @@
-"""Near cells that the queries of a block share: all products are dense. Cells of equal size, and cells of segments."""
+"""Near cells that the queries of a block share, so that all products are dense; cells of equal size and of segments."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,9 +18,10 @@ from favorbench.numerics.arrays import (
     scattered,
     to_backend_of,
 )
-from favorbench.numerics.logsum import Accumulator, attention_sums, merge, with_ones
+from favorbench.numerics.logsum import Accumulator, attention_sums
 from favorbench.numerics.streams import Streams
 
+VOTERS = 4  # every fourth query of a block votes for near cells
 STEPS = 3  # power iterations for a principal direction, from the coordinate that varies most
 
 
@@ -30,10 +31,16 @@ def spread_of(cells: Cells) -> Array:
     return xp.where(spread > 0, spread, xp.full_like(spread, xp.finfo(spread.dtype).smallest_normal))
 
 
-def near_cells(scores: Array, counts: Array, keys: int, exact: int) -> Array:
-    """Flags of the cells with the largest scores (..., m), until they hold about ``exact`` of all keys.
+def _log(a: Array) -> Array:
+    """The logarithm; that of the smallest number for 0."""
+    xp = array_namespace(a)
+    return xp.log(xp.where(a > 0, a, xp.full_like(a, xp.finfo(a.dtype).smallest_normal)))
 
-    counts: of the keys in each cell, (..., m).
+
+def near_cells(scores: Array, counts: Array, keys: int, exact: int) -> Array:
+    """Flags of the cells with the largest scores (..., m), until they hold about ``exact`` keys.
+
+    counts: the number of keys in each cell, (..., m).
     """
     xp, count = array_namespace(scores), scores.shape[-1]
     cells = largest(scores, min(count, 2 * -(-exact * count // keys) + 1))
@@ -43,14 +50,14 @@ def near_cells(scores: Array, counts: Array, keys: int, exact: int) -> Array:
 
 
 def tree_cells(key: Array, count: int) -> Array:
-    """The cell of each key (..., l): ``count`` cells of l / count keys, or one more.
+    """The cell of each key (..., l), for ``count`` cells of nearly equal size.
 
-    All keys are one node at first. A node of several cells is split where half of its cells end, along the first
-    principal direction of its keys, until each has one cell. All nodes of a level are split together.
+    The first node has all keys. A node is split into halves, in cells, along the first principal direction of its keys,
+    until each node is one cell. All nodes of a level are split together.
     """
     xp, (*leading, length, _) = array_namespace(key), key.shape
     order = xp.broadcast_to(xp.arange(length, device=device(key)), (*leading, length))
-    cuts = np.array([0, count])  # of the nodes, in cells
+    cuts = np.array([0, count])  # the bounds of the nodes, in cells
     while np.max(np.diff(cuts)) > 1:
         nodes = Segments.between(cuts * length // count)
         padding = to_backend_of(nodes.padding, key)
@@ -64,7 +71,7 @@ def tree_cells(key: Array, count: int) -> Array:
 
 
 def _along_principal_direction(keys: Array, padding: np.ndarray) -> Array:
-    """Where the keys of each node (..., s, d) lie along their first principal direction: (..., s)."""
+    """Coordinates (..., s) of the keys of each node (..., s, d) along their first principal direction."""
     xp, counts = array_namespace(keys), to_backend_of(np.sum(~padding, axis=-1)[:, None, None], keys)
     keep = ~padding[..., None]
     keys = zeroed(keys, keep)
@@ -82,14 +89,16 @@ def _along_principal_direction(keys: Array, padding: np.ndarray) -> Array:
 class SharedCells:
     """K(x, y_j) = exp(x.y_j) for the keys of cells that are near to the block of x, exp(x.c) for others, c their mean.
 
-    sorted: the keys cell by cell. counts: the number of keys in each cell, (..., m). queries: all of the problem; None
-    where the sums are only of whole blocks. by_position: a block is all queries at ``block`` positions.
+    table: the keys sorted by cell, and from row ``first_centroid`` on the means of the cells. counts: the number of
+    keys in each cell, (..., m). queries: all queries of the problem; None if sums are for whole blocks only.
+    by_position: a block is all queries at ``block`` positions.
     """
 
     tokens: Tokens
     cells: Cells
     labels: Array
-    sorted: Tokens
+    table: Tokens
+    first_centroid: int
     counts: Array
     exact: int
     block: int
@@ -100,41 +109,35 @@ class SharedCells:
     def of(
         tokens: Tokens, cells: Cells, labels: Array, exact: int, block: int, queries: Queries | None = None
     ) -> "SharedCells":
-        """From the cells and the cell of each key."""
+        """Build the summary from the cells and the cell of each key."""
         xp = array_namespace(labels)
         order = xp.argsort(labels, axis=-1, stable=True)
         ones = xp.ones((*labels.shape, 1), dtype=xp.float64, device=device(labels))
         counts = xp.astype(segment_sums(ones, labels, cells.key.shape[-2])[..., 0], xp.int64)
-        return SharedCells(
-            tokens, cells, labels, Tokens(*(rows_at(part, order) for part in tokens)), counts, exact, block, queries
-        )
+        both = zip(tokens, cells[:2], strict=True)
+        table = Tokens(*(xp.concat([rows_at(part, order), means], axis=-2) for part, means in both))
+        return SharedCells(tokens, cells, labels, table, tokens.length, counts, exact, block, queries)
 
     def sums(self, queries: Queries) -> Accumulator:
+        """One attention over the keys of near cells and the centroids of all others."""
         xp, (groups, rows) = array_namespace(queries.query), self._groups(queries)
-        weights, peak = self._weights(groups)
-        near = self._near(groups, weights)
-        far = xp.where(near[..., None], 0.0, with_ones(self.cells.value)[..., None, :, :])
-        sums = Accumulator(peak, weights @ far)
-        index, seen = self._near_keys(near)
-        if index.shape[-1]:
-            places = xp.reshape(index, (*self.counts.shape[:-1], -1))
-            key, value = (xp.reshape(rows_at(part, places), (*index.shape, part.shape[-1])) for part in self.sorted)
-            # the least number in place of -inf: a block may have no near cell
-            bias = xp.where(seen, xp.zeros_like(peak[..., :1, 0]), xp.finfo(peak.dtype).min)
-            sums = merge(sums, attention_sums(groups.query, key, value, bias[..., None, :]))
+        index, bias = self._entries(self._near(groups))
+        places = xp.reshape(index, (*index.shape[:-2], -1))
+        key, value = (xp.reshape(rows_at(part, places), (*index.shape, part.shape[-1])) for part in self.table)
+        sums = attention_sums(groups.query, key, value, bias[..., None, :])
         return Accumulator(*(part[..., rows, :] for part in groups.in_sequence(sums)))
 
     def kernel(self, queries: Queries, keys: slice) -> Features:
         xp, (groups, rows) = array_namespace(queries.query), self._groups(queries)
         labels = xp.broadcast_to(self.labels[..., None, keys], (*queries.query.shape[:-1], keys.stop - keys.start))
         estimate = xp.take_along_axis(queries.query @ self.cells.key.mT, labels, axis=-1)
-        near = self._near(groups, self._weights(groups)[0])[..., None, :]
+        near = self._near(groups)[..., None, :]
         near = xp.broadcast_to(near, (*groups.query.shape[:-1], self.counts.shape[-1]))
         near = xp.take_along_axis(groups.segments.in_sequence(near)[..., rows, :], labels, axis=-1)
         return Features(None, xp.where(near, queries.query @ self.tokens.key[..., keys, :].mT, estimate))
 
     def _groups(self, queries: Queries) -> tuple[Groups, slice]:
-        """The blocks of these queries, whole ones if all queries are known, and the rows of these in them."""
+        """The blocks of these queries (whole blocks if all queries are known), and the rows of the queries in them."""
         first, last = queries.first, queries.first + queries.length
         edges = np.arange(first // self.block * self.block, last + self.block, self.block)
         if self.by_position:
@@ -148,53 +151,65 @@ class SharedCells:
         rows = slice(first - int(edges[0]), last - int(edges[0]))
         return Groups(segments.rows(queries.query), segments, queries), rows
 
-    def _weights(self, groups: Groups) -> tuple[Array, Array]:
-        """exp(x.c - peak) times the number of keys, for each query and cell, and the peak of each query."""
-        logits = groups.query @ self.cells.key.mT[..., None, :, :]
-        logits += self.cells.log_count[..., None, None, :]
-        xp = array_namespace(logits)
+    def _near(self, groups: Groups) -> Array:
+        """Flags of the cells that are near to each block, (..., blocks, m)."""
+        xp, counts, voters = array_namespace(groups.query), self.counts[..., None, :], slice(None, None, VOTERS)
+        query = groups.query[..., voters, :]
+        logits = xp.reshape(query, (*query.shape[:-3], -1, query.shape[-1])) @ self.cells.key.mT
+        logits += self.cells.log_count[..., None, :]
+        logits = xp.reshape(logits, (*query.shape[:-1], -1))
         peak = xp.max(logits, axis=-1, keepdims=True)
         logits -= peak
-        return xp.exp(logits), peak
-
-    def _near(self, groups: Groups, weights: Array) -> Array:
-        """Flags of the cells that are near to each block, (..., blocks, m), from the weights of cells."""
-        xp, counts = array_namespace(weights), self.counts[..., None, :]
-        shares = zeroed(1.0 / xp.sum(weights, axis=-1, keepdims=True), ~groups.segments.padding[..., None]).mT @ weights
+        weights = xp.exp(logits)
+        normaliser = xp.sum(weights, axis=-1, keepdims=True)
+        if groups.queries.log_seen is not None:
+            normaliser += xp.exp(groups.segments.rows(groups.queries.log_seen)[..., voters, :] - peak)
+        present = ~groups.segments.padding[:, voters, None]
+        shares = (zeroed(1.0 / normaliser, present).mT @ weights)[..., 0, :]
+        scores = _log(shares)
+        if xp.any((shares == 0) & (counts > 0)):  # underflow: sums relative to their largest term
+            logits -= xp.log(normaliser)
+            most = xp.max(logits, axis=-2, keepdims=True)
+            most = xp.where(xp.isinf(most), xp.zeros_like(most), most)
+            scores = (_log(xp.sum(zeroed(xp.exp(logits - most), present), axis=-2, keepdims=True)) + most)[..., 0, :]
         keys = xp.astype(xp.where(counts > 0, counts, 1), weights.dtype)
-        scores = shares[..., 0, :] * spread_of(self.cells)[..., None, :] / keys
+        scores = scores + xp.log(spread_of(self.cells)[..., None, :] / keys)
         return near_cells(scores, counts, self.labels.shape[-1], self.exact)
 
-    def _near_keys(self, near: Array) -> tuple[Array, Array]:
-        """The places of the keys of near cells among the sorted keys, (..., k), and False where others have more."""
-        xp = array_namespace(near)
-        starts = xp.cumulative_sum(self.counts, axis=-1) - self.counts
-        starts, counts = (xp.broadcast_to(part[..., None, :], near.shape) for part in (starts, self.counts))
-        per_block = xp.sum(xp.where(near, counts, 0), axis=-1, keepdims=True)
-        counts, slots = counts[near], xp.arange(int(xp.max(per_block)), device=device(near))
+    def _entries(self, near: Array) -> tuple[Array, Array]:
+        """Rows of ``table`` that each block attends to, (..., blocks, k), and their log weights, -inf for padding."""
+        xp, counts = array_namespace(near), self.counts[..., None, :]
+        starts = xp.cumulative_sum(counts, axis=-1) - counts
+        centroids = self.first_centroid + xp.arange(counts.shape[-1], device=device(near))
+        logs = self.cells.log_count[..., None, :]
+        logs = xp.where(near, xp.zeros_like(logs), logs)
+        starts, counts = xp.where(near, starts, centroids), xp.where(near, counts, xp.ones_like(counts))
+        per_block = xp.sum(counts, axis=-1, keepdims=True)
+        filled = xp.arange(int(xp.max(per_block)), device=device(near)) < per_block
+        starts, counts, logs = (xp.reshape(part, (-1,)) for part in (starts, counts, logs))
         before = xp.cumulative_sum(counts, axis=-1) - counts
-        flat = xp.repeat(starts[near] - before, counts) + xp.arange(int(xp.sum(counts)), device=device(near))
-        seen = slots < per_block
-        index = xp.zeros(seen.shape, dtype=flat.dtype, device=device(near))
-        index[seen] = flat
-        return index, seen
+        index = xp.zeros(filled.shape, dtype=starts.dtype, device=device(near))
+        index[filled] = xp.repeat(starts - before, counts) + xp.arange(int(xp.sum(counts)), device=device(near))
+        bias = xp.full(filled.shape, -xp.inf, dtype=logs.dtype, device=device(near))
+        bias[filled] = xp.repeat(logs, counts)
+        return index, bias
 
 
 class SegmentCells:
-    """Cells of the complete segments of the first keys, for each segment its own."""
+    """Cells of the complete segments of the first keys. Each segment is clustered separately."""
 
     def __init__(self, method: Any, tokens: Tokens, size: int, streams: Streams) -> None:
         self.method, self.tokens, self.size, self.streams = method, tokens, size, streams
         self.whole: SharedCells | None = None  # of all complete segments
-        self.count: dict[int, int] = {}  # the cells in all segments up to each end
+        self.count: dict[int, int] = {}  # the number of cells up to the end of each segment
 
     def extend(self, stop: int) -> SharedCells:
         """The summary of the first ``stop`` keys."""
         whole = self.whole = self.whole or self._of_segments(stop % self.method.segment)
         key, value, variance, log_count = whole.cells
-        some = slice(0, self.count[stop])
-        cells = Cells(key[..., some, :], value[..., some, :], variance[..., some, :], log_count[..., some])
-        return replace(whole, cells=cells, labels=whole.labels[..., :stop], counts=whole.counts[..., some])
+        cut = slice(0, self.count[stop])
+        cells = Cells(key[..., cut, :], value[..., cut, :], variance[..., cut, :], log_count[..., cut])
+        return replace(whole, cells=cells, labels=whole.labels[..., :stop], counts=whole.counts[..., cut])
 
     def _of_segments(self, first: int) -> SharedCells:
         """The cells of all complete segments. The first segment has ``first`` keys, or is as long as the others."""
@@ -206,7 +221,7 @@ class SegmentCells:
             part = (
                 xp.reshape(a[..., start : start + keys * segments, :], (-1, keys, a.shape[-1])) for a in self.tokens
             )
-            generators = [own for own in self.streams.generators for _ in range(segments)]
+            generators = [generator for generator in self.streams.generators for _ in range(segments)]
             streams = Streams(generators, lambda hosts: to_backend_of(np.stack(hosts), self.tokens.key))
             count = max(1, round(method.centres(self.size) * keys / length))
             ((cells, labels),) = method.clustered(Tokens(*part), (count,), streams)

@@ -1,6 +1,6 @@
 """Methods that keep a summary of the keys: a kernel estimate, summed over them for any query, causal too.
 
-Every method here answers ``sum_j K(x, y_j) v_j / sum_j K(x, y_j)`` with its own kernel estimate K. So a method can be
+Every method here computes ``sum_j K(x, y_j) v_j / sum_j K(x, y_j)`` with a kernel estimate K. So a method can be
 exact on a part of the keys and estimate the rest, with one normaliser: see ``methods.prefixes``.
 """
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from array_api_compat import device
 
 from favorbench.attention.causal import CHUNK, chunks, rows_between
 from favorbench.errors import InputError
@@ -36,14 +37,16 @@ class Tokens(NamedTuple):
 
 
 class Queries(NamedTuple):
-    """Queries (..., n, d), scaled, and their positions among the keys, (n,), on the host; None where they have none.
+    """Queries (..., n, d), scaled, and their positions among the keys, (n,), on the host; None without positions.
 
-    first: the number of the first of them among all queries of the problem.
+    first: the index of the first one among all queries of the problem. log_seen: in causal attention, the log of the
+    sum of exp(x.y) over the exact keys, (..., n, 1), which are not in the summary.
     """
 
     query: Array
     positions: Any
     first: int = 0
+    log_seen: Array | None = None
 
     @property
     def length(self) -> int:
@@ -53,10 +56,11 @@ class Queries(NamedTuple):
     def part(self, where: slice) -> "Queries":
         """Adjacent queries."""
         positions = None if self.positions is None else self.positions[where]
-        return Queries(self.query[..., where, :], positions, self.first + where.indices(self.length)[0])
+        log_seen = None if self.log_seen is None else self.log_seen[..., where, :]
+        return Queries(self.query[..., where, :], positions, self.first + where.indices(self.length)[0], log_seen)
 
     def moved(self, by: int) -> "Queries":
-        """The queries with their positions among the keys from number ``by`` on."""
+        """The queries with their positions counted from key ``by``."""
         return self if self.positions is None else self._replace(positions=self.positions - by)
 
 
@@ -81,14 +85,14 @@ class StreamingSummary(Protocol):
 
 
 class KeySummaryMethod(Method):
-    """A method that makes a summary of the keys for each size, and answers all queries from it."""
+    """A method that makes a summary of the keys for each size, and computes all outputs from it."""
 
     @abstractmethod
     def summaries(self, tokens: Tokens, queries: Queries, sizes: Sizes, streams: Streams) -> Iterator[KeySummary]:
-        """Yield one for each size (increasing); queries: all later ones, for parameters that are fitted to them."""
+        """Yield a summary for each size (increasing). queries: all later ones, for parameters fitted to them."""
 
     def streaming(self, tokens: Tokens, size: int, streams: Streams) -> StreamingSummary:
-        """Return one that grows with the sequence, for causal attention. Raises InputError where there is none."""
+        """Return a summary that grows with the sequence, for causal attention. Raises InputError if there is none."""
         raise InputError(f"method {self.name!r} uses the whole sequence and cannot be causal")
 
     def num_features(self, size: int, head_dim: int) -> int:
@@ -123,7 +127,7 @@ class KeySummaryMethod(Method):
         return float(shape.n * size * shape.d)
 
     def choice_multiplications(self, shape: Shape, size: int) -> float:
-        """Multiplications for a choice of keys, which sums and the kernel estimate both make; causal or not."""
+        """Multiplications for the choice of keys, in sums and in the kernel estimate, causal or not."""
         return 0.0
 
     def width(self, size: int, length: int) -> int:
@@ -136,7 +140,7 @@ class KeySummaryMethod(Method):
         sizes = sizes if self.every_size else sizes[-1:]
         if problem.causal:
             copies = zip(sizes, streams.for_sizes(len(sizes)), strict=True)
-            answers = ((self._causal(tokens, queries, size, own), self.num_features(size, d)) for size, own in copies)
+            answers = ((self._causal(tokens, queries, size, rngs), self.num_features(size, d)) for size, rngs in copies)
         else:
             summaries = zip(self.summaries(tokens, queries, sizes, streams), sizes, strict=True)
             answers = (
@@ -152,28 +156,38 @@ class KeySummaryMethod(Method):
             yield summary.sums(queries.part(rows))
 
     def _causal(self, tokens: Tokens, queries: Queries, size: int, streams: Streams) -> Iterator[Accumulator]:
-        """The past through the summary, the present chunk exactly, and with it the first and the last keys."""
+        """Sum over past keys through the summary, and over the present chunk, first and last keys exactly."""
         state, known = self.streaming(tokens.part(slice(self.first, None)), size, streams), self.first
-        summary, far, xp = None, None, array_namespace(queries.query)
-        for past, chunks_after in itertools.groupby(  # no key that is in the window of a query of the chunk
+        summary, xp = None, array_namespace(queries.query)
+        for past, chunks_after in itertools.groupby(  # the past ends before all windows of the chunk
             chunks(tokens.length, self.chunk),
             lambda chunk: self.summarised(chunk.start - max(0, self.recent(size) - 1)),
         ):
-            group = list(chunks_after)
-            some = queries.part(rows_between(queries.positions, group[0].start, group[-1].stop))
+            group, exact = list(chunks_after), []
+            later = queries.part(rows_between(queries.positions, group[0].start, group[-1].stop))
             if past > known:
                 summary, known = state.extend(past - self.first), past
-            if summary is not None and some.length:
-                far = summary.sums(some)
             for chunk in group:
-                rows, first = rows_between(some.positions, chunk.start, chunk.stop), min(self.first, chunk.stop)
-                if rows.start == rows.stop:
+                present, first = (
+                    later.part(rows_between(later.positions, chunk.start, chunk.stop)),
+                    min(self.first, chunk.stop),
+                )
+                if present.length == 0:
                     continue
-                own = some.part(rows)
                 key, value = (xp.concat([a[..., :first, :], a[..., known : chunk.stop, :]], axis=-2) for a in tokens)
-                seen = np.concatenate([np.arange(first), np.arange(known, chunk.stop)]) <= own.positions[:, None]
-                sums = attention_sums(own.query, key, value, as_like(np.where(seen, 0.0, -np.inf), own.query))
-                yield sums if far is None else merge(Accumulator(*(part[..., rows, :] for part in far)), sums)
+                index = np.concatenate([np.arange(first), np.arange(known, chunk.stop)])
+                before = int(np.sum(index < chunk.start))  # keys that all of these queries see
+                bias = xp.zeros((present.length, len(index)), dtype=key.dtype, device=device(key))
+                seen = index[before:] <= present.positions[:, None]
+                bias[:, before:] = as_like(np.where(seen, 0.0, -np.inf), present.query)
+                exact.append(attention_sums(present.query, key, value, bias))
+            if not exact:
+                continue
+            sums = Accumulator(*(xp.concat(arrays, axis=-2) for arrays in zip(*exact, strict=True)))
+            if summary is not None:
+                log_seen = sums.log_peak + xp.log(sums.total[..., -1:])
+                sums = merge(summary.sums(later._replace(log_seen=log_seen)), sums)
+            yield sums
 
 
 def logits_of(queries: Queries, tokens: Tokens, keys: slice) -> Array:

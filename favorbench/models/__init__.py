@@ -1,6 +1,6 @@
-"""Language models and other torch modules: their weights, their attention calls, and what estimators do to them.
+"""Language models and other torch modules: weights, attention calls, and the effects of estimators on them.
 
-torch and transformers are imported when they are first used: everything else works without them.
+torch and transformers are imported on first use, so everything else works without them.
 """
 
 from importlib import import_module

@@ -39,14 +39,42 @@ def capture(
     model: Any, inputs: Any, *, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None,
     last: int | None = None, dtype: str = "float32", gradients: int | None = None,
 ) -> Captured:  # fmt: skip
-    """The heads of a torch module on its inputs; it is called in eval mode, and left unchanged.
+    """Capture the attention heads of a torch module on its inputs.
 
-    inputs: the argument of the module: a tensor, a tuple, or a mapping of keywords; a list of these for several texts.
-    Each item of a batch is a text of its own. layers, heads: numbers, in the order of calls. last: of causal layers,
-    only this many queries, the last, on the keys before them. gradients: how many of what the model says to keep with
-    respect to the output of each head (16 will do): sweeps then have the metric ``effect``. Raises ModelError if
-    nothing can be captured, and ScenarioError.
+    The module is called in eval mode and left unchanged.
 
+    Parameters
+    ----------
+    model
+        A torch module that is neither compiled nor quantised.
+    inputs
+        The argument of the module: a tensor, a tuple of arguments, or a mapping of keywords; or a list of these, one
+        for each text. Each item of a batch counts as a text.
+    layers, heads
+        Numbers of the layers and heads to keep, by default all. Layers are numbered in the order of their calls.
+    last
+        Keep only this many queries of causal layers, the last ones, and the keys before them.
+    dtype
+        The precision of the stored arrays: "float32", "float16" or "bfloat16".
+    gradients
+        Also keep this many gradients of the model's output with respect to the output of each head, such as 16. Sweeps
+        then have the metric ``effect``.
+
+    Returns
+    -------
+    Captured
+        The heads. ``captured.save("mine.npz")`` writes a file for ``favorbench sweep --inputs``.
+        ``fb.sweep(inputs={"mine": captured})`` and ``fb.recommend(captured)`` take it directly.
+
+    Raises
+    ------
+    ModelError
+        No attention call can be captured.
+    ScenarioError
+        An argument is wrong.
+
+    Examples
+    --------
     >>> import favorbench as fb, torch
     >>> class Attention(torch.nn.Module):
     ...     def forward(self, x):
@@ -55,14 +83,11 @@ def capture(
     >>> captured = fb.capture(Attention(), x)
     >>> captured.query.shape
     (2, 16, 4)
-
-    ``captured.save("mine.npz")`` writes a file for ``favorbench sweep --inputs``; fb.sweep(inputs={"mine": captured})
-    and fb.recommend(captured) take it as it is.
     """
     check_installed("torch")
     check_plain(model)
-    some = [None if numbers is None else tuple(numbers) for numbers in (layers, heads)]
-    choice = Choice(some[0], some[1], last, dtype, gradients)
+    chosen_layers, chosen_heads = (None if numbers is None else tuple(numbers) for numbers in (layers, heads))
+    choice = Choice(chosen_layers, chosen_heads, last, dtype, gradients)
     about = {"model": type(model).__name__, "weights_sha256": module_digest(model), "versions": versions()}
     with Spool() as spool:
         return record(model, input_runs(model, inputs), choice, about, spool)
@@ -74,8 +99,8 @@ def capture_file(
 ) -> Captured:  # fmt: skip
     """Load a model, capture its heads on texts (or on the inputs that ``module:function`` returns), and write them.
 
-    length: the most tokens of each text, LENGTH by default or the model's limit. notice: is told the size of gradients
-    before they are computed. Arguments are validated first.
+    length: the maximum number of tokens per text, by default LENGTH or the model's limit. notice: receives a message
+    with the size of the gradients before they are computed. Arguments are validated first.
     """
     check_path(out, choice.dtype)
     if not texts and not is_function(name):
@@ -103,23 +128,23 @@ def capture_file(
 def input_runs(model: Any, inputs: Any, name: str = "") -> list[Run]:
     """One forward pass for each input: a tensor, a tuple, a mapping of keywords, or a list of these.
 
-    name: of a user's model, whose failures are EstimatorErrors. Raises InputError for anything else, such as words.
+    name: of a user's model, whose failures become EstimatorErrors. Raises InputError for other inputs, such as strings.
     """
     given = inputs if isinstance(inputs, list) else [inputs]
-    for one in given or [None]:
-        if not isinstance(one, torch.Tensor | tuple | Mapping):
+    for item in given or [None]:
+        if not isinstance(item, torch.Tensor | tuple | Mapping):
             raise InputError(
-                f"inputs: a tensor, a tuple, a mapping of keywords, or a list of these is needed, not {shown(one)}; of "
-                "a text they are tokenizer(text, return_tensors='pt')"
+                f"inputs: a tensor, a tuple, a mapping of keywords, or a list of these is needed, not {shown(item)}; "
+                "for a text: tokenizer(text, return_tensors='pt')"
             )
     call = partial(_call_of_user, model, name) if name else partial(_call, model)
-    return [Run(f"input{i}", _digest(one), 0, partial(call, one)) for i, one in enumerate(given)]
+    return [Run(f"input{i}", _digest(item), 0, partial(call, item)) for i, item in enumerate(given)]
 
 
 def text_runs(loaded: Loaded, files: Sequence[TextFile], length: int | None = None, head: bool = False) -> list[Run]:
-    """One forward pass for each text, all of the length of the shortest, at most ``length`` tokens.
+    """One forward pass for each text. All are cut to the length of the shortest, at most ``length`` tokens.
 
-    head: of a language model; without it there are no logits (L, vocabulary).
+    head: whether to run the language model head, which computes logits (L, vocabulary).
     """
     texts = tokenise(loaded, files, min(LENGTH, loaded.limit or LENGTH) if length is None else length)
     shortest = min(text.tokens.shape[1] for text in texts)
@@ -139,7 +164,7 @@ def text_runs(loaded: Loaded, files: Sequence[TextFile], length: int | None = No
 
 
 def about(loaded: Loaded) -> dict[str, Any]:
-    """The facts about a model that a file with its heads holds."""
+    """The facts about a model for the metadata of a file of heads."""
     return {"model": loaded.name, "weights_sha256": loaded.weights, "versions": loaded.versions}
 
 
@@ -147,7 +172,7 @@ def record(
     model: Any, runs: Sequence[Run], choice: Choice, about: Mapping[str, Any], spool: Spool,
     progress: Progress | None = None, notice: Callable[[str], None] | None = None,
 ) -> Captured:  # fmt: skip
-    """The heads of all runs; spool: where they are kept. Raises ModelError if there is none to keep."""
+    """Capture the heads of all runs. spool: stores them on disk. Raises ModelError if no head can be captured."""
     recorder, modes = Recorder(choice, spool), [(module, module.training) for module in model.modules()]
     gradients, passes = GradientRecorder(recorder, spool, notice), 1 + (choice.gradients or 0)
     model.eval()  # without dropout
@@ -170,14 +195,14 @@ def record(
 
 
 def over_inputs(loaded: Loaded) -> tuple[Any, list[Text]]:
-    """The model of ``module:function`` as one that is called with the number (1, 1) of an input; and these numbers.
+    """Wrap the model of ``module:function``: it is called with the number (1, 1) of an input. Also return the numbers.
 
-    Its output has last_hidden_state and, where the module says logits, these. A tensor is taken for a state.
+    The output has last_hidden_state, and logits if the module returns them. A tensor counts as a hidden state.
     """
     runs = input_runs(loaded.model, loaded.inputs, loaded.name)
     given = loaded.inputs if isinstance(loaded.inputs, list) else [loaded.inputs]
-    if len({str(_shapes(one)) for one in given}) > 1:
-        raise InputError(f"{loaded.name}: its inputs have several shapes; recommend for each by itself")
+    if len({str(_shapes(item)) for item in given}) > 1:
+        raise InputError(f"{loaded.name}: its inputs have several shapes; run the command for each shape separately")
 
     class OverInputs(torch.nn.Module):
         def __init__(self) -> None:
@@ -185,35 +210,38 @@ def over_inputs(loaded: Loaded) -> tuple[Any, list[Text]]:
             self.module = loaded.model
 
         def forward(self, number: Any, **_: Any) -> Any:
-            dtype = next((parameter.dtype for parameter in self.parameters()), torch.float32)
-            output = _call_of_user(self.module, loaded.name, _mapped(partial(_in_precision, dtype), given[int(number)]))
+            like = next(self.parameters(), number.float())
+            output = _call_of_user(self.module, loaded.name, _mapped(partial(_like, like), given[int(number)]))
             logits = getattr(output, "logits", None)
             states = getattr(output, "last_hidden_state", output if logits is None else logits)
             if not isinstance(states, torch.Tensor):
                 raise ModelError(f"{loaded.name} returns {type(output).__name__} without logits or last_hidden_state")
             states, logits = (
-                one if one is None else one.reshape(1, -1, one.shape[-1] if 0 < one.ndim < 4 else one.numel())
-                for one in (states, logits)
+                item if item is None else item.reshape(1, -1, item.shape[-1] if 0 < item.ndim < 4 else item.numel())
+                for item in (states, logits)
             )
             return SimpleNamespace(hidden_states=(states,), last_hidden_state=states, logits=logits)
 
+    OverInputs.__name__ = type(loaded.model).__name__  # errors name the user's class
     return OverInputs(), [Text(f"inputs#{i}", run.sha256, torch.tensor([[i]])) for i, run in enumerate(runs)]
 
 
 def _mapped(change: Callable[[Any], Any], given: Any) -> Any:
-    """An input with each of its tensors changed."""
+    """An input with ``change`` applied to each of its values."""
     if isinstance(given, Mapping):
-        return {name: change(one) for name, one in given.items()}
+        return {name: change(value) for name, value in given.items()}
     return tuple(map(change, given)) if isinstance(given, tuple) else change(given)
 
 
 def _shapes(given: Any) -> Any:
-    return _mapped(lambda one: tuple(getattr(one, "shape", ())), given)
+    return _mapped(lambda value: tuple(getattr(value, "shape", ())), given)
 
 
-def _in_precision(dtype: Any, one: Any) -> Any:
-    """Floating-point tensors in the precision of the model."""
-    return one.to(dtype) if isinstance(one, torch.Tensor) and one.is_floating_point() else one
+def _like(parameter: Any, value: Any) -> Any:
+    """A tensor moved to the device of the model, and to its precision if floating-point; other values unchanged."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.to(parameter) if value.is_floating_point() else value.to(parameter.device)
 
 
 def _report(progress: Progress | None, before: int, total: int, name: str, done: int) -> None:
@@ -222,20 +250,20 @@ def _report(progress: Progress | None, before: int, total: int, name: str, done:
 
 
 def _call(model: Any, given: Any) -> Any:
-    """The model called with a mapping of keywords, a tuple of arguments, or one argument."""
+    """Call the model with a mapping of keywords, a tuple of arguments, or one argument."""
     if isinstance(given, Mapping):
         return model(**given)
     return model(*given) if isinstance(given, tuple) else model(given)
 
 
 def _call_of_user(model: Any, name: str, given: Any) -> Any:
-    """The same for a user's model, whose failures are EstimatorErrors that name it."""
+    """Like ``_call``, for a user's model: its failures become EstimatorErrors that name it."""
     with failures_named(f"model {shown(name)} on its inputs"), memory_errors():
         return _call(model, given)
 
 
 def _digest(given: Any) -> str:
-    """The sha256 of the numbers of an input."""
+    """The sha256 of the values of an input."""
     digest = hashlib.sha256()
     for name, item in sorted(given.items()) if isinstance(given, Mapping) else [("", given)]:
         for tensor in item if isinstance(item, tuple) else [item]:

@@ -1,4 +1,4 @@
-"""Captured heads and their files. On the way heads are kept on disk: they may be larger than memory."""
+"""Captured heads and their files. During capture heads are stored on disk, because they may exceed memory."""
 
 import json
 import tempfile
@@ -22,11 +22,12 @@ _SAFETENSORS = {"<f4": "F32", "<f2": "F16", "<u2": "BF16", "<i4": "I32"}
 
 
 class CapturedLayer(NamedTuple):
-    """One attention of a model: its number in the order of calls, its name, its mask, and the result of the check.
+    """One attention layer of a model, and the result of its check.
 
-    heads: how many were kept. difference: between its own output and exact attention of the captured rows, relative to
-    the largest entry, and limit: what rounding explains; both of the head and the input that come closest to it.
-    rounding: the relative change of the output by storing 16 bits. reason: why it was refused, "" if it was not.
+    layer: its number, in the order of calls. heads: the number of stored heads. difference: of the model's output from
+    exact attention of the captured rows, relative to the largest entry. limit: the difference that rounding explains.
+    Both are those of the head and input with the largest difference / limit. rounding: the relative change of the
+    output from storing 16 bits. reason: why the layer was refused, "" if it was stored.
     """
 
     layer: int
@@ -44,10 +45,10 @@ class CapturedLayer(NamedTuple):
 class Captured:
     """Heads of a model: softmax(q k^T / sqrt(d)) v is the output of its own attention, up to rounding.
 
-    query (heads, n, d), key (heads, l, d), value (heads, l, d_v), mapped from disk; bfloat16 as its 16 bits. layer,
-    head, text (heads,): where each comes from. layers: the result for each layer, refused ones too. meta: what the file
-    holds in addition to the arrays. gradients (heads, draws, n, d_v), to be multiplied by gradient_scales (heads,
-    draws): for them the mean over draws of (sum over rows of gradient . error)^2 / 2 is the effect of an error.
+    query (heads, n, d), key (heads, l, d), value (heads, l, d_v): memory maps; bfloat16 as 16-bit integers. layer,
+    head, text (heads,): the origin of each head. layers: the result for each layer, including refused ones. meta: the
+    metadata of the file. gradients (heads, draws, n, d_v) have to be multiplied by gradient_scales (heads, draws). The
+    effect of an error is then the mean over draws of (sum over rows of gradient . error)^2 / 2.
     """
 
     query: np.ndarray
@@ -74,7 +75,7 @@ class Captured:
         return {name: array for name, array in names.items() if array is not None}
 
     def save(self, path: str | Path) -> None:
-        """Write PATH.npz or PATH.safetensors, in chunks, whole or not at all. Raises ScenarioError, StoreError."""
+        """Write PATH.npz or PATH.safetensors atomically, in chunks. Raises ScenarioError, StoreError."""
         check_path(Path(path), self.meta["dtype"])
         write_heads(Path(path), self._named(), self.meta)
 
@@ -87,10 +88,10 @@ class Captured:
 
 
 class Spool:
-    """Rows of heads in unnamed temporary files, for q, k, v and gradients, which are deleted at the end."""
+    """Unnamed temporary files with the rows of q, k, v and gradients; they are deleted when closed."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        """folder: on the disk that has the space. Raises StoreError."""
+        """folder: a directory on a disk with enough space. Raises StoreError."""
         self.folder = folder or tempfile.gettempdir()
         try:
             self.files = {role: tempfile.TemporaryFile(dir=folder) for role in (*"qkv", GRADIENTS)}  # noqa: SIM115
@@ -110,20 +111,20 @@ class Spool:
             for role, array in heads.items():
                 np.ascontiguousarray(array).tofile(self.files[role])
         except OSError as error:
-            raise StoreError(f"cannot keep the captured heads: {error.strerror or error}") from None
+            raise StoreError(f"cannot store the captured heads: {error.strerror or error}") from None
 
     def put_gradients(self, first: int, draws: int, draw: int, heads: np.ndarray) -> None:
-        """Write one of the gradients of each of some heads (heads, rows, d) as float16. Raises StoreError."""
+        """Write gradient number ``draw`` of consecutive heads (heads, rows, d) as float16. Raises StoreError."""
         file = self.files[GRADIENTS]
         try:
             for number, head in enumerate(heads.astype(DTYPES["float16"]), first):
                 file.seek((number * draws + draw) * head.nbytes)
                 head.tofile(file)
         except OSError as error:
-            raise StoreError(f"cannot keep the gradients: {error.strerror or error}") from None
+            raise StoreError(f"cannot store the gradients: {error.strerror or error}") from None
 
     def array(self, role: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-        """Everything that was added, mapped into memory; it stays readable when the spool is closed."""
+        """Memory-map everything that was added. The map stays readable after the spool is closed."""
         self.files[role].flush()
         return np.memmap(self.files[role], DTYPES[dtype], "r", shape=shape)
 
@@ -137,9 +138,9 @@ def check_path(path: Path, dtype: str) -> None:
 
 
 def write_heads(path: Path, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
-    """Write a .npz or .safetensors file with these arrays and ``meta`` as JSON, in chunks, whole or not at all.
+    """Write a .npz or .safetensors file atomically, in chunks, with ``meta`` as JSON.
 
-    The same heads give the same bytes. 16-bit integers are bfloat16, which only .safetensors has. Raises StoreError.
+    Equal arrays give equal bytes. 16-bit integers are bfloat16, which only .safetensors supports. Raises StoreError.
     """
     text = json.dumps(meta, sort_keys=True)
     with written_whole(path) as file:

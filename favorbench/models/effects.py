@@ -12,14 +12,14 @@ from favorbench.models.interface import Call, intercept_attention
 from favorbench.models.replacements import LayerHeads, Tensor, exact_multiplications
 from favorbench.models.swap import estimates, heads_of, unsupported_reason
 
-ROWS = 256  # positions whose logits over the vocabulary are computed together
+ROWS = 256  # positions in a batch of logits over the vocabulary
 
 
 class Reference(NamedTuple):
     """The output of a model for one text.
 
-    Hidden states (L, width) at the input and after each layer; logits (L, vocabulary) of a language model; the
-    embedding, the mean over tokens of the last hidden state.
+    hidden: states (L, width) at the input and after each layer. logits (L, vocabulary) of a language model. embedding:
+    the mean over tokens of the last hidden state.
     """
 
     tokens: Tensor
@@ -28,7 +28,7 @@ class Reference(NamedTuple):
     embedding: Tensor
 
     def as_float(self) -> "Reference":
-        """In float32, of a model in another precision."""
+        """Convert the output of a model in another precision to float32."""
         logits = None if self.logits is None else self.logits.float()
         return self._replace(hidden=tuple(state.float() for state in self.hidden), logits=logits)
 
@@ -55,10 +55,10 @@ class Effect(NamedTuple):
 
 
 class HeadError(NamedTuple):
-    """The error of one head under exact inputs, by the columns of the store.
+    """The error of one head under exact inputs; the fields are columns of the store.
 
     head_error: |estimate - exact|_F / |exact|_F of its output. head_after_projection: |W_O (estimate - exact)| / |h|,
-    mean over tokens, with h the hidden state that the layer adds to; None where W_O or h are not found.
+    mean over tokens, with h the hidden state that the layer adds to; None if W_O or h is unknown.
     """
 
     head_layer: int
@@ -76,27 +76,29 @@ def run(model: Any, tokens: Tensor) -> Reference:
     return Reference(tokens[0], hidden, None if logits is None else logits[0], last.double().mean(dim=0))
 
 
-def effect(reference: Reference, found: Reference) -> Effect:
+def effect(reference: Reference, replaced: Reference) -> Effect:
     """The effect of a replacement on one text, summed in float64."""
-    pairs = zip(reference.hidden[1:], found.hidden[1:], strict=True)
+    pairs = zip(reference.hidden[1:], replaced.hidden[1:], strict=True)
     errors = tuple(_mean(_norms(b.double() - a.double()) / _norms(a)) for a, b in pairs)
-    cosine = torch.nn.functional.cosine_similarity(reference.embedding, found.embedding, dim=0)
-    same = torch.equal(reference.embedding, found.embedding)
+    cosine = torch.nn.functional.cosine_similarity(reference.embedding, replaced.embedding, dim=0)
+    same = torch.equal(reference.embedding, replaced.embedding)
     return Effect(
-        errors, float((~torch.isfinite(found.hidden[-1])).double().mean()), tuple(found.embedding.tolist()),
-        0.0 if same else max(_mean(1.0 - cosine), 0.0), *_next_token_effects(reference, found),
+        errors, float((~torch.isfinite(replaced.hidden[-1])).double().mean()), tuple(replaced.embedding.tolist()),
+        0.0 if same else max(_mean(1.0 - cosine), 0.0), *_next_token_effects(reference, replaced),
     )  # fmt: skip
 
 
-def _next_token_effects(reference: Reference, found: Reference) -> tuple[float | None, ...]:
-    """kl, delta_nll, top1, late_kl, late_delta_nll of a language model; of any other kl and top1."""
-    if reference.logits is None or found.logits is None:
+def _next_token_effects(reference: Reference, replaced: Reference) -> tuple[float | None, ...]:
+    """kl, delta_nll, top1, late_kl and late_delta_nll; None where no next token follows, () without logits."""
+    if reference.logits is None or replaced.logits is None:
         return ()
     length = len(reference.logits)
     kl, lost, same = torch.zeros((3, length), dtype=torch.float64)
     for start in range(0, length, ROWS):
         rows = slice(start, start + ROWS)
-        exact, other = (torch.log_softmax(logits[rows].float(), dim=-1) for logits in (reference.logits, found.logits))
+        exact, other = (
+            torch.log_softmax(logits[rows].float(), dim=-1) for logits in (reference.logits, replaced.logits)
+        )
         kl[rows] = (exact.exp() * (exact - other)).sum(dim=-1)
         same[rows] = (exact.argmax(dim=-1) == other.argmax(dim=-1)).double()
         following = reference.tokens[start + 1 : start + 1 + ROWS, None]
@@ -118,10 +120,10 @@ def _mean(values: Tensor) -> float:
 
 @dataclass(frozen=True)
 class ModelLayer:
-    """An attention of the model on one text.
+    """One attention layer of the model on one text.
 
-    The shape of a head, the number of heads, the reason why it cannot be replaced (None where it can), and the module
-    that projects its output.
+    shape: of one head. left: why the layer cannot be replaced, None if it can. projection: the module that projects its
+    output.
     """
 
     index: int
@@ -138,95 +140,98 @@ class ModelLayer:
 
 
 def layers_of(model: Any, tokens: Tensor) -> tuple[ModelLayer, ...]:
-    """The attentions of a model, in the order of their calls.
+    """The attention layers of a model, in the order of their calls.
 
-    The projection of the output, W_O, is the first module that is given that output: families give it various names.
+    The output projection W_O is the first module that receives the output; its name differs between model families.
     """
-    found: dict[int, ModelLayer] = {}
-    waiting: list[tuple[int, Tensor]] = []
+    layers: dict[int, ModelLayer] = {}
+    pending: list[tuple[int, Tensor]] = []
 
     def attend(call: Call) -> Tensor:
         output, shape = call.own(), heads_of(call).shape
         layer = ModelLayer(call.index, call.name, shape, call.query.shape[1], unsupported_reason(call), None)
-        found.setdefault(call.index, layer)
-        waiting[:] = [(call.index, output.transpose(1, 2).flatten(2))]
+        layers.setdefault(call.index, layer)
+        pending[:] = [(call.index, output.transpose(1, 2).flatten(2))]
         return output
 
-    def before(module: Any, given: tuple[Any, ...]) -> None:
-        if not waiting or not given or any(module.children()):
+    def find_projection(module: Any, inputs: tuple[Any, ...]) -> None:
+        if not pending or not inputs or any(module.children()):
             return
-        index, output = waiting[0]
-        if isinstance(given[0], torch.Tensor) and given[0].shape == output.shape and torch.equal(given[0], output):
-            found[index] = replace(found[index], projection=module)
-            waiting.clear()
+        index, output = pending[0]
+        if isinstance(inputs[0], torch.Tensor) and inputs[0].shape == output.shape and torch.equal(inputs[0], output):
+            layers[index] = replace(layers[index], projection=module)
+            pending.clear()
 
-    hooks = [module.register_forward_pre_hook(before) for module in model.modules()]
+    hooks = [module.register_forward_pre_hook(find_projection) for module in model.modules()]
     try:
         with torch.no_grad(), intercept_attention(model, attend):
             model(tokens, use_cache=False)
     finally:
         for hook in hooks:
             hook.remove()
-    return tuple(found[index] for index in sorted(found))
+    return tuple(layers[index] for index in sorted(layers))
 
 
 def head_errors(
     model: Any, reference: Reference, layers: tuple[ModelLayer, ...], outputs: Callable[[LayerHeads, int], Tensor]
 ) -> list[HeadError]:
-    """The error of each head of each layer under exact inputs; outputs: estimates the heads of a layer, by number."""
-    found: list[HeadError] = []
+    """The error of each head of each layer under exact inputs; outputs: estimates the heads of a numbered layer."""
+    errors: list[HeadError] = []
     projections = {layer.index: layer.projection for layer in layers}
 
     def attend(call: Call) -> Tensor:
-        own = call.own()
+        exact = call.own()
         if unsupported_reason(call) is None:
-            error = estimates(call, lambda heads: outputs(heads, call.index)) - own
-            relative = error[0].double().norm(dim=(-2, -1)) / own[0].double().norm(dim=(-2, -1))
+            error = estimates(call, lambda heads: outputs(heads, call.index)) - exact
+            relative = error[0].double().norm(dim=(-2, -1)) / exact[0].double().norm(dim=(-2, -1))
             # Layers and hidden states may not correspond one to one.
             hidden = reference.hidden[call.index] if len(reference.hidden) == len(layers) + 1 else None
             after = _after_projection(projections[call.index], error, hidden)
-            found.extend(HeadError(call.index, head, _mean(relative[head]), one) for head, one in enumerate(after))
-        return own
+            errors.extend(
+                HeadError(call.index, head, _mean(relative[head]), after_projection)
+                for head, after_projection in enumerate(after)
+            )
+        return exact
 
     with torch.no_grad(), intercept_attention(model, attend):
         model(reference.tokens[None], use_cache=False)
-    return found
+    return errors
 
 
 def head_effects(
     forward: Callable[[], Any], model: Any, gradients: Mapping[int, Tensor],
     estimators: Sequence[Callable[[LayerHeads, int], Tensor]],
 ) -> np.ndarray:  # fmt: skip
-    """The predicted effect of each estimator in each head alone (estimators, heads), in the order of layers.
+    """The predicted effect of each estimator on each head alone (estimators, heads), in the order of layers.
 
     gradients: by layer (draws, H, n, d_v), as in ``gradients.py``; the effect is the mean of (g . error)^2 / 2.
     """
-    found: dict[int, list[np.ndarray]] = {}
+    effects: dict[int, list[np.ndarray]] = {}
 
     def attend(call: Call) -> Tensor:
-        own = call.own()
+        exact = call.own()
         if call.index in gradients:
-            found[call.index] = []
+            effects[call.index] = []
             for outputs in estimators:
-                error = estimates(call, lambda heads, outputs=outputs: outputs(heads, call.index)) - own
+                error = estimates(call, lambda heads, outputs=outputs: outputs(heads, call.index)) - exact
                 products = torch.einsum("rhnd,hnd->rh", gradients[call.index], error[0]).double()
-                found[call.index].append((products**2).mean(dim=0).cpu().numpy() / 2)
-        return own
+                effects[call.index].append((products**2).mean(dim=0).cpu().numpy() / 2)
+        return exact
 
     with torch.no_grad(), intercept_attention(model, attend):
         forward()
-    return np.concatenate([np.stack(found[layer]) for layer in sorted(found)], axis=1)
+    return np.concatenate([np.stack(effects[layer]) for layer in sorted(effects)], axis=1)
 
 
 def _after_projection(projection: Any, error: Tensor, hidden: Tensor | None) -> list[float | None]:
-    """|W_O error| / |h| for each head alone, mean over tokens; None where W_O or h are not known."""
+    """|W_O error| / |h| for each head alone, mean over tokens; None if W_O or h is unknown."""
     if projection is None or hidden is None:
         return [None] * error.shape[1]
-    found: list[float | None] = []
+    errors: list[float | None] = []
     bias = projection(error.new_zeros((1, 1, error.shape[1] * error.shape[-1])))
     for head in range(error.shape[1]):
         alone = error.new_zeros(error.shape)
         alone[:, head] = error[:, head]
         projected = projection(alone.transpose(1, 2).flatten(2)) - bias
-        found.append(_mean(_norms(projected[0]) / _norms(hidden)))
-    return found
+        errors.append(_mean(_norms(projected[0]) / _norms(hidden)))
+    return errors

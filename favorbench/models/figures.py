@@ -22,7 +22,7 @@ from favorbench.models.summary import (
     with_tokens,
 )
 
-#: Lines to compare with.
+#: The styles of reference lines.
 REFERENCES: dict[str, dict[str, Any]] = {
     UNIFORM: {"color": "black", "linestyle": "--"},
     REMOVED: {"color": "0.45", "linestyle": ":"},
@@ -33,12 +33,12 @@ MIN_EFFECT = 1e-7  # on a log axis: smaller effects are rounding
 
 
 def charts(results: ModelResults) -> list[style.Chart]:
-    """The charts there are measurements for."""
+    """All charts that the measurements suffice for."""
     return [*effect(results), *by_layer(results), *one_layer(results), *heads(results)]
 
 
 def effect(results: ModelResults) -> list[style.Chart]:
-    """Effect against size and multiplications, all layers replaced, or the first set of layers."""
+    """Effect against size and multiplications, with all layers replaced or the first set of layers."""
     layers = results.lines["layers"].iloc[0]
     points = _points(results, results.lines)
     points = points[(points["layers"] == layers) & (points["estimator"] != "exact")]
@@ -49,7 +49,7 @@ def effect(results: ModelResults) -> list[style.Chart]:
     panels = [style.Panel("", partial(_draw_effect, results, points, column), "effect") for column in columns]
     interval = "" if compared["least"].isna().all() else ", with its interval"
     text = f"{_about(results)}, {which_layers(layers)} replaced: median over texts of the mean over draws{interval}."
-    title = "What replacing attention does to the model: lower is better"
+    title = "Effect of replacing attention on the model: lower is better"
     return [style.Chart("effect", title, text, panels, 2, (5.2, 4.6), (7.6, 4.6), points)]
 
 
@@ -86,7 +86,7 @@ def _visible(values: pd.Series) -> pd.Series:
 
 
 def by_layer(results: ModelResults) -> list[style.Chart]:
-    """The error of the hidden states after each layer, of each estimator at its largest size."""
+    """The error of the hidden states after each layer, for each estimator at its largest size."""
     layers = results.lines["layers"].iloc[0]
     rows = results.rows[(results.rows["layers"] == layers) & (results.rows["estimator"] != "exact")]
     rows = _largest(rows)[[*LINE, "text", "hidden_error"]].explode("hidden_error")
@@ -101,14 +101,14 @@ def by_layer(results: ModelResults) -> list[style.Chart]:
 
 
 def one_layer(results: ModelResults) -> list[style.Chart]:
-    """The effect of each layer replaced alone, of each estimator at its largest size."""
+    """The effect of each layer replaced alone, for each estimator at its largest size."""
     single = results.lines[results.lines["layers"].str.fullmatch(r"\d+")]
     if single["layers"].nunique() < 2:
         return []
     data = _largest(_points(results, single)).assign(layer=lambda lines: lines["layers"].astype(int))
     text = "one layer replaced at a time; each estimator at its largest size; median over texts."
     return _against_layer(
-        results, data.sort_values("layer"), "one-layer", "What replacing one layer does to the model",
+        results, data.sort_values("layer"), "one-layer", "Effect of replacing one layer on the model",
         ("layer replaced", results.measure.axis), text,
     )  # fmt: skip
 
@@ -133,28 +133,28 @@ def _against_layer(
 
 def heads(results: ModelResults) -> list[style.Chart]:
     """The errors of a layer's heads against the effect of replacing that layer."""
-    found = predictions(results)
-    if found is None:
+    predicted = predictions(results)
+    if predicted is None:
         return []
     text = (
         f"{_about(results)}: errors under exact inputs against the effect of replacing that layer alone, "
-        f"{len(found.points)} points, one for each layer, text, estimator, size and draw. Spearman's correlation: "
-        f"{found.of_relative_error:.2f} (left), {found.of_projected_error:.2f} (right: root of the sum of squares over "
-        "heads)."
+        f"{len(predicted.points)} points, one for each layer, text, estimator, size and draw. Spearman's correlation: "
+        f"{predicted.of_relative_error:.2f} (left), {predicted.of_projected_error:.2f} (right: root of the sum of "
+        "squares over heads)."
     )
     columns = {"head_error": "relative error, median over heads", "head_after_projection": "|W_O error| / |h|"}
     panels = [
-        style.Panel("", partial(_scatter, results, found.points, column, label), "effect")
+        style.Panel("", partial(_scatter, results, predicted.points, column, label), "effect")
         for column, label in columns.items()
     ]
-    return [style.Chart("heads", "Errors of heads predict effects", text, panels, 2, (5.0, 4.4), data=found.points)]
+    return [style.Chart("heads", "Errors of heads predict effects", text, panels, 2, (5.0, 4.4), data=predicted.points)]
 
 
 def _scatter(results: ModelResults, points: pd.DataFrame, column: str, label: str, ax: Axes) -> None:
     for i, name in enumerate(_looks(results)):
-        some = points[points["estimator"] == name]
+        rows = points[points["estimator"] == name]
         dots = style.series_look(i, linestyle="none", markersize=style.scaled(4), alpha=0.6, label=style.plain(name))
-        ax.plot(some[column], _visible(some["effect"]), **dots)
+        ax.plot(rows[column], _visible(rows["effect"]), **dots)
     ax.set_xscale("log")
     style.log_ticks(ax.xaxis)
     style.log_limits(ax, [*_visible(points["effect"])])
@@ -168,9 +168,9 @@ def _points(results: ModelResults, lines: pd.DataFrame) -> pd.DataFrame:
     return lines.assign(middle=lines[results.measure.positive], least=np.nan, most=np.nan)
 
 
-def _largest(found: pd.DataFrame) -> pd.DataFrame:
+def _largest(rows: pd.DataFrame) -> pd.DataFrame:
     """Each estimator under each sampler at its largest size."""
-    return found[found["size"] == found.groupby(["estimator", "sampler"])["size"].transform("max")]
+    return rows[rows["size"] == rows.groupby(["estimator", "sampler"])["size"].transform("max")]
 
 
 def _looks(results: ModelResults) -> dict[str, dict[str, Any]]:
@@ -180,7 +180,7 @@ def _looks(results: ModelResults) -> dict[str, dict[str, Any]]:
 
 
 def _about(results: ModelResults) -> str:
-    """The model and what it was measured on."""
+    """The model, its texts and draws."""
     draws = int(results.rows["draw"].max()) + 1
     return (
         f"{Path(results.manifest['asked']['model']).name}, {with_tokens(results.counted_texts, results.rows)}, "

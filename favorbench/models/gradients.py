@@ -1,4 +1,4 @@
-"""Gradients of what a model says with respect to the outputs of its heads, from which the metric ``effect`` follows.
+"""Gradients of a model's output with respect to the outputs of its heads, for the metric ``effect``.
 
 An error delta of a head's output changes a language model by KL(exact || replaced) = 1/2 E (g . delta)^2 to second
 order, g the gradient of sum_t log p(y_t) with y_t sampled from the model's own prediction (Fisher information). It
@@ -26,27 +26,27 @@ from favorbench.models.replacements import Tensor
 from favorbench.numerics.machine import check_memory
 from favorbench.numerics.streams import stream
 
-ROWS = 256  # positions whose predictions are sampled together
+ROWS = 256  # positions in a batch of sampled predictions
 
-#: Values per token, layer and unit of width that a backward pass keeps; seen: 15 to 20 in MiniLM and SmolLM2.
+#: Values per token, layer and unit of width that a backward pass stores; observed: 15 to 20 in MiniLM and SmolLM2.
 KEPT_VALUES = 20
 
 
 class Objective(NamedTuple):
     """The output of a model as a tensor, and directions in it along which it is differentiated.
 
-    unit: of the effect. directions: for each draw, of the shape of ``said``; a tensor may be used again by the next.
+    unit: of the effect. directions: a tensor of the shape of ``output`` for each draw; the next draw may overwrite it.
     """
 
     unit: str
-    said: Tensor
+    output: Tensor
     directions: Iterator[Tensor]
 
 
 def objective(output: Any, draws: int, last: int | None, rng: np.random.Generator) -> Objective:
-    """The output that counts: the next token where there are logits, else the mean of the last hidden state.
+    """Choose the output to differentiate: the next token if there are logits, else the mean of the last hidden state.
 
-    last: only this many positions count. Raises ModelError for an output that has neither.
+    last: the number of positions that depend on the captured queries; None: all. Raises ModelError for other outputs.
     """
     logits, hidden = getattr(output, "logits", None), getattr(output, "last_hidden_state", None)
     if logits is not None and logits.ndim in (2, 3):
@@ -64,7 +64,7 @@ def objective(output: Any, draws: int, last: int | None, rng: np.random.Generato
 
 
 def _sampled(logits: Tensor, draws: int, factor: float, rng: np.random.Generator) -> Iterator[Tensor]:
-    """For each draw the gradient of factor sum_t log p(y_t) with respect to logits (rows, vocabulary), y_t from p."""
+    """Yield for each draw the gradient of factor * sum_t log p(y_t) to logits (rows, vocabulary), y_t drawn from p."""
     uniform = torch.as_tensor(rng.random((len(logits), draws)), device=logits.device)
     direction, drawn = torch.empty_like(logits), []
     for start in range(0, len(logits), ROWS):
@@ -102,32 +102,32 @@ def gradient_draws(
         return output
 
     with _frozen(model), torch.enable_grad(), intercept_attention(model, attend):
-        unit, said, directions = objective(forward(), draws, last, rng)
-    if not said.requires_grad:
-        raise ModelError("`gradients`: no gradient of what the model says reaches its heads: leave `gradients` out")
+        unit, result, directions = objective(forward(), draws, last, rng)
+    if not result.requires_grad:
+        raise ModelError("`gradients`: no gradient of the model's output reaches its heads: leave `gradients` out")
     inputs = list(probes.values())
-    grad = partial(torch.autograd.grad, said, inputs, retain_graph=True, materialize_grads=True)
+    grad = partial(torch.autograd.grad, result, inputs, retain_graph=True, materialize_grads=True)
     return unit, (dict(zip(probes, grad(direction), strict=True)) for direction in directions)
 
 
-def check_backward_memory(model: Any, batch: int, length: int) -> None:
-    """Raise ScenarioError where memory does not suffice for a gradient through a text."""
+def check_backward_memory(model: Any, batch: int, length: int, more: float = 0.0) -> None:
+    """Raise ScenarioError if memory is too small for a backward pass through a text and ``more`` bytes."""
     names = ("hidden_size", "num_hidden_layers", "vocab_size")
     width, layers, vocabulary = (getattr(getattr(model, "config", None), name, 0) for name in names)
     if width:
-        needed = 4.0 * batch * length * (KEPT_VALUES * width * (layers or 1) + 3 * vocabulary)
+        needed = more + 4.0 * batch * length * (KEPT_VALUES * width * (layers or 1) + 3 * vocabulary)
         check_memory(needed, f"a gradient through {length} tokens", "use a smaller `length`")
 
 
 class GradientRecorder:
-    """Keeps gradients with respect to the heads that a recorder has kept. scales: of all heads so far."""
+    """Store gradients with respect to the heads that a recorder has stored. scales: one array for each run."""
 
     def __init__(self, recorder: Recorder, spool: Spool, notice: Callable[[str], None] | None) -> None:
         self.recorder, self.spool, self.notice = recorder, spool, notice
         self.unit, self.scales = "", list[np.ndarray]()
 
     def record(self, model: Any, run: Run, runs: int, progress: Callable[[int], None]) -> None:
-        """The gradients of the heads that were kept of a run. runs: their number, for the size of all."""
+        """Store the gradients of the heads stored in a run. runs: the number of runs, to estimate the total size."""
         choice, kept = self.recorder.choice, self.recorder.kept
         draws, count = choice.gradients or 0, sum(kept.values())
         if not count:
@@ -137,10 +137,10 @@ class GradientRecorder:
         rng = stream(0, "gradients", run.sha256)
         self.unit, gradients = gradient_draws(model, run.forward, kept, draws, rng, choice.last)
         scales, first = np.ones((count, draws), np.float32), sum(map(len, self.scales))
-        for draw, given in enumerate(gradients):
+        for draw, by_layer in enumerate(gradients):
             progress(draw)
             place = 0
-            for gradient in given.values():
+            for gradient in by_layer.values():
                 heads = list(choice.heads or range(gradient.shape[1]))
                 rows = gradient[:, heads, -(choice.last or 0) :].flatten(0, 1).float().cpu().numpy()
                 here = slice(place, place := place + len(rows))
@@ -157,28 +157,26 @@ class GradientRecorder:
         return replace(captured, gradients=stored, gradient_scales=scales, meta=captured.meta | {"effect": self.unit})
 
     def _check_size(self, model: Any, run: Run, count: int) -> None:
-        """Say the size of all gradients before anything is computed. Raises ScenarioError where it is too much."""
+        """Report the size of all gradients before any is computed. Raises ScenarioError if it is too large."""
         recorder = self.recorder
         assert recorder.shape is not None
         rows = recorder.choice.last or recorder.shape.n
-        size, what = (
-            2.0 * count * rows * recorder.shape.d_v,
-            f"{count} gradients of {rows} x {recorder.shape.d_v} numbers",
-        )
+        size = 2.0 * count * rows * recorder.shape.d_v
+        arrays = f"{count} gradients of {rows} x {recorder.shape.d_v} numbers"
         folder = Path(self.spool.folder)
         if 2 * size > (free := shutil.disk_usage(folder).free):
             raise ScenarioError(
-                f"{what} need {format_bytes(2 * size)} in {folder} while they are written, and {format_bytes(free)} "
+                f"{arrays} need {format_bytes(2 * size)} in {folder} while they are written, and {format_bytes(free)} "
                 "are free: use fewer `gradients`, `layers` or `heads`, or `last`"
             )
         check_backward_memory(model, recorder.shape.batch, recorder.shape.n)
         if self.notice:
-            self.notice(f"{what}, float16: {format_bytes(size)} of the file")
+            self.notice(f"{arrays}, float16: {format_bytes(size)} of the file")
 
 
 @contextlib.contextmanager
 def _frozen(model: Any) -> Iterator[None]:
-    """Parameters without gradients inside: only those of the heads' outputs are needed."""
+    """Disable the gradients of parameters within a context: only those of the heads' outputs are needed."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     try:
         for parameter in trained:

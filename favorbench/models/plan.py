@@ -1,4 +1,4 @@
-"""The scenario of a study of a model, and the measurements that follow from it: a pure function."""
+"""The scenario of a study of a model, and the plan of its measurements, a pure function of it."""
 
 import itertools
 from collections.abc import Sequence
@@ -33,12 +33,13 @@ BFLOAT16 = Bfloat16Model.label
 
 @dataclass(frozen=True)
 class ModelScenario:
-    """A study of one model; texts, calibrate and recommended are paths. Validated when it is made.
+    """A study of one model; texts, calibrate and recommended are paths. Validated on construction.
 
-    length: the most tokens of each text; None: LENGTH, or the limit of the model. sizes: R of maps, m of methods.
+    length: the most tokens per text; None: LENGTH, or the limit of the model. sizes: R of maps, m of methods.
     layers: "all", "each", or numbers of layers that are replaced together, with commas; "all,each" for both. calibrate:
     the text that ``calibrated:`` maps are fitted to. heads: also measure the errors of single heads. recommended:
-    directories of ``recommend``, whose choices are one estimator each. Raises ScenarioError and InputError.
+    directories of ``recommend``; each counts as an estimator. device: of torch. Raises ScenarioError and
+    InputError.
     """
 
     model: str
@@ -55,6 +56,7 @@ class ModelScenario:
     seed: int = 0
     heads: bool = True
     recommended: tuple[str, ...] = ()
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         if is_function(self.model) and (self.texts or self.length is not None):
@@ -69,27 +71,27 @@ class ModelScenario:
 
     @cached_property
     def replacements(self) -> tuple[Replacement, ...]:
-        """The estimators, each at each of its sizes. Raises ScenarioError for an unknown one."""
-        found: list[Replacement] = []
+        """Every estimator at every size. Raises ScenarioError for an unknown one."""
+        requested: list[Replacement] = []
         for sampler, name in itertools.product(self.samplers, self.maps):
             get_sampler(sampler)
-            found += (EstimatedAttention(LinearAttention(get_map(name), sampler), size) for size in self.sizes)
-        found += (replacement(name, size) for name in self.methods for size in self.sizes)
+            requested += (EstimatedAttention(LinearAttention(get_map(name), sampler), size) for size in self.sizes)
+        requested += (replacement(name, size) for name in self.methods for size in self.sizes)
         names: set[str] = set()
         for path in self.recommended:
-            found.append(chosen := by_head(path))
+            requested.append(chosen := by_head(path))
             if not isinstance(chosen, ByHead):
-                continue  # one setting for the model, whose name says all
+                continue  # one setting for the model, which its label names
             if chosen.name in names:
                 raise ScenarioError(
                     f"`recommended` {path}: another recommendation is called {chosen.name!r}, too; rename one of them"
                 )
             names.add(chosen.name)
-        return tuple({(one.label, one.sampler, one.size): one for one in found}.values())
+        return tuple({(item.label, item.sampler, item.size): item for item in requested}.values())
 
     @cached_property
     def layer_sets(self) -> tuple[str, ...]:
-        """ "all", "each", and numbers with commas. Raises ScenarioError."""
+        """The sets of layers to replace: "all", "each", and numbers with commas. Raises ScenarioError."""
         parts = [part.strip() for part in self.layers.split(",")]
         words = [part for part in parts if part in (ALL, EACH)]
         for part in parts:
@@ -110,22 +112,22 @@ class PlannedRow(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str, str, str, int, int]:
-        """Its identity, in the columns of its row."""
-        one = self.replacement
-        return self.text, self.layers, one.label, one.sampler or "-", one.size or 0, self.draw
+        """The values of the columns that identify the row."""
+        estimator = self.replacement
+        return self.text, self.layers, estimator.label, estimator.sampler or "-", estimator.size or 0, self.draw
 
 
 def plan(scenario: ModelScenario, texts: Sequence[str], replaceable: Sequence[int]) -> list[PlannedRow]:
-    """All measurements, text by text, references first; replaceable: numbers of layers."""
-    sets = [one for word in scenario.layer_sets for one in (map(str, replaceable) if word == EACH else [word])]
-    found: dict[object, PlannedRow] = {}  # a reference may be requested as an estimator, too
+    """All measurements, text by text, references first; replaceable: the numbers of replaceable layers."""
+    sets = [item for word in scenario.layer_sets for item in (map(str, replaceable) if word == EACH else [word])]
+    planned: dict[object, PlannedRow] = {}  # a reference may be requested as an estimator, too
     for text, layers in itertools.product(texts, sets):
         references = [Exact("bfloat16"), replacement("uniform"), Removed()]
         if layers == ALL:
             references = [Exact(), Bfloat16Model(), *references]
-        for one in [*references, *scenario.replacements]:
-            if layers == ALL or one.is_for(map(int, layers.split(","))):
-                draws = scenario.draws if one.random else 1
-                rows = [PlannedRow(text, layers, one, draw) for draw in range(draws)]
-                found |= {row.key: row for row in rows}
-    return list(found.values())
+        for item in [*references, *scenario.replacements]:
+            if layers == ALL or item.is_for(map(int, layers.split(","))):
+                draws = scenario.draws if item.random else 1
+                rows = [PlannedRow(text, layers, item, draw) for draw in range(draws)]
+                planned |= {row.key: row for row in rows}
+    return list(planned.values())

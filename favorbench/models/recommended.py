@@ -36,7 +36,7 @@ _HEAD = re.compile(r"L(\d+)H(\d+)(@.*)?")
 
 
 class ByHead(Replacement):
-    """Each head by a replacement of its own; heads without one keep exact attention, and its cost.
+    """A separate replacement for each head. Heads without one keep exact attention and its cost.
 
     choices: by layer and head. Heads of a layer that share a map at one size share omega.
     """
@@ -47,30 +47,30 @@ class ByHead(Replacement):
         self.name, self.choices, self.sha256 = name, choices, sha256
         count = sum(map(len, choices.values()))
         self.label = f"recommended({name}, {count} head{'' if count == 1 else 's'})"
-        self.random = any(one.random for one in self.members())
-        self.causal_safe = all(one.causal_safe for one in self.members())
+        self.random = any(member.random for member in self.members())
+        self.causal_safe = all(member.causal_safe for member in self.members())
         self.layers = tuple(sorted(choices))
 
     def members(self) -> tuple[Replacement, ...]:
-        return tuple(dict.fromkeys(one for heads in self.choices.values() for one in heads.values()))
+        return tuple(dict.fromkeys(member for heads in self.choices.values() for member in heads.values()))
 
     def check(self, shape: Shape, heads: int, layer: int) -> None:
         chosen = self.choices.get(layer, {})
         if missing := [head for head in sorted(chosen) if head >= heads]:
             raise InputError(f"{self.label} has a choice for L{layer}H{missing[0]}: this model has {heads} heads there")
-        for one in chosen.values():
-            one.check(shape, heads, layer)
+        for member in chosen.values():
+            member.check(shape, heads, layer)
 
     def outputs(self, heads: LayerHeads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
         count = heads.query.shape[1]
         self.check(heads.shape, count, layer)
         output = heads.query.new_empty((*heads.query.shape[:-1], heads.value.shape[-1]))
-        for one, chosen in self._groups(layer, count).items():
-            output[:, chosen] = one.outputs(heads.select_heads(chosen), seed, names, layer)
+        for member, chosen in self._groups(layer, count).items():
+            output[:, chosen] = member.outputs(heads.select_heads(chosen), seed, names, layer)
         return output
 
     def work(self, shape: Shape, heads: int, layer: int) -> float | None:
-        return total(one.work(shape, len(chosen), layer) for one, chosen in self._groups(layer, heads).items())
+        return total(member.work(shape, len(chosen), layer) for member, chosen in self._groups(layer, heads).items())
 
     def _groups(self, layer: int, count: int) -> dict[Replacement, list[int]]:
         """The heads of a layer that share a replacement."""
@@ -92,7 +92,7 @@ class ChosenSetting(TypedDict):
 
 
 class HeadChoice(TypedDict):
-    """The decision on one head, as far as it is read; multiplications: None where nothing was measured."""
+    """The fields of the decision on one head that are read; multiplications: None if nothing was measured."""
 
     head: str
     multiplications: float | None
@@ -102,7 +102,7 @@ class HeadChoice(TypedDict):
 
 
 class RecommendationFile(TypedDict):
-    """The file, as far as it is read."""
+    """The fields of the file that are read."""
 
     heads: list[HeadChoice]
     model: NotRequired[dict[str, Any] | None]
@@ -111,7 +111,7 @@ class RecommendationFile(TypedDict):
 def by_head(path: str | Path) -> Replacement:
     """The certified choices in a directory of ``recommend``. Raises InputError, StoreError and ScenarioError.
 
-    A head of several texts gets the most expensive of its choices, if it has one on every text.
+    A head with several texts gets the most expensive of its choices, provided that every text has one.
     """
     path = Path(path)
     path = path.parent if path.name == FILE else path
@@ -121,7 +121,7 @@ def by_head(path: str | Path) -> Replacement:
     if content.get("model"):
         return _for_model(content["heads"][0], path)
     if (scale := read_scenario(path).scale) != (1.0,):
-        raise InputError(f"{path} recommends for queries and keys times {scale[0]:g}: recommend with `scale` 1")
+        raise InputError(f"{path} is for queries and keys multiplied by {scale[0]:g}: recommend with `scale` 1")
     certified = _certified(content["heads"], path)
     if not certified:
         raise InputError(f"{path}: nothing is certified there for any head; recommend with a larger `target`")
@@ -129,13 +129,13 @@ def by_head(path: str | Path) -> Replacement:
 
 
 def _of_choices(certified: Mapping[tuple[int, int], ChosenSetting], path: Path) -> ByHead:
-    """The settings of heads by layer and number."""
-    named = [name for one in certified.values() for name in (one["spec"], one["sampler"]) if name]
+    """Build the replacement from the settings of heads, by layer and number."""
+    named = [name for setting in certified.values() for name in (setting["spec"], setting["sampler"]) if name]
     check_trusted(named, path / FILE, TRANSFORM_NAMES)
     make, choices = functools.cache(_replacement), defaultdict[int, dict[int, Replacement]](dict)
-    for (layer, head), one in certified.items():
-        choices[layer][head] = make(one["kind"], one["sampler"], one["size"], one["spec"])
-    fields = [(head, [one[name] for name in ChosenSetting.__annotations__]) for head, one in certified.items()]
+    for (layer, head), setting in certified.items():
+        choices[layer][head] = make(setting["kind"], setting["sampler"], setting["size"], setting["spec"])
+    fields = [(head, [setting[name] for name in ChosenSetting.__annotations__]) for head, setting in certified.items()]
     return ByHead(path.resolve().name, dict(choices), sha256(json.dumps(fields).encode()).hexdigest())
 
 
@@ -146,8 +146,8 @@ def _for_model(decision: HeadChoice, path: Path) -> Replacement:
         raise InputError(f"{path}: nothing is certified there for the model; recommend with a larger `target`")
     if choices := decision.get("per_head"):
         heads: list[HeadChoice] = [
-            {"head": head, "multiplications": None, "certified": True, "estimator": one}
-            for head, one in choices.items()
+            {"head": head, "multiplications": None, "certified": True, "estimator": chosen_setting}
+            for head, chosen_setting in choices.items()
         ]
         return _of_choices(_certified(heads, path), path)
     named = [name for name in (setting["spec"], setting["sampler"]) if name]
@@ -156,9 +156,11 @@ def _for_model(decision: HeadChoice, path: Path) -> Replacement:
 
 
 def _certified(decisions: Sequence[HeadChoice], path: Path) -> dict[tuple[int, int], ChosenSetting]:
-    """The choices by layer and head; a more expensive one replaces a cheaper one, and a failure all of them."""
-    found: dict[tuple[int, int], ChosenSetting] = {}
-    for decision in sorted(decisions, key=lambda one: (not one["certified"], one["multiplications"] or 0.0)):
+    """The most expensive choice of each layer and head; none if any of its decisions has none."""
+    settings: dict[tuple[int, int], ChosenSetting] = {}
+    for decision in sorted(
+        decisions, key=lambda decision_row: (not decision_row["certified"], decision_row["multiplications"] or 0.0)
+    ):
         if not (numbers := _HEAD.fullmatch(decision["head"])):
             raise InputError(
                 f"{path} recommends for {decision['head']!r}, which is not a head of a model such as L0H1; recommend "
@@ -166,16 +168,16 @@ def _certified(decisions: Sequence[HeadChoice], path: Path) -> dict[tuple[int, i
             )
         where = int(numbers[1]), int(numbers[2])
         if decision["certified"] and decision["estimator"] is not None:
-            found[where] = decision["estimator"]
+            settings[where] = decision["estimator"]
         else:
-            found.pop(where, None)
-    return found
+            settings.pop(where, None)
+    return settings
 
 
 def _replacement(kind: str, sampler: str | None, size: int | None, spec: str) -> Replacement:
     size = size or 1  # estimators without sizes ignore it
     if kind != "map":
         return replacement(spec, size)
-    if calibrations(found := get_map(spec)):
+    if calibrations(feature_map := get_map(spec)):
         raise InputError(f"{spec} is fitted to another text: recommend without `calibrated:` maps")
-    return EstimatedAttention(LinearAttention(found, sampler or "orthogonal"), size)
+    return EstimatedAttention(LinearAttention(feature_map, sampler or "orthogonal"), size)

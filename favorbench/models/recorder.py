@@ -1,4 +1,4 @@
-"""Record the attention calls of a model that are softmax attention, checked one by one."""
+"""Record the attention calls of a model, after checking that each is softmax attention."""
 
 import itertools
 import math
@@ -32,7 +32,7 @@ class Run(NamedTuple):
 class Choice:
     """The part of a model that is captured. None: all. last: only this many queries, on the keys before them.
 
-    gradients: how many of each head; None: none.
+    gradients: the number for each head; None: none.
     """
 
     layers: tuple[int, ...] | None = None
@@ -55,18 +55,18 @@ ROWS = 512
 #: float32 has 24 bits.
 UNIT_ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-53}
 
-#: Units of rounding that a difference may have, see ``limits``. Seen: up to 2.3 in small random models of ten families
-#: (d = 8), 0.6 in the heads of MiniLM and 0.4 in those of SmolLM2 at L = 512 and 1024. There a factor of 1.01 on the
-#: logits makes 175 times the limit or more in every layer, and a wrong mask or another head's keys 10,000 times.
+#: The largest allowed difference in units of rounding, see ``limits``. Observed: up to 2.3 in small random models of
+#: ten families (d = 8), 0.6 in the heads of MiniLM and 0.4 in those of SmolLM2 at L = 512 and 1024. There a factor of
+#: 1.01 on the logits exceeds the limit by a factor of 175 or more in every layer, a wrong mask or keys by 10,000.
 TOLERANCE_UNITS = 8
 
-#: A larger limit checks nothing: a factor of 1.01 on the logits makes no larger difference.
+#: A larger limit would not detect a factor of 1.01 on the logits.
 MAX_TOLERANCE = 5e-3
 
-#: Why a mask cannot be stored in a file, whose attention is full or causal.
+#: Why each kind of mask is refused: files hold full or causal attention only.
 MASKS = {
-    "window": "a query sees the keys at some distances only: captured where the text is no longer than the window",
-    "padded": "padding hides keys: give each text by itself",
+    "window": "a query sees the keys at some distances only: capture texts that are no longer than the window",
+    "padded": "padding hides keys: give each text separately",
     "bias": "terms are added to the logits (a bias by position)",
     "other": "the mask is neither full nor causal",
 }
@@ -84,19 +84,19 @@ def exact_rows(tensors: Sequence[Tensor], causal: bool, rows: np.ndarray) -> np.
     return exact_attention(query[..., rows, :], key, value, causal, rows if causal else None)
 
 
-def differences(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
+def differences(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """The largest difference in each head (..., rows, d_v), relative to its largest entry; inf for NaN."""
     with np.errstate(invalid="ignore"):
         size = np.abs(expected).max(axis=(-2, -1))
-        shares = np.abs(found - expected).max(axis=(-2, -1)) / np.where(size > 0, size, 1.0)
+        shares = np.abs(actual - expected).max(axis=(-2, -1)) / np.where(size > 0, size, 1.0)
     return np.nan_to_num(shares, nan=np.inf)
 
 
 def limits(query: Tensor, key: Tensor) -> np.ndarray:
     """The largest ``differences`` that rounding explains, for each head.
 
-    A logit of float32 is off by a few units of 2^-24 of |q| |k| / sqrt(d), at least as much as the largest logit, and
-    a weight by as much as its logit, relatively: TOLERANCE_UNITS 2^-24 (1 + max |q| max |k| / sqrt(d)).
+    A float32 logit has an error of a few units of 2^-24 |q| |k| / sqrt(d). The relative error of a weight is the
+    absolute error of its logit. So the limit is TOLERANCE_UNITS 2^-24 (1 + max |q| max |k| / sqrt(d)).
     """
     squares = ((_numbers(array).astype(np.float64) ** 2).sum(-1).max(-1) for array in (query, key))
     unit = UNIT_ROUNDOFF[_precision(query)]
@@ -114,7 +114,7 @@ class HeadShape(NamedTuple):
     d_v: int
 
     def difference(self, other: "HeadShape") -> str:
-        """In words, the parts of this shape that another one does not share."""
+        """Describe the parts of this shape that differ from another one."""
         pairs = zip(self._words(), other._words(), strict=True)
         return ", ".join(mine for mine, theirs in pairs if mine != theirs)
 
@@ -126,16 +126,16 @@ class HeadShape(NamedTuple):
 
 
 class Recorder:
-    """Answers calls by the model's own function, and keeps those that are softmax attention.
+    """Compute calls with the model's own function, and store those that are softmax attention.
 
-    All heads of a file have the shape and the mask of the first that is kept.
+    All heads of a file have the shape and the mask of the first stored one.
     """
 
     def __init__(self, choice: Choice, spool: Spool) -> None:
         self.choice, self.spool = choice, spool
-        self.found: dict[int, list[CapturedLayer]] = {}
+        self.checked: dict[int, list[CapturedLayer]] = {}
         self.shape: HeadShape | None = None
-        self.kept: dict[int, int] = {}  # of the run: by layer, the heads of all items of its batch
+        self.kept: dict[int, int] = {}  # by layer, the heads stored in this run, of all items of its batch
         self._run, self._calls, self._first_text = Run("", "", 0, dict), 0, 0
         self._texts: list[dict[str, Any]] = []
         self._labels: list[tuple[int, int, int]] = []
@@ -145,15 +145,15 @@ class Recorder:
         self._run, self._calls, self._first_text, self.kept = run, 0, len(self._texts), {}
 
     def attend(self, call: Call) -> Any:
-        """The model's own output; the call is checked and kept."""
+        """Return the model's own output, after checking and storing the call."""
         output = call.own()
         self._calls += 1
         if self.choice.layers is None or call.index in self.choice.layers:
-            self.found.setdefault(call.index, []).append(self._layer(call, output))
+            self.checked.setdefault(call.index, []).append(self._layer(call, output))
         return output
 
     def _layer(self, call: Call, output: Tensor) -> CapturedLayer:
-        """The result for a call, which is kept unless there is a reason against it."""
+        """Check a call, and store it unless there is a reason to refuse it."""
         reason = self._unfit(call)
         layer = CapturedLayer(call.index, call.name, 0, call.kind, call.scaling, np.nan, np.nan, 0.0, reason)
         if reason:
@@ -162,13 +162,13 @@ class Recorder:
         tensors = [array[:, heads] for array in heads_of(call)[:3]]
         rows = checked_rows(call.query.shape[-2], self.choice.last)
         expected = exact_rows(tensors, call.kind == "causal", rows)
-        off, limit = differences(_numbers(output[:, heads])[..., rows, :], expected), limits(*tensors[:2])
-        worst = np.unravel_index(np.argmax(off / limit), off.shape)
-        layer = layer._replace(difference=float(off[worst]), limit=float(limit[worst]))
+        error, limit = differences(_numbers(output[:, heads])[..., rows, :], expected), limits(*tensors[:2])
+        worst = np.unravel_index(np.argmax(error / limit), error.shape)
+        layer = layer._replace(difference=float(error[worst]), limit=float(limit[worst]))
         if not layer.difference <= layer.limit:
             names = f": {', '.join(call.extra)} changes it" if call.extra else ""
             reason = f"its output is not softmax(q k^T / sqrt(d)) v{names}"
-        elif "softcap" in call.extra:  # small where logits are, and never nothing
+        elif "softcap" in call.extra:  # too small a change to detect where logits are small
             reason = f"logits are capped (softcap {call.extra['softcap']:g})"
         elif limit.max() > MAX_TOLERANCE:
             reason = (
@@ -193,11 +193,11 @@ class Recorder:
             raise ScenarioError(f"`last` {last}: there are {shape.n} tokens; at least one must be left before them")
         if self.shape not in (None, shape):
             first = self.shape.difference(shape)
-            return f"{shape.difference(self.shape)}; the first layer kept: {first}: capture it by itself"
+            return f"{shape.difference(self.shape)}; the first layer kept: {first}: capture it separately"
         return ""
 
     def _keep(self, call: Call, heads: list[int], tensors: list[Tensor]) -> tuple[float, str]:
-        """Store q, k and v; returns the error that storing makes, and a reason why it is impossible."""
+        """Store q, k and v; return the error from rounding them, and the reason if they cannot be stored."""
         (query, key, value), causal = tensors, call.kind == "causal"
         if last := self.choice.last:
             query, key, value, causal = query[..., -last:, :], key[..., :-last, :], value[..., :-last, :], False
@@ -207,8 +207,8 @@ class Recorder:
             return 0.0, f"has entries that {self.choice.dtype} cannot hold"
         if query.dtype != dtype:
             rows = checked_rows(query.shape[-2])
-            exact, found = (exact_rows(one, causal, rows) for one in ((query, key, value), stored))
-            errors, norms = (np.linalg.norm(array, axis=(-2, -1)) for array in (found - exact, exact))
+            exact, rounded = (exact_rows(arrays, causal, rows) for arrays in ((query, key, value), stored))
+            errors, norms = (np.linalg.norm(array, axis=(-2, -1)) for array in (rounded - exact, exact))
             rounding = float((errors / np.maximum(norms, 1e-300)).max())
         self.shape = _shape(call)
         texts = self._text_numbers(len(query))
@@ -218,7 +218,7 @@ class Recorder:
         return rounding, ""
 
     def _text_numbers(self, batch: int) -> range:
-        """The numbers of the texts of this run, one for each item of its batch; they are named for its first layer."""
+        """The numbers of the texts of this run, one for each item of its batch; its first stored layer adds them."""
         if len(self._texts) == self._first_text:
             run = self._run
             names = [run.name] if batch == 1 else [f"{run.name}.{item}" for item in range(batch)]
@@ -234,8 +234,8 @@ class Recorder:
                 )
 
     def captured(self, name: str, about: Mapping[str, Any]) -> Captured:
-        """Everything that was kept. Raises ModelError if that is nothing, with the reason."""
-        layers = tuple(_combined(found) for _, found in sorted(self.found.items()))
+        """All stored heads. Raises ModelError with the reason if there are none."""
+        layers = tuple(_combined(parts) for _, parts in sorted(self.checked.items()))
         if self.shape is None:
             raise ModelError(
                 f"{name}: nothing to capture: layer {layers[0].layer} ({layers[0].name}): {layers[0].reason}"
@@ -256,14 +256,14 @@ class Recorder:
         return Captured(query, key, value, layer, head, text, layers, meta)
 
 
-def _combined(found: list[CapturedLayer]) -> CapturedLayer:
+def _combined(parts: list[CapturedLayer]) -> CapturedLayer:
     """One layer on all inputs: its largest difference relative to the limit, and why some inputs were refused."""
-    refused = [layer.reason for layer in found if layer.reason]
+    refused = [layer.reason for layer in parts if layer.reason]
     reason = refused[0] if refused else ""
-    if 0 < len(refused) < len(found):
-        reason = f"on {len(refused)} of {len(found)} inputs: {reason}"
-    worst = max(found, key=lambda layer: -1.0 if np.isnan(layer.difference) else layer.difference / layer.limit)
-    heads, rounding = max(layer.heads for layer in found), max(layer.rounding for layer in found)
+    if 0 < len(refused) < len(parts):
+        reason = f"on {len(refused)} of {len(parts)} inputs: {reason}"
+    worst = max(parts, key=lambda layer: -1.0 if np.isnan(layer.difference) else layer.difference / layer.limit)
+    heads, rounding = max(layer.heads for layer in parts), max(layer.rounding for layer in parts)
     return worst._replace(heads=heads, rounding=rounding, reason=reason)
 
 

@@ -61,37 +61,37 @@ def exact_multiplications(shape: Shape) -> float:
 
 
 def total(multiplications: Iterable[float | None]) -> float | None:
-    """The sum; None where one is not known."""
-    each = list(multiplications)
-    return sum(one for one in each if one is not None) if None not in each else None
+    """The sum; None if any term is unknown."""
+    counts = list(multiplications)
+    return sum(count for count in counts if count is not None) if None not in counts else None
 
 
 class Replacement(ABC):
-    """Computes a layer's output in place of its attention, deterministic but for a named random stream."""
+    """Compute a layer's output in place of its attention. All randomness comes from a named stream."""
 
     label: str
-    #: None where no sampler, or no size, can be chosen.
+    #: None if there is no choice of sampler, or of size.
     sampler: str | None = None
     size: int | None = None
-    #: Draws differ from one another.
+    #: Whether draws differ from one another.
     random: bool = False
     causal_safe: bool = True
-    #: In its rows: map, method, oracle, exact, or trivial.
+    #: The column ``kind`` of its rows: map, method, oracle, exact, or trivial.
     kind: str = "exact"
-    #: Its parameters are to be fitted to a text, and are not yet.
+    #: Whether its parameters must still be fitted to a text.
     needs_calibration: bool = False
-    #: The layers that it is made for; none: any.
+    #: The layers that it applies to; empty: all.
     layers: tuple[int, ...] = ()
 
     def members(self) -> "tuple[Replacement, ...]":
-        """The replacements that it consists of, where heads are replaced differently."""
+        """The replacements of its heads, if they differ."""
         return (self,)
 
     def is_for(self, layers: Iterable[int]) -> bool:
         """Whether it replaces anything in these layers."""
         return not self.layers or not {*self.layers}.isdisjoint(layers)
 
-    def check(self, shape: Shape, heads: int, layer: int) -> None:  # noqa: B027 - most work for all
+    def check(self, shape: Shape, heads: int, layer: int) -> None:  # noqa: B027 - most accept all heads
         """Raise ScenarioError or InputError for heads of a layer that it cannot replace."""
 
     @abstractmethod
@@ -99,17 +99,17 @@ class Replacement(ABC):
         """Output (B, H, n, d_v) in the precision of the queries; names: further names of its random stream."""
 
     def multiplications(self, shape: Shape) -> float | None:
-        """Multiplications of the matrix products of one head; None where they are not known."""
+        """Multiplications of the matrix products of one head; None if unknown."""
         return 0.0
 
     def work(self, shape: Shape, heads: int, layer: int) -> float | None:
-        """Multiplications in all heads of a layer; None where they are not known."""
-        each = self.multiplications(shape)
-        return None if each is None else heads * each
+        """Multiplications in all heads of a layer; None if unknown."""
+        per_head = self.multiplications(shape)
+        return None if per_head is None else heads * per_head
 
 
 class EstimatedAttention(Replacement):
-    """An estimator at one size. The heads of a layer share the omega of a map; for a method each draws its own.
+    """An estimator at one size. The heads of a layer share the omega of a map; a method draws separately for each.
 
     fitted: by layer, the method with parameters that were calibrated on another text.
     """
@@ -168,30 +168,29 @@ class EstimatedAttention(Replacement):
             return estimate.output
         if method.arrays == "host" or (isinstance(method, Function) and not method.tensors):
             query, key, value = (array.double().cpu().numpy() for array in arrays)
-        each = zip(query, key, value, generators, strict=True)
+        heads = zip(query, key, value, generators, strict=True)
         size = self.requested_size
         return torch.stack([
-            torch.as_tensor(method_attention(q, k, v, method, size, rng, causal)) for q, k, v, rng in each
+            torch.as_tensor(method_attention(q, k, v, method, size, rng, causal)) for q, k, v, rng in heads
         ])  # fmt: skip
 
     def _grouped_output(
         self, group: int, method: Method, arrays: Sequence[Any], causal: bool, generators: Sequence[np.random.Generator]
     ) -> Tensor:
-        """(heads, n, d_v), where query heads with the same keys share all choices: their blocks follow one another."""
+        """(heads, n, d_v), where query heads with the same keys share all choices: their blocks are interleaved."""
         query, key, value = arrays
         length = query.shape[-2]
         heads, positions = (part.ravel() for part in np.indices((group, length)))
         order = np.lexsort((positions, heads, positions // method.shared_block))
-        together = query.reshape(-1, group * length, query.shape[-1])[:, order]
+        places, inverse = (torch.as_tensor(part, device=query.device) for part in (order, np.argsort(order)))
+        together = query.reshape(-1, group * length, query.shape[-1]).index_select(1, places)
         streams = Streams(generators, lambda hosts: torch.as_tensor(np.stack(hosts), device=query.device))
         with failures_named(self.label):
             problem = AttentionProblem.of(together, key[::group], value[::group], causal)
             (estimate,) = method.estimates(
                 problem._replace(positions=positions[order]), (self.requested_size,), streams
             )
-        output = torch.empty_like(estimate.output)
-        output[:, order] = estimate.output
-        return output.reshape(-1, length, value.shape[-1])
+        return estimate.output.index_select(1, inverse).reshape(-1, length, value.shape[-1])
 
 
 class Exact(Replacement):
@@ -214,7 +213,7 @@ class Exact(Replacement):
 
 
 class Bfloat16Model(Exact):
-    """Exact attention in a model that is bfloat16 everywhere, not only in its attention."""
+    """Exact attention in a model that is entirely in bfloat16."""
 
     label = "exact, model in bfloat16"
 
@@ -233,7 +232,7 @@ class Removed(Replacement):
 
 
 def replacement(method: str | Method, size: int = 64, dtype: str | None = None) -> Replacement:
-    """The replacement by a method or baseline, by "exact" (in ``dtype``) or "removed". Raises ScenarioError."""
+    """Build the replacement by a method or baseline, by "exact" (in ``dtype``) or "removed". Raises ScenarioError."""
     if method == "exact":
         return Exact(dtype)
     if dtype is not None:
@@ -241,5 +240,5 @@ def replacement(method: str | Method, size: int = 64, dtype: str | None = None) 
     if method == "removed":
         return Removed()
     name = method.partition("(")[0].strip() if isinstance(method, str) else ""
-    found = get_baseline(method) if name in {baseline.name for baseline in BASELINES} else get_method(method)
-    return EstimatedAttention(found, size)
+    built = get_baseline(method) if name in {baseline.name for baseline in BASELINES} else get_method(method)
+    return EstimatedAttention(built, size)

@@ -1,4 +1,4 @@
-"""The report on a model: tables, what their columns mean, and sentences."""
+"""The report on a model: tables, the meaning of their columns, and sentences."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from favorbench.models.summary import ENCODER, ModelResults, described, predicti
 from favorbench.sections import Section, Sections
 from favorbench.statistics import interval_name
 
-MANY = 3  # sets of layers, above which only the effect is shown
+MANY = 3  # with more sets of layers, only effects are shown
 
 #: Headings and columns of the second table, and the word for them in its title.
 SECOND = {
@@ -20,15 +20,16 @@ SECOND = {
 
 
 def sections(results: ModelResults) -> Sections:
-    """Tables for all layers and each of a few sets of them, or one for many single layers; the note; the sentences.
+    """The tables of a study, with a note and sentences.
 
-    Two for each set, neither wider than 80 characters where names are short: the effect, and everything else.
+    A set of layers has a table of effects and a table of other measures, both up to 80 characters wide if names are
+    short. If there are more than MANY sets, single layers share one table of effects.
     """
-    found, lines = [], results.lines
+    shown, lines = [], results.lines
     sets = lines["layers"].nunique()
     for layers, rows in lines.groupby("layers", sort=False):
         if layers == ALL or sets <= MANY:
-            found += _tables(results, rows, f"{which_layers(str(layers))} replaced")
+            shown += _tables(results, rows, f"{which_layers(str(layers))} replaced")
     if sets > MANY:
         single = lines[lines["layers"] != ALL]
         columns = dict.fromkeys(single["layers"].astype(str), "-")
@@ -38,8 +39,8 @@ def sections(results: ModelResults) -> Sections:
             | {str(line["layers"]): _number(line["effect"]) for _, line in group.iterrows()}
             for _, group in single.groupby(["estimator", "sampler", "size"], sort=False)
         ]
-        found.append(Section(f"one layer replaced at a time: {results.measure.heading}", table))
-    return Sections([*found, Section(note=note(results), sentences=sentences(results))])
+        shown.append(Section(f"one layer replaced at a time: {results.measure.heading}", table))
+    return Sections([*shown, Section(note=note(results), sentences=sentences(results))])
 
 
 def _tables(results: ModelResults, rows: pd.DataFrame, title: str) -> list[Section]:
@@ -48,7 +49,7 @@ def _tables(results: ModelResults, rows: pd.DataFrame, title: str) -> list[Secti
         second = {name: column for name, column in second.items() if name not in ("KL", "top1")}
     effects, others = [], []
     for _, line in rows.iterrows():
-        estimator = {"estimator": described(line).removeprefix("exact, ")}  # all above the estimators are exact
+        estimator = {"estimator": described(line).removeprefix("exact, ")}  # all rows above the estimators are exact
         effects.append(estimator | _effect(line, results))
         others.append(estimator | {name: _number(line[column]) for name, column in second.items()})
     shown = ", ".join(SECOND[name][1] for name in second if SECOND[name][1])
@@ -61,6 +62,7 @@ def _effect(line: pd.Series, results: ModelResults) -> dict[str, str]:
         results.measure.heading: f"{_number(line['effect'])}{'*' if line['worse'] else ''}",
         "interval": f"[{_number(line['low'])}, {_number(line['high'])}]", "worst": _number(line["worst"]),
     }  # fmt: skip
+    shown |= {"predicted": _number(line["predicted"])} if "predicted" in line else {}
     shown |= {"texts": str(line["texts"])} if results.uneven else {}
     if results.measure is not ENCODER:
         shown |= {"late": _number(line["late_delta_nll"])}
@@ -70,9 +72,9 @@ def _effect(line: pd.Series, results: ModelResults) -> dict[str, str]:
 
 
 def sentences(results: ModelResults) -> list[str]:
-    """The finding, and what predicts the effect of a layer if that was measured."""
+    """The finding, and how well errors of heads predict the effect of a layer, if measured."""
     predicted = predictions(results)
-    return [one for one in (sentence(results.rows), predicted and predicted.sentence) if one]
+    return [text for text in (sentence(results.rows), predicted and predicted.sentence) if text]
 
 
 def note(results: ModelResults) -> str:
@@ -85,6 +87,8 @@ def note(results: ModelResults) -> str:
         "nats: change of the negative log likelihood, per token": not encoder,
         "late: the same over the second half of a text": not encoder,
         "KL(exact || replaced) in nats": not encoder,
+        f"predicted: {'1 - cos' if encoder else 'KL'} to second order, the sum of the effects of all heads":
+            "predicted" in results.lines,
         "top1: same most likely token": not encoder,
         "hidden: relative error after the last layer": heads or not encoder,
         "head, 90 %, max: median, 90 % quantile and maximum of the relative errors of single heads, under exact inputs":
@@ -101,7 +105,7 @@ def note(results: ModelResults) -> str:
 
 
 def _number(value: Any) -> str:
-    """Two digits, and a fixed point where that is short."""
+    """Two digits, in fixed point where that is short."""
     if pd.isna(value):
         return "-"
     if value == 0:

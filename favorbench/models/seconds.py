@@ -28,7 +28,7 @@ TIMED = ["estimator", "sampler", "size"]
 
 
 class TimedEstimator(TypedDict):
-    """A time, as far as it is read."""
+    """The fields of a time that are read."""
 
     estimator: str
     sampler: str
@@ -37,7 +37,7 @@ class TimedEstimator(TypedDict):
 
 
 class TimesFile(TypedDict):
-    """The file, as far as it is read."""
+    """The fields of the file that are read."""
 
     format: Literal[1]
     rows: list[TimedEstimator]
@@ -45,58 +45,62 @@ class TimesFile(TypedDict):
 
 def heads_in(model: Any, tokens: Tensor, layers: Collection[int]) -> dict[int, LayerHeads]:
     """Queries, keys and values of some layers of the unchanged model."""
-    found: dict[int, LayerHeads] = {}
+    by_layer: dict[int, LayerHeads] = {}
 
     def attend(call: Call) -> Tensor:
         if call.index in layers:
             heads = heads_of(call)
             query, key, value = (array.clone() for array in heads[:3])
-            found[call.index] = heads._replace(query=query, key=key, value=value)
+            by_layer[call.index] = heads._replace(query=query, key=key, value=value)
         return call.own()
 
     with torch.no_grad(), intercept_attention(model, attend):
         model(tokens, use_cache=False)
-    return found
+    return by_layer
 
 
 def times(
     heads: Mapping[int, LayerHeads], replacements: Sequence[Replacement], repeats: int, seed: int = 0
 ) -> list[dict[str, Any]]:
-    """CPU seconds of each replacement in these layers together, on one thread, interleaved with exact attention.
+    """Seconds of each replacement in these layers together, on one thread, interleaved with exact attention.
 
-    CPU time, not wall time: other processes add less to it. seconds, exact: medians over the repeats, after one run
-    that is not counted; ratio, low, high: median, smallest and largest of their ratio in one repeat.
+    CPU time is measured, because other processes affect it less; wall time if the heads are on a GPU. seconds, exact:
+    medians over the repeats, after one warm-up run. ratio, low, high: the median, minimum and maximum over repeats of
+    the ratio of both.
     """
     timed, threads = (Exact(), *replacements), torch.get_num_threads()
-    seconds = np.zeros((len(timed), repeats + 1))
+    seconds, device = np.zeros((len(timed), repeats + 1)), str(next(iter(heads.values())).query.device)
+    clock = time.process_time if device == "cpu" else time.perf_counter
     torch.set_num_threads(1)
     try:
         with np.errstate(all="ignore"):
-            for repeat, (i, one) in itertools.product(range(repeats + 1), enumerate(timed)):
-                start = time.process_time()
+            for repeat, (i, item) in itertools.product(range(repeats + 1), enumerate(timed)):
+                start = clock()
                 for layer, part in heads.items():
-                    one.outputs(part, seed, (0, "layer", layer), layer)
-                seconds[i, repeat] = time.process_time() - start
+                    item.outputs(part, seed, (0, "layer", layer), layer)
+                Backend("torch", device).synchronise()
+                seconds[i, repeat] = clock() - start
     finally:
         torch.set_num_threads(threads)
     exact, ratios = seconds[0, 1:], seconds[1:, 1:] / seconds[0, 1:]
     return [
         {
-            "estimator": one.label, "sampler": one.sampler or "-", "size": one.size or 0,
-            "seconds": np.median(own), "exact": np.median(exact), "ratio": np.median(ratio), "low": ratio.min(),
+            "estimator": item.label, "sampler": item.sampler or "-", "size": item.size or 0,
+            "seconds": np.median(row), "exact": np.median(exact), "ratio": np.median(ratio), "low": ratio.min(),
             "high": ratio.max(), "repeats": repeats,
         }
-        for one, own, ratio in zip(replacements, seconds[1:, 1:], ratios, strict=True)
+        for item, row, ratio in zip(replacements, seconds[1:, 1:], ratios, strict=True)
     ]  # fmt: skip
 
 
 def write_seconds(path: Path, rows: Sequence[Mapping[str, Any]], text: str, heads: Mapping[int, LayerHeads]) -> None:
-    """Store times with the study, and keep those of other estimators that are there. Raises StoreError."""
+    """Store times with the study, and keep the stored times of other estimators. Raises StoreError."""
     newest = {tuple(row[name] for name in TIMED): row for row in [*read_seconds(path)["rows"], *rows]}
-    length = next(iter(heads.values())).shape.n
+    first = next(iter(heads.values()))
+    computed_on = machine(Backend("torch", str(first.query.device)))
     content = {
-        "format": FORMAT, "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "threads": 1, "text": text, "seq_len": length,
-        "layers": list(heads), "machine": machine(Backend()), "rows": list(newest.values()),
+        "format": FORMAT, "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "threads": 1, "text": text,
+        "seq_len": first.shape.n, "layers": list(heads), "machine": computed_on, "rows": list(newest.values()),
     }  # fmt: skip
     write_text(path / FILE, json.dumps(plain(content), indent=2) + "\n")
 
@@ -106,12 +110,12 @@ def with_seconds(lines: pd.DataFrame, path: Path) -> pd.DataFrame:
     rows = read_seconds(path)["rows"]
     if not rows:
         return lines
-    found = pd.DataFrame(rows)[[*TIMED, "ratio"]].rename(columns={"ratio": "time"})
-    return lines.merge(found, on=TIMED, how="left", sort=False)
+    timed = pd.DataFrame(rows)[[*TIMED, "ratio"]].rename(columns={"ratio": "time"})
+    return lines.merge(timed, on=TIMED, how="left", sort=False)
 
 
 def read_seconds(path: Path) -> TimesFile:
-    """The file; without rows where there is none. Raises StoreError where it is damaged."""
+    """The stored times; no rows if there is no file. Raises StoreError if it is damaged."""
     file = path / FILE
     if not file.exists():
         return {"format": FORMAT, "rows": []}

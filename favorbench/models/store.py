@@ -5,8 +5,8 @@
     DIR/summary.csv .md the tables
     DIR/figures/
 
-The same command again computes what is missing; one that asks for more (texts, estimators, sizes, draws, layers) adds
-to what is there.
+Rerunning the command computes missing measurements. A command with more texts, estimators, sizes, draws or layers adds
+its measurements.
 """
 
 import json
@@ -29,16 +29,16 @@ MANIFEST = "model.json"
 _METRICS = ("nonfinite", "embedding_loss", "kl", "delta_nll", "top1", "late_kl", "late_delta_nll")
 _LISTS = ("hidden_error", "embedding", "head_error", "head_after_projection")
 
-#: The key of a request that a recommendation of ``recommend`` for a model has, and a study has not.
+#: A key that requests of ``recommend`` for a model have, and those of studies do not.
 SEARCH = "search"
 
 #: Parts of a request that may not change within a directory: every measurement depends on them.
 FIXED = ("model", "weights", "length", "calibrate", "redraw", "seed", SEARCH)
 
-#: Digests by name, which may be added to but not changed, and the word for one of them.
+#: Digests by name, which may be added but not changed, and the noun for messages.
 GROWING = {"texts": "text ", "recommended": "recommendation "}
 
-#: The columns that tell one row from another.
+#: The columns that identify a row.
 KEY = ("text", "layers", "estimator", "sampler", "size", "draw")
 
 SCHEMA = pa.schema(
@@ -53,7 +53,7 @@ SCHEMA = pa.schema(
 
 
 class ModelManifest(TypedDict):
-    """A manifest as far as it is read."""
+    """The fields of a manifest that are read."""
 
     format: int
     asked: dict[str, Any]
@@ -71,28 +71,30 @@ def stored_keys(store: RowStore) -> set[tuple[Any, ...]]:
     return {tuple(row.values()) for part in store.parts(KEY) for row in part.table.select(KEY).to_pylist()}
 
 
-def merged_request(path: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The request with what an earlier one added to the directory. Raises StoreError for another study."""
+def merged_request(path: Path, requested: Mapping[str, Any]) -> dict[str, Any]:
+    """The request, merged with earlier ones in the directory. Raises StoreError for another study."""
     if not part_paths(path / "trials"):
-        return {**asked}
-    there = read_manifest(path)["asked"]
+        return {**requested}
+    earlier = read_manifest(path)["asked"]
     changed = [
-        f"{key} {json.dumps(there.get(key))} there, {json.dumps(asked.get(key))} here"
+        f"{key} {json.dumps(earlier.get(key))} there, {json.dumps(requested.get(key))} here"
         for key in FIXED
-        if there.get(key) != asked.get(key)
+        if earlier.get(key) != requested.get(key)
     ]
-    grown = {key: {**there.get(key, {}), **asked[key]} for key in GROWING}
+    grown = {key: {**earlier.get(key, {}), **requested[key]} for key in GROWING}
     for key, word in GROWING.items():
-        changed += [f"{word}{name} has changed" for name, old in there.get(key, {}).items() if grown[key][name] != old]
+        changed += [
+            f"{word}{name} has changed" for name, old in earlier.get(key, {}).items() if grown[key][name] != old
+        ]
     if changed:
         raise StoreError(f"{path} holds another study: {'; '.join(changed)}; use another `out`")
-    return {**asked, **grown}
+    return {**requested, **grown}
 
 
-def write_manifest(path: Path, asked: Mapping[str, Any], about: Mapping[str, Any], planned: int, done: int) -> None:
-    """Write the manifest, whole or not at all. Raises StoreError."""
+def write_manifest(path: Path, requested: Mapping[str, Any], about: Mapping[str, Any], planned: int, done: int) -> None:
+    """Write the manifest atomically. Raises StoreError."""
     manifest = {
-        "format": FORMAT, "asked": asked, **about, "measurements": planned, "measurements_done": done,
+        "format": FORMAT, "asked": requested, **about, "measurements": planned, "measurements_done": done,
         "complete": done == planned,
     }  # fmt: skip
     write_text(path / MANIFEST, json.dumps(manifest, indent=2) + "\n")
@@ -111,5 +113,5 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 def read_measurements(path: Path) -> pd.DataFrame:
     """All measurements of a study, in the order of their keys. Raises StoreError."""
-    rows = read_rows(path, SCHEMA, KEY)[0].to_pandas()
+    rows = read_rows(path, SCHEMA, KEY)[0].to_pandas(use_threads=False)
     return rows.sort_values(list(KEY), kind="stable", ignore_index=True)

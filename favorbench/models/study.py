@@ -27,11 +27,14 @@ from favorbench.models.replacements import Bfloat16Model, EstimatedAttention, Ex
 from favorbench.models.seconds import heads_in, times, write_seconds
 from favorbench.models.store import merged_request, open_rows, stored_keys, write_manifest
 from favorbench.models.swap import heads_of, replace_calls, stream_names, unsupported_reason
+from favorbench.numerics.backend import Backend
 from favorbench.numerics.machine import check_memory
 from favorbench.numerics.streams import stream
 from favorbench.progress import Progress
 
-#: Makes the texts that a model reads, of a length, from files.
+GRADIENT_BYTES = 1 << 30  # the most that gradients take in memory
+
+#: Converts files to texts of a length, in tokens.
 TextsOfFiles = Callable[[Loaded, Sequence[TextFile], int], list[Text]]
 
 
@@ -44,9 +47,11 @@ class StudyNotes(NamedTuple):
 
 def study(
     scenario: ModelScenario, path: Path, trust_remote_code: bool = False, progress: Progress | None = None,
-    repeats: int = 0,
+    repeats: int = 0, after: Callable[["MeasuredModel"], None] | None = None,
 ) -> StudyNotes:  # fmt: skip
-    """Measure all of a scenario that is not yet in the directory; then time each estimator, on the first text.
+    """Make the missing measurements of a scenario, then time each estimator on the first text.
+
+    repeats: timed runs of each estimator. after: called with the model after all measurements.
 
     Raises FavorbenchError for unusable models, texts, estimators and directories.
     """
@@ -54,9 +59,9 @@ def study(
     planned = {row.key: row for row in plan(scenario, list(model.texts), model.replaceable)}
     progress = progress or (lambda done, total: None)
     with open_rows(path) as store:
-        asked, about = merged_request(path, model.request()), model.facts()
+        requested, about = merged_request(path, model.request()), model.facts()
         done = stored_keys(store) & planned.keys()
-        write_manifest(path, asked, about, len(planned), len(done))
+        write_manifest(path, requested, about, len(planned), len(done))
         try:
             progress(len(done), len(planned))
             for key in [key for key in planned if key not in done]:
@@ -67,17 +72,19 @@ def study(
             store.join_if_small()
             if repeats:
                 model.time(path, repeats, scenario.replacements)
+            if after:
+                after(model)
         finally:
             store.flush()
-            write_manifest(path, asked, about, len(planned), len(done))
+            write_manifest(path, requested, about, len(planned), len(done))
         layers = itertools.chain.from_iterable(model.layers.values())
-        return StudyNotes(store.set_aside, {one.name: one.left for one in layers if one.left is not None})
+        return StudyNotes(store.set_aside, {layer.name: layer.left for layer in layers if layer.left is not None})
 
 
 class MeasuredModel:
     """A model with its texts, and the measurements of a scenario.
 
-    kept: for how many texts the outputs of the unchanged model are kept, the first ones, besides those of the last.
+    kept: the outputs of the unchanged model are cached for this many first texts, and for the latest one.
     """
 
     kept = 0
@@ -88,6 +95,8 @@ class MeasuredModel:
         """Load and validate everything. Raises FavorbenchError."""
         files, calibration = _read(scenario)
         self.scenario, self.loaded = scenario, load(scenario.model, trust_remote_code=trust_remote_code)
+        Backend("torch", scenario.device).check(())
+        self.loaded.model.to(scenario.device)
         _check_kind(self.loaded)
         usual = min(LENGTH, self.loaded.limit or LENGTH)
         self.length = usual if scenario.length is None else scenario.length
@@ -96,7 +105,7 @@ class MeasuredModel:
         else:
             self.length = 0
             self.model, texts = over_inputs(self.loaded)
-        self.texts = {text.name: text for text in texts}
+        self.texts = {text.name: text._replace(tokens=text.tokens.to(scenario.device)) for text in texts}
         self.calibration = next(iter(tokenise(self.loaded, calibration, self.length)), None) if calibration else None
         longest = max(text.tokens.shape[-1] for text in self.texts.values())
         check_memory(2.0 * self.bytes_of(longest), f"{self.loaded.name} on {longest} tokens", "use a smaller `length`")
@@ -118,42 +127,44 @@ class MeasuredModel:
                 raise ScenarioError(f"`layers` {min(outside)}: {scenario.model} has {count}, 0 to {count - 1}")
             if chosen and not {*chosen} & {*self.replaceable}:
                 raise InputError(f"`layers` {numbers}: cannot be replaced: {self.first[chosen[0]].left}")
-            for one in scenario.replacements if chosen else ():
-                if not one.is_for(chosen):
-                    raise InputError(f"`layers` {numbers}: {one.label} has no choice there, but in {list(one.layers)}")
+            for item in scenario.replacements if chosen else ():
+                if not item.is_for(chosen):
+                    raise InputError(
+                        f"`layers` {numbers}: {item.label} has no choice there, but in {list(item.layers)}"
+                    )
         if not self.replaceable:
             name, reason = self.first[0].name, self.first[0].left
             raise InputError(f"{scenario.model}: no attention of it can be replaced: {name}: {reason}")
-        for one in scenario.replacements:
-            self.check_replacement(one)
+        for item in scenario.replacements:
+            self.check_replacement(item)
 
-    def check_replacement(self, one: Replacement) -> None:
+    def check_replacement(self, replacement: Replacement) -> None:
         """Raise ScenarioError or InputError for a replacement that does not work for this model and these texts."""
         name = self.scenario.model
-        for part in one.members():
+        for part in replacement.members():
             self._check_estimator(part)
-        if missing := {*one.layers} - {layer.index for layer in self.first}:
-            raise InputError(f"{one.label} has a choice for layer {min(missing)}: {name} has {len(self.first)}")
+        if missing := {*replacement.layers} - {layer.index for layer in self.first}:
+            raise InputError(f"{replacement.label} has a choice for layer {min(missing)}: {name} has {len(self.first)}")
         for text, layer in ((text, layer) for text, layers in self.layers.items() for layer in layers):
             try:
-                one.check(layer.shape, layer.heads, layer.index)
+                replacement.check(layer.shape, layer.heads, layer.index)
             except ScenarioError as error:
                 raise ScenarioError(f"{text}: {error}") from None
 
-    def _check_estimator(self, one: Replacement) -> None:
-        if one.needs_calibration and self.calibration is None:
-            raise ScenarioError(f"{one.label} is calibrated on another text: give one with `calibrate`")
-        if not one.causal_safe and any(self.first[index].shape.causal for index in self.replaceable):
-            hint = f"; calibrated:{one.label} is, with `calibrate`" if one.kind == "map" else ""
-            raise ScenarioError(f"{self.scenario.model} is causal, and {one.label} is not{hint}")
+    def _check_estimator(self, replacement: Replacement) -> None:
+        if replacement.needs_calibration and self.calibration is None:
+            raise ScenarioError(f"{replacement.label} is calibrated on another text: give one with `calibrate`")
+        if not replacement.causal_safe and any(self.first[index].shape.causal for index in self.replaceable):
+            hint = f"; calibrated:{replacement.label} is, with `calibrate`" if replacement.kind == "map" else ""
+            raise ScenarioError(f"{self.scenario.model} is causal, and {replacement.label} is not{hint}")
 
     def request(self) -> dict[str, Any]:
-        """The request, with digests of everything that it names, as JSON has it."""
-        chosen = [one for one in self.scenario.replacements if isinstance(one, ByHead)]
+        """The request with digests of all its files, as plain JSON data."""
+        chosen = [item for item in self.scenario.replacements if isinstance(item, ByHead)]
         named = dataclasses.asdict(self.scenario) | {
             "length": self.length, "texts": {text.name: text.sha256 for text in self.texts.values()},
             "calibrate": self.calibration and self.calibration.sha256, "weights": self.loaded.weights,
-            "recommended": {one.name: one.sha256 for one in chosen},
+            "recommended": {item.name: item.sha256 for item in chosen},
         }  # fmt: skip
         return json.loads(json.dumps(named))
 
@@ -164,15 +175,15 @@ class MeasuredModel:
             "tokens": {text.name: int(text.tokens.shape[-1]) for text in self.texts.values()},
             "causal": self.loaded.causal,
             "attention": [
-                {"layer": one.index, "name": one.name, "heads": one.heads, "d": one.shape.d,
-                 "causal": one.shape.causal, "left": one.left}
-                for one in self.first
+                {"layer": item.index, "name": item.name, "heads": item.heads, "d": item.shape.d,
+                 "causal": item.shape.causal, "left": item.left}
+                for item in self.first
             ],
         }  # fmt: skip
 
     def row(self, measurement: PlannedRow) -> dict[str, Any]:
         """One measurement, in the columns of the store."""
-        text, numbers, one, _ = measurement
+        text, numbers, replacement, _ = measurement
         layers = [layer for layer in self.layers[text] if numbers == ALL or str(layer.index) in numbers.split(",")]
         replaced = [layer for layer in layers if layer.left is None]
         reference = self.reference(text)
@@ -182,10 +193,10 @@ class MeasuredModel:
         columns = zip(*errors, strict=True) if errors else [None if errors is None else []] * len(HeadError._fields)
         names = ("text", "layers", "estimator", "sampler", "size", "draw")
         return {
-            **dict(zip(names, measurement.key, strict=True)), "kind": one.kind, "seq_len": len(reference.tokens),
-            "replaced": len(replaced), "left": len(layers) - len(replaced),
+            **dict(zip(names, measurement.key, strict=True)), "kind": replacement.kind,
+            "seq_len": len(reference.tokens), "replaced": len(replaced), "left": len(layers) - len(replaced),
             "exact_multiplications": sum(layer.multiplications for layer in replaced),
-            "multiplications": total(one.work(layer.shape, layer.heads, layer.index) for layer in replaced),
+            "multiplications": total(replacement.work(layer.shape, layer.heads, layer.index) for layer in replaced),
             **effect(reference, output)._asdict(), **dict(zip(HeadError._fields, columns, strict=True)),
         }  # fmt: skip
 
@@ -208,60 +219,91 @@ class MeasuredModel:
         return copy.deepcopy(self.model).bfloat16()
 
     def _output(self, measurement: PlannedRow, reference: Reference, layers: list[int]) -> Reference:
-        one, tokens = measurement.replacement, self.texts[measurement.text].tokens
-        if isinstance(one, Bfloat16Model):
+        replacement, tokens = measurement.replacement, self.texts[measurement.text].tokens
+        if isinstance(replacement, Bfloat16Model):
             return run(self._bfloat16, tokens).as_float()
-        if isinstance(one, Exact) and one.dtype is None:
+        if isinstance(replacement, Exact) and replacement.dtype is None:
             return reference
         scenario = self.scenario
         with replace_calls(
-            self.model, self.calibrated(one), layers, None, scenario.redraw, scenario.seed, measurement.draw
+            self.model, self.calibrated(replacement), layers, None, scenario.redraw, scenario.seed, measurement.draw
         ):
             return run(self.model, tokens)
 
     def _head_errors(self, measurement: PlannedRow, reference: Reference) -> list[HeadError] | None:
-        one, scenario = self.calibrated(measurement.replacement), self.scenario
-        if not scenario.heads or one.kind == "exact":
+        replacement, scenario = self.calibrated(measurement.replacement), self.scenario
+        if not scenario.heads or replacement.kind == "exact":
             return None
 
         def outputs(heads: Any, layer: int) -> Tensor:
-            return one.outputs(heads, scenario.seed, stream_names(scenario.redraw, measurement.draw, layer), layer)
+            return replacement.outputs(
+                heads, scenario.seed, stream_names(scenario.redraw, measurement.draw, layer), layer
+            )
 
         return head_errors(self.model, reference, self.layers[measurement.text], outputs)
 
     def head_effects(self, text: str, replacements: Sequence[Replacement], draw: int, gradients: int) -> np.ndarray:
-        """The predicted effect of each replacement in each replaceable head alone (replacements, heads)."""
+        """The predicted effect of each replacement on each replaceable head alone (replacements, heads).
+
+        Gradients take at most GRADIENT_BYTES of memory at a time, or as much as those of one layer.
+        """
         tokens, seed, redraw = self.texts[text].tokens, self.scenario.seed, self.scenario.redraw
-        check_backward_memory(self.model, 1, tokens.shape[-1])
+        groups, _ = self.gradient_groups(text, gradients)
         forward = partial(self.model, tokens, use_cache=False)
-        rng = stream(seed, "gradients", draw)
-        _, drawn = gradient_draws(self.model, forward, self.replaceable, gradients, rng)
-        parts = list(drawn)
-        by_layer = {layer: torch.stack([part[layer][0] for part in parts]) for layer in self.replaceable}
 
-        def outputs(one: Replacement, heads: Any, layer: int) -> Tensor:
-            return one.outputs(heads, seed, stream_names(redraw, draw, layer), layer)
+        def outputs(replacement: Replacement, heads: Any, layer: int) -> Tensor:
+            return self.calibrated(replacement).outputs(heads, seed, stream_names(redraw, draw, layer), layer)
 
-        with np.errstate(all="ignore"):  # an estimator that overflows is a measurement
-            return head_effects(forward, self.model, by_layer, [partial(outputs, one) for one in replacements])
+        estimators, result = [partial(outputs, item) for item in replacements], []
+        for layers in groups:
+            rng = stream(seed, "gradients", draw)
+            _, drawn = gradient_draws(self.model, forward, layers, gradients, rng)
+            by_layer: dict[int, list[Tensor]] = {layer: [] for layer in layers}
+            for part in drawn:
+                for layer in layers:
+                    by_layer[layer].append(part[layer][0])
+            with np.errstate(all="ignore"):  # an estimator that overflows is a measurement
+                stacked = {layer: torch.stack(by_layer.pop(layer)) for layer in layers}
+                result.append(head_effects(forward, self.model, stacked, estimators))
+        return np.concatenate(result, axis=1)
 
-    def calibrated(self, one: Replacement) -> Replacement:
-        """The replacement, with its parameters fitted to the text to calibrate on, if it has any."""
-        if self.calibration is None or not one.needs_calibration:
-            return one
-        if one not in self._fitted:
-            self._fitted[one] = calibrated(self.model, one, self.calibration.tokens)
-        return self._fitted[one]
+    def gradient_groups(self, text: str, gradients: int) -> tuple[list[list[int]], float]:
+        """The replaceable layers, in groups whose gradients are in memory together, and the most bytes of a group.
+
+        Raises ScenarioError where memory does not suffice for a backward pass and the gradients of a group.
+        """
+        groups, size, most = [list[int]()], 0.0, 0.0
+        for layer in self.layers[text]:
+            if layer.left is None:
+                bytes_of_layer = 4.0 * gradients * layer.heads * layer.shape.n * layer.shape.d_v
+                if groups[-1] and size + bytes_of_layer > GRADIENT_BYTES:
+                    groups.append([])
+                    size = 0.0
+                groups[-1].append(layer.index)
+                size += bytes_of_layer
+                most = max(most, size)
+        check_backward_memory(self.model, 1, self.texts[text].tokens.shape[-1], most)
+        return groups, most
+
+    def calibrated(self, replacement: Replacement) -> Replacement:
+        """The replacement with its parameters fitted to the calibration text, if it has such parameters."""
+        if self.calibration is None or not replacement.needs_calibration:
+            return replacement
+        if replacement not in self._fitted:
+            self._fitted[replacement] = calibrated(
+                self.model, replacement, self.calibration.tokens.to(self.scenario.device)
+            )
+        return self._fitted[replacement]
 
     def time(self, path: Path, repeats: int, replacements: Sequence[Replacement]) -> None:
         """Time replacements in the first and the middle layer of the first text, and store the seconds."""
-        ready, text = [self.calibrated(one) for one in replacements], next(iter(self.texts.values()))
+        ready, text = [self.calibrated(item) for item in replacements], next(iter(self.texts.values()))
         heads = heads_in(self.model, text.tokens, self.replaceable[:: max(1, len(self.replaceable) // 2)][:2])
         write_seconds(path, times(heads, ready, repeats, self.scenario.seed), text.name, heads)
 
 
 def _read(scenario: ModelScenario) -> tuple[list[TextFile], list[TextFile]]:
-    """The texts, and the one to calibrate on, if any. Raises InputError for a text that is used for both."""
+    """The texts, and the calibration text, if any. Raises InputError for a text that is used for both."""
     files, calibration = read_texts(scenario.texts), read_texts([scenario.calibrate] if scenario.calibrate else [])
     names = {text.sha256: text.name for text in files}
     if measured := [names[text.sha256] for text in calibration if text.sha256 in names]:
@@ -273,7 +315,7 @@ def _read(scenario: ModelScenario) -> tuple[list[TextFile], list[TextFile]]:
 
 
 def _check_kind(loaded: Loaded) -> None:
-    """Raise ModelError for a model whose output is neither states of the tokens of a text nor the next token."""
+    """Raise ModelError for an encoder-decoder model, which is neither an encoder nor a language model."""
     if loaded.tokenizer is not None and getattr(loaded.model.config, "is_encoder_decoder", False):
         raise ModelError(
             f"{loaded.name} is an encoder-decoder model; `favorbench model` measures encoders and language models: "
@@ -281,10 +323,10 @@ def _check_kind(loaded: Loaded) -> None:
         )
 
 
-def calibrated(model: Any, one: Replacement, tokens: Tensor) -> Replacement:
+def calibrated(model: Any, replacement: Replacement, tokens: Tensor) -> Replacement:
     """The replacement with parameters that are fitted to the model's attention to these tokens (1, L)."""
-    assert isinstance(one, EstimatedAttention)
-    method, fitted = one.method, dict[int, Method]()
+    assert isinstance(replacement, EstimatedAttention)
+    method, fitted = replacement.method, dict[int, Method]()
 
     def attend(call: Call) -> Tensor:
         if unsupported_reason(call) is None:
@@ -294,4 +336,4 @@ def calibrated(model: Any, one: Replacement, tokens: Tensor) -> Replacement:
 
     with torch.no_grad(), intercept_attention(model, attend):
         model(tokens, use_cache=False)
-    return EstimatedAttention(method, one.requested_size, fitted)
+    return EstimatedAttention(method, replacement.requested_size, fitted)

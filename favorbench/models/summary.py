@@ -1,4 +1,4 @@
-"""Summary of the measurements of a model: a line for each estimator and size, sentences, and what predicts effects."""
+"""Summary of the measurements of a model: a line for each estimator and size, sentences, and predictors."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,6 +9,7 @@ import pandas as pd
 
 from favorbench.formats import plain
 from favorbench.models.plan import ALL, BFLOAT16
+from favorbench.models.predicted import with_predictions
 from favorbench.models.seconds import with_seconds
 from favorbench.models.store import read_manifest, read_measurements
 from favorbench.statistics import median_interval
@@ -74,7 +75,8 @@ class ModelResults(NamedTuple):
 def read(path: Path) -> ModelResults:
     """The study in a directory. Raises StoreError."""
     rows = read_measurements(path)
-    return ModelResults(path, read_manifest(path), rows, with_seconds(lines_of(rows), path))
+    lines = with_predictions(with_seconds(lines_of(rows), path), path)
+    return ModelResults(path, read_manifest(path), rows, lines)
 
 
 def measure_of(rows: pd.DataFrame) -> Measure:
@@ -83,19 +85,19 @@ def measure_of(rows: pd.DataFrame) -> Measure:
 
 
 def lines_of(rows: pd.DataFrame) -> pd.DataFrame:
-    """The table.
+    """Summarise rows: one line for each estimator, size and set of layers.
 
-    Effects: median over texts of the mean over draws; low, high: its interval, or the smallest and
-    largest of fewer than 6 texts; worst: the largest over texts. distance, worst_distance: the same of the measure that
-    is never below 0. worse: than uniform attention in the same layers, by the median of the paired differences of that
-    distance. rank: Spearman correlation of the similarities of all pairs of texts with the exact ones. head_median,
-    head_q90, head_max: of the relative errors of single heads under exact inputs; head_after_projection: of layers,
-    |W_O error| / |h|, the root of the sum of squares over heads, median over layers and rows.
+    effect: median over texts of the mean over draws. low, high: its interval, or the smallest and largest of fewer than
+    6 texts. worst: the largest over texts. distance, worst_distance: the median and the largest of the measure that is
+    never below 0. worse: whether the paired differences of that distance to uniform attention in the same layers have a
+    median above 0. rank: Spearman's correlation of the similarities of all pairs of texts with the exact ones.
+    head_median, head_q90, head_max: of the relative errors of single heads under exact inputs. head_after_projection:
+    |W_O error| / |h| of a layer, the root of the sum of squares over its heads; median over layers and rows.
     """
-    found = pd.DataFrame(list(_lines(rows)))
-    layers = [-1 if s == ALL else int(s.split(",")[0]) + 1000 * s.count(",") for s in found["layers"]]
-    order = np.lexsort(([KINDS.index(kind) for kind in found["kind"]], layers))
-    return found.iloc[order].reset_index(drop=True)
+    lines = pd.DataFrame(list(_lines(rows)))
+    layers = [-1 if s == ALL else int(s.split(",")[0]) + 1000 * s.count(",") for s in lines["layers"]]
+    order = np.lexsort(([KINDS.index(kind) for kind in lines["kind"]], layers))
+    return lines.iloc[order].reset_index(drop=True)
 
 
 def _lines(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
@@ -111,8 +113,8 @@ def _lines(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
         with np.errstate(invalid="ignore"):
             beyond = distances - uniform.reindex([(names["layers"], text) for text in by_text.index]).to_numpy()
             worse = names["kind"] in COMPARED and bool(beyond.median() > 0)
-        own = heads[heads["row"].isin(group.index)]
-        errors = own["head_error"].to_numpy()
+        heads_of_group = heads[heads["row"].isin(group.index)]
+        errors = heads_of_group["head_error"].to_numpy()
         median, q90, largest = np.quantile(errors, (0.5, 0.9, 1.0)) if len(errors) else [np.nan] * 3
         yield {
             **names, "texts": len(by_text), "draws": int(group["draw"].nunique()),
@@ -122,15 +124,15 @@ def _lines(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
             "worst_distance": distances.max(), **by_text[_MEDIANS].median(),
             "last_hidden_error": by_text["last_hidden_error"].median(), "rank": _rank(group, exact),
             "head_median": median, "head_q90": q90, "head_max": largest,
-            "head_after_projection": _by_layer(own)["head_after_projection"].median(skipna=False),
+            "head_after_projection": _by_layer(heads_of_group)["head_after_projection"].median(skipna=False),
         }  # fmt: skip
 
 
 def _by_head(rows: pd.DataFrame) -> pd.DataFrame:
     """The errors of single heads, a row each; row: the index of the measurement."""
     columns = ["head_layer", "head_error", "head_after_projection"]
-    found = rows.loc[rows["head_error"].notna(), columns].explode(columns).astype(float)
-    return found.dropna(subset="head_layer").rename_axis("row").reset_index()
+    errors = rows.loc[rows["head_error"].notna(), columns].explode(columns).astype(float)
+    return errors.dropna(subset="head_layer").rename_axis("row").reset_index()
 
 
 def _by_layer(heads: pd.DataFrame) -> pd.DataFrame:
@@ -156,12 +158,11 @@ def _cosines(rows: pd.DataFrame) -> pd.Series:
 
 
 def sentence(rows: pd.DataFrame) -> str:
-    """The finding, with the numbers of texts and draws.
+    """State the finding, with the numbers of texts and draws.
 
-    About the settings with most texts, and among these those that cost less than exact attention, if there are any.
-    Best and unnoticed are judged by the distance that is never below 0, KL for a language model. A setting is unnoticed
-    if it moves no text further than bfloat16 moves the text that it moves furthest; without bfloat16, in a study that
-    is not complete, nothing is said about that.
+    It covers the settings with most texts; among these, only those that cost less than exact attention, if there are
+    any. The best setting has the smallest distance, KL for a language model. A setting is unnoticed if its distance on
+    every text is at most the largest one of bfloat16. An incomplete study without bfloat16 says nothing about that.
     """
     measure, lines = measure_of(rows), lines_of(rows)
     lines = lines[lines["layers"] == lines["layers"].iloc[0]]

@@ -1,4 +1,4 @@
-"""A model with its attention replaced: all of it, some layers or some heads, without training."""
+"""Replace the attention of a model without training: in all layers and heads, or in some."""
 
 import contextlib
 from collections import Counter
@@ -26,7 +26,7 @@ KINDS = ("full", "causal", "padded")
 
 @dataclass
 class Replaced:
-    """A record of a swap: how many calls were replaced, and the layers left as they are, with the reason.
+    """A record of a replacement: the number of replaced calls, and the unchanged layers with the reason.
 
     layers: the numbers of all layers that were called.
     """
@@ -53,18 +53,50 @@ def replace_attention(
     seed: int = 0,
     draw: int = 0,
 ) -> Iterator[Replaced]:
-    """Replace the attention of a model within a context: ``with replace_attention(model, "positive"): ...``.
+    """Replace the attention of a model within a context.
 
-    map, sampler, num_projections (256): linear attention. method, size (64): a method or a baseline, a function
-    f(query, key, value, size, rng) -> output of NumPy arrays, "removed" (an output of 0), or "exact" in ``dtype``.
-    recommended: the result of ``recommend`` for heads captured from this model, or its directory: each head by its
-    certified choice, those without one exact. layers, heads: only these; all others are the model's own. redraw: draw
-    omega, or what a method draws, once for each layer, once for all of them, or anew at each call; heads of a layer
-    share omega. seed, draw: equal ones draw the same. Causal attention is recognised by its mask.
+    Give ``map``, ``method`` or ``recommended``. Only softmax(q k^T) v without a mask, or with a causal or padding mask,
+    is replaced. Other layers are left unchanged and named in ``left``.
 
-    Layers whose attention is not softmax(q k^T) v without a mask, or with a causal or padding mask, are left alone, and
-    named in ``left``. Raises ScenarioError for what is unknown, and InputError at the end if nothing was replaced.
+    Parameters
+    ----------
+    model
+        A torch module that is neither compiled nor quantised.
+    map
+        A feature map, for linear attention with ``sampler`` and ``num_projections`` (256).
+    method
+        A method or baseline of ``size`` (64), a function f(query, key, value, size, rng) -> output of NumPy arrays,
+        "removed" (an output of 0), or "exact" in ``dtype``.
+    recommended
+        The result of ``recommend`` for this model or for heads captured from it, or its directory. Heads without a
+        certified setting stay exact.
+    sampler, num_projections
+        Sampler and number of projections of ``map``.
+    size
+        Size of ``method``.
+    dtype
+        Precision of exact attention.
+    layers, heads
+        Replace only these.
+    redraw
+        Draw once for each "layer", once for the "model", or anew at each "call". Heads of a layer share omega.
+    seed, draw
+        Equal numbers give equal draws.
 
+    Yields
+    ------
+    Replaced
+        The number of replaced calls, and the unchanged layers.
+
+    Raises
+    ------
+    ScenarioError
+        An argument is wrong.
+    InputError
+        Nothing was replaced.
+
+    Examples
+    --------
     >>> import favorbench as fb, torch
     >>> class Attention(torch.nn.Module):
     ...     def forward(self, x):
@@ -75,16 +107,14 @@ def replace_attention(
     >>> record.replaced, tuple(output.shape)
     (1, (1, 2, 16, 4))
     """
-    if sum(one is not None for one in (map, method, recommended)) != 1:
+    if sum(choice is not None for choice in (map, method, recommended)) != 1:
         raise ScenarioError("give `map`, `method` or `recommended`, one of them")
     check_redraw(redraw)
     for name, given, owner in (("num_projections", num_projections, map), ("size", size, method)):
         if given is not None:
             check_whole(f"`{name}`", given, 1, 1 << 20)
             if owner is None:
-                raise ScenarioError(
-                    f"`{name}` {given}: `map` has num_projections, `method` has size, `recommended` its own"
-                )
+                raise ScenarioError(f"`{name}` {given}: `map` has num_projections, `method` has size")
     if map is not None:
         get_sampler(sampler)
         chosen = EstimatedAttention(LinearAttention(get_map(map), sampler), num_projections or 256)
@@ -104,7 +134,7 @@ def replace_calls(
     model: Any, chosen: Replacement, layers: Collection[int] | None, heads: Collection[int] | None, redraw: str,
     seed: int, draw: int,
 ) -> Iterator[Replaced]:  # fmt: skip
-    """Answer the attention calls of a model by a replacement. Raises InputError if nothing was replaced."""
+    """Compute the attention calls of a model with a replacement. Raises InputError if nothing was replaced."""
     record, calls = Replaced(), Counter[int]()
 
     def attend(call: Call) -> Tensor:
@@ -120,8 +150,8 @@ def replace_calls(
         record.replaced += 1
         if heads is None:
             return output
-        mixed, some = call.own().clone(), sorted(heads)
-        mixed[:, some] = output[:, some]
+        mixed, selected = call.own().clone(), sorted(heads)
+        mixed[:, selected] = output[:, selected]
         return mixed
 
     with intercept_attention(model, attend):
@@ -129,7 +159,7 @@ def replace_calls(
     for name, given in (("`layers`", {*(layers or ())}), (f"{chosen.label}: layers", {*chosen.layers})):
         if missing := ", ".join(map(str, sorted(given - record.layers))):
             count = len(record.layers)
-            raise InputError(f"{name} {missing}: not in this model; it has {count}, 0 to {count - 1}")
+            raise InputError(f"{name} {missing}: not in this model; it has {count} layers, 0 to {count - 1}")
     if not record.replaced:
         reasons = "; ".join(": ".join(item) for item in list(record.left.items())[:3])
         raise InputError(f"no attention was replaced by {chosen.label}: {reasons}")

@@ -176,9 +176,9 @@ def moved(what: str, array: Array, other: Array) -> Array:
 
 def kind_of(array: Any) -> str:
     """ "of NumPy", "of torch on cuda:0": an array's library and device; of anything else its type."""
-    if isinstance(array, np.ndarray):
+    if isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray | np.matrix):
         return "of NumPy"
-    if not array_api_compat.is_array_api_obj(array):
+    if isinstance(array, np.ndarray) or not array_api_compat.is_array_api_obj(array):
         return f"a {type(array).__name__}"
     return f"of {type(array).__module__.partition('.')[0]} on {device(array)}"
 

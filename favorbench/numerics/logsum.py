@@ -1,6 +1,6 @@
 """Sums of exp(log) * value that keep their own maximum, so that nothing overflows and no eps is needed.
 
-One operation carries all of attention: a product of features with values, summed over keys (exact attention), over keys
+All of attention is one operation: a product of features with values, summed over keys (exact attention), over keys
 for each feature, and over features for each query; the last for every R at once.
 """
 
@@ -147,9 +147,9 @@ def attention_sums(query: Array, key: Array, value: Array, bias: Array = None) -
     torch has it as one operation on a CPU, that of its fused attention, which keeps the log of the normaliser.
     """
     if is_torch_array(query) and query.device.type == "cpu" and query.element_size() > 2 and key.shape == value.shape:
-        batch = (part.reshape(1, -1, *part.shape[-2:]) for part in (query, key, value))
+        batch = (part.reshape(-1, 1, *part.shape[-2:]) for part in (query, key, value))  # its output is in this order
         if bias is not None:
-            bias = bias.reshape(1, -1, *bias.shape[-2:])
+            bias = bias.reshape(-1, 1, *bias.shape[-2:])
         fused = importlib.import_module("torch").ops.aten._scaled_dot_product_flash_attention_for_cpu
         output, log_normaliser = fused(*batch, attn_mask=bias, scale=1.0)
         log_normaliser, output = (part.reshape(*query.shape[:-1], -1) for part in (log_normaliser, output))

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import importlib
 import os
+import sys
 import threading
 import timeit
 from collections.abc import Callable, Iterator
@@ -27,17 +28,20 @@ class Rates(NamedTuple):
 
 
 class _Limit:
-    """One BLAS thread while anybody holds it: threads of a process share it, and release it in any order."""
+    """One BLAS thread while it is held: threads of a process share it, and release it in any order."""
 
     def __init__(self) -> None:
         self._lock, self._holders = threading.Lock(), 0
         self._limits: list[threadpoolctl.threadpool_limits] = []
+        self._modules = 0
 
     def take(self) -> None:
+        """One thread; libraries are looked for again, in milliseconds, where a module was imported meanwhile."""
         with self._lock:
             self._holders += 1
-            if not self._limits:
+            if not self._limits or self._modules != len(sys.modules):
                 self._limits.append(threadpoolctl.threadpool_limits(1))
+                self._modules = len(sys.modules)
 
     def take_new_libraries(self) -> None:
         """One thread also in libraries that were loaded meanwhile, if it is held."""
@@ -69,9 +73,9 @@ def one_core() -> Iterator[None]:
 @functools.cache
 def scipy_linalg() -> Any:
     """Import scipy.linalg when needed: it has its own BLAS library, which is set to one thread like the others."""
-    found = importlib.import_module("scipy.linalg")
+    linalg = importlib.import_module("scipy.linalg")
     _LIMIT.take_new_libraries()
-    return found
+    return linalg
 
 
 @functools.cache

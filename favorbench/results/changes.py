@@ -102,7 +102,7 @@ def judged(rows: Sequence[Errors], factor: float, alpha: float) -> list[Change]:
     tested = [i for i, row in enumerate(rows) if not same[i] and not row.fixed]
     adjusted = np.ones(len(rows))
     adjusted[tested] = holm([min(1.0, 2.0 * min(p_values[i])) for i in tested])
-    found = []
+    changes = []
     for i, (row, ratio) in enumerate(zip(rows, ratios, strict=True)):
         interval, rejected = ratio.interval(1.0 - alpha), adjusted[i] <= alpha
         verdict = _tested(p_values[i] if rejected else None, interval, factor, alpha)
@@ -110,8 +110,8 @@ def judged(rows: Sequence[Errors], factor: float, alpha: float) -> list[Change]:
             interval, verdict = interval._replace(coverage=1.0), _by_size(ratio, factor)
         medians = float(np.median(row.old)), float(np.median(row.new)), ratio.median
         counts = len(row.old), len(row.new), len(row.old) * row.paired, float(adjusted[i])
-        found.append(Change(same[i] or verdict, *medians, *interval, *counts))
-    return found
+        changes.append(Change(same[i] or verdict, *medians, *interval, *counts))
+    return changes
 
 
 def _by_size(ratio: LogRatios, factor: float) -> str:
@@ -171,13 +171,13 @@ def measured(run: RunData, axis: str, metric: str, name: str | None) -> dict[Key
     by = [*CELL, "estimator", axis]
     trials = trials.drop_duplicates(["draw", *by])  # two budgets may come to one size
     nth = trials.groupby([*by, "trial"], dropna=False).cumcount()  # a trial has a draw for each R
-    found = {}
+    errors = {}
     groups: Any = trials.assign(nth=nth).groupby(by, sort=False, dropna=False)
     for (*cell, estimator, size), rows in groups:
         draws = zip(rows["trial"], rows["nth"], strict=True)
         key = Key(tuple(cell), str(estimator), None if pd.isna(size) else int(size))
-        found[key] = dict(zip(draws, rows[metric], strict=True))
-    return found
+        errors[key] = dict(zip(draws, rows[metric], strict=True))
+    return errors
 
 
 def at_all_sizes(ours: dict[Key, Draws], theirs: dict[Key, Draws]) -> dict[Key, Draws]:
@@ -193,15 +193,15 @@ def at_all_sizes(ours: dict[Key, Draws], theirs: dict[Key, Draws]) -> dict[Key, 
 
 
 def on_other_problems(before: dict[Key, Draws], after: dict[Key, Draws]) -> tuple[dict[Key, str], int, int]:
-    """Why rows of the old run alone are not comparable with rows of the new one on another problem.
+    """Explain which rows of the old run are not comparable with rows of the new one on another problem.
 
     Also how many rows the old run and the new run have that the other one has on no problem.
     """
     lost, added = [key for key in before if key not in after], [key for key in after if key not in before]
     others = {key.loosely: key for key in reversed(added)}
-    found = {}
+    reasons = {}
     for key in lost:
         if other := others.get(key.loosely):
             pairs = zip(CELL, key.cell, other.cell, strict=True)
-            found[key] = f"other {', '.join(f'{_PROBLEM[name]} {a} / {b}' for name, a, b in pairs if a != b)}"
-    return found, len(lost) - len(found), len(added) - len({key.loosely for key in found})
+            reasons[key] = f"other {', '.join(f'{_PROBLEM[name]} {a} / {b}' for name, a, b in pairs if a != b)}"
+    return reasons, len(lost) - len(reasons), len(added) - len({key.loosely for key in reasons})

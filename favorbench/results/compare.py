@@ -289,28 +289,28 @@ def _estimator(text: str, run: RunData) -> str:
     raise ScenarioError(f"`estimators`: {run.path} has no {text!r}{nearest(text, names)}; it has {', '.join(names)}")
 
 
-def comparison_sections(found: RunComparison, only_changed: bool = False, in_words: bool = False) -> Sections:
+def comparison_sections(comparison: RunComparison, only_changed: bool = False, in_words: bool = False) -> Sections:
     """The two sides, a table for each cell, the rows that are not comparable, and the findings.
 
     in_words: the verdict after its mark.
     """
-    covered = min((row.change.coverage for row in found.rows if row.change), default=0.0)
-    level = 1.0 - found.alpha
+    covered = min((row.change.coverage for row in comparison.rows if row.change), default=0.0)
+    level = 1.0 - comparison.alpha
     interval = f"{100 * level:.4g} % interval" if covered >= level - 1e-12 else "smallest to largest"
     tables = []
-    shown = [row for row in (found.changed if only_changed else found.rows) if row.change]
+    shown = [row for row in (comparison.changed if only_changed else comparison.rows) if row.change]
     for cell, rows in groupby(shown, key=lambda row: row.cell):
-        texts = [_texts(found, row, row.change, interval, in_words) for row in rows if row.change]
-        tables.append(Section(f"{found.metric}, {cell}", texts, labels=3, style=_style))
-    findings = [*(f"x {reason}" for reason in reasons(found)), *comparison_sentences(found)]
-    return Sections([*(Section(note=side) for side in sides(found)), *tables, Section(sentences=findings)])
+        texts = [_texts(comparison, row, row.change, interval, in_words) for row in rows if row.change]
+        tables.append(Section(f"{comparison.metric}, {cell}", texts, labels=3, style=_style))
+    findings = [*(f"x {reason}" for reason in reasons(comparison)), *comparison_sentences(comparison)]
+    return Sections([*(Section(note=side) for side in sides(comparison)), *tables, Section(sentences=findings)])
 
 
-def _texts(found: RunComparison, row: ComparedRow, change: Change, interval: str, in_words: bool) -> dict[str, str]:
+def _texts(runs: RunComparison, row: ComparedRow, change: Change, interval: str, in_words: bool) -> dict[str, str]:
     return {
         "change": f"{row.mark} {row.verdict}" if in_words else row.mark, "estimator": row.new_estimator,
-        HEADINGS.get(found.axis, found.axis): "-" if row.key.size is None else str(row.key.size),
-        "old": format_value(change.old, found.metric), "new": format_value(change.new, found.metric),
+        HEADINGS.get(runs.axis, runs.axis): "-" if row.key.size is None else str(row.key.size),
+        "old": format_value(change.old, runs.metric), "new": format_value(change.new, runs.metric),
         "new / old": format_ratio(change.ratio), interval: change.interval,
     }  # fmt: skip
 
@@ -320,37 +320,37 @@ def _style(column: str, text: str) -> str:
     return styles.get(text, "dim") if column == "change" else ""
 
 
-def comparison_sentences(found: RunComparison) -> list[str]:
+def comparison_sentences(runs: RunComparison) -> list[str]:
     """The number of rows with each verdict, the geometric mean, the rows of one run alone, and the rule."""
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in found.verdicts.items())
-    said = [f"{'WORSE. ' if found.count('+') else ''}Of {len(found.rows)} rows: {counts}."]
-    if found.only_old or found.only_new:
-        said.append(f"Rows of one run alone: {found.only_old} of the old one, {found.only_new} of the new one.")
-    mean = found.mean
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in runs.verdicts.items())
+    said = [f"{'WORSE. ' if runs.count('+') else ''}Of {len(runs.rows)} rows: {counts}."]
+    if runs.only_old or runs.only_new:
+        said.append(f"Rows of one run alone: {runs.only_old} of the old one, {runs.only_new} of the new one.")
+    mean = runs.mean
     if mean.rows:
         interval = "" if np.isnan(mean.low) else f" ({format_ratio(mean.low)} to {format_ratio(mean.high)})"
         said.append(f"Geometric mean of new / old over {mean.rows} rows: {format_ratio(mean.ratio)}{interval}.")
-    frame, needed = found.frame(), fewest_draws(found.tested, 1.0 - found.alpha)
-    if found.paired and frame.loc[frame["verdict"] == UNDECIDED, "pairs"].max() < needed:
-        said.append(f"So few draws cannot tell {found.tested} rows apart: use {needed} trials or more.")
+    frame, needed = runs.frame(), fewest_draws(runs.tested, 1.0 - runs.alpha)
+    if runs.paired and frame.loc[frame["verdict"] == UNDECIDED, "pairs"].max() < needed:
+        said.append(f"So few draws cannot tell {runs.tested} rows apart: use {needed} trials or more.")
     old, new, pairs = (
         " to ".join(dict.fromkeys(f"{counts:g}" for counts in (frame[name].min(), frame[name].max())))
         for name in ("n_old", "n_new", "pairs")
     )
     how = f"The draws differ (another seed or redraw), so nothing is paired: {old} against {new}; Mann-Whitney test"
-    if found.paired:
+    if runs.paired:
         how = f"{pairs} pairs of the same draws; sign test"
     return [*said, (
-        f"{how} that new / old is beyond {found.factor:g}, Holm over all rows, {found.alpha:g}. Intervals are of each "
+        f"{how} that new / old is beyond {runs.factor:g}, Holm over all rows, {runs.alpha:g}. Intervals are of each "
         f"row by itself. + worse, - better, ~ neither is detectable (no change: the interval is inside "
-        f"{1 / found.factor:.3g} to {found.factor:g}), = the same, x not comparable."
+        f"{1 / runs.factor:.3g} to {runs.factor:g}), = the same, x not comparable."
     )]  # fmt: skip
 
 
-def sides(found: RunComparison) -> list[str]:
+def sides(runs: RunComparison) -> list[str]:
     """The two runs, and the versions of favorbench that made them."""
     lines = []
-    for side, run, name in zip(("old", "new"), (found.old, found.new), found.estimators or ("", ""), strict=True):
+    for side, run, name in zip(("old", "new"), (runs.old, runs.new), runs.estimators or ("", ""), strict=True):
         git = run.manifest.get("git")
         commit = f" at {str(git['commit'])[:9]}" if isinstance(git, dict) and git.get("commit") else ""
         partial = "" if run.manifest["complete"] else " (PARTIAL)"
@@ -359,27 +359,27 @@ def sides(found: RunComparison) -> list[str]:
     return lines
 
 
-def reasons(found: RunComparison) -> list[str]:
+def reasons(comparison: RunComparison) -> list[str]:
     """Why rows are not comparable, each reason once."""
-    counts = Counter((row.key.cell[0], row.reason) for row in found.rows if row.change is None)
+    counts = Counter((row.key.cell[0], row.reason) for row in comparison.rows if row.change is None)
     return [f"{count} row{'s' * (count > 1)} of {name}: {reason}" for (name, reason), count in counts.items()]
 
 
-def junit(found: RunComparison) -> str:
+def junit(comparison: RunComparison) -> str:
     """A test for each row: worse is a failure, not comparable is skipped."""
     suite = ElementTree.Element(
-        "testsuite", name="favorbench compare", tests=str(len(found.rows)), failures=str(found.count("+")),
-        errors="0", skipped=str(found.count("x")),
+        "testsuite", name="favorbench compare", tests=str(len(comparison.rows)), failures=str(comparison.count("+")),
+        errors="0", skipped=str(comparison.count("x")),
     )  # fmt: skip
-    for row in found.rows:
-        size = "" if row.key.size is None else f" {HEADINGS.get(found.axis, found.axis)}={row.key.size}"
+    for row in comparison.rows:
+        size = "" if row.key.size is None else f" {HEADINGS.get(comparison.axis, comparison.axis)}={row.key.size}"
         names = {"classname": printable(row.cell), "name": printable(row.new_estimator + size)}
         case = ElementTree.SubElement(suite, "testcase", names)
-        line = printable(row.change.in_words(found.metric) if row.change else row.reason)
+        line = printable(row.change.in_words(comparison.metric) if row.change else row.reason)
         if row.mark == "x":
             ElementTree.SubElement(case, "skipped", message=line)
         elif row.mark == "+":
-            ElementTree.SubElement(case, "failure", message=line).text = printable(comparison_sentences(found)[-1])
+            ElementTree.SubElement(case, "failure", message=line).text = printable(comparison_sentences(comparison)[-1])
         else:
             ElementTree.SubElement(case, "system-out").text = line
     ElementTree.indent(suite)

@@ -53,7 +53,7 @@ def summed_effects(results: RunData) -> list[SummedEffects]:
 def unit_of(results: RunData, rows: pd.DataFrame) -> str:
     """The unit of the effect on the input of these rows."""
     files: Any = results.manifest["input_files"]
-    return next(file["effect"] for file in files if file["input"] == rows["input"].iloc[0])
+    return next((file.get("effect", "") for file in files if file["input"] == rows["input"].iloc[0]), "")
 
 
 def amount(effect: float, unit: str) -> str:
@@ -68,7 +68,7 @@ def on_heads(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def _of_population(rows: pd.DataFrame, unit: str) -> SummedEffects:
-    heads, found = int(rows.groupby("text")["head"].nunique().max()), []
+    heads, summed = int(rows.groupby("text")["head"].nunique().max()), []
     for _, group in rows.groupby(_ESTIMATOR, sort=False, dropna=False):
         sums = group.groupby(["text", "trial"])[EFFECT].agg(["sum", "count"])
         whole = sums.loc[sums["count"] == heads, "sum"].to_numpy()  # a head on which it failed is missing
@@ -77,12 +77,12 @@ def _of_population(rows: pd.DataFrame, unit: str) -> SummedEffects:
         layers = group.groupby("layer")[EFFECT].sum()
         with np.errstate(invalid="ignore"):
             share = layers.max() / layers.sum()
-        found.append({
+        summed.append({
             **group.iloc[0][[*POPULATION, *_ESTIMATOR]], "heads": heads, "sum_median": np.median(whole),
             "sum_low": whole.min(), "sum_high": whole.max(), "texts": group["text"].nunique(),
             "draws": group["trial"].nunique(), "layer": layers.idxmax(), "share": share,
         })  # fmt: skip
-    frame = pd.DataFrame(found).astype({"num_projections": "Int64", "budget": "Int64"})
+    frame = pd.DataFrame(summed).astype({"num_projections": "Int64", "budget": "Int64"})
     return SummedEffects(population_title(rows.iloc[0], heads), heads, unit, frame.sort_values("sum_median"))
 
 
@@ -91,10 +91,10 @@ def effect_tables(results: RunData) -> list[Section]:
     axis = size_axis(results)
     return [
         Section(
-            f"Predicted effect on the model ({one.unit}), sum over {one.title}",
-            [_texts(row, axis) for _, row in _by_size(one.rows, axis).iterrows()], _legend(one), data=one.rows,
+            f"Predicted effect on the model ({total.unit}), sum over {total.title}",
+            [_texts(row, axis) for _, row in _by_size(total.rows, axis).iterrows()], _legend(total), data=total.rows,
         )
-        for one in summed_effects(results)
+        for total in summed_effects(results)
     ]  # fmt: skip
 
 
@@ -112,10 +112,11 @@ def _texts(row: pd.Series, axis: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _legend(one: SummedEffects) -> str:
+def _legend(total: SummedEffects) -> str:
     return (
-        f"The effect of the errors of all {one.heads} heads on one text, to second order, as if errors of different "
-        f"heads were uncorrelated: median and range of {_counts(one.rows.iloc[0])}. Above about {LARGE:g} it is rough. "
+        f"The effect of the errors of all {total.heads} heads on one text, to second order, as if errors of "
+        f"different heads were uncorrelated: median and range of {_counts(total.rows.iloc[0])}. Above about {LARGE:g} "
+        "it is rough. "
         "Largest layer: its share of the sum."
     )
 
@@ -127,11 +128,11 @@ def _counts(row: pd.Series) -> str:
 
 def effect_sentences(results: RunData) -> list[str]:
     """For each population the estimator with the least predicted effect at the largest size, and its other sizes."""
-    return [sentence for one in summed_effects(results) for sentence in _of_best(results, one)]
+    return [sentence for effects in summed_effects(results) for sentence in _of_best(results, effects)]
 
 
-def _of_best(results: RunData, one: SummedEffects) -> Sequence[str]:
-    axis, rows = size_axis(results), labelled(usable(compared(one.rows)))
+def _of_best(results: RunData, effects: SummedEffects) -> Sequence[str]:
+    axis, rows = size_axis(results), labelled(usable(compared(effects.rows)))
     if rows.empty:
         return []
     largest: Any = rows[axis].max()
@@ -141,7 +142,7 @@ def _of_best(results: RunData, one: SummedEffects) -> Sequence[str]:
     size = "" if pd.isna(best[axis]) else f" at {at_size(results, best[axis])}"
     ladder = ", ".join(f"{number(row['sum_median'])} at {row[axis]}" for _, row in others.iterrows())
     return [
-        f"{one.title}: {best['label']}{size} will cost the model about {amount(best['sum_median'], one.unit)} "
-        f"({number(best['sum_low'])} to {number(best['sum_high'])} on {_counts(best)}; sum over {one.heads} heads, "
+        f"{effects.title}: {best['label']}{size} will cost the model about {amount(best['sum_median'], effects.unit)} "
+        f"({number(best['sum_low'])} to {number(best['sum_high'])} on {_counts(best)}; sum over {effects.heads} heads, "
         f"whose errors are taken as uncorrelated){f'; {ladder}' if ladder else ''}."
     ]

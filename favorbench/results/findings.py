@@ -13,7 +13,7 @@ from favorbench.results.summary import RunData, by_cell, compared, estimator_nam
 from favorbench.results.tables import at_largest_size, at_size, shortened_inputs, size_axis
 from favorbench.statistics import Comparison, compare, fewest_draws, holm, verdict
 
-MAX_NAMES = 4  # in a list; of more estimators the number is given
+MAX_NAMES = 4  # in a list; of more estimators only the number
 
 
 def sentences(results: RunData) -> list[str]:
@@ -23,25 +23,25 @@ def sentences(results: RunData) -> list[str]:
 
 def run_sentences(results: RunData) -> list[str]:
     """Whether the run is complete, what was left out of its inputs, and what holds over many heads."""
-    found = []
+    said = []
     if not results.manifest["complete"]:
         done, draws = results.manifest["draws_done"], results.manifest["draws"]
-        found.append(f"PARTIAL: {done} of {draws} draws; run the same sweep again to complete it.")
-    found += [*failure_sentences(results), *_machine_sentences(results.manifest)]
-    return [*found, *shortened_inputs(results), *head_sentences(results), *effect_sentences(results)]
+        said.append(f"PARTIAL: {done} of {draws} draws; run the same sweep again to complete it.")
+    said += [*failure_sentences(results), *_machine_sentences(results.manifest)]
+    return [*said, *shortened_inputs(results), *head_sentences(results), *effect_sentences(results)]
 
 
 def failure_sentences(results: RunData) -> list[str]:
     """A sentence for each estimator that failed: on how many draws, and how."""
-    found = []
+    said = []
     for name, messages in results.failed.items():
         draws = {draw for failed in messages.values() for draw in failed}
         how = next(iter(messages)) + (f", and in {len(messages) - 1} other ways" if len(messages) > 1 else "")
-        found.append(
+        said.append(
             f"FAILED: {name} on {len(draws)} of {results.manifest['draws_done']} draws ({how}). Its numbers are those "
             "of the other draws, which may be easier. To compute the failed draws again: `retry_failed`."
         )
-    return found
+    return said
 
 
 def _machine_sentences(manifest: Mapping[str, Any]) -> list[str]:
@@ -50,7 +50,7 @@ def _machine_sentences(manifest: Mapping[str, Any]) -> list[str]:
     alone = sum(machine["done"] for machine in workers) >= manifest["draws_done"]
     kinds = set()
     for machine in workers if alone or not workers else [*workers, manifest]:
-        pools = {f"{one['internal_api']} {one['version']} for {one['architecture']}" for one in machine["blas"]}
+        pools = {f"{blas['internal_api']} {blas['version']} for {blas['architecture']}" for blas in machine["blas"]}
         kinds.add(", ".join([machine["gpu"] or machine["cpu"], *sorted(pools)]))
     if len(kinds) < 2:
         return []
@@ -60,7 +60,7 @@ def _machine_sentences(manifest: Mapping[str, Any]) -> list[str]:
 
 def head_sentences(results: RunData) -> list[str]:
     """For each population: the best estimator and the best map at the largest size, and how often uniform is better."""
-    return [_of_population(results, one.title, usable(one.rows)) for one in populations(results)]
+    return [_of_population(results, population.title, usable(population.rows)) for population in populations(results)]
 
 
 def _of_population(results: RunData, title: str, rows: pd.DataFrame) -> str:
@@ -96,7 +96,7 @@ def _least_error(ranked: pd.DataFrame, in_words: Callable[[pd.Series, str], str]
 
 
 def cell_sentences(results: RunData) -> list[str]:
-    """For each cell: the first to beat uniform attention, the least error, what random keys and samplers are worth."""
+    """For each cell: the first estimators to beat uniform attention, the least error, and the gain over random keys."""
     trials = by_cell(results.trials)
     return [
         f"{describe_cell(cell.iloc[0])}: " + _of_cell(results, trials[key], cell).replace(" / ", "/")
@@ -117,7 +117,7 @@ def _of_cell(results: RunData, trials: pd.DataFrame, cell: pd.DataFrame) -> str:
 
 
 def _first_to_win(results: RunData, estimators: pd.DataFrame) -> str:
-    """From which size on which estimator beats uniform attention; those without a size apart."""
+    """Name the first estimators to beat uniform attention, with their size; those without a size separately."""
     axis, winning = size_axis(results), estimators[estimators["versus_uniform"] == "better"]
     largest = estimators[axis].max()
     up_to = "" if pd.isna(largest) else f" up to {at_size(results, largest)}"
@@ -152,7 +152,7 @@ def _least_of_cell(results: RunData, cell: pd.DataFrame) -> str:
     if ranked.empty or not uniform > 0:
         return ""
     largest = ranked[size_axis(results)].max()
-    where = "Of all," if pd.isna(largest) else f"At {at_size(results, largest)}"
+    where = "Overall," if pd.isna(largest) else f"At {at_size(results, largest)}"
     in_words = lambda row, of_uniform: number(row["mse_median"] / uniform) + of_uniform  # noqa: E731
     return f" {where} " + _least_error(ranked, in_words, " of uniform's") + "."
 
@@ -170,8 +170,8 @@ def _paired(ours: pd.Series, theirs: pd.Series) -> Comparison:
 
 def _verdicts(comparisons: Sequence[Comparison]) -> list[str]:
     """The verdicts of a family, by Holm."""
-    adjusted = holm([one.p_value for one in comparisons])
-    return [verdict(p, math.log(one.ratio or 1e-300)) for one, p in zip(comparisons, adjusted, strict=True)]
+    adjusted = holm([pair.p_value for pair in comparisons])
+    return [verdict(p, math.log(pair.ratio or 1e-300)) for pair, p in zip(comparisons, adjusted, strict=True)]
 
 
 def _against_taylor(trials: pd.DataFrame, cell: pd.DataFrame) -> str:
@@ -223,8 +223,8 @@ def _orthogonal_against_iid(results: RunData, trials: pd.DataFrame) -> str:
     }
     judged, parts = _verdicts(list(pairs.values())), []
     for word in ("better", "worse"):
-        if found := [text for text, judgement in zip(pairs, judged, strict=True) if judgement == word]:
-            many = len(found) >= MAX_NAMES
-            parts.append(f"{word} in {len(found)} of {len(pairs)}" if many else f"{word} for {', '.join(found)}")
+        if matching := [text for text, judgement in zip(pairs, judged, strict=True) if judgement == word]:
+            many = len(matching) >= MAX_NAMES
+            parts.append(f"{word} in {len(matching)} of {len(pairs)}" if many else f"{word} for {', '.join(matching)}")
     none = f"no detectable difference{' at any R' * (results.scenario.budget == 'projections')}"
     return f" orthogonal against iid: {'; '.join(parts) or none}."

@@ -11,7 +11,15 @@ from favorbench.errors import ScenarioError
 from favorbench.formats import HEADINGS, format_value, percent, shown
 from favorbench.metrics import METRICS
 from favorbench.registry import nearest, split_list
-from favorbench.results.summary import POPULATION, RunData, by_population, cost_share, marked_name, population_title
+from favorbench.results.summary import (
+    POPULATION,
+    RunData,
+    by_population,
+    cost_share,
+    marked_name,
+    population_title,
+    split_groups,
+)
 from favorbench.results.tables import COST, bounds_in_words, rounding_level, shortened_inputs, size_axis, what_r_means
 from favorbench.sections import Section
 
@@ -58,17 +66,26 @@ def over_heads(results: RunData, metric: str = "mse") -> pd.DataFrame:
             f"over heads errors are compared with uniform attention's: {metric} given, allowed: {allowed}"
         )
     labels, summary = [*POPULATION, *ESTIMATOR], results.summary
-    several = summary.groupby(list(POPULATION), dropna=False)["head"].transform("nunique") > 1
-    found = []
-    if several.any():
-        many = results._replace(summary=summary[several])
-        sized = [*POPULATION, "kind", "estimator", "sampler", "num_projections", "budget"]
-        for _, rows in on_each_head(many, metric).groupby(sized, sort=False, dropna=False):
-            ratio = rows["ratio"].to_numpy()
-            worst, (low, middle, high) = rows.iloc[int(np.argmax(ratio))], quartiles(ratio)
-            spread = (len(rows), middle, low, high, int(rows["worse"].sum()), worst["head"], float(worst["ratio"]))
-            found.append([*worst[labels], *spread])
-    return pd.DataFrame(found, columns=[*labels, *STATISTICS]).astype({name: summary[name].dtype for name in labels})
+    several = _in_larger(summary, 1)
+    if not several.any():
+        return summary.loc[several, labels].assign(**dict.fromkeys(STATISTICS, ()))
+    rows = on_each_head(results._replace(summary=summary[several]), metric)
+    sized = [*POPULATION, "kind", "estimator", "sampler", "num_projections", "budget"]
+    groups = rows.groupby(sized, sort=False, dropna=False)
+    worst = rows.loc[groups["ratio"].idxmax()].reset_index(drop=True)
+    spreads = [quartiles(ratio) for ratio in split_groups(rows["ratio"], groups.ngroup().to_numpy())]
+    return worst[labels].assign(
+        heads=groups.size().to_numpy(),
+        **{f"ratio_{name}": [spread[i] for spread in spreads] for i, name in enumerate(("q25", "median", "q75"))},
+        worse=groups["worse"].sum().to_numpy(), worst_head=worst["head"], worst_ratio=worst["ratio"],
+    )[[*labels, *STATISTICS]]  # fmt: skip
+
+
+def _in_larger(frame: pd.DataFrame, most: int) -> pd.Series:
+    """Whether each row belongs to a population of more than ``most`` heads."""
+    if frame["head"].nunique() <= most:
+        return pd.Series(False, frame.index)
+    return frame.groupby(list(POPULATION), dropna=False)["head"].transform("nunique") > most
 
 
 def on_each_head(results: RunData, metric: str = "mse") -> pd.DataFrame:
@@ -78,27 +95,25 @@ def on_each_head(results: RunData, metric: str = "mse") -> pd.DataFrame:
     """
     summary, column = results.summary, f"{metric}_median"
     trivial = summary[summary["estimator"] == "uniform"][[*CELL, column]].rename(columns={column: "trivial"})
-    found = summary[summary["estimator"] != "uniform"].merge(trivial, how="left", on=list(CELL))
-    ours, theirs = (found[name].to_numpy(dtype=float) for name in (column, "trivial"))
+    rows = summary[summary["estimator"] != "uniform"].merge(trivial, how="left", on=list(CELL))
+    ours, theirs = (rows[name].to_numpy(dtype=float) for name in (column, "trivial"))
     floor = rounding_level(results.trials, metric)
     with np.errstate(all="ignore"):
         both = (ours <= floor) & (theirs <= floor)
         ratio = np.where(both, 1.0, ours / theirs)
-    return found.assign(ratio=np.where(np.isnan(ratio), np.inf, ratio), worse=~both & ~(ours <= theirs))
+    return rows.assign(ratio=np.where(np.isnan(ratio), np.inf, ratio), worse=~both & ~(ours <= theirs))
 
 
 def quartiles(ratio: np.ndarray) -> tuple[float, float, float]:
     """The lower quartile, the median and the upper quartile; infinite where an infinite ratio has a share in it."""
     finite_bound = 1e300  # NumPy's quantiles of infinities are NaN: 0 times infinity
-    found = np.quantile(np.minimum(ratio, finite_bound), (0.25, 0.5, 0.75))
-    low, middle, high = np.where(found > 1e-9 * finite_bound, np.inf, found).tolist()
+    values = np.quantile(np.minimum(ratio, finite_bound), (0.25, 0.5, 0.75))
+    low, middle, high = np.where(values > 1e-9 * finite_bound, np.inf, values).tolist()
     return low, middle, high
 
 
 def populations(results: RunData, metric: str = "mse") -> list[Population]:
     """The populations of heads of a run: those with the same input, scale, lengths and so on."""
-    if results.summary["head"].nunique() < 2:
-        return []
     return [
         Population(population_title(rows.iloc[0], count := int(rows["heads"].max())), count, rows)
         for rows in by_population(over_heads(results, metric))
@@ -107,12 +122,12 @@ def populations(results: RunData, metric: str = "mse") -> list[Population]:
 
 def head_tables(results: RunData, metric: str = "mse") -> list[Section]:
     """A table for each population, by size and from the best estimator to the worst."""
-    axis, found = size_axis(results), []
+    axis, tables = size_axis(results), []
     for population in populations(results, metric):
         order = population.rows.assign(size=population.rows[axis].fillna(0)).sort_values(["size", "ratio_median"])
         texts = rows_of(order, axis)
-        found.append(Section(title(population, metric), texts, legend(results), data=population.rows))
-    return found
+        tables.append(Section(title(population, metric), texts, legend(results), data=population.rows))
+    return tables
 
 
 def title(population: Population, metric: str = "mse") -> str:
@@ -162,11 +177,7 @@ def filtered(results: _Run, keep: Callable[[pd.DataFrame], Any]) -> _Run:
 
 def without_many(results: _Run, most: int = 1) -> _Run:
     """The run without inputs of more than ``most`` heads."""
-    many = {population.cell for population in populations(results) if population.heads > most}
-    if not many:
-        return results
-    rows = lambda frame: frame[list(POPULATION)].itertuples(index=False, name=None)  # noqa: E731
-    return filtered(results, lambda frame: [row not in many for row in rows(frame)])
+    return filtered(results, lambda frame: ~_in_larger(frame, most).to_numpy())
 
 
 def first_head(results: RunData) -> str:

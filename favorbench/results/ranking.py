@@ -124,8 +124,8 @@ def _over_heads(results: RunData, rows: pd.DataFrame, metric: str) -> Ranking:
     bound, sampler = chosen["estimator"].map(is_oracle).astype(bool), _or_none(chosen["sampler"])
     here = results.trials.merge(rows[list(CELL)].drop_duplicates(), on=list(CELL))
     alone = rankings(results._replace(trials=here, summary=rows), metric)
-    draws, enough = min(one.draws for one in alone), all(one.draws >= one.draws_needed for one in alone)
-    best = Counter((row.estimator, row.sampler) for one in alone for row in one.rows if one.shares_best(row.groups))
+    draws, enough = min(head.draws for head in alone), all(head.draws >= head.draws_needed for head in alone)
+    best = Counter((row.estimator, row.sampler) for head in alone for row in head.rows if head.shares_best(row.groups))
     low, middle, high = zip(*(quartiles(ranks[i].to_numpy()) for i in order), strict=True)
     shares = pd.Series([best[pair] for pair in zip(chosen["estimator"], sampler, strict=True)], order, dtype="Int64")
     least, uniform = values.loc[:, ~bound].T.min(), values.loc[:, chosen["estimator"] == "uniform"].iloc[:, 0]
@@ -147,8 +147,8 @@ def _by_head(results: RunData, rows: pd.DataFrame, metric: str) -> tuple[pd.Data
     largest, keys = at_largest(rows), ["estimator", "sampler"]
     chosen = largest.drop_duplicates(keys)[_ESTIMATOR].reset_index(drop=True)
     placed = largest.merge(chosen[keys].reset_index(names="place"), on=keys)
-    found = placed.pivot(index="head", columns="place", values=f"{metric}_median")
-    signed = found if METRICS[metric].better == "lower" else -found
+    medians = placed.pivot(index="head", columns="place", values=f"{metric}_median")
+    signed = medians if METRICS[metric].better == "lower" else -medians
     return signed.fillna(np.inf).clip(lower=rounding_level(results.trials, metric) or None), chosen
 
 

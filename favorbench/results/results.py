@@ -184,8 +184,8 @@ class Results(RunData):
 
     def _repr_html_(self) -> str:
         api = f"{self!r}; .trials and .summary are DataFrames; .table() .ranking() .plot()"
-        found = to_html(parts.run_sections(self, MOST)).replace(f"{self.path}/summary.md", ".table()")
-        return f'{found}<p style="opacity:0.75">{escape(api)}</p>\n'
+        html = to_html(parts.run_sections(self, MOST)).replace(f"{self.path}/summary.md", ".table()")
+        return f'{html}<p style="opacity:0.75">{escape(api)}</p>\n'
 
     def __repr__(self) -> str:
         done, draws = self.manifest["draws_done"], self.manifest["draws"]

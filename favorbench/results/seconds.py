@@ -9,7 +9,7 @@ import pandas as pd
 from typing_extensions import TypedDict
 
 from favorbench.engine.columns import CELL, COLUMNS, RENAMED, describe_cell
-from favorbench.engine.store import read_manifest
+from favorbench.engine.store import Machine, read_manifest
 from favorbench.errors import StoreError
 from favorbench.files import read_json, write_text
 from favorbench.formats import plain
@@ -18,30 +18,15 @@ FILE, FORMAT = "seconds.json", 1
 
 BUSY = 2
 
-#: What has one time: a head and how it is measured, and an estimator at one size; kind "exact" is exact attention.
+#: The key of a time: a head and how it is measured, and an estimator at one size; kind "exact" is exact attention.
 TIMED = (*CELL, "kind", "estimator", "sampler", "num_projections")
 MEASURED = ("seconds", "low", "high")
 
 _ROWS = {
-    column.name: {int: "Int64", float: "float64", str: "object"}[column.kind]
+    column.name: {int: "Int64" if column.optional else "int64", float: "float64", str: "object"}[column.kind]
     for column in COLUMNS
     if column.name in TIMED
 } | dict.fromkeys(MEASURED, "float64")
-
-
-class BlasLibrary(TypedDict):
-    """A library of matrix products, as threadpoolctl describes it."""
-
-    internal_api: str
-    architecture: str | None
-
-
-class TimedMachine(TypedDict):
-    """The properties of the machine that are shown; the file has more."""
-
-    gpu: str | None
-    cpu: str
-    blas: list[BlasLibrary]
 
 
 class SecondsFile(TypedDict):
@@ -52,7 +37,7 @@ class SecondsFile(TypedDict):
     date: str
     repeats: int
     where: str
-    machine: TimedMachine
+    machine: Machine
     rows: list[dict[str, str | int | float | None]]
 
 
@@ -69,9 +54,9 @@ class Seconds(NamedTuple):
         """ "AMD EPYC 9B14, NumPy, one core, OpenBLAS SkylakeX, 2026-11-21"."""
         names = {"openblas": "OpenBLAS", "mkl": "MKL", "blis": "BLIS"}
         kernels = [
-            f"{names.get(one['internal_api'], one['internal_api'])} {one['architecture']}"
-            for one in self.machine["blas"]
-            if one["architecture"]
+            f"{names.get(library['internal_api'], library['internal_api'])} {library['architecture']}"
+            for library in self.machine["blas"]
+            if library["architecture"]
         ]
         chip = self.machine["gpu"] or self.machine["cpu"]
         return ", ".join(filter(None, [chip, self.where, *kernels[:1], self.date[:10]]))
@@ -91,11 +76,11 @@ def table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(rows).rename(columns=RENAMED).reindex(columns=list(_ROWS)).astype(_ROWS)
 
 
-def write_seconds(run: Path, found: Seconds) -> Path:
+def write_seconds(run: Path, seconds: Seconds) -> Path:
     """Write them into the run, whole or not at all; return the file. Raises StoreError."""
-    rows = plain(found.rows.to_dict(orient="records"))
-    head = {"format": FORMAT, "digest": read_manifest(run)["digest"], "date": found.date, "repeats": found.repeats}
-    content = head | {"where": found.where, "machine": dict(found.machine), "rows": rows}
+    rows = plain(seconds.rows.to_dict(orient="records"))
+    head = {"format": FORMAT, "digest": read_manifest(run)["digest"], "date": seconds.date, "repeats": seconds.repeats}
+    content = head | {"where": seconds.where, "machine": dict(seconds.machine), "rows": rows}
     write_text(run / FILE, json.dumps(content, indent=2) + "\n")
     return run / FILE
 
@@ -121,9 +106,9 @@ def read_seconds(run: Path) -> Seconds | None:
     return Seconds(rows, content["repeats"], content["where"], content["date"], {**content["machine"]})
 
 
-def by_cell(found: Seconds) -> Iterator[tuple[str, pd.DataFrame]]:
+def by_cell(seconds: Seconds) -> Iterator[tuple[str, pd.DataFrame]]:
     """The head that was timed, in words, and its rows, for each population."""
-    for _, rows in found.rows.groupby(list(CELL), sort=False, dropna=False):
+    for _, rows in seconds.rows.groupby(list(CELL), sort=False, dropna=False):
         yield describe_cell({**rows.iloc[0]}), rows
 
 

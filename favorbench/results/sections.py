@@ -1,4 +1,4 @@
-"""The tables and sentences that are shown of a run; no other module decides it."""
+"""The tables and sentences that a run shows, chosen in this module only."""
 
 from typing import NamedTuple
 
@@ -36,9 +36,9 @@ def tables(results: RunData, metric: str = "mse", stat: str = "median", alone: b
 
 def tables_over_heads(results: RunData, metric: str = "mse") -> Sections:
     """The tables over heads alone. Raises ScenarioError where no input has two heads."""
-    if not (found := heads.head_tables(results, metric)):
+    if not (sections := heads.head_tables(results, metric)):
         raise ScenarioError(f"`over` heads: {results.path} has no input with two heads or more")
-    return dedupe_notes(found)
+    return dedupe_notes(sections)
 
 
 def ranking_sections(results: RunData, metric: str = "mse", alone: bool = False, most: int = 1) -> Sections:
@@ -48,8 +48,8 @@ def ranking_sections(results: RunData, metric: str = "mse", alone: bool = False,
     """
     over = [] if alone else rankings_over_heads(results, metric)
     cells = results if alone else heads.without_many(results, most)
-    found = [*over, *(rankings(cells, metric) if len(cells.summary) else [])]
-    return dedupe_notes(ranking_section(one, metric) for one in found)
+    ranked = [*over, *(rankings(cells, metric) if len(cells.summary) else [])]
+    return dedupe_notes(ranking_section(ranking, metric) for ranking in ranked)
 
 
 def findings(results: RunData, most: int = 1) -> Section:
@@ -66,9 +66,9 @@ def _single_heads(results: RunData, few: RunData) -> list[str]:
 
 def run_sections(results: RunData, most: int = MAX_TABLES) -> Sections:
     """The output of a sweep at its end: tables, then findings."""
-    found = tables(results)
-    more = Section(note=f"{len(found) - most} more tables in {results.path}/summary.md")
-    return Sections([*found[:most], *([more] if len(found) > most else []), findings(results)])
+    shown = tables(results)
+    more = Section(note=f"{len(shown) - most} more tables in {results.path}/summary.md")
+    return Sections([*shown[:most], *([more] if len(shown) > most else []), findings(results)])
 
 
 def summary_sections(results: RunData) -> Sections:
@@ -77,10 +77,10 @@ def summary_sections(results: RunData) -> Sections:
     Inputs with many heads have no tables of single heads.
     """
     few, scenario = heads.without_many(results, heads.FEW), results.scenario
-    found = [findings(results, heads.FEW), *dedupe_notes([*effect_tables(results), *heads.head_tables(results)])]
+    shown = [findings(results, heads.FEW), *dedupe_notes([*effect_tables(results), *heads.head_tables(results)])]
     if scenario.budget != "projections":
-        found += ranking_sections(results, most=heads.FEW)
-    return Sections([*found, *dedupe_notes(cell_tables(few) if len(few.summary) else [])])
+        shown += ranking_sections(results, most=heads.FEW)
+    return Sections([*shown, *dedupe_notes(cell_tables(few) if len(few.summary) else [])])
 
 
 class PagePart(NamedTuple):
@@ -111,8 +111,8 @@ def page_parts(results: RunData) -> list[PagePart]:
         if table := effects.get(population.cell):
             part.sections.insert(0, table)
     many = {population.cell for population in populations}
-    found = zip(cell_tables(results), rankings(results), cell_sentences(results), axes[len(parts) :], strict=True)
-    for table, ranking, sentence, chosen in found:
+    found_cells = zip(cell_tables(results), rankings(results), cell_sentences(results), axes[len(parts) :], strict=True)
+    for table, ranking, sentence, chosen in found_cells:
         single = tuple(ranking.cell[list(POPULATION)]) in many
         section = ranking_section(ranking, "mse")
         merged = Section(table.title, _merged(table, ranking, section))
@@ -139,12 +139,12 @@ def _by_size(results: RunData, population: heads.Population) -> list[Section]:
     """A table for each size, the largest first and with the rows without a size; the best estimators first."""
     rows, axis = population.rows.sort_values("ratio_median", kind="stable"), size_axis(results)
     sizes = rows[axis].where(rows["num_projections"].notna())
-    found = []
+    tables = []
     for size in sorted(set(sizes.dropna()), reverse=True) or [None]:
-        chosen = rows[(sizes == size).fillna(False) | (sizes.isna() & (not found))]
+        chosen = rows[(sizes == size).fillna(False) | (sizes.isna() & (not tables))]
         at = "" if size is None else f", {HEADINGS.get(axis, axis)} = {size}"
-        found.append(Section(f"{heads.title(population)}{at}", heads.rows_of(chosen, axis)))
-    return found
+        tables.append(Section(f"{heads.title(population)}{at}", heads.rows_of(chosen, axis)))
+    return tables
 
 
 def axes_of(cells: pd.DataFrame) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""Status of runs: what is done, what failed, how fast it went, when it will end, and whether a process is running."""
+"""Status of runs: draws done and failed, speed, time left, and whether a process is running."""
 
 import contextlib
 import time

@@ -23,7 +23,7 @@ from favorbench.statistics import holm, median_interval, sign_test, verdict
 #: Kinds of rows that are compared with one another; baselines are what they are compared with.
 COMPARED = ("map", "method")
 
-#: What the heads of one population share.
+#: The columns that the heads of one population share.
 POPULATION = tuple(axis for axis in CELL if axis != "head")
 
 #: Names of baselines and prefixes that look at every pair of a query and a key: bounds, not usable estimators.
@@ -76,9 +76,9 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     summary = pd.DataFrame(columns).reset_index()
     summary["sampler"] = summary["sampler"].astype(trials["sampler"].dtype)  # a column of None would be one of floats
     of_group = groups.ngroup().to_numpy()
-    intervals = [median_interval(values) for values in _split(trials["mse"], of_group)]
+    intervals = [median_interval(values) for values in split_groups(trials["mse"], of_group)]
     summary["mse_low"], summary["mse_high"] = ([interval[i] for interval in intervals] for i in (0, 1))
-    tests = pd.Series([sign_test(values) for values in _split(trials["skill"], of_group)], summary.index)
+    tests = pd.Series([sign_test(values) for values in split_groups(trials["skill"], of_group)], summary.index)
     summary["versus_uniform"] = "-"
     for cell in by_cell(summary[summary["estimator"] != "uniform"]).values():
         adjusted = holm(tests[cell.index].tolist())
@@ -87,7 +87,7 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     return summary
 
 
-def _split(values: pd.Series, of_group: np.ndarray) -> list[np.ndarray]:
+def split_groups(values: pd.Series, of_group: np.ndarray) -> list[np.ndarray]:
     """The values of each group: as arrays, for a Series of each would take longer than the sweep."""
     order = np.argsort(of_group, kind="stable")
     return np.split(values.to_numpy()[order], np.cumsum(np.bincount(of_group))[:-1])
@@ -118,7 +118,7 @@ def rows_of(frame: pd.DataFrame, name: str, sampler: Any, num_projections: Any =
 
 
 def at_largest(summary: pd.DataFrame) -> pd.DataFrame:
-    """Each estimator under each sampler at its largest size, once in each cell; what has none as it is.
+    """Each estimator under each sampler at its largest size, once in each cell; those without sizes as they are.
 
     Two budgets may come to one size, which is measured once and stands in two rows.
     """
@@ -168,10 +168,10 @@ def estimator_names(frame: pd.DataFrame) -> list[str]:
 
 def labelled(frame: pd.DataFrame) -> pd.DataFrame:
     """Add columns: the label of the estimator, whether it is a bound, and whether it is a user's."""
-    own = [
+    users = [
         row["kind"] in COMPARED and is_own(row) for row in frame[["kind", "estimator", "sampler"]].to_dict("records")
     ]
-    frame = frame.assign(label=estimator_names(frame), bound=list(map(is_oracle, frame["estimator"])), own=own)
+    frame = frame.assign(label=estimator_names(frame), bound=list(map(is_oracle, frame["estimator"])), own=users)
     return frame.astype({"bound": bool, "own": bool})
 
 

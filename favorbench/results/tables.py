@@ -14,7 +14,7 @@ from favorbench.errors import ScenarioError
 from favorbench.formats import ALIASES, HEADINGS, format_value, percent
 from favorbench.metrics import METRICS
 from favorbench.registry import nearest
-from favorbench.results.summary import STATS, RunData, at_largest, by_cell, cost_share, is_oracle
+from favorbench.results.summary import STATS, RunData, cost_share, is_oracle
 from favorbench.sections import Section
 
 SIZES = ("num_projections", "num_features", "budget")
@@ -81,14 +81,28 @@ def varying(trials: pd.DataFrame, axes: Sequence[str] = CELL) -> list[str]:
     return [axis for axis in axes if trials[axis].nunique(dropna=False) > 1]
 
 
-def pivoted(results: RunData, by: Sequence[str], metric: str = "mse", stat: str = "median", title: str = "") -> Section:
+def pivoted(results: RunData, by: Sequence[str], metric: str = "mse", stat: str = "median") -> Section:
     """The last axis of ``by`` as columns. Estimators without a size repeat their value in every column of sizes."""
-    *labels, axis = by
+    long = long_table(_sized(results, by[-1]), by, metric, stat)
+    pooled = _pooled(results.trials, by)
+    caption = f"{stat} {metric} of {draws_in_words(long['n'])}" + (f", pooled over {pooled}" if pooled else "")
+    return _pivot(results, long, by, metric, stat, caption, legend(results))
+
+
+def _sized(results: RunData, axis: str) -> RunData:
+    """The run with a missing size in rows without a size, where the axis is one of sizes."""
+    if axis not in SIZES:
+        return results
     trials = results.trials
-    if axis in SIZES:
-        trials = trials.assign(**{axis: trials[axis].astype("Int64").where(trials["num_projections"].notna())})
-    long = long_table(results._replace(trials=trials), by, metric, stat)
-    floor = rounding_level(trials, metric)
+    sizes = trials[axis].astype("Int64").where(trials["num_projections"].notna())
+    return results._replace(trials=trials.assign(**{axis: sizes}))
+
+
+def _pivot(
+    results: RunData, long: pd.DataFrame, by: Sequence[str], metric: str, stat: str, title: str, note: str
+) -> Section:
+    *labels, axis = by
+    floor = rounding_level(results.trials, metric)
     texts = _texts(long, labels, axis, f"{metric}_{stat}", partial(format_value, metric=metric, floor=floor))
     columns = sorted(dict.fromkeys(long[axis].dropna()), key=lambda value: (isinstance(value, str), value))
     rows = [
@@ -96,10 +110,7 @@ def pivoted(results: RunData, by: Sequence[str], metric: str = "mse", stat: str 
         | {f"{HEADINGS.get(axis, axis)} = {v}": row.get(v, row.get(None, "-")) for v in columns}
         for key, row in texts.items()
     ]
-    pooled = _pooled(results.trials, by)
-    caption = f"{stat} {metric} of {draws_in_words(long['n'])}" + (f", pooled over {pooled}" if pooled else "")
-    note = f"{caption}. {legend(results)}" if title else legend(results)
-    return Section(title or caption, rows, note, data=long, labels=len(labels), style=_value_style)
+    return Section(title, rows, note, data=long, labels=len(labels), style=_value_style)
 
 
 def _pooled(trials: pd.DataFrame, by: Sequence[str]) -> str:
@@ -129,26 +140,24 @@ def _value_style(column: str, text: str) -> str:
 
 
 def cell_tables(results: RunData, metric: str = "mse", stat: str = "median") -> list[Section]:
-    """One table for each cell: map x sampler in rows, R in columns."""
-    by = ["estimator", "sampler", size_axis(results)]
-    return [
-        _with_costs(
-            pivoted(results._replace(trials=trials), by, metric, stat, f"{metric}, {describe_cell(trials.iloc[0])}"),
-            trials,
-        )
-        for trials in by_cell(results.trials).values()
-    ]
+    """One table for each cell: map x sampler in rows, R in columns, and the cost at the largest size."""
+    by, axes = ["estimator", "sampler", size_axis(results)], varying(results.trials)
+    long = long_table(_sized(results, by[-1]), [*axes, *by], metric, stat)
+    tables, summaries, shown = _split(long, axes), _split(results.summary, axes), []
+    for cell, trials in _split(results.trials, axes).items():
+        part, long = results._replace(trials=trials), tables[cell].drop(columns=axes)
+        note = f"{stat} {metric} of {draws_in_words(long['n'])}. {legend(part)} {COST[:-1]}, at the largest size."
+        table = _pivot(part, long, by, metric, stat, f"{metric}, {describe_cell(trials.iloc[0])}", note)
+        rows = summaries[cell].sort_values("num_projections", na_position="first").to_dict("records")
+        costs = {(row["estimator"], "-" if pd.isna(row["sampler"]) else row["sampler"]): row for row in rows}
+        texts = [{**row, "cost": percent(cost_share(costs[row["estimator"], row["sampler"]]))} for row in table.rows]
+        shown.append(replace(table, rows=texts))
+    return shown
 
 
-def _with_costs(table: Section, trials: pd.DataFrame) -> Section:
-    """The table of a cell with the cost of each estimator at its largest size."""
-    rows = at_largest(trials).drop_duplicates(["estimator", "sampler"])
-    costs = {
-        (row["estimator"], "-" if pd.isna(row["sampler"]) else row["sampler"]): percent(cost_share(row))
-        for _, row in rows.iterrows()
-    }
-    texts = [{**row, "cost": costs[row["estimator"], row["sampler"]]} for row in table.rows]
-    return replace(table, rows=texts, note=f"{table.note} {COST[:-1]}, at the largest size.")
+def _split(frame: pd.DataFrame, axes: list[str]) -> dict[tuple[object, ...], pd.DataFrame]:
+    """The rows of each combination of values of these axes."""
+    return dict(iter(frame.groupby(axes, sort=False))) if axes else {(): frame}
 
 
 def rounding_level(trials: pd.DataFrame, metric: str) -> float:
@@ -167,7 +176,9 @@ def rounded(frame: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
     """A summary with 0 in place of rounding errors, for files that are compared between machines."""
     floors = {metric: rounding_level(trials, metric) for metric in METRICS}
     columns = [(str(name), metric) for metric in METRICS for name in frame if str(name).startswith(f"{metric}_")]
-    return frame.assign(**{name: frame[name].mask(frame[name].abs() < floors[metric], 0.0) for name, metric in columns})
+    result, values = frame.copy(), frame[[name for name, _ in columns]]
+    result[values.columns] = values.mask(values.abs() < [floors[metric] for _, metric in columns], 0.0)
+    return result
 
 
 def size_axis(results: RunData) -> str:

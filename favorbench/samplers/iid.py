@@ -44,7 +44,7 @@ class Antithetic(Sampler):
 
     inner: Sampler
     prefix = "antithetic"
-    #: What it adds to the sampler inside, for ``favorbench list samplers``.
+    #: Additions to the claims of the sampler inside, for ``favorbench list samplers``.
     adds: ClassVar[dict[str, str]] = {
         "coupling": "antithetic",
         "needs": "an even R",
@@ -69,8 +69,8 @@ class Antithetic(Sampler):
 
     @property
     def needs(self) -> str:
-        own = self.adds["needs"]
-        return f"{own}, with R/2 as {self.inner.name} needs it ({self.inner.needs})" if self.inner.needs else own
+        needed = self.adds["needs"]
+        return f"{needed}, with R/2 as {self.inner.name} needs it ({self.inner.needs})" if self.inner.needs else needed
 
     @property
     def coupling(self) -> OppositePairs:

@@ -1,4 +1,4 @@
-"""Laws of one row of omega and of two, through the expectations that kernels and variances are made of."""
+"""Laws of one row of omega and of two: the expectations that determine kernels and variances."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class IsotropicRows(RowLaw, ABC):
 
 @dataclass(frozen=True)
 class GaussianRows(IsotropicRows):
-    """w ~ N(0, I): what every unbiased map needs."""
+    """w ~ N(0, I), as every unbiased map needs."""
 
     def radial(self, squared: np.ndarray, head_dim: int) -> np.ndarray:
         return np.exp(0.5 * squared)
@@ -113,7 +113,7 @@ class SecondMomentRows(RowLaw):
 
 
 class PairLaw(ABC):
-    """The joint law of two rows w, w' of one draw, isotropic as a pair: what the variance under a sampler is made of.
+    """The joint law of two rows w, w' of one draw, isotropic as a pair: it determines the variance under a sampler.
 
     s = |z|^2; a negative s stands for imaginary z, that is for cos in the place of exp. Independent N(0, I) rows would
     give exp(s) throughout.

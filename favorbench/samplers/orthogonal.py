@@ -74,7 +74,7 @@ class GramSchmidt(BlockSampler):
 class Simplex(BlockSampler):
     """Blocks of d rows at the angles of a simplex, cosine -1/(d - 1), randomly rotated, with independent chi(d) norms.
 
-    Of all couplings with independent norms the best for ``positive``; for ``trig`` and ``hyperbolic`` worse than
+    Best for ``positive`` among all couplings with independent norms; for ``trig`` and ``hyperbolic`` worse than
     ``orthogonal``. Reid et al. 2023, "Simplex Random Features", arXiv 2301.13856.
     """
 
@@ -205,8 +205,8 @@ class SORF(Sampler):
     Projecting costs O(p log p) a block with the fast transform (favorbench multiplies the matrices: it measures errors,
     not this speed). Where d is a power of two the rows are orthogonal and have norm sqrt(d), so the kernel is off as
     with ``orthogonal-sqrt-d``, and depends on the direction besides, visibly for small d. Elsewhere the p-dimensional
-    rows are cut to d coordinates, which costs them both properties. The last signs make those of the coordinates of a
-    row fair and independent coins; given the other two, E w_i^4 = 3 - 6/p + 4/p^2 and E w_i^2 w_j^2 = 1 - 2/p + 4/p^2.
+    rows are cut to d coordinates, which costs them both properties. D3 makes the signs of the coordinates of a row
+    fair and independent; averaged over D1 and D2, E w_i^4 = 3 - 6/p + 4/p^2 and E w_i^2 w_j^2 = 1 - 2/p + 4/p^2.
     Yu et al. 2016, "Orthogonal Random Features", arXiv 1610.09072.
     """
 

@@ -48,9 +48,9 @@ HOW_TO_UPDATE = f"run pytest {UPDATE} and commit what it writes"
 
 
 class HeadErrors(NamedTuple):
-    """Errors of one head, draw by draw; two equal ones if nothing is random. rounding: how much it may change them.
+    """Errors of one head, one for each draw; two equal errors of a deterministic function.
 
-    dtype: of the function's output.
+    rounding: the largest change by rounding. dtype: of the function's output.
     """
 
     errors: tuple[float, ...]
@@ -73,8 +73,8 @@ class FunctionError:
         return self.value
 
 
-class Question(NamedTuple):
-    """A question. The errors of different questions are not comparable. inputs: their digest, or their name."""
+class MeasurementSettings(NamedTuple):
+    """How errors were measured: only errors with equal settings are comparable. inputs: their digest or name."""
 
     inputs: str
     metric: str
@@ -82,10 +82,10 @@ class Question(NamedTuple):
     size: int
     seed: int
 
-    def differences(self, stored: "Question") -> str:
-        """ "draws 15 stored, 20 asked"; nothing if they are equal."""
+    def differences(self, stored: "MeasurementSettings") -> str:
+        """ "draws 15 stored, 20 requested"; nothing if they are equal."""
         pairs = zip(self._fields, stored, self, strict=True)
-        return ", ".join(f"{name} {str(a)[:12]} stored, {str(b)[:12]} asked" for name, a, b in pairs if a != b)
+        return ", ".join(f"{name} {str(a)[:12]} stored, {str(b)[:12]} requested" for name, a, b in pairs if a != b)
 
 
 class HeadSource(NamedTuple):
@@ -105,15 +105,40 @@ def function_error(
     size: int = 64,
     seed: int = 0,
 ) -> FunctionError:
-    """How far a function f(q, k, v) -> output, (L, d) to (L, d_v), is from exact attention.
+    """Measure the error of a function relative to exact attention.
 
-    q, k, v are float64, as attention takes them. A function with parameters ``size`` and ``rng`` is given these; the
-    generator is the same whenever a draw is repeated. Raises ScenarioError for a metric that is not an error, numbers
-    out of range, or a function with other parameters; InputError for arrays that do not fit; EstimatorError if the
-    function fails or returns another shape.
+    Parameters
+    ----------
+    function
+        f(q, k, v) -> output, from float64 arrays (L, d), not scaled, to (L, d_v). If it has parameters ``size`` and
+        ``rng``, they are passed. The generator is the same whenever a draw is repeated.
+    inputs
+        The name of an input, a path, or arrays (q, k, v) of shape (L, d) or (heads, L, d).
+    metric
+        An error among those of ``favorbench list metrics``.
+    draws
+        Number of draws; a deterministic function is called twice.
+    size
+        Value of the parameter ``size``.
+    seed
+        Seed of the draws.
+
+    Returns
+    -------
+    FunctionError
+        The median over draws of the mean over heads, with its interval and the errors of each head.
+
+    Raises
+    ------
+    ScenarioError
+        The metric is not an error, a number is out of range, or the function has other parameters.
+    InputError
+        The arrays do not fit together.
+    EstimatorError
+        The function fails or returns another shape.
     """
     source = source_of(inputs)
-    return _measure(function, source, Question(source.key, metric, draws, size, seed))
+    return _measure(function, source, MeasurementSettings(source.key, metric, draws, size, seed))
 
 
 def source_of(inputs: InputArgument) -> HeadSource:
@@ -134,24 +159,24 @@ def _array_source(inputs: Sequence[np.ndarray]) -> HeadSource:
     query, key, value = arrays = [array.reshape(-1, *array.shape[-2:]) for array in arrays]
     check_shapes(query, key, value)
     shape = query.shape[-2], key.shape[-2], query.shape[-1], value.shape[-1]
-    heads = {Head(f"h{i}", *shape): Inputs(*each) for i, each in enumerate(zip(query, key, value, strict=True))}
+    heads = {Head(f"h{i}", *shape): Inputs(*qkv) for i, qkv in enumerate(zip(query, key, value, strict=True))}
     digest = hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
     return HeadSource(digest, tuple(heads), lambda rng, head: heads[head], fixed=True)
 
 
-def _measure(function: AttentionFunction, source: HeadSource, question: Question) -> FunctionError:
-    metric, allowed = question.metric, [name for name in COMPARABLE if name != EFFECT]
+def _measure(function: AttentionFunction, source: HeadSource, settings: MeasurementSettings) -> FunctionError:
+    metric, allowed = settings.metric, [name for name in COMPARABLE if name != EFFECT]
     if metric not in allowed:
         raise ScenarioError(
             f"metric: {shown(metric)} given{nearest(str(metric), allowed)}, allowed: {', '.join(allowed)}"
         )
-    check_whole("draws", question.draws, 2, 10_000)
-    check_whole("size", question.size, 1, 1 << 24)
-    checked = _Checked(function, question.size)
+    check_whole("draws", settings.draws, 2, 10_000)
+    check_whole("size", settings.size, 1, 1 << 24)
+    checked = _Checked(function, settings.size)
     with one_core(), np.errstate(all="ignore"):
-        heads = {head.label: _head_errors(checked, source, head, question) for head in source.heads}
-    longest = max(len(one.errors) for one in heads.values())
-    means = np.mean([np.resize(one.errors, longest) for one in heads.values()], axis=0)
+        heads = {head.label: _head_errors(checked, source, head, settings) for head in source.heads}
+    longest = max(len(errors.errors) for errors in heads.values())
+    means = np.mean([np.resize(errors.errors, longest) for errors in heads.values()], axis=0)
     low, high, coverage = median_interval(means)
     return FunctionError(float(np.median(means)), low, high, coverage if longest > 2 else 1.0, longest, heads)
 
@@ -167,7 +192,7 @@ class _Checked:
         self._call = ArrayFunction(function)
         try:
             signature = inspect.signature(function)
-        except (TypeError, ValueError):  # of C functions
+        except (TypeError, ValueError):  # C functions may have no signature
             return
         self.takes = tuple(name for name in ("size", "rng") if name in signature.parameters)
         try:
@@ -178,7 +203,7 @@ class _Checked:
             ) from None
 
     def __call__(self, inputs: Inputs, rng: np.random.Generator) -> np.ndarray:
-        """The output in its own type."""
+        """The output, in the dtype of the function."""
         keywords = {"size": self.size, "rng": rng}
         with failures_named(self.name):
             output = np.asarray(on_host(self._call(inputs, **{name: keywords[name] for name in self.takes})))
@@ -190,19 +215,19 @@ class _Checked:
         return output
 
 
-def _head_errors(function: _Checked, source: HeadSource, head: Head, question: Question) -> HeadErrors:
-    """The errors on one head, and how much rounding alone may change that of the first draw.
+def _head_errors(function: _Checked, source: HeadSource, head: Head, settings: MeasurementSettings) -> HeadErrors:
+    """The errors on one head, and the change of the first one that rounding alone may cause.
 
-    That is measured by inputs that are changed in the last place; it is 0 for a function whose draws cannot be
+    The change is measured with inputs perturbed in the last place. It is 0 for a function whose draws cannot be
     repeated.
     """
-    names, metric = (source.key, *head[:4]), METRICS[question.metric]
+    names, metric = (source.key, *head[:4]), METRICS[settings.metric]
 
     def inputs_of(draw: int) -> Inputs:
-        return source.draw(stream(question.seed, "function error inputs", *names, draw), head)
+        return source.draw(stream(settings.seed, "function error inputs", *names, draw), head)
 
     def error(inputs: Inputs, exact: np.ndarray, draw: int) -> tuple[float, str]:
-        output = function(inputs, stream(question.seed, "function error", *names, draw))
+        output = function(inputs, stream(settings.seed, "function error", *names, draw))
         sums = error_sums(output, exact)
         return float(
             cast(float, metric.compute(sums, sums))
@@ -211,7 +236,7 @@ def _head_errors(function: _Checked, source: HeadSource, head: Head, question: Q
     first = inputs_of(0)
     first_exact = exact = exact_attention(*first)
     errors, dtype = [], "float64"
-    for draw in range(question.draws):
+    for draw in range(settings.draws):
         inputs = inputs_of(draw)
         exact = exact if source.fixed else exact_attention(*inputs)
         value, dtype = error(inputs, exact, draw)
@@ -240,7 +265,7 @@ class StoredRow(TypedDict):
 
 
 class StoredErrors(TypedDict):
-    """The file: the fields of Question, and the errors by function and head."""
+    """The file: the fields of MeasurementSettings, and the errors by function and head."""
 
     format: Literal[1]
     inputs: str
@@ -264,69 +289,69 @@ class CheckedRow(NamedTuple):
 
 def check_stored(
     path: Path, functions: AttentionFunction | Mapping[str, AttentionFunction], inputs: InputArgument,
-    question: Question, factor: float, alpha: float, update: bool,
+    settings: MeasurementSettings, factor: float, alpha: float, update: bool,
 ) -> tuple[list[CheckedRow], str]:  # fmt: skip
     """Compare errors with those in a file, or store them there; returns the rows, and an explanation of a failure.
 
-    question: its ``inputs`` are set here. Raises ScenarioError.
+    settings: its ``inputs`` are set here. Raises ScenarioError.
     """
     source = source_of(inputs)
-    question = question._replace(inputs=source.key)
+    settings = settings._replace(inputs=source.key)
     try:
-        stored, before = (question, {}) if update else _read(path)
-        if problem := question.differences(stored):
-            return [], f"{path} answers another question: {problem}; {HOW_TO_UPDATE}"
-        now = _measured(functions, source, question)
+        stored, before = (settings, {}) if update else _read(path)
+        if problem := settings.differences(stored):
+            return [], f"{path} was measured with other settings: {problem}; {HOW_TO_UPDATE}"
+        now = _measured(functions, source, settings)
         if update:
-            _write(path, question, now, alpha)
+            _write(path, settings, now, alpha)
             return [], ""
     except StoreError as error:
         return [], str(error)
-    rows = _compared(before, now, question.metric, factor, alpha)
-    lines = [row.line(question.metric) for row in rows if row.change.verdict == WORSE]
+    rows = _compared(before, now, settings.metric, factor, alpha)
+    lines = [row.line(settings.metric) for row in rows if row.change.verdict == WORSE]
     lines += [f"x {row}: nothing is stored for it" for row in now if row not in before]
     lines += [f"x {row}: stored, and not measured any more" for row in before if row not in now]
     if not lines:
         return rows, ""
     head = f"{path.name}, new against stored errors"
-    rule = f"{question.draws} draws, sign test, Holm over {len(rows)} rows: false alarms at most {alpha / 2:g}."
+    rule = f"{settings.draws} draws, sign test, Holm over {len(rows)} rows: false alarms at most {alpha / 2:g}."
     return rows, "\n".join([head, *lines, f"{rule} If it is meant, {HOW_TO_UPDATE}"])
 
 
 def _measured(
-    functions: AttentionFunction | Mapping[str, AttentionFunction], source: HeadSource, question: Question
+    functions: AttentionFunction | Mapping[str, AttentionFunction], source: HeadSource, settings: MeasurementSettings
 ) -> dict[str, HeadErrors]:
     """The errors of one function, or of several by name, on each head."""
     several = functions if isinstance(functions, Mapping) else {"": functions}
     return {
         ", ".join(filter(None, (name, head))): errors
         for name, function in several.items()
-        for head, errors in _measure(function, source, question).heads.items()
+        for head, errors in _measure(function, source, settings).heads.items()
     }
 
 
-def _write(path: Path, question: Question, rows: Mapping[str, HeadErrors], alpha: float) -> None:
-    """Store errors. Raises ScenarioError if too few draws could never fail, StoreError if the file cannot be written.
+def _write(path: Path, settings: MeasurementSettings, rows: Mapping[str, HeadErrors], alpha: float) -> None:
+    """Store errors. Raises ScenarioError if draws are too few to detect a change, StoreError if writing fails.
 
-    Never on a CI server, whose environment has ``CI`` set: stored errors are those that somebody has looked at.
+    On a CI server, whose environment has ``CI`` set, nothing is written: a person must look at stored errors.
     """
     if os.environ.get("CI", "").lower() not in ("", "0", "false"):
         raise StoreError(f"{UPDATE} does not write {path} on CI: run it where you work, and commit the file")
     random = sum(len(row.errors) > 2 for row in rows.values())
-    if random and question.draws < (needed := fewest_draws(random, 1.0 - alpha)):
+    if random and settings.draws < (needed := fewest_draws(random, 1.0 - alpha)):
         raise ScenarioError(
-            f"draws: {question.draws} can tell no change of {random} random rows at {alpha:g}; use {needed} or more"
+            f"draws: {settings.draws} can tell no change of {random} random rows at {alpha:g}; use {needed} or more"
         )
     plain = {
         name: row._asdict() | {"errors": [x if math.isfinite(x) else None for x in row.errors]}
         for name, row in rows.items()
     }
-    head = {"format": FORMAT, "favorbench": VERSION, **question._asdict()}
+    head = {"format": FORMAT, "favorbench": VERSION, **settings._asdict()}
     lines = [f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in plain.items()]
     write_text(path, json.dumps(head, indent=1)[:-2] + ',\n "rows": {\n' + ",\n".join(lines) + "\n }\n}\n")
 
 
-def _read(path: Path) -> tuple[Question, dict[str, HeadErrors]]:
+def _read(path: Path) -> tuple[MeasurementSettings, dict[str, HeadErrors]]:
     """Stored errors. Raises StoreError, with how to write them if they are missing."""
     if not path.exists():
         raise StoreError(f"no stored errors: run pytest {UPDATE} once, look at {path}, and commit it")
@@ -336,7 +361,7 @@ def _read(path: Path) -> tuple[Question, dict[str, HeadErrors]]:
         name: HeadErrors(tuple(math.inf if x is None else x for x in row["errors"]), row["rounding"], row["dtype"])
         for name, row in content["rows"].items()
     }
-    return Question(*(content[name] for name in Question._fields)), rows
+    return MeasurementSettings(*(content[name] for name in MeasurementSettings._fields)), rows
 
 
 def _compared(
@@ -352,7 +377,8 @@ def _compared(
 
 
 def _pair(old: HeadErrors, new: HeadErrors, metric: str) -> Errors:
-    count = max(len(old.errors), len(new.errors))  # random now, and not before: the one measurement against each draw
+    # If only one of both is random, each of its draws is compared with the other error.
+    count = max(len(old.errors), len(new.errors))
     rounding = max(old.rounding, new.rounding)
 
     def close(a: np.ndarray, b: np.ndarray) -> np.ndarray:

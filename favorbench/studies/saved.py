@@ -99,23 +99,26 @@ def _recommendation(path: Path, manifest: Mapping[str, Any]) -> SavedStudy:
     if not (path / FILE).exists():
         raise StoreError(f"{path} has no recommendation yet; rerun the same favorbench recommend command to resume it")
     with _whole(path):
-        found = read_recommendation(path)
-        drawn = charts(found)
+        recommendation = read_recommendation(path)
+        drawn = charts(recommendation)
         rows = drawn[0].data if drawn else None
         data = "" if rows is None else rows.to_csv(index=False, float_format="%.6g")
-        title, record = f"The cheapest estimator: {found.title}", json.loads(json.dumps(found.as_dict()))
-        return SavedStudy(path, "recommend", title, sections(found), drawn, manifest, data, record)
+        title, record = (
+            f"The cheapest estimator: {recommendation.title}",
+            json.loads(json.dumps(recommendation.as_dict())),
+        )
+        return SavedStudy(path, "recommend", title, sections(recommendation), drawn, manifest, data, record)
 
 
 def read_recommendation(path: Path) -> Recommendation:
     """The recommendation in a directory of ``recommend``. Raises StoreError for one that cannot be read."""
     record: Any = read_json(path / FILE, RecommendationFile, "recommendation")
     try:
-        model = record["model"] and WholeModel(**record["model"])
+        model = record["model"] and _of(WholeModel, record["model"])
         if model is not None:
             middle, high = (math.nan if value is None else value for value in model.bfloat16)
             model = model._replace(bfloat16=(middle, high), seconds=_floats([model.seconds], math.nan)[0])
-        decisions = tuple(_read_decision(dict(one)) for one in record["heads"])
+        decisions = tuple(_read_decision(dict(entry)) for entry in record["heads"])
         values = {name: record[name] for name in Recommendation._fields if name not in ("path", "decisions", "model")}
         return Recommendation(path=path, decisions=decisions, model=model, **values)
     except (KeyError, TypeError, ValueError) as error:
@@ -126,19 +129,26 @@ def read_recommendation(path: Path) -> Recommendation:
 
 
 def _read_decision(record: dict[str, Any]) -> Decision:
-    setting = record["estimator"] and EstimatorSetting(**record["estimator"])
+    setting = record["estimator"] and _of(EstimatorSetting, record["estimator"])
     points = []
     for point in record["points"]:
         work, share = _floats([point["multiplications"], point["share"]], math.nan)
         median, high = _floats([point["median"], point["quantile"]], math.inf)
-        estimator = EstimatorSetting(**point["estimator"])
+        estimator = _of(EstimatorSetting, point["estimator"])
         points.append(MeasuredCandidate(estimator, work, share, point["draws"], median, high, point["verdict"]))
     values: dict[str, Any] = {name: record[name] for name in Decision._fields if name not in ("setting", "per_head")}
     values |= {name: _floats([record[name]], math.inf)[0] for name in ("median", "quantile", "bound")}
     values |= {name: _floats([record[name]], math.nan)[0] for name in ("multiplications", "share", "uniform")}
     values |= {"points": tuple(points), "undecided": tuple(record["undecided"])}
-    chosen = record.get("per_head") and {head: EstimatorSetting(**one) for head, one in record["per_head"].items()}
+    chosen = record.get("per_head") and {
+        head: _of(EstimatorSetting, entry) for head, entry in record["per_head"].items()
+    }
     return Decision(**values, setting=setting, per_head=chosen)
+
+
+def _of(kind: Any, record: Mapping[str, Any]) -> Any:
+    """A named tuple of the keys of a JSON object, which may have others. Raises KeyError for one that is missing."""
+    return kind(**{name: record[name] for name in kind._fields if name in record or name not in kind._field_defaults})
 
 
 def _floats(values: Sequence[float | None], missing: float) -> list[float]:

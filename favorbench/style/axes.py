@@ -32,14 +32,15 @@ def log_limits(ax: Axes, values: Sequence[float], fill: Sequence[float] = (), mo
 
     Without a positive value the axis stays linear.
     """
-    positive = [min(v, most) for v in values if v > 0 and math.isfinite(min(v, most))]
+    least, greatest = 1e-150, 1e150  # matplotlib overflows on axes of 600 decades
+    positive = [min(v, most) for v in values if least < min(v, most) < greatest]
     if not positive:
         return
     ax.set_yscale("log")
     low, high = min(positive), max(positive)
     low = min([low, *(v for v in fill if v > low / 100)])
-    margin = (high / low) ** 0.08 if high > 3 * low else 3**0.5
-    ax.set_ylim(low / margin, high * margin)
+    margin = high**0.08 / low**0.08 if high / 3 > low else 3**0.5
+    ax.set_ylim(max(low / margin, least), min(high * margin, greatest))
     log_ticks(ax.yaxis)
 
 
@@ -85,7 +86,7 @@ def number_axis(ax: Axes, values: Sequence[float], log: bool = False) -> None:
 def same_range(axes: Sequence[Axes], groups: Sequence[Hashable]) -> None:
     """Give the axes of each group one y range, and tick labels only at the first of each row."""
     for group in dict.fromkeys(groups):
-        members = [ax for ax, own in zip(axes, groups, strict=True) if own == group]
+        members = [ax for ax, group_of_axes in zip(axes, groups, strict=True) if group_of_axes == group]
         if len({ax.get_yscale() for ax in members}) > 1:
             continue  # one has no positive value: there is no common axis
         low, high = zip(*(ax.get_ylim() for ax in members), strict=True)

@@ -123,12 +123,12 @@ def slug(text: str) -> str:
 def draw(chart: Chart, new_figure: Callable[..., Figure] = Figure) -> list[Drawing]:
     """Draw every page of a chart, with one y range for the panels of a group on all of them."""
     with context():
-        found = [_draw_page(page, new_figure) for page in pages(chart)]
-        groups = [panel.group or panel for drawing in found for panel in drawing.chart.panels]
-        same_range([ax for drawing in found for ax in drawing.axes], groups)
-        for drawing in found:
+        drawings = [_draw_page(page, new_figure) for page in pages(chart)]
+        groups = [panel.group or panel for drawing in drawings for panel in drawing.chart.panels]
+        same_range([ax for drawing in drawings for ax in drawing.axes], groups)
+        for drawing in drawings:
             _finish(drawing)
-    return found
+    return drawings
 
 
 def _draw_page(chart: Chart, new_figure: Callable[..., Figure]) -> Drawing:
@@ -288,24 +288,26 @@ def page_svg(drawing: Drawing) -> str:
     """A drawing as inline SVG: without fonts, files or style sheets; its colours are CSS variables (``page_css``)."""
     text = _image(drawing, "svg", drawing.chart.name, transparent=True).decode()
     described = f'role="img" aria-label="{html.escape(drawing.chart.title)}" fill="{_variable("#000000")}"'
-    text = text[text.index("<svg ") :].replace("<svg ", f"<svg {described} ", 1)
+    text = text[text.index("<svg ") :]
     text = re.sub(r"(?s)<title>.*?</title>|<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", text)
-    text = re.sub(r' xmlns(?::\w+)?="[^"]*"', "", text)  # a page knows them
+    text = re.sub(r' xmlns(?::\w+)?="[^"]*"', "", text)  # HTML does not need them
     text = re.sub(r' id="(?:[a-z][a-z0-9]*_\d+|matplotlib[^"]*)"| (?:width|height)="[\d.]+pt"', "", text)
     text = re.sub(r' style="([^"]*)"', _attributes, text)
-    text = re.sub(r"(?<=\d\.\d)\d+", "", text)
+    # One decimal place is enough for coordinates; text keeps its numbers.
+    text = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(?<=\d\.\d)\d+", "", tag[0]), text)
+    text = text.replace("<svg ", f"<svg {described} ", 1)
     return re.sub(r"\s+(?=[<\"])|\s*\n\s*", " ", text).replace("> <", "><")
 
 
 def _attributes(match: re.Match[str]) -> str:
     """Presentation attributes in the place of a style, which a page's content security policy may refuse."""
-    found = ""
+    attributes = ""
     for name, value in re.findall(r"([\w-]+): *([^;]+)", html.unescape(match[1])):
         if name == "font":
             name, value = "font-size", value.split("px")[0].split()[-1]
         if name not in ("font-family", "stroke-linejoin"):
-            found += f' {name}="{_variable(value) if value.startswith("#") else html.escape(value)}"'
-    return found
+            attributes += f' {name}="{_variable(value) if value.startswith("#") else html.escape(value)}"'
+    return attributes
 
 
 def _on_dark(colour: str) -> str:
@@ -342,7 +344,7 @@ def plot(name: str, charts: Sequence[Chart], ax: "Axes | Sequence[Axes] | None")
     if len(axes) != len(panels):
         raise ScenarioError(
             f"`ax`: {len(axes)} axes were given, and {name!r} has {len(panels)} panels here: give a list of as many, "
-            "or leave `ax` out; of a single head: `heads`"
+            "or leave `ax` out; `heads` draws single heads"
         )
     _fill(replace(charts[0], panels=panels), axes)
     entries = _entries(axes)

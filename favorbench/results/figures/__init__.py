@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class FigureKind(NamedTuple):
-    """names: by which it can be requested. charts: none where a run lacks what it needs.
+    """A kind of figure. names: by which it can be requested. charts: none if a run lacks the data.
 
     over_heads: it shows many heads together; other figures leave them out. named_by_content: its file has another name.
     """
@@ -101,24 +101,24 @@ def figures_for_page(results: RunData, metric: str = "mse") -> list[tuple[str, s
 
     The colours are CSS variables; ``style.page_css`` has their values on a dark ground.
     """
-    found = []
+    figures = []
     for kind in FIGURES:
-        if kind is SAMPLERS and any(name.startswith(("maps", "trig")) or "-vs-" in name for name, *_ in found):
+        if kind is SAMPLERS and any(name.startswith(("maps", "trig")) or "-vs-" in name for name, *_ in figures):
             continue
-        found += on_page(charts_of(kind, results, metric))
-    return found
+        figures += on_page(charts_of(kind, results, metric))
+    return figures
 
 
-def comparison_for_page(found: RunComparison) -> list[tuple[str, str, str, str]]:
+def comparison_for_page(comparison: RunComparison) -> list[tuple[str, str, str, str]]:
     """The same of a comparison of two runs."""
-    return on_page(ratios(found))
+    return on_page(ratios(comparison))
 
 
 def on_page(charts: Sequence[style.Chart]) -> list[tuple[str, str, str, str]]:
     """Name, title, caption and inline SVG of charts."""
     with style.figure_options(style.FigureOptions(caption=False)):
         drawings = [drawing for chart in charts for drawing in style.draw(chart)]
-        return [(one.chart.name, one.chart.title, one.chart.caption, style.page_svg(one)) for one in drawings]
+        return [(drawn.chart.name, drawn.chart.title, drawn.chart.caption, style.page_svg(drawn)) for drawn in drawings]
 
 
 def plot(

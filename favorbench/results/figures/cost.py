@@ -58,7 +58,7 @@ class CostAxis(NamedTuple):
 def against_multiplications(results: RunData, metric: str) -> list[style.Chart]:
     """Error against multiplications: with methods, at equal cost, or of many heads."""
     methods = results.scenario.budget == "cost" or (results.summary["kind"] == "method").any()
-    if not can_be_compared(metric) or not (methods or any(one.heads > FEW for one in populations(results))):
+    if not can_be_compared(metric) or not (methods or any(group.heads > FEW for group in populations(results))):
         return []
     rows = on_each_head(results, metric)
     exact = 2.0 * rows["query_len"] * rows["seq_len"] * rows["head_dim"]  # n L (d + d_v) with d_v = d
@@ -73,22 +73,22 @@ def against_multiplications(results: RunData, metric: str) -> list[style.Chart]:
 
 def against_seconds(results: RunData, metric: str) -> list[style.Chart]:
     """Error against seconds, where the run was timed. Raises StoreError for damaged times."""
-    found = read_seconds(results.path)
-    if found is None or not can_be_compared(metric):
+    seconds = read_seconds(results.path)
+    if seconds is None or not can_be_compared(metric):
         return []
     rows, shared = on_each_head(results, metric), list(POPULATION)
     keys = ["kind", "estimator", "sampler", "num_projections"]
-    timed = found.rows.astype({name: rows[name].dtype for name in shared})
+    timed = seconds.rows.astype({name: rows[name].dtype for name in shared})
     timed = timed.rename(columns=dict(zip(MEASURED, COSTS, strict=False)))
     exact = timed[timed["kind"] == "exact"].groupby(shared, dropna=False)["cost"].min().rename("exact").reset_index()
     timed = timed.astype({name: rows[name].dtype for name in keys})  # one head was timed for its whole population
     rows = rows.merge(timed.drop(columns="head"), how="left", on=[*shared, *keys]).merge(exact, how="left", on=shared)
-    heads = ", ".join(head for head in found.rows["head"].unique() if head != "-")
-    bars = "; ".join(filter(None, [f"bars: {interval_name(found.repeats)}", found.doubts()]))
+    heads = ", ".join(head for head in seconds.rows["head"].unique() if head != "-")
+    bars = "; ".join(filter(None, [f"bars: {interval_name(seconds.repeats)}", seconds.doubts()]))
     axis = CostAxis(
         "error-vs-seconds", "Error against time: lower left is better", "seconds",
-        f"the seconds of one head{f' ({heads})' if heads else ''}: {found.on()}, median of {found.repeats} interleaved "
-        f"runs ({bars})",
+        f"the seconds of one head{f' ({heads})' if heads else ''}: {seconds.on()}, median of {seconds.repeats} "
+        f"interleaved runs ({bars})",
         "they were not timed",
     )  # fmt: skip
     return _charts(axis, results, metric, rows)
@@ -97,7 +97,7 @@ def against_seconds(results: RunData, metric: str) -> list[style.Chart]:
 def _charts(axis: CostAxis, results: RunData, metric: str, rows: pd.DataFrame) -> list[style.Chart]:
     """The chart, where two estimators have two costs."""
     rows = labelled(rows)
-    rows = rows[~((rows["kind"] == "baseline") & rows["bound"])]  # what a bound costs means nothing
+    rows = rows[~((rows["kind"] == "baseline") & rows["bound"])]  # the cost of a bound means nothing
     panels = [
         (title, points)
         for title, points in _panels(rows[rows["cost"] > 0], metric)
@@ -133,18 +133,18 @@ def _panels(rows: pd.DataFrame, metric: str) -> Iterator[tuple[str, pd.DataFrame
 
 
 def front(costs: Sequence[float], ratios: Sequence[float], exact: float = np.inf) -> list[int]:
-    """The indices of the points that no other is cheaper and better than, in order of increasing cost.
+    """The indices of the points for which no other is both cheaper and better, in order of increasing cost.
 
     ratios: of errors to that of uniform attention, which costs nothing. exact: the cost of exact attention, which has
     no error. NaN is on no front.
     """
     cost, ratio = np.asarray(costs, dtype=float), np.asarray(ratios, dtype=float)
-    found, least = [], 1.0
+    indices, least = [], 1.0
     for i in np.lexsort((ratio, cost)):
         if ratio[i] < least and cost[i] < exact:
-            found.append(int(i))
+            indices.append(int(i))
             least = ratio[i]
-    return found
+    return indices
 
 
 def front_of(points: pd.DataFrame, exact: float | None) -> pd.DataFrame:

@@ -46,7 +46,7 @@ def layer_map(results: RunData, metric: str, estimators: str | None = None) -> l
     if rows["layer"].nunique() < 2:
         return []
     populations = [cell for cell in by_population(rows) if cell["head"].nunique() > FEW]
-    maps = [one for cell in populations for one in _maps(results, at_largest(cell), requested)]
+    maps = [chart for cell in populations for chart in _maps(results, at_largest(cell), requested)]
     return _charts(results, metric, maps) if maps else []
 
 
@@ -82,7 +82,7 @@ def effect_map(results: RunData, metric: str, estimators: str | None = None) -> 
     drawn = [style.Panel(title, partial(_draw_effects, part, norm=norm)) for title, part in panels]
     text = (
         "Share of each head in the predicted effect on the model, in percent of the sum (in the title); of each layer "
-        "beside its number. To second order, from gradients of what the model says; mean over texts and draws."
+        "beside its number. To second order, from gradients of the model's output; mean over texts and draws."
     )
     size = (max(5.4, 2.6 + 0.5 * every["number"].nunique()), 1.1 + 0.27 * every["layer"].nunique())
     return [style.Chart("effect", "Where the loss comes from", caption(results, text), drawn, 1, size)]

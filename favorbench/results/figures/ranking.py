@@ -43,10 +43,10 @@ def ranking(results: RunData, metric: str) -> list[style.Chart]:
     few = len(compared(results.summary)[["estimator", "sampler"]].drop_duplicates()) < MIN_ESTIMATORS
     if results.scenario.budget == "projections" or few or METRICS[metric].better != "lower":
         return []
-    found = rankings(results, metric)
-    if min(one.draws for one in found) < fewest_draws(max(len(one.rows) for one in found) - 1):
+    ranked = rankings(results, metric)
+    if min(item.draws for item in ranked) < fewest_draws(max(len(item.rows) for item in ranked) - 1):
         return []
-    frames = [_relative(one, title) for one, (title, _) in zip(found, cells(results), strict=True)]
+    frames = [_relative(item, title) for item, (title, _) in zip(ranked, cells(results), strict=True)]
     order, rest = _order(pd.concat(frames, ignore_index=True))
     names = _row_names(order)
     drawn = [
@@ -55,19 +55,19 @@ def ranking(results: RunData, metric: str) -> list[style.Chart]:
     ]
     columns = style.columns_that_fit(min(COLUMNS, len(frames)))
     size = (_PANEL + _NAMES / columns, 1.0 + _ROW * len(order))
-    text = caption(results, _caption(results, found, metric, names, rest))
+    text = caption(results, _caption(results, ranked, metric, names, rest))
     return [style.Chart("ranking", "Error at the largest size: left is better", text, drawn, columns, size)]
 
 
-def _relative(one: Ranking, title: str) -> pd.DataFrame:
+def _relative(ranking: Ranking, title: str) -> pd.DataFrame:
     """A ranking with values over the median of uniform attention."""
-    frame = labelled(one.data)
+    frame = labelled(ranking.data)
     uniform = float(frame.loc[frame["estimator"] == "uniform", "median"].iloc[0])
     ratios = {to: frame[of] / uniform for to, of in (("ratio", "median"), ("ratio_low", "low"), ("ratio_high", "high"))}
-    with_best = [one.draws >= one.draws_needed and one.shares_best(row.groups) for row in one.rows]
+    with_best = [ranking.draws >= ranking.draws_needed and ranking.shares_best(row.groups) for row in ranking.rows]
     kept = [*CELL, "label", "num_features", "median", "low", "high", *ratios, "groups", "with_best"]
     kept += ["versus_uniform", "kind", "own", "panel"]
-    return frame.assign(with_best=with_best, panel=title or one.title, **ratios)[kept]
+    return frame.assign(with_best=with_best, panel=title or ranking.title, **ratios)[kept]
 
 
 def _order(rows: pd.DataFrame) -> tuple[list[str], list[str]]:
@@ -94,16 +94,16 @@ def _row_names(order: Sequence[str]) -> dict[str, str]:
 
 
 def _caption(
-    results: RunData, found: Sequence[Ranking], metric: str, names: Mapping[str, str], rest: Sequence[str]
+    results: RunData, ranked: Sequence[Ranking], metric: str, names: Mapping[str, str], rest: Sequence[str]
 ) -> str:
     """The meaning of the marks, and whether there are enough draws for verdicts."""
-    draws = min(one.draws for one in found)
+    draws = min(item.draws for item in ranked)
     text = (
         f"Median {metric} over that of uniform attention (dashed), bar: {interval_name(draws)}, {draws} draws. "
         f"{what_r_means(results)} "
     )
     text += "Blue: detectably better than uniform attention; red: worse; grey and hollow: no detectable difference. "
-    if all(draws >= one.draws_needed for one in found):
+    if all(draws >= item.draws_needed for item in ranked):
         text += "Grey band: not detectably different from the best of its panel, bounds aside. "
     text += "Squares: baselines. Triangles at an edge point to a value beyond it. Sorted by the median over panels."
     if any(name not in words for name, words in names.items()):
@@ -137,10 +137,10 @@ def _draw(frame: pd.DataFrame, ax: Axes, names: Mapping[str, str], metric: str) 
     return frame.drop(columns="panel")
 
 
-def ratios(found: RunComparison) -> list[style.Chart]:
+def ratios(comparison: RunComparison) -> list[style.Chart]:
     """A chart of new / old with its intervals for each cell of a comparison."""
     charts = []
-    for cell, group in groupby(found.rows, key=lambda row: row.cell):
+    for cell, group in groupby(comparison.rows, key=lambda row: row.cell):
         rows = [
             (f"{row.new_estimator} {'' if row.key.size is None else row.key.size}".strip(), row.change)
             for row in group

@@ -38,7 +38,7 @@ LIMIT = 1_000_000  # bytes of a page, so that it can be sent by mail or chat
 PLAIN_DATA, PACKED_DATA = 200_000, 300_000  # bytes of CSV inside a page, as it is or compressed
 MOST_ROWS = 2000  # in a comparison; above, only rows that have changed are shown
 
-#: What the data have of each estimator of each cell.
+#: The columns of the CSV.
 COLUMNS = (
     *CELL, *ESTIMATOR, "n", "mse_median", "mse_q10", "mse_q90", "mse_mean", "mse_low", "mse_high", "versus_uniform",
 )  # fmt: skip
@@ -83,12 +83,14 @@ def study_page(
 ) -> Page:  # fmt: skip
     """A recommendation, or a study of a model, as HTML: sentences, code, figures and tables."""
     values = {
-        "title": title, "lead": lead, "sentences": [one for section in sections for one in section.sentences],
+        "title": title, "lead": lead, "sentences": [part for section in sections for part in section.sentences],
         "code": [section for section in sections if section.code],
         "legends": [section.note for section in sections if section.note and not section.rows],
         "manifests": _manifest(scenario, {}, manifest),
     }  # fmt: skip
-    parts = [PagePart(one.title, [one], {}, notes=(one.note,) if one.note else ()) for one in sections if one.rows]
+    parts = [
+        PagePart(part.title, [part], {}, notes=(part.note,) if part.note else ()) for part in sections if part.rows
+    ]
     rows = f"{max(0, csv.count(chr(10)) - 1)} rows"
     return _fitted(values, parts, on_page(charts), _packed(csv, f"{name}.csv", rows))
 
@@ -101,27 +103,29 @@ _HOW = (
 )
 
 
-def comparison_page(found: RunComparison, name: str = "report") -> Page:
+def comparison_page(comparison: RunComparison, name: str = "report") -> Page:
     """Two runs compared, as HTML, below LIMIT. name: of the CSV, without its ending."""
-    only_changed = len(found.rows) > MOST_ROWS
-    tables = [one for one in comparison_sections(found, only_changed, in_words=True) if one.rows]
-    cells = {f"{found.metric}, {row.cell}": row.key.cell for row in found.rows}
+    only_changed = len(comparison.rows) > MOST_ROWS
+    tables = [table for table in comparison_sections(comparison, only_changed, in_words=True) if table.rows]
+    cells = {f"{comparison.metric}, {row.cell}": row.key.cell for row in comparison.rows}
     axes = dict(zip(cells, axes_of(pd.DataFrame(cells.values(), columns=list(CELL))), strict=True))
-    parts = [PagePart(one.title.removeprefix(f"{found.metric}, "), [one], axes[one.title]) for one in tables]
-    less = [f"Only the rows that have changed are shown, of {len(found.rows)}."] if only_changed else []
+    parts = [
+        PagePart(table.title.removeprefix(f"{comparison.metric}, "), [table], axes[table.title]) for table in tables
+    ]
+    less = [f"Only the rows that have changed are shown, of {len(comparison.rows)}."] if only_changed else []
     values = {
-        "title": f"{found.old.path.name} against {found.new.path.name}",
-        "lead": sides(found),
-        "sentences": [*comparison_sentences(found), *less, *(f"x {reason}" for reason in reasons(found))],
+        "title": f"{comparison.old.path.name} against {comparison.new.path.name}",
+        "lead": sides(comparison),
+        "sentences": [*comparison_sentences(comparison), *less, *(f"x {reason}" for reason in reasons(comparison))],
         "legends": [_HOW_COMPARED],
         "manifests": Markup("").join(
             Markup("<h3>{}</h3>{}").format(side, _run_manifest(run))
-            for side, run in (("old", found.old), ("new", found.new))
+            for side, run in (("old", comparison.old), ("new", comparison.new))
         ),
     }
-    csv = found.frame().to_csv(index=False, float_format="%.6g")
-    data = _packed(csv, f"{name}.csv", f"{len(found.rows)} rows, with six digits")
-    return _fitted(values, parts, comparison_for_page(found), data)
+    csv = comparison.frame().to_csv(index=False, float_format="%.6g")
+    data = _packed(csv, f"{name}.csv", f"{len(comparison.rows)} rows, with six digits")
+    return _fitted(values, parts, comparison_for_page(comparison), data)
 
 
 _HOW_COMPARED = (
@@ -252,9 +256,9 @@ def write_study(make: Callable[[str], Page], path: Path) -> list[Path]:
     return _write(lambda: make(path.stem), path, "")
 
 
-def write_comparison(found: RunComparison, path: Path) -> list[Path]:
+def write_comparison(comparison: RunComparison, path: Path) -> list[Path]:
     """Write the page of a comparison, as ``write_page`` does."""
-    return _write(lambda: comparison_page(found, path.stem), path, "mark,verdict,reason,")
+    return _write(lambda: comparison_page(comparison, path.stem), path, "mark,verdict,reason,")
 
 
 def _write(make: Callable[[], Page], path: Path, header: str) -> list[Path]:

@@ -62,9 +62,9 @@
   function filter() {
     const { estimator, sampler, change: verdict, ...axes } = Object.fromEntries(new FormData(form));
     const parts = (estimator || "").toLowerCase().split(",").map((part) => part.trim()).filter(Boolean);
-    for (const one of rows)
-      one.row.hidden = parts.length > 0 && !parts.some((part) => one.name.toLowerCase().includes(part)) ||
-        Boolean(sampler) && one.sampler !== sampler || Boolean(verdict) && change(one.row) !== verdict;
+    for (const item of rows)
+      item.row.hidden = parts.length > 0 && !parts.some((part) => item.name.toLowerCase().includes(part)) ||
+        Boolean(sampler) && item.sampler !== sampler || Boolean(verdict) && change(item.row) !== verdict;
     for (const [view, cell] of views) {
       view.hidden = Object.keys(axes).some((axis) => axes[axis] && axis in cell && cell[axis] !== axes[axis]);
       if (view.tagName === "DETAILS" && axes.head) view.open = !view.hidden;

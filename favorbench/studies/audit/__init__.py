@@ -1,4 +1,4 @@
-"""Implementations of other projects, held to the same claims: distance to exact and uniform attention, eps, sampler."""
+"""Implementations of other projects, tested on the same claims: distance to exact and uniform output, eps, sampler."""
 
 import itertools
 import math
@@ -99,19 +99,19 @@ def _inputs_of(study: Study, seed: int) -> Iterator[tuple[str, Inputs]]:
 def _measured(subject: Subject, name: str, arrays: Inputs, runs: int, seed: int, size: int) -> Iterator[Finding]:
     query, key, value = arrays
     exact, uniform = exact_attention(query, key, value), np.mean(value, axis=0)
-    found: dict[str, list[float]] = {"error against exact": [], "distance to uniform": []}
+    measured: dict[str, list[float]] = {"error against exact": [], "distance to uniform": []}
     for run in range(runs):
         omega = get_sampler("orthogonal").sample(stream(seed, "audit", "omega", name, run), size, query.shape[-1])
         output = subject.output(query, key, value, omega)
-        found["error against exact"].append(_distance(output, exact, exact))
-        found["distance to uniform"].append(_distance(output, uniform, exact - uniform))
+        measured["error against exact"].append(_distance(output, exact, exact))
+        measured["distance to uniform"].append(_distance(output, uniform, exact - uniform))
         if subject.takes_omega:
             plain = linear_attention(query, key, value, omega, "positive")
-            found.setdefault("distance to FAVOR+ on the same omega", []).append(_distance(output, plain, plain))
+            measured.setdefault("distance to FAVOR+ on the same omega", []).append(_distance(output, plain, plain))
         if subject.without_eps is not None:
             without = np.asarray(subject.without_eps(query, key, value, omega), dtype=np.float64)
-            found.setdefault("effect of eps", []).append(_distance(output, without, without))
-    for measure, values in found.items():
+            measured.setdefault("effect of eps", []).append(_distance(output, without, without))
+    for measure, values in measured.items():
         low, high, _ = median_interval(np.array(values))
         median, remark = float(np.median(values)), ""
         if measure == "distance to uniform" and median < UNIFORM_SHARE:

@@ -191,6 +191,8 @@ def study_of(
     loaded = load_scenario(None, given if inputs else {**given, "seq_len": 512, "head_dim": 32})
     scenario = override(loaded, name="audit", title=f"audit of {', '.join(names)}")
     subjects = {name: subject_of(name, max(scenario.sizes(32))) for name in names}
-    members = {name: one.method or Implementation.of(one) for name, one in subjects.items()}
-    specs = [name if isinstance(one, Implementation) else canonical(name, one) for name, one in members.items()]
+    members = {name: subject.method or Implementation.of(subject) for name, subject in subjects.items()}
+    specs = [
+        name if isinstance(subject, Implementation) else canonical(name, subject) for name, subject in members.items()
+    ]
     return Study.of(scenario.model_copy(update={"methods": Names.of(specs, members.values())}))

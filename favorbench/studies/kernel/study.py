@@ -111,7 +111,7 @@ class Cell(NamedTuple):
     errors, max_abs_errors: one for each draw; the latter over pairs, absolute. expected: root of the expected squared
     error in closed form, NaN where none is known. best: the lowest error of any matrix of rank num_features. bias: of
     the mean over draws; spread: standard deviation over draws; both are roots of sums over pairs, relative to |K|_F,
-    and NaN for a single draw. measurable: False where so few draws give a number that is too small.
+    and NaN for a single draw. measurable: False if the draws are too few, so that the number is too small.
     """
 
     map: str
@@ -180,14 +180,14 @@ class GramStudy(NamedTuple):
     def gaps(self) -> list[Gap]:
         """phase against trig wherever both were measured with as many features."""
         trig = {(cell.sampler, cell.num_features): cell for cell in self.cells if cell.map == "trig"}
-        found = []
+        result = []
         for phase in self.cells:
             other = trig.get((phase.sampler, phase.num_features))
             if phase.map == "phase" and other is not None:
                 measured = mean_interval(np.square(phase.errors) - np.square(other.errors))
                 difference = phase.expected**2 - other.expected**2
-                found.append(Gap(phase.sampler, phase.num_features, difference, *measured))
-        return found
+                result.append(Gap(phase.sampler, phase.num_features, difference, *measured))
+        return result
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""

@@ -36,13 +36,13 @@ class MeasuredCandidate(NamedTuple):
 class Decision(NamedTuple):
     """The decision for one head. setting: the recommended one, or the best if nothing is certified.
 
-    hits: draws that meet the target. quantile: of the error, at the requested probability. bound: certified not to be
-    exceeded with that probability; inf if there is none. share: cost relative to exact attention. cheaper_from: the
-    length from which it multiplies less than exact attention, None if it never does. uniform: the quantile of uniform
-    attention. undecided: cheaper settings without a verdict. dearer, rank: settings left out for their cost, and for
-    the rank of their output. spent: measurements made; full: those of a sweep with as many draws of every setting as a
-    certificate takes. per_head: by its label the setting of each head, where the setting differs between heads; heads
-    without one stay exact.
+    hits: draws that meet the target. quantile: of the error, at the requested probability. bound: the certified bound
+    of the error at that probability; inf if there is none. share: cost relative to exact attention. cheaper_from: the
+    length from which it takes fewer multiplications than exact attention, None if it never does. uniform: the quantile
+    of uniform attention. undecided: cheaper settings without a verdict. dearer, rank: the numbers of settings excluded
+    for their cost, and for the rank of their output. spent: the number of measurements. full: the number that a sweep
+    would take to certify every setting. per_head: the setting of each head, by label, where settings differ between
+    heads; heads without one stay exact.
     """
 
     head: str
@@ -69,7 +69,7 @@ class Decision(NamedTuple):
 
 
 class ModelEffect(NamedTuple):
-    """An effect of replaced attention on a model, as sentences and axes name it."""
+    """The name of an effect of replaced attention on a model, for sentences and axes."""
 
     name: str
     unit: str
@@ -81,18 +81,18 @@ class ModelEffect(NamedTuple):
 EFFECTS = {
     "embedding_loss": ModelEffect("1 - cosine", "", "1 - cosine of the embedding"),
     "delta_nll": ModelEffect("the increase in loss", " nats per token", "increase in loss, nats per token"),
-    "kl": ModelEffect("KL(exact || replaced)", " nats per token", "KL(exact || replaced), nats per token"),
+    "kl": ModelEffect("the mean KL(exact || replaced)", " nats", "mean KL(exact || replaced), nats"),
     "top1": ModelEffect("top-1 agreement", "", "top-1 agreement", "higher"),
 }
 
 
 class WholeModel(NamedTuple):
-    """The model of a recommendation of one setting for all its attention, and the texts, each with its own draw.
+    """The facts about a recommendation for a whole model. Each text has a separate draw.
 
     by: the cost that orders the candidates. bfloat16: median and quantile of the effect of the model in bfloat16, on
-    its first ``bfloat16_texts``. left: attention that cannot be replaced, with the reason. seconds: CPU seconds of the
-    recommended setting relative to those of exact attention. chosen_on: the number of the texts on which settings per
-    head were chosen, and no candidate tested; 0 without such settings.
+    the first ``bfloat16_texts`` texts. left: attention that cannot be replaced, with the reason. seconds: CPU seconds
+    of the recommended setting relative to those of exact attention. chosen_on: the number of texts that settings per
+    head were chosen on; candidates are tested on the others. 0 without such settings.
     """
 
     name: str
@@ -108,15 +108,15 @@ class WholeModel(NamedTuple):
 
     @property
     def draws(self) -> str:
-        """The plural of a draw; texts have a length, inputs of ``module:function`` have not."""
+        """The plural noun for draws. Texts have a length, inputs of ``module:function`` do not."""
         return "texts" if self.length else "inputs"
 
 
 class Recommendation(NamedTuple):
     """The result of ``recommend``. path: the run directory. title: the inputs. exact: cost of exact attention.
 
-    over: what differs between draws: "projections", "inputs", "rows" or "texts". model: set where the one decision is
-    about a whole model.
+    over: the difference between draws: "projections", "inputs", "rows" or "texts". model: set if the single
+    decision is about a whole model.
     """
 
     path: Path | None
@@ -133,10 +133,23 @@ class Recommendation(NamedTuple):
     model: WholeModel | None = None
 
     def plot(self, ax: "Axes | Sequence[Axes] | None" = None) -> "Axes | list[Axes]":
-        """Error against cost, with the target and the choice; returns Axes, a list where there are several panels.
+        """Draw error against cost, with the target and the choice.
 
-        ax: where to draw, as many Axes as there are panels (one for each of up to six heads, else one for all);
-        without, a figure of pyplot's. Raises ScenarioError for another number of Axes.
+        Parameters
+        ----------
+        ax
+            One Axes for each panel; by default those of a new pyplot figure. Up to six heads have a panel each, more
+            heads share one.
+
+        Returns
+        -------
+        Axes or list of Axes
+            A list if there are several panels.
+
+        Raises
+        ------
+        ScenarioError
+            The number of Axes is not that of the panels.
         """
         from favorbench import style
         from favorbench.studies.recommend.figure import charts
@@ -166,31 +179,31 @@ def _plain_decision(decision: Decision) -> dict[str, Any]:
     return record
 
 
-def sentence(found: Recommendation) -> str:
+def sentence(result: Recommendation) -> str:
     """The answer in words, such as "12 of 72 heads below 10 %, at 31 % of the cost of exact attention; ..."."""
-    if found.model is not None:
-        return _model_sentence(found, found.model, found.decisions[0])
+    if result.model is not None:
+        return _model_sentence(result, result.model, result.decisions[0])
     certified, nothing, unfinished = (
-        [d for d in found.decisions if d.outcome == outcome] for outcome in ("certified", "nothing", "not finished")
+        [d for d in result.decisions if d.outcome == outcome] for outcome in ("certified", "nothing", "not finished")
     )
-    parts = [_certified(found, certified)]
+    parts = [_certified(result, certified)]
     if nothing:
-        parts.append(_nothing(found, nothing))
+        parts.append(_nothing(result, nothing))
     if unfinished:
         parts.append(f"{len(unfinished)} not finished, and not certified")
     text = "; ".join(parts)
     return text[0].upper() + text[1:] + "."
 
 
-def _certified(found: Recommendation, decisions: Sequence[Decision]) -> str:
-    """On how many heads a setting is certified, and at which cost."""
-    count, total = len(decisions), len(found.decisions)
-    target = percent(found.target) if found.metric.startswith("relative") else f"{found.metric} {found.target:g}"
-    aim = f"{'below' if METRICS[found.metric].better == 'lower' else 'above'} {target}"
+def _certified(result: Recommendation, decisions: Sequence[Decision]) -> str:
+    """State the number of heads with a certified setting, and its cost."""
+    count, total = len(decisions), len(result.decisions)
+    target = percent(result.target) if result.metric.startswith("relative") else f"{result.metric} {result.target:g}"
+    aim = f"{'below' if METRICS[result.metric].better == 'lower' else 'above'} {target}"
     if not decisions:
         return f"none of {total} heads {aim}" if total > 1 else f"the head is not {aim}"
     shares = [d.share for d in decisions]
-    mean = sum(d.multiplications for d in decisions) / (found.exact * count)
+    mean = sum(d.multiplications for d in decisions) / (result.exact * count)
     range_ = f" ({percent(min(shares))} to {percent(max(shares))})" if count > 1 else ""
     heads = "head" if total == 1 else "heads"
     trivial = sum(d.setting is not None and d.setting.name == "uniform" for d in decisions)
@@ -199,7 +212,7 @@ def _certified(found: Recommendation, decisions: Sequence[Decision]) -> str:
     return f"{count} of {total} {heads} {aim}, at {percent(mean)} of the cost of exact attention{range_}"
 
 
-def _nothing(found: Recommendation, decisions: Sequence[Decision]) -> str:
+def _nothing(result: Recommendation, decisions: Sequence[Decision]) -> str:
     """Describe the heads on which nothing is certified: the best setting, compared with uniform attention."""
     reaches = "nothing is certified" if any(d.undecided for d in decisions) else "nothing reaches it"
     bounds, uniform = [d.bound for d in decisions], [d.uniform for d in decisions]
@@ -208,8 +221,8 @@ def _nothing(found: Recommendation, decisions: Sequence[Decision]) -> str:
     names = {d.setting.text for d in decisions if d.setting}
     best = f"is {names.pop()} with" if len(names) == 1 else "there have"
     return (
-        f"{head} {reaches} up to size {found.max_size}: the best {best} {_range(bounds)} {sure}; uniform attention has "
-        f"{_range(uniform)}"
+        f"{head} {reaches} up to size {result.max_size}: the best {best} {_range(bounds)} {sure}; uniform attention "
+        f"has {_range(uniform)}"
     )
 
 
@@ -217,14 +230,14 @@ def _range(values: Sequence[float]) -> str:
     return " to ".join(dict.fromkeys(number(value) for value in (min(values), max(values))))
 
 
-def _model_sentence(found: Recommendation, model: WholeModel, decision: Decision) -> str:
+def _model_sentence(result: Recommendation, model: WholeModel, decision: Decision) -> str:
     """Say which setting to take, or that none is certified."""
-    effect, setting = EFFECTS[found.metric], decision.setting
+    effect, setting = EFFECTS[result.metric], decision.setting
     if setting is None:
         return "Nothing is measured yet."
-    keeps, share = "at most" if effect.better == "lower" else "at least", percent(found.probability)
-    aim = f"{effect.name} {keeps} {found.target:g}{effect.unit} on {share} of further {model.draws}"
-    sure = f"certified at {percent(found.confidence)}, {decision.draws} {model.draws}"
+    keeps, share = "at most" if effect.better == "lower" else "at least", percent(result.probability)
+    aim = f"{effect.name} {keeps} {result.target:g}{effect.unit} on {share} of further {model.draws}"
+    sure = f"certified at {percent(result.confidence)}, {decision.draws} {model.draws}"
     best = f"{in_words(setting)}{_model_cost(model, decision)}"
     others = [f"uniform attention has {_effect(decision.uniform)}"]
     others += [f"the model in bfloat16 {_effect(model.bfloat16[1])}"] if model.bfloat16_texts else []
@@ -233,7 +246,9 @@ def _model_sentence(found: Recommendation, model: WholeModel, decision: Decision
     if decision.outcome == "certified" and setting.name == "uniform":
         return f"This model hardly depends on its attention here: uniform attention keeps {aim} ({sure})."
     if decision.outcome == "certified":
-        return f"Take {best}: it keeps {aim} ({sure}), where {' and '.join(others)}.{_compared(found, model, decision)}"
+        return (
+            f"Take {best}: it keeps {aim} ({sure}), where {' and '.join(others)}.{_compared(result, model, decision)}"
+        )
     bound = f"{keeps} {_effect(decision.bound)} (certified)"
     if not math.isfinite(decision.bound):
         bound = f"{_effect(decision.quantile)} (on {share} of {decision.draws} {model.draws}, not certified)"
@@ -243,7 +258,7 @@ def _model_sentence(found: Recommendation, model: WholeModel, decision: Decision
     )
 
 
-def _compared(found: Recommendation, model: WholeModel, decision: Decision) -> str:
+def _compared(result: Recommendation, model: WholeModel, decision: Decision) -> str:
     """Compare settings per head with one setting for all heads, where both were candidates."""
     if not model.chosen_on:
         return ""
@@ -254,7 +269,7 @@ def _compared(found: Recommendation, model: WholeModel, decision: Decision) -> s
     nearest = max(singles, key=lambda point: point.share)
     return (
         f" One setting for all heads at no more cost is not certified: {in_words(nearest.setting)} has "
-        f"{_effect(nearest.quantile)} (on {percent(found.probability)} of {nearest.draws} {model.draws})."
+        f"{_effect(nearest.quantile)} (on {percent(result.probability)} of {nearest.draws} {model.draws})."
     )
 
 
@@ -278,43 +293,43 @@ def in_words(setting: EstimatorSetting) -> str:
     return f"{setting.name}{sampler}{size}"
 
 
-def _model_certified(found: Recommendation, model: WholeModel) -> str:
+def _model_certified(result: Recommendation, model: WholeModel) -> str:
     """State the population of a certificate for a model, and its confidence."""
-    decision = found.decisions[0]
+    decision = result.decisions[0]
     most = -(-max((point.draws for point in decision.points), default=0) // model.files)
     files = "one file" if model.files == 1 else f"{model.files} files"
     parts = f"; up to {most} texts of one file count as independent" if most > 1 and model.length else ""
     population = (
         f"{model.texts} texts of {model.length} tokens from {files}" if model.length else f"{model.texts} inputs"
     )
-    one = "a text" if model.length else "an input"
+    unit = "a text" if model.length else "an input"
     parts += f"; settings per head were chosen on {model.chosen_on} of them, and tested on others" * bool(
         model.chosen_on
     )
     return (
         f"The claim is about further {model.draws} like these ({population}), "
-        f"each with a new draw of the estimator: {one} must be exchangeable with them{parts}. With "
-        f"{percent(found.confidence)} confidence every verdict is right, and with as much every bound: the "
-        f"{percent(1 - found.confidence)} are shared equally among the {decision.candidates} candidates."
+        f"each with a new draw of the estimator: {unit} must be exchangeable with them{parts}. With "
+        f"{percent(result.confidence)} confidence every verdict is right, and with as much every bound: the "
+        f"{percent(1 - result.confidence)} are shared equally among the {decision.candidates} candidates."
     )
 
 
-def certified_in_words(found: Recommendation) -> str:
+def certified_in_words(result: Recommendation) -> str:
     """State the claim of the certificate, and its confidence."""
-    if found.model is not None:
-        return _model_certified(found, found.model)
+    if result.model is not None:
+        return _model_certified(result, result.model)
     scope = {
         "projections": "for these q, k and v, over the random draws of the estimator (new projections each time)",
         "inputs": "over q, k and v drawn anew from this law, together with the random draws of the estimator",
         "rows": "for these q, k and v, over the random draws of the estimator and of the query rows that are measured",
         "texts": "for a further text of the same kind, over texts and the random draws of the estimator: the texts "
         "of the file must be exchangeable with it, such as a random sample from one source",
-    }[found.over]
+    }[result.over]
     return (
-        f"A certified bound holds with probability >= {found.probability:g}, {scope}. With {percent(found.confidence)} "
-        "confidence every verdict (reaches the target or not) is right on all heads, and with as much every bound: the "
-        f"{percent(1 - found.confidence)} are shared equally among heads, and on each among its random candidates; "
-        "deterministic ones are computed, not tested."
+        f"A certified bound holds with probability >= {result.probability:g}, {scope}. All verdicts on all heads "
+        f"(reaches the target or not) are right with {percent(result.confidence)} confidence, and so are all bounds. "
+        f"The {percent(1 - result.confidence)} are split equally among heads, and on each head among its random "
+        "candidates. Deterministic candidates are computed, not tested."
     )
 
 
@@ -327,14 +342,14 @@ _HEAD = """\
 import favorbench as fb
 
 
-# Of one head: query (n, d), key (l, d), value (l, d_v), as attention takes
+# For one head: query (n, d), key (l, d), value (l, d_v), as attention takes
 # them; rng: a NumPy generator, such as np.random.default_rng().
 def attention(query, key, value, rng):
 """
 
 
 def python_lines(family: Family, size: int | None, scale: float) -> str:
-    """The code of a function that is this estimator at this size. scale: of the measured inputs."""
+    """Python code of a function that computes this estimator at this size. scale: of the measured inputs."""
     lines = []
     if scale != 1:
         lines.append(f"query, key = {scale!r} * query, {scale!r} * key  # as measured")
@@ -349,20 +364,20 @@ def python_lines(family: Family, size: int | None, scale: float) -> str:
     return _HEAD + "".join(f"    {line}\n" for line in lines)
 
 
-def sections(found: Recommendation) -> Sections:
+def sections(result: Recommendation) -> Sections:
     """A table with notes and sentences, and code for the first certified decision.
 
     It has a row for each head or, for a whole model, for each candidate that was measured.
     """
-    title = f"{found.title}: {found.metric} target {found.target:g}"
-    sentences = [sentence(found), certified_in_words(found)]
-    table = Section(title, records(found), " ".join(notes(found)), sentences)
-    certified = [decision for decision in found.decisions if decision.outcome == "certified"]
+    title = f"{result.title}: {result.metric} target {result.target:g}"
+    sentences = [sentence(result), certified_in_words(result)]
+    table = Section(title, records(result), " ".join(notes(result)), sentences)
+    certified = [decision for decision in result.decisions if decision.outcome == "certified"]
     if not certified:
         return Sections([table])
     others = len({decision.python for decision in certified}) > 1
     more = " (for the others: --json, or recommendation.json)" if others else ""
-    where = f", for {certified[0].head}{more}" if len(found.decisions) > 1 else ""
+    where = f", for {certified[0].head}{more}" if len(result.decisions) > 1 else ""
     return Sections([table, Section(f"In Python{where}:", code=certified[0].python)])
 
 
@@ -371,16 +386,16 @@ def not_begun(label: str) -> Decision:
     return Decision(label, "not finished")
 
 
-def records(found: Recommendation) -> list[dict[str, str]]:
+def records(result: Recommendation) -> list[dict[str, str]]:
     """One row of the table for each head, or each candidate for a model."""
-    if found.model is not None:
-        return _model_records(found, found.model)
-    return [_record(found, decision) for decision in found.decisions]
+    if result.model is not None:
+        return _model_records(result, result.model)
+    return [_record(result, decision) for decision in result.decisions]
 
 
-def _record(found: Recommendation, decision: Decision) -> dict[str, str]:
-    setting, sign = decision.setting, "<=" if METRICS[found.metric].better == "lower" else ">="
-    quantile = f"{percent(found.probability)} of draws"
+def _record(result: Recommendation, decision: Decision) -> dict[str, str]:
+    setting, sign = decision.setting, "<=" if METRICS[result.metric].better == "lower" else ">="
+    quantile = f"{percent(result.probability)} of draws"
     names = ("head", "estimator", "size", "certified", "cost", "cheaper from L", "median", quantile, "uniform", "draws")
     if setting is None:
         return dict.fromkeys(names, "-") | {"head": decision.head, "estimator": "not begun"}
@@ -397,15 +412,15 @@ def _record(found: Recommendation, decision: Decision) -> dict[str, str]:
 _VERDICTS = {"certified": "certified", "dropped": "rejected", "open": "undecided"}
 
 
-def _model_records(found: Recommendation, model: WholeModel) -> list[dict[str, str]]:
+def _model_records(result: Recommendation, model: WholeModel) -> list[dict[str, str]]:
     """The candidates that were measured, in order of cost, and the model in bfloat16."""
-    quantile = f"{percent(found.probability)} of {model.draws}"
+    quantile = f"{percent(result.probability)} of {model.draws}"
     names = ("estimator", "size", "verdict", "cost", "median", quantile, model.draws)
     rows = [
         (point.setting.estimator, "-" if point.setting.size is None else str(point.setting.size),
          _VERDICTS[point.verdict], percent(point.share), _effect(point.median), _effect(point.quantile),
          str(point.draws))
-        for point in sorted(found.decisions[0].points, key=lambda point: point.share)
+        for point in sorted(result.decisions[0].points, key=lambda point: point.share)
     ]  # fmt: skip
     if model.bfloat16_texts:
         median, high = map(_effect, model.bfloat16)
@@ -413,14 +428,14 @@ def _model_records(found: Recommendation, model: WholeModel) -> list[dict[str, s
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def _model_notes(found: Recommendation, model: WholeModel) -> list[str]:
+def _model_notes(result: Recommendation, model: WholeModel) -> list[str]:
     """Explain the columns of the table of a model, and name the attention that cannot be replaced."""
-    decision, effect = found.decisions[0], EFFECTS[found.metric]
+    decision, effect = result.decisions[0], EFFECTS[result.metric]
     unit = "multiplications" if model.by == "multiplications" else "CPU seconds (one thread, two of the layers)"
     cheaper = f"; {decision.dearer} more cost more than allowed" if decision.dearer else ""
     lines = [
         f"Candidates replace attention in all layers and are tried in order of cost: {unit} relative to those of exact "
-        f"attention. median and {percent(found.probability)}: of {effect.axis}, over the {model.draws} measured. "
+        f"attention. median and {percent(result.probability)}: of {effect.axis}, over the {model.draws} measured. "
         f"{decision.candidates} candidates{cheaper}; {decision.spent} measurements; as many {model.draws} of every "
         f"candidate as a certificate takes are {decision.full}."
     ]
@@ -429,7 +444,7 @@ def _model_notes(found: Recommendation, model: WholeModel) -> list[str]:
             "Settings per head: in each head the setting, or exact attention, that makes the sum of the predicted "
             f"effects of all heads least at this cost; effects are means over {model.chosen_on} {model.draws}."
         )
-    lines += [f"{name} is left as it is: {reason}." for name, reason in list(model.left.items())[:3]]
+    lines += [f"{name} is left unchanged: {reason}." for name, reason in list(model.left.items())[:3]]
     if len(model.left) > 3:
         lines.append(f"So are {len(model.left) - 3} more.")
     if decision.undecided:
@@ -437,25 +452,25 @@ def _model_notes(found: Recommendation, model: WholeModel) -> list[str]:
     return lines
 
 
-def notes(found: Recommendation) -> list[str]:
+def notes(result: Recommendation) -> list[str]:
     """Explain the columns of the table, and list the settings that were not tried or not decided."""
-    if found.model is not None:
-        return _model_notes(found, found.model)
-    p = percent(found.probability)
+    if result.model is not None:
+        return _model_notes(result, result.model)
+    p = percent(result.probability)
     lines = [
         "For each head the cheapest candidate that reaches the target, or the best if none does. certified: the bound "
         f"that {p} of all draws keep; median and {p}: of the draws made. cost: multiplications, as a share of exact "
         "attention's at this length; cheaper from L: the length from which they are fewer (the error is certified at "
         "this length only). uniform: the error of uniform attention."
     ]
-    if some := next((d for d in found.decisions if d.candidates), None):
-        measured, full = spent(found.decisions)
-        head = "" if some.head == "-" else f" on {some.head}"
+    if searched := next((d for d in result.decisions if d.candidates), None):
+        measured, full = spent(result.decisions)
+        head = "" if searched.head == "-" else f" on {searched.head}"
         lines.append(
-            f"{some.candidates} candidates{head}{_not_tried(found.decisions)}. {measured} measurements, "
+            f"{searched.candidates} candidates{head}{_not_tried(result.decisions)}. {measured} measurements, "
             f"{percent(measured / full)} of the {full} of a sweep with as many draws of each as a certificate takes."
         )
-    if undecided := [d for d in found.decisions if d.undecided]:
+    if undecided := [d for d in result.decisions if d.undecided]:
         names = "; ".join(f"{d.head}: {', '.join(d.undecided)}" for d in undecided[:3])
         more = f"; and some on {len(undecided) - 3} more heads" if len(undecided) > 3 else ""
         lines.append(f"Too near to the target to decide: {names}{more}.")
@@ -463,7 +478,7 @@ def notes(found: Recommendation) -> list[str]:
 
 
 def _not_tried(decisions: Sequence[Decision]) -> str:
-    """How many settings were left out, and why; empty if none was."""
+    """State how many settings were excluded, and why; empty if none was."""
     reasons = {
         "they cost more than allowed": max(d.dearer for d in decisions),
         "the rank of their output is too low": max(d.rank for d in decisions),
@@ -473,5 +488,5 @@ def _not_tried(decisions: Sequence[Decision]) -> str:
 
 
 def spent(decisions: Sequence[Decision]) -> tuple[int, int]:
-    """Measurements made, and those of a sweep with as many draws of every setting as a certificate takes."""
+    """The number of measurements, and the number that a sweep would take to certify every setting."""
     return sum(d.spent for d in decisions), sum(d.full for d in decisions)

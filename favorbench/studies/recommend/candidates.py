@@ -1,4 +1,4 @@
-"""The candidates of a recommendation: which estimators are tried, at which sizes, and what they cost."""
+"""The candidates of a recommendation: estimators, their sizes and their costs."""
 
 import bisect
 import dataclasses
@@ -22,7 +22,7 @@ from favorbench.registry import label, split_list
 from favorbench.results.summary import is_oracle
 from favorbench.samplers import get_sampler
 
-#: Trivial answers, always among the candidates. For fixed inputs they are deterministic and use no confidence.
+#: Trivial answers, always among the candidates. For fixed inputs they are deterministic, and need no statistical test.
 TRIVIAL = ("taylor(order=1)", "taylor", "taylor(order=3)")
 
 #: The default candidates: each has the lowest error at its cost on some head of an encoder or a language model, or on
@@ -37,10 +37,10 @@ METHODS = (
 
 _DEFAULTS = {"maps": MAPS, "samplers": SAMPLERS, "methods": METHODS}
 
-#: Those for a whole model, where a draw takes as long as the model: few, and good on real ones.
+#: The defaults for a whole model: few, because a draw is a forward pass, and good on real models.
 _MODEL_DEFAULTS = {"maps": ("positive",), "samplers": SAMPLERS, "methods": ("sinks(4):multipole", "sinks(4):clusters")}
 
-MIN_SIZE = 16  # smallest size that is tried, where there are 16 keys
+MIN_SIZE = 16  # smallest size that is tried, if there are more keys
 
 TRIALS = 100_000  # planned draws of a head; a search makes a few hundred of them
 
@@ -54,7 +54,7 @@ Key = tuple[str, str, str | None, int | None]
 
 
 class EstimatorSetting(NamedTuple):
-    """An estimator at a size, as rows name it, and its spec in a scenario. None: no sampler to choose, no size."""
+    """An estimator at a size, named as in rows, and its spec in a scenario. sampler, size: None without a choice."""
 
     kind: str
     name: str
@@ -87,9 +87,9 @@ class Family(NamedTuple):
 
     @property
     def shares_work(self) -> bool:
-        """Whether all sizes must be measured together, as the last bits of one depend on the others.
+        """Whether all sizes must be measured together, because the last bits of each depend on the others.
 
-        Our methods compute each size by itself, except landmark methods. A user's method may share anything.
+        Built-in methods compute sizes separately, except landmark methods. A user's method may share work.
         """
         method = self.estimator.method
         inside = method.wrapped if isinstance(method, LinearAttention) else method
@@ -108,7 +108,7 @@ class Family(NamedTuple):
         return math.inf if work is None else work
 
     def rank(self, setting: EstimatorSetting, shape: Shape) -> int:
-        """The largest rank that the output of a map can have; 0 for methods, where nothing is known."""
+        """The largest rank that the output of a map can have; 0 for methods, whose rank is unknown."""
         method = self.estimator.method
         return method.num_features(setting.size or 1, shape.d) if isinstance(method, LinearAttention) else 0
 
@@ -138,7 +138,7 @@ def study_of(
     members = {spec: _map(spec) for spec in map_specs}, {spec: _method(spec) for spec in method_specs}
     if default:
         all_rows = base.scenario.rows(heads[0].query_len) == heads[0].query_len
-        members = tuple(_runnable(some, shapes, all_rows) for some in members)
+        members = tuple(_runnable(part, shapes, all_rows) for part in members)
     map_members, method_members = members
     _check_costs(map_members | method_members, shapes[0])
     trivial, (method_specs, baselines) = _trivial(shapes), _split_baselines(method_members)
@@ -172,13 +172,13 @@ def _check_costs(members: Mapping[str, Method], shape: Shape) -> None:
     for spec, method in members.items():
         if method.multiplications(shape, 1) is None:
             raise ScenarioError(
-                f"{spec!r} does not say what it costs, and candidates are tried in order of increasing cost: give it "
+                f"{spec!r} does not declare its cost, and candidates are tried in order of increasing cost: give it "
                 "`multiplications(shape, size)`"
             )
 
 
 def _runnable(members: Mapping[str, Method], shapes: Sequence[Shape], all_rows: bool) -> dict[str, Method]:
-    """Those of the default candidates that can be measured on these inputs."""
+    """The default candidates that can be measured on these inputs."""
     self_attention = all(shape.n == shape.l for shape in shapes)
 
     def can_run(method: Method) -> bool:
@@ -209,7 +209,7 @@ def _listed(
 
 
 def _split_baselines(specs: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Methods, and the baselines among them."""
+    """Split specs into methods and baselines."""
     kinds: tuple[list[str], list[str]] = [], []
     for spec in specs:
         kinds[spec in _USABLE_BASELINES].append(spec)
@@ -227,14 +227,14 @@ def _method(spec: str) -> Method:
 
 
 def _trivial(shapes: Sequence[Shape]) -> list[str]:
-    """The trivial answers that cost no more than exact attention; always the first."""
+    """The trivial answers that cost no more than exact attention, at least the first."""
     works = {spec: [(_map(spec).multiplications(shape, 1), shape) for shape in shapes] for spec in TRIVIAL}
     cheap = [s for s in TRIVIAL if all(work is not None and work <= exact_cost(shape) for work, shape in works[s])]
     return cheap or [TRIVIAL[0]]
 
 
 def _sizes(members: Iterable[Method], shapes: Sequence[Shape], max_size: int) -> list[int]:
-    """Powers of two from MIN_SIZE to max_size, below the number of keys, that every method can have."""
+    """Powers of two from MIN_SIZE to max_size, below the number of keys, that every method supports."""
     most = min([max_size, *(shape.l - 1 for shape in shapes)])
     most = max(1, min([most, *(member.largest_size(shape) for member in members for shape in shapes)]))
     powers = [1 << i for i in range(most.bit_length())]
@@ -242,9 +242,12 @@ def _sizes(members: Iterable[Method], shapes: Sequence[Shape], max_size: int) ->
 
 
 def model_settings(
-    shapes: Sequence[Shape], maps: str | None, methods: str | None, samplers: str | None, max_size: int
-) -> list[tuple[EstimatorSetting, Method]]:
+    shapes: Sequence[Shape], maps: str | None, methods: str | None, samplers: str | None, max_size: int,
+    sizes: Sequence[int] = (),
+) -> list[tuple[EstimatorSetting, Method]]:  # fmt: skip
     """The settings for a whole model whose heads have these shapes: uniform attention first; sizes 16, 24, 32, 48, ...
+
+    sizes: replaces these; sizes that a method does not support are left out.
 
     Raises ScenarioError as ``study_of`` does.
     """
@@ -258,15 +261,16 @@ def model_settings(
     members += [("method", spec, _method(spec)) for spec in method_specs if spec != "uniform"]
     _check_costs({spec: method for _, spec, method in members}, shapes[0])
     runnable = _runnable({f"{kind} {spec}": method for kind, spec, method in members}, shapes, True)
-    found: dict[Key, tuple[EstimatorSetting, Method]] = {}
+    settings: dict[Key, tuple[EstimatorSetting, Method]] = {}
     for kind, spec, method in members:
         if f"{kind} {spec}" not in runnable and default:
             continue
-        sizes = _finer_sizes(min([max_size, *(min(s.l - 1, method.largest_size(s)) for s in shapes)]))
-        for size in sizes if method.every_size else [None]:
+        most = min([max_size, *(min(s.l - 1, method.largest_size(s)) for s in shapes)])
+        possible = [size for size in sizes if size <= most] if sizes else _finer_sizes(most)
+        for size in possible if method.every_size else [None]:
             setting = EstimatorSetting(kind, name_of(method), sampler_of(method), size, spec)
-            found[setting.key] = setting, method
-    return list(found.values())
+            settings[setting.key] = setting, method
+    return list(settings.values())
 
 
 def _finer_sizes(most: int) -> list[int]:
@@ -276,9 +280,9 @@ def _finer_sizes(most: int) -> list[int]:
 
 
 def families(study: Study) -> list[Family]:
-    """Every estimator of a study with a study of it alone, baselines first, then maps under each sampler, then methods.
+    """Split a study into one for each estimator: baselines first, then maps under each sampler, then methods.
 
-    The numbers are those of the whole study. All share its cache of what does not depend on the draw.
+    Results are those of the whole study. All share its cache of results that do not depend on the draw.
     """
     specs = {
         label(member): spec
@@ -307,7 +311,7 @@ def least_errors(exact: np.ndarray, metric: str) -> dict[int, float]:
     """The least error of any matrix of rank R, for each R below full rank.
 
     The output of R features is a product of R columns with R rows, divided row by row, so its rank is at most R
-    (Eckart & Young 1936). The best attention *matrix* of rank R gives no such bound: a worse one may have the better
+    (Eckart & Young 1936). The best attention *matrix* of rank R gives no such bound: a worse matrix may have a better
     output.
     """
     squares = np.linalg.svd(exact, compute_uv=False) ** 2
@@ -321,7 +325,7 @@ def least_errors(exact: np.ndarray, metric: str) -> dict[int, float]:
 
 
 def cheaper_from(method: Method, size: int, shape: Shape) -> int | None:
-    """The length from which an estimator multiplies less than exact attention; None if it never does.
+    """The length from which an estimator takes fewer multiplications than exact attention; None if it never does.
 
     Queries grow with the keys if there are as many of both; otherwise only the keys grow.
     """

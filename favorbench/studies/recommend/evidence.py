@@ -1,9 +1,9 @@
 """Anytime-valid tests that an error is below a target with a given probability.
 
-Each draw is a hit (error <= target) or a miss. Heavy tails do no harm: infinite and NaN errors count as misses.
-Against H: P(hit) <= p stands the evidence E = mean of (t / p)^S ((1 - t) / (1 - p))^(n - S) over t uniform on
-(p, 1), S hits of n: under H it is a nonnegative supermartingale that starts at 1, so P(E >= 1 / alpha at any n) <=
-alpha (Ville 1939). The mirror image, t uniform on (0, p), stands against P(hit) >= p.
+Each draw is a hit (error <= target) or a miss. Infinite and NaN errors count as misses, so heavy tails do no harm.
+The evidence against H: P(hit) <= p is E = the mean of (t / p)^S ((1 - t) / (1 - p))^(n - S) over t uniform on (p, 1),
+with S hits in n draws. Under H, E is a nonnegative supermartingale that starts at 1, so P(E >= 1 / alpha at any n) <=
+alpha (Ville 1939). The evidence against P(hit) >= p is the same with t uniform on (0, p).
 Howard, Ramdas, McAuliffe & Sekhon 2021, arXiv 1810.08240 (mixtures); Zecchin, Park & Simeone 2025, arXiv 2409.15844
 (for the choice of settings); Howard & Ramdas 2022, arXiv 1906.09712 (quantiles).
 """
@@ -58,19 +58,26 @@ class Rule(NamedTuple):
         """The number of draws that certify if all hit, at most MOST_DRAWS."""
         return fewest_draws(self.probability, self.alpha)
 
+    def draws_left(self, hits: int, draws: int) -> int:
+        """The number of further draws that certify if all of them hit, at most MOST_DRAWS."""
+        return fewest_draws(self.probability, self.alpha, hits, draws)
+
 
 @functools.lru_cache(maxsize=1 << 16)
 def _log_evidence(hits: int, draws: int, p: float) -> tuple[float, float]:
-    """Both, cached: many candidates have the same counts."""
+    """Both logs of evidence, cached because many candidates have the same counts."""
     return float(log_evidence_often(hits, draws, p)), float(log_evidence_rarely(hits, draws, p))
 
 
 @functools.lru_cache(maxsize=1 << 10)
-def fewest_draws(p: float, alpha: float) -> int:
-    """The number of draws that certify P(hit) >= p if all hit: (1 - p^(n+1)) / ((n+1) (1-p) p^n) >= 1 / alpha."""
+def fewest_draws(p: float, alpha: float, hits: int = 0, draws: int = 0) -> int:
+    """The number of draws after ``draws`` with ``hits`` that certify P(hit) >= p if all hit.
 
-    def enough(draws: int) -> bool:
-        return bool(log_evidence_often(draws, draws, p) >= -math.log(alpha))
+    Without earlier draws the condition is (1 - p^(n+1)) / ((n+1) (1-p) p^n) >= 1 / alpha.
+    """
+
+    def enough(more: int) -> bool:
+        return bool(log_evidence_often(hits + more, draws + more, p) >= -math.log(alpha))
 
     high = 1
     while not enough(high):
@@ -84,9 +91,9 @@ def fewest_draws(p: float, alpha: float) -> int:
 def certified_bound(errors: np.ndarray, p: float, alpha: float) -> float:
     """The smallest b for which "P(error <= b) >= p" is certified at alpha, for all targets at once; inf if none is.
 
-    An order statistic. For a target below the true quantile the evidence ever reaches 1 / alpha with probability at
-    most alpha. It grows with the target, so b is below the true quantile no more often than that, at any number of
-    draws (Howard & Ramdas 2022, sec. 3).
+    b is an order statistic. For a target below the true quantile, the evidence reaches 1 / alpha at any number of draws
+    with probability at most alpha. The evidence grows with the target, so b is below the true quantile with at most the
+    same probability (Howard & Ramdas 2022, sec. 3).
     """
     ordered = np.sort(np.where(np.isnan(errors), np.inf, errors))
     counts = np.arange(1, len(ordered) + 1)

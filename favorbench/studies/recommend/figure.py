@@ -31,28 +31,28 @@ _CHOICE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def charts(found: Recommendation) -> list[style.Chart]:
+def charts(result: Recommendation) -> list[style.Chart]:
     """The chart; none before the first draw."""
-    begun = [decision for decision in found.decisions if decision.setting is not None]
+    begun = [decision for decision in result.decisions if decision.setting is not None]
     if not begun:
         return []
     few = len(begun) <= MAX_PANELS
     if few:
         panels = [
-            style.Panel(f"{one.head}: {_outcome(one)}", partial(_draw_head, found, one), "error") for one in begun
+            style.Panel(f"{item.head}: {_outcome(item)}", partial(_draw_head, result, item), "error") for item in begun
         ]
     else:
-        panels = [style.Panel(f"{len(begun)} heads of {found.title}", partial(_draw_heads, found, begun))]
-    p, partial_ = percent(found.probability), "" if found.complete else "NOT FINISHED. "
-    draws, scope = (found.model.draws, "candidates") if found.model else ("draws", "heads")
-    what = (
+        panels = [style.Panel(f"{len(begun)} heads of {result.title}", partial(_draw_heads, result, begun))]
+    p, partial_ = percent(result.probability), "" if result.complete else "NOT FINISHED. "
+    draws, scope = (result.model.draws, "candidates") if result.model else ("draws", "heads")
+    points = (
         f"Every candidate that was measured: median of its {draws}, with a line up to the value that {p} of them keep"
         if few
         else "One point for each head"
     )
     text = (
-        f"{partial_}{found.title}: {what}. A choice stands at the bound that {p} of all {draws} keep, certified at "
-        f"{percent(found.confidence)} confidence for all {scope} together. Errors above {MAX_ERROR:g} stand at "
+        f"{partial_}{result.title}: {points}. A choice stands at the bound that {p} of all {draws} keep, certified at "
+        f"{percent(result.confidence)} confidence for all {scope} together. Errors above {MAX_ERROR:g} stand at "
         f"{MAX_ERROR:g}; what costs nothing stands at {FREE:g}."
     )
     title = "The cheapest estimator below the target: lower left is better"
@@ -61,21 +61,21 @@ def charts(found: Recommendation) -> list[style.Chart]:
 
 
 def _outcome(decision: Decision) -> str:
-    said = {"certified": "", "nothing": "nothing; best: ", "not finished": "not certified: "}[decision.outcome]
-    return said + (decision.setting.text if decision.setting else "")
+    state = {"certified": "", "nothing": "nothing; best: ", "not finished": "not certified: "}[decision.outcome]
+    return state + (decision.setting.text if decision.setting else "")
 
 
 def _end(decision: Decision) -> float:
-    """Where a choice stands: at its certified bound, or else at its measured quantile."""
+    """The error at which a choice is drawn: its certified bound, or else its measured quantile."""
     return min(decision.bound if math.isfinite(decision.bound) else decision.quantile, MAX_ERROR)
 
 
-def _draw_head(found: Recommendation, decision: Decision, ax: Axes) -> None:
+def _draw_head(result: Recommendation, decision: Decision, ax: Axes) -> None:
     """The candidates that were measured: median, and a line up to the requested quantile."""
     ax.axhline(decision.uniform, color="black", linestyle="--", linewidth=1.2, label="uniform (mean of V)")
     ends = [decision.uniform] if 0 < decision.uniform <= MAX_ERROR else []
-    if found.model and found.model.bfloat16_texts:
-        ends.append(found.model.bfloat16[1])
+    if result.model and result.model.bfloat16_texts:
+        ends.append(result.model.bfloat16[1])
         ax.axhline(ends[-1], color="0.45", linestyle="-.", label="model in bfloat16")
     for kind, (words, look) in _KINDS.items():
         points = [point for point in decision.points if point.setting.kind == kind and point.share]
@@ -85,11 +85,11 @@ def _draw_head(found: Recommendation, decision: Decision, ax: Axes) -> None:
             ax.vlines(costs, medians, quantiles, color=look["color"], linewidth=1.2, alpha=0.6)
             ax.plot(costs, medians, label=words, **look)
             ends += [*medians, *quantiles]
-    sure = decision.outcome == "certified"
-    label = "the choice, at its certified bound" if sure else "no choice: the best, at its bound"
-    look: dict[str, Any] = _CHOICE if sure else _CHOICE | {"markerfacecolor": "white"}
+    certified = decision.outcome == "certified"
+    label = "the choice, at its certified bound" if certified else "no choice: the best, at its bound"
+    look: dict[str, Any] = _CHOICE if certified else _CHOICE | {"markerfacecolor": "white"}
     ax.plot([max(decision.share, FREE)], [_end(decision)], label=label, **look)
-    _frame(ax, found, ends)
+    _frame(ax, result, ends)
     if decision.setting:
         ax.annotate(
             style.plain(decision.setting.text), (max(decision.share, FREE), _end(decision)), xytext=(8, -12),
@@ -97,7 +97,7 @@ def _draw_head(found: Recommendation, decision: Decision, ax: Axes) -> None:
         )  # fmt: skip
 
 
-def _draw_heads(found: Recommendation, decisions: Sequence[Decision], ax: Axes) -> None:
+def _draw_heads(result: Recommendation, decisions: Sequence[Decision], ax: Axes) -> None:
     """One point for each head: its choice, or the best candidate."""
     groups: dict[str, list[Decision]] = {}
     for decision in decisions:
@@ -110,22 +110,22 @@ def _draw_heads(found: Recommendation, decisions: Sequence[Decision], ax: Axes) 
     if rest:
         label = f"nothing certified ({len(rest)}): the best"
         _plot_heads(ax, rest, {"linestyle": "none", "marker": "x", "color": "0.35", "label": label})
-    _frame(ax, found, [_end(d) for d in decisions])
+    _frame(ax, result, [_end(d) for d in decisions])
 
 
 def _plot_heads(ax: Axes, decisions: Sequence[Decision], look: dict[str, Any]) -> None:
     ax.plot([max(d.share, FREE) for d in decisions], [_end(d) for d in decisions], **look)
 
 
-def _frame(ax: Axes, found: Recommendation, errors: Sequence[float]) -> None:
-    ax.axhline(found.target, color="black", linestyle=":", label=f"target {found.target:g}")
+def _frame(ax: Axes, result: Recommendation, errors: Sequence[float]) -> None:
+    ax.axhline(result.target, color="black", linestyle=":", label=f"target {result.target:g}")
     ax.axvline(1.0, color="0.4", linestyle="--", linewidth=1.2, label="exact attention")
     ax.set_xscale("log")
     style.log_ticks(ax.xaxis)
     if min(errors, default=1.0) > 0:
-        style.log_limits(ax, [*errors, found.target])
-    unit = "CPU seconds" if found.model and found.model.by == "seconds" else "multiplications"
-    label = EFFECTS[found.metric].axis if found.model else metric_label(found.metric)
+        style.log_limits(ax, [*errors, result.target])
+    unit = "CPU seconds" if result.model and result.model.by == "seconds" else "multiplications"
+    label = EFFECTS[result.metric].axis if result.model else metric_label(result.metric)
     ax.set(xlabel=f"{unit} relative to exact attention", ylabel=label)
 
 

@@ -7,16 +7,14 @@ up over heads. The choices that follow are further candidates, tested on the oth
 import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from typing_extensions import TypedDict
 
-from favorbench.files import read_json, write_text
-from favorbench.formats import json_text
+from favorbench.models.predicted import predicted_effects
 from favorbench.models.recommended import ByHead
 from favorbench.models.replacements import Replacement
 from favorbench.models.study import MeasuredModel
@@ -27,15 +25,7 @@ from favorbench.studies.recommend.candidates import PER_HEAD, EstimatorSetting
 MOST_TEXTS = 16  # on which settings are chosen, at most a third of all
 GRADIENTS = 8  # of each of these texts
 
-FILE = "effects.json"
-
 Head = tuple[int, int]  # layer and number
-
-
-class EffectsFile(TypedDict):
-    """Predicted effects by text and estimator, of all heads; null where the estimator failed."""
-
-    texts: dict[str, dict[str, list[float | None]]]
 
 
 class PerHead(NamedTuple):
@@ -51,25 +41,25 @@ def settings_per_head(
     model: MeasuredModel, texts: Mapping[str, int], replacements: Mapping[EstimatorSetting, Replacement], path: Path,
     report: Progress,
 ) -> list[PerHead]:  # fmt: skip
-    """The candidates that follow from some texts, each with the number of its draw.
+    """Choose candidates by their predicted effects. texts: names, with the draw of each.
 
-    Each costs as much as a setting for all heads that no cheaper one surpasses. Those that are equal in all heads are
-    left out.
+    Each candidate costs as much as a setting for all heads that has less effect than all cheaper ones. Candidates that
+    are equal in all heads are left out.
     """
     layers = [layer for layer in model.first if layer.left is None for _ in range(layer.heads)]
     numbers = [(layer.index, head) for layer in model.first if layer.left is None for head in range(layer.heads)]
-    works = [[one.work(layer.shape, 1, layer.index) for layer in layers] for one in replacements.values()]
+    works = [[item.work(layer.shape, 1, layer.index) for layer in layers] for item in replacements.values()]
     costs = np.array([[math.inf if work is None else work for work in row] for row in works])
     exact = np.array([layer.multiplications / layer.heads for layer in layers])
-    effects = _effects(model, texts, list(replacements.values()), path, report)
-    options, found = list(replacements), []
+    effects = predicted_effects(model, texts, list(replacements.values()), path, report, GRADIENTS)
+    options, per_head = list(replacements), []
     for i in _front(costs.sum(axis=1), effects.sum(axis=1)):
         if costs[i].sum() < exact.sum():
             chosen = allocate(np.vstack([costs, exact]).T, np.vstack([effects, 0 * exact]).T, costs[i].sum())
             if len({*chosen.tolist()}) > 1:
                 named = {head: options[k] for head, k in zip(numbers, chosen, strict=True) if k < len(options)}
-                found.append(_candidate(options[i], named, replacements))
-    return found
+                per_head.append(_candidate(options[i], named, replacements))
+    return per_head
 
 
 def _front(costs: np.ndarray, effects: np.ndarray) -> list[int]:
@@ -90,39 +80,17 @@ def _candidate(
     layers: dict[int, dict[int, Replacement]] = {}
     for (layer, head), setting in chosen.items():
         layers.setdefault(layer, {})[head] = replacements[setting]
-    one = ByHead(digest, layers, digest)
-    one.label = f"{PER_HEAD} {digest[:12]}"  # identifies its rows
+    candidate = ByHead(digest, layers, digest)
+    candidate.label = f"{PER_HEAD} {digest[:12]}"  # identifies its rows
     name = f"settings {PER_HEAD}, as costly as {in_words(single)}"
-    return PerHead(EstimatorSetting(PER_HEAD, name, None, None, one.label), one, labels, single)
-
-
-def _effects(
-    model: MeasuredModel, texts: Mapping[str, int], replacements: Sequence[Replacement], path: Path, report: Progress
-) -> np.ndarray:
-    """The predicted effects (replacements, heads), means over the texts; inf where an estimator failed.
-
-    Stored effects are not computed again.
-    """
-    file, names = path / FILE, [f"{one.label} {one.sampler or '-'} {one.size or 0}" for one in replacements]
-    known: EffectsFile = read_json(file, EffectsFile, "effects") if file.exists() else {"texts": {}}
-    found = []
-    for done, (text, draw) in enumerate(texts.items()):
-        report(done, len(texts), step="the effect of each head")
-        stored = known["texts"].setdefault(f"{text} {model.texts[text].sha256}", {})
-        if missing := {name: one for name, one in zip(names, replacements, strict=True) if name not in stored}:
-            computed = model.head_effects(text, list(missing.values()), draw, GRADIENTS)
-            stored |= zip(missing, computed.tolist(), strict=True)
-            write_text(file, json_text(known) + "\n")
-        found.append([stored[name] for name in names])
-    means = np.array(found, dtype=float).mean(axis=0)
-    return np.where(np.isfinite(means), means, math.inf)
+    return PerHead(EstimatorSetting(PER_HEAD, name, None, None, candidate.label), candidate, labels, single)
 
 
 def allocate(costs: np.ndarray, effects: np.ndarray, budget: float) -> np.ndarray:
     """The option of each head (heads,), of total cost at most ``budget`` unless the cheapest options cost more.
 
     costs, effects: (heads, options). Each head starts with its cheapest option. Steps along the convex hulls of effect
-    against cost are taken in order of falling effect per multiplication; a head whose next step is too costly stays.
+    against cost are taken by the effect that a multiplication saves; a head whose next step is too costly stays.
     Up to the first such head no choice of the same cost has less effect (Everett 1963, Operations Research 11,
     399-417; for quantizers Shoham & Gersho 1988, IEEE Trans. ASSP 36, 1445-1453).
     """

@@ -33,17 +33,17 @@ from favorbench.studies.recommend.candidates import (
 )
 from favorbench.studies.recommend.evidence import Rule, Verdict, certified_bound, quantile
 
-#: A candidate whose hit rate is near the requested probability could be drawn forever. After this many times the draws
-#: that certify if all hit it is left undecided, and the next one is tried.
+#: A candidate whose hit rate is near the requested probability might never get a verdict. It is left undecided after
+#: this multiple of ``fewest_draws``, and the next candidate is tried.
 MAX_EFFORT = 4
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM: all draws are saved, and ``found`` is the best answer so far, nothing of it certified."""
+    """Ctrl-C or SIGTERM: all draws are saved, and ``found`` is the best answer so far, without a certificate."""
 
-    def __init__(self, found: Recommendation) -> None:
+    def __init__(self, result: Recommendation) -> None:
         super().__init__()
-        self.found = found
+        self.found = result
 
 
 @dataclass
@@ -83,15 +83,15 @@ class Candidate:
         return quantile(self.errors, 1.0) if self.values else math.inf
 
 
-Measure = Callable[[Candidate], bool]  # adds a draw to a candidate, and maybe to others; False if there is none left
+Measure = Callable[[Candidate], bool]  # adds a draw to a candidate, and maybe to others; False if none is left
 
 
 def search(candidates: Sequence[Candidate], rule: Rule, measure: Measure) -> Rule:
     """Judge candidates until the cheapest certified one is found; return the rule with the alpha of one candidate.
 
-    rule.alpha: of all candidates together. Deterministic ones are decided first, by one draw. The random ones that are
-    cheaper share alpha equally, which depends on no draw. If nothing is certified, the best candidate gets as many
-    draws as a certificate takes, so that its error has a bound.
+    rule.alpha: of all candidates together. Deterministic ones are decided first, by one draw. Random ones that are
+    cheaper share alpha equally; their number does not depend on random draws. If nothing is certified, the best
+    candidate gets as many draws as a certificate takes, so that its error has a bound.
     """
     for candidate in candidates:
         if not candidate.random:
@@ -134,7 +134,7 @@ def chosen(candidates: Sequence[Candidate]) -> Candidate | None:
 
 
 class CandidateEvaluator:
-    """Measure candidates with the engine's own draws, each once, and hand every new row to ``keep``.
+    """Measure candidates with the draws of the engine, each once, and pass every new row to ``keep``.
 
     known: rows that were measured before.
     """
@@ -145,7 +145,7 @@ class CandidateEvaluator:
         self.remember(known)
 
     def remember(self, rows: Iterable[Any]) -> None:
-        """Add rows that were measured by others."""
+        """Add rows that workers measured."""
         for row in rows:
             self._known.setdefault(int(row["draw"]), {})[_key(row)] = signed(float(row[self.metric]), self.metric)
 
@@ -199,7 +199,7 @@ class CandidateSearch(ABC):
         """The fields cheaper_from and python of a decision for a candidate."""
 
     def multiplications(self, candidate: Candidate) -> float:
-        """Multiplications, which are the cost unless a search orders by another."""
+        """Multiplications. They are the cost, unless a search orders candidates by another cost."""
         return candidate.cost
 
     def decision(self) -> Decision:
@@ -212,7 +212,7 @@ class CandidateSearch(ABC):
         points = {c.setting: self._point(c) for c in self._measured}
         point, uniform = points[candidate.setting], points.get(self.candidates[0].setting)
         certain = sum(not c.random for c in self.candidates)
-        found = Decision(
+        result = Decision(
             self.label, outcome, candidate.setting, point.draws,
             int(np.sum(candidate.errors <= self.rule.target)), point.median, point.quantile,
             multiplications=self.multiplications(candidate), share=candidate.cost / self.exact,
@@ -223,9 +223,9 @@ class CandidateSearch(ABC):
             points=tuple(points.values()), **self.describe(candidate),
         )  # fmt: skip
         if not self.finished:
-            return found
+            return result
         undecided = self._undecided(candidate.cost if certified else math.inf)
-        return found._replace(bound=self._sign * candidate.bound(self.rule), undecided=undecided)
+        return result._replace(bound=self._sign * candidate.bound(self.rule), undecided=undecided)
 
     def _undecided(self, limit: float) -> tuple[str, ...]:
         """The candidates of less than this cost without a verdict."""
@@ -251,8 +251,8 @@ class CandidateSearch(ABC):
 class HeadSearch(CandidateSearch):
     """The candidates of one head and their measurements.
 
-    Settings are left out if they cost max_cost times exact attention, or if the rank of their output keeps the error
-    above the target. Closed forms of the variance exclude nothing, as rare draws dominate the second moment:
+    Settings are left out if they cost max_cost times exact attention or more, or if the rank of their output keeps the
+    error above the target. Closed forms of the variance exclude nothing, as rare draws dominate the second moment:
     ``positive`` with 256 projections has a relative standard deviation of 31 on the pairs of minilm L0H1, and yet an
     output error of 0.58.
     """
@@ -265,7 +265,7 @@ class HeadSearch(CandidateSearch):
         super().__init__(draws.label, rule, exact_cost(self.shape), signed(1.0, evaluator.metric))
         self.family: dict[Key, Family] = {}
         least: dict[int, float] = {}
-        if draws.fixed and not study.scenario.causal:  # a mask lifts the rank
+        if draws.fixed and not study.scenario.causal:  # a mask raises the rank
             exact = study.once(first, ("exact",), lambda: softmax_attention(problem_of(study, first)))
             least = least_errors(exact, evaluator.metric)
         for family in families:

@@ -1,4 +1,4 @@
-"""Inputs and a target to the cheapest certified setting of each head; saved and resumed like a sweep."""
+"""Find the cheapest certified setting of each head; saved and resumed like a sweep."""
 
 import re
 import tempfile
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class SearchTask(NamedTuple):
-    """All that the searches of the heads follow from. known: rows that were measured before."""
+    """The arguments of the searches of all heads. known: rows that were measured before."""
 
     plan: Plan
     over: str
@@ -79,6 +79,7 @@ def recommend(
     by: CostUnit = "multiplications",
     trust_remote_code: bool = False,
     per_head: bool = False,
+    device: str = "cpu",
     **keys: Any,
 ) -> Recommendation:
     """Find for every head the cheapest setting with P(error <= target) >= probability, certified.
@@ -91,8 +92,8 @@ def recommend(
     Parameters
     ----------
     inputs
-        As for a sweep: a path, "minilm", "gaussian", or in memory arrays (q, k, v), {"mine": (q, k, v)} or what
-        ``fb.capture`` returns; of NumPy or torch, (L, d), (heads, L, d) or (batch, heads, L, d), not scaled.
+        As for a sweep: a path, "minilm", "gaussian", or in memory arrays (q, k, v), {"mine": (q, k, v)} or the
+        result of ``fb.capture``; of NumPy or torch, (L, d), (heads, L, d) or (batch, heads, L, d), not scaled.
     target
         The error to stay below. If larger is better, as for cosine, the value to reach.
     metric
@@ -111,7 +112,7 @@ def recommend(
         Names with commas in place of the default candidates, or "none" for maps or methods. Trivial answers are always
         among the candidates.
     causal
-        Whether a query sees only the keys up to its own position; None is what a file of heads says of itself.
+        Whether a query sees only the keys up to its own position; None takes it from the file of heads.
     heads
         Only these heads of a file, with commas.
     over
@@ -121,7 +122,8 @@ def recommend(
     progress
         Called with (heads done, heads in all).
     workers
-        Processes that search the heads, or an Executor; the answer is the same for any number.
+        Processes that search the heads, or measure the texts of a model, which each of them loads; or an Executor. The
+        answer is the same for any number.
     cluster
         A Dask cluster, as for ``sweep``, in place of ``workers``.
     model
@@ -136,9 +138,11 @@ def recommend(
     per_head
         For a model: also try settings per head, chosen on a third of the texts (at most 16) by their predicted effect
         and tested on the others.
+    device
+        For a model: "cpu", "cuda" or "cuda:N".
     **keys
         seq_len, head_dim, scale, query_rows, dtype, layout and seed of a scenario; num_projections, the sizes to try in
-        place of powers of two up to ``max_size``. For a model seq_len and seed.
+        place of powers of two up to ``max_size``. For a model seq_len, seed and num_projections.
 
     Returns
     -------
@@ -158,26 +162,25 @@ def recommend(
     --------
     >>> import favorbench as fb, numpy as np
     >>> q, k, v = np.random.default_rng(0).normal(size=(3, 64, 4))
-    >>> found = fb.recommend((0.3 * q, 0.3 * k, v), target=0.2, methods="clusters")
-    >>> found.decisions[0].outcome
+    >>> result = fb.recommend((0.3 * q, 0.3 * k, v), target=0.2, methods="clusters")
+    >>> result.decisions[0].outcome
     'certified'
-    >>> print(found.decisions[0].python.splitlines()[-1].strip())
+    >>> print(result.decisions[0].python.splitlines()[-1].strip())
     return fb...
     """
     _check_limits(probability, confidence, max_size, max_cost)
     if model is not None or texts:
-        _check_model(
-            model, inputs, texts, by, keys, heads=heads, causal=causal, workers=workers != 1, cluster=cluster,
-            over=over != "heads",
-        )  # fmt: skip
+        _check_model(model, inputs, texts, by, keys, heads=heads, causal=causal, cluster=cluster, over=over != "heads")
+        check_workers(workers)
         with progress_callback(progress, "recommend", "measurements") as report:
             return recommend_model(
                 str(model), texts, target, metric, Rule(target, probability, 1 - confidence), max_size, max_cost, maps,
                 methods, samplers, keys.get("seq_len"), keys.get("seed", 0), by, out, report, trust_remote_code,
-                per_head,
+                per_head, keys.get("num_projections"), workers, device,
             )  # fmt: skip
-    if per_head:
-        raise ScenarioError("`per_head` is for a model; for heads each has a setting of its own")
+    if per_head or device != "cpu":
+        wrong = "per_head" if per_head else "device"
+        raise ScenarioError(f"`{wrong}` is for a model, and this is about heads: leave it out, or give `model`")
     metric = metric or "relative_error"
     _check_target(target, metric)
     searchers = choose_cluster(cluster, workers, None) or workers
@@ -243,7 +246,7 @@ def _search_on(
     workers: int | Executor | Cluster, task: SearchTask, units: Sequence[HeadDraws], store: Store,
     evaluator: CandidateEvaluator, report: Progress,
 ) -> None:  # fmt: skip
-    """Let workers search every head, and save the rows. The search in this process then finds them."""
+    """Let workers search every head, and save the rows. The search in this process then reuses them."""
     study, done = task.plan.study, 0
 
     def missing(why: str, number: int) -> str:
@@ -262,7 +265,7 @@ def _search_on(
 
 
 def heads_of(draws: Plan, over: str) -> list[HeadDraws]:
-    """The heads of a plan. Over texts, heads that differ only in their text are one, in random order of the texts."""
+    """The heads of a plan. Over texts, heads that differ only in their text are joined; texts are in random order."""
     shapes, study = draws.shapes, draws.study
     if over == "heads":
         rows = range(len(draws))
@@ -288,7 +291,7 @@ def _without_text(label: str) -> str:
 
 
 def _varying(draws: Plan, number: int = 0) -> str:
-    """Name the difference between the draws of a head, as ``certified_in_words`` does."""
+    """Name the difference between the draws of a head, a key in ``certified_in_words``."""
     shape, study = draws.shapes[number], draws.study
     if not study.inputs[shape.input].law.fixed:
         return "inputs"
@@ -300,7 +303,7 @@ def _named(arrays: Any) -> Mapping[str, Any]:
     if not isinstance(arrays, Mapping) or {"q", "query"} & set(arrays):
         return {"arrays": arrays}
     if len(arrays) != 1:
-        raise ScenarioError(f"`inputs`: {len(arrays)} inputs were given, allowed: one; ask for each by itself")
+        raise ScenarioError(f"`inputs`: {len(arrays)} inputs were given, allowed: one; run it for each separately")
     return arrays
 
 
@@ -333,7 +336,7 @@ def _check_model(
         raise ScenarioError("`text`: texts are for a model; give `model`, or leave them out")
     if not texts and not is_function(model):
         raise InputError("`text`: a model is measured on text: give one file or more")
-    others |= {"inputs": inputs, **{name: keys[name] for name in keys.keys() - {"seq_len", "seed"}}}
+    others |= {"inputs": inputs, **{name: keys[name] for name in keys.keys() - {"seq_len", "seed", "num_projections"}}}
     if wrong := [name for name, value in others.items() if value not in (None, False, "none")]:
         raise ScenarioError(f"`{wrong[0]}` is about heads, and `model` about a whole model; leave one of them out")
     if by not in get_args(CostUnit):
@@ -347,8 +350,8 @@ def _check_draws(rule: Rule, units: Sequence[HeadDraws], over: str) -> None:
     needed, count = rule.fewest_draws, min(len(unit.indices) for unit in units)
     if needed > count:
         many = f"at most {MOST_DRAWS}" if needed >= MOST_DRAWS else f"{needed}"
-        what = f"{over} there are {count}" if over == "texts" else f"draws: at most {count}"
+        limit = f"{over} there are {count}" if over == "texts" else f"draws: at most {count}"
         raise ScenarioError(
-            f"`probability` {rule.probability:g} at this `confidence` takes {many} draws that all hit; {what}: use a "
+            f"`probability` {rule.probability:g} at this `confidence` takes {many} draws that all hit; {limit}: use a "
             "smaller `probability` or `confidence`, or fewer `heads`"
         )

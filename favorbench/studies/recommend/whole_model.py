@@ -1,18 +1,24 @@
 """The cheapest setting for all attention of a model, certified over texts: each text is a draw."""
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import nullcontext
 from hashlib import sha256
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from favorbench.engine.scenario import load_scenario
+from favorbench.engine.tasks import local_processes, results_of_processes
 from favorbench.errors import ScenarioError
 from favorbench.files import write_text
 from favorbench.formats import json_text, shown
 from favorbench.methods import Method
+from favorbench.models import torch
 from favorbench.models.load import split_texts
 from favorbench.models.plan import ALL, ModelScenario, PlannedRow
 from favorbench.models.replacements import Bfloat16Model, EstimatedAttention, Replacement
@@ -31,27 +37,81 @@ from favorbench.studies.recommend.search import Candidate, CandidateSearch, Inte
 
 REFERENCE_TEXTS = 10  # on which the model in bfloat16 is measured
 REFERENCE_BYTES = 1 << 30  # of outputs of the unchanged model that are kept
+EXECUTOR_WORKERS = 8  # assumed for an executor that does not state its number
 TIMINGS = 3  # interleaved runs of each estimator
 
 
+class ModelTask(NamedTuple):
+    """The arguments of a worker that measures rows."""
+
+    scenario: ModelScenario
+    trust_remote_code: bool
+    threads: int
+    replacement: Replacement | None = None
+
+
+@functools.lru_cache(maxsize=1)
+def _model_of(task: ModelTask) -> MeasuredModel:
+    """In a worker: the model, loaded once."""
+    torch.set_num_threads(task.threads)
+    return _load(task.scenario, task.trust_remote_code)
+
+
+def _load(scenario: ModelScenario, trust_remote_code: bool) -> MeasuredModel:
+    model = MeasuredModel(scenario, trust_remote_code, split_texts)
+    size = model.bytes_of(model.length) or 4.0 * model.reference(next(iter(model.texts))).hidden[-1].numel()
+    model.kept = int(REFERENCE_BYTES / size)
+    return model
+
+
+def row_of(task: ModelTask, item: tuple[str, int]) -> dict[str, Any]:
+    """In a worker: the row of a text and its draw."""
+    assert task.replacement is not None
+    model, (text, draw) = _model_of(task._replace(replacement=None)), item
+    return model.row(PlannedRow(text, ALL, task.replacement, draw))
+
+
 class TextEvaluator:
-    """Measure the effect of replacements on texts, each once; ``keep`` is given every new row."""
+    """Measure the effect of replacements on texts, each once, and pass every new row to ``keep``.
+
+    workers: measure the next texts of a replacement, ``ahead`` of them at a time. measured: the number of new rows.
+    """
 
     def __init__(
         self, model: MeasuredModel, texts: Sequence[str], known: Sequence[Mapping[str, Any]],
-        keep: Callable[[Any], None],
+        keep: Callable[[Any], None], task: ModelTask, workers: Executor | None, ahead: int,
     ) -> None:  # fmt: skip
-        self.model, self.texts, self._keep = model, texts, keep
+        self.model, self.texts, self.measured = model, texts, 0
+        self._keep, self._task, self._workers, self._ahead = keep, task, workers, ahead
         self._known = {tuple(row[name] for name in KEY): row for row in known}
 
     def effect(self, replacement: Replacement, number: int, metric: str) -> float:
         """The effect on the text of this number."""
+        if self._planned(replacement, number).key not in self._known:
+            texts = range(number, min(number + self._ahead, len(self.texts)))
+            self._measure([self._planned(replacement, text) for text in texts])
+        return float(self._known[self._planned(replacement, number).key][metric])
+
+    def missing(self, replacement: Replacement, numbers: range) -> int:
+        """The number of texts among these that are not measured."""
+        return sum(self._planned(replacement, number).key not in self._known for number in numbers)
+
+    def _planned(self, replacement: Replacement, number: int) -> PlannedRow:
         text = self.texts[number]
-        planned = PlannedRow(text, ALL, replacement, _draw_of(self.model, text))
-        if planned.key not in self._known:
-            self._known[planned.key] = row = self.model.row(planned)
+        return PlannedRow(text, ALL, replacement, _draw_of(self.model, text))
+
+    def _measure(self, planned: Sequence[PlannedRow]) -> None:
+        rows = {(row.text, row.draw): row for row in planned if row.key not in self._known}
+        if self._workers is None:
+            results = (self.model.row(row) for row in rows.values())
+        else:
+            task = self._task._replace(replacement=planned[0].replacement)
+            measured = results_of_processes(row_of, task, iter(rows), len(rows), _missing, self._workers)
+            results = (row for _, row in measured)
+        for row in results:
+            self._known[tuple(row[name] for name in KEY)] = row
             self._keep([row])
-        return float(self._known[planned.key][metric])
+            self.measured += 1
 
     @property
     def count(self) -> int:
@@ -59,8 +119,12 @@ class TextEvaluator:
         return len(self._known)
 
 
+def _missing(why: str, item: tuple[str, int]) -> str:
+    return f"the effect on {item[0]} is missing, {why}; others are saved: rerun the command with fewer `workers`"
+
+
 def _draw_of(model: MeasuredModel, text: str) -> int:
-    """The draw of a text. The text names it, so that a further text changes no draw of another."""
+    """The draw of a text. It depends on this text alone, so that adding a text changes no other draw."""
     return int(sha256(f"{text} {model.texts[text].sha256}".encode()).hexdigest()[:12], 16)
 
 
@@ -90,48 +154,55 @@ class ModelSearch(CandidateSearch):
             setting: EstimatedAttention(method, setting.size or 1) for setting, method in settings
         }
         self.per_head: dict[EstimatorSetting, PerHead] = {}
-        self.work = {setting: self._work(one) for setting, one in self.replacements.items()}
+        self.work = {setting: self._work(replacement) for setting, replacement in self.replacements.items()}
 
-    def _work(self, one: Replacement) -> float:
-        works = (one.work(layer.shape, layer.heads, layer.index) for layer in self._layers)
+    def _work(self, replacement: Replacement) -> float:
+        works = (replacement.work(layer.shape, layer.heads, layer.index) for layer in self._layers)
         return sum(math.inf if work is None else work for work in works)
 
-    def add_per_head(self, found: Sequence[PerHead]) -> None:
+    def add_per_head(self, choices: Sequence[PerHead]) -> None:
         """Add settings per head to those that may become candidates."""
-        self.per_head = {one.setting: one for one in found}
-        self.replacements |= {one.setting: one.replacement for one in found}
-        self.work |= {one.setting: self._work(one.replacement) for one in found}
+        self.per_head = {choice.setting: choice for choice in choices}
+        self.replacements |= {choice.setting: choice.replacement for choice in choices}
+        self.work |= {choice.setting: self._work(choice.replacement) for choice in choices}
 
     def set_candidates(self, shares: Mapping[EstimatorSetting, float], max_cost: float) -> None:
-        """Take those that cost less than ``max_cost`` times exact attention. shares: costs relative to it.
+        """Take the settings that cost less than ``max_cost`` times exact attention. shares: costs relative to it.
 
-        Settings per head cost no less than the setting for all heads that they are compared with, which is tried first.
+        Settings per head count as at least as costly as the setting for all heads that they are compared with, so that
+        it is tried first.
         """
         self.candidates, self.too_costly = [], 0
-        for setting, own in shares.items():
-            share = max(own, shares[self.per_head[setting].single]) if setting in self.per_head else own
+        for setting, part in shares.items():
+            share = max(part, shares[self.per_head[setting].single]) if setting in self.per_head else part
             if share < max_cost:
                 self.candidates.append(Candidate(setting, share * self.exact, True))
             else:
                 self.too_costly += 1
 
     @property
+    def _candidate_rule(self) -> Rule:
+        return self.rule._replace(alpha=self.rule.alpha / max(1, len(self.candidates)))
+
+    @property
     def needed(self) -> int:
         """The number of texts that certify a candidate if all hit."""
-        return self.rule._replace(alpha=self.rule.alpha / max(1, len(self.candidates))).fewest_draws
+        return self._candidate_rule.fewest_draws
 
     def multiplications(self, candidate: Candidate) -> float:
         return self.work[candidate.setting]
 
     def measure(self, candidate: Candidate) -> bool:
         """Add the effect on one more text."""
-        count = len(candidate.values)
-        if count >= len(self.evaluator.texts):
+        count, texts = len(candidate.values), len(self.evaluator.texts)
+        if count >= texts:
             return False
-        done = sum(len(one.values) for one in self.candidates)
-        left = max(1, self.needed - count)
+        replacement, done = self.replacements[candidate.setting], self.evaluator.measured
+        hits = sum(value <= self.rule.target for value in candidate.values)
+        further = self._candidate_rule.draws_left(hits, count)
+        left = self.evaluator.missing(replacement, range(count, min(count + further, texts)))
         self._report(done, done + left, step=f"until {candidate.setting.text} can be certified")
-        effect = self.evaluator.effect(self.replacements[candidate.setting], count, self.metric)
+        effect = self.evaluator.effect(replacement, count, self.metric)
         candidate.values.append(self._sign * effect)
         return True
 
@@ -160,16 +231,19 @@ def recommend_model(
     name: str, texts: Sequence[str | Path], target: float, metric: str | None, rule: Rule, max_size: int,
     max_cost: float, maps: str | None, methods: str | None, samplers: str | None, length: int | None, seed: int,
     by: CostUnit, out: str | Path | None, report: Progress, trust_remote_code: bool, per_head: bool = False,
+    sizes: Any = None, workers: int | Executor = 1, device: str = "cpu",
 ) -> Recommendation:  # fmt: skip
-    """Find the cheapest certified setting for all attention of a model. rule: without the sign of its target."""
+    """Find the cheapest certified setting for all attention of a model. rule: its target has no sign yet."""
     _check_target(target, metric)
-    scenario = ModelScenario(name, tuple(map(str, texts)), length, (), (), (), (1,), 1, seed=seed, heads=False)
-    model = MeasuredModel(scenario, trust_remote_code, split_texts)
-    size = model.bytes_of(model.length) or 4.0 * model.reference(next(iter(model.texts))).hidden[-1].numel()
-    model.kept = int(REFERENCE_BYTES / size)
+    scenario = ModelScenario(
+        name, tuple(map(str, texts)), length, (), (), (), (1,), 1, seed=seed, heads=False, device=device
+    )
+    model = _load(scenario, trust_remote_code)
     metric = _metric(model, metric)
     layers = [layer for layer in model.first if layer.left is None]
-    settings = model_settings(list({layer.shape for layer in layers}), maps, methods, samplers, max_size)
+    shapes = list({layer.shape for layer in layers})
+    requested = load_scenario(None, {"num_projections": sizes}).sizes(shapes[0].d) if sizes else ()
+    settings = model_settings(shapes, maps, methods, samplers, max_size, requested)
     path = Path(out) if out is not None else Path("results") / f"recommend-{Path(name).stem}"
     rule = rule._replace(target=sign_of(metric) * target)
     files = len({text.rpartition("#")[0] for text in model.texts})
@@ -181,25 +255,30 @@ def recommend_model(
     )  # fmt: skip
     size = f" of {model.length} tokens" if model.length else ""
     title = f"{Path(name).name}, {about.texts} {about.draws}{size}"
-    with open_rows(path) as store:
-        asked, facts = merged_request(path, model.request() | {SEARCH: True}), model.facts()
+    ahead = workers if isinstance(workers, int) else getattr(workers, "_max_workers", EXECUTOR_WORKERS)
+    task = ModelTask(scenario, trust_remote_code, max(1, torch.get_num_threads() // ahead))
+    processes = local_processes(workers) if isinstance(workers, int) and workers > 1 else None
+    executor = workers if isinstance(workers, Executor) else processes
+    with open_rows(path) as store, processes or nullcontext():
+        request, facts = merged_request(path, model.request() | {SEARCH: True}), model.facts()
         known = [row for part in store.parts([*KEY, *EFFECTS]) for row in part.table.to_pylist()]
-        write_manifest(path, asked, facts, len(known) + 1, len(known))
-        evaluator = TextEvaluator(model, order[chosen_on:], known, store.append)
-        directory = path.name if path.is_absolute() else path.as_posix()  # the page may be sent: it names no home
+        write_manifest(path, request, facts, len(known) + 1, len(known))
+        evaluator = TextEvaluator(model, order[chosen_on:], known, store.append, task, executor, ahead)
+        directory = path.name if path.is_absolute() else path.as_posix()  # pages may be shared, and show no directories
         search = ModelSearch(evaluator, settings, rule, metric, report, directory)
-        for one in search.replacements.values():
-            model.check_replacement(one)
+        for replacement in search.replacements.values():
+            model.check_replacement(replacement)
 
         def answer(model: WholeModel) -> Recommendation:
-            found = Recommendation(
+            result = Recommendation(
                 path, title, metric, target, rule.probability, 1 - rule.alpha, "texts", max_size, search.exact,
                 (search.decision(),), search.finished, model,
             )  # fmt: skip
             store.flush()
-            write_manifest(path, asked, facts, evaluator.count + (not search.finished), evaluator.count)
-            write_text(path / "recommendation.json", json_text(found.as_dict()) + "\n")
-            return found
+            store.join_if_small()
+            write_manifest(path, request, facts, evaluator.count + (not search.finished), evaluator.count)
+            write_text(path / "recommendation.json", json_text(result.as_dict()) + "\n")
+            return result
 
         try:
             search.set_candidates(_shares(search, path, by), max_cost)
@@ -210,7 +289,7 @@ def recommend_model(
                 search.set_candidates(_shares(search, path, by), max_cost)
                 _check_texts(search, about)
             search.search()
-            about = _with_references(about, search, path)
+            about = _with_references(about, search, path, report)
         except KeyboardInterrupt as interruption:
             search.finished = False
             raise Interrupted(answer(about)) from interruption
@@ -273,12 +352,16 @@ def _check_texts(search: ModelSearch, about: WholeModel) -> None:
         )
 
 
-def _with_references(about: WholeModel, search: ModelSearch, path: Path) -> WholeModel:
-    """The facts with the effect of bfloat16, and the CPU seconds of the recommended setting."""
+def _with_references(about: WholeModel, search: ModelSearch, path: Path, report: Progress) -> WholeModel:
+    """Add the effect of bfloat16 and the CPU seconds of the recommended setting to the facts."""
     count, sign = min(REFERENCE_TEXTS, len(search.evaluator.texts)), sign_of(search.metric)
-    effects = np.array([sign * search.evaluator.effect(Bfloat16Model(), i, search.metric) for i in range(count)])
+    effects, evaluator, reference = np.zeros(count), search.evaluator, Bfloat16Model()
+    for i in range(count):
+        left = evaluator.missing(reference, range(i, count))
+        report(evaluator.measured, evaluator.measured + left, step="the model in bfloat16")
+        effects[i] = sign * evaluator.effect(reference, i, search.metric)
     middle, high = (sign * quantile(effects, p) for p in (0.5, search.rule.probability))
-    about, found = about._replace(bfloat16=(middle, high), bfloat16_texts=count), search.decision()
-    if found.outcome == "certified" and found.setting is not None:
-        about = about._replace(seconds=_seconds(search, path, [found.setting])[found.setting])
+    about, result = about._replace(bfloat16=(middle, high), bfloat16_texts=count), search.decision()
+    if result.outcome == "certified" and result.setting is not None:
+        about = about._replace(seconds=_seconds(search, path, [result.setting])[result.setting])
     return about

@@ -58,21 +58,21 @@ def call_of(method: Method, size: int, head_dim: int, backend: Backend, dtype: s
         return call
     if not isinstance(method, LinearAttention):
         return lambda q, k, v: method_attention(q, k, v, method, size, causal=causal)
-    name, own = label(method.wrapped), method.wrapped
-    drawn = sample_omega(method.law, size, head_dim, stream(0, "speed"), map=own)
+    name, feature_map = label(method.wrapped), method.wrapped
+    drawn = sample_omega(method.law, size, head_dim, stream(0, "speed"), map=feature_map)
     sample = Sample(*(None if part is None else on_backend([np.asarray(part)], backend, dtype)[0] for part in drawn))
 
     def attend(query: Array, key: Array, value: Array) -> object:
         with failures_named(name):
-            return linear_attention(query, key, value, sample, own, causal)
+            return linear_attention(query, key, value, sample, feature_map, causal)
 
     return attend
 
 
 def on_backend(arrays: Sequence[np.ndarray], backend: Backend, dtype: str) -> list[Array]:
     """Host arrays on the backend in a precision, without an axis of draws."""
-    found = [backend.cast(backend.array([array]), dtype) for array in arrays]
-    return [array[0] for array in found] if backend.batched else found
+    moved = [backend.cast(backend.array([array]), dtype) for array in arrays]
+    return [array[0] for array in moved] if backend.batched else moved
 
 
 def interleaved(

@@ -49,12 +49,12 @@ def time_run(run: Path, repeats: int = 7, progress: Progress | None = None) -> S
             query, key, value = study.inputs[draw.input].law.draw(rng, draw.head)
             scaled = (query * draw.scale, key * draw.scale, value * study.scenario.value_scale)
             arrays = on_backend(scaled, backend, draw.dtype)
-            for one, call in _calls(study, draw):
-                calls[number, one] = functools.partial(_in_precision, backend, draw.dtype, call, arrays)
+            for estimator, call in _calls(study, draw):
+                calls[number, estimator] = functools.partial(_in_precision, backend, draw.dtype, call, arrays)
         seconds = interleaved(calls, repeats, backend, progress)
     rows = [
-        cells[number] | one._asdict() | dict(zip(MEASURED, seconds_interval(times), strict=True))
-        for (number, one), times in seconds.items()
+        cells[number] | estimator._asdict() | dict(zip(MEASURED, seconds_interval(times), strict=True))
+        for (number, estimator), times in seconds.items()
     ]
     date = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     return Seconds(table(rows), repeats, backend.describe(), date, machine(backend))
@@ -77,12 +77,12 @@ def _opened(run: Path) -> tuple[Study, Plan]:
 
 def _first_heads(draws: Plan) -> Iterable[Draw]:
     """The first of the draws that differ in their head and in R only, with the R of all."""
-    found: dict[object, Draw] = {}
+    kept: dict[object, Draw] = {}
     for draw in draws[: len(draws.shapes)]:
         key = (draw.input, draw.head._replace(label=""), draw.scale, draw.dtype)
-        first = found.setdefault(key, draw)
-        found[key] = Draw(**{**vars(first), "sizes": tuple(sorted({*first.sizes, *draw.sizes}))})
-    return found.values()
+        first = kept.setdefault(key, draw)
+        kept[key] = Draw(**{**vars(first), "sizes": tuple(sorted({*first.sizes, *draw.sizes}))})
+    return kept.values()
 
 
 def _in_precision(backend: Backend, dtype: str, call: Call, arrays: Sequence[Array]) -> object:
@@ -96,10 +96,10 @@ def _calls(study: Study, draw: Draw) -> Iterator[tuple[_Timed, Call]]:
     causal = study.scenario.causal
     for name, call in calls_of_exact(study.backend, causal):
         yield _Timed("exact", name, None, None), call
-    for one in study.estimators:
-        if one.kind == "baseline" and one.method.oracle:
+    for estimator in study.estimators:
+        if estimator.kind == "baseline" and estimator.method.oracle:
             continue
-        for size in distinct_sizes(study.sizes_of(one, draw.sizes, draw.head)):
-            shown = size if one.method.every_size else None
-            call = call_of(one.method, size, draw.head.head_dim, study.backend, draw.dtype, causal)
-            yield _Timed(one.kind, one.name, one.sampler, shown), call
+        for size in distinct_sizes(study.sizes_of(estimator, draw.sizes, draw.head)):
+            shown = size if estimator.method.every_size else None
+            call = call_of(estimator.method, size, draw.head.head_dim, study.backend, draw.dtype, causal)
+            yield _Timed(estimator.kind, estimator.name, estimator.sampler, shown), call

@@ -37,12 +37,12 @@ ITEM_BYTES = {"float64": 8, "float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2
 
 
 class Timing(NamedTuple):
-    """One method at one length: the median of the repeats in seconds with its 95 % interval, and peak memory.
+    """One estimator at one length: the median of the repeats in seconds with its 95 % interval, and peak memory.
 
     memory_bytes: the most that was allocated at a time, without the inputs; None where it cannot be measured.
     """
 
-    method: str
+    estimator: str
     num_projections: int
     seq_len: int
     seconds: float
@@ -52,13 +52,13 @@ class Timing(NamedTuple):
 
 
 class Crossover(NamedTuple):
-    """Where a method overtakes exact attention. seq_len: where the curves of the medians cross, log-log interpolated.
+    """Where an estimator overtakes exact attention. seq_len: where the medians cross, log-log interpolated.
 
     0: faster at every measured length; inf: at none. slope: of log time on log L, over the upper half of the lengths.
     low, high: the slopes that times within their intervals allow; far apart if the machine was busy.
     """
 
-    method: str
+    estimator: str
     seq_len: float
     slope: float
     low: float
@@ -85,9 +85,9 @@ class SpeedStudy(NamedTuple):
         """The measured lengths, increasing."""
         return sorted({timing.seq_len for timing in self.timings})
 
-    def of(self, method: str) -> list[Timing]:
-        """The timings of one method, by increasing length."""
-        return sorted((t for t in self.timings if t.method == method), key=lambda t: t.seq_len)
+    def of(self, estimator: str) -> list[Timing]:
+        """The timings of one estimator, by increasing length."""
+        return sorted((t for t in self.timings if t.estimator == estimator), key=lambda t: t.seq_len)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON; a crossover or a slope that does not exist is null."""
@@ -107,8 +107,8 @@ def study(
 ) -> SpeedStudy:
     """Time exact attention, and all maps and methods at every R and length, ``repeats`` times each, interleaved.
 
-    One head, N(0, I) inputs. Projections are orthogonal, and drawn before; a method's own choices depend on the
-    sequence, so they are timed. Raises ScenarioError for unknown names and backends that are not available.
+    One head, N(0, I) inputs. Orthogonal projections are drawn before the clock starts. Choices of a method depend on
+    the sequence, so they are timed. Raises ScenarioError for unknown names and backends that are not available.
     """
     backend = backend or Backend()
     backend.check([dtype])
@@ -140,8 +140,8 @@ def study(
         Timing(name, calls[name][0], length, *seconds_interval(times), memory[name, length])
         for (name, length), times in seconds.items()
     )
-    found = SpeedStudy(timings, (), head_dim, dtype, repeats, backend.describe())
-    return found._replace(crossovers=tuple(_crossovers(found)))
+    result = SpeedStudy(timings, (), head_dim, dtype, repeats, backend.describe())
+    return result._replace(crossovers=tuple(_crossovers(result)))
 
 
 def _sized(methods: Iterable[Method], sizes: Sequence[int], usual: int) -> Iterator[tuple[Method, int]]:
@@ -188,11 +188,11 @@ def _peak_memory(call: Callable[[], object], backend: Backend, name: str) -> int
         tracemalloc.stop()
 
 
-def _crossovers(found: SpeedStudy) -> Iterator[Crossover]:
-    lengths, references = found.lengths, [found.of(EXACT), found.of(FUSED)]
+def _crossovers(timed: SpeedStudy) -> Iterator[Crossover]:
+    lengths, references = timed.lengths, [timed.of(EXACT), timed.of(FUSED)]
     exact = [min(timing.seconds for timing in same) for same in zip(*filter(None, references), strict=True)]
-    for name in dict.fromkeys(timing.method for timing in found.timings):
-        timings = found.of(name)
+    for name in dict.fromkeys(timing.estimator for timing in timed.timings):
+        timings = timed.of(name)
         seconds, low, high = ([getattr(t, column) for t in timings] for column in ("seconds", "low", "high"))
         crossing = math.nan if name in (EXACT, FUSED) else _crossing(lengths, seconds, exact)
         yield Crossover(name, crossing, _slope(lengths, seconds), *_slope_bounds(lengths, low, high))
@@ -240,16 +240,16 @@ def chart(study: SpeedStudy, name: str) -> style.Chart:
         "the faster exact attention."
     )
     data = pd.DataFrame([timing._asdict() for timing in study.timings])
-    crossings = {c.method: c.seq_len for c in study.crossovers if 0 < c.seq_len < float("inf")}
+    crossings = {c.estimator: c.seq_len for c in study.crossovers if 0 < c.seq_len < float("inf")}
     panel = style.Panel("", functools.partial(_draw, data, crossings))
     title = "Time against sequence length: lower is better"
     return style.Chart(name, title, caption, [panel], panel_size=(7.0, 4.6), data=data)
 
 
 def _draw(data: pd.DataFrame, crossings: dict[str, float], ax: Axes) -> None:
-    estimators = [name for name in dict.fromkeys(data["method"]) if name not in (EXACT, FUSED)]
-    for name in dict.fromkeys(data["method"]):
-        rows = data[data["method"] == name].sort_values("seq_len")
+    estimators = [name for name in dict.fromkeys(data["estimator"]) if name not in (EXACT, FUSED)]
+    for name in dict.fromkeys(data["estimator"]):
+        rows = data[data["estimator"] == name].sort_values("seq_len")
         if name in estimators:
             look = style.series_look(estimators.index(name), label=style.plain(name))
         else:

@@ -10,7 +10,7 @@ from favorbench.maps import FeatureMap
 from favorbench.samplers import Sampler
 from favorbench.samplers.laws import IsotropicRows, SameRow
 
-#: An empirical second moment of exp(w.z) needs about this many draws in the region that makes it.
+#: An empirical second moment of exp(w.z) needs about this many draws in the region that dominates it.
 DRAWS_IN_THE_TAIL = 30.0
 
 
@@ -23,11 +23,11 @@ def relative_variance(
     The value for independent rows plus one term for each kind of dependent pairs: pairs / R^2 times their relative
     covariance. For rows that are not Gaussian it is the variance about the mean of the estimate.
     """
-    own = _own_variance(feature_map, sampler, x, y, num_projections)
+    independent = _own_variance(feature_map, sampler, x, y, num_projections)
     pairs = sampler.pair_laws(num_projections, x.shape[-1])
-    if own is None or pairs is None:
+    if independent is None or pairs is None:
         return None
-    total, squared_mean = own
+    total, squared_mean = independent
     for count, law in pairs:
         moment = feature_map.pair_moment(x, y, law) if count else squared_mean
         if moment is None:

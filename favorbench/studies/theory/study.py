@@ -26,7 +26,7 @@ from favorbench.studies.theory.closed_forms import draws_needed, projections_for
 class Deviation(NamedTuple):
     """Relative standard deviation of one pair at one R: closed form, and measured with a 95 % interval.
 
-    measured, low, high: NaN where so few draws cannot measure it.
+    measured, low, high: NaN if the draws are too few to measure it.
     """
 
     norm: float

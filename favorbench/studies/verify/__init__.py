@@ -1,4 +1,4 @@
-"""Claims to verdicts: every map, sampler and method is held to what it declares, and known mistakes are caught."""
+"""From claims to verdicts: members are tested against their declarations, and known mistakes must be caught."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -25,7 +25,7 @@ Step = tuple[str, Callable[[], list[MeasuredClaim]]]  # its name, and the functi
 
 
 class Verification(NamedTuple):
-    """All checks of a run, and how much they could have seen."""
+    """All checks of a run, and the biases that they could have detected."""
 
     checks: tuple[Check, ...]
     draws: int
@@ -91,36 +91,36 @@ def verify(
     """
     other_draws = draws if subjects else draws // 2
     steps = list(_steps(subjects, draws, other_draws, seed))
-    found = _here(steps, progress) if cluster is None else _on_cluster(steps, subjects, progress, cluster)
-    measured = [measurement for step in found for measurement in step]
+    claims = _here(steps, progress) if cluster is None else _on_cluster(steps, subjects, progress, cluster)
+    measured = [measurement for step in claims for measurement in step]
     return Verification(tuple(judged(measured)), draws, other_draws, sum(m.tests for m in measured), FALSE_ALARM)
 
 
 def _here(steps: list[Step], progress: Progress | None) -> list[list[MeasuredClaim]]:
-    found = []
+    claims = []
     with one_core():
         for done, (name, _) in enumerate(steps):
             if progress:
                 progress(done, len(steps), name)
-            found.append(_measured(steps, done))
-    return found
+            claims.append(_measured(steps, done))
+    return claims
 
 
 def _on_cluster(
     steps: list[Step], subjects: Sequence[str], progress: Progress | None, cluster: Cluster
 ) -> list[list[MeasuredClaim]]:
-    found: dict[int, list[MeasuredClaim]] = {}
+    claims: dict[int, list[MeasuredClaim]] = {}
 
     def missing(why: str, number: int) -> str:
-        left = len(steps) - len(found)
+        left = len(steps) - len(claims)
         return f"{left} of {len(steps)} steps are missing, {why}; one is {steps[number][0]}; nothing is saved"
 
     numbers = iter(range(len(steps)))
     for number, measured in cluster.results(_measured, steps, numbers, len(steps), missing, tuple(subjects)):
-        found[number] = measured
+        claims[number] = measured
         if progress:
-            progress(len(found), len(steps), steps[number][0])
-    return [found[number] for number in range(len(steps))]
+            progress(len(claims), len(steps), steps[number][0])
+    return [claims[number] for number in range(len(steps))]
 
 
 def _measured(steps: list[Step], number: int) -> list[MeasuredClaim]:

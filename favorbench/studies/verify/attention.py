@@ -134,18 +134,18 @@ def on_case(subject: str, feature_map: FeatureMap, sampler: Sampler, case: Case,
     An unbiased map's are its plain features, those of its formula: so shifts cancel, and no eps is left. Another one's
     are those that it gives to attention: shifts and eps are part of what it is.
     """
-    found = _measured(feature_map, sampler, case, seed)
+    measured = _measured(feature_map, sampler, case, seed)
     claim = "causal equals masked" if case.causal else "stabilisers cancel"
     if not (feature_map.unbiased or case.causal):
         claim = "quotient of its features"
-    yield _difference(subject, claim, found)
-    logs = [block.log_scale for block in found.blocks]
+    yield _difference(subject, claim, measured)
+    logs = [block.log_scale for block in measured.blocks]
     bad = sum(int(np.sum(np.isnan(log) | (log == np.inf))) for log in logs)  # log 0 = -inf is a feature of 0
-    bad += sum(int(np.sum(~np.isfinite(block.values))) for block in found.blocks if block.values is not None)
+    bad += sum(int(np.sum(~np.isfinite(block.values))) for block in measured.blocks if block.values is not None)
     yield MeasuredClaim(subject, "features are finite", 2.0 * bad, 0, f"{bad} are not")
     if feature_map.nonnegative:
-        negative = sum(int(np.sum(block.values < 0)) for block in found.blocks if block.values is not None)
-        positive = np.isfinite(found.normalisers) & (found.normalisers > 0)
+        negative = sum(int(np.sum(block.values < 0)) for block in measured.blocks if block.values is not None)
+        positive = np.isfinite(measured.normalisers) & (measured.normalisers > 0)
         wrong = negative + int(np.sum(~positive))
         detail = f"{negative} negative features, {np.sum(~positive)} normalisers that are not positive"
         yield MeasuredClaim(subject, "positive normalisers", 2.0 * wrong, 0, detail)
@@ -192,18 +192,18 @@ def _finite(values: np.ndarray) -> float:
     return float(np.max(values, where=np.isfinite(values), initial=0.0))
 
 
-def _difference(subject: str, claim: str, found: _OnCase) -> MeasuredClaim:
+def _difference(subject: str, claim: str, measured: _OnCase) -> MeasuredClaim:
     """The outputs against the plain route, in units of what rounding makes of the terms where normalisers cancel."""
     ratios, seen = [], 0
-    for output, expected in zip(found.outputs, found.expected, strict=True):
-        growth = found.rounding * expected.condition
+    for output, expected in zip(measured.outputs, measured.expected, strict=True):
+        growth = measured.rounding * expected.condition
         measurable = ~(growth >= 0.1)[:, 0]  # beyond, hardly a digit is left of the normaliser; nan is not beyond
-        bound = growth * (np.max(np.abs(found.value)) + np.abs(expected.output))
+        bound = growth * (np.max(np.abs(measured.value)) + np.abs(expected.output))
         ratios.append(largest((np.abs(output - expected.output) / bound)[measurable]))
         seen += int(np.sum(measurable))
     if not seen:
         return MeasuredClaim(subject, claim, None, 0, "no normaliser with a digit left", otherwise=NOT_MEASURABLE)
-    rows = found.outputs.shape[0] * found.outputs.shape[1]
+    rows = measured.outputs.shape[0] * measured.outputs.shape[1]
     return MeasuredClaim(
         subject, claim, largest(ratios), 0, f"error over rounding {largest(ratios):.1e}, {seen} of {rows} rows"
     )
@@ -227,8 +227,8 @@ def _symmetric(subject: str, feature_map: FeatureMap, sampler: Sampler, seed: in
         *heads,
         output(query, key, value, Shifted(fitted, 40.0)),
     ]
-    found = _measured(feature_map, sampler, case, seed)
-    bound = found.rounding * found.expected[-1].condition * (np.max(np.abs(value)) + np.abs(plain))
+    measured = _measured(feature_map, sampler, case, seed)
+    bound = measured.rounding * measured.expected[-1].condition * (np.max(np.abs(value)) + np.abs(plain))
     worst = largest([largest((other - plain) / bound) for other in others])
     return MeasuredClaim(subject, "symmetries of attention", worst, 0, f"largest change over rounding {worst:.1e}")
 

@@ -87,12 +87,12 @@ def merged(parts: Sequence[tuple[str, MeasuredClaim]]) -> list[MeasuredClaim]:
     by_claim: dict[tuple[str, str], list[tuple[str, MeasuredClaim]]] = {}
     for where, m in parts:
         by_claim.setdefault((m.subject, m.claim), []).append((where, m))
-    found = []
+    result = []
     for same in by_claim.values():
         where, worst = max(same, key=lambda part: largest([] if part[1].statistic is None else [part[1].statistic]))
         detail = f"{where}: {worst.detail}" if len(same) > 1 else worst.detail
-        found.append(worst._replace(tests=sum(m.tests for _, m in same), detail=detail))
-    return found
+        result.append(worst._replace(tests=sum(m.tests for _, m in same), detail=detail))
+    return result
 
 
 def z_threshold(false_alarm: float, tests: int) -> float:
@@ -101,7 +101,7 @@ def z_threshold(false_alarm: float, tests: int) -> float:
 
 
 def z_of_p(p_value: float) -> float:
-    """The |z| that has this two-sided p-value: so that every test speaks one language."""
+    """The |z| that has this two-sided p-value, so that all tests share one scale."""
     return math.inf if p_value <= 0 else float(-ndtri_exp(math.log(min(p_value, 1.0) / 2)))
 
 

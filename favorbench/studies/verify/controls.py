@@ -1,4 +1,4 @@
-"""Known mistakes, each claimed to be right: a verification that does not catch every one of them proves nothing."""
+"""Known mistakes, each claimed to be right: a verification that misses one of them proves nothing."""
 
 import math
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from favorbench.studies.verify.checks import FALSE_ALARM, REFUTED, Check, judged
 
 
 class Caught(NamedTuple):
-    """A control: what it is, the checks that were made of it, and whether one of them refuted it."""
+    """A control: its name, its checks, and whether one of them refuted it."""
 
     control: str
     mistake: str
@@ -152,7 +152,7 @@ DRAWS = 500
 
 
 def run(seed: int = 0, draws: int = DRAWS) -> Iterator[Caught]:
-    """Hold every control to the claim that it is right."""
+    """Test the claim of every control that it is right."""
     for name, (member, mistake) in CONTROLS.items():
         refuted = [check for check in checks(member, draws, seed) if check.verdict == REFUTED]
         yield Caught(name, mistake, max(refuted, key=Check.excess) if refuted else None)

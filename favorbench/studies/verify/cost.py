@@ -117,21 +117,21 @@ class Counted(np.ndarray):
         plain, kept = (
             [np.asarray(a) if isinstance(a, Counted) else a for a in arrays] for arrays in (inputs, out or ())
         )
-        found = getattr(ufunc, method)(*plain, **options, **({"out": tuple(kept)} if kept else {}))
+        result = getattr(ufunc, method)(*plain, **options, **({"out": tuple(kept)} if kept else {}))
         if ufunc in _LAST_AXIS and _counts:
-            _counts[-1] += math.prod(found.shape) * plain[0].shape[-1]
+            _counts[-1] += math.prod(result.shape) * plain[0].shape[-1]
         if out:
             return out[0] if len(out) == 1 else out
-        return counted(found) if isinstance(found, np.ndarray) and found.ndim else found
+        return counted(result) if isinstance(result, np.ndarray) and result.ndim else result
 
     def __array_function__(self, function: Any, types: Any, inputs: Any, options: Any) -> Any:
         before = _counts[-1] if _counts else 0.0
-        found = super().__array_function__(function, types, inputs, options)
+        result = super().__array_function__(function, types, inputs, options)
         if _counts and function in _MATRICES:  # (I, K) with (K, J) is IKJ, the root of the product of the three sizes
-            _counts[-1] = before + math.sqrt(np.size(inputs[0]) * np.size(inputs[1]) * np.size(found))
+            _counts[-1] = before + math.sqrt(np.size(inputs[0]) * np.size(inputs[1]) * np.size(result))
         elif _counts and function is np.einsum and isinstance(inputs[0], str):
             _counts[-1] = before + _einsum_work(*inputs)
-        return counted(found) if type(found) is np.ndarray else found
+        return counted(result) if type(result) is np.ndarray else result
 
     def dot(self, other: Any, out: Any = None) -> Any:
         """As the function, which is counted."""
@@ -147,11 +147,11 @@ def counted(array: np.ndarray) -> Counted:
 def counting() -> Iterator[list[float]]:
     """A list whose last entry is the number of multiplications inside."""
     _counts.append(0.0)
-    found = [0.0]
+    count = [0.0]
     try:
-        yield found
+        yield count
     finally:
-        found[0] = _counts.pop()
+        count[0] = _counts.pop()
 
 
 def _einsum_work(subscripts: str, *operands: Any) -> float:

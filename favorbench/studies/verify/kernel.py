@@ -47,8 +47,8 @@ def standard_points(head_dim: int = HEAD_DIM, scale: float = 1.0) -> PointPairs:
     """Points along directions where known mistakes show: an axis, the diagonal, random ones.
 
     Among the pairs are equal and opposite points, points 18 degrees apart (where the parts of a mixture weigh most
-    unequally), and unequal norms. The means of x and of y are not 0, nor is their product: what a map takes from them
-    must come out again.
+    unequally), and unequal norms. The means of x and of y are not 0, nor is their product: a map that subtracts a mean
+    must correct for it.
     """
     random = stream(0, "verify", "directions").standard_normal((3, head_dim))
     first, second, third = random / np.linalg.norm(random, axis=-1, keepdims=True)
@@ -81,17 +81,17 @@ def estimates(sampler: Sampler, maps: Sequence[FeatureMap], setting: KernelSetti
     size, dim = setting.num_projections, setting.head_dim
     rng = stream(seed, "verify", "omega", label(sampler), size, dim)
     extra_rng = stream(seed, "verify", "extra", label(sampler), size, dim)
-    found = [[] for _ in maps]
+    values = [[] for _ in maps]
     for start in range(0, setting.draws, CHUNK):
         count = min(CHUNK, setting.draws - start)
         omega = np.stack([sampler.sample(child, size, dim) for child in rng.spawn(count)])
-        for parts, feature_map in zip(found, maps, strict=True):
+        for parts, feature_map in zip(values, maps, strict=True):
             drawn = [feature_map.draw_extra(child, size, dim) for child in extra_rng.spawn(count)]
             extra = None if drawn[0] is None else np.stack([np.asarray(d) for d in drawn])
             estimate = kernel_estimate(*setting.points, Sample(omega, extra), feature_map)
             # without randomness there is one estimate only
             parts.append(np.broadcast_to(estimate, (count, *estimate.shape[-2:])))
-    return [np.concatenate(parts) for parts in found]
+    return [np.concatenate(parts) for parts in values]
 
 
 Measured = list[tuple[KernelSetting, np.ndarray]]  # kernel estimates (draws, n, l) in each setting
@@ -105,7 +105,7 @@ def measure(sampler: Sampler, maps: Sequence[FeatureMap], draws: int, seed: int)
     for feature_map, values in zip(maps, zip(*by_setting, strict=True), strict=True):
         subject = f"{label(feature_map)}/{label(sampler)}"
         first, alone, *others = zip(chosen, values, strict=True)
-        shown = [(setting, found) for setting, found in others if _shows(feature_map, setting)]
+        shown = [(setting, result) for setting, result in others if _shows(feature_map, setting)]
 
         def target(setting: KernelSetting, feature_map: FeatureMap = feature_map) -> np.ndarray:
             rows = sampler.row_law(setting.num_projections, setting.head_dim)
@@ -117,7 +117,7 @@ def measure(sampler: Sampler, maps: Sequence[FeatureMap], draws: int, seed: int)
             measured.append(_mean(subject, "unbiased", [first, *shown], exact))
         measured.append(variance(subject, feature_map, sampler, [first, *others]))
         if feature_map.nonnegative:
-            smallest = float(np.min([np.min(found) for found in values]))
+            smallest = float(np.min([np.min(result) for result in values]))
             sign = 0.0 if smallest >= 0 else 2.0  # NaN is not
             measured.append(MeasuredClaim(subject, "nonnegative", sign, 0, f"smallest {smallest:.2g}"))
     return measured
@@ -132,8 +132,8 @@ def _shows(feature_map: FeatureMap, setting: KernelSetting) -> bool:
 def z_of_mean(values: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """z of the mean of values (draws, ...) against target (...), and the relative standard errors.
 
-    Where the values do not vary at all, the difference is compared with rounding: of features, whose products add up to
-    as much at a pair whose kernel is about 0 as elsewhere.
+    If the values do not vary, the difference is compared with the rounding of the features, whose products add up to
+    as much where the kernel is about 0 as elsewhere.
     """
     error = np.mean(values, axis=0) - target
     standard_error = np.std(values, axis=0, ddof=1) / np.sqrt(len(values))
@@ -146,7 +146,7 @@ def _mean(
 ) -> MeasuredClaim:
     """The mean against a kernel, wherever that is known.
 
-    A law of rows whose expectations are not known makes a target of NaN throughout: that is how maps declare nothing.
+    If the expectations under a law of rows are unknown, the target is NaN for every pair: the map declares nothing.
     A target that is NaN for some pairs and a number for others is a declaration, and wrong.
     """
     targets = [(setting, values, target_of(setting)) for setting, values in measured]
@@ -164,15 +164,15 @@ def _mean(
 
 
 def variance(subject: str, feature_map: FeatureMap, sampler: Sampler, measured: Measured) -> MeasuredClaim:
-    """Empirical over closed-form relative variance: z from the fourth moment, on the pairs inside the gate."""
-    found = []
+    """Empirical over closed-form relative variance: z from the fourth moment, on the pairs with enough draws."""
+    results = []
     for setting, values in measured:
         declared = declared_variance(feature_map, sampler, *setting.points, setting.num_projections)
         if declared is None:
             return MeasuredClaim(subject, "variance", None, 0, "nothing declared: no closed form")
         enough = draws_needed(feature_map, *setting.points) <= len(values) * setting.num_projections
-        found.append(_z_of_variance(values, *declared, enough))
-    z, ratios, resolution = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        results.append(_z_of_variance(values, *declared, enough))
+    z, ratios, resolution = (np.concatenate(parts) for parts in zip(*results, strict=True))
     if not z.size:
         return MeasuredClaim(subject, "variance", None, 0, "no pair inside the gate", otherwise=NOT_MEASURABLE)
     detail = f"empirical / closed form {ratios.min():.3f} to {ratios.max():.3f}" if ratios.size else "declared 0"
@@ -184,24 +184,24 @@ def variance(subject: str, feature_map: FeatureMap, sampler: Sampler, measured: 
 def _z_of_variance(
     values: np.ndarray, declared: np.ndarray, about: np.ndarray, enough: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """z, empirical over declared variance, and the relative standard error of the former, of the pairs inside the gate.
+    """z of log variance, empirical over declared variance, and its standard error, of pairs with enough draws.
 
-    declared: relative to the square of ``about``. A variance that is not finite or below 0 is wrong inside the gate
-    and outside. Where it is 0 (trig at x = y, positive at x = -y) only rounding may be left of the empirical one.
+    declared: relative to the square of ``about``. A variance that is not finite or below 0 is wrong with any number
+    of draws. Where it is 0 (trig at x = y, positive at x = -y) only rounding may be left of the empirical one.
     """
     rounding = 16 * np.finfo(float).eps * (1.0 + np.abs(declared))  # of a difference of second moments
     wrong = ~np.isfinite(declared) | (declared < -rounding)
     inside = enough | wrong
     relative, expected, wrong = values[:, inside] / about[inside], declared[inside], wrong[inside]
     deviation = relative - np.mean(relative, axis=0)
-    found = np.mean(deviation**2, axis=0) * len(values) / (len(values) - 1)
+    empirical = np.mean(deviation**2, axis=0) * len(values) / (len(values) - 1)
     fourth = np.mean(deviation**4, axis=0)
-    standard_error = np.sqrt(np.maximum(fourth - found**2, 0.0) / len(values))
+    standard_error = np.sqrt(np.maximum(fourth - empirical**2, 0.0) / len(values))
     constant = expected <= rounding[inside]
-    z = (found - expected) / np.maximum(standard_error, 1e-30)
-    z = np.where(constant, np.where(found < 1e-15, 0.0, np.inf), z)
+    z = np.log(empirical / expected) * empirical / standard_error  # log: nearly normal, where draws are few, too
+    z = np.where(constant, np.where(empirical < 1e-15, 0.0, np.inf), z)
     varies = ~constant & ~wrong
-    return np.where(wrong, np.inf, z), found[varies] / expected[varies], standard_error[varies] / found[varies]
+    return np.where(wrong, np.inf, z), empirical[varies] / expected[varies], standard_error[varies] / empirical[varies]
 
 
 def delta_method(feature_map: FeatureMap, sampler: Sampler, draws: int, seed: int) -> list[MeasuredClaim]:

@@ -91,8 +91,8 @@ def measure(sampler: Sampler, draws: int, seed: int) -> list[MeasuredClaim]:
         rows = _drawn(subject, sampler, dim, count, seed)
         law = sampler.row_law(rows.size, dim)
         nested = [_nested(subject, sampler, dim, seed)] if sampler.nested else []
-        found = nested + measure_coupling(rows, sampler.coupling, law) + _row_law(rows, law)
-        parts += [(f"d = {dim}", measurement) for measurement in found]
+        claims = nested + measure_coupling(rows, sampler.coupling, law) + _row_law(rows, law)
+        parts += [(f"d = {dim}", measurement) for measurement in claims]
     return merged(parts)
 
 
@@ -107,25 +107,25 @@ def _row_law(rows: Rows, law: RowLaw) -> list[MeasuredClaim]:
     """The law of the rows one by one; a law of confined directions shows in the kernels alone."""
     dim = rows.head_dim
     if isinstance(law, GaussianRows):
-        found = [_marginals(rows, "rows are N(0, I)", special.ndtr)]
-        found += [_norms(rows, "norms are chi(d)", stats.chi2(dim).cdf)]
+        claims = [_marginals(rows, "rows are N(0, I)", special.ndtr)]
+        claims += [_norms(rows, "norms are chi(d)", stats.chi2(dim).cdf)]
     elif isinstance(law, FixedNormRows):
         dimension = law.dimension or dim
         sphere = "rows are uniform on a sphere"
         # on a line a sphere is two points: a norm, and a sign of mean 0, say it all
-        found = [_marginals(rows, sphere, _on_a_sphere(law.norm, dimension))] if dimension > 1 else []
+        claims = [_marginals(rows, sphere, _on_a_sphere(law.norm, dimension))] if dimension > 1 else []
         if dimension == dim:
-            found += [_constant_norm(rows, law.norm)]
+            claims += [_constant_norm(rows, law.norm)]
         else:
             beta = stats.beta(dim / 2, (dimension - dim) / 2, scale=law.norm**2)
-            found += [_norms(rows, "norms are those of a sphere's points", beta.cdf)]
+            claims += [_norms(rows, "norms are those of a sphere's points", beta.cdf)]
     elif isinstance(law, SecondMomentRows):
-        found = [_second_moments(rows)]
-        found += [_constant_norm(rows, law.norm)] if law.norm else []
-        found += [_fourth_moments(rows, *law.fourth)] if law.fourth else []
+        claims = [_second_moments(rows)]
+        claims += [_constant_norm(rows, law.norm)] if law.norm else []
+        claims += [_fourth_moments(rows, *law.fourth)] if law.fourth else []
     else:
         return []
-    return [*found, _mean_row(rows)]
+    return [*claims, _mean_row(rows)]
 
 
 def _marginals(rows: Rows, claim: str, distribution: Callable) -> MeasuredClaim:

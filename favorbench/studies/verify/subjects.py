@@ -31,7 +31,7 @@ INSIDE = {"calibrated": "centre:aderf-sderf"}
 TOKENS = 50  # that a map is calibrated on
 
 
-#: The first name of a subject says what it is.
+#: The names of each kind of subject.
 NAMES = {
     kind: [*(member.name for member in members), *(transform.prefix for transform in transforms)]
     for kind, members, transforms in (
@@ -159,5 +159,5 @@ def calibrated_elsewhere(member: Any) -> Any:
     return with_calibrated(member, _elsewhere)
 
 
-def _elsewhere(one: Calibrated) -> FeatureMap:
-    return CalibratedElsewhere(one.wrapped) if one.needs_calibration else one
+def _elsewhere(calibrated: Calibrated) -> FeatureMap:
+    return CalibratedElsewhere(calibrated.wrapped) if calibrated.needs_calibration else calibrated

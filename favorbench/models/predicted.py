@@ -1,0 +1,94 @@
+"""Predicted effects of replacing single heads, from gradients (gradients.py), stored in the directory of a study.
+
+DIR/effects.json    the effect of each head, by text, estimator and draw; null if the estimator failed
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+import pandas as pd
+from typing_extensions import TypedDict
+
+from favorbench.files import read_json, write_text
+from favorbench.formats import format_bytes, json_text
+from favorbench.models.plan import ALL
+from favorbench.models.replacements import Replacement, replacement
+from favorbench.models.seconds import TIMED
+from favorbench.models.study import MeasuredModel
+from favorbench.progress import Progress
+
+FILE = "effects.json"
+
+
+class EffectsFile(TypedDict):
+    """The file. Estimators are named by ``_name``."""
+
+    texts: dict[str, dict[str, list[float | None]]]
+
+
+def _name(estimator: str, sampler: str | None, size: int | None, draw: int) -> str:
+    return f"{estimator} {sampler or '-'} {size or 0} {draw}"
+
+
+def predicted_effects(
+    model: MeasuredModel, texts: Mapping[str, int], replacements: Sequence[Replacement], path: Path, report: Progress,
+    gradients: int,
+) -> np.ndarray:  # fmt: skip
+    """The predicted effects (replacements, heads), means over texts; inf where an estimator failed.
+
+    texts: names, with the draw of each. gradients: the number for each text. Stored effects are reused.
+    """
+    file, effects = path / FILE, []
+    known: EffectsFile = read_json(file, EffectsFile, "effects") if file.exists() else {"texts": {}}
+    for done, (text, draw) in enumerate(texts.items()):
+        report(done, len(texts), step="the predicted effect of each head")
+        stored = known["texts"].setdefault(f"{text} {model.texts[text].sha256}", {})
+        named = {_name(item.label, item.sampler, item.size, draw if item.random else 0): item for item in replacements}
+        if missing := {name: item for name, item in named.items() if name not in stored}:
+            computed = model.head_effects(text, list(missing.values()), draw, gradients)
+            stored |= zip(missing, computed.tolist(), strict=True)
+            write_text(file, json_text(known) + "\n")
+        effects.append([stored[name] for name in named])
+    means = np.array(effects, dtype=float).mean(axis=0)
+    return np.where(np.isfinite(means), means, math.inf)
+
+
+def predict(
+    model: MeasuredModel, path: Path, gradients: int, report: Progress | None, notice: Callable[[str], None]
+) -> None:
+    """Predict the effects of all estimators of a study, draw by draw; notice: receives the memory of the gradients."""
+    groups, size = model.gradient_groups(next(iter(model.texts)), gradients)
+    together = f", {max(map(len, groups))} at a time" if len(groups) > 1 else ""
+    notice(f"{gradients} gradients of {len(model.replaceable)} layers{together}: {format_bytes(size)} of memory")
+    uniform, scenario = replacement("uniform"), model.scenario
+    for draw in range(scenario.draws):
+        estimators = [item for item in (uniform, *scenario.replacements) if item.random or not draw]
+        if estimators:
+            predicted_effects(
+                model, dict.fromkeys(model.texts, draw), estimators, path, report or (lambda *_, **__: None), gradients
+            )
+
+
+def with_predictions(lines: pd.DataFrame, path: Path) -> pd.DataFrame:
+    """Add a column ``predicted`` to the lines of a study, the sum over all heads, if there are predictions.
+
+    Like the measured effect, it is the median over texts of the mean over draws.
+    """
+    file, sums = path / FILE, dict[tuple[str, str, int], list[float]]()
+    known: EffectsFile = read_json(file, EffectsFile, "effects") if file.exists() else {"texts": {}}
+    for text in known["texts"].values():
+        by_draw: dict[tuple[str, str, int], list[float]] = {}
+        for name, heads in text.items():
+            estimator, sampler, size, _ = name.rsplit(" ", 3)
+            total = math.inf if None in heads else sum(head for head in heads if head is not None)
+            by_draw.setdefault((estimator, sampler, int(size)), []).append(total)
+        for key, totals in by_draw.items():
+            sums.setdefault(key, []).append(fmean(totals))
+    if not sums:
+        return lines
+    keys = zip(*(lines[name] for name in TIMED), strict=True)
+    medians = pd.Series([float(np.median(sums.get(key, [np.nan]))) for key in keys], index=lines.index)
+    return lines.assign(predicted=medians.where(lines["layers"] == ALL))
