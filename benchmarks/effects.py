@@ -1,7 +1,7 @@
 """Predicted and measured effects of replaced attention: of single heads, single layers and the whole model.
 
     python -m benchmarks.effects minilm texts/*.txt -L 256 --sizes 16,32,64
-    python -m benchmarks.effects smollm2 texts/*.txt -L 256 --sizes 16,32,64 --no-heads
+    python -m benchmarks.effects smollm2 texts/*.txt -L 256 --sizes 16,32,64 --heads 90
 
 For each text and size of ``sinks(4):multipole`` (one draw, the same in both): the rank correlations of predicted and
 measured effects over heads and over layers, and the ratio of predicted to measured effect of the whole model.
@@ -62,8 +62,8 @@ class Comparison:
             output = run(self.model.model, self.tokens)
         return float(getattr(effect(self.model.reference(self.text), output), self.kind))
 
-    def row(self, other: str, with_heads: bool) -> dict[str, float]:
-        """The correlations and ratios. other: the text of the control's gradients."""
+    def row(self, other: str, most: int) -> dict[str, float]:
+        """The correlations and ratios. other: the text of the control's gradients. most: of single heads, at random."""
         predicted, wrong, errors = self.predicted(self.text), self.predicted(other), self.relative_errors()
         layer_of = np.repeat(self.model.replaceable, [layer.heads for layer in self.layers if layer.left is None])
 
@@ -77,9 +77,11 @@ class Comparison:
             "layers": spearmanr(by_layer(predicted), layers)[0],
             "layers, relative error": spearmanr(by_layer(errors**2), layers)[0],
         }  # fmt: skip
-        if with_heads:
-            numbers = [head for layer in self.layers if layer.left is None for head in range(layer.heads)]
-            heads = [self.measured([layer], [head]) for layer, head in zip(layer_of.tolist(), numbers, strict=True)]
+        if most:
+            numbers = np.array([head for layer in self.layers if layer.left is None for head in range(layer.heads)])
+            chosen = np.sort(stream(0, "heads").permutation(len(numbers))[:most])
+            heads = [self.measured([int(layer_of[i])], [int(numbers[i])]) for i in chosen]
+            predicted, wrong, errors = predicted[chosen], wrong[chosen], errors[chosen]
             shuffled = stream(0, "shuffled").permutation(predicted)
             controls = {"": predicted, ", gradients of another text": wrong, ", relative error": errors}
             for name, values in (controls | {", shuffled": shuffled}).items():
@@ -95,7 +97,7 @@ def main() -> int:
     parser.add_argument("texts", type=Path, nargs="+")
     parser.add_argument("-L", "--length", type=int, default=256)
     parser.add_argument("--sizes", default="16,32,64")
-    parser.add_argument("--no-heads", action="store_true", help="layers and the whole model only")
+    parser.add_argument("--heads", type=int, default=1000, help="single heads, at random; 0: none (default: 1000)")
     options = parser.parse_args()
     texts = tuple(map(str, options.texts))
     scenario = ModelScenario(options.model, texts, options.length, (), (), (), (1,), 1, heads=False)
@@ -104,7 +106,7 @@ def main() -> int:
     for number, text in enumerate(first):
         for size in map(int, options.sizes.split(",")):
             comparison = Comparison(model, text, replacement("sinks(4):multipole", size))
-            row = comparison.row(first[(number + 1) % len(first)], not options.no_heads)
+            row = comparison.row(first[(number + 1) % len(first)], options.heads)
             if not (number or size != int(options.sizes.split(",")[0])):
                 print("| text | m |", " | ".join(row), "|\n|" + " --- |" * (2 + len(row)))
             print(f"| {text} | {size} |", " | ".join(f"{value:.3g}" for value in row.values()), "|", flush=True)
