@@ -343,6 +343,8 @@ def test_bad_input_is_one_line(tmp_path):
     )
     (tmp_path / "blank.txt").write_text(" \n\n")
     check_refused("capture MODEL --text blank.txt => blank.txt: the file has no text", MODEL=model)
+    (tmp_path / "texts").mkdir()
+    check_refused("capture MODEL --text texts => --text texts: a directory; give its files: texts/*.txt", MODEL=model)
     (tmp_path / "copy.txt").write_bytes((tmp_path / "text.txt").read_bytes())
     said = refused("capture", model, "--text", text, "copy.txt")
     assert "--text copy.txt: the same text as text; give each once" in said

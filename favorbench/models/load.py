@@ -334,10 +334,12 @@ class TextFile(NamedTuple):
 def read_texts(paths: Sequence[str | Path]) -> list[TextFile]:
     """Texts in UTF-8, each read once; names are the stems of the files.
 
-    Raises InputError for an empty text, and for a duplicate, which would count as two texts.
+    Raises InputError for a directory, an empty text, and a duplicate, which would count as two texts.
     """
     files: list[TextFile] = []
     for path in paths:
+        if Path(path).is_dir():
+            raise InputError(f"`text` {path}: a directory; give its files: {path}/*.txt")
         data = read_regular(path, "text")
         digest = hashlib.sha256(data).hexdigest()
         if twin := next((text.name for text in files if text.sha256 == digest), None):
