@@ -7,6 +7,7 @@ of a ``Literal`` type need nothing more. ``check_parameters`` holds an object to
 import dataclasses
 import difflib
 import math
+import operator
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeGuard, get_args, get_origin
@@ -33,6 +34,17 @@ def check_whole(name: str, value: object, low: int, high: int) -> None:
     """Raise ScenarioError unless ``value`` is a whole number from ``low`` to ``high``."""
     if type(value) is not int or not low <= value <= high:
         raise ScenarioError(f"{name} must be a whole number from {low} to {high}, got {shown(value)}")
+
+
+def whole_numbers(name: str, given: Iterable[Any] | None) -> tuple[int, ...] | None:
+    """The numbers of layers or heads, None for all. Raises ScenarioError for others than whole numbers from 0."""
+    try:
+        numbers = None if given is None else tuple(map(operator.index, given))
+    except TypeError:
+        numbers = (-1,)
+    if numbers and min(numbers) < 0:
+        raise ScenarioError(f"{name} must be whole numbers from 0, such as [0, 1], got {shown(given)}")
+    return numbers
 
 
 def is_number(value: object) -> TypeGuard[int | float]:

@@ -112,7 +112,8 @@ def gradients_of(captured):
 @pytest.mark.parametrize("make", [language_model, lambda: small_model("bert")], ids=["nats per token", "1 - cosine"])
 def test_the_effect_of_a_small_error_is_predicted(make, request):
     model, inputs = make().double(), tokens()
-    captured = fb.capture(model, inputs, gradients=DRAWS)
+    with torch.inference_mode():
+        captured = fb.capture(model, {"input_ids": inputs["input_ids"].clone()}, gradients=DRAWS)
     assert captured.meta["effect"] in request.node.name and captured.gradients.dtype == np.float16
     gradients, measured = gradients_of(captured), effects_of_errors(model, inputs, captured)
     places = [(captured.layer[head], captured.head[head], error) for head, error, _ in measured]
@@ -195,8 +196,9 @@ def test_bad_input_is_one_line(tmp_path, monkeypatch):
     small_folder(tmp_path / "bert")
     text = small_text(tmp_path / "a.txt")
     assert "--gradients" in refused("capture", f"{tmp_path}/bert", "--text", str(text), "--gradients", "0")
-    with pytest.raises(ScenarioError, match="`gradients` 0: at least 1"):
-        fb.capture(small_model("bert"), tokens(), gradients=0)
+    for name, wrong in (("gradients", 0), ("last", 1.5), ("layers", [1.5]), ("heads", 0), ("layers", ["0"])):
+        with pytest.raises(ScenarioError, match=f"`{name}` must be"):
+            fb.capture(small_model("bert"), tokens(), **{name: wrong})
 
     class Module(torch.nn.Module):
         def forward(self, x):

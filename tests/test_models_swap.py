@@ -1,6 +1,8 @@
 """A model with its attention replaced: random small models of torch in float64, each built in a second."""
 
+import contextlib
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -282,12 +284,85 @@ def test_padding_is_no_key(tokens):
         assert difference(unmasked[0, :16], alone[0]) > CLEAR
 
 
+class Attention(torch.nn.Module):
+    """Attention of other queries than keys, as its mask says: (batch, 2, n, 4)."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder_attn = torch.nn.Identity()
+
+    def forward(self, n=6, mask=None):
+        query, key = torch.randn(2, 2, 2, 8, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        attend = torch.nn.functional.scaled_dot_product_attention
+        self.encoder_attn.forward = lambda query: attend(query, key, key, mask)
+        return self.encoder_attn(query[..., -n:, :])
+
+
+def mask_of(*shape, hidden):
+    mask = torch.ones(shape, dtype=torch.bool)
+    mask[hidden] = False
+    return mask
+
+
+ROWS, KEYS = torch.arange(8)[:, None], torch.arange(8)
+CALLS = {  # queries, the mask, and whether its attention can be replaced
+    "full": (8, None, True),
+    "causal": (8, ROWS >= KEYS, True),
+    "a cache, one query": (1, (ROWS >= KEYS)[-1:], True),
+    "a cache": (4, (ROWS >= KEYS)[-4:], False),
+    "causal from the top left": (4, (ROWS >= KEYS)[:4], False),
+    "padded": (6, mask_of(2, 1, 1, 8, hidden=(0, ..., slice(5, 8))), True),
+    "padded, as many queries as keys": (8, mask_of(2, 1, 1, 8, hidden=(0, ..., slice(5, 8))), True),
+    "padded by head": (6, mask_of(1, 2, 1, 8, hidden=(0, 0, 0, slice(5, 8))), False),
+    "padded and causal": (8, (ROWS >= KEYS) & mask_of(2, 1, 1, 8, hidden=(1, ..., slice(5, 8))), False),
+    "window": (8, (ROWS >= KEYS) & (ROWS < KEYS + 3), False),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_under_any_mask_exact_attention_is_the_models_own_or_refused(call, mode):
+    *arguments, replaced = CALLS[call]
+    with mode():
+        own = Attention()(*arguments)
+        with contextlib.nullcontext() if replaced else pytest.raises(InputError, match="no attention was replaced"):  # noqa: SIM117
+            with replace_attention(model := Attention(), method="exact"):
+                assert difference(model(*arguments), own) < TOLERANCE
+
+
+def test_contexts_and_threads_of_one_model_do_not_meet(tokens):
+    """Another replacement of a model, and its forward pass in another thread, are refused; other models are not."""
+    model, other = llama(), bert()
+    own, exact = hidden(model, tokens), hidden(other, tokens)
+    with replace_attention(model, method="removed"):
+        removed = hidden(model, tokens)
+        for wrong in (model, model.base_model):
+            with pytest.raises(ModelError, match="replaced or captured already"), replace_attention(wrong, "positive"):
+                pass
+        with ThreadPoolExecutor(1) as pool, pytest.raises(ModelError, match="runs in another thread"):
+            pool.submit(hidden, model, tokens).result()
+        with replace_attention(other, method="uniform"):
+            assert torch.equal(hidden(model, tokens), removed) and not torch.equal(hidden(other, tokens), exact)
+    assert torch.equal(hidden(model, tokens), own) and torch.equal(hidden(other, tokens), exact)
+
+
+def test_modules_that_cannot_be_replaced_say_why():
+    twice = llama().train()
+    twice.model.layers[0].gradient_checkpointing = True
+    for model, said in ((llama().to("meta"), "has no weights"), (twice, "computes layers twice")):
+        with pytest.raises(ModelError, match=said), replace_attention(model, "positive"):
+            pass
+
+
 def test_a_swap_that_does_nothing_is_an_error(model, tokens):
-    with pytest.raises(ModelError, match="no attention call was found"):  # noqa: SIM117
+    with pytest.raises(ModelError, match="no attention call was found: it was not called"):  # noqa: SIM117
         with replace_attention(model, method="uniform"):
             pass
     with pytest.raises(InputError, match=r"`layers` 7: not in this model; it has 2 layers, 0 to 1"):  # noqa: SIM117
         with replace_attention(model, method="uniform", layers=[0, 7]):
+            hidden(model, tokens)
+    with pytest.raises(InputError, match=r"`heads` 7: .* has heads 0 to 3"):  # noqa: SIM117
+        with replace_attention(model, method="uniform", heads=[0, 7]):
             hidden(model, tokens)
 
 
@@ -314,6 +389,9 @@ def test_layers_with_other_attention_are_kept_and_named(tokens):
         ({"map": "positive", "num_projections": -1}, "`num_projections` must be a whole number from 1"),
         ({"map": "positive", "size": 32}, "`size` 32: `map` has num_projections, `method` has size"),
         ({"method": "monarch", "num_projections": 32}, "`num_projections` 32: `map` has num_projections"),
+        ({"map": "positive", "heads": [-1]}, "`heads` must be whole numbers from 0"),
+        ({"map": "positive", "layers": "01"}, "`layers` must be whole numbers from 0"),
+        ({"map": "positive", "seed": 1.5}, "`seed` must be a whole number from 0"),
         ({"map": "positive", "redraw": "calls"}, "did you mean 'call'"),
         ({"map": "positive", "sampler": "ortogonal"}, "did you mean 'orthogonal'"),
     ],

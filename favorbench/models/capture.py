@@ -31,6 +31,7 @@ from favorbench.models.load import (
 from favorbench.models.plan import LENGTH
 from favorbench.models.recorder import Choice, Recorder, Run
 from favorbench.numerics.machine import check_memory
+from favorbench.parameters import whole_numbers
 from favorbench.progress import Progress
 from favorbench.users import failures_named
 
@@ -86,8 +87,7 @@ def capture(
     """
     check_installed("torch")
     check_plain(model)
-    chosen_layers, chosen_heads = (None if numbers is None else tuple(numbers) for numbers in (layers, heads))
-    choice = Choice(chosen_layers, chosen_heads, last, dtype, gradients)
+    choice = Choice(whole_numbers("`layers`", layers), whole_numbers("`heads`", heads), last, dtype, gradients)
     about = {"model": type(model).__name__, "weights_sha256": module_digest(model), "versions": versions()}
     with Spool() as spool:
         return record(model, input_runs(model, inputs), choice, about, spool)

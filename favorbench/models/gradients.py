@@ -101,7 +101,7 @@ def gradient_draws(
             return output + probes[call.index]
         return output
 
-    with _frozen(model), torch.enable_grad(), intercept_attention(model, attend):
+    with torch.inference_mode(False), _frozen(model), torch.enable_grad(), intercept_attention(model, attend):
         unit, result, directions = objective(forward(), draws, last, rng)
     if not result.requires_grad:
         raise ModelError("`gradients`: no gradient of the model's output reaches its heads: leave `gradients` out")

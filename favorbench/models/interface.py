@@ -7,6 +7,7 @@ whole process, so a single function is registered, which looks up the current ho
 
 import contextlib
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ def kind_of(mask: Any, shape: tuple[int, int]) -> Kind:
     """The kind of a mask of n queries on l keys; shape: (n, l).
 
     mask: additive, (..., n, l); entries below half of the lowest number of its type hide a key; None: full. causal:
-    query i sees the keys up to i + l - n. padded: every query of an item sees the same keys, and some are hidden.
+    query i sees the keys up to i + l - n. padded: each query of an item, in all heads, sees the same keys, but not all.
     window: keys at some consecutive distances. bias: finite terms are added to logits.
     """
     if mask is None:
@@ -36,7 +37,7 @@ def kind_of(mask: Any, shape: tuple[int, int]) -> Kind:
     n, length = shape
     if bool((seen == seen.new_ones(n, length).tril(length - n)).all()):
         return "causal"
-    if bool((seen == seen[..., :1, :]).all()):
+    if bool((seen == seen[..., :1, :1, :]).all()):
         return "padded"
     return "window" if _is_band(seen) else "other"
 
@@ -101,7 +102,7 @@ class AttentionHook:
         self.implementations = _implementations(model)
         self.modules: list[Any] = []  # modules whose forward is running, innermost last
         self.calls = self.index = 0
-        self.answering = False
+        self.answering = self.entered = False
         self._kinds: list[tuple[Any, Kind]] = []
 
     def answer(self, query: Any, key: Any, value: Any, mask: Any, module: Any, **rest: Any) -> Any:
@@ -129,6 +130,8 @@ class AttentionHook:
         """
         if mask is None:
             return "full"
+        if mask.is_inference():  # has no version
+            return kind_of(mask, (n, length))
         for known, kind in self._kinds:
             if _identity(known) == _identity(mask):
                 return kind
@@ -137,14 +140,18 @@ class AttentionHook:
         return kind
 
     def enter(self, module: Any, *_: Any) -> None:
-        """Before a module's forward; the outermost begins a pass."""
+        """Before a module's forward; the outermost begins a pass. Other threads would compute the model's own."""
+        if self not in _HOOKS.get():
+            raise ModelError(f"{type(module).__name__} runs in another thread: replace its attention in that thread")
+        self.entered = True
         if not self.modules:
             self.index, self._kinds = 0, []
         self.modules.append(module)
 
     def leave(self, *_: Any) -> None:
         """After a module's forward, also if it failed."""
-        self.modules.pop()
+        if self in _HOOKS.get():
+            self.modules.pop()
 
 
 def _identity(mask: Any) -> tuple[Any, ...]:
@@ -203,10 +210,14 @@ def check_plain(model: Any) -> None:
             raise ModelError(
                 f"{type(model).__name__} is compiled: pass it as it was before torch.compile (_orig_mod) or torch.jit"
             )
+        if module.training and getattr(module, "gradient_checkpointing", False):
+            raise ModelError(f"{type(model).__name__} computes layers twice: call its gradient_checkpointing_disable()")
         if home.startswith(("torch.ao.nn.", "bitsandbytes", "torchao", "auto_gptq", "awq")):
             raise ModelError(f"{type(model).__name__} is quantised ({type(module).__name__}): pass it unquantised")
     for name, parameter in model.named_parameters():  # modules of ordinary types may hold quantised weights
         home = type(parameter.data).__module__
+        if parameter.is_meta:
+            raise ModelError(f"{type(model).__name__} has no weights ({name} is on the meta device): load them first")
         if not parameter.is_floating_point() or parameter.dtype.itemsize < 2 or home.startswith("torchao"):
             raise ModelError(f"{type(model).__name__} is quantised ({name} is {parameter.dtype}): pass it unquantised")
 
@@ -217,7 +228,10 @@ NAME = "favorbench"
 #: Keywords that change the formula of attention; error messages name them.
 CHANGING = ("softcap", "s_aux", "position_bias")
 
-_HOOK: ContextVar[AttentionHook | None] = ContextVar("favorbench_hook", default=None)
+#: The hooks of this thread, and the modules of all threads whose attention is intercepted.
+_HOOKS: ContextVar[tuple[AttentionHook, ...]] = ContextVar("favorbench_hooks", default=())
+_INTERCEPTED: set[Any] = set()
+_LOCK = threading.Lock()
 
 
 @contextlib.contextmanager
@@ -225,26 +239,39 @@ def intercept_attention(model: Any, attend: Attend) -> Iterator[None]:
     """Pass every attention call of a model to ``attend`` within a context; the model is unchanged afterwards.
 
     model: a torch module, of transformers or not. Raises ModelError for compiled and quantised modules, and at the end
-    of the context if no call was intercepted.
+    of the context if no call was intercepted; and inside another such context of this model.
     """
     check_plain(model)
+    with _LOCK:
+        if not _INTERCEPTED.isdisjoint(modules := set(model.modules())):
+            raise ModelError(
+                f"the attention of {type(model).__name__} is replaced or captured already: end that context first"
+            )
+        _INTERCEPTED.update(modules)
+    try:
+        yield from _intercepted(model, attend)
+    finally:
+        _INTERCEPTED.difference_update(modules)
+
+
+def _intercepted(model: Any, attend: Attend) -> Iterator[None]:
     hook = AttentionHook(model, attend)
     handles = [module.register_forward_pre_hook(hook.enter) for module in hook.names]
     handles += [module.register_forward_hook(hook.leave, always_call=True) for module in hook.names]
-    token = _HOOK.set(hook)
+    token = _HOOKS.set((hook, *_HOOKS.get()))
     try:
         if hook.implementations:
             _redirect(model)
         with _functional_mode(hook):
             yield
     finally:
-        _HOOK.reset(token)
+        _HOOKS.reset(token)
         for handle in handles:
             handle.remove()
         for config, implementation in hook.implementations.values():
             config._attn_implementation_internal = implementation
     if not hook.calls:
-        raise ModelError(f"{type(model).__name__}: no attention call was found: {_why_no_call(model)}")
+        raise ModelError(f"{type(model).__name__}: no attention call was found: {_why_no_call(model, hook.entered)}")
 
 
 def _implementations(model: Any) -> dict[int, tuple[Any, str | None]]:
@@ -287,10 +314,9 @@ def _mask(*arguments: Any, **keywords: Any) -> Any:
 
 def _attention(module: Any, query: Any, key: Any, value: Any, mask: Any, **keywords: Any) -> tuple[Any, Any]:
     """Attention as transformers calls it: key, value (B, G, l, d), G divides H; output (B, n, H, d_v), no weights."""
-    hook = _HOOK.get()
-    listening = hook is not None and module in hook.names and not hook.answering
-    own = _own_function(module, hook.implementations if hook is not None and listening else {}, keywords)
-    if hook is None or not listening:
+    hook = next((hook for hook in _HOOKS.get() if module in hook.names), None)
+    own = _own_function(module, hook.implementations if hook else {}, keywords)
+    if hook is None or hook.answering:
         return own(module, query, key, value, mask, **keywords)
     scaling = keywords.get("scaling")
     output = hook.answer(
@@ -318,8 +344,10 @@ def _own_function(
     raise ModelError(f"{type(module).__name__} has no eager_attention_forward to compare with")
 
 
-def _why_no_call(model: Any) -> str:
+def _why_no_call(model: Any, entered: bool) -> str:
     """Explain why no attention call was found."""
+    if not entered:
+        return "it was not called"
     if "transformers" in sys.modules and isinstance(model, transformers.PreTrainedModel):
         return (
             f"in transformers {transformers.__version__} this family uses neither AttentionInterface "

@@ -17,6 +17,7 @@ from favorbench.models.interface import Call
 from favorbench.models.replacements import Tensor
 from favorbench.models.swap import heads_of
 from favorbench.numerics.arrays import on_host
+from favorbench.parameters import check_whole
 
 
 class Run(NamedTuple):
@@ -45,8 +46,8 @@ class Choice:
         if self.dtype not in DTYPES:
             raise ScenarioError(f"`dtype` {shown(self.dtype)}: allowed: {', '.join(DTYPES)}")
         for name in ("last", "gradients"):
-            if (number := getattr(self, name)) is not None and number < 1:
-                raise ScenarioError(f"`{name}` {number}: at least 1")
+            if (number := getattr(self, name)) is not None:
+                check_whole(f"`{name}`", number, 1, 1 << 40)
 
 
 #: Queries of a head that are checked, spread evenly. A wrong mask, factor or group shows in nearly all.

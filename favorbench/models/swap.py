@@ -1,6 +1,7 @@
 """Replace the attention of a model without training: in all layers and heads, or in some."""
 
 import contextlib
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from favorbench.methods.features import LinearAttention
 from favorbench.models.interface import Call, intercept_attention, visible
 from favorbench.models.recommended import by_head
 from favorbench.models.replacements import EstimatedAttention, LayerHeads, Replacement, Tensor, replacement
-from favorbench.parameters import check_whole
+from favorbench.parameters import check_whole, whole_numbers
 from favorbench.registry import nearest
 from favorbench.samplers import get_sampler
 
@@ -22,6 +23,9 @@ Redraw = Literal["call", "layer", "model"]
 REDRAWS = ("call", "layer", "model")
 
 KINDS = ("full", "causal", "padded")
+
+#: Names of modules whose queries are of other tokens than their keys, also where there are as many of both.
+_CROSS = re.compile("cross|encoder_?attn|enc_?dec", re.IGNORECASE)
 
 
 @dataclass
@@ -110,6 +114,9 @@ def replace_attention(
     if sum(choice is not None for choice in (map, method, recommended)) != 1:
         raise ScenarioError("give `map`, `method` or `recommended`, one of them")
     check_redraw(redraw)
+    layers, heads = whole_numbers("`layers`", layers), whole_numbers("`heads`", heads)
+    for name, number in (("seed", seed), ("draw", draw)):
+        check_whole(f"`{name}`", number, 0, 2**63 - 1)
     for name, given, owner in (("num_projections", num_projections, map), ("size", size, method)):
         if given is not None:
             check_whole(f"`{name}`", given, 1, 1 << 20)
@@ -146,6 +153,8 @@ def replace_calls(
         if reason := unsupported_reason(call):
             record.left[call.name] = reason
             return call.own()
+        if outside := sorted({*(heads or ())} - {*range(call.query.shape[1])}):
+            raise InputError(f"`heads` {outside[0]}: {call.name} has heads 0 to {call.query.shape[1] - 1}")
         output = estimates(call, lambda part: chosen.outputs(part, seed, names, call.index))
         record.replaced += 1
         if heads is None:
@@ -180,6 +189,8 @@ def unsupported_reason(call: Call) -> str | None:
     """Explain why an attention call cannot be replaced; None for softmax(q k^T) v under a supported mask."""
     if call.extra:
         return f"{', '.join(sorted(call.extra))} changes the weights"
+    if call.kind == "causal" and call.query.shape[2] != call.key.shape[2]:
+        return "its queries are fewer than its keys (a cache)"
     return None if call.kind in KINDS else f"its mask is {call.kind!r}"
 
 
@@ -198,7 +209,7 @@ def estimates(call: Call, outputs: Callable[[LayerHeads], Tensor]) -> Tensor:
     for i in range(len(output)):
         mask = visible(call.mask[i if call.mask.shape[0] > 1 else 0])
         keys = mask.flatten(0, -2).any(dim=0).nonzero()[:, 0]  # some query sees them
-        rows = keys if heads.shape.n == heads.shape.l else slice(None)
+        rows = keys if heads.shape.n == heads.shape.l and not _CROSS.search(call.name) else slice(None)
         query, key, value = (array[i : i + 1] for array in heads[:3])
         real = LayerHeads(query[:, :, rows], key[:, :, keys], value[:, :, keys], heads.causal)
         output[i : i + 1, :, rows] = outputs(real)
