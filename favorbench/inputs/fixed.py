@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from favorbench.numerics.arrays import on_host
 class Fixed(InputSource):
     """Heads that are the same in every draw."""
 
-    fixed: ClassVar[bool] = True
+    fixed = True
     title: str  # for messages
 
     @abstractmethod
@@ -86,12 +86,12 @@ class File(Fixed):
     label: str = ""
     layout: Layout = "heads,L,d"
     sha256: str = ""
-    name: ClassVar[str] = "file"
-    description: ClassVar[str] = (
+    name = "file"
+    description = (
         "PATH.npz, PATH.safetensors or a folder of .npy files with arrays q, k, v: (heads, L, d), (batch, heads, L, "
         "d), (L, d); --layout L,heads,d for (L, heads, d), (batch, L, heads, d)"
     )
-    suffixes: ClassVar[tuple[str, ...]] = (".npz", ".safetensors")
+    suffixes = (".npz", ".safetensors")
 
     @property
     def title(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -163,8 +163,8 @@ class Arrays(Fixed):
     title: str
     arrays: Mapping[str, np.ndarray]
     layout: Layout = "heads,L,d"
-    name: ClassVar[str] = "arrays"
-    description: ClassVar[str] = "queries, keys and values in memory"
+    name = "arrays"
+    description = "queries, keys and values in memory"
 
     @staticmethod
     def of(title: str, given: Any, layout: Layout = "heads,L,d") -> "Arrays":

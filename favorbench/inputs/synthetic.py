@@ -1,7 +1,6 @@
 """Random inputs."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -24,8 +23,8 @@ class Gaussian(InputSource):
     """q, k ~ N(0, std^2 I), v ~ N(0, I): with std = 1 the inputs of the papers and of the blog post."""
 
     std: float = 1.0
-    name: ClassVar[str] = "gaussian"
-    description: ClassVar[str] = "q, k ~ N(0, std^2 I), v ~ N(0, I), independent; std = 1, or gaussian(std=0.5)"
+    name = "gaussian"
+    description = "q, k ~ N(0, std^2 I), v ~ N(0, I), independent; std = 1, or gaussian(std=0.5)"
 
     def __post_init__(self) -> None:
         if not (isinstance(self.std, int | float) and 0 < self.std <= 1e6):
@@ -49,8 +48,8 @@ class Gaussian(InputSource):
 class Sphere(InputSource):
     """q and k uniform on the sphere of radius sqrt(d), the typical norm of the Gaussian; v ~ N(0, I)."""
 
-    name: ClassVar[str] = "sphere"
-    description: ClassVar[str] = "q, k uniform on the sphere |q| = |k| = sqrt(d), v ~ N(0, I)"
+    name = "sphere"
+    description = "q, k uniform on the sphere |q| = |k| = sqrt(d), v ~ N(0, I)"
 
     def heads(self, seq_lens: tuple[int, ...] | None, head_dims: tuple[int, ...] | None) -> tuple[Head, ...]:
         return _grid(seq_lens, head_dims)

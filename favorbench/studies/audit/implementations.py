@@ -4,7 +4,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from favorbench.numerics.backend import from_torch, to_torch
 from favorbench.numerics.streams import Streams
 from favorbench.registry import canonical, import_object, nearest
 from favorbench.samplers import Sampler, get_sampler
-from favorbench.samplers.coupling import ORTHOGONAL, Coupling
+from favorbench.samplers.coupling import ORTHOGONAL
 
 #: Defaults of a saved audit: a run of four heads of L = 512, d = 32 and Gaussians of that shape takes seconds.
 SIZES = (64, 256)
@@ -128,11 +128,11 @@ def _performer_pytorch() -> Subject:
 class PerformerSampler(Sampler):
     """gaussian_orthogonal_random_matrix of performer-pytorch, which should have N(0, I) rows."""
 
-    name: ClassVar[str] = "gaussian_orthogonal_random_matrix"
-    reference: ClassVar[str] = "performer-pytorch"
-    gaussian_rows: ClassVar[bool] = True
-    nested: ClassVar[bool] = False
-    coupling: ClassVar[Coupling] = ORTHOGONAL
+    name = "gaussian_orthogonal_random_matrix"
+    reference = "performer-pytorch"
+    gaussian_rows = True
+    nested = False
+    coupling = ORTHOGONAL
 
     def sample(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:
         performer = importlib.import_module("performer_pytorch.performer_pytorch")
@@ -144,10 +144,10 @@ class PerformerSampler(Sampler):
 class Implementation(Method):
     """A function of (q, k, v), or of (q, k, v, omega) with orthogonal projections, as a method without claims."""
 
-    reference: ClassVar[str] = "audited"
-    description: ClassVar[str] = "an implementation that is audited"
-    arrays: ClassVar = "host"
-    permutation_invariant: ClassVar[bool] = False
+    reference = "audited"
+    description = "an implementation that is audited"
+    arrays = "host"
+    permutation_invariant = False
     name: str = field(init=False, default="")  # pyright: ignore[reportIncompatibleVariableOverride]
     every_size: bool = field(init=False, default=True)  # pyright: ignore[reportIncompatibleVariableOverride]
     subject: Subject = field(init=False, default=None, repr=False)  # pyright: ignore[reportAssignmentType]

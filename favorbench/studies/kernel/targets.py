@@ -74,9 +74,9 @@ class SoftmaxKernel(Kernel):
     """exp(x.y / sigma^2), inside attention with sigma = d^(1/4)."""
 
     sigma: float
-    name: ClassVar[str] = "softmax"
-    formula_of: ClassVar[str] = "exp(x.y / sigma^2), sigma = {sigma:g}"
-    default_maps: ClassVar[tuple[str, ...]] = ("positive", "trig")
+    name = "softmax"
+    formula_of = "exp(x.y / sigma^2), sigma = {sigma:g}"
+    default_maps = ("positive", "trig")
 
     def __post_init__(self) -> None:
         check_positive("`sigma`", self.sigma, most=1e6)
@@ -108,9 +108,9 @@ class SoftmaxKernel(Kernel):
 class GaussianKernel(SoftmaxKernel):
     """exp(-|x - y|^2 / (2 sigma^2)): that of softmax times a factor of x and one of y, so all its maps serve."""
 
-    name: ClassVar[str] = "gaussian"
-    formula_of: ClassVar[str] = "exp(-|x - y|^2 / (2 sigma^2)), sigma = {sigma:g}"
-    default_maps: ClassVar[tuple[str, ...]] = ("trig", "phase")
+    name = "gaussian"
+    formula_of = "exp(-|x - y|^2 / (2 sigma^2)), sigma = {sigma:g}"
+    default_maps = ("trig", "phase")
 
     @classmethod
     def defaults(cls, head_dim: int) -> dict[str, float]:
@@ -130,9 +130,9 @@ class PolynomialKernel(Kernel):
 
     degree: int
     constant: float
-    name: ClassVar[str] = "polynomial"
-    formula_of: ClassVar[str] = "(x.y + {constant:g})^{degree}"
-    default_maps: ClassVar[tuple[str, ...]] = ("explicit", "tensorsketch")
+    name = "polynomial"
+    formula_of = "(x.y + {constant:g})^{degree}"
+    default_maps = ("explicit", "tensorsketch")
 
     def __post_init__(self) -> None:
         check_whole("`degree`", self.degree, 1, 30)
@@ -157,8 +157,8 @@ class PolynomialKernel(Kernel):
 class CosineKernel(Kernel):
     """x.y / (|x| |y|), 0 where one of them is 0."""
 
-    name: ClassVar[str] = "cosine"
-    formula_of: ClassVar[str] = "x.y / (|x| |y|)"
+    name = "cosine"
+    formula_of = "x.y / (|x| |y|)"
 
     def exact(self, points: np.ndarray) -> np.ndarray:
         norms = _norms(points)
@@ -172,8 +172,8 @@ class CosineKernel(Kernel):
 class LinearKernel(Kernel):
     """x.y."""
 
-    name: ClassVar[str] = "linear"
-    formula_of: ClassVar[str] = "x.y"
+    name = "linear"
+    formula_of = "x.y"
 
     def exact(self, points: np.ndarray) -> np.ndarray:
         return points @ points.T
@@ -235,11 +235,11 @@ class Explicit(FeatureMap):
 
     degree: int = 2
     constant: float = 0.0
-    name: ClassVar[str] = "explicit"
-    reference: ClassVar[str] = "the binomial theorem"
-    features_per_projection: ClassVar[int] = 0
-    nonnegative: ClassVar[bool] = False
-    unbiased: ClassVar[bool] = True
+    name = "explicit"
+    reference = "the binomial theorem"
+    features_per_projection = 0
+    nonnegative = False
+    unbiased = True
 
     def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         return (Features(polynomial_features(x, self.degree, self.constant), np.zeros_like(x[..., :1]), fixed=True),)
@@ -261,13 +261,13 @@ class PolynomialSketch(FeatureMap):
 
     degree: int = 2
     constant: float = 0.0
-    name: ClassVar[str] = "tensorsketch"
-    reference: ClassVar[str] = "Pham & Pagh 2013, KDD, doi 10.1145/2487575.2487591"
-    features_per_projection: ClassVar[int] = 1
-    nonnegative: ClassVar[bool] = False
-    unbiased: ClassVar[bool] = True
-    nested: ClassVar[bool] = False
-    own_sample: ClassVar[bool] = True
+    name = "tensorsketch"
+    reference = "Pham & Pagh 2013, KDD, doi 10.1145/2487575.2487591"
+    features_per_projection = 1
+    nonnegative = False
+    unbiased = True
+    nested = False
+    own_sample = True
 
     def draw_extra(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:
         """Buckets and signs, (2, degree, d), with one coordinate more for the constant."""

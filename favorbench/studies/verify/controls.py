@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from favorbench.maps.random_features import Hyperbolic, Positive
 from favorbench.numerics.arrays import Array, Features, array_namespace, half_squared_norm
 from favorbench.numerics.machine import one_core
 from favorbench.samplers import RowLaw, Sampler, get_sampler
-from favorbench.samplers.coupling import INDEPENDENT, ORTHOGONAL, Coupling
+from favorbench.samplers.coupling import INDEPENDENT, ORTHOGONAL
 from favorbench.samplers.orthogonal import Orthogonal
 from favorbench.studies.verify import attention, kernel, laws
 from favorbench.studies.verify.checks import FALSE_ALARM, REFUTED, Check, judged
@@ -31,9 +31,9 @@ class Caught(NamedTuple):
 class ClaimedMap(WrappedMap):
     """A map, with the claim that it estimates the softmax kernel."""
 
-    name: ClassVar[str] = "claimed"
-    nonnegative: ClassVar[bool] = False
-    unbiased: ClassVar[bool] = True
+    name = "claimed"
+    nonnegative = False
+    unbiased = True
 
     def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
         return Positive().target_kernel(x, y, rows)
@@ -47,11 +47,11 @@ class ClaimedSampler(Sampler):
     """A sampler, with the claim that its rows are N(0, I)."""
 
     wrapped: Sampler
-    name: ClassVar[str] = "claimed"
-    reference: ClassVar[str] = "-"
-    gaussian_rows: ClassVar[bool] = True
-    nested: ClassVar[bool] = False
-    coupling: ClassVar[Coupling] = INDEPENDENT
+    name = "claimed"
+    reference = "-"
+    gaussian_rows = True
+    nested = False
+    coupling = INDEPENDENT
 
     def sample(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:
         return self.wrapped.sample(rng, num_projections, head_dim)
@@ -73,7 +73,7 @@ class _PositiveVariant(FeatureMap):
 class PerKeyRowMax(_PositiveVariant):
     """Each key shifted by its own largest feature, which does not cancel (only one shift for all keys does)."""
 
-    name: ClassVar[str] = "per-key-row-max"
+    name = "per-key-row-max"
 
     def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         return Positive().features(x, projection, sample)
@@ -88,7 +88,7 @@ class PerKeyRowMax(_PositiveVariant):
 class MissingNormalisation(_PositiveVariant):
     """positive without 1/sqrt(R)."""
 
-    name: ClassVar[str] = "missing-1/sqrt(R)"
+    name = "missing-1/sqrt(R)"
 
     def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         return (Features(None, projection - half_squared_norm(x) + 0.5 * math.log(projection.shape[-1])),)
@@ -98,7 +98,7 @@ class MissingNormalisation(_PositiveVariant):
 class HyperbolicHalf(_PositiveVariant):
     """hyperbolic with 1/2 for 1/sqrt 2."""
 
-    name: ClassVar[str] = "hyperbolic-half"
+    name = "hyperbolic-half"
 
     def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         blocks = Hyperbolic().features(x, projection, sample)
@@ -109,10 +109,10 @@ class HyperbolicHalf(_PositiveVariant):
 class ChiSquareNorms(Sampler):
     """Directions right, norms chi-square(1)."""
 
-    name: ClassVar[str] = "chi-square(1)-norms"
-    reference: ClassVar[str] = "-"
-    gaussian_rows: ClassVar[bool] = True
-    coupling: ClassVar[Coupling] = INDEPENDENT
+    name = "chi-square(1)-norms"
+    reference = "-"
+    gaussian_rows = True
+    coupling = INDEPENDENT
 
     def sample(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:
         directions, norms = rng.spawn(2)
@@ -124,10 +124,10 @@ class ChiSquareNorms(Sampler):
 class RepeatedBlocks(Sampler):
     """One orthogonal block, over and over."""
 
-    name: ClassVar[str] = "repeated-blocks"
-    reference: ClassVar[str] = "-"
-    gaussian_rows: ClassVar[bool] = True
-    coupling: ClassVar[Coupling] = ORTHOGONAL
+    name = "repeated-blocks"
+    reference = "-"
+    gaussian_rows = True
+    coupling = ORTHOGONAL
 
     def sample(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:
         blocks = -(-num_projections // head_dim)
