@@ -12,6 +12,12 @@ ALIASES = {"R": "num_projections", "L": "seq_len", "d": "head_dim"}
 #: Short headings, as in the flags.
 HEADINGS = {full: short for short, full in ALIASES.items()}
 
+
+def heading(axis: str) -> str:
+    """The heading of an axis: short, if it has a short name."""
+    return HEADINGS.get(axis, axis)
+
+
 #: Metrics that are near 1 and read best as plain decimals.
 _PLAIN = ("relative_error", "relative_l1", "cosine", "rounding", "skill", "bad_normalisers", "unnormalised_rows")
 

@@ -139,20 +139,9 @@ def _nan_is_infinite(a: Array) -> Array:
 
 def add(a: ErrorSums, b: ErrorSums) -> ErrorSums:
     """The sums over both sets of rows."""
-    return ErrorSums(
-        entries=a.entries + b.entries,
-        squared_error=a.squared_error + b.squared_error,
-        squared_exact=a.squared_exact + b.squared_exact,
-        squared_rounding=a.squared_rounding + b.squared_rounding,
-        abs_error=a.abs_error + b.abs_error,
-        abs_exact=a.abs_exact + b.abs_exact,
-        max_abs_error=array_namespace(a.max_abs_error).maximum(a.max_abs_error, b.max_abs_error),
-        rows=a.rows + b.rows,
-        cosines=a.cosines + b.cosines,
-        bad_rows=a.bad_rows + b.bad_rows,
-        unnormalised_rows=a.unnormalised_rows + b.unnormalised_rows,
-        gradient_products=None if a.gradient_products is None else a.gradient_products + b.gradient_products,
-    )
+    sums = ErrorSums._make(None if mine is None else mine + others for mine, others in zip(a, b, strict=True))
+    most = array_namespace(a.max_abs_error).maximum(a.max_abs_error, b.max_abs_error)
+    return sums._replace(max_abs_error=most)
 
 
 #: Mean over trials, quantiles and comparisons are taken later, over draws.

@@ -30,6 +30,12 @@ def check_between(name: str, value: object, low: float, below: float) -> None:
         raise ScenarioError(f"{name} must be a number from {low:g} up to, but not, {below:g}, got {shown(value)}")
 
 
+def check_factor(name: str, value: object) -> None:
+    """Raise ScenarioError unless ``value`` is a number from 1 to 1e6."""
+    if not (is_number(value) and 1 <= value <= 1e6):
+        raise ScenarioError(f"{name} must be a number from 1 to 1e6, got {shown(value)}")
+
+
 def check_whole(name: str, value: object, low: int, high: int) -> None:
     """Raise ScenarioError unless ``value`` is a whole number from ``low`` to ``high``."""
     if type(value) is not int or not low <= value <= high:

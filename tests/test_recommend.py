@@ -14,6 +14,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
 import favorbench as fb
+from favorbench.attention.problem import exact_multiplications
 from favorbench.cli import recommend as recommend_command
 from favorbench.engine.plan import plan
 from favorbench.engine.store import read_trials
@@ -29,7 +30,6 @@ from favorbench.studies.recommend.candidates import (
     TRIVIAL,
     EstimatorSetting,
     cheaper_from,
-    exact_cost,
     families,
     least_errors,
     study_of,
@@ -308,7 +308,10 @@ def test_from_which_length_on_it_is_cheaper():
     few = shape._replace(n=100, l=4096)  # (100 + l) R < 100 l from l = 100 R / (100 - R) on, so never for R = 100
     assert cheaper_from(LinearAttention(fb.get_map("positive")), 50, few) == 101
     assert cheaper_from(LinearAttention(fb.get_map("positive")), 100, few) is None
-    assert exact_cost(shape) == 512 * 512 * 64 and exact_cost(shape._replace(causal=True)) == 512 * 513 / 2 * 64
+    assert (
+        exact_multiplications(shape) == 512 * 512 * 64
+        and exact_multiplications(shape._replace(causal=True)) == 512 * 513 / 2 * 64
+    )
 
 
 def test_a_second_run_measures_nothing_and_another_target_little(heads, monkeypatch):

@@ -19,6 +19,12 @@ class Shape(NamedTuple):
     causal: bool = False
 
 
+def exact_multiplications(shape: Shape) -> float:
+    """Multiplications of exact attention in one head: d + d_v for each visible pair of a query and a key."""
+    pairs = shape.n * (shape.n + 1) / 2 if shape.causal else shape.n * shape.l
+    return float(pairs * (shape.d + shape.d_v))
+
+
 class AttentionProblem(NamedTuple):
     """Queries (..., n, d) and keys (..., l, d), both scaled by d^-1/4, and values (..., l, d_v).
 

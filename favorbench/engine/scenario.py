@@ -39,7 +39,7 @@ MEMBERS: Mapping[str, Callable[..., Any]] = {
     "maps": get_map, "samplers": get_sampler, "methods": get_method, "baselines": get_baseline, "inputs": get_input,
 }  # fmt: skip
 
-_ESTIMATORS = ("maps", "samplers", "methods", "baselines")
+ESTIMATORS = ("maps", "samplers", "methods", "baselines")
 
 #: Names that may stand before a colon in a spec without being a module.
 TRANSFORM_NAMES = {transform.prefix for transform in (*MAP_TRANSFORMS, *SAMPLER_TRANSFORMS, *PREFIXES)}
@@ -299,7 +299,7 @@ def _below(given: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], dict[s
 
 def _check_trusted(values: Mapping[str, Any], file: str | Path) -> None:
     """Raise ScenarioError if a file names estimators of modules that it may not import."""
-    for key in _ESTIMATORS:
+    for key in ESTIMATORS:
         specs = values.get(key) or ()
         texts = [specs] if isinstance(specs, str) else specs if isinstance(specs, list | tuple) else []
         check_trusted((text for text in texts if isinstance(text, str)), file, TRANSFORM_NAMES)

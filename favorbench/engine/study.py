@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-from favorbench.engine.scenario import Names, Scenario, is_built, override, shipped_title
+from favorbench.engine.scenario import ESTIMATORS, Names, Scenario, is_built, override, shipped_title
 from favorbench.engine.sizes import Size, shape_of, sizes_of
 from favorbench.errors import ScenarioError
 from favorbench.inputs import SHIPPED, Fixed, Head, InputSource, get_input
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from favorbench.engine.plan import Draw
 
 Value = TypeVar("Value")
-
-_ESTIMATORS = ("maps", "samplers", "methods", "baselines")
 
 
 class Estimator(NamedTuple):
@@ -124,7 +122,7 @@ class Study:
         if not is_built(scenario):
             scenario = override(scenario)
         Backend(scenario.backend, scenario.device).check(scenario.dtype)
-        members = {kind: getattr(scenario, kind).members for kind in _ESTIMATORS}
+        members = {kind: getattr(scenario, kind).members for kind in ESTIMATORS}
         laws = cast(Names, scenario.inputs).members
         inputs = {
             name: _named_input(spec, law)
@@ -139,7 +137,7 @@ class Study:
 
     def check_sources(self) -> None:
         """Raise ScenarioError where a user's module is not the one that the study was made with."""
-        members = {kind: getattr(self, kind) for kind in _ESTIMATORS}
+        members = {kind: getattr(self, kind) for kind in ESTIMATORS}
         for spec, now in _source_digests(self.scenario, members).items():
             if now != self.sources[spec]:
                 raise ScenarioError(f"the module of {spec} has changed since the run began: run the same command again")
@@ -159,7 +157,7 @@ class Study:
     @property
     def specs(self) -> tuple[str, ...]:
         """The names of all members but inputs; they name the user's modules."""
-        return tuple(spec for kind in _ESTIMATORS for spec in getattr(self.scenario, kind))
+        return tuple(spec for kind in ESTIMATORS for spec in getattr(self.scenario, kind))
 
     def shape(self, head: Head) -> Shape:
         """The sizes of a head, from which costs follow."""
@@ -230,7 +228,7 @@ def _source_digests(scenario: Scenario, members: Mapping[str, Sequence[Any]]) ->
     """By spec, the SHA-256 of the user's module that holds the member; None for our own members."""
     return {
         f"{kind[:-1]} {spec}": source_digest(spec, member)
-        for kind in _ESTIMATORS
+        for kind in ESTIMATORS
         for spec, member in zip(getattr(scenario, kind), members[kind], strict=True)
     }
 

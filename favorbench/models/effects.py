@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from favorbench.methods.base import Shape
+from favorbench.attention.problem import Shape, exact_multiplications
 from favorbench.models import torch
 from favorbench.models.interface import Call, intercept_attention
-from favorbench.models.replacements import LayerHeads, Tensor, exact_multiplications
+from favorbench.models.replacements import LayerHeads, Tensor
 from favorbench.models.swap import estimates, heads_of, unsupported_reason
 
 ROWS = 256  # positions in a batch of logits over the vocabulary

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from favorbench.attention.linear import linear_attention, sample_omega
+from favorbench.attention.problem import exact_multiplications
 from favorbench.baselines import BASELINES, get_baseline
 from favorbench.errors import ScenarioError
 from favorbench.maps import Sample
@@ -52,12 +53,6 @@ class LayerHeads(NamedTuple):
         numbers = tuple(i * heads + head for i in range(batch) for head in chosen)
         query, key, value = (array[:, chosen] for array in self[:3])
         return LayerHeads(query, key, value, self.causal, numbers)
-
-
-def exact_multiplications(shape: Shape) -> float:
-    """Multiplications of exact attention in one head: d + d_v for each visible pair of a query and a key."""
-    pairs = shape.n * (shape.n + 1) / 2 if shape.causal else shape.n * shape.l
-    return pairs * (shape.d + shape.d_v)
 
 
 def total(multiplications: Iterable[float | None]) -> float | None:

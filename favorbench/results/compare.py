@@ -12,9 +12,9 @@ import pandas as pd
 
 from favorbench.engine.columns import CELL, describe_cell
 from favorbench.errors import ScenarioError
-from favorbench.formats import HEADINGS, format_value, printable, shown
+from favorbench.formats import format_value, heading, printable, shown
 from favorbench.metrics import METRICS
-from favorbench.parameters import check_between, is_number
+from favorbench.parameters import check_between, check_factor
 from favorbench.registry import nearest, split_list
 from favorbench.results.changes import (
     MARKS,
@@ -154,8 +154,7 @@ def comparison(
         )
     for run in filter(None, (old, new)):
         check_metric(run, metric)
-    if not (is_number(factor) and 1 <= factor <= 1e6):
-        raise ScenarioError(f"`factor` must be a number from 1 to 1e6, got {shown(factor)}")
+    check_factor("`factor`", factor)
     check_between("`alpha`", alpha, 1e-12, 1.0)
     if new is None and estimators is None:
         raise ScenarioError('compare: give two runs, or one run and `estimators` "positive orthogonal,clusters"')
@@ -309,7 +308,7 @@ def comparison_sections(comparison: RunComparison, only_changed: bool = False, i
 def _texts(runs: RunComparison, row: ComparedRow, change: Change, interval: str, in_words: bool) -> dict[str, str]:
     return {
         "change": f"{row.mark} {row.verdict}" if in_words else row.mark, "estimator": row.new_estimator,
-        HEADINGS.get(runs.axis, runs.axis): "-" if row.key.size is None else str(row.key.size),
+        heading(runs.axis): "-" if row.key.size is None else str(row.key.size),
         "old": format_value(change.old, runs.metric), "new": format_value(change.new, runs.metric),
         "new / old": format_ratio(change.ratio), interval: change.interval,
     }  # fmt: skip
@@ -372,7 +371,7 @@ def junit(comparison: RunComparison) -> str:
         errors="0", skipped=str(comparison.count("x")),
     )  # fmt: skip
     for row in comparison.rows:
-        size = "" if row.key.size is None else f" {HEADINGS.get(comparison.axis, comparison.axis)}={row.key.size}"
+        size = "" if row.key.size is None else f" {heading(comparison.axis)}={row.key.size}"
         names = {"classname": printable(row.cell), "name": printable(row.new_estimator + size)}
         case = ElementTree.SubElement(suite, "testcase", names)
         line = printable(row.change.in_words(comparison.metric) if row.change else row.reason)

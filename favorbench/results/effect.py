@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from favorbench.formats import HEADINGS
+from favorbench.formats import heading
 from favorbench.metrics import EFFECT
 from favorbench.results.heads import number
 from favorbench.results.summary import (
@@ -106,7 +106,7 @@ def _texts(row: pd.Series, axis: str) -> dict[str, str]:
     layer = f"{row['share']:.0%} L{row['layer']}" if row["layer"] and np.isfinite(row["share"]) else "-"
     return {
         "estimator": marked_name(row),  # pyright: ignore[reportArgumentType]
-        HEADINGS.get(axis, axis): "-" if pd.isna(row["num_projections"]) else str(row[axis]),
+        heading(axis): "-" if pd.isna(row["num_projections"]) else str(row[axis]),
         "sum": number(row["sum_median"]), "lowest to highest": f"{number(row['sum_low'])} to {number(row['sum_high'])}",
         "largest layer": layer,
     }  # fmt: skip

@@ -8,7 +8,7 @@ import pandas as pd
 
 from favorbench.engine.columns import CELL, ESTIMATOR
 from favorbench.errors import ScenarioError
-from favorbench.formats import HEADINGS, format_value, percent, shown
+from favorbench.formats import format_value, heading, percent, shown
 from favorbench.metrics import METRICS
 from favorbench.registry import nearest, split_list
 from favorbench.results.summary import (
@@ -140,7 +140,7 @@ def rows_of(rows: pd.DataFrame, axis: str) -> list[dict[str, str]]:
     return [
         {
             "estimator": marked_name(row),
-            HEADINGS.get(axis, axis): "-" if pd.isna(row["num_projections"]) else str(row[axis]),
+            heading(axis): "-" if pd.isna(row["num_projections"]) else str(row[axis]),
             "cost": percent(cost_share(row)),
             "median": number(row["ratio_median"]),
             "quartiles": f"{number(row['ratio_q25'])} to {number(row['ratio_q75'])}",

@@ -7,7 +7,7 @@ import pandas as pd
 from favorbench.engine.columns import CELL
 from favorbench.errors import ScenarioError
 from favorbench.files import write_text
-from favorbench.formats import HEADINGS, printable
+from favorbench.formats import heading, printable
 from favorbench.metrics import EFFECT
 from favorbench.results import heads
 from favorbench.results.effect import effect_tables
@@ -142,7 +142,7 @@ def _by_size(results: RunData, population: heads.Population) -> list[Section]:
     tables = []
     for size in sorted(set(sizes.dropna()), reverse=True) or [None]:
         chosen = rows[(sizes == size).fillna(False) | (sizes.isna() & (not tables))]
-        at = "" if size is None else f", {HEADINGS.get(axis, axis)} = {size}"
+        at = "" if size is None else f", {heading(axis)} = {size}"
         tables.append(Section(f"{heads.title(population)}{at}", heads.rows_of(chosen, axis)))
     return tables
 
@@ -152,7 +152,7 @@ def axes_of(cells: pd.DataFrame) -> list[dict[str, str]]:
     axes = [axis for axis in varying(cells) if axis not in ("query_len", "query_rows")]
     texts = ({axis: row[axis] for axis in axes if not pd.isna(row[axis])} for _, row in cells.iterrows())
     return [
-        {HEADINGS.get(axis, axis): printable(f"{x:g}" if isinstance(x, float) else str(x)) for axis, x in row.items()}
+        {heading(axis): printable(f"{x:g}" if isinstance(x, float) else str(x)) for axis, x in row.items()}
         for row in texts
     ]
 

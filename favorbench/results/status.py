@@ -69,11 +69,7 @@ def progress_of(path: Path) -> tuple[Path, int, int]:
     if not files:
         raise StoreError(f"no favorbench run at or below {str(path)!r}")
     file = max(files, key=lambda file: file.stat().st_mtime)
-    if file.name == MODEL:
-        planned, done = _measurements(file)
-    else:
-        manifest = read_manifest(file.parent)
-        planned, done = manifest["draws"], manifest["draws_done"]
+    planned, done, *_ = _planned(file)
     return file.parent, done, planned
 
 
@@ -103,9 +99,10 @@ def _status(file: Path) -> Status:
 
 def _planned(file: Path) -> tuple[int, int, Literal["sweep", "recommend", "model"], bool | None]:
     """Planned and finished draws or measurements by the manifest, the kind of run, whether a recommendation is made."""
-    if file.name == MODEL:
-        planned, done = _measurements(file)
-        searching = read_json(file, _Measurements, "a study of a model").get("asked", {}).get("search")
+    if file.name == MODEL:  # planned measurements, and those that were there when the study ended
+        study = read_json(file, _Measurements, "a study of a model")
+        planned, done = study["measurements"], study["measurements_done"]
+        searching = study.get("asked", {}).get("search")
     else:
         manifest = read_manifest(file.parent)
         planned, done = manifest["draws"], manifest["draws_done"]
@@ -132,9 +129,3 @@ def _draws(parts: list[StoredPart]) -> int:
 
 def _rows(parts: list[StoredPart]) -> int:
     return sum(part.rows for part in parts)
-
-
-def _measurements(file: Path) -> tuple[int, int]:
-    """The planned measurements, and those that were there when the study ended."""
-    manifest = read_json(file, _Measurements, "a study of a model")
-    return manifest["measurements"], manifest["measurements_done"]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from favorbench.attention.problem import Shape, exact_multiplications
 from favorbench.baselines import BASELINES
 from favorbench.engine.columns import CELL, ESTIMATOR, Labels, describe_cell
 from favorbench.engine.rows import Failed
@@ -144,9 +145,9 @@ def is_oracle(name: object) -> bool:
 
 def cost_share(row: Any) -> float:
     """The multiplications of a row over those of exact attention with d_v = d; NaN for a bound, or if unknown."""
-    n, length = row["query_len"], row["seq_len"]
-    pairs = n * (n + 1) / 2 if row["causal"] == "yes" else n * length
-    return math.nan if is_oracle(row["estimator"]) else float(row["multiplications"]) / (2.0 * pairs * row["head_dim"])
+    d = row["head_dim"]
+    exact = exact_multiplications(Shape(row["query_len"], row["seq_len"], d, d, row["causal"] == "yes"))
+    return math.nan if is_oracle(row["estimator"]) else float(row["multiplications"]) / exact
 
 
 def is_own(row: Labels) -> bool:

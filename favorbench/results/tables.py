@@ -11,7 +11,7 @@ import pandas as pd
 
 from favorbench.engine.columns import CELL, ESTIMATOR, LABELS, RENAMED, describe_cell
 from favorbench.errors import ScenarioError
-from favorbench.formats import ALIASES, HEADINGS, format_value, percent
+from favorbench.formats import ALIASES, format_value, heading, percent
 from favorbench.metrics import METRICS
 from favorbench.registry import nearest
 from favorbench.results.summary import STATS, RunData, cost_share, is_oracle
@@ -35,7 +35,7 @@ def parse_by(text: str) -> list[str]:
     axes = [RENAMED.get(axis, axis) for axis in axes]
     for axis in axes:
         if axis not in LABELS:
-            allowed = [HEADINGS.get(name, name) for name in LABELS]
+            allowed = [heading(name) for name in LABELS]
             raise ScenarioError(f"`by`: unknown axis {axis!r}{nearest(axis, allowed)}; allowed: {', '.join(allowed)}")
     return list(dict.fromkeys(axes))
 
@@ -106,8 +106,8 @@ def _pivot(
     texts = _texts(long, labels, axis, f"{metric}_{stat}", partial(format_value, metric=metric, floor=floor))
     columns = sorted(dict.fromkeys(long[axis].dropna()), key=lambda value: (isinstance(value, str), value))
     rows = [
-        dict(zip((HEADINGS.get(label, label) for label in labels), key, strict=True))
-        | {f"{HEADINGS.get(axis, axis)} = {v}": row.get(v, row.get(None, "-")) for v in columns}
+        dict(zip((heading(label) for label in labels), key, strict=True))
+        | {f"{heading(axis)} = {v}": row.get(v, row.get(None, "-")) for v in columns}
         for key, row in texts.items()
     ]
     return Section(title, rows, note, data=long, labels=len(labels), style=_value_style)
@@ -117,7 +117,7 @@ def _pooled(trials: pd.DataFrame, by: Sequence[str]) -> str:
     """The axes that vary and that ``by`` leaves out: the statistic mixes their values."""
     sizes = () if set(SIZES) & set(by) else ("num_projections",)
     axes = [*varying(trials), *(axis for axis in ("estimator", "sampler", *sizes) if trials[axis].nunique() > 1)]
-    return ", ".join(HEADINGS.get(axis, axis) for axis in axes if axis not in by)
+    return ", ".join(heading(axis) for axis in axes if axis not in by)
 
 
 def _texts(

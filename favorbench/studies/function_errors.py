@@ -25,7 +25,7 @@ from favorbench.metrics import EFFECT, METRICS, error_sums
 from favorbench.numerics.arrays import on_host
 from favorbench.numerics.machine import one_core
 from favorbench.numerics.streams import stream
-from favorbench.parameters import check_between, check_whole, is_number
+from favorbench.parameters import check_between, check_factor, check_whole
 from favorbench.registry import nearest
 from favorbench.results.changes import WORSE, Change, Errors, judged
 from favorbench.results.compare import COMPARABLE, close_errors
@@ -369,8 +369,7 @@ def _compared(
 ) -> list[CheckedRow]:
     """The rows that both have, judged draw by draw by the rule of ``results.changes``."""
     check_between("alpha", alpha, 1e-12, 1.0)
-    if not (is_number(factor) and 1 <= factor <= 1e6):
-        raise ScenarioError(f"factor must be a number from 1 to 1e6, got {shown(factor)}")
+    check_factor("factor", factor)
     names = [name for name in now if name in stored]
     rows = [_pair(stored[name], now[name], metric) for name in names]
     return [CheckedRow(name, change) for name, change in zip(names, judged(rows, factor, alpha), strict=True)]

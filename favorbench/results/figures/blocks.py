@@ -9,7 +9,7 @@ import pandas as pd
 from favorbench import style
 from favorbench.baselines import BASELINES
 from favorbench.engine.columns import CELL, describe_cell
-from favorbench.formats import HEADINGS
+from favorbench.formats import heading
 from favorbench.results.summary import RunData
 from favorbench.results.tables import draws_in_words, varying
 
@@ -103,7 +103,7 @@ def cells(results: RunData, drop: Sequence[str] = ()) -> Iterator[tuple[str, pd.
         named = [axis for axis in named if axis not in ("query_len", "query_rows")]
     for _, cell in results.summary.groupby(axes, sort=False, dropna=False):
         values = {axis: cell[axis].iloc[0] for axis in named}
-        parts = [v if isinstance(v, str) else f"{HEADINGS.get(axis, axis)} = {v:g}" for axis, v in values.items()]
+        parts = [v if isinstance(v, str) else f"{heading(axis)} = {v:g}" for axis, v in values.items()]
         yield ", ".join(part for part in parts if part != "-"), cell
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from favorbench.attention.problem import exact_multiplications
 from favorbench.baselines import BASELINES, get_baseline
 from favorbench.engine.plan import Draw
 from favorbench.engine.scenario import load_scenario
@@ -111,12 +112,6 @@ class Family(NamedTuple):
         """The largest rank that the output of a map can have; 0 for methods, whose rank is unknown."""
         method = self.estimator.method
         return method.num_features(setting.size or 1, shape.d) if isinstance(method, LinearAttention) else 0
-
-
-def exact_cost(shape: Shape) -> float:
-    """Multiplications of exact attention: d + d_v for each pair of a query and a key that it sees."""
-    pairs = shape.n * (shape.n + 1) / 2 if shape.causal else shape.n * shape.l
-    return float(pairs * (shape.d + shape.d_v))
 
 
 def study_of(
@@ -228,9 +223,12 @@ def _method(spec: str) -> Method:
 
 def _trivial(shapes: Sequence[Shape]) -> list[str]:
     """The trivial answers that cost no more than exact attention, at least the first."""
-    works = {spec: [(_map(spec).multiplications(shape, 1), shape) for shape in shapes] for spec in TRIVIAL}
-    cheap = [s for s in TRIVIAL if all(work is not None and work <= exact_cost(shape) for work, shape in works[s])]
-    return cheap or [TRIVIAL[0]]
+
+    def is_cheap(spec: str) -> bool:
+        works = [(_map(spec).multiplications(shape, 1), exact_multiplications(shape)) for shape in shapes]
+        return all(work is not None and work <= exact for work, exact in works)
+
+    return list(filter(is_cheap, TRIVIAL)) or [TRIVIAL[0]]
 
 
 def _sizes(members: Iterable[Method], shapes: Sequence[Shape], max_size: int) -> list[int]:
@@ -333,7 +331,7 @@ def cheaper_from(method: Method, size: int, shape: Shape) -> int | None:
     def is_cheaper(length: int) -> bool:
         longer = shape._replace(l=length, n=length if shape.n == shape.l else shape.n)
         work = method.multiplications(longer, size)
-        return work is not None and work < exact_cost(longer)
+        return work is not None and work < exact_multiplications(longer)
 
     lengths = [1 << i for i in range(25)]
     if not is_cheaper(lengths[-1]):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from favorbench.attention.exact import softmax_attention
+from favorbench.attention.problem import exact_multiplications
 from favorbench.engine.columns import Row, failed_of
 from favorbench.engine.plan import Draw, Plan
 from favorbench.engine.trial import problem_of, run_draws
@@ -28,7 +29,6 @@ from favorbench.studies.recommend.candidates import (
     Family,
     Key,
     cheaper_from,
-    exact_cost,
     least_errors,
 )
 from favorbench.studies.recommend.evidence import Rule, Verdict, certified_bound, quantile
@@ -262,7 +262,7 @@ class HeadSearch(CandidateSearch):
     ) -> None:
         first, study = draws.plan[draws.indices[0]], draws.plan.study
         self.draws, self.evaluator, self.shape, self.scale = draws, evaluator, study.shape(first.head), first.scale
-        super().__init__(draws.label, rule, exact_cost(self.shape), signed(1.0, evaluator.metric))
+        super().__init__(draws.label, rule, exact_multiplications(self.shape), signed(1.0, evaluator.metric))
         self.family: dict[Key, Family] = {}
         least: dict[int, float] = {}
         if draws.fixed and not study.scenario.causal:  # a mask raises the rank

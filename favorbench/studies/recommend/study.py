@@ -7,6 +7,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
+from favorbench.attention.problem import exact_multiplications
 from favorbench.engine.cluster import Cluster, check_workers, choose_cluster
 from favorbench.engine.columns import Row, describe_cell, of_draw
 from favorbench.engine.cost import check_fits
@@ -26,7 +27,7 @@ from favorbench.parameters import is_number
 from favorbench.progress import Progress, progress_callback
 from favorbench.registry import nearest
 from favorbench.studies.recommend.answer import CostUnit, Recommendation, not_begun
-from favorbench.studies.recommend.candidates import exact_cost, families, study_of
+from favorbench.studies.recommend.candidates import families, study_of
 from favorbench.studies.recommend.evidence import MOST_DRAWS, Rule
 from favorbench.studies.recommend.search import CandidateEvaluator, HeadDraws, HeadSearch, Interrupted, signed
 from favorbench.studies.recommend.whole_model import recommend_model
@@ -201,7 +202,7 @@ def recommend(
         blank = Recommendation(
             None if Path(folder) in path.parents else path,
             describe_cell(of_draw(study.scenario, draws[0]) | {"head": "-"}), metric, target, probability, confidence,
-            varying, max(shape.sizes), exact_cost(study.shape(shape.head)), (), True,
+            varying, max(shape.sizes), exact_multiplications(study.shape(shape.head)), (), True,
         )  # fmt: skip
         task = SearchTask(draws, over, metric, rule, max_cost)
         return _search_heads(task, blank, path, progress, searchers)

@@ -1,5 +1,6 @@
 """The seconds of a finished run's estimators, on one head of its inputs and on this machine."""
 
+import dataclasses
 import functools
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -81,7 +82,7 @@ def _first_heads(draws: Plan) -> Iterable[Draw]:
     for draw in draws[: len(draws.shapes)]:
         key = (draw.input, draw.head._replace(label=""), draw.scale, draw.dtype)
         first = kept.setdefault(key, draw)
-        kept[key] = Draw(**{**vars(first), "sizes": tuple(sorted({*first.sizes, *draw.sizes}))})
+        kept[key] = dataclasses.replace(first, sizes=tuple(sorted({*first.sizes, *draw.sizes})))
     return kept.values()
 
 

@@ -1,5 +1,6 @@
 """Closed forms: the relative variance of a map under a sampler, the R it needs, and whether sampling can measure it."""
 
+import bisect
 import math
 
 import numpy as np
@@ -92,11 +93,8 @@ def projections_for(
         high *= 2
         if high > limit:
             return None
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return sampler.round_up(high, x.shape[-1])
+    low = high // 2 + 1
+    return sampler.round_up(low + bisect.bisect_left(range(low, high), True, key=enough), x.shape[-1])
 
 
 @np.errstate(all="ignore")
