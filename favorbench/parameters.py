@@ -71,6 +71,12 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
+def check_name(key: str, value: object, allowed: Iterable[str]) -> None:
+    """Raise ScenarioError for an argument that is none of the allowed names."""
+    if value not in (names := list(allowed)):
+        raise ScenarioError(f"`{key}` {shown(value)}{nearest(str(value), names)}; allowed: {', '.join(names)}")
+
+
 def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
     """Raise ScenarioError unless ``value`` is one of the ``allowed``."""
     if value not in allowed:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from favorbench.cli import app
 from favorbench.errors import ScenarioError
+from favorbench.formats import plain
 from favorbench.numerics.backend import Backend
 from favorbench.studies.speed import calls
 from favorbench.studies.speed import study as speed
@@ -65,7 +66,7 @@ def test_exact_attention_is_quadratic_and_linear_attention_linear():
         assert 0 < timing.low <= timing.seconds <= timing.high
     exact, linear = found.of("exact")[-1], found.of("positive, R = 16")[-1]
     assert exact.memory_bytes < 8 * 2048**2 and linear.memory_bytes < 8 * 2048**2  # never an L x L array
-    assert json.loads(json.dumps(found.as_dict()))["where"] == "NumPy, one core"
+    assert plain(found)["where"] == "NumPy, one core"
 
 
 def first_keys(query, key, value, size, rng):
@@ -150,7 +151,7 @@ def test_a_map_without_projections_is_timed_once_and_a_single_length_has_no_slop
     names = [c.estimator for c in found.crossovers if not c.estimator.startswith("exact")]
     assert names == ["elu", "positive, R = 4", "positive, R = 8"]
     assert all(math.isnan(c.slope) for c in found.crossovers)
-    assert {c["slope"] for c in json.loads(json.dumps(found.as_dict(), allow_nan=False))["crossovers"]} == {None}
+    assert {c["slope"] for c in plain(found)["crossovers"]} == {None}
 
 
 def test_short_calls_are_timed_the_second_time(monkeypatch):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from favorbench.errors import ScenarioError
+from favorbench.formats import plain
 from favorbench.maps import get_map
 from favorbench.maps.random_features import Positive
 from favorbench.numerics.arrays import Features
@@ -116,7 +117,8 @@ def test_a_nan_statistic_is_refuted():
 
     assert [verdict(s).verdict for s in (0.0, np.nan, np.inf, 100.0)] == [HOLDS, REFUTED, REFUTED, REFUTED]
     assert (verdict(None).verdict, verdict(None).threshold) == (NO_CLAIM, None)
-    assert verdict(np.nan).as_dict()["statistic"] is None and verdict(np.nan).as_dict()["verdict"] == REFUTED
+    written = plain(verdict(np.nan))
+    assert written["statistic"] is None and written["verdict"] == REFUTED
     assert verdict(np.nan).excess() == np.inf and verdict(None).excess() == 0.0
     assert largest([1.0, np.nan]) == np.inf and largest([np.nan, 1.0]) == np.inf
     assert largest([]) == 0.0 and largest([-3.0, 2.0]) == 3.0 and largest(-np.inf) == np.inf

@@ -114,7 +114,7 @@ def theory(
         )
     name = re.sub(r"[^\w.(),=+-]+", "-", f"theory-{map}-{sampler}")  # a spec may hold characters no file name allows
     files = style.write([chart(result, name)], out) if out else []
-    print_result(as_json, result.as_dict() | {"files": files}, [theory_section(result)], files)
+    print_result(as_json, result._asdict() | {"files": files}, [theory_section(result)], files)
 
 
 @app.command(panel=REFERENCE)

@@ -222,7 +222,7 @@ def speed(
         where, others = Backend(backend, device), split_list(methods) if methods else []
         result = study(split_list(maps), sizes, lengths, head_dim, repeats, where, dtype, report, others)
     files = style.write([chart(result, "speed")], out)
-    print_result(as_json, result.as_dict() | {"files": files}, [speed_section(result)], files)
+    print_result(as_json, result._asdict() | {"files": files}, [speed_section(result)], files)
 
 
 def _time_run(run: Path, repeats: int, as_json: bool, quiet: bool) -> None:

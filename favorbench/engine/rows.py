@@ -14,7 +14,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -270,6 +270,15 @@ def _refuse_foreign(path: Path, manifest: Path) -> None:
             )
         if others := sorted(entry.name for entry in os.scandir(path) if entry.name not in _OURS):
             raise StoreError(f"{path} is not empty and not a favorbench run (it has {others[0]!r}); use another `out`")
+
+
+def differences(keys: Iterable[str], there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """How a stored request differs from the present one, in these keys."""
+    return [
+        f"{key} {json.dumps(there.get(key))} there, {json.dumps(here.get(key))} here"
+        for key in keys
+        if there.get(key) != here.get(key)
+    ]
 
 
 def _number(path: Path) -> int:

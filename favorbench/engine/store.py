@@ -22,7 +22,16 @@ from typing_extensions import TypedDict
 from favorbench.engine.columns import COLUMNS, ESTIMATOR
 from favorbench.engine.plan import Plan
 from favorbench.engine.provenance import VERSION, count_done, provenance
-from favorbench.engine.rows import FLUSH_ROWS, Failed, RowStore, failed_draws, failures, part_paths, read_rows
+from favorbench.engine.rows import (
+    FLUSH_ROWS,
+    Failed,
+    RowStore,
+    differences,
+    failed_draws,
+    failures,
+    part_paths,
+    read_rows,
+)
 from favorbench.engine.scenario import NAMES_ONLY, Scenario
 from favorbench.errors import StoreError
 from favorbench.files import read_json, write_text
@@ -189,12 +198,8 @@ class Store(RowStore):
         })  # fmt: skip
 
     def _difference(self, manifest: Mapping[str, Any]) -> str:
-        there, here = manifest["scenario"], self.scenario.model_dump(mode="json")
-        changed = [
-            f"{key} {json.dumps(there.get(key))} there, {json.dumps(here.get(key))} here"
-            for key in here
-            if key not in ("name", "title") and there.get(key) != here.get(key)
-        ]
+        here = self.scenario.model_dump(mode="json", exclude={"name", "title"})
+        changed = differences(here, manifest["scenario"], here)
         if manifest["favorbench"] != VERSION:
             changed.append(f"favorbench {manifest['favorbench']} there, {VERSION} here")
         return "; ".join(changed) or "its input file, or a module of yours that it uses, has changed since"

@@ -118,7 +118,7 @@ def _centred(projection: Array, mean: Array, sample: Sample) -> Array:
     return projection - mean @ sample.omega.mT
 
 
-def _of_frozen(name: str) -> Any:
+def of_frozen(name: str) -> Any:
     """A method that asks the map inside, with its parameters in the library, device and precision of x."""
 
     def method(self: "Calibrated", x: Tokens, *rest: Any) -> Any:
@@ -173,11 +173,11 @@ class Calibrated(WrappedMap):
     def fit_multiplications(self, n: int, l: int, d: int) -> float:  # noqa: E741
         return 0.0
 
-    features = _of_frozen("features")
-    query_features = _of_frozen("query_features")
-    key_features = _of_frozen("key_features")
-    target_kernel = _of_frozen("target_kernel")
-    relative_variance = _of_frozen("relative_variance")
+    features = of_frozen("features")
+    query_features = of_frozen("query_features")
+    key_features = of_frozen("key_features")
+    target_kernel = of_frozen("target_kernel")
+    relative_variance = of_frozen("relative_variance")
 
     def frozen(self, x: Array) -> FeatureMap:
         """Return the map inside with its parameters in the library, on the device and in the precision of x."""

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from favorbench.attention.problem import Shape, exact_multiplications
 from favorbench.models import torch
-from favorbench.models.interface import Call, intercept_attention
+from favorbench.models.interface import Call, observe_attention
 from favorbench.models.replacements import LayerHeads, Tensor
 from favorbench.models.swap import estimates, heads_of, unsupported_reason
 
@@ -147,12 +148,10 @@ def layers_of(model: Any, tokens: Tensor) -> tuple[ModelLayer, ...]:
     layers: dict[int, ModelLayer] = {}
     pending: list[tuple[int, Tensor]] = []
 
-    def attend(call: Call) -> Tensor:
-        output, shape = call.own(), heads_of(call).shape
-        layer = ModelLayer(call.index, call.name, shape, call.query.shape[1], unsupported_reason(call), None)
-        layers.setdefault(call.index, layer)
+    def look(call: Call, output: Tensor) -> None:
+        shape, reason = heads_of(call).shape, unsupported_reason(call)
+        layers.setdefault(call.index, ModelLayer(call.index, call.name, shape, call.query.shape[1], reason, None))
         pending[:] = [(call.index, output.transpose(1, 2).flatten(2))]
-        return output
 
     def find_projection(module: Any, inputs: tuple[Any, ...]) -> None:
         if not pending or not inputs or any(module.children()):
@@ -164,8 +163,7 @@ def layers_of(model: Any, tokens: Tensor) -> tuple[ModelLayer, ...]:
 
     hooks = [module.register_forward_pre_hook(find_projection) for module in model.modules()]
     try:
-        with torch.no_grad(), intercept_attention(model, attend):
-            model(tokens, use_cache=False)
+        observe_attention(model, partial(model, tokens, use_cache=False), look)
     finally:
         for hook in hooks:
             hook.remove()
@@ -179,8 +177,7 @@ def head_errors(
     errors: list[HeadError] = []
     projections = {layer.index: layer.projection for layer in layers}
 
-    def attend(call: Call) -> Tensor:
-        exact = call.own()
+    def look(call: Call, exact: Tensor) -> None:
         if unsupported_reason(call) is None:
             error = estimates(call, lambda heads: outputs(heads, call.index)) - exact
             relative = error[0].double().norm(dim=(-2, -1)) / exact[0].double().norm(dim=(-2, -1))
@@ -191,10 +188,8 @@ def head_errors(
                 HeadError(call.index, head, _mean(relative[head]), after_projection)
                 for head, after_projection in enumerate(after)
             )
-        return exact
 
-    with torch.no_grad(), intercept_attention(model, attend):
-        model(reference.tokens[None], use_cache=False)
+    observe_attention(model, partial(model, reference.tokens[None], use_cache=False), look)
     return errors
 
 
@@ -208,18 +203,15 @@ def head_effects(
     """
     effects: dict[int, list[np.ndarray]] = {}
 
-    def attend(call: Call) -> Tensor:
-        exact = call.own()
+    def look(call: Call, exact: Tensor) -> None:
         if call.index in gradients:
             effects[call.index] = []
             for outputs in estimators:
                 error = estimates(call, lambda heads, outputs=outputs: outputs(heads, call.index)) - exact
                 products = torch.einsum("rhnd,hnd->rh", gradients[call.index], error[0]).double()
                 effects[call.index].append((products**2).mean(dim=0).cpu().numpy() / 2)
-        return exact
 
-    with torch.no_grad(), intercept_attention(model, attend):
-        forward()
+    observe_attention(model, forward, look)
     return np.concatenate([np.stack(effects[layer]) for layer in sorted(effects)], axis=1)
 
 

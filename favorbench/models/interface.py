@@ -274,6 +274,18 @@ def _intercepted(model: Any, attend: Attend) -> Iterator[None]:
         raise ModelError(f"{type(model).__name__}: no attention call was found: {_why_no_call(model, hook.entered)}")
 
 
+def observe_attention(model: Any, forward: Callable[[], Any], look: Callable[[Call, Any], None]) -> None:
+    """Run a forward pass of the unchanged model, and show ``look`` each attention call with the output of it."""
+
+    def attend(call: Call) -> Any:
+        output = call.own()
+        look(call, output)
+        return output
+
+    with torch.no_grad(), intercept_attention(model, attend):
+        forward()
+
+
 def _implementations(model: Any) -> dict[int, tuple[Any, str | None]]:
     """The attention implementation of each configuration in a model, by id; empty without transformers."""
     if "transformers" not in sys.modules:

@@ -19,8 +19,8 @@ from favorbench.models.replacements import (
     Replacement,
     replacement,
 )
-from favorbench.models.swap import check_redraw
-from favorbench.parameters import check_whole
+from favorbench.models.swap import REDRAWS
+from favorbench.parameters import check_name, check_whole
 from favorbench.registry import nearest
 from favorbench.samplers import get_sampler
 
@@ -63,7 +63,7 @@ class ModelScenario:
             raise ScenarioError(f"{self.model} returns its own inputs: leave `text` and `length` out")
         if not self.texts and not is_function(self.model):
             raise InputError("`text`: a model is measured on text: give one file or more")
-        check_redraw(self.redraw)
+        check_name("redraw", self.redraw, REDRAWS)
         check_whole("draws", self.draws, 1, 1 << 16)
         for size in self.sizes:
             check_whole("num_projections", size, 1, 1 << 20)

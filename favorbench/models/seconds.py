@@ -1,5 +1,6 @@
 """CPU seconds of replacements, relative to exact attention on the same queries, keys and values of a model."""
 
+import functools
 import itertools
 import json
 import time
@@ -15,7 +16,7 @@ from favorbench.engine.provenance import machine
 from favorbench.files import read_json, write_text
 from favorbench.formats import plain
 from favorbench.models import torch
-from favorbench.models.interface import Call, intercept_attention
+from favorbench.models.interface import Call, observe_attention
 from favorbench.models.replacements import Exact, LayerHeads, Replacement, Tensor
 from favorbench.models.swap import heads_of
 from favorbench.numerics.backend import Backend
@@ -47,15 +48,13 @@ def heads_in(model: Any, tokens: Tensor, layers: Collection[int]) -> dict[int, L
     """Queries, keys and values of some layers of the unchanged model."""
     by_layer: dict[int, LayerHeads] = {}
 
-    def attend(call: Call) -> Tensor:
+    def look(call: Call, output: Tensor) -> None:
         if call.index in layers:
             heads = heads_of(call)
             query, key, value = (array.clone() for array in heads[:3])
             by_layer[call.index] = heads._replace(query=query, key=key, value=value)
-        return call.own()
 
-    with torch.no_grad(), intercept_attention(model, attend):
-        model(tokens, use_cache=False)
+    observe_attention(model, functools.partial(model, tokens, use_cache=False), look)
     return by_layer
 
 

@@ -18,7 +18,7 @@ import pandas as pd
 import pyarrow as pa
 from typing_extensions import TypedDict
 
-from favorbench.engine.rows import RowStore, part_paths, read_rows
+from favorbench.engine.rows import RowStore, differences, part_paths, read_rows
 from favorbench.errors import StoreError
 from favorbench.files import read_json, write_text
 
@@ -76,11 +76,7 @@ def merged_request(path: Path, requested: Mapping[str, Any]) -> dict[str, Any]:
     if not part_paths(path / "trials"):
         return {**requested}
     earlier = read_manifest(path)["asked"]
-    changed = [
-        f"{key} {json.dumps(earlier.get(key))} there, {json.dumps(requested.get(key))} here"
-        for key in FIXED
-        if earlier.get(key) != requested.get(key)
-    ]
+    changed = differences(FIXED, earlier, requested)
     grown = {key: {**earlier.get(key, {}), **requested[key]} for key in GROWING}
     for key, word in GROWING.items():
         changed += [

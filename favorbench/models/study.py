@@ -19,11 +19,19 @@ from favorbench.models import torch
 from favorbench.models.capture import over_inputs
 from favorbench.models.effects import HeadError, Reference, effect, head_effects, head_errors, layers_of, run
 from favorbench.models.gradients import check_backward_memory, gradient_draws
-from favorbench.models.interface import Call, intercept_attention
+from favorbench.models.interface import Call, observe_attention
 from favorbench.models.load import Loaded, Text, TextFile, load, read_texts, tokenise
 from favorbench.models.plan import ALL, EACH, LENGTH, ModelScenario, PlannedRow, plan
 from favorbench.models.recommended import ByHead
-from favorbench.models.replacements import Bfloat16Model, EstimatedAttention, Exact, Replacement, Tensor, total
+from favorbench.models.replacements import (
+    Bfloat16Model,
+    EstimatedAttention,
+    Exact,
+    LayerHeads,
+    Replacement,
+    Tensor,
+    total,
+)
 from favorbench.models.seconds import heads_in, times, write_seconds
 from favorbench.models.store import merged_request, open_rows, stored_keys, write_manifest
 from favorbench.models.swap import heads_of, replace_calls, stream_names, unsupported_reason
@@ -231,32 +239,26 @@ class MeasuredModel:
             return run(self.model, tokens)
 
     def _head_errors(self, measurement: PlannedRow, reference: Reference) -> list[HeadError] | None:
-        replacement, scenario = self.calibrated(measurement.replacement), self.scenario
-        if not scenario.heads or replacement.kind == "exact":
+        if not self.scenario.heads or measurement.replacement.kind == "exact":
             return None
-
-        def outputs(heads: Any, layer: int) -> Tensor:
-            return replacement.outputs(
-                heads, scenario.seed, stream_names(scenario.redraw, measurement.draw, layer), layer
-            )
-
+        outputs = partial(self._outputs, measurement.replacement, measurement.draw)
         return head_errors(self.model, reference, self.layers[measurement.text], outputs)
+
+    def _outputs(self, replacement: Replacement, draw: int, heads: LayerHeads, layer: int) -> Tensor:
+        """The output of some heads of a layer, as in ``_output``."""
+        names = stream_names(self.scenario.redraw, draw, layer)
+        return self.calibrated(replacement).outputs(heads, self.scenario.seed, names, layer)
 
     def head_effects(self, text: str, replacements: Sequence[Replacement], draw: int, gradients: int) -> np.ndarray:
         """The predicted effect of each replacement on each replaceable head alone (replacements, heads).
 
         Gradients take at most GRADIENT_BYTES of memory at a time, or as much as those of one layer.
         """
-        tokens, seed, redraw = self.texts[text].tokens, self.scenario.seed, self.scenario.redraw
         groups, _ = self.gradient_groups(text, gradients)
-        forward = partial(self.model, tokens, use_cache=False)
-
-        def outputs(replacement: Replacement, heads: Any, layer: int) -> Tensor:
-            return self.calibrated(replacement).outputs(heads, seed, stream_names(redraw, draw, layer), layer)
-
-        estimators, result = [partial(outputs, item) for item in replacements], []
+        forward = partial(self.model, self.texts[text].tokens, use_cache=False)
+        estimators, result = [partial(self._outputs, item, draw) for item in replacements], []
         for layers in groups:
-            rng = stream(seed, "gradients", draw)
+            rng = stream(self.scenario.seed, "gradients", draw)
             _, drawn = gradient_draws(self.model, forward, layers, gradients, rng)
             by_layer: dict[int, list[Tensor]] = {layer: [] for layer in layers}
             for part in drawn:
@@ -328,12 +330,10 @@ def calibrated(model: Any, replacement: Replacement, tokens: Tensor) -> Replacem
     assert isinstance(replacement, EstimatedAttention)
     method, fitted = replacement.method, dict[int, Method]()
 
-    def attend(call: Call) -> Tensor:
+    def look(call: Call, output: Tensor) -> None:
         if unsupported_reason(call) is None:
             query, key = heads_of(call)[:2]
             fitted[call.index] = calibrate(query[0], key[0], method)
-        return call.own()
 
-    with torch.no_grad(), intercept_attention(model, attend):
-        model(tokens, use_cache=False)
+    observe_attention(model, partial(model, tokens, use_cache=False), look)
     return EstimatedAttention(method, replacement.requested_size, fitted)

@@ -15,8 +15,7 @@ from favorbench.methods.features import LinearAttention
 from favorbench.models.interface import Call, intercept_attention, visible
 from favorbench.models.recommended import by_head
 from favorbench.models.replacements import EstimatedAttention, LayerHeads, Replacement, Tensor, replacement
-from favorbench.parameters import check_whole, whole_numbers
-from favorbench.registry import nearest
+from favorbench.parameters import check_name, check_whole, whole_numbers
 from favorbench.samplers import get_sampler
 
 Redraw = Literal["call", "layer", "model"]
@@ -113,7 +112,7 @@ def replace_attention(
     """
     if sum(choice is not None for choice in (map, method, recommended)) != 1:
         raise ScenarioError("give `map`, `method` or `recommended`, one of them")
-    check_redraw(redraw)
+    check_name("redraw", redraw, REDRAWS)
     layers, heads = whole_numbers("`layers`", layers), whole_numbers("`heads`", heads)
     for name, number in (("seed", seed), ("draw", draw)):
         check_whole(f"`{name}`", number, 0, 2**63 - 1)
@@ -172,12 +171,6 @@ def replace_calls(
     if not record.replaced:
         reasons = "; ".join(": ".join(item) for item in list(record.left.items())[:3])
         raise InputError(f"no attention was replaced by {chosen.label}: {reasons}")
-
-
-def check_redraw(redraw: str) -> None:
-    """Raise ScenarioError for a value of ``redraw`` that does not exist."""
-    if redraw not in REDRAWS:
-        raise ScenarioError(f"`redraw` {redraw!r}{nearest(str(redraw), REDRAWS)}; allowed: {', '.join(REDRAWS)}")
 
 
 def stream_names(redraw: str, draw: int, layer: int, call: int = 0) -> tuple[str | int, ...]:

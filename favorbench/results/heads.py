@@ -1,6 +1,6 @@
 """The heads of an input as a population: how errors spread over heads, and how often uniform attention wins."""
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -8,8 +8,9 @@ import pandas as pd
 
 from favorbench.engine.columns import CELL, ESTIMATOR
 from favorbench.errors import ScenarioError
-from favorbench.formats import format_value, heading, percent, shown
+from favorbench.formats import format_value, heading, percent
 from favorbench.metrics import METRICS
+from favorbench.parameters import check_name
 from favorbench.registry import nearest, split_list
 from favorbench.results.summary import (
     POPULATION,
@@ -183,12 +184,6 @@ def without_many(results: _Run, most: int = 1) -> _Run:
 def first_head(results: RunData) -> str:
     """The label of some head, for an example."""
     return next(str(name) for name in results.summary["head"] if name != "-")
-
-
-def check_name(key: str, value: object, allowed: Collection[str]) -> None:
-    """Raise ScenarioError for a value that is none of the allowed names."""
-    if value not in list(allowed):
-        raise ScenarioError(f"`{key}` {shown(value)}{nearest(str(value), allowed)}; allowed: {', '.join(allowed)}")
 
 
 def check_metric(results: RunData, metric: str) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -103,10 +102,7 @@ def _recommendation(path: Path, manifest: Mapping[str, Any]) -> SavedStudy:
         drawn = charts(recommendation)
         rows = drawn[0].data if drawn else None
         data = "" if rows is None else rows.to_csv(index=False, float_format="%.6g")
-        title, record = (
-            f"The cheapest estimator: {recommendation.title}",
-            json.loads(json.dumps(recommendation.as_dict())),
-        )
+        title, record = f"The cheapest estimator: {recommendation.title}", recommendation.as_dict()
         return SavedStudy(path, "recommend", title, sections(recommendation), drawn, manifest, data, record)
 
 
@@ -117,8 +113,8 @@ def read_recommendation(path: Path) -> Recommendation:
         model = record["model"] and _of(WholeModel, record["model"])
         if model is not None:
             middle, high = (math.nan if value is None else value for value in model.bfloat16)
-            model = model._replace(bfloat16=(middle, high), seconds=_floats([model.seconds], math.nan)[0])
-        decisions = tuple(_read_decision(dict(entry)) for entry in record["heads"])
+            model = model._replace(bfloat16=(middle, high))
+        decisions = tuple(_read_decision(entry) for entry in record["heads"])
         values = {name: record[name] for name in Recommendation._fields if name not in ("path", "decisions", "model")}
         return Recommendation(path=path, decisions=decisions, model=model, **values)
     except (KeyError, TypeError, ValueError) as error:
@@ -128,29 +124,28 @@ def read_recommendation(path: Path) -> Recommendation:
         ) from None
 
 
-def _read_decision(record: dict[str, Any]) -> Decision:
-    setting = record["estimator"] and _of(EstimatorSetting, record["estimator"])
-    points = []
-    for point in record["points"]:
-        work, share = _floats([point["multiplications"], point["share"]], math.nan)
-        median, high = _floats([point["median"], point["quantile"]], math.inf)
-        estimator = _of(EstimatorSetting, point["estimator"])
-        points.append(MeasuredCandidate(estimator, work, share, point["draws"], median, high, point["verdict"]))
-    values: dict[str, Any] = {name: record[name] for name in Decision._fields if name not in ("setting", "per_head")}
-    values |= {name: _floats([record[name]], math.inf)[0] for name in ("median", "quantile", "bound")}
-    values |= {name: _floats([record[name]], math.nan)[0] for name in ("multiplications", "share", "uniform")}
-    values |= {"points": tuple(points), "undecided": tuple(record["undecided"])}
-    chosen = record.get("per_head") and {
-        head: _of(EstimatorSetting, entry) for head, entry in record["per_head"].items()
-    }
-    return Decision(**values, setting=setting, per_head=chosen)
+def _read_decision(record: Mapping[str, Any]) -> Decision:
+    setting, per_head = record["estimator"], record.get("per_head")
+    points = [
+        _of(MeasuredCandidate, point | {"setting": _of(EstimatorSetting, point["estimator"])})
+        for point in record["points"]
+    ]
+    return _of(Decision, {
+        **record, "setting": setting and _of(EstimatorSetting, setting), "points": tuple(points),
+        "undecided": tuple(record["undecided"]),
+        "per_head": per_head and {head: _of(EstimatorSetting, entry) for head, entry in per_head.items()},
+    })  # fmt: skip
+
+
+#: Numbers that are infinite where they are null in JSON; others are NaN.
+_INFINITE = ("median", "quantile", "bound")
 
 
 def _of(kind: Any, record: Mapping[str, Any]) -> Any:
     """A named tuple of the keys of a JSON object, which may have others. Raises KeyError for one that is missing."""
-    return kind(**{name: record[name] for name in kind._fields if name in record or name not in kind._field_defaults})
-
-
-def _floats(values: Sequence[float | None], missing: float) -> list[float]:
-    """Numbers of JSON, which has neither NaN nor infinity."""
-    return [missing if value is None else float(value) for value in values]
+    values = {name: record[name] for name in kind._fields if name in record or name not in kind._field_defaults}
+    for name, value in values.items():
+        if kind.__annotations__[name] is float:
+            missing = math.inf if name in _INFINITE else math.nan
+            values[name] = missing if value is None else float(value)
+    return kind(**values)

@@ -23,14 +23,13 @@ from favorbench.models.load import is_function
 from favorbench.numerics.arrays import Array
 from favorbench.numerics.machine import one_core
 from favorbench.numerics.streams import stream
-from favorbench.parameters import is_number
+from favorbench.parameters import check_name, is_number
 from favorbench.progress import Progress, progress_callback
-from favorbench.registry import nearest
 from favorbench.studies.recommend.answer import CostUnit, Recommendation, not_begun
 from favorbench.studies.recommend.candidates import families, study_of
 from favorbench.studies.recommend.evidence import MOST_DRAWS, Rule
 from favorbench.studies.recommend.search import CandidateEvaluator, HeadDraws, HeadSearch, Interrupted, signed
-from favorbench.studies.recommend.whole_model import recommend_model
+from favorbench.studies.recommend.whole_model import check_target, recommend_model
 
 if TYPE_CHECKING:
     from favorbench.models.captured import Captured
@@ -183,7 +182,7 @@ def recommend(
         wrong = "per_head" if per_head else "device"
         raise ScenarioError(f"`{wrong}` is for a model, and this is about heads: leave it out, or give `model`")
     metric = metric or "relative_error"
-    _check_target(target, metric)
+    _check_error(target, metric)
     searchers = choose_cluster(cluster, workers, None) or workers
     processes = check_workers(searchers)
     with tempfile.TemporaryDirectory() as folder:
@@ -308,15 +307,11 @@ def _named(arrays: Any) -> Mapping[str, Any]:
     return arrays
 
 
-def _check_target(target: float, metric: str) -> None:
-    """Raise ScenarioError for a target that cannot be certified."""
+def _check_error(target: float, metric: str) -> None:
+    """Raise ScenarioError for a metric that is not an error, and a target that cannot be certified."""
     errors = [name for name, member in METRICS.items() if member.error and name != EFFECT]
-    if metric not in errors:
-        raise ScenarioError(f"`metric` {shown(metric)}{nearest(str(metric), errors)}; allowed: {', '.join(errors)}")
-    if not (is_number(target) and target > 0):
-        raise ScenarioError(f"`target` {shown(target)} given, allowed: a number above 0")
-    if METRICS[metric].better == "higher" and target >= 1:
-        raise ScenarioError(f"`target` {target:g} given, allowed for {metric}: a number above 0 and below 1")
+    check_name("metric", metric, errors)
+    check_target(target, metric, METRICS[metric].better)
 
 
 def _check_limits(probability: float, confidence: float, max_size: int, max_cost: float) -> None:
@@ -340,10 +335,7 @@ def _check_model(
     others |= {"inputs": inputs, **{name: keys[name] for name in keys.keys() - {"seq_len", "seed", "num_projections"}}}
     if wrong := [name for name, value in others.items() if value not in (None, False, "none")]:
         raise ScenarioError(f"`{wrong[0]}` is about heads, and `model` about a whole model; leave one of them out")
-    if by not in get_args(CostUnit):
-        raise ScenarioError(
-            f"`by` {shown(by)}{nearest(by, get_args(CostUnit))}; allowed: {', '.join(get_args(CostUnit))}"
-        )
+    check_name("by", by, get_args(CostUnit))
 
 
 def _check_draws(rule: Rule, units: Sequence[HeadDraws], over: str) -> None:

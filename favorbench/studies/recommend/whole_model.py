@@ -234,7 +234,11 @@ def recommend_model(
     sizes: Any = None, workers: int | Executor = 1, device: str = "cpu",
 ) -> Recommendation:  # fmt: skip
     """Find the cheapest certified setting for all attention of a model. rule: its target has no sign yet."""
-    _check_target(target, metric)
+    if metric is not None and metric not in EFFECTS:
+        raise ScenarioError(
+            f"`metric` {shown(metric)}{nearest(metric, EFFECTS)}; allowed for a model: {', '.join(EFFECTS)}"
+        )
+    check_target(target, metric, EFFECTS[metric].better if metric else "lower")
     scenario = ModelScenario(
         name, tuple(map(str, texts)), length, (), (), (), (1,), 1, seed=seed, heads=False, device=device
     )
@@ -296,16 +300,12 @@ def recommend_model(
         return answer(about)
 
 
-def _check_target(target: float, metric: str | None) -> None:
-    """Raise ScenarioError for an effect that does not exist, and a target that cannot be certified."""
-    if metric is not None and metric not in EFFECTS:
-        raise ScenarioError(
-            f"`metric` {shown(metric)}{nearest(metric, EFFECTS)}; allowed for a model: {', '.join(EFFECTS)}"
-        )
+def check_target(target: float, metric: str | None, better: str) -> None:
+    """Raise ScenarioError for a target that cannot be certified."""
     if not (is_number(target) and target > 0):
         raise ScenarioError(f"`target` {shown(target)} given, allowed: a number above 0")
-    if metric == "top1" and target >= 1:
-        raise ScenarioError(f"`target` {target:g} given, allowed for top1: a number above 0 and below 1")
+    if better == "higher" and target >= 1:
+        raise ScenarioError(f"`target` {target:g} given, allowed for {metric}: a number above 0 and below 1")
 
 
 def _metric(model: MeasuredModel, metric: str | None) -> str:

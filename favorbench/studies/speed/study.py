@@ -5,14 +5,13 @@ import itertools
 import math
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
 from favorbench import style
-from favorbench.formats import plain
 from favorbench.inputs import Head, get_input
 from favorbench.maps import get_map
 from favorbench.methods import Method, Shape, get_method
@@ -88,10 +87,6 @@ class SpeedStudy(NamedTuple):
     def of(self, estimator: str) -> list[Timing]:
         """The timings of one estimator, by increasing length."""
         return sorted((t for t in self.timings if t.estimator == estimator), key=lambda t: t.seq_len)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON; a crossover or a slope that does not exist is null."""
-        return plain(self._asdict())
 
 
 def study(

@@ -81,12 +81,14 @@ def projections_for(
     Among those that the sampler can draw. None if no closed form is known, or if ``limit`` projections do not suffice.
     """
 
-    def enough(num_projections: int) -> bool | None:
-        allowed = sampler.round_up(num_projections, x.shape[-1])
-        variance = relative_variance(feature_map, sampler, x, y, allowed)
-        return None if variance is None else float(variance[0, 0]) <= relative_error**2
+    def variance(num_projections: int) -> np.ndarray | None:
+        return relative_variance(feature_map, sampler, x, y, sampler.round_up(num_projections, x.shape[-1]))
 
-    if enough(1) is None:
+    def enough(num_projections: int) -> bool:
+        known = variance(num_projections)
+        return known is not None and float(known[0, 0]) <= relative_error**2
+
+    if variance(1) is None:
         return None
     high = 1
     while not enough(high):

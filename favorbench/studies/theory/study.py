@@ -4,7 +4,7 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -45,10 +45,6 @@ class TheoryStudy(NamedTuple):
     needed: dict[float, int | None]
     target: float
     draws: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
-        return self._asdict()
 
 
 @np.errstate(all="ignore")  # for long vectors closed forms and estimates overflow: they are shown as infinite

@@ -56,7 +56,7 @@ class Verification(NamedTuple):
         return {
             "holds": not self.refuted, "draws": self.draws, "other_draws": self.other_draws, "tests": self.tests,
             "false_alarm": self.false_alarm, "power": self.power(),
-            "checks": [check.as_dict() for check in self.checks],
+            "checks": self.checks,
         }  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -48,10 +48,6 @@ class Check(NamedTuple):
     verdict: str
     detail: str
     detectable: float | None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON, which has neither nan nor infinity: null, with the verdict."""
-        return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in self._asdict().items()}
 
     def excess(self) -> float:
         """The statistic over its threshold; infinite where it is not a number."""

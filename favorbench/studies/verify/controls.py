@@ -42,16 +42,21 @@ class ClaimedMap(WrappedMap):
         return None
 
 
+class _GaussianClaim(Sampler):
+    """The declarations that the broken samplers share: rows N(0, I), independent."""
+
+    reference = "-"
+    gaussian_rows = True
+    coupling = INDEPENDENT
+
+
 @dataclass(frozen=True)
-class ClaimedSampler(Sampler):
+class ClaimedSampler(_GaussianClaim):
     """A sampler, with the claim that its rows are N(0, I)."""
 
     wrapped: Sampler
     name = "claimed"
-    reference = "-"
-    gaussian_rows = True
     nested = False
-    coupling = INDEPENDENT
 
     def sample(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:
         return self.wrapped.sample(rng, num_projections, head_dim)
@@ -106,13 +111,10 @@ class HyperbolicHalf(_PositiveVariant):
 
 
 @dataclass(frozen=True)
-class ChiSquareNorms(Sampler):
+class ChiSquareNorms(_GaussianClaim):
     """Directions right, norms chi-square(1)."""
 
     name = "chi-square(1)-norms"
-    reference = "-"
-    gaussian_rows = True
-    coupling = INDEPENDENT
 
     def sample(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:
         directions, norms = rng.spawn(2)
@@ -121,12 +123,10 @@ class ChiSquareNorms(Sampler):
 
 
 @dataclass(frozen=True)
-class RepeatedBlocks(Sampler):
+class RepeatedBlocks(_GaussianClaim):
     """One orthogonal block, over and over."""
 
     name = "repeated-blocks"
-    reference = "-"
-    gaussian_rows = True
     coupling = ORTHOGONAL
 
     def sample(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:

@@ -10,15 +10,14 @@ from favorbench.baselines import BASELINES, get_baseline
 from favorbench.errors import ScenarioError
 from favorbench.maps import MAPS, FeatureMap
 from favorbench.maps import TRANSFORMS as MAP_TRANSFORMS
-from favorbench.maps.base import KeyPairs, Keys, Omega, OneToken, Pairs, Tokens
-from favorbench.maps.transforms import Calibrated, with_calibrated
+from favorbench.maps.base import Keys, Omega, Tokens
+from favorbench.maps.transforms import Calibrated, of_frozen, with_calibrated
 from favorbench.methods import METHODS, PREFIXES, Method, get_method
 from favorbench.numerics.arrays import Array, as_like
 from favorbench.numerics.streams import stream
 from favorbench.registry import nearest
 from favorbench.samplers import SAMPLERS, Sampler, get_sampler
 from favorbench.samplers import TRANSFORMS as SAMPLER_TRANSFORMS
-from favorbench.samplers.laws import PairLaw
 
 #: Without subjects all maps are tested under these samplers, and the other samplers with these maps; all but iid with
 #: half the draws. A full grid would take many times as long.
@@ -128,14 +127,9 @@ class CalibratedElsewhere(Calibrated):
     def frozen(self, x: Tokens) -> FeatureMap:
         return self._at(x).wrapped
 
-    def pair_argument(self, x: Tokens, y: Keys) -> Pairs | None:
-        return self._at(x).pair_argument(x, y)
-
-    def pair_moment(self, x: Tokens, y: Keys, pair: PairLaw) -> Pairs | None:
-        return self._at(x).pair_moment(x, y, pair)
-
-    def covariance(self, x: OneToken, y: Keys) -> KeyPairs | None:
-        return self._at(x).covariance(x, y)
+    pair_argument = of_frozen("pair_argument")
+    pair_moment = of_frozen("pair_moment")
+    covariance = of_frozen("covariance")
 
     def _at(self, x: Array) -> Calibrated:
         """The map frozen at tokens of this dimension: with a mean, unequal axes, and queries unlike keys."""
