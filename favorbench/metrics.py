@@ -1,7 +1,7 @@
 """Metrics of an attention estimate, each with its formula, unit and direction."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from array_api_compat import device
@@ -144,6 +144,11 @@ def add(a: ErrorSums, b: ErrorSums) -> ErrorSums:
     return sums._replace(max_abs_error=most)
 
 
+def _ratio(a: Any, b: Any, of_zeros: float = 0.0) -> Any:
+    """a / b, and ``of_zeros`` for 0 / 0: the output of a pruned head is 0, and an estimate of 0 is exact."""
+    return np.where((np.asarray(a) == 0) & (np.asarray(b) == 0), of_zeros, np.divide(a, b))
+
+
 #: Mean over trials, quantiles and comparisons are taken later, over draws.
 METRICS: dict[str, Metric] = {
     "mse": Metric(
@@ -159,7 +164,7 @@ METRICS: dict[str, Metric] = {
         "|estimate - exact|_F / |exact|_F",
         "none",
         "lower",
-        lambda sums, uniform: np.sqrt(np.divide(sums.squared_error, sums.squared_exact)),
+        lambda sums, uniform: np.sqrt(_ratio(sums.squared_error, sums.squared_exact)),
         log=True,
         error=True,
     ),
@@ -167,7 +172,7 @@ METRICS: dict[str, Metric] = {
         "sum over entries of |estimate - exact| / sum of |exact|",
         "none",
         "lower",
-        lambda sums, uniform: np.divide(sums.abs_error, sums.abs_exact),
+        lambda sums, uniform: _ratio(sums.abs_error, sums.abs_exact),
         log=True,
         error=True,
     ),
@@ -182,14 +187,14 @@ METRICS: dict[str, Metric] = {
         "1 - mse / mse of uniform attention (the mean of V); below 0 is worse than uniform",
         "none",
         "higher",
-        lambda sums, uniform: 1.0 - np.divide(sums.squared_error, uniform.squared_error),
+        lambda sums, uniform: 1.0 - _ratio(sums.squared_error, uniform.squared_error, 1.0),
         error=True,
     ),
     "rounding": Metric(
         "|estimate - the same in float64|_F / |exact|_F",
         "none",
         "lower",
-        lambda sums, uniform: np.sqrt(np.divide(sums.squared_rounding, sums.squared_exact)),
+        lambda sums, uniform: np.sqrt(_ratio(sums.squared_rounding, sums.squared_exact)),
     ),
     "max_abs_error": Metric(
         "max over entries of |estimate - exact|",

@@ -141,6 +141,17 @@ def test_a_row_without_a_direction_has_a_cosine_of_nought(row, cosine):
     assert METRICS["cosine"].compute(zeros, zeros) == 0.5
 
 
+@pytest.mark.parametrize("error, relative, skill", [(0.0, 0.0, 0.0), (0.5, np.inf, -3.0)])
+def test_zeros_are_the_exact_output_of_a_pruned_head(error, relative, skill):
+    """Its values are 0, and so is every mean of them; an estimate of anything else is wrong without bound."""
+    exact = np.zeros((4, 3))
+    sums, uniform = (error_sums(exact + size, exact, double=exact) for size in (error, error / 2))
+    found = metrics_of(sums, uniform)
+    assert [found[name] for name in ("relative_error", "relative_l1", "rounding")] == 3 * [relative]
+    assert found["skill"] == skill
+    assert found["mse"] == error**2
+
+
 def test_a_mean_cosine_is_never_above_one(rng):
     exact = rng.normal(size=(50, 40, 3))
     sums = error_sums(exact * rng.uniform(0.1, 9.0, size=(50, 40, 1)), exact)
