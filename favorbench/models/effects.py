@@ -13,7 +13,7 @@ from favorbench.models.interface import Call, observe_attention
 from favorbench.models.replacements import LayerHeads, Tensor
 from favorbench.models.swap import estimates, heads_of, unsupported_reason
 
-ROWS = 256  # positions in a batch of logits over the vocabulary
+ROWS = 16  # positions in a batch of logits: a few MB at large vocabularies, in cache
 
 
 class Reference(NamedTuple):
