@@ -9,6 +9,7 @@ Controls: relative errors in place of predictions, gradients of the next text, p
 """
 
 import argparse
+import functools
 import sys
 from collections.abc import Collection
 from functools import partial
@@ -22,12 +23,20 @@ from favorbench.models.effects import effect, head_effects, head_errors, run
 from favorbench.models.gradients import gradient_draws
 from favorbench.models.load import split_texts
 from favorbench.models.plan import ModelScenario
-from favorbench.models.replacements import Replacement, replacement
+from favorbench.models.replacements import Replacement, Tensor, replacement
 from favorbench.models.study import MeasuredModel
 from favorbench.models.swap import replace_calls, stream_names
 from favorbench.numerics.streams import stream
 
 GRADIENTS = 16
+
+
+@functools.lru_cache(maxsize=2)
+def gradients(model: MeasuredModel, text: str) -> dict[int, Tensor]:
+    """Gradients of a text, by layer (draws, heads, n, d_v)."""
+    forward = partial(model.model, model.texts[text].tokens, use_cache=False)
+    parts = list(gradient_draws(model.model, forward, model.replaceable, GRADIENTS, stream(0, "gradients"))[1])
+    return {layer: torch.stack([part[layer][0] for part in parts]) for layer in model.replaceable}
 
 
 class Comparison:
@@ -43,13 +52,8 @@ class Comparison:
 
     def predicted(self, gradients_of: str) -> np.ndarray:
         """The predicted effect of each head, with the gradients of a text of the same length."""
-        other = self.model.texts[gradients_of].tokens
-        forward, replaceable = partial(self.model.model, other, use_cache=False), self.model.replaceable
-        _, drawn = gradient_draws(self.model.model, forward, replaceable, GRADIENTS, stream(0, "gradients"))
-        parts = list(drawn)
-        stacked = {layer: torch.stack([part[layer][0] for part in parts]) for layer in replaceable}
         forward = partial(self.model.model, self.tokens, use_cache=False)
-        return head_effects(forward, self.model.model, stacked, [self._outputs])[0]  # pyright: ignore
+        return head_effects(forward, self.model.model, gradients(self.model, gradients_of), [self._outputs])[0]  # pyright: ignore
 
     def relative_errors(self) -> np.ndarray:
         """The relative error of each head."""
