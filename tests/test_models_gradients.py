@@ -128,6 +128,22 @@ def test_the_effect_of_a_small_error_is_predicted(make, request):
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
+def test_a_gradient_is_the_slope_of_the_log_probability_of_one_token():
+    """Of its own sign: an effect is a square, which would hide the other one."""
+    model, inputs, step = language_model().double(), tokens(), 10.0
+    captured = fb.capture(model, inputs, gradients=16, last=1)
+    for head, gradients in enumerate(gradients_of(captured)[:, :, 0]):
+        error = np.zeros((LENGTH, captured.value.shape[-1]))
+        error[-1] = SIZE * np.random.default_rng(head).standard_normal(error.shape[1])
+        place = captured.layer[head], captured.head[head]
+        ahead, behind = (
+            torch.log_softmax(said(model, inputs, *place, sign * step * error)[-1], -1) for sign in (1, -1)
+        )
+        slopes, products = ((ahead - behind) / (2 * step)).numpy(), gradients @ error[-1]
+        near, far = (abs(sign * products[:, None] - slopes).min(axis=1) for sign in (1, -1))
+        assert near.max() < 2e-3 * abs(slopes).max() < far.max()
+
+
 def test_rows_have_the_effect_of_the_formula_with_every_backend():
     captured = fb.capture(language_model(), tokens(length=32), gradients=3)
     q, k, v = (getattr(captured, name).astype(float) for name in ("query", "key", "value"))
