@@ -9,7 +9,7 @@ from array_api_compat import device
 from favorbench.attention.problem import AttentionProblem, SampledMap, Shape, Tile
 from favorbench.maps import Sample
 from favorbench.numerics.arrays import Array, Features, array_namespace, masked, projected
-from favorbench.numerics.logsum import Accumulator, accumulate, merge, query_sums, quotient, with_ones
+from favorbench.numerics.logsum import Accumulator, accumulate, query_sums, quotient, with_ones
 
 CHUNK = 128  # positions treated together: a chunk costs CHUNK^2 kernel values, all chunks together O(L)
 
@@ -90,9 +90,7 @@ def _chunk_sums(
     """
     xp, width = array_namespace(chunk.values), sample.omega.shape[-2]
     blocks = [b.transposed() for b in estimator.map.key_features(chunk.y, chunk.of_key[..., :width], sample)]
-    present = [
-        merge(past[i] if past else None, accumulate(None, block, chunk.values)) for i, block in enumerate(blocks)
-    ]
+    present = [accumulate(past[i] if past else None, block, chunk.values) for i, block in enumerate(blocks)]
     if chunk.rows.start == chunk.rows.stop:
         return present, []
     queries = estimator.map.query_features(chunk.x, chunk.of_query[..., :width], sample)

@@ -13,7 +13,15 @@ from favorbench.errors import InputError
 from favorbench.maps import Calibrated, FeatureMap, Sample, get_map
 from favorbench.maps.transforms import with_arrays
 from favorbench.numerics.arrays import Array, Features, Float, array_namespace, device_elements, moved, projected
-from favorbench.numerics.logsum import Accumulator, accumulate, inner_products, query_sums, quotient, tiles, with_ones
+from favorbench.numerics.logsum import (
+    Accumulator,
+    accumulate_blocks,
+    inner_products,
+    query_sums,
+    quotient,
+    tiles,
+    with_ones,
+)
 from favorbench.samplers import Sampler, get_sampler
 
 LEAST_ROWS = 128  # of a tile: below it matrix products wait for memory, so heads are processed in groups
@@ -292,18 +300,16 @@ def _key_summaries(
     scale: float,
 ) -> list[list[Accumulator]]:
     """For each map and block of features: sum over keys of feature times [value, 1], one row per feature."""
-    summaries: list[list[Accumulator | None]] = [[] for _ in maps]
+    summaries: list[list[Accumulator]] = [[] for _ in maps]
     for keys in tiles(key.shape[-2], width, key):
         y, right = key[..., keys, :] * scale, with_ones(value[..., keys, :])
         projection = _projection(y, omega, maps)
-        for summary, feature_map, sample in zip(summaries, maps, samples, strict=True):
+        for i, (feature_map, sample) in enumerate(zip(maps, samples, strict=True)):
             blocks = feature_map.key_features(y, projection[..., : sample.omega.shape[-2]], sample)
             if isinstance(blocks, Features):  # a NamedTuple: its parts would pass for blocks
                 raise TypeError("features must return a tuple of blocks: write (Features(...),), with the comma")
-            summary.extend([None] * (len(blocks) - len(summary)))
-            for i, block in enumerate(blocks):
-                summary[i] = accumulate(summary[i], block.transposed(), right)
-    return summaries  # pyright: ignore[reportReturnType]  (there is at least one tile, so no None is left)
+            summaries[i] = accumulate_blocks(summaries[i], blocks, right)
+    return summaries
 
 
 def _resolved(map: str | FeatureMap, omega: Sample | Array, like: Array) -> tuple[FeatureMap, Sample]:

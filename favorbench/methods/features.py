@@ -9,7 +9,7 @@ from favorbench.maps.base import claim
 from favorbench.methods.base import Method, Shape, Sizes
 from favorbench.methods.summaries import KeySummary, KeySummaryMethod, Queries, Tokens, causal_multiplications
 from favorbench.numerics.arrays import Features, projected
-from favorbench.numerics.logsum import Accumulator, accumulate, inner_products, query_sums, tiles, with_ones
+from favorbench.numerics.logsum import Accumulator, accumulate_blocks, inner_products, query_sums, tiles, with_ones
 from favorbench.numerics.streams import Streams
 from favorbench.registry import label
 from favorbench.samplers import Sampler, get_sampler
@@ -110,7 +110,7 @@ class StreamingFeatures:
 
     def __init__(self, feature_map: FeatureMap, tokens: Tokens, sample: Sample) -> None:
         self.map, self.tokens, self.sample, self.known = feature_map, tokens, sample, 0
-        self.blocks: list[Accumulator | None] = []
+        self.blocks: list[Accumulator] = []
 
     def extend(self, stop: int) -> KeySummary:
         """The summary of the first ``stop`` keys."""
@@ -119,12 +119,9 @@ class StreamingFeatures:
         for rows in tiles(new.length, width, new.key):
             part = new.part(rows)
             features = self.map.key_features(part.key, projected(part.key, self.sample.omega), self.sample)
-            blocks, values = self.blocks or [None] * len(features), with_ones(part.value)
-            self.blocks = [
-                accumulate(state, block.transposed(), values) for state, block in zip(blocks, features, strict=True)
-            ]
+            self.blocks = accumulate_blocks(self.blocks, features, with_ones(part.value))
         self.known = stop
-        return FeatureSummary(self.map, self.tokens, self.sample, [state for state in self.blocks if state])
+        return FeatureSummary(self.map, self.tokens, self.sample, self.blocks)
 
 
 @dataclass(frozen=True)

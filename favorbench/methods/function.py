@@ -16,7 +16,7 @@ from favorbench.methods.base import AttentionProblem, Estimate, Method, Shape, S
 from favorbench.numerics.arrays import Array, array_namespace, on_host, to_backend_of
 from favorbench.numerics.backend import to_torch
 from favorbench.numerics.streams import Streams
-from favorbench.users import import_object
+from favorbench.users import failures_named, import_object
 
 
 class ArrayFunction:
@@ -63,6 +63,18 @@ class ArrayFunction:
         with torch.no_grad():
             moved = (to_torch(c) if isinstance(c, np.ndarray) else c for c in copies)
             return self.function(*moved, *others, **keywords)
+
+
+def output_on_host(who: str, call: Callable[[], Any], query: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """The output of a function that ``who`` names. Raises EstimatorError if it fails, or is not numbers (L, d_v)."""
+    with failures_named(who):
+        output = np.asarray(on_host(call()))
+    expected = (len(query), value.shape[-1])
+    if output.shape != expected or output.dtype.kind not in "fiu":
+        raise EstimatorError(
+            f"{who} returned {output.dtype} of shape {output.shape}; (L, d_v) = {expected} was expected"
+        )
+    return output
 
 
 @dataclass(frozen=True)

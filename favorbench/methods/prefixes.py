@@ -218,33 +218,40 @@ class Window(ExactKeys):
 
 
 @dataclass(frozen=True)
-class WindowSummary:
-    """K(x_i, y_j) = exp(x_i.y_j) where j is within w keys around i, as inside for the rest."""
+class ExactInstead:
+    """K(x, y_j) = exp(x.y_j) for ``count`` keys of each query, as inside for the rest."""
 
     tokens: Tokens
-    w: int
+    count: int
     inner: KeySummary
+
+    @abstractmethod
+    def chosen(self, queries: Queries, keys: slice) -> Array:
+        """Which of these keys are exact for each query: (..., n, k)."""
+
+    def kernel(self, queries: Queries, keys: slice) -> Features:
+        exact = logits_of(queries, self.tokens, keys)
+        return exact_or_estimate(self.chosen(queries, keys), exact, self.inner.kernel(queries, keys))
+
+
+class WindowSummary(ExactInstead):
+    """The exact keys are those within ``count`` keys around a query."""
 
     def sums(self, queries: Queries) -> Accumulator:
         xp, parts = array_namespace(queries.query), []
         block_of = (queries.positions - queries.positions[:1]) // BLOCK  # whole groups of queries that choose together
         for block in np.unique(block_of):
             some = queries.part(rows_between(block_of, block, block + 1))
-            first = min(max(0, int(some.positions[0]) - self.w // 2), self.tokens.length - 1)
-            last = int(some.positions[-1]) + (self.w + 1) // 2
+            first = min(max(0, int(some.positions[0]) - self.count // 2), self.tokens.length - 1)
+            last = int(some.positions[-1]) + (self.count + 1) // 2
             keys = slice(first, max(first + 1, min(self.tokens.length, last)))
-            parts.append(exact_instead(self.inner, some, self.tokens, keys, self._near(some, keys)))
+            parts.append(exact_instead(self.inner, some, self.tokens, keys, self.chosen(some, keys)))
         correction = Accumulator(*(xp.concat(arrays, axis=-2) for arrays in zip(*parts, strict=True)))
         return merge(self.inner.sums(queries), correction)
 
-    def kernel(self, queries: Queries, keys: slice) -> Features:
-        exact = logits_of(queries, self.tokens, keys)
-        return exact_or_estimate(self._near(queries, keys), exact, self.inner.kernel(queries, keys))
-
-    def _near(self, queries: Queries, keys: slice) -> Array:
-        """Which of the keys are in the window of each query."""
+    def chosen(self, queries: Queries, keys: slice) -> Array:
         distance = np.arange(keys.start, keys.stop) - queries.positions[:, None]
-        near = (distance >= -(self.w // 2)) & (distance < (self.w + 1) // 2)
+        near = (distance >= -(self.count // 2)) & (distance < (self.count + 1) // 2)
         return array_namespace(queries.query).asarray(near, device=device(queries.query))
 
 
@@ -281,26 +288,19 @@ class Top(ExactKeys):
         return None if inner is None else inner + pairs + again
 
 
-@dataclass(frozen=True)
-class TopSummary:
-    """K(x, y_j) = exp(x.y_j) for the k largest of them, as inside for the rest."""
-
-    tokens: Tokens
-    k: int
-    inner: KeySummary
+class TopSummary(ExactInstead):
+    """The exact keys are those with the largest logits."""
 
     def sums(self, queries: Queries) -> Accumulator:
-        correction = exact_instead(self.inner, queries, self.tokens, slice(0, self.tokens.length), self._top(queries))
+        keys = slice(0, self.tokens.length)
+        correction = exact_instead(self.inner, queries, self.tokens, keys, self.chosen(queries, keys))
         return merge(self.inner.sums(queries), correction)
 
-    def kernel(self, queries: Queries, keys: slice) -> Features:
-        exact = logits_of(queries, self.tokens, keys)
-        return exact_or_estimate(self._top(queries)[..., keys], exact, self.inner.kernel(queries, keys))
-
-    def _top(self, queries: Queries) -> Array:
+    def chosen(self, queries: Queries, keys: slice) -> Array:
         logits = logits_of(queries, self.tokens, slice(None))
-        index, xp = largest(logits, self.k), array_namespace(logits)
-        return scattered(xp.ones(index.shape, dtype=xp.bool, device=device(index)), index, logits.shape[-1])
+        index, xp = largest(logits, self.count), array_namespace(logits)
+        flags = scattered(xp.ones(index.shape, dtype=xp.bool, device=device(index)), index, logits.shape[-1])
+        return flags[..., keys]
 
 
 def exact_instead(inner: KeySummary, queries: Queries, tokens: Tokens, keys: slice, where: Array) -> Accumulator:

@@ -33,6 +33,12 @@ def accumulate(state: Accumulator | None, features: Features, right: Array) -> A
     return merge(state, _product(features, right))
 
 
+def accumulate_blocks(states: Sequence[Accumulator], blocks: Sequence[Features], right: Array) -> list[Accumulator]:
+    """Add each block of features of keys, as rows, times ``right`` to its running sum; without states, to nothing."""
+    pairs = zip(states or [None] * len(blocks), blocks, strict=True)
+    return [accumulate(state, block.transposed(), right) for state, block in pairs]
+
+
 def merge(state: Accumulator | None, other: Accumulator) -> Accumulator:
     """The sum of two sums."""
     if state is None:

@@ -259,9 +259,7 @@ class OrthogonalBlog(OrthogonalQR):
 
     name = "orthogonal-blog"
     reference = "teddykoker/performer, 2020"
-    gaussian_rows = False
     nested = False
-    coupling = ORTHOGONAL
 
     def sample(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> Omega:
         return super().sample(rng, num_projections, head_dim) * np.sqrt(head_dim / num_projections)

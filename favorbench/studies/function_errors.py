@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
@@ -16,13 +17,12 @@ from typing_extensions import TypedDict
 from favorbench.attention.exact import exact_attention
 from favorbench.attention.problem import check_shapes
 from favorbench.engine.provenance import VERSION
-from favorbench.errors import EstimatorError, InputError, ScenarioError, StoreError
+from favorbench.errors import InputError, ScenarioError, StoreError
 from favorbench.files import read_json, write_text
 from favorbench.formats import shown
 from favorbench.inputs import Head, Inputs, get_input
-from favorbench.methods.function import ArrayFunction
+from favorbench.methods.function import ArrayFunction, output_on_host
 from favorbench.metrics import EFFECT, METRICS, error_sums
-from favorbench.numerics.arrays import on_host
 from favorbench.numerics.machine import one_core
 from favorbench.numerics.streams import stream
 from favorbench.parameters import check_between, check_factor, check_whole
@@ -30,7 +30,6 @@ from favorbench.registry import nearest
 from favorbench.results.changes import WORSE, Change, Errors, judged
 from favorbench.results.compare import COMPARABLE, close_errors
 from favorbench.statistics import fewest_draws, median_interval
-from favorbench.users import failures_named
 
 #: A function of q, k, v, each (L, d), and of ``size`` and ``rng`` if it has parameters of these names.
 AttentionFunction = Callable[..., Any]
@@ -204,15 +203,9 @@ class _Checked:
 
     def __call__(self, inputs: Inputs, rng: np.random.Generator) -> np.ndarray:
         """The output, in the dtype of the function."""
-        keywords = {"size": self.size, "rng": rng}
-        with failures_named(self.name):
-            output = np.asarray(on_host(self._call(inputs, **{name: keywords[name] for name in self.takes})))
-        expected = (len(inputs.query), inputs.value.shape[-1])
-        if output.shape != expected or output.dtype.kind not in "fiu":
-            raise EstimatorError(
-                f"{self.name} returned {output.dtype} of shape {output.shape}; (L, d_v) = {expected} was expected"
-            )
-        return output
+        given = {"size": self.size, "rng": rng}
+        call = partial(self._call, inputs, **{name: given[name] for name in self.takes})
+        return output_on_host(self.name, call, inputs.query, inputs.value)
 
 
 def _head_errors(function: _Checked, source: HeadSource, head: Head, settings: MeasurementSettings) -> HeadErrors:

@@ -4,16 +4,17 @@ import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from favorbench.engine.scenario import Names, load_scenario, override
 from favorbench.engine.study import Study
-from favorbench.errors import EstimatorError, ScenarioError
+from favorbench.errors import ScenarioError
 from favorbench.methods import METHODS, PREFIXES, AttentionProblem, Estimate, Method, get_method, method_attention
-from favorbench.methods.function import ArrayFunction
-from favorbench.numerics.arrays import array_namespace, on_host
+from favorbench.methods.function import ArrayFunction, output_on_host
+from favorbench.numerics.arrays import array_namespace
 from favorbench.numerics.backend import from_torch, to_torch
 from favorbench.numerics.streams import Streams
 from favorbench.registry import canonical, import_object, nearest
@@ -44,17 +45,8 @@ class Subject(NamedTuple):
 
     def output(self, *arrays: np.ndarray) -> np.ndarray:
         """The output for (q, k, v, omega), float64, (L, d_v). Raises EstimatorError."""
-        query, _, value, _ = arrays
-        try:
-            output = np.asarray(on_host(self.attend(*arrays)), dtype=np.float64)
-        except Exception as error:  # code of others may fail in any way
-            raise EstimatorError(f"audit: {self.name} failed: {type(error).__name__}: {error}") from error
-        expected = (query.shape[0], value.shape[1])
-        if output.shape != expected:
-            raise EstimatorError(
-                f"audit: {self.name} returned shape {output.shape}; (L, d_v) = {expected} was expected"
-            )
-        return output
+        output = output_on_host(f"audit: {self.name}", partial(self.attend, *arrays), arrays[0], arrays[2])
+        return output.astype(np.float64)
 
 
 def subject_of(name: str, method_size: int) -> Subject:
