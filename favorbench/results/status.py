@@ -57,18 +57,19 @@ def statuses(path: Path) -> list[Status]:
     """The status of every run at or below a path. Raises StoreError."""
     if not path.exists():
         raise StoreError(f"{str(path)!r} does not exist; give the directory of a run, or one of several")
-    files = sorted(file for name in (SWEEP, MODEL) for file in path.rglob(name))
+    return [_status(file) for file in sorted(_manifests(path))]
+
+
+def _manifests(path: Path) -> list[Path]:
+    files = [file for name in (SWEEP, MODEL) for file in path.rglob(name)]
     if not files:
         raise StoreError(f"no favorbench run at or below {str(path)!r}; run favorbench sweep first")
-    return [_status(file) for file in files]
+    return files
 
 
 def progress_of(path: Path) -> tuple[Path, int, int]:
     """The newest run at or below a path, and how much of it its manifest counts as done and planned."""
-    files = [file for name in (SWEEP, MODEL) for file in path.rglob(name)]
-    if not files:
-        raise StoreError(f"no favorbench run at or below {str(path)!r}")
-    file = max(files, key=lambda file: file.stat().st_mtime)
+    file = max(_manifests(path), key=lambda file: file.stat().st_mtime)
     planned, done, *_ = _planned(file)
     return file.parent, done, planned
 

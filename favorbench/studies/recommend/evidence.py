@@ -11,6 +11,7 @@ Howard, Ramdas, McAuliffe & Sekhon 2021, arXiv 1810.08240 (mixtures); Zecchin, P
 import bisect
 import functools
 import math
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -23,16 +24,21 @@ MOST_DRAWS = 1 << 24
 
 def log_evidence_often(hits: np.ndarray | int, draws: np.ndarray | int, p: float) -> np.ndarray:
     """log E against P(hit) <= p: B(S + 1, n - S + 1) I / ((1 - p) p^S (1 - p)^(n - S)), I the beta law above p."""
-    a, b = np.asarray(hits) + 1.0, np.asarray(draws) - np.asarray(hits) + 1.0
-    with np.errstate(divide="ignore"):
-        return betaln(a, b) + np.log(betaincc(a, b, p)) - (a - 1) * math.log(p) - b * math.log1p(-p)
+    return _log_mean(hits, draws, p, betaincc, 1, 0)
 
 
 def log_evidence_rarely(hits: np.ndarray | int, draws: np.ndarray | int, p: float) -> np.ndarray:
     """log E against P(hit) >= p: B(S + 1, n - S + 1) I / (p p^S (1 - p)^(n - S)), I the beta law below p."""
+    return _log_mean(hits, draws, p, betainc, 0, 1)
+
+
+def _log_mean(
+    hits: np.ndarray | int, draws: np.ndarray | int, p: float, law: Callable[..., np.ndarray], above: int, below: int
+) -> np.ndarray:
+    """The log of the mean over t on one side of p."""
     a, b = np.asarray(hits) + 1.0, np.asarray(draws) - np.asarray(hits) + 1.0
     with np.errstate(divide="ignore"):
-        return betaln(a, b) + np.log(betainc(a, b, p)) - a * math.log(p) - (b - 1) * math.log1p(-p)
+        return betaln(a, b) + np.log(law(a, b, p)) - (a - above) * math.log(p) - (b - below) * math.log1p(-p)
 
 
 class Rule(NamedTuple):
