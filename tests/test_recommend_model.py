@@ -113,6 +113,14 @@ def test_the_cheapest_is_certified_on_the_effect_of_the_model(folder, texts, tmp
     assert_allclose(point.share, drawn["multiplications"].iloc[-1] / drawn["exact_multiplications"].iloc[-1])
 
 
+def test_every_number_of_the_question_is_in_the_answer(folder, texts, tmp_path):  # noqa: F811
+    asked = {"target": 0.3, "probability": 0.5, "confidence": 0.6, "max_size": 16}
+    heads = 0.5 * np.random.default_rng(0).normal(size=(3, LENGTH, 4))
+    answers = fb.recommend(tuple(heads), **asked), found_for(folder, texts, **asked, out=tmp_path / "run")
+    for answer in answers:
+        assert {name: getattr(answer, name) for name in asked} == pytest.approx(asked)
+
+
 def test_where_uniform_attention_is_enough_it_is_said(folder, texts, tmp_path):  # noqa: F811
     found = found_for(folder, texts, out=tmp_path / "run")
     (decision,) = found.decisions
