@@ -7,6 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.special import softmax
 
+import favorbench as fb
 from favorbench.baselines import BASELINES
 from favorbench.methods import METHODS, AttentionProblem
 from favorbench.methods.shared_cells import SharedCells
@@ -156,6 +157,15 @@ def test_float32(spec):
     question = question._replace(**{name: getattr(question, name).astype(np.float32) for name in question._fields[:3]})
     assert error(member(spec), question, (9,)) <= 1
     assert answers(spec, question, (9,))[0].output.dtype == np.float32
+
+
+@pytest.mark.parametrize("spec", [method.name for method in METHODS if method.arrays == "host"])
+def test_methods_on_the_host_compute_in_float64(spec):
+    """As in a sweep: their products overflow float32 where logits are above 88."""
+    rng = np.random.default_rng(0)
+    arrays = [scale * rng.normal(size=(64, 32)).astype(np.float32) for scale in (8, 8, 1)]
+    output, exact = (fb.method_attention(*(a.astype(t) for a in arrays), spec, size=8) for t in (np.float32, float))
+    assert np.isfinite(output).all() and np.array_equal(output, exact)
 
 
 @pytest.mark.parametrize("spec", [spec for spec in SPECS if member(spec).causal_safe])

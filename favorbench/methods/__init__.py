@@ -161,7 +161,7 @@ def method_attention(
         raise InputError(f"method {estimator.name!r} needs as many queries as keys")
     check_whole("size", size, 1, 1 << 24)
     on_device = estimator.arrays != "host"
-    given = [array if on_device else on_host(array) for array in (query, key, value)]
+    given = [array if on_device else on_host(array).astype(float) for array in (query, key, value)]
     problem = AttentionProblem.of(given[0], given[1], given[2], causal)
     estimator.check((size,), problem.shape)
     streams = Streams((np.random.default_rng(rng),), lambda hosts: to_backend_of(hosts[0], given[0]))
