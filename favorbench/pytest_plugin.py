@@ -1,6 +1,7 @@
 """For other people's test-suites: the fixture ``attention_error``. Nothing heavy is imported before it is used."""
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -20,18 +21,34 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+_SHARED = pytest.StashKey[set[Path]]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Find tests whose errors would be stored in one file: methods of two classes, parameters that differ in / only."""
+    files = Counter(_file(item) for item in items if "attention_error" in getattr(item, "fixturenames", ()))
+    config.stash[_SHARED] = {file for file, count in files.items() if count > 1}
+
+
+def _file(item: pytest.Item) -> Path:
+    """The file of a test's errors."""
+    name = re.sub(r"[^\w.-]+", "-", item.name).strip("-")[:80]
+    return item.path.with_suffix("") / f"{name}.json"
+
+
 @pytest.fixture
 def attention_error(request: pytest.FixtureRequest) -> "AttentionErrors":
     """The error of an attention function: ``attention_error(fn)`` measures, ``attention_error.check(fn)`` compares."""
-    name = re.sub(r"[^\w.-]+", "-", request.node.name).strip("-")[:80]
-    return AttentionErrors(request.path.with_suffix(""), name, bool(request.config.getoption("--favorbench-update")))
+    file, config = _file(request.node), request.config
+    return AttentionErrors(file, file in config.stash.get(_SHARED, set[Path]()), bool(config.getoption("--favorbench-update")))
 
 
 class AttentionErrors:
-    """The fixture ``attention_error``. folder: of stored errors, named like the test file."""
+    """The fixture ``attention_error``. file: of stored errors. shared: whether it is that of another test, too."""
 
-    def __init__(self, folder: Path, name: str, update: bool) -> None:
-        self.folder, self.name, self.update = folder, name, update
+    def __init__(self, file: Path, shared: bool, update: bool) -> None:
+        self.file, self.update, self._used = file, update, {file} if shared else set[Path]()
 
     def __call__(
         self,
@@ -76,10 +93,13 @@ class AttentionErrors:
         from favorbench.studies.function_errors import MeasurementSettings, check_stored
 
         __tracebackhide__ = True
-        name = self.name if name is None else name
-        if not re.fullmatch(r"[\w.-]{1,80}", name):
+        if name is not None and not re.fullmatch(r"[\w.-]{1,80}", name):
             raise ScenarioError(f"name: {name!r} given, allowed: letters, digits, '_', '.' and '-', at most 80")
-        path, settings = self.folder / f"{name}.json", MeasurementSettings("", metric, draws, size, seed)
+        path = self.file if name is None else self.file.with_name(f"{name}.json")
+        if path in self._used:
+            raise ScenarioError(f"name: {path.name} is of another test or check, too: give each its own `name`")
+        self._used.add(path)
+        settings = MeasurementSettings("", metric, draws, size, seed)
         rows, failure = check_stored(path, function, inputs, settings, factor, alpha, self.update)
         if failure:
             pytest.fail(f"attention_error: {failure}", pytrace=False)

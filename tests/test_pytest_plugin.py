@@ -96,6 +96,33 @@ def test_errors_are_stored_compared_and_found_worse(suite, monkeypatch):
     assert suite()[:2] == (2, 0)
 
 
+def test_two_tests_never_share_a_file(suite):
+    """Else the one would be compared with the other, and pass whatever it has become."""
+    text = """
+from functions import *
+
+class TestA:
+    def test_it(self, attention_error):
+        attention_error.check({mean}, inputs=inputs)
+
+class TestB:
+    def test_it(self, attention_error):
+        attention_error.check(exact, inputs=inputs)
+
+@pytest.mark.parametrize("function", [mean, exact], ids=["a/b", "a b"])
+def test_parameters(attention_error, function):
+    attention_error.check(function, inputs=inputs)
+
+def test_twice(attention_error):
+    attention_error.check(mean, inputs=inputs)
+    attention_error.check(exact, inputs=inputs)
+"""
+    passed, failed, out = suite("--favorbench-update", text="import pytest" + text)
+    assert (passed, failed) == (0, 5) and len(re.findall(r"E .* is of another test or check, too: give each", out)) == 5
+    named = text.replace("exact, inputs", "exact, 'exact', inputs").replace("function, inputs", "function, 'a', inputs")
+    assert suite("--favorbench-update", text="import pytest" + named)[:2] == (4, 1)
+
+
 def test_stored_errors_must_have_the_same_settings(suite):
     assert suite("--favorbench-update")[:2] == (2, 0)
     out = suite(text=SUITE.replace("size=8", "size=8, draws=20"))[2]
