@@ -41,7 +41,8 @@ def _file(item: pytest.Item) -> Path:
 def attention_error(request: pytest.FixtureRequest) -> "AttentionErrors":
     """The error of an attention function: ``attention_error(fn)`` measures, ``attention_error.check(fn)`` compares."""
     file, config = _file(request.node), request.config
-    return AttentionErrors(file, file in config.stash.get(_SHARED, set[Path]()), bool(config.getoption("--favorbench-update")))
+    shared = file in config.stash.get(_SHARED, set[Path]())
+    return AttentionErrors(file, shared, bool(config.getoption("--favorbench-update")))
 
 
 class AttentionErrors:

@@ -232,6 +232,18 @@ def test_a_limit_that_no_map_needs_is_not_checked():
         plan(Study.of(small_scenario(samplers="antithetic:iid", num_projections="6", maps="trig", budget="features")))
 
 
+@pytest.mark.parametrize("num_projections, head_dim", [(16, 8), (14, 7), (5, 8)])
+def test_norms_of_adjacent_rows_are_coupled(num_projections, head_dim):
+    """F(r) + F(r') = 1 for rows 1 and 2, 3 and 4, ... of each block of head_dim rows; the last of an odd one is alone."""
+    omega = get_sampler("norm-coupled").sample(np.random.default_rng(1), num_projections, head_dim)
+    shares = stats.chi(head_dim).cdf(np.linalg.norm(omega, axis=1))
+    for start in range(0, num_projections, head_dim):
+        block = shares[start : start + head_dim]
+        pairs = len(block) // 2
+        assert_allclose(block[0 : 2 * pairs : 2] + block[1 : 2 * pairs : 2], 1.0, rtol=1e-9)
+        assert not np.any(np.isclose(block[1 : 2 * pairs - 1 : 2] + block[2 : 2 * pairs : 2], 1.0))
+
+
 @pytest.mark.parametrize("name", ["antithetic:orthogonal", "moment-matched", "norm-coupled", "simplex"])
 def test_the_needed_projections_can_be_drawn(name):
     x, y = pair_at(0.8, 8, 0.3)
