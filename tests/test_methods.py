@@ -159,6 +159,15 @@ def test_float32(spec):
     assert answers(spec, question, (9,))[0].output.dtype == np.float32
 
 
+@pytest.mark.parametrize("spec", SPECS)
+def test_an_answer_is_linear_in_the_unit_of_the_values(spec):
+    """Also where keys are chosen by the norms of their values: only ratios of these count."""
+    query, key, value = np.random.default_rng(0).normal(size=(3, 64, 8))
+    for unit in (2.0**-20, 2.0**20):
+        plain, scaled = (fb.method_attention(query, key, scale * value, member(spec), size=16) for scale in (1.0, unit))
+        assert_allclose(scaled, unit * plain, rtol=1e-9)
+
+
 @pytest.mark.parametrize("spec", [method.name for method in METHODS if method.arrays == "host"])
 def test_methods_on_the_host_compute_in_float64(spec):
     """As in a sweep: their products overflow float32 where logits are above 88."""

@@ -234,7 +234,7 @@ def test_a_limit_that_no_map_needs_is_not_checked():
 
 @pytest.mark.parametrize("num_projections, head_dim", [(16, 8), (14, 7), (5, 8)])
 def test_norms_of_adjacent_rows_are_coupled(num_projections, head_dim):
-    """F(r) + F(r') = 1 for rows 1 and 2, 3 and 4, ... of each block of head_dim rows; the last of an odd one is alone."""
+    """F(r) + F(r') = 1 for rows 1 and 2, 3 and 4, ... of each block; the last of an odd one is alone."""
     omega = get_sampler("norm-coupled").sample(np.random.default_rng(1), num_projections, head_dim)
     shares = stats.chi(head_dim).cdf(np.linalg.norm(omega, axis=1))
     for start in range(0, num_projections, head_dim):
