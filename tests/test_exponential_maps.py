@@ -145,6 +145,17 @@ def test_leading_axes_are_independent_problems(member):
         assert_allclose(together[i], fb.linear_attention(q[i], k[i], v[i], omega, map=member()), rtol=1e-11)
 
 
+@pytest.mark.parametrize("member", [SADERF, ADERF, ADERFThenSDERF, OPRF])
+def test_maps_that_balance_do_not_depend_on_the_units_of_queries_and_keys(member):
+    """A factor of queries that keys are divided by changes no x.y; OPRF is the control, which balances nothing."""
+    x, y = points()
+    omega = np.random.default_rng(1).normal(size=(8, x.shape[-1]))
+    with np.errstate(over="ignore"):  # of OPRF
+        plain, *scaled = (fb.kernel_estimate(c * x, y / c, omega, member()) for c in (1.0, 2.0**-20, 2.0**20))
+    same = [np.allclose(estimate, plain, rtol=1e-6) for estimate in scaled]
+    assert same == [member is not OPRF] * 2
+
+
 def test_pair_terms_hold_for_orthogonal_rows():
     """The variance under orthogonal rows for all maps with one rho, by sampling; none is claimed for several."""
     x, y = (0.35 * a for a in points(6, n=5, length=5))
