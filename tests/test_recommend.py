@@ -36,7 +36,7 @@ from favorbench.studies.recommend.candidates import (
 )
 from favorbench.studies.recommend.evidence import Rule
 from favorbench.studies.recommend.figure import charts
-from favorbench.studies.recommend.search import Candidate, chosen, search
+from favorbench.studies.recommend.search import Candidate, CandidateSearch, chosen, search
 from favorbench.studies.recommend.study import Interrupted
 from favorbench.studies.saved import saved_study
 from tests.command_line import check_refused, commands, printed, refused, run
@@ -47,6 +47,27 @@ FALSE_ALARM = 1e-6
 
 def candidate(cost, random=True):
     return Candidate(EstimatorSetting("method", f"of cost {cost:g}", None, 1, "clusters"), cost, random)
+
+
+class Stopped(CandidateSearch):
+    """A search with some draws."""
+
+    def measure(self, candidate):
+        return False
+
+    def describe(self, candidate):
+        return {"cheaper_from": None, "python": ""}
+
+
+@pytest.mark.parametrize("finished, cost", [(False, 1.0), (True, 2.0)])
+def test_until_it_is_finished_a_search_names_the_cheapest_that_hits_and_then_the_best(finished, cost):
+    """Of two without a certificate: a search that is continued may certify the cheaper one."""
+    stopped = Stopped("h0", Rule(0.3, 0.9, 0.05), 10.0, 1.0)
+    stopped.candidates = [candidate(0.5), candidate(1.0), candidate(2.0)]
+    stopped.finished = finished
+    for each, error in zip(stopped.candidates, (0.4, 0.2, 0.1), strict=True):
+        each.values = [error, error]
+    assert stopped.decision().multiplications == cost
 
 
 def simulated(rates, seed, deterministic=None):
