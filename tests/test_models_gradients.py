@@ -16,7 +16,7 @@ from favorbench.errors import InputError, ModelError, ScenarioError  # noqa: E40
 from favorbench.models.interface import intercept_attention  # noqa: E402
 from favorbench.numerics import machine  # noqa: E402
 from tests.command_line import printed, refused, run  # noqa: E402
-from tests.small_models import CONFIGS, small_folder, small_model, small_text  # noqa: E402
+from tests.small_models import small_folder, small_model, small_text  # noqa: E402
 
 LENGTH, DRAWS = 12, 400
 
@@ -28,13 +28,7 @@ SIZE = 1e-4  # of an error: what the second order leaves out is as small, relati
 
 def language_model(family="llama"):
     """One whose predictions are neither uniform nor certain."""
-    torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(CONFIGS[family]()).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.mul_(4)
-    return model
+    return small_model(family, transformers.AutoModelForCausalLM)
 
 
 def tokens(seed=1, length=LENGTH):
