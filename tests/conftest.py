@@ -20,7 +20,10 @@ import pandas as pd
 import pytest
 from hypothesis import settings
 
+from favorbench.engine.plan import plan
 from favorbench.engine.scenario import load_scenario
+from favorbench.engine.study import Study
+from favorbench.engine.trial import batches, run_draws
 from favorbench.style import charts
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -77,9 +80,29 @@ def pairs(rng, count=4, dim=2, norm=0.7):
     return x, y
 
 
+def rows_of(scenario, batch=1):
+    """The rows of a scenario, computed here, some draws at a time."""
+    study = Study.of(scenario)
+    draws = plan(study)
+    found = [rows for part in batches(draws, range(len(draws)), batch) for rows in run_draws(study, part)]
+    return pd.DataFrame([row for rows in found for row in rows]).sort_values("draw", kind="stable", ignore_index=True)
+
+
 @pytest.fixture
 def rng():
     return np.random.default_rng(20240607)
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """Writes a module that can be imported, as those in the working directory of a command can."""
+    monkeypatch.syspath_prepend(os.getcwd())
+
+    def write(name, text):
+        sys.modules.pop(name, None)
+        Path(f"{name}.py").write_text(text, encoding="utf-8")
+
+    return write
 
 
 def _blank(drawing, kind, *_, **options):

@@ -46,13 +46,8 @@ def not_a_number(q, k, v):
 
 
 @pytest.fixture(autouse=True)
-def _implementations(monkeypatch):
-    Path("implementations.py").write_text(IMPLEMENTATIONS)
-    monkeypatch.syspath_prepend(str(Path.cwd()))
-    yield
-    import sys
-
-    sys.modules.pop("implementations", None)
+def _implementations(module):
+    module("implementations", IMPLEMENTATIONS)
 
 
 def medians(name):

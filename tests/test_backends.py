@@ -4,21 +4,18 @@ import importlib.util
 
 import array_api_strict
 import numpy as np
-import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 
 import favorbench as fb
 from favorbench.attention.linear import attention_estimates
 from favorbench.attention.problem import AttentionProblem, SampledMap
-from favorbench.engine.plan import plan
 from favorbench.engine.scenario import load_scenario
-from favorbench.engine.study import Study
-from favorbench.engine.trial import batches, run_draws
 from favorbench.errors import InputError, ScenarioError
 from favorbench.maps import MAPS, TRANSFORMS, Sample, get_map
 from favorbench.numerics.backend import Backend, from_torch, to_torch
 from favorbench.studies.speed import study as speed
+from tests import conftest
 
 BACKENDS = [pytest.param(array_api_strict.asarray, np.asarray, id="strict")]
 if importlib.util.find_spec("torch") is not None:
@@ -92,13 +89,7 @@ def rows_of(**changes):
     scenario = load_scenario(
         "quick", {"seq_len": "50", "head_dim": "8", "num_projections": "4,20", "trials": 4} | changes
     )
-    study = Study.of(scenario)
-    draws = plan(study)
-    found = [rows for batch in batches(draws, range(len(draws)), 3) for rows in run_draws(study, batch)]
-    frame = pd.DataFrame([row for rows in found for row in rows])
-    return frame.sort_values("draw", kind="stable").set_index(
-        ["draw", "estimator", "sampler", "num_projections", "dtype"]
-    )
+    return conftest.rows_of(scenario, 3).set_index(["draw", "estimator", "sampler", "num_projections", "dtype"])
 
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")

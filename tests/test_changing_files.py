@@ -166,17 +166,15 @@ def mine(query, key, value, size, rng):
 """
 
 
-def test_workers_use_the_module_that_was_imported(monkeypatch):
+def test_workers_use_the_module_that_was_imported(module):
     """It has changed when a worker imports it: the rows would be those of two modules."""
-    Path("changing_module.py").write_text(MODULE.format(factor=1))
-    monkeypatch.syspath_prepend(str(Path.cwd()))
+    module("changing_module", MODULE.format(factor=1))
     keys = KEYS | {"maps": "none", "methods": "changing_module:mine", "inputs": "gaussian", "seq_len": 8, "head_dim": 2}
     study = Study.of(as_scenario(keys))
     bundle = TaskBundle.of(rows_of_batch, study)
     draw = plan(study)[0]
     assert run_items(bundle, [[draw]]).results
-    Path("changing_module.py").write_text(MODULE.format(factor=2))
-    monkeypatch.delitem(sys.modules, "changing_module")
+    module("changing_module", MODULE.format(factor=2))
     load_bundle.cache_clear()  # as in another worker
     error = run_items(bundle, [[draw]]).error
     assert isinstance(error, ScenarioError) and re.search(r"changing_module:mine.*has changed since", str(error))

@@ -144,9 +144,8 @@ def test_other_values_and_declared_versions_are_not_compared(base):
     assert "another version of clusters is declared (1 / 2)" in {row.reason for row in found.rows}
 
 
-def test_a_function_declares_its_version(monkeypatch):
-    Path("versioned.py").write_text(f"{MODULE}mine.version = 7\n")
-    monkeypatch.syspath_prepend(str(Path.cwd()))
+def test_a_function_declares_its_version(module):
+    module("versioned", f"{MODULE}mine.version = 7\n")
     assert sweep(small_scenario(methods="versioned:mine"), "run").manifest["declared_versions"] == {"mine": 7}
 
 

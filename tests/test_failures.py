@@ -1,7 +1,6 @@
 """An estimator that fails on a draw: the others' rows are kept, it is said which failed, and it can be tried again."""
 
 import json
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -44,11 +43,8 @@ KEYS = {
 
 
 @pytest.fixture
-def module(monkeypatch):
-    Path("failing_module.py").write_text(MODULE)
-    monkeypatch.syspath_prepend(str(Path.cwd()))
-    yield
-    sys.modules.pop("failing_module", None)
+def failing(module):
+    module("failing_module", MODULE)
 
 
 def broken_sweep(out, workers=1, **more):
@@ -59,7 +55,7 @@ def broken_sweep(out, workers=1, **more):
         Path("broken").unlink()
 
 
-@pytest.mark.usefixtures("module")
+@pytest.mark.usefixtures("failing")
 def test_other_rows_are_kept_and_failures_are_named():
     whole, found = fb.sweep(KEYS, "whole"), broken_sweep("run")
     failed = {name: {draw for draws in how.values() for draw in draws} for name, how in found.failed.items()}
@@ -83,7 +79,7 @@ def test_other_rows_are_kept_and_failures_are_named():
     assert n["mine"].iloc[0] == 24 - len(failed["mine"])
 
 
-@pytest.mark.usefixtures("module")
+@pytest.mark.usefixtures("failing")
 def test_failed_draws_are_computed_again_on_request_only():
     whole, found = fb.sweep(KEYS, "whole"), broken_sweep("run")
     assert fb.sweep(KEYS, "run").failed == found.failed
@@ -92,7 +88,7 @@ def test_failed_draws_are_computed_again_on_request_only():
     pd.testing.assert_frame_equal(mended.trials, whole.trials, rtol=1e-9)
 
 
-@pytest.mark.usefixtures("module")
+@pytest.mark.usefixtures("failing")
 def test_failures_do_not_depend_on_workers_and_survive_a_kill():
     found = broken_sweep("run")
     assert broken_sweep("two", workers=2).failed == found.failed
@@ -102,7 +98,7 @@ def test_failures_do_not_depend_on_workers_and_survive_a_kill():
     assert fb.load("two").failed == found.failed
 
 
-@pytest.mark.usefixtures("module")
+@pytest.mark.usefixtures("failing")
 def test_every_command_reads_a_run_with_failures():
     broken_sweep("run")
     for arguments in (
@@ -118,16 +114,13 @@ def test_every_command_reads_a_run_with_failures():
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_a_failure_on_the_first_draw_ends_the_sweep(monkeypatch, there):
+def test_a_failure_on_the_first_draw_ends_the_sweep(module, there):
     """It is most likely a mistake of the user, who should not wait for the other draws. It leaves nothing behind;
     a directory of the user's stays."""
     if there:
         Path("run").mkdir()
-    sys.modules.pop("failing_module", None)
-    Path("failing_module.py").write_text(MODULE.replace("% 8 == when", "% 1 == 0"))
-    monkeypatch.syspath_prepend(str(Path.cwd()))
+    module("failing_module", MODULE.replace("% 8 == when", "% 1 == 0"))
     with pytest.raises(EstimatorError, match="mine failed: ValueError: odd keys"):
         broken_sweep("run")
-    sys.modules.pop("failing_module", None)
     assert Path("run").exists() == there
     assert not there or read_manifest(Path("run"))["draws_done"] == 0

@@ -9,13 +9,11 @@ import pytest
 from numpy.testing import assert_allclose
 
 from favorbench.baselines import get_baseline
-from favorbench.engine.plan import plan
 from favorbench.engine.scenario import load_scenario
-from favorbench.engine.study import Study
-from favorbench.engine.trial import batches, run_draws
 from favorbench.methods import METHODS, PREFIXES, AttentionProblem, get_method
 from favorbench.numerics.backend import from_torch, to_torch
 from favorbench.numerics.streams import Streams
+from tests import conftest
 
 TORCH = importlib.util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(not TORCH, reason="torch is not installed")
@@ -103,12 +101,8 @@ def test_each_draw_of_a_batch_is_the_draw_alone_in_numpy(rng, spec, causal, to, 
 
 def rows_of(**changes):
     flags = {"maps": "positive", "samplers": "iid", "seq_len": "140", "head_dim": "6", "num_projections": "6,20"}
-    study = Study.of(load_scenario("quick", flags | {"trials": 3} | changes))
-    draws = plan(study)
-    found = [rows for batch in batches(draws, range(len(draws)), 2) for rows in run_draws(study, batch)]
-    frame = pd.DataFrame([row for rows in found for row in rows])
-    frame["num_projections"] = frame["num_projections"].fillna(0)
-    return frame.sort_values("draw", kind="stable").set_index(["draw", "estimator", "num_projections"])
+    rows = conftest.rows_of(load_scenario("quick", flags | {"trials": 3} | changes), 2)
+    return rows.fillna({"num_projections": 0}).set_index(["draw", "estimator", "num_projections"])
 
 
 @needs_torch

@@ -4,27 +4,23 @@ clear line for every mistake."""
 import importlib.util
 import json
 import pickle
-import sys
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import favorbench as fb
 from favorbench.engine import trial
-from favorbench.engine.plan import plan
 from favorbench.engine.sizes import budget_of, sizes_of
 from favorbench.engine.study import Study
-from favorbench.engine.trial import run_draws
 from favorbench.errors import ScenarioError, StoreError
 from favorbench.methods import METHODS, Shape, get_method
 from favorbench.methods.function import Function
 from favorbench.methods.monarch import Monarch
 from favorbench.registry import label
 from tests.command_line import check_refused, read_table, refused, run, succeeded
-from tests.conftest import random_heads, same_rows, small_scenario
+from tests.conftest import random_heads, rows_of, same_rows, small_scenario
 from tests.test_sweep import METHODS_OF_ALL_KINDS
 
 SPECS = [
@@ -75,11 +71,6 @@ def test_costs_rise_with_the_size_but_in_blocks():
         sizes = [m for m in range(1, 240) if not isinstance(method, Monarch) or 256 % m == 0]
         work = [method.multiplications(shape, size) for size in sizes]
         assert work == sorted(work), spec
-
-
-def rows_of(scenario):
-    study = Study.of(scenario)
-    return pd.DataFrame([row for draw in plan(study) for row in run_draws(study, [draw])[0]])
 
 
 def test_two_budgets_that_come_to_one_size_are_two_rows_of_the_same_answer():
@@ -152,16 +143,12 @@ def test_deterministic_estimators_are_computed_once_for_fixed_inputs(monkeypatch
     monkeypatch.setattr(trial, "_method_parts", counting_parts)
     inputs = {"inputs": "heads.npz", "seq_len": None, "head_dim": None} if fixed else {}
     scenario = small_scenario(methods="monarch,clusters", baselines="uniform", trials=5, **inputs)
-    rows = rows_of_one(Study.of(scenario))
+    rows = rows_of(scenario)
     cells = 2 if fixed else 1
     once = cells if fixed else 5
     assert calls == {"exact": once, "monarch": once, "uniform": once, "clusters": 5 * cells}
     monkeypatch.setattr(Study, "once", lambda study, draw, what, compute: compute())
-    same(rows, rows_of_one(Study.of(scenario)))
-
-
-def rows_of_one(study):
-    return pd.DataFrame([row for draw in plan(study) for row in run_draws(study, [draw])[0]])
+    same(rows, rows_of(scenario))
 
 
 def test_scales_and_precisions_of_fixed_inputs_are_kept_apart(rng, monkeypatch):
@@ -237,11 +224,8 @@ class Called:
 
 
 @pytest.fixture
-def mine(monkeypatch):
-    Path("my_methods.py").write_text(MINE)
-    monkeypatch.syspath_prepend(str(Path.cwd()))
-    yield
-    sys.modules.pop("my_methods", None)
+def mine(module):
+    module("my_methods", MINE)
 
 
 def test_a_users_function_is_a_method(mine):

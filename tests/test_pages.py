@@ -1,9 +1,7 @@
 """README.md and docs/: commands parse, what they name exists, links lead somewhere, Python blocks run."""
 
 import re
-import sys
 from functools import cache
-from pathlib import Path
 
 import pytest
 import typer
@@ -178,16 +176,14 @@ def test_links_lead_somewhere(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_python_blocks_run(name, monkeypatch):
+def test_python_blocks_run(name, module):
     """In one folder, in their order; a block whose first line names its file can be imported by those after it."""
     text = (REPOSITORY / name).read_text(encoding="utf-8")
-    monkeypatch.syspath_prepend(str(Path.cwd()))
     names = {"__name__": "page"}
     for block in pages.blocks(text, "python"):
         if NEEDS_MORE.search(block.text):
             compile(block.text, name, "exec")
             continue
         if (match := re.match(r"# (\w+)\.py\n", block.text)) is not None:
-            Path(f"{match[1]}.py").write_text(block.text, encoding="utf-8")
-            sys.modules.pop(match[1], None)
+            module(match[1], block.text)
         exec(compile(block.text, name, "exec"), names)

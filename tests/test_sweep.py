@@ -27,7 +27,7 @@ from favorbench.engine.scenario import override
 from favorbench.engine.store import read_trials
 from favorbench.engine.study import Study
 from favorbench.engine.trial import run_draws
-from favorbench.errors import ScenarioError, StoreError, WorkerError
+from favorbench.errors import EstimatorError, ScenarioError, StoreError, WorkerError
 from favorbench.files import written_whole
 from favorbench.inputs import get_input
 from favorbench.maps import get_map
@@ -37,14 +37,10 @@ from favorbench.results.tables import describe_cell
 from favorbench.run import sweep
 from favorbench.samplers import get_sampler
 from tests.command_line import python
-from tests.conftest import same_rows, small_scenario
+from tests.conftest import rows_of, same_rows, small_scenario
 
 KEY = ["trial", "estimator", "sampler", "num_projections"]
 METHODS_OF_ALL_KINDS = "clusters,multipole,lara,nystrom,monarch,sinks(2):window(3):sampled-keys,top(2):positive"
-
-
-def rows_of(scenario):
-    return pd.DataFrame([row for draw in plan(Study.of(scenario)) for row in run_draws(Study.of(scenario), [draw])[0]])
 
 
 def test_rows_equal_the_slow_way():
@@ -398,36 +394,26 @@ class Dying(Positive):
 """
 
 
-@pytest.fixture
-def dying():
-    def module(condition):
-        Path("dying.py").write_text(DYING.format(condition=condition))
-
-    sys.modules.pop("dying", None)
-    yield module
-    sys.modules.pop("dying", None)
-
-
-def test_a_worker_that_dies_once_costs_nothing(dying):
-    dying("not Path('died').exists()")
+def test_a_worker_that_dies_once_costs_nothing(module):
+    module("dying", DYING.format(condition="not Path('died').exists()"))
     scenario = small_scenario(maps="dying:Dying", trials=6)
     found = sweep(scenario, "run", workers=2).trials
     assert Path("died").exists()
     same_rows(found, sweep(scenario, "serial").trials)
 
 
-def test_a_draw_that_kills_its_worker_fails_alone(dying):
+def test_a_draw_that_kills_its_worker_fails_alone(module):
     scenario = small_scenario(trials=6)
     draw = plan(Study.of(scenario))[3]
     query = get_input("gaussian").draw(stream(0, "inputs", *draw.stream_names), draw.head).query
-    dying(f"abs(x[0, 0] - {float(query[0, 0]) * 4**-0.25!r}) < 1e-12")
+    module("dying", DYING.format(condition=f"abs(x[0, 0] - {float(query[0, 0]) * 4**-0.25!r}) < 1e-12"))
     with pytest.raises(WorkerError, match=r"draws missing: 1, .* the first is draw 3, gaussian, L = "):
         sweep(small_scenario(maps="dying:Dying", trials=6), "run", workers=2)
     assert set(pd.read_parquet("run/trials")["draw"]) == {0, 1, 2, 4, 5}
 
 
-def test_if_every_worker_dies_it_ends_at_once(dying):
-    dying("True")
+def test_if_every_worker_dies_it_ends_at_once(module):
+    module("dying", DYING.format(condition="True"))
     with pytest.raises(WorkerError, match="draws missing: "):
         sweep(small_scenario(maps="dying:Dying", trials=1000), "run", workers=2)
 
@@ -482,14 +468,13 @@ class Mine(Positive):
 """
 
 
-def test_an_edited_map_of_the_users_is_noticed_and_not_needed_to_read(monkeypatch):
-    Path("edited.py").write_text(EDITED)
-    monkeypatch.syspath_prepend(str(Path.cwd()))
+def test_an_edited_map_of_the_users_is_noticed_and_not_needed_to_read(module):
+    module("edited", EDITED)
     sweep(small_scenario(maps="edited:Mine"), "run")
     Path("edited.py").write_text(EDITED + "# another version\n")
     with pytest.raises(StoreError, match="a module of yours that it uses, has changed since"):
         sweep(small_scenario(maps="edited:Mine"), "run")
-    monkeypatch.delitem(sys.modules, "edited")
+    del sys.modules["edited"]
     Path("edited.py").unlink()
     assert set(fb.load("run").trials["estimator"]) >= {"mine"}
 
@@ -513,16 +498,12 @@ class NoDataclass(Positive):
 """
 
 
-def test_a_users_map_that_fails_is_named(monkeypatch):
-    from favorbench.errors import EstimatorError, ScenarioError
-
-    Path("failing.py").write_text(FAILING)
-    monkeypatch.syspath_prepend(str(Path.cwd()))
+def test_a_users_map_that_fails_is_named(module):
+    module("failing", FAILING)
     with pytest.raises(EstimatorError, match="failing under iid failed: ValueError: several"):
         sweep(small_scenario(maps="failing:Failing"), "run")
     with pytest.raises(ScenarioError, match="may not be called 'uniform': that is the name of a baseline"):
         small_scenario(maps="failing:Uniform")
-    monkeypatch.delitem(sys.modules, "failing")
 
 
 def test_extreme_inputs_are_measurements_not_warnings():

@@ -2,7 +2,6 @@
 line says what to change."""
 
 import importlib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -127,12 +126,10 @@ RUN = {"maps": "none", "num_projections": 4, "seq_len": 24, "head_dim": 4, "tria
 
 
 @pytest.fixture
-def functions(tmp_path, monkeypatch):
+def functions(module):
     """The modules, in an importable working directory; torch's functions where it is installed."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    Path("brought.py").write_text(FUNCTIONS)
-    Path("brought_torch.py").write_text(TORCH)
+    module("brought", FUNCTIONS)
+    module("brought_torch", TORCH)
 
 
 def swept(module, names, **flags):
@@ -161,12 +158,12 @@ def test_functions_are_swept(brought):
     check_errors(swept(*brought), brought[1])
 
 
-@pytest.mark.parametrize("module", ["brought", pytest.param("brought_torch", marks=pytest.mark.slow)])
-def test_two_processes_sweep_functions_as_one_does(functions, module):
-    if module == "brought_torch":
+@pytest.mark.parametrize("name", ["brought", pytest.param("brought_torch", marks=pytest.mark.slow)])
+def test_two_processes_sweep_functions_as_one_does(functions, name):
+    if name == "brought_torch":
         pytest.importorskip("torch")
-    names = NUMPY if module == "brought" else OF_TORCH
-    assert swept(module, names, workers=2) == swept(module, names)
+    names = NUMPY if name == "brought" else OF_TORCH
+    assert swept(name, names, workers=2) == swept(name, names)
 
 
 def test_a_sweep_by_torch_takes_functions_of_numpy_too(brought):
