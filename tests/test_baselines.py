@@ -34,41 +34,22 @@ def test_matrices_other_than_inputs_and_outputs_are_counted(spec, entries):
     assert member(spec).matrix_entries(Shape(100, 200, 8, 8), 16) == entries
 
 
-def nystrom_through(landmarks, query, key, value):
-    """h(Q, S) pinv(h(S, S)) h(S, K) [V, 1] as it is written, unshifted, through a dense pseudo-inverse."""
-    scale = query.shape[-1] ** -0.25
-    x, y = query * scale, key * scale
-    kernel = np.exp(x @ landmarks.T) @ np.linalg.pinv(np.exp(landmarks @ landmarks.T)) @ np.exp(landmarks @ y.T)
-    return kernel @ value / kernel.sum(axis=-1, keepdims=True)
-
-
-def error(a, b):
-    return float(np.mean((a - b) ** 2))
-
-
-#: (d, scale of N(0, 1) inputs), n = 256: median output errors of nystrom, and of wildcat with 64 and 128 landmarks, as
-#: an independent implementation of Schroeder & Mackey 2026, arXiv 2602.10056, tabulated them.
-PRINTED = {(16, 0.5): (1e-5, 1e-5, 2e-6), (16, 1.0): (3.2e-3, 3.1e-3, 9e-4), (16, 1.5): (9.7e-2, 7.8e-2, 1.7e-2),
-           (64, 1.0): (2.5e-2, 2.6e-2, 7.7e-3)}  # fmt: skip
+#: (d, scale of N(0, 1) inputs), n = 256: median output errors of wildcat with 64 and 128 landmarks, as an independent
+#: implementation of Schroeder & Mackey 2026, arXiv 2602.10056, tabulated them.
+PRINTED = {(16, 0.5): (1e-5, 2e-6), (16, 1.0): (3.1e-3, 9e-4), (16, 1.5): (7.8e-2, 1.7e-2), (64, 1.0): (2.6e-2, 7.7e-3)}
 
 
 @pytest.mark.parametrize("dim, scale", PRINTED)
 def test_errors_are_the_tabulated_ones(dim, scale):
-    """The tabulated medians, themselves of a few draws, lie within the range of 25; the control: not in that of others.
-
-    Their Nystrom column took its landmarks from queries and keys, half of each.
-    """
+    """The tabulated medians, themselves of a few draws, lie in the range of 25; the control: not in that of others."""
     rng, found = np.random.default_rng(2), []
     for _ in range(25):
         q, k, v = rng.normal(size=(3, 256, dim))
         q, k = scale * q, scale * k
-        exact = fb.exact_attention(q, k, v)
-        nystrom = nystrom_through(np.concatenate([q[:32], k[:32]]) * dim**-0.25, q, k, v)
-        scaled = AttentionProblem(q * dim**-0.25, k * dim**-0.25, v)
-        wildcat = [answer.output for answer in answers("wildcat", scaled, (64, 128), seed=rng)]
-        found.append([error(output, exact) for output in (nystrom, *wildcat)])
+        exact, scaled = fb.exact_attention(q, k, v), AttentionProblem(q * dim**-0.25, k * dim**-0.25, v)
+        found.append([np.mean((one.output - exact) ** 2) for one in answers("wildcat", scaled, (64, 128), seed=rng)])
     low, high = np.min(found, axis=0), np.max(found, axis=0)
     printed = np.array(PRINTED[dim, scale])
     rounding = 0.5 * np.array([10.0 ** np.floor(np.log10(p)) * (1.0 if f"{p:e}"[2] == "0" else 0.1) for p in printed])
     assert np.all((low - rounding <= printed) & (printed <= high + rounding))
-    assert printed[2] < low[1] and printed[1] > high[2]
+    assert printed[1] < low[0] and printed[0] > high[1]

@@ -12,7 +12,6 @@ from favorbench.engine.plan import plan
 from favorbench.engine.study import Study
 from favorbench.errors import InputError, ScenarioError, StoreError
 from favorbench.maps import Calibrated, calibrate
-from favorbench.maps.transforms import scaled
 from favorbench.numerics.streams import stream
 from favorbench.registry import label
 from favorbench.studies.verify import REFUTED, attention, verify
@@ -42,8 +41,8 @@ def heads_file(path, rng, labels=((0, 0), (0, 1)), dim=6, **options):
 SWEEP = {"maps": "calibrated:centre:oprf", "samplers": "iid", "num_projections": 8, "trials": 2, "baselines": "uniform"}
 
 
-def swept(out="run", **keys):
-    return fb.sweep(SWEEP | {"inputs": "test.npz", "calibrate": "other.npz"} | keys, out)
+def swept(out="run", workers=1, batch=None, **keys):
+    return fb.sweep(SWEEP | {"inputs": "test.npz", "calibrate": "other.npz"} | keys, out, workers, batch=batch)
 
 
 @pytest.mark.parametrize("spec", FITTED)
@@ -162,13 +161,9 @@ def test_a_sweep_measures_on_another_text_than_it_fits(rng):
 def test_workers_and_methods_calibrate_alike(rng):
     heads_file("test.npz", rng), heads_file("other.npz", rng)
     asked = {"methods": "sinks(2):calibrated:centre:oprf", "maps": "calibrated:centre:oprf,positive"}
-    one, two = swept("one", **asked), swept_in_two(asked)
+    one, two = swept("one", **asked), swept("two", workers=2, **asked)
     assert one.trials.equals(two.trials)
     assert {"sinks(2):calibrated:centre:oprf", "calibrated:centre:oprf"} <= set(one.trials["estimator"])
-
-
-def swept_in_two(asked):
-    return fb.sweep(SWEEP | {"inputs": "test.npz", "calibrate": "other.npz"} | asked, "two", workers=2)
 
 
 def test_torch_calibrates_a_batch_as_numpy_does(rng):
@@ -176,8 +171,7 @@ def test_torch_calibrates_a_batch_as_numpy_does(rng):
     heads_file("test.npz", rng), heads_file("other.npz", rng)
     asked = {"methods": "sinks(2):calibrated:centre:oprf", "maps": "calibrated:centre:aderf-sderf"}
     numpy = swept("numpy", **asked).trials
-    torch = fb.sweep(SWEEP | asked | {
-        "inputs": "test.npz", "calibrate": "other.npz", "backend": "torch"}, "torch", batch=4).trials  # fmt: skip
+    torch = swept("torch", batch=4, backend="torch", **asked).trials
     assert_allclose(torch["mse"], numpy["mse"], rtol=1e-8)
 
 
@@ -245,12 +239,6 @@ def test_frozen_parameters_spare_the_pass_over_the_data():
     assert fb.get_map("calibrated:saderf").map_multiplications(9, 7, 5, 3) == fb.get_map("saderf").map_multiplications(
         9, 7, 5, 3
     )
-
-
-def test_scaled_is_the_factor_of_attention(rng):
-    query, key, _ = text(rng)
-    x, y = scaled(query, key)
-    assert_allclose(x @ y.T, query @ key.T / 6**0.5, rtol=1e-13)
 
 
 def test_shipped_heads_are_calibrated_on_another_file(rng):

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import typer.main
-from command_line import run
+from command_line import read_table, run
 from test_structure import imported_by
 
 from favorbench import BASELINES, MAPS, METHODS, SAMPLERS
@@ -57,25 +57,28 @@ def test_names_are_those_of_the_registries():
 @pytest.mark.parametrize(
     "words, expected",
     [
-        (["sweep", "--maps", "hyp"], ["hyperbolic"]),
-        (["sweep", "--maps", "positive,hyp"], ["positive,hyperbolic"]),
-        (["sweep", "--maps", "centre", ":", "hyp"], ["hyperbolic"]),  # bash takes words apart at colons
-        (["sweep", "--maps", "trig,centre", ":", "centre", ":", "hyp"], ["hyperbolic"]),
-        (["sweep", "--maps", '"oprf(rho=-1),centre:hyp'], ["oprf(rho=-1),centre:hyperbolic"]),
-        (["sweep", "--maps", "=", "hyp"], ["hyperbolic"]),
-        (["sweep", "--maps", "calib"], [f"calibrated:{name}" for name in sorted(named(MAPS))]),
-        (["sweep", "--methods", "'sinks(4):window(64):clus"], ["sinks(4):window(64):clusters"]),
-        (["sweep", "--inputs", "'gaussian(std=0.5),min"], ["gaussian(std=0.5),minilm"]),
-        (["theory", "positive", "antithetic", ":", "ii"], ["iid"]),
-        (["verify", "positive/sim"], ["positive/simplex", "positive/simplex-plus"]),
-        (["kernel", "soft"], ["softmax"]),
-        (["sweep", "--wor"], ["--workers"]),
-        (["sweep", "--maps", "nosuch"], []),
-        (["nosuch", "x"], []),
+        *read_table("""
+            sweep --maps hyp => hyperbolic
+            sweep --maps positive,hyp => positive,hyperbolic
+            sweep --maps centre : hyp => hyperbolic
+            sweep --maps trig,centre : centre : hyp => hyperbolic
+            sweep --maps "oprf(rho=-1),centre:hyp => oprf(rho=-1),centre:hyperbolic
+            sweep --maps = hyp => hyperbolic
+            sweep --methods 'sinks(4):window(64):clus => sinks(4):window(64):clusters
+            sweep --inputs 'gaussian(std=0.5),min => gaussian(std=0.5),minilm
+            theory positive antithetic : ii => iid
+            verify positive/sim => positive/simplex positive/simplex-plus
+            kernel soft => softmax
+            sweep --wor => --workers
+        """),
+        ("sweep --maps calib", " ".join(f"calibrated:{name}" for name in sorted(named(MAPS)))),
+        ("sweep --maps nosuch", ""),
+        ("nosuch x", ""),
     ],
 )
 def test_lists_and_prefixes(words, expected):
-    assert sorted(offered(*words)) == expected
+    """As bash gives them: words are taken apart at colons, and a quotation is still open."""
+    assert sorted(offered(*words.split())) == expected.split()
 
 
 def test_runs_and_files_of_heads():

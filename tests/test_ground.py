@@ -1,10 +1,8 @@
 """Foundations: values as text and JSON, checks of parameters, the memory there is."""
 
-import json
 import math
 import subprocess
 import sys
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -12,21 +10,10 @@ from numpy.testing import assert_allclose
 from scipy import stats
 
 from favorbench.errors import ScenarioError
-from favorbench.formats import format_bytes, plain, shortened
+from favorbench.formats import format_bytes, shortened
 from favorbench.numerics import machine
 from favorbench.parameters import check_between, check_positive, check_whole
 from favorbench.statistics import mean_interval
-
-
-class Pair(NamedTuple):
-    left: float
-    right: tuple[float, ...]
-
-
-def test_all_plain_values_become_json():
-    value = {"a": Pair(math.inf, (1.0, math.nan)), "b": [np.float64(-math.inf), "text", 3, None, True]}
-    assert plain(value) == {"a": {"left": None, "right": [1.0, None]}, "b": [None, "text", 3, None, True]}
-    json.dumps(plain(value), allow_nan=False)
 
 
 def test_texts_of_any_length_fit_into_a_message():

@@ -123,6 +123,11 @@ def test_taylor_features_do_not_overflow_and_state_their_cost(rng):
 
 
 @pytest.mark.parametrize("spec, said", read_table("""
+    oprf(rho=0) => rho must be a positive number
+    oprf(rho=-1) => rho must be a positive number
+    oprf(rho=1e999) => rho must be a positive number
+    oprf(rho='a') => rho must be a positive number
+    oprf(rho=nan) => values are numbers
     hybrid(n=0) => n must be a whole number from 1
     poisson(rate=0) => rate must be a positive number
     geometric(p=1.0) => p must be a number from

@@ -8,6 +8,7 @@ import os
 import stat
 import subprocess
 import sys
+from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -37,11 +38,16 @@ def test_printed_texts_are_escaped():
 def test_results_are_plain_in_json():
     class Study:
         def as_dict(self):
-            return {1.5: np.float64(2.5), "path": Path("a/b"), "rows": pd.Series([1, 2]), "none": (None, True)}
+            return {1.5: np.float64(2.5), "path": Path("a/b"), "rows": pd.Series([1, 2]), "none": (None, True, 3)}
 
-    nested = {"a": [math.inf, -math.inf, math.nan, np.float32("nan"), np.array([1.0, np.inf])], "b": Study()}
+    nested = {
+        "a": [math.inf, -math.inf, math.nan, np.float32("nan"), np.array([1.0, np.inf])],
+        "b": Study(),
+        "c": namedtuple("Pair", "left right")(math.inf, "text"),
+    }
     found = {"a": [None, None, None, None, [1.0, None]]}
-    found |= {"b": {"1.5": 2.5, "path": str(Path("a/b")), "rows": [1, 2], "none": [None, True]}}
+    found |= {"b": {"1.5": 2.5, "path": str(Path("a/b")), "rows": [1, 2], "none": [None, True, 3]}}
+    found["c"] = {"left": None, "right": "text"}
     assert plain(nested) == found
     assert json.loads(json.dumps(plain(nested), allow_nan=False)) == found
 

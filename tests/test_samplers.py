@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from scipy import integrate, linalg, stats
+from scipy.special import hyp1f1
 
 import favorbench as fb
 from favorbench.engine.plan import plan
@@ -53,6 +54,25 @@ def test_relative_variances_are_the_tabulated_ones(name, sampler):
         digits, _, power = written.partition("e")
         unit = 10.0 ** (int(power or 0) - len(digits.partition(".")[2]))  # of the last digit
         assert found is not None and abs(float(found[0, 0]) - float(written)) <= 0.5001 * unit, (dim, v2)
+
+
+@pytest.mark.parametrize("dim", [2, 3, 8, 16, 64])
+@pytest.mark.parametrize("norm", [0.1, 0.5, 1.0, 1.5])
+def test_theorem_2_of_performer(rng, dim, norm):
+    """Orthogonal rows gain at least what eq. (10) of arXiv 2009.14794 says, for R <= d.
+
+    With K = exp(x.y) and L = exp(-(|x|^2 + |y|^2)/2) the bound is 2 (R - 1) / (R (d + 2)) (K - L)^2, and the exact gain
+    L^2 (R - 1)/R (exp(v2) - 1F1(d; d/2; v2/2)), v2 = |x + y|^2.
+    """
+    x, y = (norm * v / np.linalg.norm(v) for v in rng.standard_normal((2, 1, dim)))
+    kernel, factor, rows = np.exp(x @ y.T).item(), np.exp(-norm * norm), dim // 2 + 1
+    iid, orthogonal = (
+        relative_variance(get_map("positive"), get_sampler(name), x, y, rows).item() for name in ("iid", "orthogonal")
+    )
+    gain, v2 = (iid - orthogonal) * kernel**2, np.sum((x + y) ** 2)
+    exact = factor**2 * (rows - 1) / rows * (np.exp(v2) - hyp1f1(dim, dim / 2, v2 / 2))
+    assert gain == pytest.approx(exact, rel=1e-6)  # a difference of near equals
+    assert gain * (1 + 1e-6) >= 2 * (rows - 1) / (rows * (dim + 2)) * (kernel - factor) ** 2
 
 
 @pytest.mark.parametrize("sampler", ALL, ids=lambda s: s.name)

@@ -52,33 +52,34 @@ def test_dlogd_is_the_papers_rule_of_thumb():
 
 
 @pytest.mark.parametrize(
-    "flags, said",
-    [
-        ({"maps": "positve"}, "`maps`: unknown map 'positve' (did you mean 'positive'?); allowed: trig,"),
-        ({"maps": "positive,"}, "`maps` 'positive,': an item of the list is empty"),
-        ({"maps": "positive,positive-eps(eps=-1)"}, "eps must be a positive number, got -1"),
-        ({"maps": "positive-eps(1)"}, "write parameters as name(parameter=value, ...)"),
-        ({"maps": "positive-eps(epsilon=1)"}, "no parameter 'epsilon' (did you mean 'eps'?); it has eps"),
-        ({"maps": "nowhere:Map"}, "cannot be imported: ModuleNotFoundError"),
-        ({"maps": "math:pi"}, "is of type float; it must be a frozen dataclass derived from favorbench.FeatureMap"),
-        ({"samplers": "orthogonl"}, "did you mean 'orthogonal'"),
-        ({"num_projections": "0"}, "`num_projections`: 0 given, allowed: greater than or equal to 1, or 'dlogd'"),
-        ({"num_projections": "1.5"}, "`num_projections`: 1.5 given, allowed: a valid integer, or 'dlogd'"),
-        ({"num_projections": "x"}, "`num_projections`: 'x' given, allowed: a valid integer, or 'dlogd'"),
-        ({"head_dim": "0"}, "`head_dim`: 0 given"),
-        ({"seq_len": "-3"}, "`seq_len`: -3 given"),
-        ({"trials": -1}, "`trials`: -1 given, allowed: greater than or equal to 1"),
-        ({"scale": "nan"}, "`scale`: nan given"),
-        ({"scale": "0"}, "`scale`: 0 given"),
-        ({"dtype": "float65"}, "`dtype`: 'float65' given, allowed: 'float64', 'float32', 'tf32', 'bfloat16' or"),
-        ({"inputs": "minlm"}, "did you mean 'minilm'"),
-        ({"budget": "feature"}, "`budget`: 'feature' given, allowed: 'projections', 'features' or 'cost'"),
-        ({"seed": -1}, "`seed`: -1 given"),
-    ],
-)  # fmt: skip
-def test_a_wrong_flag_is_named_with_the_allowed_values(flags, said):
+    "flag, said",
+    read_table("""
+        maps positve => `maps`: unknown map 'positve' (did you mean 'positive'?); allowed: trig,
+        maps positive, => `maps` 'positive,': an item of the list is empty
+        maps positive,positive-eps(eps=-1) => eps must be a positive number, got -1
+        maps positive-eps(1) => write parameters as name(parameter=value, ...)
+        maps positive-eps(epsilon=1) => no parameter 'epsilon' (did you mean 'eps'?); it has eps
+        maps nowhere:Map => cannot be imported: ModuleNotFoundError
+        maps math:pi => is of type float; it must be a frozen dataclass derived from favorbench.FeatureMap
+        samplers orthogonl => did you mean 'orthogonal'
+        num_projections 0 => `num_projections`: 0 given, allowed: greater than or equal to 1, or 'dlogd'
+        num_projections 1.5 => `num_projections`: 1.5 given, allowed: a valid integer, or 'dlogd'
+        num_projections x => `num_projections`: 'x' given, allowed: a valid integer, or 'dlogd'
+        head_dim 0 => `head_dim`: 0 given
+        seq_len -3 => `seq_len`: -3 given
+        trials -1 => `trials`: -1 given, allowed: greater than or equal to 1
+        scale nan => `scale`: nan given
+        scale 0 => `scale`: 0 given
+        dtype float65 => `dtype`: 'float65' given, allowed: 'float64', 'float32', 'tf32', 'bfloat16' or
+        inputs minlm => did you mean 'minilm'
+        budget feature => `budget`: 'feature' given, allowed: 'projections', 'features' or 'cost'
+        seed -1 => `seed`: -1 given
+    """),
+)
+def test_a_wrong_flag_is_named_with_the_allowed_values(flag, said):
+    key, value = flag.split()
     with pytest.raises(ScenarioError, match=re.escape(said)) as caught:
-        load_scenario(None, flags)
+        load_scenario(None, {key: int(value) if key in ("trials", "seed") else value})
     assert "\n" not in str(caught.value)
 
 

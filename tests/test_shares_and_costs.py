@@ -257,19 +257,6 @@ def test_skill_is_relative_to_uniform_attention_wherever_it_stands():
         assert (summary["skill"]["uniform"] == 0.0).all() and (summary["skill"]["taylor-1"] != 0.0).all()
 
 
-def test_a_key_that_dwarfs_all_before_it_hides_no_row_of_its_chunk(rng):
-    """The chunk is halved where keys underflow beside a later one; every row is that of its own prefix."""
-    query, key, value = rng.normal(size=(3, 128, 4))
-    query *= 0.2
-    key[100] *= 90.0 / np.linalg.norm(key[100])
-    omega = fb.sample_omega("orthogonal", 16, 4, rng)
-    causal = linear_attention(query, key, value, omega, "trig", causal=True)
-    for row in (0, 31, 32, 33, 63, 64, 65, 95, 96, 97, 99, 100, 101, 127):
-        seen = slice(0, row + 1)
-        alone = linear_attention(query[row : row + 1], key[seen], value[seen], omega, "trig")
-        assert_allclose(causal[row], alone[0], rtol=1e-7, atol=1e-9)
-
-
 def test_the_standard_deviation_of_a_gaussian_is_the_requested_one(rng):
     law = get_input("gaussian(std=0.5)")
     (head,) = law.heads((4000,), (8,))
