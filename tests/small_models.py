@@ -55,5 +55,5 @@ def small_folder(path, family="bert", dtype=None):
 
 def small_text(path, length=TOKENS, start=5):
     """A text of this many tokens."""
-    path.write_text(" ".join(f"w{5 + (start * i * i + i) % 94}" for i in range(length)), "utf-8")
+    Path(path).write_text(" ".join(f"w{5 + (start * i * i + i) % 94}" for i in range(length)), "utf-8")
     return path

@@ -72,7 +72,7 @@ def lines(block):
 
 def prepare():
     """Write the files that pages speak of: a model, texts, heads, and estimators; return the names of their Python."""
-    small_folder(Path("path/to/model"))
+    small_folder("path/to/model")
     tokenizer = Path("path/to/model/tokenizer_config.json")
     tokenizer.write_text(tokenizer.read_text().replace('"model_max_length": 32', '"model_max_length": 512'))
     for start, text in enumerate(("one", "two", "three"), start=5):

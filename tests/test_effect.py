@@ -1,6 +1,7 @@
 """The predicted effect on a model from a file with gradients: sums over heads in tables, sentences, figures, pages."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,20 +16,20 @@ LAYERS, HEADS, TEXTS, LENGTH = 2, 4, 2, 16
 
 
 @pytest.fixture
-def run(tmp_path):
+def run():
     """A sweep of two texts, 2 layers of 4 heads, whose last layer matters ten times as much."""
     rng = np.random.default_rng(0)
     layer, head, text = (a.ravel() for a in np.indices((LAYERS, HEADS, TEXTS)))
     q, k, v = rng.standard_normal((3, len(layer), LENGTH, 8))
     meta = {"effect": "nats per token", "texts": [{"name": "a"}, {"name": "b"}]}
     np.savez(
-        tmp_path / "heads.npz", q=q, k=k, v=v, layer=layer, head=head, text=text, meta=json.dumps(meta),
+        Path("heads.npz"), q=q, k=k, v=v, layer=layer, head=head, text=text, meta=json.dumps(meta),
         gradients=rng.standard_normal((len(layer), 3, LENGTH, 8)).astype(np.float16),
         gradient_scales=np.repeat((0.01 * np.sqrt(10.0) ** layer)[:, None], 3, axis=1),
     )  # fmt: skip
     return fb.sweep(
-        inputs=str(tmp_path / "heads.npz"), maps="positive", samplers="iid", methods="clusters", num_projections=[2, 8],
-        trials=2, baselines="uniform", out=tmp_path / "run",
+        inputs="heads.npz", maps="positive", samplers="iid", methods="clusters", num_projections=[2, 8],
+        trials=2, baselines="uniform", out="run",
     )  # fmt: skip
 
 
@@ -46,7 +47,7 @@ def test_sums_are_those_of_the_rows(run):
         )
 
 
-def test_tables_sentences_and_pages_have_the_sum(run, tmp_path):
+def test_tables_sentences_and_pages_have_the_sum(run):
     table = run.table(metric="effect")[0]
     assert table.title.startswith("Predicted effect on the model (nats per token), sum over 8 heads of heads.npz")
     assert {row["largest layer"][-2:] for row in table.rows} == {"L1"} and "2 texts, 2 draws" in table.note
@@ -55,13 +56,13 @@ def test_tables_sentences_and_pages_have_the_sum(run, tmp_path):
     assert f"at R = 8 will cost the model about {effect.number(best['sum_median'])} nats per token" in sentence
     assert "sum over 8 heads, whose errors are taken as uncorrelated" in sentence
     assert "will cost the model about" in (run.path / "summary.md").read_text("utf-8")
-    printed("report", str(run.path), "--out", str(tmp_path / "page.html"), "-q")
-    assert "Predicted effect on the model" in (tmp_path / "page.html").read_text("utf-8")
+    printed("report", str(run.path), "--out", "page.html", "-q")
+    assert "Predicted effect on the model" in Path("page.html").read_text("utf-8")
 
 
-def test_the_map_shows_where_the_loss_comes_from(run, tmp_path):
-    printed("plot", str(run.path), "--estimators", "positive / iid", "--out", str(tmp_path / "figures"), "-q")
-    data = pd.read_csv(tmp_path / "figures" / "effect.csv")
+def test_the_map_shows_where_the_loss_comes_from(run):
+    printed("plot", str(run.path), "--estimators", "positive / iid", "--out", "figures", "-q")
+    data = pd.read_csv("figures/effect.csv")
     assert set(data["label"]) == {"positive / iid"} and data["percent"].sum() == pytest.approx(100.0)
     rows = run.trials[(run.trials["estimator"] == "positive") & (run.trials["num_projections"] == 8)]
     expected = rows.groupby(rows["head"].str.partition("@")[0])["effect"].mean()
@@ -70,14 +71,14 @@ def test_the_map_shows_where_the_loss_comes_from(run, tmp_path):
     assert len(run.plot("effect").texts) == LAYERS * HEADS
 
 
-def test_a_part_of_the_tokens_has_no_effect(run, tmp_path):
+def test_a_part_of_the_tokens_has_no_effect(run):
     part = fb.sweep(
-        inputs=str(tmp_path / "heads.npz"),
+        inputs="heads.npz",
         maps="positive",
         num_projections=2,
         trials=1,
         seq_len=8,
-        out=tmp_path / "part",
+        out="part",
     )
     assert part.trials["effect"].isna().all() and effect.summed_effects(part) == []
 

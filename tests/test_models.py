@@ -164,7 +164,7 @@ def test_a_folder(folder, tmp_path):
     assert (loaded.causal, loaded.limit, loaded.model.training) == (False, 32, False)
     assert loaded.weights == hashlib.sha256((tmp_path / "model/model.safetensors").read_bytes()).hexdigest()
     assert len(plain(loaded.versions)) == 3
-    text = small_text(tmp_path / "text.txt", 20)
+    text = small_text("text.txt", 20)
     files = read_texts([text])
     assert [tokenise(loaded, files, length)[0].tokens.shape for length in (8, 32)] == [(1, 8), (1, 20)]
     with pytest.raises(ModelError, match=r"`length` 33: .* reads at most 32 tokens"):
@@ -214,7 +214,7 @@ def test_a_model_of_the_hub_that_is_here_needs_no_network(folder, tmp_path, monk
     folder(snapshot)
     (home / "refs").mkdir()
     (home / "refs" / "main").write_text(snapshot.name)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", f"{tmp_path}/hub")
     loaded = load("nobody/tiny")
     assert loaded.name == "nobody/tiny" and loaded.tokenizer is not None
     assert loaded.weights == load(str(snapshot)).weights
@@ -224,7 +224,7 @@ def test_a_model_of_the_hub_that_is_here_needs_no_network(folder, tmp_path, monk
 
 
 def test_remote_code_runs_only_on_request(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", f"{tmp_path}/cache")
     ran = tmp_path / "ran"
     name = folder(auto_map={"AutoConfig": "own.Config", "AutoModel": "own.Model"}, model_type="own")
     (tmp_path / "model/own.py").write_text(f"import os\nos.mkdir({str(ran)!r})\nraise RuntimeError('it ran')\n")

@@ -165,64 +165,64 @@ def test_items_of_a_batch_are_texts_and_padding_is_refused():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_files_hold_the_captured_heads(dtype, tmp_path, monkeypatch):
+def test_files_hold_the_captured_heads(dtype, monkeypatch):
     monkeypatch.setattr(captured_files, "_CHUNK", 1000)
     captured = fb.capture(small_model("llama"), small_inputs("llama"), dtype=dtype)
     full = fb.capture(small_model("llama"), small_inputs("llama"))
     assert captured.meta["rounding"] <= {"float32": 0.0, "float16": 5e-3, "bfloat16": 5e-2}[dtype]
     assert (captured.meta["rounding"] > 0) == (dtype != "float32")
-    captured.save(tmp_path / "a.safetensors")
-    found = importlib.import_module("safetensors.torch").load_file(tmp_path / "a.safetensors")
+    captured.save("a.safetensors")
+    found = importlib.import_module("safetensors.torch").load_file("a.safetensors")
     for name, array in {"q": full.query, "k": full.key, "v": full.value}.items():
         assert torch.equal(found[name], torch.tensor(np.array(array)).to(getattr(torch, dtype)))
-    header = (tmp_path / "a.safetensors").read_bytes()
+    header = Path("a.safetensors").read_bytes()
     length = int.from_bytes(header[:8], "little")
     assert json.loads(json.loads(header[8 : 8 + length])["__metadata__"]["meta"]) == captured.meta
     if dtype == "bfloat16":
         with pytest.raises(ScenarioError, match="have no bfloat16"):
-            captured.save(tmp_path / "a.npz")
+            captured.save("a.npz")
         return
-    captured.save(tmp_path / "a.npz")
-    with np.load(tmp_path / "a.npz") as archive:
+    captured.save("a.npz")
+    with np.load("a.npz") as archive:
         assert_array_equal(archive["k"], captured.key)
         assert json.loads(str(archive["meta"])) == captured.meta
         assert archive["layer"].tolist() == [0] * 4 + [1] * 4 and archive["head"].tolist() == [0, 1, 2, 3] * 2
-    first = (tmp_path / "a.npz").read_bytes()
-    captured.save(tmp_path / "a.npz")
-    assert (tmp_path / "a.npz").read_bytes() == first
+    first = Path("a.npz").read_bytes()
+    captured.save("a.npz")
+    assert Path("a.npz").read_bytes() == first
     for name in ("a.npz", "a.safetensors"):
-        assert [head.label for head in File(str(tmp_path / name)).heads(None, None)][:2] == ["L0H0", "L0H1"]
+        assert [head.label for head in File(name).heads(None, None)][:2] == ["L0H0", "L0H1"]
 
 
-def test_files_are_written_in_pieces(tmp_path):
+def test_files_are_written_in_pieces():
     """Never a copy of all rows in memory: tracemalloc sees what NumPy allocates, and not what is mapped."""
     rows = np.zeros((1, 1 << 20, 16), np.float32)
-    with Spool(tmp_path) as spooled:
+    with Spool(Path()) as spooled:
         for _ in range(2):
             spooled.add(q=rows, k=rows, v=rows)
         arrays = {role: spooled.array(role, (2, *rows.shape[1:]), "float32") for role in "qkv"}
         for name in ("a.npz", "a.safetensors"):
             tracemalloc.start()
-            captured_files.write_heads(tmp_path / name, arrays, {})
+            captured_files.write_heads(Path(name), arrays, {})
             peak = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
-            assert (tmp_path / name).stat().st_size > 3 * 2 * rows.nbytes
+            assert Path(name).stat().st_size > 3 * 2 * rows.nbytes
             assert peak < rows.nbytes  # a sixth of the file
 
 
-def test_a_write_that_fails_keeps_the_existing_file(tmp_path, monkeypatch):
+def test_a_write_that_fails_keeps_the_existing_file(monkeypatch):
     captured = fb.capture(small_model("bert"), small_inputs("bert"))
-    captured.save(tmp_path / "a.npz")
-    before = (tmp_path / "a.npz").read_bytes()
+    captured.save("a.npz")
+    before = Path("a.npz").read_bytes()
 
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(np.lib.format, "write_array", full)
     with pytest.raises(StoreError, match="No space left"):
-        captured.save(tmp_path / "a.npz")
-    assert [file.name for file in tmp_path.iterdir()] == ["a.npz"]
-    assert (tmp_path / "a.npz").read_bytes() == before
+        captured.save("a.npz")
+    assert [file.name for file in Path().iterdir()] == ["a.npz"]
+    assert Path("a.npz").read_bytes() == before
 
 
 def test_the_last_queries_on_the_keys_before_them():
@@ -248,10 +248,10 @@ def test_sixteen_bits_that_cannot_hold_a_value_are_refused():
         fb.capture(model, small_inputs("bert"), dtype="float8")
 
 
-def test_the_command_line_from_a_folder_to_a_sweep(tmp_path):
-    folder = small_folder(tmp_path / "model")
-    texts = [str(small_text(tmp_path / name, 30, start)) for name, start in (("one.txt", 3), ("two.txt", 4))]
-    small_text(tmp_path / "short.txt", 20)
+def test_the_command_line_from_a_folder_to_a_sweep():
+    folder = small_folder("model")
+    texts = [small_text(name, 30, start) for name, start in (("one.txt", 3), ("two.txt", 4))]
+    small_text("short.txt", 20)
     code, out, err = run("capture", str(folder), "--text", *texts, "-L", "24", "--layers", "1", "--out", "h.npz")
     assert (code, err) == (0, "")
     assert "layer" in out and "1      encoder.layer.1.attention.self      4  full     0.25" in out
@@ -265,8 +265,8 @@ def test_the_command_line_from_a_folder_to_a_sweep(tmp_path):
     assert code == 0 and "16 heads of heads.npz" in out
 
 
-def test_a_function_brings_its_inputs(tmp_path, monkeypatch):
-    (tmp_path / "mine.py").write_text(
+def test_a_function_brings_its_inputs(monkeypatch):
+    Path("mine.py").write_text(
         "import torch\n"
         "class Model(torch.nn.Module):\n"
         "    def forward(self, x):\n"
@@ -291,11 +291,11 @@ def test_a_function_brings_its_inputs(tmp_path, monkeypatch):
     """)
 
 
-def test_bad_input_is_one_line(tmp_path):
-    folder = small_folder(tmp_path / "model")
-    text = str(small_text(tmp_path / "text.txt"))
-    (tmp_path / "short.txt").write_text("w7")
-    (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe")
+def test_bad_input_is_one_line():
+    folder = small_folder("model")
+    text = small_text("text.txt")
+    Path("short.txt").write_text("w7")
+    Path("bytes.txt").write_bytes(b"\xff\xfe")
     model = str(folder)
     assert f"{model} reads texts: give --text FILE" in refused("capture", model)
     check_refused(
@@ -320,14 +320,14 @@ def test_bad_input_is_one_line(tmp_path):
         MODEL=model,
         TEXT=text,
     )
-    (tmp_path / "blank.txt").write_text(" \n\n")
+    Path("blank.txt").write_text(" \n\n")
     check_refused("capture MODEL --text blank.txt => blank.txt: the file has no text", MODEL=model)
-    (tmp_path / "texts").mkdir()
+    Path("texts").mkdir()
     check_refused("capture MODEL --text texts => --text texts: a directory; give its files: texts/*.txt", MODEL=model)
-    (tmp_path / "copy.txt").write_bytes((tmp_path / "text.txt").read_bytes())
+    Path("copy.txt").write_bytes(Path("text.txt").read_bytes())
     said = refused("capture", model, "--text", text, "copy.txt")
     assert "--text copy.txt: the same text as text; give each once" in said
-    assert not (tmp_path / "heads.npz").exists()
+    assert not Path("heads.npz").exists()
 
 
 @pytest.mark.parametrize("inputs", ["some words", None, [], [["some", "words"]], 3, np.ones(3)])
@@ -371,7 +371,7 @@ def test_minilm_gives_the_heads_that_ship():
 def test_smollm2_is_causal_with_groups():
     loaded = real("smollm2")
     assert loaded.causal and loaded.limit == 8192
-    words = small_text(Path("text.txt"), 200)
+    words = small_text("text.txt", 200)
     with Spool() as spooled:
         runs = text_runs(loaded, read_texts([words]), 96)
         captured = record(loaded.model, runs, Choice(layers=(0, 29)), about(loaded), spooled)

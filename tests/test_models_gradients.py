@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -177,12 +178,12 @@ def test_items_of_a_batch_have_their_own_gradients():
     assert [[bool(differ(a, b)) for b in alone] for a in together] == [[False, True], [True, False]]
 
 
-def test_a_file_keeps_gradients_and_a_sweep_of_it_has_the_effect(tmp_path):
-    small_folder(tmp_path / "gpt2", "gpt2")
-    language_model("gpt2").save_pretrained(tmp_path / "gpt2")
+def test_a_file_keeps_gradients_and_a_sweep_of_it_has_the_effect():
+    small_folder("gpt2", "gpt2")
+    language_model("gpt2").save_pretrained(Path("gpt2"))
     for suffix in ("npz", "safetensors"):
         code, out, said = run(
-            "capture", f"{tmp_path}/gpt2", "--text", str(small_text(tmp_path / "a.txt")), "--gradients", "4",
+            "capture", "gpt2", "--text", small_text("a.txt"), "--gradients", "4",
             "--out", f"heads.{suffix}",
         )  # fmt: skip
         assert code == 0 and "4 gradients of each (nats per token)" in out
@@ -195,17 +196,17 @@ def test_a_file_keeps_gradients_and_a_sweep_of_it_has_the_effect(tmp_path):
     effects = [fb.load(suffix).trials["effect"] for suffix in ("npz", "safetensors")]
     assert effects[0].notna().all() and (effects[0] >= 0).all()
     assert "effect" in printed("table", "npz", "--metric", "effect", "--format", "csv")
-    printed("capture", f"{tmp_path}/gpt2", "--text", f"{tmp_path}/a.txt", "--out", "plain.npz", "-q")
+    printed("capture", "gpt2", "--text", "a.txt", "--out", "plain.npz", "-q")
     printed(*f"{sweep} plain.npz --out plain -q".split())
     assert "effect" not in fb.load("plain").trials
     for command in ("table plain", "table plain --rank", "plot plain", "compare plain plain"):
         assert "have no gradients: `favorbench capture --gradients 16`" in refused(f"{command} --metric effect")
 
 
-def test_bad_input_is_one_line(tmp_path, monkeypatch):
-    small_folder(tmp_path / "bert")
-    text = small_text(tmp_path / "a.txt")
-    assert "--gradients" in refused("capture", f"{tmp_path}/bert", "--text", str(text), "--gradients", "0")
+def test_bad_input_is_one_line(monkeypatch):
+    small_folder("bert")
+    text = small_text("a.txt")
+    assert "--gradients" in refused("capture", "bert", "--text", str(text), "--gradients", "0")
     for name, wrong in (("gradients", 0), ("last", 1.5), ("layers", [1.5]), ("heads", 0), ("layers", ["0"])):
         with pytest.raises(ScenarioError, match=f"`{name}` must be"):
             fb.capture(small_model("bert"), tokens(), **{name: wrong})

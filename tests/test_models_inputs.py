@@ -26,10 +26,9 @@ def words():
 
 
 @pytest.fixture
-def lines(monkeypatch):
+def lines(module):
     """Measures a model of the module; the rows by estimator."""
-    Path("mine.py").write_text(MODULE)
-    monkeypatch.syspath_prepend(".")
+    module("mine", MODULE)
 
     def measure(name, size=17):
         out = f"out-{name}"

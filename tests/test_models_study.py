@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,7 @@ from favorbench.models import summary
 from favorbench.models.plan import ModelScenario, plan
 from favorbench.models.report import sections, sentences
 from favorbench.models.seconds import times
-from favorbench.models.summary import ENCODER, LANGUAGE, lines_of, read, sentence
+from favorbench.models.summary import ENCODER, LANGUAGE, lines_of, sentence
 from favorbench.sections import to_markdown
 from tests.command_line import printed, refused, run
 from tests.small_models import small_folder
@@ -45,13 +46,28 @@ def folder(tmp_path_factory):
 
 
 def asked(folder, name="bert", texts=4, **more):
-    paths = tuple(str(folder / f"text{i}.txt") for i in range(texts))
+    paths = tuple(f"{folder}/text{i}.txt" for i in range(texts))
     small = {"length": 24, "maps": ("positive",), "methods": ("clusters",), "sizes": (4, 8), "draws": 2}
-    return ModelScenario(str(folder / name), paths, **(small | more))
+    return ModelScenario(f"{folder}/{name}", paths, **(small | more))
 
 
-def measured(path):
-    return read(path).rows.to_json(orient="records", double_precision=15)
+def study(scenario, out, **more):
+    from favorbench.models.study import study  # which needs torch
+
+    return study(scenario, Path(out), **more)
+
+
+def studied(folder, out, name="bert", progress=None, repeats=0, **more):
+    """Measure a small study, and return what is said of it."""
+    return study(asked(folder, name, **more), out, progress=progress, repeats=repeats)
+
+
+def read(out):
+    return summary.read(Path(out))
+
+
+def measured(out):
+    return read(out).rows.to_json(orient="records", double_precision=15)
 
 
 def test_requests_are_planned_text_by_text():
@@ -71,86 +87,78 @@ def test_requests_are_planned_text_by_text():
     ][-1] == "oracle"
 
 
-def test_an_interrupted_study_is_resumed_bit_for_bit(folder, tmp_path):
-    from favorbench.models.study import study
-
-    study(asked(folder, texts=2), tmp_path / "whole")
+def test_an_interrupted_study_is_resumed_bit_for_bit(folder):
+    studied(folder, "whole", texts=2)
 
     def stop(done, total):
         if done == 17:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        study(asked(folder, texts=2), tmp_path / "half", progress=stop)
-    there = json.loads((tmp_path / "half" / "model.json").read_text())
+        studied(folder, "half", texts=2, progress=stop)
+    there = json.loads(Path("half/model.json").read_text())
     assert there["measurements_done"] == 17 and not there["complete"]
-    study(asked(folder, texts=2), tmp_path / "half")
-    assert measured(tmp_path / "half") == measured(tmp_path / "whole")
-    other = read(tmp_path / "whole").rows
-    assert len(other) == 2 * (5 + 2 * 2 * 2) and json.loads((tmp_path / "half" / "model.json").read_text())["complete"]
-    study(asked(folder, texts=2, seed=1), tmp_path / "other")
-    assert measured(tmp_path / "other") != measured(tmp_path / "whole")
+    studied(folder, "half", texts=2)
+    assert measured("half") == measured("whole")
+    other = read("whole").rows
+    assert len(other) == 2 * (5 + 2 * 2 * 2) and json.loads(Path("half/model.json").read_text())["complete"]
+    studied(folder, "other", texts=2, seed=1)
+    assert measured("other") != measured("whole")
 
 
-def test_a_request_may_be_extended_but_not_changed(folder, tmp_path):
-    from favorbench.models.study import study
-
-    study(asked(folder, texts=2, draws=1), tmp_path / "run")
-    study(asked(folder, texts=3, draws=1, sizes=(8, 12)), tmp_path / "run")
-    rows = read(tmp_path / "run").rows
+def test_a_request_may_be_extended_but_not_changed(folder):
+    studied(folder, "run", texts=2, draws=1)
+    studied(folder, "run", texts=3, draws=1, sizes=(8, 12))
+    rows = read("run").rows
     assert rows["text"].nunique() == 3 and set(rows["size"]) == {0, 4, 8, 12}
     for changed, said in (({"seed": 2}, "seed 0 there, 2 here"), ({"length": 20}, "length 24 there, 20 here")):
         with pytest.raises(StoreError, match=said):
-            study(asked(folder, **changed), tmp_path / "run")
-    (tmp_path / "text0.txt").write_text("w1 w2 w3 w4 w5 w6 w7 w8 w9 w10 w11 w12", encoding="utf-8")
-    other = ModelScenario(str(folder / "bert"), (str(tmp_path / "text0.txt"),), 24, sizes=(4,))
+            studied(folder, "run", **changed)
+    Path("text0.txt").write_text("w1 w2 w3 w4 w5 w6 w7 w8 w9 w10 w11 w12", encoding="utf-8")
+    other = ModelScenario(f"{folder}/bert", ("text0.txt",), 24, sizes=(4,))
     with pytest.raises(StoreError, match="text text0 has changed"):
-        study(other, tmp_path / "run")
-    (tmp_path / "else").mkdir()
-    (tmp_path / "else" / "mine.txt").write_text("kept")
+        study(other, "run")
+    Path("else").mkdir()
+    Path("else/mine.txt").write_text("kept")
     with pytest.raises(StoreError, match=r"not empty and not a favorbench run \(it has 'mine.txt'\)"):
-        study(asked(folder), tmp_path / "else")
+        studied(folder, "else")
 
 
-def test_a_text_that_is_replaced_meanwhile_is_read_once(folder, tmp_path, monkeypatch):
+def test_a_text_that_is_replaced_meanwhile_is_read_once(folder, monkeypatch):
     """The tokens are those of the text whose digest is stored: of the one that was there at the beginning."""
     from favorbench.models import study as module
 
-    text, load = tmp_path / "text.txt", module.load
+    text, load = Path("text.txt"), module.load
     text.write_bytes((folder / "text0.txt").read_bytes())
-    small = ModelScenario(str(folder / "bert"), (str(text),), 24, sizes=(4,), draws=1, heads=False)
-    module.study(small, tmp_path / "quiet")
+    small = ModelScenario(f"{folder}/bert", (str(text),), 24, sizes=(4,), draws=1, heads=False)
+    study(small, "quiet")
 
     def replaced(*given, **more):
         text.write_text("w1 w2 w3 w4 w5 w6 w7")
         return load(*given, **more)
 
     monkeypatch.setattr(module, "load", replaced)
-    module.study(small, tmp_path / "replaced")
-    assert measured(tmp_path / "replaced") == measured(tmp_path / "quiet")
-    digests = [read(tmp_path / name).manifest["asked"]["texts"]["text"] for name in ("quiet", "replaced")]
+    study(small, "replaced")
+    assert measured("replaced") == measured("quiet")
+    digests = [read(name).manifest["asked"]["texts"]["text"] for name in ("quiet", "replaced")]
     assert digests[0] == digests[1]
 
 
-def test_a_damaged_part_is_measured_again(folder, tmp_path):
-    from favorbench.models.study import study
-
-    study(asked(folder, texts=2), tmp_path / "run")
-    before = measured(tmp_path / "run")
-    part = next((tmp_path / "run" / "trials").glob("part-*.parquet"))
+def test_a_damaged_part_is_measured_again(folder):
+    studied(folder, "run", texts=2)
+    before = measured("run")
+    part = next(Path("run/trials").glob("part-*.parquet"))
     part.write_bytes(part.read_bytes()[:-20])
     with pytest.raises(StoreError, match="is damaged"):
-        read(tmp_path / "run")
-    assert study(asked(folder, texts=2), tmp_path / "run").set_aside == [part.name]
-    assert measured(tmp_path / "run") == before
+        read("run")
+    assert studied(folder, "run", texts=2).set_aside == [part.name]
+    assert measured("run") == before
 
 
-def test_the_table_agrees_with_the_rows(folder, tmp_path):
+def test_the_table_agrees_with_the_rows(folder):
     """Each number of it computed again from the rows, without pandas' groups."""
-    from favorbench.models.study import study
-
-    study(asked(folder, layers="all,1"), tmp_path / "run")
-    found = read(tmp_path / "run")
+    studied(folder, "run", layers="all,1")
+    found = read("run")
     assert found.measure is ENCODER
     rows = found.rows[found.rows["layers"] == "all"]
 
@@ -229,12 +237,10 @@ def test_a_cost_that_rounds_to_nothing_has_no_sign(value, said):
     assert summary._costs(value, LANGUAGE) == f"costs {said} nats a token"
 
 
-def test_a_causal_model_with_calibrated_maps(folder, tmp_path):
-    from favorbench.models.study import study
-
-    more = {"maps": ("calibrated:centre:positive",), "calibrate": str(folder / "text4.txt"), "layers": "all,each"}
-    study(asked(folder, "llama", texts=2, draws=1, **more), tmp_path / "run")
-    found = read(tmp_path / "run")
+def test_a_causal_model_with_calibrated_maps(folder):
+    more = {"maps": ("calibrated:centre:positive",), "calibrate": f"{folder}/text4.txt", "layers": "all,each"}
+    studied(folder, "run", "llama", texts=2, draws=1, **more)
+    found = read("run")
     assert found.measure is LANGUAGE and set(found.rows["layers"]) == {"all", "0", "1"}
     assert found.rows["kl"].notna().all() and (found.rows["kl"] > -1e-6).all()
     everything = pd.Series(found.rows["kl"].to_numpy(), index=found.rows["estimator"])
@@ -251,7 +257,7 @@ def test_a_causal_model_with_calibrated_maps(folder, tmp_path):
         assert abs(getattr(predicted, name) - direct) < 1e-12
     assert f"|W_O error| / |h| (Spearman {predicted.of_projected_error:.2f})" in " ".join(sentences(found))
 
-    files = style.write(figures.charts(found), tmp_path / "figures")
+    files = style.write(figures.charts(found), Path("figures"))
     assert {file.stem for file in files} == {"effect", "hidden-error", "one-layer", "heads"}
     for size, panels in ((4, 1), (8, 2)):  # with one size there is no axis of sizes
         lines = found.lines[found.lines["size"] <= size]
@@ -274,12 +280,10 @@ def test_a_causal_model_with_calibrated_maps(folder, tmp_path):
         ({"length": 2000}, ModelError, "reads at most 64 tokens"),
     ],
 )
-def test_impossible_requests_are_refused_before_measuring(folder, tmp_path, changed, error, said):
-    from favorbench.models.study import study
-
+def test_impossible_requests_are_refused_before_measuring(folder, changed, error, said):
     with pytest.raises(error, match=said):
-        study(asked(folder, "llama", **changed), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+        studied(folder, "run", "llama", **changed)
+    assert not Path("run").exists()
 
 
 @pytest.mark.parametrize(
@@ -304,72 +308,62 @@ def test_senseless_values_are_one_line(changed, error, said):
         ("vit", "reads pixel_values, not text: `favorbench capture module:function`"),
     ],
 )
-def test_models_that_answer_no_text_are_refused_in_one_line(family, said, folder, tmp_path):
-    from favorbench.models.study import study
-
+def test_models_that_answer_no_text_are_refused_in_one_line(family, said, folder):
     with pytest.raises(ModelError, match=re.escape(said)):
-        study(
-            ModelScenario(str(small_folder(tmp_path / family, family)), (str(folder / "text0.txt"),)), tmp_path / "run"
-        )
-    assert not (tmp_path / "run").exists()
+        study(ModelScenario(str(small_folder(family, family)), (f"{folder}/text0.txt",)), "run")
+    assert not Path("run").exists()
 
 
-def test_the_text_to_calibrate_on_is_none_of_those_measured(folder, tmp_path):
-    from favorbench.models.study import study
-
-    copy = tmp_path / "copy.txt"
+def test_the_text_to_calibrate_on_is_none_of_those_measured(folder):
+    copy = Path("copy.txt")
     copy.write_bytes((folder / "text1.txt").read_bytes())
     with pytest.raises(InputError, match="measured too, as text1"):
-        study(asked(folder, calibrate=str(copy)), tmp_path / "run")
-    twice = ModelScenario(str(folder / "bert"), (str(folder / "text1.txt"), str(copy)), 24)
+        studied(folder, "run", calibrate=str(copy))
+    twice = ModelScenario(f"{folder}/bert", (f"{folder}/text1.txt", str(copy)), 24)
     with pytest.raises(InputError, match="the same text as text1"):
-        study(twice, tmp_path / "run")
+        study(twice, "run")
 
 
-def test_the_command_measures_shows_and_resumes(folder, tmp_path):
-    texts = [str(folder / f"text{i}.txt") for i in range(3)]
+def test_the_command_measures_shows_and_resumes(folder):
+    texts = [f"{folder}/text{i}.txt" for i in range(3)]
     small = ("-L", "24", "-R", "4,8", "--draws", "1", "--methods", "clusters", "--no-heads", "--out", "run")
-    out = printed("model", str(folder / "bert"), "--text", *texts, *small, "-q")
+    out = printed("model", f"{folder}/bert", "--text", *texts, *small, "-q")
     assert max(map(len, out.partition("1 - cos: ")[0].splitlines())) <= 80
     assert "all layers replaced" in out and "attention unnoticed: the best" in " ".join(out.split())
-    code, out, err = run("model", str(folder / "bert"), "--text", *texts, *small, "--json", "-q")
+    code, out, err = run("model", f"{folder}/bert", "--text", *texts, *small, "--json", "-q")
     assert json.loads(out)["manifest"]["complete"] and (code, err) == (0, "")
-    summary = (tmp_path / "run" / "summary.md").read_text()
+    summary = Path("run/summary.md").read_text()
     assert "| estimator | cost | 1 - cos |" in summary and "texts |" not in summary
     shown = {name for name in ("rank", "hidden", "head") if f"| {name} |" in summary}
     assert shown == {name for name in ("rank", "hidden", "head") if f"; {name}" in summary} == {"rank"}
-    assert (tmp_path / "run" / "summary.csv").exists() and (tmp_path / "run" / "figures" / "effect.png").exists()
+    assert Path("run/summary.csv").exists() and Path("run/figures/effect.png").exists()
 
 
-def test_a_study_that_grew_unevenly_says_how_many_texts_each_line_has(folder, tmp_path):
-    from favorbench.models.study import study
-
+def test_a_study_that_grew_unevenly_says_how_many_texts_each_line_has(folder):
     for texts, sizes in ((3, (4,)), (1, (8,))):
-        study(asked(folder, texts=texts, sizes=sizes, draws=1, heads=False, methods=()), tmp_path / "run")
-    found = read(tmp_path / "run")
+        studied(folder, "run", texts=texts, sizes=sizes, draws=1, heads=False, methods=())
+    found = read("run")
     given = {record["estimator"]: record["texts"] for record in sections(found)[0].rows}
     assert found.uneven and (given["positive, R = 4"], given["positive, R = 8"], given["uniform"]) == ("3", "1", "3")
     assert "Median over up to 3 texts" in to_markdown(sections(found))
     assert sentence(found.rows).startswith("all layers, 3 texts")
 
 
-def test_seconds_are_stored_with_the_study(folder, tmp_path):
-    from favorbench.models.study import study
-
-    study(asked(folder, "llama", methods=("clusters", "sampled-keys")), tmp_path / "run", repeats=2)
-    before = read(tmp_path / "run")
+def test_seconds_are_stored_with_the_study(folder):
+    studied(folder, "run", "llama", methods=("clusters", "sampled-keys"), repeats=2)
+    before = read("run")
     timed = before.lines[before.lines["kind"].isin(["map", "method"])]
     assert len(timed) == 6 and (timed["time"] > 0).all()
     assert before.lines[before.lines["kind"] == "trivial"]["time"].isna().all()
     assert "time: CPU seconds" in to_markdown(sections(before)) and "| time |" in to_markdown(sections(before))
-    study(asked(folder, "llama", methods=("clusters(lloyd=1)",), maps=()), tmp_path / "run", repeats=1)
-    kept = json.loads((tmp_path / "run" / "seconds.json").read_text())
+    studied(folder, "run", "llama", methods=("clusters(lloyd=1)",), maps=(), repeats=1)
+    kept = json.loads(Path("run/seconds.json").read_text())
     assert kept["threads"] == 1 and kept["layers"] == [0, 1] and len(kept["rows"]) == 8
-    study(asked(folder, "llama", texts=2), tmp_path / "other")
-    assert "time" not in read(tmp_path / "other").lines
-    (tmp_path / "run" / "seconds.json").write_text("{}")
+    studied(folder, "other", "llama", texts=2)
+    assert "time" not in read("other").lines
+    Path("run/seconds.json").write_text("{}")
     with pytest.raises(StoreError, match=r"seconds.json is damaged"):
-        read(tmp_path / "run")
+        read("run")
 
 
 def test_seconds_are_those_of_the_called_function():
@@ -398,5 +392,5 @@ def test_seconds_are_those_of_the_called_function():
     ],
 )
 def test_the_command_explains_errors_in_one_line(model, more, said, folder):
-    given = [str(folder / "text0.txt") if one == "TEXT" else one for one in more]
-    assert said in refused("model", str(folder / model), *given, "--out", "run")
+    given = [f"{folder}/text0.txt" if one == "TEXT" else one for one in more]
+    assert said in refused("model", f"{folder}/{model}", *given, "--out", "run")

@@ -69,16 +69,16 @@ def test_a_run_under_way_is_running_and_one_that_was_killed_is_not():
 
 def test_reading_a_lock_does_not_take_it(tmp_path):
     assert not in_use(tmp_path)
-    with store_at(tmp_path / "run"):
-        assert in_use(tmp_path / "run") and in_use(tmp_path / "run")
-    assert not in_use(tmp_path / "run")
+    with store_at(Path("run")):
+        assert in_use(Path("run")) and in_use(Path("run"))
+    assert not in_use(Path("run"))
 
 
 def test_a_study_of_a_model_counts_measurements(tmp_path):
-    with store_at(tmp_path / "run") as store:
+    with store_at(Path("run")) as store:
         store.append(rows_of(range(3)))
         store._flushed -= 2.0
-    model = tmp_path / "run" / "model.json"
+    model = Path("run/model.json")
     model.write_text(json.dumps({"measurements": 12, "measurements_done": 0}))
     (found,) = statuses(tmp_path)
     assert (found.kind, found.state, found.done, found.planned) == ("model", "stopped", 6, 12)
