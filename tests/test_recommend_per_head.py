@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from favorbench.studies.recommend.per_head import allocate
 from favorbench.studies.saved import saved_study
 from tests.command_line import printed, refused, run
 from tests.test_models_study import WORDS, folder  # noqa: F401
+from tests.test_recommend_model import embedding_loss
 
 torch = pytest.importorskip("torch")
 
@@ -39,7 +41,7 @@ TARGET = 1e-5  # at the cost of clusters at m = 16 only settings per head can re
 @pytest.fixture(scope="module")
 def model(folder, tmp_path_factory):  # noqa: F811
     """An encoder with heads 0 and 1 of each layer uniform: they have no queries. So the others can be exact."""
-    loaded, path = load(str(folder / "bert")), tmp_path_factory.mktemp("uneven") / "bert"
+    loaded, path = load(f"{folder}/bert"), tmp_path_factory.mktemp("uneven") / "bert"
     with torch.no_grad():
         for name, parameter in loaded.model.named_parameters():
             if ".query." in name:
@@ -60,8 +62,8 @@ def found_for(model, text, out, **more):
     return fb.recommend(model=model, texts=[text], out=out, **({"target": TARGET, "per_head": True} | EASY | more))
 
 
-def test_settings_per_head_win_where_heads_differ(model, text, tmp_path, monkeypatch):
-    found = found_for(model, text, tmp_path / "run")
+def test_settings_per_head_win_where_heads_differ(model, text, monkeypatch):
+    found = found_for(model, text, Path("run"))
     (decision,) = found.decisions
     assert decision.outcome == "certified" and decision.setting.kind == "per head" and decision.share < 1
     assert {head[-2:] for head in decision.per_head} >= {"H0", "H1"}
@@ -69,42 +71,37 @@ def test_settings_per_head_win_where_heads_differ(model, text, tmp_path, monkeyp
     assert found.model.chosen_on == 10 and found.model.texts == 30
     assert sentence(found).startswith("Take settings per head, as costly as clusters at m = 16, at ")
     assert "One setting for all heads at no more cost is not certified: clusters at m = 16 has" in sentence(found)
-    rows = read_measurements(tmp_path / "run")
-    chosen = [one.split()[0] for one in json.loads((tmp_path / "run" / "effects.json").read_text())["texts"]]
+    rows = read_measurements(Path("run"))
+    chosen = [one.split()[0] for one in json.loads(Path("run/effects.json").read_text())["texts"]]
     assert len(chosen) == 10 and not {*chosen} & {*rows["text"]}  # none of them is a test as well
-    study = saved_study(tmp_path / "run")
+    study = saved_study(Path("run"))
     assert study is not None and study.sections == sections(found)
     loaded = load(model)
     by_name = {one.name: one.tokens for one in split_texts(loaded, read_texts([text]), LENGTH)}
     own = rows[rows["estimator"].str.startswith("per head")]
     assert len(own) == decision.draws
     for _, row in own.head(2).iterrows():
-        tokens = by_name[row["text"]]
-        with torch.no_grad():
-            exact = loaded.model(tokens).last_hidden_state[0].double().mean(dim=0)
-            with fb.replace_attention(loaded.model, recommended=found, draw=int(row["draw"])):
-                other = loaded.model(tokens).last_hidden_state[0].double().mean(dim=0)
-        cosine = torch.nn.functional.cosine_similarity(exact, other, dim=0)
-        assert_allclose(row["embedding_loss"], 1 - float(cosine), rtol=1e-9, atol=1e-12)
+        expected = embedding_loss(loaded.model, by_name[row["text"]], recommended=found, draw=int(row["draw"]))
+        assert_allclose(row["embedding_loss"], expected, rtol=1e-9, atol=1e-12)
     assert_allclose(own["multiplications"], decision.multiplications)
-    applied = by_head(tmp_path / "run")
+    applied = by_head("run")
     assert {f"L{layer}H{head}" for layer, heads in applied.choices.items() for head in heads} == {*decision.per_head}
     monkeypatch.setattr(MeasuredModel, "head_effects", None)
-    assert found_for(model, text, tmp_path / "run").decisions == found.decisions  # effects are stored
+    assert found_for(model, text, Path("run")).decisions == found.decisions  # effects are stored
 
 
-def test_effects_of_other_heads_do_not_win(model, text, tmp_path, monkeypatch):
+def test_effects_of_other_heads_do_not_win(model, text, monkeypatch):
     effects = per_head.predicted_effects
     monkeypatch.setattr(per_head, "predicted_effects", lambda *given: np.roll(effects(*given), 2, axis=1))
-    (decision,) = found_for(model, text, tmp_path / "run").decisions
+    (decision,) = found_for(model, text, Path("run")).decisions
     assert decision.per_head is None and any(one.setting.kind == "per head" for one in decision.points)
 
 
-def test_where_one_setting_is_enough_it_is_the_answer(model, text, tmp_path):
-    found = found_for(model, text, tmp_path / "run", target=1.9, max_cost=9.0)
+def test_where_one_setting_is_enough_it_is_the_answer(model, text):
+    found = found_for(model, text, Path("run"), target=1.9, max_cost=9.0)
     (decision,) = found.decisions
     assert decision.outcome == "certified" and decision.setting.name == "uniform" and decision.per_head is None
-    nothing = found_for(model, text, tmp_path / "run", target=1e-14, max_cost=0.5)
+    nothing = found_for(model, text, Path("run"), target=1e-14, max_cost=0.5)
     assert sentence(nothing).startswith("No candidate, settings per head included, is certified to keep 1 - cosine")
 
 
@@ -126,27 +123,27 @@ def test_effects_of_heads_follow_the_formula(model, text):
     assert expected[[0, 1, 4, 5]].max() < 1e-6 * expected[[2, 3, 6, 7]].min()
 
 
-def test_a_study_predicts_the_effects_it_measures(model, text, tmp_path, monkeypatch):
+def test_a_study_predicts_the_effects_it_measures(model, text, monkeypatch):
     """Layer by layer, where memory holds no more, as all together; of each draw; and the sum is near the measured."""
     ask = ["model", model, "--text", text, "-L", LENGTH, "--maps", "none", "--methods", "clusters", "-R", "16"]
     ask += ["--draws", "2", "--no-heads", "--predict", "64"]
-    code, shown, said = run(*ask, "--out", tmp_path / "one")
+    code, shown, said = run(*ask, "--out", "one")
     assert code == 0 and "predicted: 1 - cos to second order, the sum of the effects of all heads" in shown
     assert "64 gradients of 2 layers: 960 KiB of memory" in said
     monkeypatch.setattr(study, "GRADIENT_BYTES", 1)
-    assert "64 gradients of 2 layers, 1 at a time: 480 KiB" in run(*ask, "--out", tmp_path / "two")[2]
-    one, two = (json.loads((tmp_path / name / "effects.json").read_text())["texts"] for name in ("one", "two"))
+    assert "64 gradients of 2 layers, 1 at a time: 480 KiB" in run(*ask, "--out", "two")[2]
+    one, two = (json.loads(Path(name, "effects.json").read_text())["texts"] for name in ("one", "two"))
     ((key, effects),) = one.items()
     assert list(effects) == ["uniform - 0 0", "clusters - 16 0", "clusters - 16 1"]
     for name, heads in effects.items():
         assert_allclose(heads, two[key][name], rtol=1e-6)
-    lines = read(tmp_path / "one").lines.set_index("estimator")
+    lines = read(Path("one")).lines.set_index("estimator")
     expected = np.mean([sum(effects[f"clusters - 16 {draw}"]) for draw in (0, 1)])
     assert_allclose(lines["predicted"]["clusters"], expected)
     assert 0.5 < lines["predicted"]["clusters"] / lines["effect"]["clusters"] < 2
     assert np.isnan(lines["predicted"]["exact"])
     monkeypatch.setattr(gradients, "check_memory", lambda *given: check_memory(1e18, *given[1:]))
-    assert "a gradient through" in refused(*ask[:-1], "65", "-R", "8", "--out", tmp_path / "one")
+    assert "a gradient through" in refused(*ask[:-1], "65", "-R", "8", "--out", "one")
 
 
 def test_no_choice_of_the_same_cost_has_less_effect():
@@ -177,14 +174,14 @@ def test_a_failed_option_is_not_chosen():
 
 
 @pytest.mark.slow
-def test_the_command(model, text, tmp_path):
+def test_the_command(model, text):
     flags = ["--probability", "0.5", "--confidence", "0.6", "--max-size", "32", "-L", str(LENGTH), "-q"]
     command = ["recommend", "--model", model, "--text", text, *flags, "--methods", "clusters", "--maps", "none"]
     shown = printed(*command, "--target", str(TARGET), "--per-head", "--out", "found/run")
     assert "Take settings per head" in shown and "replace_attention(model, recommended='found/run')" in shown
     assert "chosen on 10 of them" in " ".join(shown.split())
     assert "--per-head is for a model" in refused("recommend", "gaussian", "--per-head")
-    few = refused(*command, "--target", "1", "--per-head", "--probability", "0.9", "--out", str(tmp_path / "few"))
-    assert "20; 10 more are for the settings per head" in few and not (tmp_path / "few" / "effects.json").exists()
+    few = refused(*command, "--target", "1", "--per-head", "--probability", "0.9", "--out", "few")
+    assert "20; 10 more are for the settings per head" in few and not Path("few/effects.json").exists()
     with pytest.raises(ScenarioError, match="`per_head` is for a model"):
         fb.recommend("gaussian", per_head=True)
