@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from favorbench.inputs import get_input
 from favorbench.numerics.streams import stream
@@ -18,13 +19,15 @@ class Processes:
     """A scheduler, and workers that come and go. Use as a context manager: whatever is left is killed."""
 
     def __init__(self, folder, **environment):
+        folder = Path(folder).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
         self.file = folder / "scheduler.json"
         self._folder, self._started = folder, []
         self._environment = os.environ | QUIET | environment
         self.scheduler = self._start(
             "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(self.file)
         )
-        wait_for(self.file.exists)
+        wait_for(lambda: self.file.exists() and self.file.read_text())
 
     def __enter__(self):
         return self
@@ -69,7 +72,6 @@ class Processes:
 @contextlib.contextmanager
 def cluster(folder, workers=2, *options, **environment):
     """A scheduler and its workers, all connected."""
-    folder.mkdir(parents=True, exist_ok=True)
     with Processes(folder, **environment) as processes:
         for _ in range(workers):
             processes.worker(*options)

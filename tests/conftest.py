@@ -67,6 +67,21 @@ def random_heads(rng, *shape):
     return {name: rng.normal(size=shape) for name in "qkv"}
 
 
+def parts(run="run"):
+    """The files with the rows of a run."""
+    return sorted(Path(run, "trials").glob("part-*.parquet"))
+
+
+def stop_after(count):
+    """A progress callback that interrupts after some steps, as Ctrl-C does."""
+
+    def stop(done, total, step=""):
+        if done == count:
+            raise KeyboardInterrupt
+
+    return stop
+
+
 def same_rows(one, other):
     """Every value of two tables is the same, to the last bit."""
     pd.testing.assert_frame_equal(one, other, check_exact=True)

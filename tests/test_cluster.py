@@ -24,7 +24,7 @@ from favorbench.results.findings import sentences
 from favorbench.run import sweep
 from tests.clusters import cluster, first_query, wait_for
 from tests.command_line import check_refused, python, read_table, refused, run
-from tests.conftest import random_heads, small_scenario
+from tests.conftest import parts, random_heads, small_scenario
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # Dask's own, of sockets closed late
 
@@ -85,9 +85,9 @@ def test_the_library_leaves_logs_alone_and_the_command_silences_those_of_dask(pr
 def test_stored_draws_are_not_repeated_and_need_no_cluster(processes):
     scenario = small_scenario(trials=6)
     sweep(scenario, "run", cluster=str(processes.file))
-    before = sorted(Path("run/trials").iterdir())
+    before = parts()
     assert sweep(scenario, "run", cluster="tcp://127.0.0.1:9").manifest["complete"]
-    assert sorted(Path("run/trials").iterdir()) == before
+    assert parts() == before
 
 
 def test_a_client_of_ones_own_stays_open(processes):
@@ -126,20 +126,15 @@ def test_files_that_are_too_large_to_send_are_read_where_they_are(processes, rng
 
 
 @pytest.fixture
-def mine(monkeypatch):
+def mine(module):
     """A method of the user's in the working directory, which imports another file there."""
-    monkeypatch.syspath_prepend(os.getcwd())  # as the command line has it
 
     def written(factor):
         lines = "\n" * int(factor)  # another length, or bytecode of the same second would be taken for this file's
-        Path("my_helper.py").write_text(f"factor = {factor}\n{lines}def finish(answer):\n    return answer\n")
-        Path("my_method.py").write_text(MINE)
-        for name in ("my_helper", "my_method"):
-            sys.modules.pop(name, None)
+        module("my_helper", f"factor = {factor}\n{lines}def finish(answer):\n    return answer\n")
+        module("my_method", MINE)
 
-    yield written
-    for name in ("my_helper", "my_method"):
-        sys.modules.pop(name, None)
+    return written
 
 
 def test_a_users_modules_travel_and_changed_ones_are_not_those_of_before(processes, mine):
@@ -343,9 +338,9 @@ def test_an_address_without_a_scheduler_is_one_line(monkeypatch):
         assert "what answers there is not a Dask scheduler (tried for 5 s)" in line
 
 
-def test_a_scheduler_without_workers_is_one_line(tmp_path, monkeypatch):
+def test_a_scheduler_without_workers_is_one_line(monkeypatch):
     monkeypatch.setenv("FAVORBENCH_CLUSTER_TIMEOUT", "2")
-    with cluster(tmp_path / "empty", workers=0) as empty:
+    with cluster("empty", workers=0) as empty:
         line = refused("sweep", "-R", "4", "--cluster", empty.address, "--out", "run")
     assert "no worker within 2 s; start some: dask worker tcp://" in line
 
@@ -423,10 +418,10 @@ def test_recommendations_are_the_same_and_resumed(processes, rng):
         for run_ in ("alone", "run")
     )
     assert one.equals(two)
-    before = sorted(Path("run/trials").iterdir())
+    before = parts()
     code, out, _ = run("recommend", "mine.npz", "--target", "0.4", "--max-size", "16", "--confidence", "0.9",
                        "--out", "run", "--cluster", processes.address)  # fmt: skip
-    assert code == 0 and "L = 24" in out and sorted(Path("run/trials").iterdir()) == before
+    assert code == 0 and "L = 24" in out and parts() == before
 
 
 def test_verify_says_the_same_of_a_module_that_travels(processes, mine):

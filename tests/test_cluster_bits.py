@@ -92,13 +92,13 @@ def begun_and_ended_half_way(folder):
     return saved
 
 
-def test_one_process_two_a_cluster_with_twenty_kills_and_a_move_give_the_same_bits(tmp_path, scenario, monkeypatch):
+def test_one_process_two_a_cluster_with_twenty_kills_and_a_move_give_the_same_bits(scenario, monkeypatch):
     monkeypatch.setenv("FAVORBENCH_CLUSTER_TIMEOUT", "120")
     alone = sweep(scenario, "alone")
     assert alone.trials["draw"].nunique() == DRAWS and alone.trials["head"].nunique() == 12
     others = [sweep(scenario, "two", workers=2)]
 
-    with cluster(tmp_path / "cluster", 0) as processes:
+    with cluster("cluster", 0) as processes:
         killer = Killer(processes, 20, seed=20261122)
         others.append(sweep(scenario, "killed", cluster=processes.address, progress=killer.progress))
         assert killer.killed == 20
@@ -122,10 +122,10 @@ def test_one_process_two_a_cluster_with_twenty_kills_and_a_move_give_the_same_bi
     assert not bits(changed).equals(bits(alone.trials))  # one last digit of all is seen
 
 
-def test_fifty_kills_at_random(tmp_path, scenario, monkeypatch):
+def test_fifty_kills_at_random(scenario, monkeypatch):
     """And Dask gives no draw up meanwhile, whatever it was with when its worker died."""
     monkeypatch.setenv("FAVORBENCH_CLUSTER_TIMEOUT", "120")
-    with cluster(tmp_path / "cluster", 0, DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="50") as processes:
+    with cluster("cluster", 0, DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="50") as processes:
         killer = Killer(processes, 50, seed=50)
         found = sweep(scenario, "run", cluster=processes.address, progress=killer.progress)
         assert killer.killed == 50
