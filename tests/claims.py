@@ -61,7 +61,7 @@ def over(run, estimator, size, fields="median worst", sampler=None):
     """An estimator over the heads of a run, mse / mse of uniform attention: some of median, quartiles, worst, cost, and
     the number of heads on which it is worse."""
     frame = over_heads(run)
-    found = frame[(frame["estimator"] == estimator) & (frame["num_projections"] == size)]
+    found = frame.query("estimator == @estimator and num_projections == @size")
     if sampler is not None:
         found = found[found["sampler"] == sampler]
     (row,) = found.to_dict("records")
@@ -128,13 +128,13 @@ def least_over_heads(name, bound):
 @cache
 def _models(folder):
     frame = pd.read_csv(REPOSITORY / "results" / "models" / folder / "summary.csv", dtype={"layers": str})
-    return frame[frame["layers"] == "all"]
+    return frame.query("layers == 'all'")
 
 
 def models(estimator, size, folder="minilm-512"):
     """The row of an estimator in the place of a model's attention."""
     frame = _models(folder)
-    (row,) = frame[(frame["estimator"] == estimator) & (frame["size"] == size)].to_dict("records")
+    (row,) = frame.query("estimator == @estimator and size == @size").to_dict("records")
     return row
 
 

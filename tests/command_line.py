@@ -43,6 +43,11 @@ def python(*arguments, **options):
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, **options)
 
 
+def in_a_process(command, **options):
+    """A command in a process of its own, when it has ended."""
+    return python("-m", "favorbench", *shlex.split(command), **options)
+
+
 def refused(*arguments):
     """The one line on stderr of a command that must exit 2 and print nothing else."""
     code, out, err = run(*arguments)

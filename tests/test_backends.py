@@ -111,7 +111,7 @@ def test_a_sweep_on_torch_gives_the_rows_of_numpy():
 def test_less_precision_rounds_more_and_the_exact_answer_stays_float64():
     dtypes = ["float64", "float32", "float16", "bfloat16"]
     rows = rows_of(backend="torch", dtype=",".join(dtypes), maps="positive,hyperbolic", scale="0.5")
-    maps = rows[rows["kind"] == "map"]
+    maps = rows.query("kind == 'map'")
     rounding = maps["rounding"].groupby("dtype").median()
     for dtype, digits in (("float32", 24), ("float16", 11), ("bfloat16", 8)):
         # weights of a mean are rounded: one unit in the last place each, several where exp amplifies a log of size ~4

@@ -145,7 +145,7 @@ def test_a_sweep_measures_on_another_text_than_it_fits(rng):
     results = swept(scale=0.7, causal=True)
     study = Study.of(fb.load_scenario(None, SWEEP | {
         "inputs": "test.npz", "calibrate": "other.npz", "scale": 0.7, "causal": True}))  # fmt: skip
-    rows = results.trials[results.trials["estimator"] == "calibrated:centre:oprf"].set_index("draw")["mse"]
+    rows = results.trials.query("estimator == 'calibrated:centre:oprf'").set_index("draw")["mse"]
     for draw in plan(study):
         i = [h.label for h in study.inputs["test.npz"].law.heads(None, None)].index(draw.head.label)
         omega = fb.get_sampler("iid").sample(stream(0, "omega", "iid", *draw.stream_names), 8, 6)
@@ -227,7 +227,7 @@ def test_random_inputs_are_calibrated_on_a_draw_of_their_own():
     asked = {"inputs": "gaussian", "calibrate": "gaussian", "seq_len": 64, "head_dim": 4}
     frozen = swept("frozen", **asked).trials
     looked = swept("looked", **asked | {"maps": "centre:oprf", "calibrate": None}).trials
-    of = [rows[rows["kind"] == "map"]["mse"].to_numpy() for rows in (frozen, looked)]
+    of = [rows.query("kind == 'map'")["mse"].to_numpy() for rows in (frozen, looked)]
     assert np.all(of[0] != of[1]) and np.all(of[0] < 10 * of[1])
 
 

@@ -19,7 +19,7 @@ import pytest
 import typer.main
 
 from favorbench import cli
-from tests.command_line import python, run
+from tests.command_line import in_a_process, run
 from tests.conftest import REPOSITORY, campaign, random_heads
 
 #: Commands that are not run: they take a minute or load a model, or are old names.
@@ -126,7 +126,7 @@ def test_a_command_that_writes_may_be_ended_at_any_moment(material, seed, monkey
     shutil.copytree(material, tmp_path / "whole")
     monkeypatch.chdir(tmp_path / "whole")
     start = time.monotonic()
-    assert python("-m", "favorbench", *command.split()).returncode == 0
+    assert in_a_process(command).returncode == 0
     seconds, whole = time.monotonic() - start, run(shows)
     monkeypatch.chdir(tmp_path / "disturbed")
     process = subprocess.Popen(

@@ -21,19 +21,19 @@ from hypothesis import strategies as st
 import favorbench as fb
 from favorbench.errors import ModelError
 from favorbench.results.summary import rows_of
-from tests.command_line import check_refused, commands, printed, python, refused, run, succeeded
+from tests.command_line import check_refused, commands, in_a_process, printed, refused, run, succeeded
 from tests.conftest import THOROUGH, random_heads
 
-SMALL = ["--maps", "positive,trig", "-R", "3,8", "-L", "24", "-d", "4", "--trials", "2"]
-TINY = ["--maps", "positive", "-R", "3,8", "-L", "24", "-d", "4", "--trials", "2"]
-COMMAND = [sys.executable, "-m", "favorbench"]
+SMALL = "sweep --maps positive,trig -R 3,8 -L 24 -d 4 --trials 2"
+COMMAND = f"{sys.executable} -m favorbench"
+BY = ("estimator,sampler,R", "R", "sampler,estimator", "trial,estimator,R")
 EXAMPLES = 150 if THOROUGH else 40  # of flags and files that a dry run is given
 
 
 @pytest.fixture(scope="module")
 def run_of_small(tmp_path_factory):
     folder = tmp_path_factory.mktemp("small") / "run"
-    run("sweep", *SMALL, "--out", str(folder))
+    run(f"{SMALL} --out {folder}")
     return folder
 
 
@@ -44,7 +44,7 @@ def small_run(run_of_small):
 
 
 def test_sweep_prints_the_table_a_sentence_and_where_it_is():
-    out = printed("sweep", *SMALL, "--out", "run")
+    out = printed(f"{SMALL} --out run")
     assert "mse, gaussian, scale 1, L = 24, d = 4" in out
     assert "R=3" in out and "uniform" in out and "best-rank" in out
     assert "2 draws are too few" in out and "favorbench plot run" in out
@@ -52,8 +52,8 @@ def test_sweep_prints_the_table_a_sentence_and_where_it_is():
 
 
 def test_rank_prints_groups():
-    run("sweep", *SMALL, "--budget", "features", "-R", "4,8", "--out", "run")
-    out = printed("table", "run", "--rank")
+    run(f"{SMALL} --budget features -R 4,8 --out run")
+    out = printed("table run --rank")
     assert "groups" in out and "taylor-2" in out
     assert "So few can tell no two estimators apart: use 11 trials or more" in out
     assert "| positive / iid |" in run("table run --rank --format md")[1]
@@ -63,15 +63,15 @@ def test_rank_prints_groups():
 
 
 def test_a_budget_of_cost_is_said_so_that_a_newcomer_understands_it():
-    arguments = [*SMALL[:2], "--methods", "clusters,sinks(2):clusters", "-R", "4,8", *SMALL[4:], "--trials", "12"]
-    out = succeeded("sweep", *arguments, "--budget", "cost", "--baselines", "sampled-keys,best-rank", "--out", "run")
+    estimators = "--methods 'clusters,sinks(2):clusters' --baselines sampled-keys,best-rank"
+    out = succeeded(f"{SMALL} {estimators} -R 4,8 --trials 12 --budget cost --out run")
     assert "budget=4" in out and "budget=8" in out
     assert "a budget of 8 is the multiplications of linear attention with 8 features" in out
     assert "exact attention would need a budget of 12" in out  # 24 x 24 / (24 + 24)
     assert "best-rank looks at every pair of a query and a key: a bound" in out
     assert "At the cost of 8 features" in out and "has the least error" in out and "of uniform's" in out
     assert "softmax over random keys at this cost (sampled-keys)" in out
-    ranked = run("table", "run", "--rank")[1]
+    ranked = run("table run --rank")[1]
     assert "sinks(2):clusters" in ranked and "each estimator at its largest size" in ranked
     out = succeeded("plot", "run")
     assert {"run/figures/error-vs-cost.png", "run/figures/maps.png"} <= set(out.split())
@@ -83,28 +83,27 @@ def test_the_papers_behind_a_family():
 
 
 def test_json_is_all_that_json_prints():
-    code, out, err = run("sweep", *SMALL, "--out", "run", "--json")
+    code, out, err = run(f"{SMALL} --out run --json")
     found = json.loads(out)
     assert (code, err, found["complete"]) == (0, "", True)
     assert len(found["summary"]) == 2 * 2 * 2 + 3 + 2
-    for arguments in (["table", "run", "--json"], ["list", "maps", "--json"], ["plot", "run", "--json"]):
-        json.loads(run(*arguments)[1])
-    assert json.loads(run("sweep", *SMALL, "--dry-run", "--json")[1])["draws"] == 2
+    for command in ("table run --json", "list maps --json", "plot run --json"):
+        json.loads(run(command)[1])
+    assert json.loads(run(f"{SMALL} --dry-run --json")[1])["draws"] == 2
 
 
 def test_dry_run_computes_nothing():
-    out = succeeded("sweep", *SMALL, "--dry-run")
+    out = succeeded(f"{SMALL} --dry-run")
     assert "1 cells, 2 draws, 26 rows" in out
     assert os.listdir() == []
 
 
 @pytest.mark.parametrize("format", ["rich", "md", "csv", "latex", "json"])
-@pytest.mark.parametrize("by", [None, "estimator,sampler,R", "R", "sampler,estimator", "trial,estimator,R"])
+@pytest.mark.parametrize("by", ["", *(f"--by {axes}" for axes in BY)])
 def test_table_in_every_format(format, by, small_run):
-    arguments = ["table", "run", "--format", format, *(["--by", by] if by else [])]
-    out = succeeded(*arguments)
+    out = succeeded(f"table run --format {format} {by}")
     assert out.strip()
-    if format == "csv" and by == "estimator,sampler,R":
+    if format == "csv" and by.endswith(BY[0]):
         table = pd.read_csv(io.StringIO(out))
         rows = pd.read_parquet("run/trials")
         medians = rows.groupby(["estimator", "sampler", "num_projections"], dropna=False)["mse"].median()
@@ -137,10 +136,13 @@ def test_the_old_flag_of_single_heads_works_and_says_the_new_one():
     assert "--heads is now" not in run("model nowhere --text missing.txt")[2]
 
 
-def test_plot_draws_every_run_below():
-    run("sweep", *TINY, "--out", "results/one")
-    run("sweep", *TINY, "--seed", "1", "--out", "results/two")
-    out = succeeded("plot", "results")
+def test_plot_draws_every_run_below_and_a_bad_one_does_not_stop_it():
+    run(f"{SMALL} --out results/one")
+    run(f"{SMALL} --maps positive --seed 1 --out results/two")
+    Path("results/bad").mkdir()
+    Path("results/bad/manifest.json").write_text("{}")
+    code, out, err = run("plot results")
+    assert code == 0 and "skipped: results/bad/manifest.json was not written by" in err
     assert {Path(line).parent.parent.name for line in out.split()} == {"one", "two"}
     assert all(Path(line).exists() for line in out.split())
 
@@ -192,16 +194,10 @@ def test_the_lists_of_methods_show_declarations_and_parameters(what):
 
 
 def test_a_note_is_said_once_below_tables_that_share_it():
-    arguments = ["sweep", "--inputs", "minilm", "--maps", "positive", "-R", "4", "--trials", "2", "-L", "32", "-q"]
-    out = run(*arguments, "--out", "run")[1]
+    out = run("sweep --inputs minilm --maps positive -R 4 --trials 2 -L 32 -q --out run")[1]
     assert "mse, minilm L" not in out and out.count("R counts projections and features") == 1  # over heads
-    for command in (
-        ["table", "run"],
-        ["table", "run", "--format", "md"],
-        ["table", "run", "--rank"],
-        ["table", "run", "--rank", "--format", "md"],
-    ):
-        out = run(*command, "--heads", "L0H1,L0H5,L5H0,L5H8")[1]
+    for flags in ("", "--format md", "--rank", "--rank --format md"):
+        out = run(f"table run {flags} --heads L0H1,L0H5,L5H0,L5H8")[1]
         assert out.count("2 draws") == 1 and len(re.findall("minilm L.H., ", out)) == 4
     written = Path("run/summary.md").read_text()
     assert written.count("median mse of 2 draws") == 1 and written.count("## mse, minilm L") == 4
@@ -277,7 +273,7 @@ def test_arrays_of_integers_say_how_to_convert_them():
 
 
 def test_debug_shows_the_traceback():
-    done = python("-m", "favorbench", "sweep", "--maps", "positve", "--debug")
+    done = in_a_process("sweep --maps positve --debug")
     assert "Traceback" in done.stderr
 
 
@@ -371,8 +367,7 @@ class Mine(FeatureMap):
 
 def test_a_users_own_map_needs_no_registration():
     Path("my_maps.py").write_text(MY_MAP)
-    arguments = ["sweep", *SMALL, "--maps", "positive,my_maps:Mine,my_maps:Mine(power=2.0)", "--out", "run"]
-    done = python("-m", "favorbench", *arguments, "--workers", "2")
+    done = in_a_process(f"{SMALL} --maps 'positive,my_maps:Mine,my_maps:Mine(power=2.0)' --out run --workers 2")
     assert done.returncode == 0, done.stderr
     rows = pd.read_parquet("run/trials").set_index(["estimator", "trial", "sampler", "num_projections"])["mse"]
     pd.testing.assert_series_equal(rows["mine"], rows["positive"])  # the same formula on the same omega
@@ -380,7 +375,7 @@ def test_a_users_own_map_needs_no_registration():
 
 
 def test_json_keeps_every_digit():
-    run("sweep", *SMALL, "--value-scale", "1e-6", "--out", "run")
+    run(f"{SMALL} --value-scale 1e-6 --out run")
     trials = pd.read_parquet("run/trials")
     for row in json.loads(run("table run --by estimator,sampler,R --json")[1]):
         rows = rows_of(trials, row["estimator"], row["sampler"], row["num_projections"])
@@ -393,12 +388,12 @@ def test_latex_is_escaped_and_titled():
 
     rng = np.random.default_rng(0)
     np.savez("a_b%c#&$[red].npz", **random_heads(rng, 2, 20, 4))
-    run("sweep", *SMALL[:4], "--trials", "2", "--inputs", "a_b%c#&$[red].npz", "--out", "run")
+    run("sweep --maps positive,trig -R 3,8 --trials 2 --inputs 'a_b%c#&$[red].npz' --out run")
     out = run("table run --format latex --heads h0,h1")[1]
     assert r"a\_b\%c\#\&\$[red].npz h0" in out and r"a\_b\%c\#\&\$[red].npz h1" in out
     assert "}^" not in out and r" \times 10^{" in out  # the asterisk is text: two superscripts are an error in TeX
-    assert "[red].npz h0" in run("table run --heads h0")[1] and "[red].npz, scale" in run("table", "run")[1]
-    assert run("plot", "run")[0] == 0
+    assert "[red].npz h0" in run("table run --heads h0")[1] and "[red].npz, scale" in run("table run")[1]
+    assert run("plot run")[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -410,13 +405,13 @@ def test_a_closed_pipe_is_no_error(command):
     run("sweep --maps positive -R 4 -L 8 -d 2 --trials 1 --out run")
     if command.startswith("sweep"):
         command += " --maps positive -R 4 -L 8 -d 2 --trials 1"
-    line = f"{' '.join(COMMAND)} {command} | true; echo ${{PIPESTATUS[0]}}"
+    line = f"{COMMAND} {command} | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
     assert done.stdout.strip() == "0" and done.stderr == ""
 
 
 def test_a_full_stdout_is_said():
-    done = subprocess.run(f"{' '.join(COMMAND)} list maps > /dev/full", shell=True, capture_output=True, text=True)
+    done = subprocess.run(f"{COMMAND} list maps > /dev/full", shell=True, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr == "favorbench: cannot write the output: No space left on device\n"
 
@@ -433,10 +428,10 @@ def test_reproduce_prints_json():
 
 def test_json_knows_no_infinity():
     """An error that float64 cannot hold is expected of some, and is null, not the end of the command."""
-    arguments = ["theory", "positive", "iid", "--norm", "30", "-R", "16", "--draws", "0"]
-    out = printed(*arguments, "--json")
+    command = "theory positive iid --norm 30 -R 16 --draws 0"
+    out = printed(f"{command} --json")
     assert json.loads(out)["points"][0]["closed_form"] is None
-    assert " inf " in run(*arguments)[1]
+    assert " inf " in run(command)[1]
     Path("infinite.py").write_text("import numpy as np\n\ndef inf(q, k, v):\n    return np.full(v.shape, np.inf)\n")
     code, out, err = run("audit infinite:inf --runs 6 --json")
     found = json.loads(out)["findings"]
@@ -445,16 +440,13 @@ def test_json_knows_no_infinity():
 
 
 def test_no_warning_of_a_library_reaches_the_user():
-    done = python(
-        "-m", "favorbench", "theory", "positive", "iid", "--norm", "30", "-R", "16", "--draws", "50", "--out", "."
-    )
+    done = in_a_process("theory positive iid --norm 30 -R 16 --draws 50 --out .")
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_seed_gives_the_same_numbers_again_and_another_seed_others():
     first, again, other = (
-        json.loads(run("theory", "trig", "--norm", "1", "-R", "16", "--draws", "50", "--seed", seed, "--json", "-q")[1])
-        for seed in ("3", "3", "4")
+        json.loads(run(f"theory trig --norm 1 -R 16 --draws 50 --seed {seed} --json -q")[1]) for seed in (3, 3, 4)
     )
     assert first == again and first["points"][0]["measured"] != other["points"][0]["measured"]
     assert first["points"][0]["closed_form"] == other["points"][0]["closed_form"]
@@ -471,10 +463,10 @@ def test_every_key_of_a_scenario_has_its_flag():
     )
 
 
-@pytest.mark.parametrize("arguments", [["sweep", "--inputs", "pipe.npz"], ["kernel", "--points", "pipe.csv"]])
-def test_a_named_pipe_is_refused_and_not_waited_for(arguments):
-    os.mkfifo(arguments[-1])
-    assert f"'{arguments[-1]}': not a regular file" in refused(*arguments)
+@pytest.mark.parametrize("command, name", [("sweep --inputs", "pipe.npz"), ("kernel --points", "pipe.csv")])
+def test_a_named_pipe_is_refused_and_not_waited_for(command, name):
+    os.mkfifo(name)
+    assert f"'{name}': not a regular file" in refused(f"{command} {name}")
 
 
 @pytest.mark.parametrize("flag", ["--max-size", "--target"])
@@ -488,22 +480,13 @@ def test_theory():
     assert json.loads(run("theory trig --draws 0 --json")[1])["needed"]["0.5"] > 0
 
 
-def test_one_bad_run_does_not_stop_the_others():
-    run("sweep", *SMALL, "--out", "results/good")
-    Path("results/bad").mkdir()
-    Path("results/bad/manifest.json").write_text("{}")
-    code, out, err = run("plot", "results")
-    assert code == 0 and "good" in out and "skipped: results/bad/manifest.json was not written by" in err
-
-
 def test_a_budget_of_features_has_only_its_own_columns():
-    arguments = [*SMALL[:2], "-R", "8,16", *SMALL[4:], "--budget", "features", "--out", "run"]
-    out = run("sweep", *arguments)[1]
+    out = run(f"{SMALL} -R 8,16 --budget features --out run")[1]
     assert out.count("budget=") == 2 and "budget=8" in out and "budget=16" in out
     assert "budget=1 " not in out and "All use as many features as the budget says" in out
-    assert run("plot", "run")[0] == 0
+    assert run("plot run")[0] == 0
     data = pd.read_csv("run/figures/iid-vs-ortho.csv")
-    assert set(data[data["series"] == "uniform"]["budget"]) == {8, 16}
+    assert set(data.query("series == 'uniform'")["budget"]) == {8, 16}
 
 
 @pytest.mark.parametrize("missing", ["torch", "transformers"])
@@ -522,7 +505,7 @@ def test_wrong_requests_are_refused_without_torch():
     check_refused("""
         capture minilm => minilm reads texts: give --text FILE
         capture minilm --text text.txt --out a.txt => --out a.txt: allowed are
-        capture minilm --text . => cannot read text
+        capture minilm --text . => --text .: a directory; give its files: ./*.txt
     """)
     if importlib.util.find_spec("torch") is None:
         with pytest.raises(ModelError, match=r"pip install 'favorbench\[models\]'"):

@@ -1,8 +1,6 @@
 """Two runs compared: which rows are the same, every mark, every format, and what cannot be compared."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -15,7 +13,7 @@ from favorbench.errors import ScenarioError
 from favorbench.results.compare import comparison, comparison_sections
 from favorbench.results.compare import comparison_sentences as sentences
 from favorbench.run import sweep
-from tests.command_line import check_refused, run, succeeded
+from tests.command_line import check_refused, in_a_process, run, succeeded
 from tests.conftest import random_heads, small_scenario
 
 MODULE = "def mine(query, key, value, size, rng):\n    return value[:size].mean(0) + 0 * query @ key.T @ value\n"
@@ -153,11 +151,11 @@ def test_the_gate_and_its_formats(base):
     Path("old").symlink_to(base.path)
     fb.sweep(small_scenario(trials=16, methods="clusters", maps="trig"), "new")
     assert run("compare old new --fail-on worse")[0] == 0
-    command = [sys.executable, "-m", "favorbench", "compare", "old", "--estimators", "clusters,trig iid"]
-    done = subprocess.run([*command, "--fail-on", "worse"], capture_output=True, text=True, check=False)
+    command = "compare old --estimators 'clusters,trig iid'"
+    done = in_a_process(f"{command} --fail-on worse")
     assert (done.returncode, done.stderr) == (1, "")
     assert "WORSE. Of 3 rows: 3 worse." in done.stdout and "trig / iid" in done.stdout
-    assert run(*command[3:])[:2] == (0, done.stdout)
+    assert run(command)[:2] == (0, done.stdout)
     out = succeeded("compare old new --only-changed")
     assert "uniform" not in out and "Rows of one run alone: 6 of the old one, 0 of the new one." in out
     out = run("compare old new --format csv")[1]

@@ -128,7 +128,7 @@ def test_sizes_that_are_close_to_each_other_do_not_touch(sizes, panels, shown):
 def test_adjacent_panels_share_their_range_and_far_worse_values_are_arrows(drawn):
     results = sweep(small_scenario(scale="0.3,1.5", seq_len="64", head_dim="16", baselines="uniform"), "run")
     draw_all(results)
-    uniform = results.summary[results.summary["estimator"] == "uniform"].set_index("scale")["mse_median"]
+    uniform = results.summary.query("estimator == 'uniform'").set_index("scale")["mse_median"]
     named = 0
     axes = drawn["iid-vs-ortho"].axes
     for left, right in zip(axes[::2], axes[1::2], strict=True):
@@ -191,8 +191,8 @@ def test_a_map_of_layers_and_heads_by_hand(drawn):
     figure = drawn["heads"]
     image, texts = figure.axes[0].collections[0].get_array(), [text.get_text() for text in figure.axes[0].texts]
     summary = results.summary[results.summary["num_projections"].isin([8]) & (results.summary["sampler"] == "iid")]
-    errors = summary[summary["estimator"] == "positive"].set_index("head")["mse_median"]
-    trivial = results.summary[results.summary["estimator"] == "uniform"].set_index("head")["mse_median"]
+    errors = summary.query("estimator == 'positive'").set_index("head")["mse_median"]
+    trivial = results.summary.query("estimator == 'uniform'").set_index("head")["mse_median"]
     for i, j in np.ndindex(2, 4):
         ratio = errors[f"L{i}H{j}"] / trivial[f"L{i}H{j}"]
         assert image[i, j] == pytest.approx(np.clip(ratio, *figure.axes[0].collections[0].get_clim()), rel=1e-12)

@@ -64,7 +64,7 @@ def test_the_map_shows_where_the_loss_comes_from(run):
     printed("plot", str(run.path), "--estimators", "positive / iid", "--out", "figures", "-q")
     data = pd.read_csv("figures/effect.csv")
     assert set(data["label"]) == {"positive / iid"} and data["percent"].sum() == pytest.approx(100.0)
-    rows = run.trials[(run.trials["estimator"] == "positive") & (run.trials["num_projections"] == 8)]
+    rows = run.trials.query("estimator == 'positive' and num_projections == 8")
     expected = rows.groupby(rows["head"].str.partition("@")[0])["effect"].mean()
     assert_allclose(data["effect"], expected)
     assert data.groupby("layer")["percent"].sum()[1] > 70

@@ -18,7 +18,8 @@ from favorbench.console import progress, terminal
 from favorbench.engine.interrupts import WORDS, signals_held
 from favorbench.engine.store import read_manifest
 from favorbench.progress import Tracker
-from tests.command_line import python
+from tests.command_line import in_a_process, python
+from tests.conftest import parts
 
 COMMAND = [sys.executable, "-m", "favorbench"]
 LONG = ["sweep", "-R", "512", "-L", "512", "--trials", "2000", "--baselines", "uniform", "--out", "run"]
@@ -154,7 +155,7 @@ def test_any_moment_is_a_good_one_to_be_ended(name, workers):
         out, err = process.communicate(timeout=60)
         said = [line for line in err.splitlines() if "draws to compute" not in line]
         assert (process.returncode, out, len(said)) == (128 + number, "", 1), err
-        there = pd.read_parquet("run/trials")["draw"].nunique() if list(Path("run/trials").glob("part-*")) else 0
+        there = pd.read_parquet("run/trials")["draw"].nunique() if parts() else 0
         assert there >= saved and there > 0
         saved = there
 
@@ -248,8 +249,7 @@ def test_the_end_of_a_reader_without_poll(reader):
 @pytest.mark.skipif(sys.platform == "win32", reason="descriptors of POSIX")
 @pytest.mark.parametrize("descriptor", [1, 2])
 def test_a_closed_output_is_one_line_before_anything_is_opened_in_its_place(descriptor):
-    command = [*COMMAND, "sweep", "--maps", "trig", "-R", "2", "-L", "8", "--trials", "1", "--out", "run"]
-    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=lambda: os.close(descriptor))
+    done = in_a_process("sweep --maps trig -R 2 -L 8 --trials 1 --out run", preexec_fn=lambda: os.close(descriptor))
     assert done.returncode == 2 and not Path("run").exists()
     assert done.stdout + done.stderr == "favorbench: stdout or stderr is closed; redirect it to /dev/null\n"
 

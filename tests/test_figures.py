@@ -41,9 +41,7 @@ def test_each_figure_has_png_svg_and_its_numbers():
     files = draw_all(results)
     assert {f.suffix for f in files} == {".png", ".svg", ".csv"} and all(f.stat().st_size > 0 for f in files)
     data = pd.read_csv("run/figures/iid-vs-ortho.csv")
-    curve = data[(data["panel"] == "trig") & (data["series"] == "orthogonal")].set_index("num_projections")[
-        "mse_median"
-    ]
+    curve = data.query("panel == 'trig' and series == 'orthogonal'").set_index("num_projections")["mse_median"]
     expected = results.summary.query("estimator == 'trig' and sampler == 'orthogonal'").set_index("num_projections")[
         "mse_median"
     ]
@@ -61,10 +59,10 @@ def test_methods_are_drawn_once_next_to_panels_of_samplers():
     assert {panel: set(rows["series"]) for panel, rows in estimators.groupby("panel")} == {
         "iid": {"positive", "trig"}, "orthogonal": {"positive", "trig"}, "methods": {"clusters", "multipole"}
     }  # fmt: skip
-    assert set(data[data["series"] == "uniform"]["panel"]) == set(estimators["panel"])
+    assert set(data.query("series == 'uniform'")["panel"]) == set(estimators["panel"])
     draw_all(sweep(small_scenario(methods="clusters", samplers="iid"), "one"))
     one = pd.read_csv("one/figures/maps.csv")
-    assert set(one["panel"]) == {"iid"} and len(one[one["series"] == "clusters"]) == 3
+    assert set(one["panel"]) == {"iid"} and len(one.query("series == 'clusters'")) == 3
 
 
 def test_many_maps_at_equal_features_are_ranked_in_one_figure():

@@ -148,7 +148,7 @@ def test_rows_have_the_effect_of_the_formula_with_every_backend():
     every = fb.sweep(inputs={"mine": captured}, causal=True, scale=[1.0, 0.5], out="numpy", **keys).trials
     assert every["effect"].isna().tolist() == (every["scale"] == 0.5).tolist()  # there it is not the model's attention
     rows = every[every["scale"] == 1.0]
-    uniform = rows[rows["estimator"] == "uniform"]
+    uniform = rows.query("estimator == 'uniform'")
     assert_allclose(uniform["effect"], (products**2).mean(1) / 2, rtol=1e-10)
     again = fb.sweep(inputs={"mine": captured}, causal=True, backend="torch", out="torch", **keys).trials
     assert_allclose(again["effect"], rows["effect"], rtol=1e-8)

@@ -21,7 +21,7 @@ from favorbench.results.figures.curves import file_name
 from favorbench.results.figures.ranking import ranking
 from favorbench.results.ranking import ranking_section, rankings
 from favorbench.run import sweep
-from tests.conftest import random_heads, same_rows, small_scenario
+from tests.conftest import parts, random_heads, same_rows, small_scenario
 
 MIXED = "positive,trig,poisson,elu"  # of omega, of their own samples, of nothing
 
@@ -81,7 +81,7 @@ def test_a_star_says_that_the_printed_value_is_worse_than_the_printed_one_of_uni
         for by in (["input", "estimator", "sampler", "num_projections"], ["scale", "estimator", "num_projections"]):
             long = tables.long_table(results, by, metric, "median")
             cells = [axis for axis in by if axis in CELL]
-            uniform = long[long["estimator"] == "uniform"].set_index(cells)[f"{metric}_median"]
+            uniform = long.query("estimator == 'uniform'").set_index(cells)[f"{metric}_median"]
             for _, row in long.iterrows():
                 ours, theirs = row[f"{metric}_median"], uniform[tuple(row[cells]) if len(cells) > 1 else row[cells[0]]]
                 assert row["worse"] == (ours < theirs if metric in ("skill", "cosine") else ours > theirs)
@@ -90,8 +90,7 @@ def test_a_star_says_that_the_printed_value_is_worse_than_the_printed_one_of_uni
 
 
 def test_a_part_of_a_file_is_said_everywhere():
-    arrays = np.random.default_rng(0).normal(size=(3, 40, 4))
-    np.savez("mine.npz", **dict(zip("qkv", arrays, strict=True)))
+    np.savez("mine.npz", **random_heads(np.random.default_rng(0), 40, 4))
     flags = {"inputs": "mine.npz", "head_dim": None}
     results = sweep(small_scenario(**flags, seq_len="24"), "part")
     said = "mine.npz: the first 24 of its 40 tokens."
@@ -151,7 +150,7 @@ def test_a_map_without_r_is_a_line_next_to_the_others():
     files = {file.stem: file for file in draw_all(results) if file.suffix == ".csv"}
     maps = pd.read_csv(files["maps"])
     assert not maps["panel"].str.endswith(("none", "own")).any()
-    lines = maps[maps["series"] == "elu"].groupby("panel")["num_projections"].apply(list)
+    lines = maps.query("series == 'elu'").groupby("panel")["num_projections"].apply(list)
     assert (lines.map(lambda sizes: sizes == [4, 16, 64])).all() and len(lines) == maps["panel"].nunique()
     assert {"poisson"} <= set(maps["series"])
     scale = pd.read_csv(files["error-vs-scale"])
@@ -229,11 +228,11 @@ def test_rows_that_are_there_twice_are_read_once():
     """As a kill may leave them while parts are joined; rows of another scenario are refused."""
     whole = sweep(small_scenario(), "run").trials
     sweep(small_scenario(trials=1), "other")
-    (part,) = Path("other/trials").glob("part-*")
+    (part,) = parts("other")
     part.rename(Path("run/trials") / part.name.replace("000001", "000002"))
     same_rows(fb.load("run").trials, whole)
     sweep(small_scenario(maps="relu"), "another")
-    (part,) = Path("another/trials").glob("part-*")
+    (part,) = parts("another")
     part.rename(Path("run/trials") / part.name.replace("000001", "000003"))
     with pytest.raises(StoreError, match=r"rows of relu, which its manifest.json does not plan"):
         fb.load("run")
@@ -241,7 +240,7 @@ def test_rows_that_are_there_twice_are_read_once():
 
 def test_a_run_that_ended_before_its_first_draw_may_be_replaced():
     sweep(small_scenario(), "run")
-    for part in Path("run/trials").glob("part-*"):
+    for part in parts():
         part.unlink()
     assert sweep(small_scenario(trials=4), "run").manifest["complete"]
 

@@ -6,8 +6,6 @@ import json
 import math
 import os
 import stat
-import subprocess
-import sys
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,10 +18,8 @@ from favorbench import files, style
 from favorbench.errors import InputError, StoreError
 from favorbench.files import RUN_FOLDERS, read_regular, write_whole, written_whole
 from favorbench.formats import format_value, plain, printable
-from tests.command_line import python, read_table, refused, run
+from tests.command_line import in_a_process, python, read_table, refused, run
 from tests.conftest import random_heads
-
-COMMAND = [sys.executable, "-m", "favorbench"]
 
 
 def test_printed_texts_are_escaped():
@@ -311,18 +307,15 @@ def test_data_stay_as_they_are():
     """Output to a file or a pipe, for another program, keeps every character of a name."""
     rng = np.random.default_rng(0)
     np.savez(f"{HOSTILE}.npz", **random_heads(rng, 20, 4))
-    arguments = ["--inputs", f"{HOSTILE}.npz", "--maps", "positive", "-R", "4", "--trials", "1", "--out", "run"]
-    subprocess.run([*COMMAND, "sweep", *arguments, "-q"], check=True, capture_output=True)
-    done = subprocess.run([*COMMAND, "table", "run", "--rows"], check=True, capture_output=True)
-    assert f"{HOSTILE}.npz".encode() in done.stdout
-    listed = json.loads(subprocess.run([*COMMAND, "table", "run", "--json"], capture_output=True).stdout)
+    in_a_process(f"sweep --inputs '{HOSTILE}.npz' --maps positive -R 4 --trials 1 --out run -q", check=True)
+    assert f"{HOSTILE}.npz" in in_a_process("table run --rows", check=True, encoding="utf-8").stdout
+    listed = json.loads(in_a_process("table run --json").stdout)
     assert {row["input"] for row in listed if "input" in row} <= {f"{HOSTILE}.npz"}
 
 
 @pytest.mark.slow
 def test_figures_do_not_depend_on_a_backend(monkeypatch):
     monkeypatch.setenv("MPLBACKEND", "nosuch")
-    sweep = ["sweep", "--maps", "positive", "-R", "4,8", "-L", "8", "-d", "2", "--trials", "2", "--out", "run", "-q"]
-    subprocess.run([*COMMAND, *sweep], check=True, capture_output=True)
-    done = python("-m", "favorbench", "plot", "run")
+    in_a_process("sweep --maps positive -R 4,8 -L 8 -d 2 --trials 2 --out run -q", check=True)
+    done = in_a_process("plot run")
     assert (done.returncode, done.stderr) == (0, "") and ".png" in done.stdout

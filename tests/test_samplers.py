@@ -17,7 +17,7 @@ from favorbench.errors import ScenarioError
 from favorbench.maps import Sample, get_map
 from favorbench.samplers import SAMPLERS, Antithetic, FixedNormRows, get_sampler
 from favorbench.samplers.laws import AtAngle, CoupledNorms, GaussianRows
-from favorbench.studies.theory.closed_forms import projections_for, relative_variance
+from favorbench.studies.theory.closed_forms import relative_variance
 from favorbench.studies.theory.study import pair_at
 from tests.command_line import refused
 from tests.conftest import small_scenario
@@ -262,15 +262,6 @@ def test_norms_of_adjacent_rows_are_coupled(num_projections, head_dim):
         pairs = len(block) // 2
         assert_allclose(block[0 : 2 * pairs : 2] + block[1 : 2 * pairs : 2], 1.0, rtol=1e-9)
         assert not np.any(np.isclose(block[1 : 2 * pairs - 1 : 2] + block[2 : 2 * pairs : 2], 1.0))
-
-
-@pytest.mark.parametrize("name", ["antithetic:orthogonal", "moment-matched", "norm-coupled", "simplex"])
-def test_the_needed_projections_can_be_drawn(name):
-    x, y = pair_at(0.8, 8, 0.3)
-    sampler = get_sampler(name)
-    needed = projections_for(get_map("positive"), sampler, x, y, 0.2)
-    assert needed is not None and sampler.round_up(needed, 8) == needed
-    assert float(relative_variance(get_map("positive"), sampler, x, y, needed)[0, 0]) <= 0.04
 
 
 def test_antithetic_has_the_claims_of_the_sampler_inside():

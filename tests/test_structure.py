@@ -18,7 +18,7 @@ from favorbench.methods.features import FromMap, LinearAttention
 from favorbench.methods.function import Function
 from favorbench.samplers import SAMPLERS, Sampler
 from favorbench.studies.kernel.targets import KERNELS, Kernel
-from tests.command_line import python
+from tests.command_line import in_a_process, python
 from tests.conftest import REPOSITORY, THOROUGH
 
 #: Top to bottom: a module imports only from those above it (and from its own package).
@@ -171,7 +171,7 @@ def test_members_declare_their_claims(member):
 
 
 def test_version_and_readme_lines_agree_with_the_project():
-    version = python("-m", "favorbench", "--version", check=True)
+    version = in_a_process("--version", check=True)
     project = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
     number = version.stdout.split()[1]
     assert f'version = "{number}"' in project

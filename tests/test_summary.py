@@ -78,7 +78,7 @@ def test_compare_finds_true_changes_and_no_false_ones(rng):
 
 def test_summary_by_hand():
     results = sweep(small_scenario(trials=4), "run")
-    one = results.trials[(results.trials["estimator"] == "trig") & (results.trials["sampler"] == "iid")]
+    one = results.trials.query("estimator == 'trig' and sampler == 'iid'")
     mse = one[one["num_projections"] == 8]["mse"].to_numpy()
     row = results.summary.query("estimator == 'trig' and sampler == 'iid' and num_projections == 8").iloc[0]
     assert row["n"] == 4
@@ -91,8 +91,8 @@ def test_summary_by_hand():
 def test_verdicts_against_uniform():
     """A made-up cell: one map always better, one always worse, one mixed."""
     base = sweep(small_scenario(maps="positive", samplers="iid", num_projections="3", trials=12), "run").trials
-    rows = base[base["estimator"] == "positive"]
-    frames = [base[base["estimator"] == "uniform"]]
+    rows = base.query("estimator == 'positive'")
+    frames = [base.query("estimator == 'uniform'")]
     for name, skill in (("good", 0.5), ("bad", -0.5), ("mixed", [0.1, -0.1] * 6)):
         frames.append(rows.assign(estimator=name, skill=skill))
     summary = summarise(pd.concat(frames, ignore_index=True)).set_index("estimator")["versus_uniform"]
@@ -106,7 +106,7 @@ def test_sentences_say_what_the_verdicts_say():
     )
     strong = sweep(small_scenario(scale="0.3", num_projections="4,300", trials=15, baselines="uniform"), "strong")
     (sentence,) = findings.sentences(strong)
-    better = strong.summary[(strong.summary["versus_uniform"] == "better") & (strong.summary["kind"] == "map")]
+    better = strong.summary.query("versus_uniform == 'better' and kind == 'map'")
     first = better.sort_values("num_projections", kind="stable").iloc[0]
     assert f"the first to beat uniform attention: {first['estimator']}/{first['sampler']}" in sentence
     assert f"at R = {first['num_projections']}." in sentence

@@ -37,9 +37,10 @@ from favorbench.results.tables import describe_cell
 from favorbench.run import sweep
 from favorbench.samplers import get_sampler
 from tests.command_line import python
-from tests.conftest import rows_of, same_rows, small_scenario
+from tests.conftest import parts, rows_of, same_rows, small_scenario, stop_after
 
 KEY = ["trial", "estimator", "sampler", "num_projections"]
+SIZES = "3,5,8,12,20,22"
 METHODS_OF_ALL_KINDS = "clusters,multipole,lara,nystrom,monarch,sinks(2):window(3):sampled-keys,top(2):positive"
 
 
@@ -66,13 +67,17 @@ def test_rows_equal_the_slow_way():
                     assert rows[draw.trial, name, sampler, size] == pytest.approx(mse, rel=1e-10 * condition)
 
 
-def test_adding_maps_samplers_and_sizes_changes_rows_by_rounding_at_most():
-    few = rows_of(small_scenario()).set_index(KEY)["mse"]
-    many = rows_of(
-        small_scenario(
-            maps="phase,hyperbolic,positive,trig", samplers="gram-schmidt,orthogonal,iid", num_projections="3,5,8,20,33"
-        )
-    ).set_index(KEY)["mse"]
+@pytest.mark.parametrize(
+    "few, more",
+    [
+        ({}, {"maps": "phase,hyperbolic,positive,trig", "samplers": "gram-schmidt,orthogonal,iid"}),
+        ({"methods": METHODS_OF_ALL_KINDS}, {"methods": f"thinformer,{METHODS_OF_ALL_KINDS},clusters(lloyd=1)"}),
+    ],
+)
+def test_adding_estimators_and_sizes_changes_rows_by_rounding_at_most(few, more):
+    few, many = (
+        rows_of(small_scenario(**flags)).set_index(KEY)["mse"] for flags in (few, more | {"num_projections": SIZES})
+    )
     assert_allclose(many[few.index], few, rtol=1e-10)
 
 
@@ -164,9 +169,9 @@ def test_scale_and_dtype_share_their_random_numbers():
 
 def test_budget_features_compares_at_equal_features():
     rows = rows_of(small_scenario(budget="features", num_projections="8,16"))
-    maps = rows[rows["kind"] == "map"]
+    maps = rows.query("kind == 'map'")
     assert set(maps["num_features"]) == {8, 16}
-    assert set(maps[maps["estimator"] == "trig"]["num_projections"]) == {4, 8}
+    assert set(maps.query("estimator == 'trig'")["num_projections"]) == {4, 8}
 
 
 def test_bits_do_not_depend_on_workers_or_order():
@@ -206,12 +211,8 @@ def test_an_interrupted_sweep_resumes_to_the_same_bits(methods):
     scenario = small_scenario(trials=5, methods=methods)
     whole = sweep(scenario, "whole")
 
-    def stop(done, total):
-        if done == 2:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        sweep(scenario, "run", progress=stop)
+        sweep(scenario, "run", progress=stop_after(2))
     partial = fb.load("run")
     assert not partial.manifest["complete"] and partial.trials["draw"].nunique() == 2
     assert "PARTIAL: 2 of 5 draws" in Path("run/summary.md").read_text()
@@ -240,12 +241,12 @@ def test_kill_9_then_the_same_command_gives_the_same_table(workers):
     command = [sys.executable, "killed.py", str(workers)]
     process = subprocess.Popen(command)
     deadline = time.monotonic() + 60
-    while len(list(Path("run/trials").glob("part-*"))) < 3:
+    while len(parts()) < 3:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.002)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    saved = len(list(Path("run/trials").glob("part-*")))
+    saved = len(parts())
     assert 3 <= saved < 40, "killed too late to test anything"
     subprocess.run(command, check=True)
     resumed = fb.load("run")
@@ -283,7 +284,7 @@ def test_many_kills_at_any_moment_change_nothing(workers, kills):
     Path("run").rename("whole")
     for _ in range(kills):
         whole_run(longest * rng.random())
-        if list(Path("run/trials").glob("part-*")):
+        if parts():
             there = fb.load("run")
             same_rows(there.trials, whole[whole["draw"].isin(there.trials["draw"])].reset_index(drop=True))
             compared += 1
@@ -300,7 +301,7 @@ def test_many_kills_at_any_moment_change_nothing(workers, kills):
 
 def test_a_truncated_part_is_set_aside_and_computed_again():
     whole = sweep(small_scenario(), "run").trials
-    (part,) = Path("run/trials").glob("part-*")
+    (part,) = parts()
     part.write_bytes(part.read_bytes()[:-100])
     with pytest.raises(StoreError, match="is damaged; rerun the command"):
         fb.load("run")
@@ -421,7 +422,7 @@ def test_if_every_worker_dies_it_ends_at_once(module):
 def test_any_changed_byte_of_a_part_is_noticed(rng):
     """Parts are named by their contents: no flipped bit and no copied file is ever read as data."""
     whole = sweep(small_scenario(), "run").trials
-    (part,) = Path("run/trials").glob("part-*")
+    (part,) = parts()
     data = part.read_bytes()
     for position in rng.integers(len(data), size=40):
         part.write_bytes(data[:position] + bytes([data[position] ^ 1 << int(rng.integers(8))]) + data[position + 1 :])
@@ -443,7 +444,7 @@ def test_trials_without_a_manifest_may_be_replaced():
 
 def test_a_run_whose_raw_trials_were_not_kept_can_be_made_again():
     first = sweep(small_scenario(), "run").trials
-    for part in Path("run/trials").glob("part-*"):
+    for part in parts():
         part.unlink()
     Path("run/manifest.json").unlink()
     same_rows(sweep(small_scenario(), "run").trials, first)
@@ -510,7 +511,7 @@ def test_extreme_inputs_are_measurements_not_warnings():
     """Warnings are errors here: one token, one dimension, one draw; and values that overflow the estimator."""
     sweep(small_scenario(num_projections="1", seq_len="1", head_dim="1", trials=1), "tiny")
     found = sweep(small_scenario(scale="60", dtype="float32", trials=2), "huge").trials
-    assert np.isfinite(found[found["estimator"] == "positive"]["mse"]).all()
+    assert np.isfinite(found.query("estimator == 'positive'")["mse"]).all()
 
 
 @pytest.mark.parametrize("workers", [0, -3, 1.5, "x", True])

@@ -1,7 +1,5 @@
 """NaN refutes a claim, a missing declaration does not, and claims that verify cannot test are refused."""
 
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -21,6 +19,7 @@ from favorbench.studies.verify import REFUTED, laws, verify
 from favorbench.studies.verify.checks import HOLDS, NO_CLAIM, NOT_MEASURABLE, MeasuredClaim, judged, largest, merged
 from favorbench.studies.verify.controls import checks
 from favorbench.studies.verify.laws import Rows
+from tests.command_line import in_a_process
 
 
 @dataclass(frozen=True)
@@ -154,8 +153,7 @@ class Same(Sampler):
 
 def verified(subject, coupling="independent"):
     Path("users.py").write_text(USERS.replace("{coupling!r}", repr(coupling)))
-    command = [sys.executable, "-m", "favorbench", "verify", f"users:{subject}", "--draws", "500", "-q"]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return in_a_process(f"verify users:{subject} --draws 500 -q")
 
 
 def test_nan_exits_1_and_no_warning_reaches_the_terminal():
