@@ -20,6 +20,10 @@ def some(rng, *leading, length=8, dim=3):
     return tuple(rng.normal(size=(*leading, length, dim)) for _ in "qkv")
 
 
+def save(arrays):
+    np.savez("mine.npz", **dict(zip("qkv", arrays, strict=True)))
+
+
 def renamed(trials, name):
     return trials.assign(input=pd.Series(name, trials.index, trials["input"].dtype))
 
@@ -28,7 +32,7 @@ def renamed(trials, name):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
 def test_arrays_are_the_file_that_savez_writes_of_them(rng, leading, dtype):
     arrays = [array.astype(dtype) for array in some(rng, *leading)]
-    np.savez("mine.npz", **dict(zip("qkv", arrays, strict=True)))
+    save(arrays)
     assert Arrays.of("mine", arrays).digest() == get_input("mine.npz").digest()
     results = fb.sweep("quick", inputs={"mine": arrays}, out="memory", **QUICK)
     of_file = fb.sweep("quick", inputs="mine.npz", out="file", **QUICK)
@@ -92,7 +96,7 @@ def test_recommend_takes_the_same_arrays(rng):
     """The same answer as for the file, and nothing is written where no `out` is given."""
     query, key, value = some(rng, 2, length=32, dim=4)
     arrays = (0.3 * query, 0.3 * key, value)
-    np.savez("mine.npz", **dict(zip("qkv", arrays, strict=True)))
+    save(arrays)
     asked = {"target": 0.2, "methods": "clusters", "max_size": 32}
     of_arrays, named = fb.recommend(arrays, **asked), fb.recommend({"mine": arrays}, **asked)
     assert [path.name for path in Path().iterdir()] == ["mine.npz"]
@@ -109,10 +113,9 @@ def test_recommend_takes_the_same_arrays(rng):
         fb.recommend((query[..., :3], key, value), **asked)
 
 
-def test_compare_takes_runs_of_arrays_and_of_their_file(rng):
-    """They are the same problem: the name of an input is no part of it, its numbers are."""
+def test_compare_takes_runs_of_arrays(rng):
+    """The same numbers are the same problem, and others of the same name are not."""
     arrays = some(rng, 2)
-    np.savez("mine", **dict(zip("qkv", arrays, strict=True)))
     one = fb.sweep("quick", inputs={"mine.arrays": arrays}, out="one", **QUICK)
     two = fb.sweep("quick", inputs={"mine.arrays": arrays}, out="two", **QUICK)
     assert set(fb.compare(one, two)["mark"]) == {"="}

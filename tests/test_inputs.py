@@ -21,6 +21,7 @@ from favorbench import catalogue, inputs
 from favorbench.errors import InputError, ScenarioError
 from favorbench.inputs import INPUTS, Arrays, File, Fixed, Gaussian, Head, InputSource, data_directory, get_input
 from favorbench.numerics.streams import stream
+from tests.conftest import random_heads
 
 ALPHA = 1e-8
 
@@ -55,29 +56,8 @@ def test_the_shipped_heads_are_the_documented_ones():
         assert_array_equal(first.query, archive["q"][2])
 
 
-@pytest.mark.parametrize("suffix", ["npz", "safetensors"])
-@pytest.mark.parametrize(
-    "leading, labels", [((), ["h0"]), ((2,), ["h0", "h1"]), ((2, 2), ["b0h0", "b0h1", "b1h0", "b1h1"])]
-)
-def test_files_of_every_shape(rng, suffix, leading, labels):
-    arrays = {
-        "q": rng.normal(size=(*leading, 5, 3)).astype(np.float32),
-        "k": rng.normal(size=(*leading, 7, 3)).astype(np.float16),
-        "v": rng.normal(size=(*leading, 7, 2)),
-    }
-    np.savez("in.npz", **arrays) if suffix == "npz" else save_file(arrays, "in.safetensors")
-    law = get_input(f"in.{suffix}")
-    heads = law.heads(None, None)
-    assert [h.label for h in heads] == labels
-    assert {(h.query_len, h.seq_len, h.head_dim) for h in heads} == {(5, 7, 3)}
-    drawn = law.draw(stream(0), heads[-1])
-    assert_array_equal(drawn.key, arrays["k"].reshape(-1, 7, 3)[-1])
-    assert drawn.key.dtype == np.float64
-    assert isinstance(law, File) and any("float16" in note for note in law.notes())  # a stated conversion
-
-
 def test_seq_len_takes_the_first_tokens(rng):
-    np.savez("in.npz", q=rng.normal(size=(9, 2)), k=rng.normal(size=(9, 2)), v=rng.normal(size=(9, 2)))
+    np.savez("in.npz", **random_heads(rng, 9, 2))
     law = get_input("in.npz")
     (head,) = law.heads((4,), None)
     assert law.draw(stream(0), head).key.shape == (4, 2)

@@ -120,17 +120,12 @@ class Mutated(WrappedMap):
 
     def _changed(self, features, x, projection, sample):
         omega = sample.omega  # some maps project for themselves, with this
-        match self.change:
-            case "projection x 1.02":
-                projection, omega = 1.02 * projection, 1.02 * omega
-            case "norm x 1.02":
-                x = 1.02 * x
-            case "projection x 1.05":
-                projection, omega = 1.05 * projection, 1.05 * omega
-            case "norm x 1.1":
-                x = 1.1 * x
-            case "no norm":
-                x = 0.0 * x
+        what, _, factor = self.change.partition(" x ")
+        match what:
+            case "projection":
+                projection, omega = float(factor) * projection, float(factor) * omega
+            case "norm":
+                x = float(factor) * x
             case "projection shifted":
                 projection = projection + 0.05
             case "projection clipped":
@@ -140,18 +135,16 @@ class Mutated(WrappedMap):
                 twice = np.r_[:half, :half, 2 * half : projection.shape[-1]]
                 projection, omega = projection[..., twice], omega[..., twice, :]
         blocks = features(x, projection, sample._replace(omega=omega))
-        match self.change:
-            case "features x 1.01":
-                return tuple(b._replace(log_scale=b.log_scale + np.log(1.01)) for b in blocks)
-            case "features x 1.02":
-                return tuple(b._replace(log_scale=b.log_scale + np.log(1.02)) for b in blocks)
+        match what:
+            case "features":
+                return tuple(b._replace(log_scale=b.log_scale + np.log(float(factor))) for b in blocks)
             case "sign of the norm":
                 half_norm = np.sum(x * x, axis=-1, keepdims=True) / 2
                 sign = -2 if self.wrapped.name in ("trig", "phase") else 2
                 return tuple(b._replace(log_scale=b.log_scale + sign * half_norm) for b in blocks)
-            case "eps" | "eps 0.3":
+            case "eps":
                 ones = np.ones((*blocks[0].log_scale.shape[:-1], projection.shape[-1]))
-                return (*blocks, Features((0.1 if self.change == "eps" else 0.3) * ones, 0.0 * ones))
+                return (*blocks, Features(float(factor) * ones, 0.0 * ones))
             case "one feature lost":
                 values = [np.ones(projection.shape) if b.values is None else b.values for b in blocks]
                 lost = np.where(np.arange(projection.shape[-1]) == 0, 0.0, 1.0)
@@ -159,8 +152,8 @@ class Mutated(WrappedMap):
         return blocks
 
 
-MAP_MUTATIONS = ["projection x 1.02", "norm x 1.02", "no norm", "projection shifted", "projection clipped",
-                 "half of the columns twice", "features x 1.01", "sign of the norm", "eps", "one feature lost",
+MAP_MUTATIONS = ["projection x 1.02", "norm x 1.02", "norm x 0", "projection shifted", "projection clipped",
+                 "half of the columns twice", "features x 1.01", "sign of the norm", "eps x 0.1", "one feature lost",
                  "keys see another omega"]  # fmt: skip
 
 
@@ -170,10 +163,10 @@ NAMES = ("trig", "phase", "positive", "hyperbolic", "oprf", "oprf(rho=0.5)", "ce
          *OWN_PROJECTION)  # fmt: skip
 #: Faults of maps that make no use of omega (their variance is larger, so the faults are, too), and of one that uses
 #: x through omega alone.
-OWN_MUTATIONS = ["norm x 1.1", "no norm", "features x 1.02", "sign of the norm", "eps 0.3", "one feature lost",
+OWN_MUTATIONS = ["norm x 1.1", "norm x 0", "features x 1.02", "sign of the norm", "eps x 0.3", "one feature lost",
                  "keys see another sample"]  # fmt: skip
 OWN_NAMES = ("poisson", "geometric", "maclaurin", "maclaurin(exact=2)", "tensorsketch", "tensorsketch(exact=2)")
-RELU_MUTATIONS = ["projection x 1.02", "projection shifted", "projection clipped", "features x 1.01", "eps",
+RELU_MUTATIONS = ["projection x 1.02", "projection shifted", "projection clipped", "features x 1.01", "eps x 0.1",
                   "one feature lost", "keys see another omega"]  # fmt: skip
 #: A shifted angle rotates (cos, sin), and a shifted phase is a phase: these two changes leave the kernel right.
 HARMLESS = [("trig", "projection shifted"), ("phase", "projection shifted")]
