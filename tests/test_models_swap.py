@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose
 import favorbench as fb
 from favorbench.errors import InputError, ModelError, ScenarioError
 from favorbench.methods.features import LinearAttention
+from favorbench.models.recommended import ByHead
 from favorbench.models.replacements import (
     EstimatedAttention,
     Exact,
@@ -183,6 +184,47 @@ def test_query_heads_with_the_same_keys_share_near_cells():
     assert difference(method.outputs(heads._replace(group=3), 0, (), 0), alone) < 1e-12
     others = heads._replace(query=heads.query.roll(1, 1))
     assert difference(method.outputs(others._replace(group=3), 0, (), 0), method.outputs(others, 0, (), 0)) > CLEAR
+
+
+def test_some_heads_stay_exact_and_whole_groups_of_the_others_share_near_cells():
+    method = replacement("sinks(2):multipole(block=128, cells='tree', segment=64)", 64)
+    query, key, value = torch.randn((3, 1, 9, 300, 8), generator=torch.Generator().manual_seed(3)).double()
+    heads = LayerHeads(2 * query, 2 * key[:, ::3].repeat_interleave(3, 1), value[:, ::3].repeat_interleave(3, 1), True)
+    heads = heads._replace(group=3)
+    all_replaced, exact = method.outputs(heads, 0, (), 0), Exact().outputs(heads, 0, (), 0)
+    some = ByHead.but_exact(method, {0: (6, 8, 7)})
+    assert some.label.endswith("3 heads exact") and some.size == 64
+    output = some.outputs(heads, 0, (), 0)
+    assert torch.equal(output[:, :6], all_replaced[:, :6]) and difference(output[:, 6:], exact[:, 6:]) < 1e-12
+    assert torch.equal(some.outputs(heads, 0, (), 1), all_replaced)  # another layer
+    alone = ByHead.but_exact(method, {0: (8,)}).outputs(heads, 0, (), 0)
+    assert difference(alone[:, :6], all_replaced[:, :6]) > CLEAR  # a group without its last head is none
+    kept, every = exact_multiplications(heads.shape), method.work(heads.shape, 1, 0)
+    assert some.work(heads.shape, 9, 0) == pytest.approx(6 * every + 3 * kept)
+
+
+def test_heads_that_stay_exact_in_a_model(model, tokens):
+    own = hidden(model, tokens)
+    with replace_attention(model, method="uniform", exact_heads={}):
+        replaced = hidden(model, tokens)
+    with replace_attention(model, method="uniform", exact_heads={0: range(4), 1: range(4)}):
+        assert difference(hidden(model, tokens), own) < TOLERANCE
+    with replace_attention(model, method="uniform", heads=[1, 2], layers=[1]):
+        two = hidden(model, tokens)
+    with replace_attention(model, method="uniform", exact_heads={0: range(4), 1: (0, 3)}):
+        assert difference(hidden(model, tokens), two) < TOLERANCE < CLEAR < difference(two, replaced)
+    for wrong, said in (
+        ({7: [0]}, "layers 7: not in this model; it has 2 layers"),
+        ({1: [9]}, "L1H9: this model has 4 heads there"),
+        ({-1: [0]}, "layers of `exact_heads` must be whole numbers"),
+        ({1: "a"}, "heads of `exact_heads` must be whole numbers"),
+        ([0, 1], "give both"),
+    ):
+        with pytest.raises((InputError, ScenarioError), match=said):  # noqa: SIM117
+            with replace_attention(model, method="uniform", exact_heads=wrong):
+                hidden(model, tokens)
+    with pytest.raises(ScenarioError, match="give both"), replace_attention(model, "positive", exact_heads={0: [1]}):
+        pass
 
 
 def test_a_map_is_linear_attention_of_the_heads_of_the_model(tokens):

@@ -4,7 +4,7 @@ import functools
 import json
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NotRequired
@@ -36,23 +36,35 @@ _HEAD = re.compile(r"L(\d+)H(\d+)(@.*)?")
 
 
 class ByHead(Replacement):
-    """A separate replacement for each head. Heads without one keep exact attention and its cost.
+    """A separate replacement for each head. Heads without one get ``others``: exact attention and its cost, or another.
 
     choices: by layer and head. Heads of a layer that share a map at one size share omega.
     """
 
     kind = "method"
 
-    def __init__(self, name: str, choices: Mapping[int, Mapping[int, Replacement]], sha256: str = "") -> None:
-        self.name, self.choices, self.sha256 = name, choices, sha256
+    def __init__(
+        self, name: str, choices: Mapping[int, Mapping[int, Replacement]], sha256: str = "",
+        others: Replacement | None = None,
+    ) -> None:  # fmt: skip
+        self.name, self.choices, self.sha256, self.others = name, choices, sha256, others or Exact()
         count = sum(map(len, choices.values()))
-        self.label = f"recommended({name}, {count} head{'' if count == 1 else 's'})"
+        heads = f"{count} head{'' if count == 1 else 's'}"
+        self.label = f"{others.label}, {heads} {name}" if others else f"recommended({name}, {heads})"
         self.random = any(member.random for member in self.members())
         self.causal_safe = all(member.causal_safe for member in self.members())
-        self.layers = tuple(sorted(choices))
+        self.needed_layers = tuple(sorted(choices))
+        self.layers = () if others else self.needed_layers
+        self.sampler, self.size = (others.sampler, others.size) if others else (None, None)
+
+    @staticmethod
+    def but_exact(others: Replacement, heads: Mapping[int, Collection[int]]) -> "ByHead":
+        """One replacement for all heads but some, by layer, which keep exact attention."""
+        return ByHead("exact", {layer: dict.fromkeys(numbers, Exact()) for layer, numbers in heads.items()}, "", others)
 
     def members(self) -> tuple[Replacement, ...]:
-        return tuple(dict.fromkeys(member for heads in self.choices.values() for member in heads.values()))
+        chosen = (member for heads in self.choices.values() for member in heads.values())
+        return tuple(dict.fromkeys((*chosen, *(() if self.layers else (self.others,)))))
 
     def check(self, shape: Shape, heads: int, layer: int) -> None:
         chosen = self.choices.get(layer, {})
@@ -74,10 +86,9 @@ class ByHead(Replacement):
 
     def _groups(self, layer: int, count: int) -> dict[Replacement, list[int]]:
         """The heads of a layer that share a replacement."""
-        exact, chosen = Exact(), self.choices.get(layer, {})
-        groups: dict[Replacement, list[int]] = {}
+        chosen, groups = self.choices.get(layer, {}), dict[Replacement, list[int]]()
         for head in range(count):
-            groups.setdefault(chosen.get(head, exact), []).append(head)
+            groups.setdefault(chosen.get(head, self.others), []).append(head)
         return groups
 
 

@@ -2,6 +2,7 @@
 
 import functools
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -48,11 +49,14 @@ class LayerHeads(NamedTuple):
         return Shape(n, self.key.shape[-2], d, self.value.shape[-1], self.causal)
 
     def select_heads(self, chosen: Sequence[int]) -> "LayerHeads":
-        """Some heads, by number."""
+        """Some heads, by number, in ascending order. They stay in groups if all of every group are chosen."""
         batch, heads = self.query.shape[:2]
+        if len(chosen) == heads:
+            return self
         numbers = tuple(i * heads + head for i in range(batch) for head in chosen)
         query, key, value = (array[:, chosen] for array in self[:3])
-        return LayerHeads(query, key, value, self.causal, numbers)
+        whole = {*Counter(head // self.group for head in chosen).values()} == {self.group}
+        return LayerHeads(query, key, value, self.causal, numbers, self.group if whole else 1)
 
 
 def total(multiplications: Iterable[float | None]) -> float | None:
@@ -77,6 +81,8 @@ class Replacement(ABC):
     needs_calibration: bool = False
     #: The layers that it applies to; empty: all.
     layers: tuple[int, ...] = ()
+    #: The layers that a model must have.
+    needed_layers: tuple[int, ...] = ()
 
     def members(self) -> "tuple[Replacement, ...]":
         """The replacements of its heads, if they differ."""

@@ -3,7 +3,7 @@
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from favorbench.maps import FeatureMap, get_map
 from favorbench.methods import Method
 from favorbench.methods.features import LinearAttention
 from favorbench.models.interface import Call, intercept_attention, visible
-from favorbench.models.recommended import by_head
+from favorbench.models.recommended import ByHead, by_head
 from favorbench.models.replacements import EstimatedAttention, LayerHeads, Replacement, Tensor, replacement
 from favorbench.parameters import check_name, check_whole, whole_numbers
 from favorbench.samplers import get_sampler
@@ -52,6 +52,7 @@ def replace_attention(
     dtype: str | None = None,
     layers: Collection[int] | None = None,
     heads: Collection[int] | None = None,
+    exact_heads: Mapping[int, Collection[int]] | None = None,
     redraw: Redraw = "layer",
     seed: int = 0,
     draw: int = 0,
@@ -81,6 +82,8 @@ def replace_attention(
         Precision of exact attention.
     layers, heads
         Replace only these.
+    exact_heads
+        Heads of ``method`` that stay exact, by layer: {7: [6, 7, 8]}. A few heads often cause most of the loss.
     redraw
         Draw once for each "layer", once for the "model", or anew at each "call". Heads of a layer share omega.
     seed, draw
@@ -131,6 +134,12 @@ def replace_attention(
         if not isinstance(path, str | Path):
             raise InputError("`recommended` is not a saved recommendation: give its directory, or recommend with `out`")
         chosen = by_head(path)
+    if exact_heads is not None:
+        if method is None or not isinstance(exact_heads, Mapping):
+            raise ScenarioError("`exact_heads` are heads of `method` by layer, such as {7: [6, 7, 8]}; give both")
+        whole_numbers("layers of `exact_heads`", exact_heads)
+        kept = {layer: whole_numbers("heads of `exact_heads`", one) or () for layer, one in exact_heads.items()}
+        chosen = ByHead.but_exact(chosen, kept)
     with replace_calls(model, chosen, layers, heads, redraw, seed, draw) as record:
         yield record
 
@@ -164,7 +173,7 @@ def replace_calls(
 
     with intercept_attention(model, attend):
         yield record
-    for name, given in (("`layers`", {*(layers or ())}), (f"{chosen.label}: layers", {*chosen.layers})):
+    for name, given in (("`layers`", {*(layers or ())}), (f"{chosen.label}: layers", {*chosen.needed_layers})):
         if missing := ", ".join(map(str, sorted(given - record.layers))):
             count = len(record.layers)
             raise InputError(f"{name} {missing}: not in this model; it has {count} layers, 0 to {count - 1}")
