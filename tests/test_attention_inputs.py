@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import favorbench as fb
 from favorbench.attention import linear
-from favorbench.errors import InputError
+from favorbench.errors import InputError, ScenarioError
 from favorbench.maps import calibrate
 from favorbench.numerics.machine import one_core
 
@@ -161,3 +161,10 @@ def test_time_grows_as_the_features(rng, request, library):
         lambda: [fb.linear_attention(*(a[i] for a in arrays), omegas[1]) for i in range(12)],
     ])  # fmt: skip
     assert many < 7 * few and many < 1.5 * one_by_one
+
+
+@pytest.mark.parametrize("size, dim, seed", [(0, 4, 0), (-1, 4, 0), (1.5, 4, 0), (8, "4", 0), (8, 0, 0), (8, 4, None)])
+def test_a_sample_needs_sizes_and_a_generator(size, dim, seed):
+    """A size of 0 and one below it gave a sample without rows."""
+    with pytest.raises(ScenarioError, match="allowed: whole numbers from 1, and a generator"):
+        fb.sample_omega("orthogonal", size, dim, seed if seed is None else np.random.default_rng(seed))

@@ -9,7 +9,8 @@ from array_api_compat import device
 
 from favorbench.attention.causal import causal_outputs, chunk_multiplications
 from favorbench.attention.problem import AttentionProblem, SampledMap, Shape, Tile, check_shapes
-from favorbench.errors import InputError
+from favorbench.errors import InputError, ScenarioError
+from favorbench.formats import shown
 from favorbench.maps import Calibrated, FeatureMap, Sample, get_map
 from favorbench.maps.transforms import with_arrays
 from favorbench.numerics.arrays import Array, Features, Float, array_namespace, device_elements, moved, projected
@@ -221,7 +222,7 @@ def sample_omega(
     Raises
     ------
     ScenarioError
-        For an unknown sampler or map.
+        For an unknown sampler or map, numbers below 1, and anything but a generator.
 
     Examples
     --------
@@ -232,6 +233,12 @@ def sample_omega(
     Traceback (most recent call last):
     favorbench.errors.ScenarioError: unknown sampler 'orthogonl' (did you mean 'orthogonal'?); allowed: ...
     """
+    sizes = [number for number in (num_projections, head_dim) if isinstance(number, int | np.integer) and number > 0]
+    if len(sizes) < 2 or not isinstance(rng, np.random.Generator):
+        raise ScenarioError(
+            f"sample_omega: num_projections {shown(num_projections)}, head_dim {shown(head_dim)} and rng {shown(rng)} "
+            "given; allowed: whole numbers from 1, and a generator, such as np.random.default_rng(0)"
+        )
     omega = get_sampler(sampler).sample(rng, num_projections, head_dim)
     return omega if map is None else Sample(omega, get_map(map).draw_extra(rng.spawn(1)[0], num_projections, head_dim))
 
