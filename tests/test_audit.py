@@ -18,6 +18,7 @@ from favorbench.results.compare import comparison
 from favorbench.results.results import load
 from favorbench.studies.audit import audit
 from tests.command_line import check_refused, refused, run
+from tests.conftest import parts
 
 IMPLEMENTATIONS = """
 import numpy as np
@@ -165,9 +166,9 @@ def test_an_audit_is_saved_as_a_run_that_tables_rankings_figures_and_compare_rea
     assert run("plot", "audited")[0] == 0
     drawn = "".join(path.read_text() for path in Path("audited/figures").glob("*.csv"))
     assert "implementations:favor" in drawn and "implementations:mean" in drawn
-    before = sorted(path.name for path in Path("audited/trials").iterdir())
+    before = parts("audited")
     assert run("audit", *arguments)[:2] == (code, out)  # resumed: nothing is computed again
-    assert sorted(path.name for path in Path("audited/trials").iterdir()) == before
+    assert parts("audited") == before
     assert "holds another run" in refused("audit", "implementations:mean", *arguments[3:])
 
 

@@ -17,11 +17,11 @@ from favorbench.engine.scenario import as_scenario
 from favorbench.engine.study import Study
 from favorbench.engine.tasks import TaskBundle, load_bundle, run_items
 from favorbench.engine.trial import rows_of_batch
-from favorbench.errors import InputError, ScenarioError
+from favorbench.errors import InputError, ScenarioError, StoreError
 from favorbench.inputs import File
 from favorbench.inputs.stored import open_contents
 from tests.command_line import python
-from tests.conftest import random_heads
+from tests.conftest import random_heads, same_rows, stop_after
 
 KEYS = {
     "maps": "positive", "samplers": "iid", "num_projections": "4", "baselines": "uniform",
@@ -178,3 +178,28 @@ def test_workers_use_the_module_that_was_imported(module):
     load_bundle.cache_clear()  # as in another worker
     error = run_items(bundle, [[draw]]).error
     assert isinstance(error, ScenarioError) and re.search(r"changing_module:mine.*has changed since", str(error))
+
+
+def test_a_run_is_resumed_where_it_was_moved_to(monkeypatch):
+    """With or without its inputs it is the same run: files are known by their contents."""
+    Path("data").mkdir()
+    write("data/mine.npz", 0)
+    here = KEYS | {"inputs": "data/mine.npz"}
+    whole = fb.sweep(here, "whole").trials
+    with pytest.raises(KeyboardInterrupt):
+        fb.sweep(here, "run", progress=stop_after(3))
+    assert fb.load("run").manifest["draws_done"] == 3
+    Path("elsewhere").mkdir()
+    shutil.move("run", "elsewhere/another-name")
+    shutil.move("data/mine.npz", "elsewhere/mine.npz")
+    shutil.rmtree("data")
+    assert len(fb.load("elsewhere/another-name").trials)  # to read it, its inputs are not needed
+    monkeypatch.chdir("elsewhere")
+    there = here | {"inputs": "mine.npz"}
+    began = []
+    moved = fb.sweep(there, "another-name", progress=lambda done, total: began.append(done))
+    assert began[0] == 3
+    same_rows(moved.trials, whole)
+    write("mine.npz", 1)
+    with pytest.raises(StoreError, match="holds another run"):
+        fb.sweep(there, "another-name")

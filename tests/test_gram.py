@@ -164,7 +164,7 @@ def test_long_points_do_not_overflow():
     trig, phase, positive = found.cells
     assert trig.max_abs_error <= 1.0 and 0.1 < phase.max_abs_error <= 2.0 and np.isfinite(positive.median)
     assert math.isnan(trig.expected)  # cosh(|x - y|^2) is beyond float64
-    assert json.loads(run("kernel", *SMALL, "--scale", "1e5", "--json")[1])["cells"][0]["expected"] is None
+    assert json.loads(run(f"kernel {SMALL} --scale 1e5 --json")[1])["cells"][0]["expected"] is None
     near = study(GaussianKernel(1.0), ["trig"], ["iid"], [32], points._replace(values=200.0 + X[:1] + 0.0 * X)).cells[0]
     assert near.median < 1e-12  # all points are equal, and long
 
@@ -206,7 +206,7 @@ def test_one_point_and_one_draw_are_enough():
     cells = json.loads(run("kernel --num-points 1 --trials 1 -d 1 --json")[1])["cells"]
     trig = [cell for cell in cells if cell["map"] == "trig"]
     assert max(cell["median"] for cell in trig) < 1e-15 and max(cell["expected"] for cell in trig) < 1e-7  # x = y
-    assert cells[0]["bias"] is None and "median of 1 draws" in run("kernel", *SMALL[:-1], "1")[1]
+    assert cells[0]["bias"] is None and "median of 1 draws" in run(f"kernel {SMALL[:-1]}1")[1]
 
 
 def test_claims_that_sampling_cannot_measure_are_marked():
@@ -258,7 +258,7 @@ def test_objects_are_never_unpickled():
     """)
 
 
-SMALL = ["-R", "4,8", "--num-points", "12", "-d", "3", "--trials", "3"]
+SMALL = "-R 4,8 --num-points 12 -d 3 --trials 3"
 
 MISTAKES = [
     *commands("""
@@ -335,11 +335,11 @@ def test_the_study_computes_on_one_core(monkeypatch):
 
 @pytest.mark.parametrize("name", [kernel.name for kernel in KERNELS])
 def test_the_command_prints_a_table_and_json_and_draws(name):
-    out = printed("kernel", name, *SMALL, "--out", "figures")
+    out = printed(f"kernel {name} {SMALL} --out figures")
     assert f"{name} kernel" in out and "mean of K" in out
     for suffix in ("png", "svg", "csv"):
         assert f"figures/kernel-{name}.{suffix}\n" in out and Path(f"figures/kernel-{name}.{suffix}").stat().st_size > 0
-    code, out, err = run("kernel", name, *SMALL, "--json")
+    code, out, err = run(f"kernel {name} {SMALL} --json")
     found = json.loads(out)
     assert (code, err, found["kernel"], found["files"]) == (0, "", name, [])
     for cell in found["cells"]:
@@ -348,7 +348,7 @@ def test_the_command_prints_a_table_and_json_and_draws(name):
 
 
 def test_the_same_seed_gives_the_same_table_and_another_another():
-    first, second, other = (run("kernel", *SMALL, "--seed", seed)[1] for seed in ("0", "0", "1"))
+    first, second, other = (run(f"kernel {SMALL} --seed {seed}")[1] for seed in (0, 0, 1))
     assert first == second != other
 
 
@@ -387,8 +387,8 @@ class Broken(Positive):
 
 def test_a_map_of_the_users_own():
     Path("kernel_maps.py").write_text(OWN_MAPS)
-    arguments = ["kernel", *SMALL, "--samplers", "iid", "--json", "--maps"]
-    cells = json.loads(run(*arguments, "positive,kernel_maps:Mine")[1])["cells"]
+    command = f"kernel {SMALL} --samplers iid --json --maps"
+    cells = json.loads(run(f"{command} positive,kernel_maps:Mine")[1])["cells"]
     mine, positive = ([c["errors"] for c in cells if c["map"] == name] for name in ("mine", "positive"))
     assert len(mine) == 2 and mine == positive
-    assert "broken failed: ZeroDivisionError" in refused(*arguments, "kernel_maps:Broken")
+    assert "broken failed: ZeroDivisionError" in refused(f"{command} kernel_maps:Broken")

@@ -89,15 +89,15 @@ def test_an_estimator_that_fails_on_a_head_is_worst_there():
 
 def test_many_heads_are_shown_together_and_each_on_request():
     head_file(7)
-    arguments = ["sweep", "--inputs", "heads.npz", "--maps", "positive", "--methods", "clusters", "-R", "3,8"]
-    out = succeeded(*arguments, "--trials", "2", "-q", "--out", "run")
+    command = "sweep --inputs heads.npz --maps positive --methods clusters -R 3,8 --trials 2 -q"
+    out = succeeded(f"{command} --out run")
     assert out.count("over 7 heads of heads.npz") == 1
     assert "mse, heads.npz h0" not in out and "heads.npz h0, scale" not in out
     assert "Each head by itself: favorbench table run --heads h0" in out and "worse on " in out
     written = Path("run/summary.md").read_text()
     assert "over 7 heads" in written and "mse, heads.npz h0" not in written and "--heads h0" in written
     assert "mse, heads.npz h3" in run("table run --heads h3")[1]
-    few = run(*arguments, "--heads", "h0,h1", "--trials", "2", "-q", "--out", "few")[1]
+    few = run(f"{command} --heads h0,h1 --out few")[1]
     assert "mse, heads.npz h0" not in few and "over 2 heads of heads.npz" in few and "Each head by itself" in few
     assert "h0, scale 1, L = 24" not in few and few.count("too few to compare") == 0  # one sentence, over both
     alone, why = run("table few --stat mean")[1:]  # there is no table of means over heads
@@ -115,7 +115,7 @@ def test_table_over_heads_in_every_format():
         == len(pd.read_csv("run/summary-heads.csv"))
     )
     for format in ("rich", "md", "latex"):
-        out = run("table", "run", "--over", "heads", "--format", format)[1]
+        out = run(f"table run --over heads --format {format}")[1]
         assert "over 3 heads of heads.npz" in out and "clusters" in out and "worst head" in out
     check_refused("""
         table run --over heads --by estimator,R => leave --by and --stat out
@@ -168,8 +168,8 @@ def test_error_against_cost_over_heads_and_of_one():
     assert {file.stem for file in draw_all(results)} == {"error-vs-cost"}  # no panels of 7 heads
     data = pd.read_csv("run/figures/error-vs-cost.csv")
     table = heads.over_heads(results)
-    clusters = data[data["label"] == "clusters"].sort_values("multiplications")
-    expected = table[table["estimator"] == "clusters"].sort_values("multiplications")
+    clusters = data.query("label == 'clusters'").sort_values("multiplications")
+    expected = table.query("estimator == 'clusters'").sort_values("multiplications")
     assert_allclose(clusters["ratio"], expected["ratio_median"], rtol=1e-12)
     assert_allclose(clusters["high"], expected["ratio_q75"], rtol=1e-12)
     assert set(data["heads"]) == {7} and "best-rank" not in set(data["label"])  # a bound, at any cost

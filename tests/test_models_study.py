@@ -18,6 +18,7 @@ from favorbench.models.seconds import times
 from favorbench.models.summary import ENCODER, LANGUAGE, lines_of, sentence
 from favorbench.sections import to_markdown
 from tests.command_line import printed, refused, run
+from tests.conftest import parts, stop_after
 from tests.small_models import small_folder
 from tests.test_models_swap import bert, llama
 
@@ -90,12 +91,8 @@ def test_requests_are_planned_text_by_text():
 def test_an_interrupted_study_is_resumed_bit_for_bit(folder):
     studied(folder, "whole", texts=2)
 
-    def stop(done, total):
-        if done == 17:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        studied(folder, "half", texts=2, progress=stop)
+        studied(folder, "half", texts=2, progress=stop_after(17))
     there = json.loads(Path("half/model.json").read_text())
     assert there["measurements_done"] == 17 and not there["complete"]
     studied(folder, "half", texts=2)
@@ -147,7 +144,7 @@ def test_a_text_that_is_replaced_meanwhile_is_read_once(folder, monkeypatch):
 def test_a_damaged_part_is_measured_again(folder):
     studied(folder, "run", texts=2)
     before = measured("run")
-    part = next(Path("run/trials").glob("part-*.parquet"))
+    part = parts()[0]
     part.write_bytes(part.read_bytes()[:-20])
     with pytest.raises(StoreError, match="is damaged"):
         read("run")
@@ -160,7 +157,7 @@ def test_the_table_agrees_with_the_rows(folder):
     studied(folder, "run", layers="all,1")
     found = read("run")
     assert found.measure is ENCODER
-    rows = found.rows[found.rows["layers"] == "all"]
+    rows = found.rows.query("layers == 'all'")
 
     def effects(name, size):
         some = [row for _, row in rows.iterrows() if (row["estimator"], row["size"]) == (name, size)]
@@ -168,9 +165,9 @@ def test_the_table_agrees_with_the_rows(folder):
         return np.array([np.mean([row["embedding_loss"] for row in some if row["text"] == t]) for t in texts]), some
 
     uniform, _ = effects("uniform", 0)
-    exact = {row["text"]: np.array(row["embedding"]) for _, row in rows[rows["estimator"] == "exact"].iterrows()}
+    exact = {row["text"]: np.array(row["embedding"]) for _, row in rows.query("estimator == 'exact'").iterrows()}
     for name, size in (("positive", 4), ("positive", 8), ("clusters", 8)):
-        line = found.lines[(found.lines["estimator"] == name) & (found.lines["size"] == size)].iloc[0]
+        line = found.lines.query("estimator == @name and size == @size").iloc[0]
         each, some = effects(name, size)
         assert line["worse"] == (np.median(each - uniform) > 0)
         values = [line[c] for c in ("effect", "low", "high", "worst", "texts", "draws")]
@@ -326,11 +323,12 @@ def test_the_text_to_calibrate_on_is_none_of_those_measured(folder):
 
 def test_the_command_measures_shows_and_resumes(folder):
     texts = [f"{folder}/text{i}.txt" for i in range(3)]
-    small = ("-L", "24", "-R", "4,8", "--draws", "1", "--methods", "clusters", "--no-heads", "--out", "run")
-    out = printed("model", f"{folder}/bert", "--text", *texts, *small, "-q")
+    small = "-L 24 -R 4,8 --draws 1 --methods clusters --no-heads --out run -q"
+    command = f"model {folder}/bert --text {' '.join(texts)} {small}"
+    out = printed(command)
     assert max(map(len, out.partition("1 - cos: ")[0].splitlines())) <= 80
     assert "all layers replaced" in out and "attention unnoticed: the best" in " ".join(out.split())
-    code, out, err = run("model", f"{folder}/bert", "--text", *texts, *small, "--json", "-q")
+    code, out, err = run(f"{command} --json")
     assert json.loads(out)["manifest"]["complete"] and (code, err) == (0, "")
     summary = Path("run/summary.md").read_text()
     assert "| estimator | cost | 1 - cos |" in summary and "texts |" not in summary
@@ -354,7 +352,7 @@ def test_seconds_are_stored_with_the_study(folder):
     before = read("run")
     timed = before.lines[before.lines["kind"].isin(["map", "method"])]
     assert len(timed) == 6 and (timed["time"] > 0).all()
-    assert before.lines[before.lines["kind"] == "trivial"]["time"].isna().all()
+    assert before.lines.query("kind == 'trivial'")["time"].isna().all()
     assert "time: CPU seconds" in to_markdown(sections(before)) and "| time |" in to_markdown(sections(before))
     studied(folder, "run", "llama", methods=("clusters(lloyd=1)",), maps=(), repeats=1)
     kept = json.loads(Path("run/seconds.json").read_text())

@@ -29,7 +29,7 @@ from favorbench.results.tables import rounding_level
 from favorbench.run import sweep
 from favorbench.statistics import fewest_draws
 from tests.command_line import check_refused, run
-from tests.conftest import small_scenario
+from tests.conftest import parts, small_scenario
 from tests.test_drawn import luminance
 from tests.test_heads import head_file, of_heads
 
@@ -98,7 +98,7 @@ def check_cells(results, read, first):
         (table,) = read.of(number)
         floor = rounding_level(results.trials.merge(cell[list(CELL)].drop_duplicates(), on=list(CELL)), "mse")
         assert table["rows"][0][1 : 1 + len(sizes)] == [f"R = {size}" for size in sizes]
-        uniform = float(cell[cell["estimator"] == "uniform"]["mse_median"].iloc[0])
+        uniform = float(cell.query("estimator == 'uniform'")["mse_median"].iloc[0])
         order = [(record["estimator"], record) for record in ranking_section(ranking, "mse").rows]
         assert len(order) == len(table["rows"]) - 1
         for (name, record), (estimator, *texts) in zip(order, table["rows"][1:], strict=True):
@@ -358,7 +358,7 @@ def test_directories_without_a_run_are_refused():
     Path("empty").mkdir()
     check_refused("report empty => is not a favorbench run")
     quick_run()
-    for part in Path("run/trials").glob("*.parquet"):
+    for part in parts():
         part.unlink()
     check_refused("report run => no finished draws yet")
 

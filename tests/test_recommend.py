@@ -96,10 +96,10 @@ def heads(tmp_path_factory):
     query[1], key[1] = 2.5 * query[1], 2.5 * key[1]
     path = tmp_path_factory.mktemp("heads") / "mine.npz"
     np.savez(path, q=query, k=key, v=value)
-    return path
+    return str(path)
 
 
-FEW = ["--maps", "positive", "--methods", "sampled-keys,clusters,nystromformer"]
+FEW = "--maps positive --methods sampled-keys,clusters,nystromformer --target 0.05 --out run"
 
 
 def test_the_search_is_wrong_no_more_often_than_it_says():
@@ -134,8 +134,8 @@ def test_where_nothing_is_certified_the_best_has_a_bound():
 
 def test_the_numbers_are_those_of_a_sweep_bit_for_bit(heads):
     """Default candidates; a sweep measures all their sizes at once."""
-    assert fb.recommend(str(heads), 1e-9, max_cost=50.0, out="run").complete
-    scenario = study_of({"inputs": str(heads)}, None, None, None, 1024).scenario
+    assert fb.recommend(heads, 1e-9, max_cost=50.0, out="run").complete
+    scenario = study_of({"inputs": heads}, None, None, None, 1024).scenario
     whole = fb.sweep(scenario.model_copy(update={"trials": 8}), "whole").trials
     keys = ["draw", "kind", "estimator", "sampler", "num_projections"]
     ours = read_trials(Path("run"))
@@ -148,7 +148,7 @@ def test_the_numbers_are_those_of_a_sweep_bit_for_bit(heads):
 
 def test_the_cost_of_certified_heads_is_their_mean(heads):
     """A quarter, a half and three quarters of exact attention; heads without a certificate do not count."""
-    found = fb.recommend(str(heads), 0.5, maps="none", methods="clusters", max_size=4)
+    found = fb.recommend(heads, 0.5, maps="none", methods="clusters", max_size=4)
     decision = found.decisions[0]._replace(outcome="certified")
     shares = [decision._replace(share=share, multiplications=share * found.exact) for share in (0.25, 0.5, 0.75)]
     said = sentence(found._replace(decisions=(*shares, decision._replace(outcome="nothing", multiplications=1e9))))
@@ -163,7 +163,7 @@ def test_the_cost_of_certified_heads_is_their_mean(heads):
 
 
 def test_every_head_gets_its_own_answer(heads):
-    found = fb.recommend(str(heads), 0.05, maps="positive", methods="sampled-keys,clusters,nystromformer", out="run")
+    found = fb.recommend(heads, 0.05, maps="positive", methods="sampled-keys,clusters,nystromformer", out="run")
     few, noise = found.decisions
     assert few.outcome == "certified" and few.setting is not None and few.setting.name == "clusters"
     assert few.bound <= 0.05 and few.share < 1 and few.hits / few.draws >= 0.9
@@ -194,7 +194,7 @@ def test_the_lines_of_python_are_the_estimator(heads, causal):
     with np.load(heads) as file:
         arrays = [file[name][1] for name in "qkv"]
     maps, methods = "positive,trig,phase,taylor(order=1)", "sampled-keys,clusters,sinks(4):multipole,eva"
-    keys = {"inputs": str(heads), "scale": 0.5, "causal": causal, "heads": "h1"}
+    keys = {"inputs": heads, "scale": 0.5, "causal": causal, "heads": "h1"}
     study = study_of(keys, maps, methods, "orthogonal", 16)
     draws = [plan(study)[i] for i in range(count)]
     for family in families(study):
@@ -216,17 +216,17 @@ def test_the_lines_of_python_are_the_estimator(heads, causal):
 def test_the_lines_of_python_keep_the_bound(heads):
     with np.load(heads) as file:
         arrays = [file[name][0] for name in "qkv"]
-    found = fb.recommend(str(heads), 0.05, methods="clusters", heads="h0", out="run")
+    found = fb.recommend(heads, 0.05, methods="clusters", heads="h0", out="run")
     (decision,) = found.decisions
     inside = int(np.sum(errors_of(decision.python, arrays, 1.0, False, 60) <= decision.bound))
     assert decision.outcome == "certified" and inside >= stats.binom.ppf(FALSE_ALARM, 60, 0.9)
 
 
 def test_processes_search_the_heads_and_the_answer_is_the_same(heads):
-    alone, by_two = (fb.recommend(str(heads), 0.05, methods="clusters", out=f"{n}", workers=n) for n in (1, 2))
+    alone, by_two = (fb.recommend(heads, 0.05, methods="clusters", out=f"{n}", workers=n) for n in (1, 2))
     assert by_two._replace(path=alone.path) == alone and len(alone.decisions) > 1
     with pytest.raises(ScenarioError, match="`workers`: 0 given"):
-        fb.recommend(str(heads), 0.05, workers=0)
+        fb.recommend(heads, 0.05, workers=0)
 
 
 def test_the_order_of_axes_is_that_of_a_sweep(heads):
@@ -234,7 +234,7 @@ def test_the_order_of_axes_is_that_of_a_sweep(heads):
         np.savez("turned.npz", **{name: np.moveaxis(file[name], 0, 1) for name in "qkv"})
     keys = {"target": 0.05, "methods": "clusters", "maps": "none"}
     found = fb.recommend("turned.npz", layout="L,heads,d", out="turned", **keys)
-    expected = fb.recommend(str(heads), out="run", **keys)
+    expected = fb.recommend(heads, out="run", **keys)
     assert [d.uniform for d in found.decisions] == [d.uniform for d in expected.decisions]
     assert len(found.decisions) > 1 and found.decisions[0].uniform != found.decisions[1].uniform
 
@@ -250,8 +250,8 @@ def test_heads_on_which_uniform_attention_is_enough_are_named():
 def test_sizes_may_be_finer_than_powers_of_two(heads):
     """Among powers of two, 16 centroids are the cheapest sufficient size, at half the cost of exact attention."""
     few = {"maps": "none", "methods": "clusters", "heads": "h0"}
-    (coarse,) = fb.recommend(str(heads), 0.05, out="coarse", **few).decisions
-    found = fb.recommend(str(heads), 0.05, num_projections="10,12,14", out="fine", **few)
+    (coarse,) = fb.recommend(heads, 0.05, out="coarse", **few).decisions
+    found = fb.recommend(heads, 0.05, num_projections="10,12,14", out="fine", **few)
     (fine,) = found.decisions
     assert coarse.outcome == fine.outcome == "certified" and fine.share < coarse.share == 0.5
     assert found.max_size == 14 and {point.setting.size for point in fine.points} <= {None, 10, 12, 14}
@@ -277,7 +277,7 @@ def test_a_long_search_says_after_the_first_head_how_long_it_takes(monkeypatch, 
 
 
 def test_larger_may_be_better(heads):
-    found = fb.recommend(str(heads), 0.99, metric="cosine", methods="clusters", heads="h0", out="run")
+    found = fb.recommend(heads, 0.99, metric="cosine", methods="clusters", heads="h0", out="run")
     (decision,) = found.decisions
     assert decision.outcome == "certified" and decision.bound >= 0.99 and decision.quantile <= decision.median
     assert "above cosine 0.99" in sentence(found)
@@ -336,18 +336,18 @@ def test_from_which_length_on_it_is_cheaper():
 
 
 def test_a_second_run_measures_nothing_and_another_target_little(heads, monkeypatch):
-    first = fb.recommend(str(heads), 0.05, methods="clusters,sampled-keys", out="run")
+    first = fb.recommend(heads, 0.05, methods="clusters,sampled-keys", out="run")
     parts = sorted(os.listdir("run/trials"))
     with monkeypatch.context() as patch:
         patch.setattr(search_module, "run_draws", None)
-        assert fb.recommend(str(heads), 0.05, methods="clusters,sampled-keys", out="run") == first
+        assert fb.recommend(heads, 0.05, methods="clusters,sampled-keys", out="run") == first
     assert sorted(os.listdir("run/trials")) == parts
-    assert fb.recommend(str(heads), 0.5, methods="clusters,sampled-keys", out="run").decisions[0].bound <= 0.5
+    assert fb.recommend(heads, 0.5, methods="clusters,sampled-keys", out="run").decisions[0].bound <= 0.5
     check_refused("recommend HEADS --methods clusters --out run => holds another run", HEADS=heads)
 
 
 def test_an_interrupted_search_resumes_to_the_same_answer(heads, monkeypatch):
-    whole = fb.recommend(str(heads), 0.05, methods="clusters,sampled-keys", out="whole")
+    whole = fb.recommend(heads, 0.05, methods="clusters,sampled-keys", out="whole")
     calls = []
 
     def until(study, draws):
@@ -358,13 +358,13 @@ def test_an_interrupted_search_resumes_to_the_same_answer(heads, monkeypatch):
 
     with monkeypatch.context() as patch, pytest.raises(Interrupted) as caught:
         patch.setattr(search_module, "run_draws", until)
-        fb.recommend(str(heads), 0.05, methods="clusters,sampled-keys", out="run")
+        fb.recommend(heads, 0.05, methods="clusters,sampled-keys", out="run")
     so_far = caught.value.found
     assert not so_far.complete and {d.outcome for d in so_far.decisions} == {"not finished"}
     assert all(math.isinf(d.bound) for d in so_far.decisions) and "2 not finished" in sentence(so_far)
     assert so_far.decisions[0].setting is not None and so_far.decisions[1].setting is None
     assert json.loads(Path("run/recommendation.json").read_text("utf-8"))["complete"] is False
-    resumed = fb.recommend(str(heads), 0.05, methods="clusters,sampled-keys", out="run")
+    resumed = fb.recommend(heads, 0.05, methods="clusters,sampled-keys", out="run")
     assert resumed._replace(path=None) == whole._replace(path=None)
     ours, theirs = (
         read_trials(Path(name)).sort_values(["draw", "estimator", "num_projections"], ignore_index=True)
@@ -384,7 +384,7 @@ def test_ctrl_c_prints_the_answer_so_far():
 
 
 def test_the_command_says_it_all(heads):
-    out = printed("recommend", str(heads), *FEW, "--target", "0.05", "--out", "run", "--quiet")
+    out = printed(f"recommend {heads} {FEW} --quiet")
     assert "1 of 2 heads below 5 %" in out and "none; best: " in out and "def attention(query, key, value, rng)" in out
     assert Path("run/figures/recommend.png").exists()
     (chart,) = saved_study(Path("run")).charts
@@ -393,7 +393,7 @@ def test_the_command_says_it_all(heads):
         panel.draw(ax := Figure().subplots())
         texts.append([text.get_text() for text in ax.texts])
     assert chart.title and texts[0][0].startswith("clusters") and all(len(names) == 1 for names in texts)
-    _, out, _ = run("recommend", str(heads), *FEW, "--target", "0.05", "--out", "run", "--json")
+    _, out, _ = run(f"recommend {heads} {FEW} --json")
     found = json.loads(out)
     assert [head["certified"] for head in found["heads"]] == [True, False]
     assert found["heads"][0]["estimator"]["name"] == "clusters" and "import favorbench" in found["heads"][0]["python"]

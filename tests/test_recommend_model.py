@@ -25,7 +25,8 @@ from favorbench.studies.recommend import whole_model
 from favorbench.studies.recommend.answer import sections, sentence
 from favorbench.studies.recommend.search import Interrupted
 from favorbench.studies.saved import saved_study
-from tests.command_line import commands, printed, refused, run
+from tests.command_line import printed, read_table, refused, run
+from tests.conftest import stop_after
 from tests.test_models_study import WORDS, folder  # noqa: F401
 
 torch = pytest.importorskip("torch")
@@ -35,7 +36,7 @@ LENGTH = 24
 EASY = {"probability": 0.5, "confidence": 0.6, "max_size": 16, "seq_len": LENGTH}
 #: A target between the effects of uniform attention and of clusters.
 CLUSTERS = {"maps": "none", "methods": "clusters", "target": 3e-4, "max_cost": 2.0}
-FLAGS = ["--probability", "0.5", "--confidence", "0.6", "--max-size", "16", "-L", str(LENGTH), "-q"]
+FLAGS = f"--probability 0.5 --confidence 0.6 --max-size 16 -L {LENGTH} -q"
 
 
 @pytest.fixture
@@ -107,7 +108,7 @@ def test_the_cheapest_is_certified_on_the_effect_of_the_model(folder, texts):  #
     assert [point.setting.name for point in decision.points][:1] == ["uniform"]
     rows = measurements("run")
     assert (rows["draw"].groupby(rows["text"]).nunique() <= 2).all()  # bfloat16 is not drawn
-    drawn = rows[rows["kind"] == "method"]
+    drawn = rows.query("kind == 'method'")
     assert drawn["draw"].is_unique and len(drawn)
     loaded = load(f"{folder}/bert")
     by_name = {text.name: text.tokens for text in split_texts(loaded, read_texts(texts), LENGTH)}
@@ -166,12 +167,8 @@ def test_effects_of_a_language_model(folder, texts, metric, target):  # noqa: F8
 def test_a_search_is_resumed_bit_for_bit_and_a_further_text_changes_no_draw(folder, texts):  # noqa: F811
     whole = found_for(folder, texts, **CLUSTERS, out="whole")
 
-    def stop(done, total, step=""):
-        if done == 5:
-            raise KeyboardInterrupt
-
     with pytest.raises(Interrupted) as caught:
-        found_for(folder, texts, **CLUSTERS, out="half", progress=stop)
+        found_for(folder, texts, **CLUSTERS, out="half", progress=stop_after(5))
     assert not caught.value.found.complete and "Not finished" in sentence(caught.value.found)
     assert len(measurements("half")) == 5
     again = found_for(folder, texts, **CLUSTERS, out="half")
@@ -187,7 +184,7 @@ def test_a_search_is_resumed_bit_for_bit_and_a_further_text_changes_no_draw(fold
     with pytest.raises(fb.StoreError, match="seed 0 there, 1 here"):
         found_for(folder, texts, seed=1, **CLUSTERS, out="half")
     assert "search true there, null here" in refused(
-        "model", f"{folder}/bert", "--text", texts[0], "-L", LENGTH, "-R", 8, "--out", "half"
+        f"model {folder}/bert --text {texts[0]} -L {LENGTH} -R 8 --out half"
     )
 
 
@@ -212,7 +209,7 @@ def test_processes_measure_texts_and_the_answer_is_the_same(folder, texts):  # n
 def test_texts_come_from_all_files(folder, texts):  # noqa: F811
     found_for(folder, texts, **CLUSTERS, out="run")
     rows = measurements("run")
-    counts = rows[rows["estimator"] == "clusters"]["text"].str[0].value_counts()
+    counts = rows.query("estimator == 'clusters'")["text"].str[0].value_counts()
     assert set(counts.index) == {"a", "b", "c"} and counts.max() - counts.min() <= 1
 
 
@@ -232,24 +229,12 @@ def test_the_order_may_be_of_seconds(folder, texts, monkeypatch):  # noqa: F811
 
 
 def test_the_command_says_it_all(folder, texts):  # noqa: F811
-    out = Path("run")
-    command = [
-        "recommend",
-        "--model",
-        f"{folder}/bert",
-        "--text",
-        *texts,
-        *FLAGS,
-        "--target",
-        "5",
-        "--out",
-        str(out),
-    ]
-    shown = printed(*command)
+    command = f"recommend --model {folder}/bert --text {' '.join(texts)} {FLAGS} --target 5 --out run"
+    shown = printed(command)
     assert "This model hardly depends" in shown and "18 texts of 24 tokens from 3 files" in shown
     assert "uniform" in shown and "certified" in shown and "exact, model in bfloat16" in shown
-    assert (out / "figures" / "recommend.png").exists()
-    _, text, _ = run(*command, "--json")
+    assert Path("run/figures/recommend.png").exists()
+    _, text, _ = run(f"{command} --json")
     record = json.loads(text)
     assert record["model"]["files"] == 3 and record["heads"][0]["certified"] and record["sentence"] in shown
     assert {"estimator", "multiplications", "share"} <= set(record["heads"][0]["points"][0])
@@ -269,10 +254,10 @@ def test_a_recommendation_is_looked_at_and_applied(folder, texts, tmp_path):  # 
     ):
         assert text in page or html.unescape(text) in html.unescape(page)
     assert str(tmp_path) not in page
-    assert sentence(found) in printed("table", "run")
-    assert json.loads(printed("table", "run", "--json")) == json.loads(json_text(found.as_dict()))
-    assert "has no ranking" in refused("table", "run", "--rank")
-    assert "recommend.png" in printed("plot", "run", "-q")
+    assert sentence(found) in printed("table run")
+    assert json.loads(printed("table run --json")) == json.loads(json_text(found.as_dict()))
+    assert "has no ranking" in refused("table run --rank")
+    assert "recommend.png" in printed("plot run -q")
     (status,) = statuses(Path("run"))
     assert (status.kind, status.whole) == ("recommend", True)
     loaded = load(f"{folder}/bert")
@@ -282,19 +267,19 @@ def test_a_recommendation_is_looked_at_and_applied(folder, texts, tmp_path):  # 
         with torch.no_grad(), fb.replace_attention(loaded.model, **given):
             outputs.append(loaded.model(text.tokens).last_hidden_state)
     assert torch.equal(outputs[0], outputs[1]) and torch.equal(outputs[1], outputs[2])
-    ask = ("--text", texts[0], "-L", LENGTH, "--maps", "none", "--methods", "none", "--draws", 1)
-    shown = printed("model", f"{folder}/bert", *ask, "--recommended", "run", "-q", "--out", "m")
+    ask = f"--text {texts[0]} -L {LENGTH} --maps none --methods none --draws 1"
+    shown = printed(f"model {folder}/bert {ask} --recommended run -q --out m")
     assert "clusters, m = 16" in shown
     assert "Effects of replaced attention on bert" in _page("m")
     nothing = found_for(folder, texts, **CLUSTERS | {"target": 1e-9}, out="run")
     with pytest.raises(InputError, match="nothing is certified there for the model"):
         by_head(nothing.path)
     Path("run/recommendation.json").unlink()
-    assert "has no recommendation yet" in refused("report", "run")
+    assert "has no recommendation yet" in refused("report run")
 
 
 def _page(path):
-    printed("report", path, "-q")
+    printed(f"report {path} -q")
     return Path(path, "report.html").read_text("utf-8")
 
 
@@ -307,14 +292,14 @@ def test_a_recommendation_for_heads_is_looked_at():
     assert study is not None and study.sections == sections(found)
     page = html.unescape(_page("run"))
     assert sentence(found) in page and "PARTIAL" not in page
-    assert "PARTIAL" not in printed("table", "run")
+    assert "PARTIAL" not in printed("table run")
     Path("run/recommendation.json").write_text('{"heads": []}')
-    assert "rerun the same" in refused("table", "run")
+    assert "rerun the same" in refused("table run")
 
 
 @pytest.mark.parametrize(
     "arguments, said",
-    commands("""
+    read_table("""
         --target 0 => --target 0.0 given, allowed: a number above 0
         --metric mse => --metric 'mse'; allowed for a model: embedding_loss, delta_nll, kl, top1
         --metric kl => --metric kl: {model} predicts no next token; allowed: embedding_loss
@@ -335,18 +320,18 @@ def test_a_recommendation_for_heads_is_looked_at():
 def test_mistakes_are_one_line(arguments, said, folder, texts, tmp_path):  # noqa: F811
     before = os.listdir(tmp_path)
     model = f"{folder}/bert"
-    line = refused("recommend", "--model", model, "--text", texts[0], *FLAGS, "--out", "run", *arguments)
+    line = refused(f"recommend --model {model} --text {texts[0]} {FLAGS} --out run {arguments}")
     assert said.format(model=model) in line
     assert not Path("run/recommendation.json").exists() and before
 
 
 def test_models_and_heads_are_distinguished(folder, texts):  # noqa: F811
-    assert "a model is measured on text" in refused("recommend", "--model", f"{folder}/bert")
+    assert "a model is measured on text" in refused(f"recommend --model {folder}/bert")
     assert "nothing given, allowed: one file or name of inputs, or --model" in refused("recommend")
-    short = refused("recommend", "--model", f"{folder}/bert", "--text", texts[-1], *FLAGS)
+    short = refused(f"recommend --model {folder}/bert --text {texts[-1]} {FLAGS}")
     assert "no text has -L 24 tokens: the longest of 1 has 10; give longer ones or a smaller -L" in short
-    assert "a.npz b.npz given, allowed: one" in refused("recommend", "a.npz", "b.npz")
-    assert "texts are for a model" in refused("recommend", "--text", texts[0])
+    assert "a.npz b.npz given, allowed: one" in refused("recommend a.npz b.npz")
+    assert "texts are for a model" in refused(f"recommend --text {texts[0]}")
     with pytest.raises(ScenarioError, match="`by` 'secons'"):
         fb.recommend(model="minilm", texts=texts, by="secons")  # pyright: ignore[reportArgumentType]
 
@@ -395,7 +380,7 @@ def test_a_vision_model_brings_its_inputs(name, module):
     assert "on 50 % of further inputs" in sentence(found) and "texts" not in str(sections(found))
     model, inputs = importlib.import_module("vision").__dict__[name]()
     rows = measurements("run")
-    for _, row in rows[rows["estimator"] == "clusters"].head(2).iterrows():
+    for _, row in rows.query("estimator == 'clusters'").head(2).iterrows():
         given = inputs[int(row["text"].partition("#")[2])]
 
         def said(given=given):
@@ -414,17 +399,17 @@ def test_a_vision_model_brings_its_inputs(name, module):
             expected = 1 - float(torch.nn.functional.cosine_similarity(exact, other)[0])
             assert_allclose(row["embedding_loss"], expected, rtol=1e-3, atol=1e-7)
     assert decision.outcome == "nothing" and math.isfinite(found.model.bfloat16[0])
-    flags = ["--maps", "none", "--methods", "clusters", "-R", "8", "--draws", "1", "--no-heads", "-q", "--out", "m"]
-    assert "all layers, 16 inputs, 1 draw: " in printed("model", f"vision:{name}", *flags)
+    flags = "--maps none --methods clusters -R 8 --draws 1 --no-heads -q --out m"
+    assert "all layers, 16 inputs, 1 draw: " in printed(f"model vision:{name} {flags}")
 
 
 def test_mistakes_about_models_with_inputs(texts, module):
     module("vision", VISION)
-    ask = ["recommend", "--model", "vision:states"]
-    assert "returns its own inputs: leave --text and" in refused(*ask, "--text", texts[0])
-    assert "that all hit, for" in refused(*ask) and "there are 16: give more inputs" in refused(*ask)
-    assert "its inputs have several shapes" in refused("recommend", "--model", "vision:uneven")
-    assert "favorbench: Linear: no attention call was found" in refused("recommend", "--model", "vision:linear")
+    ask = "recommend --model vision:states"
+    assert "returns its own inputs: leave --text and" in refused(f"{ask} --text {texts[0]}")
+    assert "that all hit, for" in refused(ask) and "there are 16: give more inputs" in refused(ask)
+    assert "its inputs have several shapes" in refused("recommend --model vision:uneven")
+    assert "favorbench: Linear: no attention call was found" in refused("recommend --model vision:linear")
 
 
 @pytest.mark.slow

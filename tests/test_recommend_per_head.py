@@ -125,13 +125,12 @@ def test_effects_of_heads_follow_the_formula(model, text):
 
 def test_a_study_predicts_the_effects_it_measures(model, text, monkeypatch):
     """Layer by layer, where memory holds no more, as all together; of each draw; and the sum is near the measured."""
-    ask = ["model", model, "--text", text, "-L", LENGTH, "--maps", "none", "--methods", "clusters", "-R", "16"]
-    ask += ["--draws", "2", "--no-heads", "--predict", "64"]
-    code, shown, said = run(*ask, "--out", "one")
+    ask = f"model {model} --text {text} -L {LENGTH} --maps none --methods clusters --draws 2 --no-heads"
+    code, shown, said = run(f"{ask} -R 16 --predict 64 --out one")
     assert code == 0 and "predicted: 1 - cos to second order, the sum of the effects of all heads" in shown
     assert "64 gradients of 2 layers: 960 KiB of memory" in said
     monkeypatch.setattr(study, "GRADIENT_BYTES", 1)
-    assert "64 gradients of 2 layers, 1 at a time: 480 KiB" in run(*ask, "--out", "two")[2]
+    assert "64 gradients of 2 layers, 1 at a time: 480 KiB" in run(f"{ask} -R 16 --predict 64 --out two")[2]
     one, two = (json.loads(Path(name, "effects.json").read_text())["texts"] for name in ("one", "two"))
     ((key, effects),) = one.items()
     assert list(effects) == ["uniform - 0 0", "clusters - 16 0", "clusters - 16 1"]
@@ -143,7 +142,7 @@ def test_a_study_predicts_the_effects_it_measures(model, text, monkeypatch):
     assert 0.5 < lines["predicted"]["clusters"] / lines["effect"]["clusters"] < 2
     assert np.isnan(lines["predicted"]["exact"])
     monkeypatch.setattr(gradients, "check_memory", lambda *given: check_memory(1e18, *given[1:]))
-    assert "a gradient through" in refused(*ask[:-1], "65", "-R", "8", "--out", "one")
+    assert "a gradient through" in refused(f"{ask} -R 8 --predict 65 --out one")
 
 
 def test_no_choice_of_the_same_cost_has_less_effect():
@@ -175,13 +174,13 @@ def test_a_failed_option_is_not_chosen():
 
 @pytest.mark.slow
 def test_the_command(model, text):
-    flags = ["--probability", "0.5", "--confidence", "0.6", "--max-size", "32", "-L", str(LENGTH), "-q"]
-    command = ["recommend", "--model", model, "--text", text, *flags, "--methods", "clusters", "--maps", "none"]
-    shown = printed(*command, "--target", str(TARGET), "--per-head", "--out", "found/run")
+    flags = f"--confidence 0.6 --max-size 32 -L {LENGTH} -q --methods clusters --maps none --per-head"
+    command = f"recommend --model {model} --text {text} {flags}"
+    shown = printed(f"{command} --probability 0.5 --target {TARGET} --out found/run")
     assert "Take settings per head" in shown and "replace_attention(model, recommended='found/run')" in shown
     assert "chosen on 10 of them" in " ".join(shown.split())
-    assert "--per-head is for a model" in refused("recommend", "gaussian", "--per-head")
-    few = refused(*command, "--target", "1", "--per-head", "--probability", "0.9", "--out", "few")
+    assert "--per-head is for a model" in refused("recommend gaussian --per-head")
+    few = refused(f"{command} --probability 0.9 --target 1 --out few")
     assert "20; 10 more are for the settings per head" in few and not Path("few/effects.json").exists()
     with pytest.raises(ScenarioError, match="`per_head` is for a model"):
         fb.recommend("gaussian", per_head=True)

@@ -107,7 +107,7 @@ def test_the_figure_joins_seconds_and_errors(clock, count):
     table = heads.over_heads(results).set_index(["estimator", "num_projections"])
     for (name, size), row in over[over["kind"] != "baseline"].iterrows():
         plain = name.partition(" / ")[0]
-        (one,) = found[(found["estimator"] == plain) & (found["num_projections"] == size)].itertuples()
+        (one,) = found.query("estimator == @plain and num_projections == @size").itertuples()
         assert (row["seconds"], row["cost_low"], row["cost_high"]) == pytest.approx((one.seconds, one.low, one.high))
         assert row["ratio"] == pytest.approx(table.loc[(plain, size), "ratio_median"], rel=1e-12)
     assert over["seconds"].is_unique  # the control: a join that mixed sizes would repeat some
@@ -140,8 +140,7 @@ def test_a_users_function_is_timed_by_itself(monkeypatch):
 @pytest.mark.slow
 def test_the_command_and_the_plot_that_follows():
     head_file(3)
-    arguments = ["--inputs", "heads.npz", "--maps", "positive", "--methods", "clusters", "-R", "3,8", "--trials", "2"]
-    run("sweep", *arguments, "-q", "--out", "run")
+    run("sweep --inputs heads.npz --maps positive --methods clusters -R 3,8 --trials 2 -q --out run")
     code, out, err = run("plot", "run")
     assert code == 0 and "error-vs-cost.png" in out and "favorbench speed run" in err
     assert "favorbench speed" not in run("plot run -q")[2]
