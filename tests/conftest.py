@@ -1,5 +1,6 @@
 """Shared by the tests: small scenarios and random inputs."""
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -70,6 +71,12 @@ def random_heads(rng, *shape):
 def parts(run="run"):
     """The files with the rows of a run."""
     return sorted(Path(run, "trials").glob("part-*.parquet"))
+
+
+def change_manifest(run, **values):
+    """Change what the manifest of a run says, as somebody may by hand."""
+    file = Path(run, "manifest.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
 
 
 def stop_after(count):

@@ -44,14 +44,14 @@ everywhere = pytest.mark.parametrize(
 def test_a_committed_run_can_be_read(path, command):
     name, *flags = command.split()
     if name == "compare":
-        code, out, err = run("compare", str(path), str(path), "--json")
+        code, out, err = run(f"compare {path} {path} --json")
         assert {row["mark"] for row in json.loads(out)["rows"]} == {"="}
     elif "--rows" in flags:
-        code, out, err = run("table", str(path), "--rows", "--out", "rows.csv")
+        code, out, err = run(f"table {path} --rows --out rows.csv")
         with open("rows.csv", newline="") as file:
             assert len(list(csv.reader(file))) == len(fb.load(path).trials) + 1
     elif name == "report":
-        code, out, err = run("report", str(path), "--out", "page.html")
+        code, out, err = run(f"report {path} --out page.html")
         assert Path("page.html").stat().st_size < 1e6
     else:
         code, out, err = run(name, str(path), *flags, "--json")
@@ -107,13 +107,13 @@ def test_a_run_is_made_small_without_losing_a_bit():
 )
 def test_directories_without_a_run_are_named(folder, said, command):
     if (folder, command) != ("blog", "plot"):  # which draws all runs below a folder
-        code, out, err = run(command, str(RESULTS / folder), *(["--out", "x.html"] if command == "report" else []))
+        code, out, err = run(f"{command} {RESULTS}/{folder} {'--out x.html' * (command == 'report')}")
         assert (code, out) == (2, "") and re.search(said, err.replace("\n", " "))
 
 
 @pytest.mark.slow
 def test_one_is_plotted():
-    out = printed("plot", str(RESULTS / "smollm2-1024"), "--out", "figures", "--json", "-q")
+    out = printed(f"plot {RESULTS}/smollm2-1024 --out figures --json -q")
     assert any(file.endswith("error-vs-cost.png") for file in json.loads(out)["figures"])
 
 

@@ -14,7 +14,7 @@ from favorbench.results.compare import comparison, comparison_sections
 from favorbench.results.compare import comparison_sentences as sentences
 from favorbench.run import sweep
 from tests.command_line import check_refused, in_a_process, run, succeeded
-from tests.conftest import random_heads, small_scenario
+from tests.conftest import change_manifest, random_heads, small_scenario
 
 MODULE = "def mine(query, key, value, size, rng):\n    return value[:size].mean(0) + 0 * query @ key.T @ value\n"
 
@@ -192,6 +192,5 @@ def test_bad_input_is_one_line(base):
     check_refused("compare old elsewhere --fail-on worse => no row in common: other d 4 / 5")
     sweep(small_scenario(scale="0.5", trials=2), "scaled")
     check_refused("compare old scaled => no cell and estimator is in both")
-    manifest = json.loads(Path("scaled/manifest.json").read_text())
-    Path("scaled/manifest.json").write_text(json.dumps(manifest | {"format": 99}))
+    change_manifest("scaled", format=99)
     check_refused("compare old scaled => is of format 99")

@@ -1,6 +1,5 @@
 """An estimator that fails on a draw: the others' rows are kept, it is said which failed, and it can be tried again."""
 
-import json
 from pathlib import Path
 
 import pandas as pd
@@ -12,6 +11,7 @@ import favorbench as fb
 from favorbench.engine.columns import LABELS
 from favorbench.engine.store import read_manifest
 from favorbench.errors import EstimatorError
+from tests.conftest import change_manifest
 
 #: A method and a map that fail on some draws while a file is there; not on the first, which would end the sweep.
 MODULE = """
@@ -92,25 +92,17 @@ def test_failed_draws_are_computed_again_on_request_only():
 def test_failures_do_not_depend_on_workers_and_survive_a_kill():
     found = broken_sweep("run")
     assert broken_sweep("two", workers=2).failed == found.failed
-    Path("two/manifest.json").write_text(
-        json.dumps(json.loads(Path("two/manifest.json").read_text()) | {"complete": False, "draws_done": 0})
-    )
+    change_manifest("two", complete=False, draws_done=0)
     assert fb.load("two").failed == found.failed
 
 
 @pytest.mark.usefixtures("failing")
 def test_every_command_reads_a_run_with_failures():
     broken_sweep("run")
-    for arguments in (
-        ["table", "run"],
-        ["table", "run", "--rank"],
-        ["table", "run", "--rows"],
-        ["compare", "run", "run"],
-        ["report", "run"],
-    ):
-        code, _, err = run(*arguments)
-        assert code == 0, (arguments, err)
-    assert "FAILED: mine on" in run("table", "run")[1] + run("table", "run")[2]
+    for command in ("table run --rank", "table run --rows", "compare run run", "report run", "table run"):
+        code, out, err = run(command)
+        assert code == 0, (command, err)
+    assert "FAILED: mine on" in out + err
 
 
 @pytest.mark.parametrize("there", [False, True])

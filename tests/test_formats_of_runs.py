@@ -3,18 +3,18 @@
 favorbench sweep --maps positive,trig --samplers iid,orthogonal -R 4,8 -L 16 -d 4 --trials 6 --baselines uniform
 """
 
-import json
 import shutil
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from command_line import refused, run
+from command_line import printed, refused, run
 from numpy.testing import assert_allclose
 
 import favorbench as fb
 from favorbench.engine.provenance import VERSION
 from favorbench.engine.store import FORMAT
+from tests.conftest import change_manifest
 
 RUN = Path(__file__).parent / "data" / "runs" / "format-5"
 KEYS = {
@@ -33,11 +33,6 @@ def kept(tmp_path):
     return Path(shutil.copytree(RUN, tmp_path / "run"))
 
 
-def changed(run, **values):
-    file = run / "manifest.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | values))
-
-
 def test_its_rows_are_those_of_today(now):
     """Estimators, sizes and errors. Random numbers are of the same streams since the first version."""
     found = fb.load(RUN).trials
@@ -53,28 +48,23 @@ def test_its_rows_are_those_of_today(now):
 
 
 def test_every_command_reads_it(kept):
-    commands = (["table"], ["table", "--rank"], ["status"], ["table", "--rows"], ["report"], ["table", "--json"])
-    for name, *more in commands:
-        code, out, err = run(name, str(kept), *more)
-        assert (code, err) == (0, ""), (name, err)
-        assert out
-    code, out, err = run("compare", str(kept), str(RUN))
+    for command in ("table {}", "table {} --rank", "status {}", "table {} --rows", "report {}", "table {} --json"):
+        assert printed(command.format(kept))
+    code, _, err = run(f"compare {kept} {RUN}")
     assert code == 0 and "worse" not in err
 
 
 def test_a_run_of_an_earlier_version_is_not_resumed(kept):
-    changed(kept, favorbench="0.1.0")
+    change_manifest(kept, favorbench="0.1.0")
     before = {path: path.read_bytes() for path in kept.rglob("*") if path.is_file()}
-    said = refused(
-        "sweep", "--maps", "positive,trig", "--samplers", "iid,orthogonal", "-R", "4,8", "-L", "16", "-d", "4",
-        "--trials", "6", "--baselines", "uniform", "--out", str(kept), "-q",
-    )  # fmt: skip
+    estimators = "--maps positive,trig --samplers iid,orthogonal --baselines uniform"
+    said = refused(f"sweep {estimators} -R 4,8 -L 16 -d 4 --trials 6 --out {kept} -q")
     assert "holds another run" in said and "favorbench 0.1.0 there" in said and "use another --out" in said
     assert {path: path.read_bytes() for path in kept.rglob("*") if path.is_file() and path.name != ".lock"} == before
 
 
 def test_stored_draws_are_not_computed_again(kept, now):
-    changed(kept, favorbench=VERSION)
+    change_manifest(kept, favorbench=VERSION)
     calls = []
     found = fb.sweep(KEYS, kept, progress=lambda *now: calls.append(now))
     assert calls == [(6, 6)]
@@ -83,12 +73,12 @@ def test_stored_draws_are_not_computed_again(kept, now):
 
 @pytest.mark.parametrize("number", [*range(1, FORMAT + 2), 0, "5", None, -1, 10**30, 5.0, True])
 def test_other_formats_are_refused_with_the_version_that_reads_them(kept, number):
-    changed(kept, format=number, favorbench="9.1")
+    change_manifest(kept, format=number, favorbench="9.1")
     if number in (FORMAT - 1, FORMAT) and type(number) is int:
-        assert run("table", str(kept))[0] == 0
+        assert run(f"table {kept}")[0] == 0
         return
     for command in ("table", "report", "status", "plot"):
-        said = refused(command, str(kept))
+        said = refused(f"{command} {kept}")
         assert said.count("\n") <= 1
         if type(number) is int and 1 <= number < FORMAT - 1:
             assert f"is of format {number}, written by favorbench 9.1" in said and "version 0.2.0 reads it" in said

@@ -313,7 +313,7 @@ def test_a_function_states_its_cost():
 # mistakes
 
 
-SMALL = ["sweep", "--maps", "positive", "-R", "4,8", "-L", "24", "-d", "4", "--trials", "2"]
+SMALL = "sweep --maps positive -R 4,8 -L 24 -d 4 --trials 2"
 MISTAKES = [
     *read_table("""
     clusters -R 30 => method 'clusters': size 30 given, allowed: at most the 24 keys there are
@@ -373,7 +373,7 @@ MISTAKES = [
 @pytest.mark.parametrize("given, said", MISTAKES, ids=[given for given, _ in MISTAKES])
 def test_a_mistake_is_one_clear_line_that_names_the_method(mine, given, said):
     spec, dash, flags = given.partition(" -")
-    assert said in refused(*SMALL, "--methods", spec, *(dash.strip() + flags).split())
+    assert said in refused(*SMALL.split(), "--methods", spec, *(dash.strip() + flags).split())
 
 
 @pytest.mark.parametrize("spec", ["nystrom", "clusters", "wildcat"])
@@ -397,9 +397,9 @@ def test_prefixes_and_parameters_among_maps_are_refused_with_the_right_flag(spec
 
 @pytest.mark.parametrize("spec", ["clusters", "sinks(2):clusters", "window(8):positive", "top-keys"])
 def test_commands_about_kernels_name_the_command_that_measures_methods(spec):
-    for arguments in (["theory", spec, "iid"], ["kernel", "gaussian", "--maps", f"trig,{spec}"]):
+    for command in (f"theory '{spec}' iid", f"kernel gaussian --maps 'trig,{spec}'"):
         flag = "--baselines" if spec == "top-keys" else "--methods"
-        assert f"favorbench sweep {flag} {spec} measures its attention" in refused(*arguments)
+        assert f"favorbench sweep {flag} {spec} measures its attention" in refused(command)
 
 
 def test_a_baseline_given_as_a_method_is_refused_with_the_right_flag():
@@ -411,7 +411,7 @@ def test_a_baseline_given_as_a_method_is_refused_with_the_right_flag():
 
 
 def test_a_function_that_leaves_ends_no_worker(mine):
-    code, out, err = run(*SMALL, "--methods", "my_methods:leaves", "--workers", "2", "-q")
+    code, out, err = run(f"{SMALL} --methods my_methods:leaves --workers 2 -q")
     assert (code, out, err) == (2, "", "favorbench: leaves failed: SystemExit: 3\n")
 
 
@@ -428,23 +428,19 @@ def test_methods_alone(none):
         set(rows.query("kind == 'method'")["estimator"]) == {"clusters", "nystrom"}
         and not (rows["kind"] == "map").any()
     )
-    for command in (
-        ["table", "run"],
-        ["table", "run", "--rank"],
-        ["plot", "run"],
-        ["table", "run", "--rows"],
-        ["speed", "run"],
-    ):
-        out = succeeded(*command)
+    for command in ("table run --rank", "plot run", "table run --rows", "speed run", "table run"):
+        out = succeeded(command)
         assert out
-    assert "R counts the centroids, keys or landmarks of methods." in run("table", "run")[1]
+    assert "R counts the centroids, keys or landmarks of methods." in out
     plan_of = run("sweep --maps none --methods clusters --dry-run")[1]
     assert any(line.split() == ["maps", "none"] for line in plan_of.splitlines())
 
 
 def test_an_empty_request_is_one_line():
-    for arguments in (["--maps", "none"], ["--maps", "none", "--methods", "none"]):
-        assert "neither a map nor a method to measure: give --maps, --methods or both" in refused("sweep", *arguments)
+    check_refused("""
+        sweep --maps none => neither a map nor a method to measure: give --maps, --methods or both
+        sweep --maps none --methods none => neither a map nor a method to measure: give --maps, --methods or both
+    """)
     with pytest.raises(ScenarioError, match="neither a map nor a method"):
         small_scenario(maps=[], methods=[])
     check_refused("sweep --maps '' --methods clusters => an item of the list is empty")
@@ -464,7 +460,7 @@ def test_a_budget_of_features_counts_those_of_maps_inside_prefixes(spec):
 
 
 def test_a_method_twice_is_once():
-    code, _, err = run(*SMALL, "--methods", "clusters, clusters", "--out", "run", "--json")
+    code, _, err = run(f"{SMALL} --methods 'clusters, clusters' --out run --json")
     assert (code, err) == (0, "")
     rows = fb.load("run").trials
     assert len(rows.query("estimator == 'clusters'")) == 2 * 2

@@ -252,16 +252,16 @@ def test_the_command_line_from_a_folder_to_a_sweep():
     folder = small_folder("model")
     texts = [small_text(name, 30, start) for name, start in (("one.txt", 3), ("two.txt", 4))]
     small_text("short.txt", 20)
-    code, out, err = run("capture", str(folder), "--text", *texts, "-L", "24", "--layers", "1", "--out", "h.npz")
+    code, out, err = run(f"capture {folder} --text {' '.join(texts)} -L 24 --layers 1 --out h.npz")
     assert (code, err) == (0, "")
     assert "layer" in out and "1      encoder.layer.1.attention.self      4  full     0.25" in out
     assert "h.npz: 8 heads, full, q (24, 16), k (24, 16), v (24, 16), float32" in out
     assert out.endswith("next: favorbench recommend h.npz\n")
-    code, out, err = run("capture", str(folder), "--text", texts[0], "--text", "short.txt", "--json", "-q")
+    code, out, err = run(f"capture {folder} --text {texts[0]} --text short.txt --json -q")
     assert code == 0
     found = json.loads(out)
     assert [text["tokens"] for text in found["texts"]] == [20, 20] and found["file"] == "heads.npz"
-    code, out, _ = run("sweep", "--inputs", "heads.npz", "--maps", "positive", "-R", "4", "--trials", "1", "-q")
+    code, out, _ = run("sweep --inputs heads.npz --maps positive -R 4 --trials 1 -q")
     assert code == 0 and "16 heads of heads.npz" in out
 
 
@@ -278,7 +278,7 @@ def test_a_function_brings_its_inputs(monkeypatch):
         "def wrong():\n"
         "    return Model()\n"
     )
-    code, out, _ = run("capture", "mine:build", "--out", "h.safetensors")
+    code, out, _ = run("capture mine:build --out h.safetensors")
     assert (
         code == 0
         and "h.safetensors: 2 heads, causal, q (6, 8)" in out
@@ -297,7 +297,7 @@ def test_bad_input_is_one_line():
     Path("short.txt").write_text("w7")
     Path("bytes.txt").write_bytes(b"\xff\xfe")
     model = str(folder)
-    assert f"{model} reads texts: give --text FILE" in refused("capture", model)
+    assert f"{model} reads texts: give --text FILE" in refused(f"capture {model}")
     check_refused(
         """
         capture MODEL --text nope => cannot read text 'nope'
@@ -306,7 +306,7 @@ def test_bad_input_is_one_line():
     """,
         MODEL=model,
     )
-    assert f"-L 33: {model} reads at most 32 tokens" in refused("capture", model, "--text", text, "-L", "33")
+    assert f"-L 33: {model} reads at most 32 tokens" in refused(f"capture {model} --text {text} -L 33")
     check_refused(
         """
         capture MODEL --text TEXT -L 1 => -L 1: attention needs two tokens
@@ -325,7 +325,7 @@ def test_bad_input_is_one_line():
     Path("texts").mkdir()
     check_refused("capture MODEL --text texts => --text texts: a directory; give its files: texts/*.txt", MODEL=model)
     Path("copy.txt").write_bytes(Path("text.txt").read_bytes())
-    said = refused("capture", model, "--text", text, "copy.txt")
+    said = refused(f"capture {model} --text {text} copy.txt")
     assert "--text copy.txt: the same text as text; give each once" in said
     assert not Path("heads.npz").exists()
 

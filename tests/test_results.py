@@ -21,7 +21,7 @@ from favorbench.results.figures.curves import file_name
 from favorbench.results.figures.ranking import ranking
 from favorbench.results.ranking import ranking_section, rankings
 from favorbench.run import sweep
-from tests.conftest import parts, random_heads, same_rows, small_scenario
+from tests.conftest import change_manifest, parts, random_heads, same_rows, small_scenario
 
 MIXED = "positive,trig,poisson,elu"  # of omega, of their own samples, of nothing
 
@@ -197,11 +197,6 @@ def test_a_ranking_of_one_cell_names_its_inputs():
     assert "Blue: detectably better" in ranking(more, "mse")[0].caption
 
 
-def changed(path, **values):
-    file = Path(path) / "manifest.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | values))
-
-
 @pytest.mark.parametrize(
     "values, said",
     [
@@ -219,7 +214,7 @@ def changed(path, **values):
 )
 def test_a_manifest_that_was_changed_by_hand_is_refused(values, said):
     sweep(small_scenario(), "run")
-    changed("run", **values)
+    change_manifest("run", **values)
     with pytest.raises(StoreError, match=said):
         fb.load("run")
 

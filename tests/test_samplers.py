@@ -19,7 +19,7 @@ from favorbench.samplers import SAMPLERS, Antithetic, FixedNormRows, get_sampler
 from favorbench.samplers.laws import AtAngle, CoupledNorms, GaussianRows
 from favorbench.studies.theory.closed_forms import relative_variance
 from favorbench.studies.theory.study import pair_at
-from tests.command_line import refused
+from tests.command_line import check_refused
 from tests.conftest import small_scenario
 
 ALL = [member() for member in SAMPLERS] + [
@@ -235,12 +235,11 @@ def test_an_r_that_cannot_be_drawn_is_refused_before_anything_is_computed(sample
 
 
 def test_the_command_line_refuses_in_one_line():
-    for arguments in (
-        ["sweep", "--samplers", "antithetic:orthogonal", "-R", "7", "--dry-run"],
-        ["sweep", "--samplers", "moment-matched", "-R", "16", "-d", "16"],
-        ["theory", "positive", "antithetic:iid", "-R", "7"],
-    ):
-        assert "nearest allowed: " in refused(*arguments)
+    check_refused("""
+        sweep --samplers antithetic:orthogonal -R 7 --dry-run => nearest allowed:
+        sweep --samplers moment-matched -R 16 -d 16 => nearest allowed:
+        theory positive antithetic:iid -R 7 => nearest allowed:
+    """)
 
 
 def test_a_limit_that_no_map_needs_is_not_checked():

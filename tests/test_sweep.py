@@ -37,7 +37,7 @@ from favorbench.results.tables import describe_cell
 from favorbench.run import sweep
 from favorbench.samplers import get_sampler
 from tests.command_line import python
-from tests.conftest import parts, rows_of, same_rows, small_scenario, stop_after
+from tests.conftest import change_manifest, parts, rows_of, same_rows, small_scenario, stop_after
 
 KEY = ["trial", "estimator", "sampler", "num_projections"]
 SIZES = "3,5,8,12,20,22"
@@ -453,8 +453,7 @@ def test_a_run_whose_raw_trials_were_not_kept_can_be_made_again():
 def test_a_killed_run_says_how_much_is_there():
     """kill -9 leaves a manifest that was never finished: what counts is what is in the parts."""
     sweep(small_scenario(), "run")
-    manifest = json.loads(Path("run/manifest.json").read_text())
-    Path("run/manifest.json").write_text(json.dumps(manifest | {"draws_done": 0, "complete": False, "draws": 7}))
+    change_manifest("run", draws_done=0, complete=False, draws=7)
     found = fb.load("run").manifest
     assert (found["draws_done"], found["draws"], found["complete"]) == (3, 7, False)
 
