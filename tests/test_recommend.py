@@ -470,8 +470,19 @@ def test_a_few_tokens_are_inputs_too(rng, length, dim, value_dim, causal):
     assert found.complete and found.decisions[0].outcome in ("certified", "nothing")
 
 
-def test_nan_and_infinite_errors_are_misses(rng):
-    """The relative error of an answer to values of 0."""
-    query, key = rng.normal(size=(2, 20, 4))
-    (decision,) = fb.recommend([query, key, np.zeros((20, 4))], 0.1, methods="clusters").decisions
-    assert (decision.outcome, decision.hits, decision.bound) == ("nothing", 0, math.inf)
+NANS = """
+import numpy as np
+
+def nans(query, key, value, size, rng):
+    return np.full((len(query), value.shape[1]), np.nan)
+
+nans.multiplications = lambda shape, size: 1
+"""
+
+
+def test_nan_errors_are_misses(rng, module):
+    module("failing_here", NANS)
+    asked = {"maps": "none", "methods": "failing_here:nans", "max_size": 2}
+    (decision,) = fb.recommend(tuple(rng.normal(size=(3, 20, 4))), 0.1, **asked).decisions
+    (failed,) = (point for point in decision.points if point.setting.name == "nans")
+    assert (failed.verdict, failed.median, decision.outcome) == ("dropped", math.inf, "nothing")
