@@ -173,6 +173,10 @@ def test_every_head_gets_its_own_answer(heads):
     ) and "on h1 nothing reaches it up to size 32: the best is" in sentence(found)
     assert "uniform attention has " in sentence(found)
     assert "for these q, k and v, over the random draws" in certified_in_words(found)
+    for panel in charts(found)[0].panels:  # points of two kinds differ in colour
+        panel.draw(ax := Figure().subplots())
+        points = [line for line in ax.lines if line.get_marker() != "None" and line.get_label()[0] != "_"]
+        assert len({line.get_color() for line in points}) == len(points) >= 3
     measured, full = spent(found.decisions)
     assert measured < full
 

@@ -29,6 +29,7 @@ def kind_of(mask: Any, shape: tuple[int, int]) -> Kind:
     """
     if mask is None:
         return "full"
+    mask = _four_axes(mask)
     seen = visible(mask)
     if bool((mask.masked_fill(~seen, 0) != 0).any()):
         return "bias"
