@@ -139,7 +139,8 @@ def _nan_is_infinite(a: Array) -> Array:
 
 def add(a: ErrorSums, b: ErrorSums) -> ErrorSums:
     """The sums over both sets of rows."""
-    sums = ErrorSums._make(None if mine is None or others is None else mine + others for mine, others in zip(a, b, strict=True))
+    pairs = zip(a, b, strict=True)
+    sums = ErrorSums._make(None if mine is None or others is None else mine + others for mine, others in pairs)
     most = array_namespace(a.max_abs_error).maximum(a.max_abs_error, b.max_abs_error)
     return sums._replace(max_abs_error=most)
 
