@@ -385,6 +385,12 @@ def test_contexts_and_threads_of_one_model_do_not_meet(tokens):
             pool.submit(hidden, model, tokens).result()
         with replace_attention(other, method="uniform"):
             assert torch.equal(hidden(model, tokens), removed) and not torch.equal(hidden(other, tokens), exact)
+    first, second = (replace_attention(each, method="removed") for each in (other, model))
+    first.__enter__(), second.__enter__()
+    hidden(other, tokens)
+    first.__exit__(None, None, None)  # before the one that was entered later
+    assert torch.equal(hidden(model, tokens), removed)
+    second.__exit__(None, None, None)
     assert torch.equal(hidden(model, tokens), own) and torch.equal(hidden(other, tokens), exact)
 
 

@@ -259,14 +259,14 @@ def _intercepted(model: Any, attend: Attend) -> Iterator[None]:
     hook = AttentionHook(model, attend)
     handles = [module.register_forward_pre_hook(hook.enter) for module in hook.names]
     handles += [module.register_forward_hook(hook.leave, always_call=True) for module in hook.names]
-    token = _HOOKS.set((hook, *_HOOKS.get()))
+    _HOOKS.set((hook, *_HOOKS.get()))
     try:
         if hook.implementations:
             _redirect(model)
         with _functional_mode(hook):
             yield
     finally:
-        _HOOKS.reset(token)
+        _HOOKS.set(tuple(other for other in _HOOKS.get() if other is not hook))  # contexts may end in any order
         for handle in handles:
             handle.remove()
         for config, implementation in hook.implementations.values():
