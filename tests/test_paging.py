@@ -9,6 +9,7 @@ from favorbench import style
 from favorbench.results.figures import FIGURES, charts_of
 from favorbench.run import sweep
 from favorbench.style.charts import page_names
+from tests.command_line import read_table
 from tests.conftest import small_scenario
 from tests.test_drawn import COLUMN
 from tests.test_heads import head_file
@@ -17,19 +18,21 @@ from tests.test_heads import head_file
 @pytest.mark.parametrize(
     "titles, names",
     [
-        ([["h0, iid", "h0, orthogonal"]], [""]),
-        ([["h0, iid"], ["h0, orthogonal"], ["h1, iid"]], ["-h0-iid", "-h0-orthogonal", "-h1-iid"]),
-        ([["h0, iid", "h0, orthogonal"], ["h1, iid", "h1, orthogonal"]], ["-h0", "-h1"]),
-        ([["a.npz L0H1, L = 8", "a.npz L0H2, L = 8"], ["a.npz L1H1, L = 8"]],
-         ["-a.npz-L0H1-to-a.npz-L0H2", "-a.npz-L1H1"]),
-        ([["x, L = 8", "x, L = 16"], ["x, L = 32", "x, L = 64"]], ["-L=8-to-L=16", "-L=32-to-L=64"]),
-        ([["mine(a='/etc')"], ["../b"]], ["-mine-a=-etc", "-..-b"]),
-        ([["same"], ["same"]], ["-1", "-2"]),
-        ([["A"], ["a"]], ["-1", "-2"]),  # one file where letters have no case
+        *read_table("""
+            h0, iid | h0, orthogonal | h1, iid => -h0-iid | -h0-orthogonal | -h1-iid
+            h0, iid + h0, orthogonal | h1, iid + h1, orthogonal => -h0 | -h1
+            a.npz L0H1, L = 8 + a.npz L0H2, L = 8 | a.npz L1H1, L = 8 => -a.npz-L0H1-to-a.npz-L0H2 | -a.npz-L1H1
+            x, L = 8 + x, L = 16 | x, L = 32 + x, L = 64 => -L=8-to-L=16 | -L=32-to-L=64
+            mine(a='/etc') | ../b => -mine-a=-etc | -..-b
+            same | same => -1 | -2
+            A | a => -1 | -2
+        """),
+        ("h0, iid + h0, orthogonal", ""),
     ],
-)  # fmt: skip
+)
 def test_files_are_named_by_their_content(titles, names):
-    assert page_names(titles) == names
+    """Of the panels (+) of each file (|); A and a are one file where letters have no case."""
+    assert page_names([panels.split(" + ") for panels in titles.split(" | ")]) == names.split(" | ")
 
 
 def test_panels_that_belong_together_are_not_parted():
