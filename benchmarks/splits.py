@@ -70,8 +70,8 @@ def table(effects: pd.DataFrame, splits: int = 1000) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["together", "size", "texts", "false", "control"])
 
 
-def measured(name: str, paths: list[str], length: int, sizes: list[int]) -> Iterator[str]:
-    """Rows of splits.csv: the effect (1 - cosine) of sinks(4):multipole on each text, one draw each."""
+def measured(name: str, paths: list[str], length: int, most: int, sizes: list[int]) -> Iterator[str]:
+    """Rows of splits.csv: 1 - cosine of sinks(4):multipole on the first texts of each file, one draw each."""
     from favorbench.models.load import split_texts
     from favorbench.models.plan import ALL, ModelScenario, PlannedRow
     from favorbench.models.replacements import replacement
@@ -80,7 +80,7 @@ def measured(name: str, paths: list[str], length: int, sizes: list[int]) -> Iter
     model = MeasuredModel(
         ModelScenario(name, tuple(paths), length, (), (), (), (1,), 1, heads=False), False, split_texts
     )
-    for number, text in enumerate(model.texts):
+    for number, text in enumerate(text for text in model.texts if int(text.rpartition("#")[2]) < most):
         for size in sizes:
             row = model.row(PlannedRow(text, ALL, replacement("sinks(4):multipole", size), number))
             yield f"{text},{size},{row['embedding_loss']:.4g}"
@@ -91,14 +91,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.splits", description=__doc__)
     parser.add_argument("model", nargs="?")
     parser.add_argument("texts", nargs="*")
-    parser.add_argument("-L", "--length", type=int, default=512)
-    parser.add_argument("--sizes", default="64,96,128,192,256")
+    parser.add_argument("-L", "--length", type=int, default=128)
+    parser.add_argument("--most", type=int, default=120, help="texts of a file, from its beginning")
+    parser.add_argument("--sizes", default="24,32,48")
     options = parser.parse_args()
     if options.model is None:
         print(table(pd.read_csv(SAVED)).to_string(index=False, float_format="%.3f"))
         return 0
     print("text,size,effect")
-    for row in measured(options.model, options.texts, options.length, list(map(int, options.sizes.split(",")))):
+    sizes = list(map(int, options.sizes.split(",")))
+    for row in measured(options.model, options.texts, options.length, options.most, sizes):
         print(row, flush=True)
     return 0
 

@@ -4,10 +4,12 @@ import functools
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
 
+from benchmarks import splits
 from favorbench.studies.recommend.evidence import (
     Rule,
     certified_bound,
@@ -124,3 +126,10 @@ def test_the_sample_quantile_counts_failures_as_infinite():
     assert quantile(np.array([3.0, 1.0, 2.0, np.nan]), 0.5) == 2.0
     assert quantile(np.array([3.0, 1.0, 2.0, np.nan]), 0.9) == math.inf
     assert quantile(np.arange(1.0, 11.0), 0.9) == 9.0
+
+
+def test_certificates_of_half_of_real_texts_rarely_fail_on_the_other_half():
+    """Effects on MiniLM, 1,000 halves of each kind. The control, a rule without a margin, fails much more often."""
+    found = splits.table(pd.read_csv(splits.SAVED))
+    assert (found["false"] <= 0.05).all()
+    assert (found["control"] > 0.05).all()
