@@ -126,7 +126,7 @@ def test_commands_parse(name):
         try:
             parsed(words)
         except Exception as error:  # Typer's, whose classes are its own affair
-            pytest.fail(f"favorbench {' '.join(words)}: {getattr(error, 'format_message', lambda: error)()}")
+            pytest.fail(f"favorbench {' '.join(words)}: {getattr(error, 'format_message', error.__str__)()}")
 
 
 def test_a_line_that_is_wrong_is_noticed():
