@@ -213,6 +213,15 @@ def fused():
     return [*_cells(timed, "ratio", "low", "high"), two(lost["nats"].median()), texts, two(lost["nats"].max())]
 
 
+def replaced_heads():
+    """The heads of SmolLM2 but those that stay exact, and all: those of the committed groups."""
+    heads = len(pd.read_csv(REPOSITORY / "benchmarks" / "fused-heads.csv")) * 3
+    (kept,) = set(
+        pd.read_csv(REPOSITORY / "benchmarks" / "fused-nats.csv")["estimator"].str.extract(r"(\d+) heads exact")[0]
+    )
+    return [str(heads - int(kept)), str(heads)]
+
+
 def shorter_than_fused():
     """Lengths below 8,192, the longer first, and the seconds of the setting for each over fused attention's."""
     timed = pd.read_csv(REPOSITORY / "benchmarks" / "fused-seconds.csv").query("model == 'smollm2' and length < 8192")
