@@ -258,3 +258,13 @@ def test_dark_figures_are_written_next_to_the_others():
     assert run("plot run --dark --format png -q")[0] == 0
     corner = matplotlib.image.imread("run/figures/iid-vs-ortho-dark.png")[0, 0, :3]
     assert corner.max() < 0.15 and not Path("run/figures/iid-vs-ortho.png").exists()
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.86, 1.01), (0.21, 0.48), (0.3, 2.0), (3e-5, 1e-3), (1e-9, 1.0)])
+def test_a_log_axis_has_two_labelled_ticks_at_least(low, high):
+    ax = Figure().subplots()
+    ax.set(yscale="log", ylim=(low, high))
+    style.log_ticks(ax.yaxis)
+    ax.figure.draw_without_rendering()
+    inside = [tick for tick in ax.yaxis.get_major_ticks() if low <= tick.get_loc() <= high and tick.label1.get_text()]
+    assert len(inside) >= 2

@@ -45,9 +45,13 @@ def log_limits(ax: Axes, values: Sequence[float], fill: Sequence[float] = (), mo
 
 
 def log_ticks(axis: Axis) -> None:
-    """Label a log axis so that at least two ticks show: powers of ten, or 1 and 3, or 1, 2 and 5 of each."""
+    """Label a log axis so that at least two ticks show: powers of ten, 1 and 3, 1, 2 and 5 of each, or even steps."""
     low, high = axis.get_view_interval()
-    if high < 1000 * low:
+    if high < 2.5 * low:
+        axis.set_major_locator(ticker.MaxNLocator(5, steps=[1, 2, 5, 10]))
+        axis.set_minor_locator(ticker.NullLocator())
+        axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: _short(value)))
+    elif high < 1000 * low:
         axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0) if high < 30 * low else (1.0, 3.0)))
         axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: _short(value)))
     else:

@@ -51,9 +51,9 @@ def charts(result: Recommendation) -> list[style.Chart]:
         else "One point for each head"
     )
     text = (
-        f"{partial_}{result.title}: {points}. A choice stands at the bound that {p} of all {draws} keep, certified at "
-        f"{percent(result.confidence)} confidence for all {scope} together. Errors above {MAX_ERROR:g} stand at "
-        f"{MAX_ERROR:g}; what costs nothing stands at {FREE:g}."
+        f"{partial_}{result.title}: {points}. A choice is drawn at the bound that {p} of all {draws} keep, certified "
+        f"at {percent(result.confidence)} confidence for all {scope} together. Errors above {MAX_ERROR:g} are drawn at "
+        f"{MAX_ERROR:g}, and costs of 0 at {FREE:g}."
     )
     title = "The cheapest estimator below the target: lower left is better"
     columns = min(len(begun), 2) if few else 1
