@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -75,8 +76,10 @@ def prepare():
     small_folder("path/to/model")
     tokenizer = Path("path/to/model/tokenizer_config.json")
     tokenizer.write_text(tokenizer.read_text().replace('"model_max_length": 32', '"model_max_length": 512'))
+    Path("texts").mkdir()
     for start, text in enumerate(("one", "two", "three"), start=5):
         small_text(Path(f"{text}.txt"), 600, start)
+        shutil.copy(f"{text}.txt", "texts")
     for block in pages.blocks((REPOSITORY / "docs" / "own-estimator.md").read_text("utf-8"), "python"):
         Path(re.match(r"# (\S+)\n", block.text)[1]).write_text(block.text)
     model, inputs = small_model("bert"), 8 * [small_inputs("bert")]
