@@ -1,5 +1,6 @@
 """Clustered keys: attention to the centroids of cells of keys, each counted as often as the cell has keys."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -78,8 +79,11 @@ def segment_sums(values: Array, labels: Array, count: int) -> Array:
         ]
         return np.stack(sums).reshape(*values.shape[:-2], count, values.shape[-1])
     xp = array_namespace(values)
-    zeros = xp.zeros((*values.shape[:-2], count, values.shape[-1]), dtype=values.dtype, device=device(values))
-    return zeros.scatter_add(-2, labels[..., None].expand(values.shape), values)
+    *leading, _, columns = values.shape
+    zeros = xp.zeros((math.prod(leading) * count, columns), dtype=values.dtype, device=device(values))
+    first = xp.reshape(count * xp.arange(math.prod(leading), device=device(labels)), (*leading, 1))
+    sums = zeros.index_add_(0, xp.reshape(labels + first, (-1,)), xp.reshape(values, (-1, columns)))
+    return xp.reshape(sums, (*leading, count, columns))
 
 
 def cells_of(key: Array, value: Array, labels: Array, count: int, with_variance: bool = False) -> Cells:

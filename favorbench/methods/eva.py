@@ -31,7 +31,7 @@ from favorbench.numerics.arrays import (
     softmax,
     to_backend_of,
 )
-from favorbench.numerics.logsum import Accumulator, weighted_sums
+from favorbench.numerics.logsum import Accumulator, Sums, joined, weighted_sums
 from favorbench.numerics.streams import Streams
 from favorbench.parameters import between
 
@@ -216,17 +216,16 @@ class EvaSummary:
     w: int
     twice: bool
 
-    def sums(self, queries: Queries) -> Accumulator:
+    def sums(self, queries: Queries) -> Sums:
         if self.w == 0:
             return self._sums(queries.query, self.chunks, slice(0, 0))
-        xp, parts = array_namespace(queries.query), []
-        block_of = queries.positions // self.w
+        parts, block_of = [], queries.positions // self.w
         for block in np.unique(block_of):
             first = max(0, int(block) * self.w)
             keys = slice(first, max(first, min(int(block + 1) * self.w, self.tokens.length)))
             chunks = self.chunks if self.twice or keys.start == keys.stop else self._outside(keys)
             parts.append(self._sums(queries.query[..., rows_between(block_of, block, block + 1), :], chunks, keys))
-        return Accumulator(*(xp.concat(arrays, axis=-2) for arrays in zip(*parts, strict=True)))
+        return joined(parts)
 
     def kernel(self, queries: Queries, keys: slice) -> Features:
         xp, places = array_namespace(queries.query), np.arange(keys.start, keys.stop)

@@ -26,7 +26,7 @@ from favorbench.methods.summaries import (
     logits_of,
 )
 from favorbench.numerics.arrays import Array, Features, array_namespace, largest, scattered
-from favorbench.numerics.logsum import Accumulator, accumulate, attention_sums, merge, with_ones
+from favorbench.numerics.logsum import Accumulator, Sums, accumulate, attention_sums, joined, merge, with_ones
 from favorbench.numerics.streams import Streams
 from favorbench.parameters import whole
 from favorbench.registry import label
@@ -162,7 +162,7 @@ class SinksSummary:
     n: int
     inner: KeySummary
 
-    def sums(self, queries: Queries) -> Accumulator:
+    def sums(self, queries: Queries) -> Sums:
         first = attention_sums(queries.query, *self.tokens.part(slice(0, self.n)))
         return merge(self.inner.sums(queries.moved(self.n)), first)
 
@@ -237,8 +237,8 @@ class ExactInstead:
 class WindowSummary(ExactInstead):
     """The exact keys are those within ``count`` keys around a query."""
 
-    def sums(self, queries: Queries) -> Accumulator:
-        xp, parts = array_namespace(queries.query), []
+    def sums(self, queries: Queries) -> Sums:
+        parts = []
         block_of = (queries.positions - queries.positions[:1]) // BLOCK  # whole groups of queries that choose together
         for block in np.unique(block_of):
             some = queries.part(rows_between(block_of, block, block + 1))
@@ -246,8 +246,7 @@ class WindowSummary(ExactInstead):
             last = int(some.positions[-1]) + (self.count + 1) // 2
             keys = slice(first, max(first + 1, min(self.tokens.length, last)))
             parts.append(exact_instead(self.inner, some, self.tokens, keys, self.chosen(some, keys)))
-        correction = Accumulator(*(xp.concat(arrays, axis=-2) for arrays in zip(*parts, strict=True)))
-        return merge(self.inner.sums(queries), correction)
+        return merge(self.inner.sums(queries), joined(parts))
 
     def chosen(self, queries: Queries, keys: slice) -> Array:
         distance = np.arange(keys.start, keys.stop) - queries.positions[:, None]
@@ -291,7 +290,7 @@ class Top(ExactKeys):
 class TopSummary(ExactInstead):
     """The exact keys are those with the largest logits."""
 
-    def sums(self, queries: Queries) -> Accumulator:
+    def sums(self, queries: Queries) -> Sums:
         keys = slice(0, self.tokens.length)
         correction = exact_instead(self.inner, queries, self.tokens, keys, self.chosen(queries, keys))
         return merge(self.inner.sums(queries), correction)
@@ -368,7 +367,7 @@ class NoKeys(NamedTuple):
         """The same: nothing is kept."""
         return self
 
-    def sums(self, queries: Queries) -> Accumulator:
+    def sums(self, queries: Queries) -> Sums:
         xp, like = array_namespace(queries.query), 0.0 * queries.query[..., :1]
         return Accumulator(
             like + xp.finfo(like.dtype).min, xp.zeros_like(with_ones(like * self.tokens.value[..., :1, :]))

@@ -13,6 +13,7 @@ from favorbench.methods.summaries import KeySummary, KeySummaryMethod, Queries, 
 from favorbench.numerics.arrays import Array, Features, array_namespace, half_squared_norm, softmax, to_backend_of
 from favorbench.numerics.logsum import (
     Accumulator,
+    Sums,
     accumulate,
     inner_products,
     quotient,
@@ -125,9 +126,9 @@ class Groups(NamedTuple):
         index = ends + 1 - count + np.arange(count)
         return Segments(np.maximum(index, starts), index < starts)
 
-    def in_sequence(self, sums: Accumulator) -> Accumulator:
+    def in_sequence(self, sums: Sums) -> Sums:
         """Sums of each query, without padding."""
-        return Accumulator(*map(self.segments.in_sequence, sums))
+        return type(sums)(*map(self.segments.in_sequence, sums))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from favorbench.numerics.arrays import (
     scattered,
     to_backend_of,
 )
-from favorbench.numerics.logsum import Accumulator, attention_sums
+from favorbench.numerics.logsum import Sums, attention_sums
 from favorbench.numerics.streams import Streams
 
 VOTERS = 4  # every fourth query of a block votes for near cells
@@ -89,7 +89,7 @@ def _along_principal_direction(keys: Array, padding: np.ndarray) -> Array:
 class SharedCells:
     """K(x, y_j) = exp(x.y_j) for the keys of cells that are near to the block of x, exp(x.c) for others, c their mean.
 
-    table: the keys sorted by cell, and from row ``first_centroid`` on the means of the cells. counts: the number of
+    table: keys and values side by side, sorted by cell, and from row ``first_centroid`` on the means of the cells. counts: the number of
     keys in each cell, (..., m). queries: all queries of the problem; None if sums are for whole blocks only.
     by_position: a block is all queries at ``block`` positions.
     """
@@ -97,7 +97,7 @@ class SharedCells:
     tokens: Tokens
     cells: Cells
     labels: Array
-    table: Tokens
+    table: Array
     first_centroid: int
     counts: Array
     exact: int
@@ -114,18 +114,18 @@ class SharedCells:
         order = xp.argsort(labels, axis=-1, stable=True)
         ones = xp.ones((*labels.shape, 1), dtype=xp.float64, device=device(labels))
         counts = xp.astype(segment_sums(ones, labels, cells.key.shape[-2])[..., 0], xp.int64)
-        both = zip(tokens, cells[:2], strict=True)
-        table = Tokens(*(xp.concat([rows_at(part, order), means], axis=-2) for part, means in both))
-        return SharedCells(tokens, cells, labels, table, tokens.length, counts, exact, block, queries)
+        rows = xp.concat([rows_at(xp.concat(list(tokens), axis=-1), order), xp.concat(list(cells[:2]), axis=-1)], axis=-2)
+        return SharedCells(tokens, cells, labels, rows, tokens.length, counts, exact, block, queries)
 
-    def sums(self, queries: Queries) -> Accumulator:
+    def sums(self, queries: Queries) -> Sums:
         """One attention over the keys of near cells and the centroids of all others."""
         xp, (groups, rows) = array_namespace(queries.query), self._groups(queries)
         index, bias = self._entries(self._near(groups))
         places = xp.reshape(index, (*index.shape[:-2], -1))
-        key, value = (xp.reshape(rows_at(part, places), (*index.shape, part.shape[-1])) for part in self.table)
-        sums = attention_sums(groups.query, key, value, bias[..., None, :])
-        return Accumulator(*(part[..., rows, :] for part in groups.in_sequence(sums)))
+        both = xp.reshape(rows_at(self.table, places), (*index.shape, -1))
+        key, value = both[..., : queries.query.shape[-1]], both[..., queries.query.shape[-1] :]
+        sums = groups.in_sequence(attention_sums(groups.query, key, value, bias[..., None, :]))
+        return type(sums)(*(part[..., rows, :] for part in sums))
 
     def kernel(self, queries: Queries, keys: slice) -> Features:
         xp, (groups, rows) = array_namespace(queries.query), self._groups(queries)

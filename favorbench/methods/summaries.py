@@ -16,7 +16,7 @@ from favorbench.attention.causal import CHUNK, chunks, rows_between
 from favorbench.errors import InputError
 from favorbench.methods.base import AttentionProblem, Estimate, Method, Shape, Sizes
 from favorbench.numerics.arrays import Array, Features, array_namespace, as_like
-from favorbench.numerics.logsum import Accumulator, attention_sums, merge, quotient, tiles
+from favorbench.numerics.logsum import Sums, attention_sums, joined, log_sum, merge, quotient, tiles
 from favorbench.numerics.streams import Streams
 
 
@@ -67,7 +67,7 @@ class Queries(NamedTuple):
 class KeySummary(Protocol):
     """A summary of keys and values, which gives sums over them for any queries."""
 
-    def sums(self, queries: Queries) -> Accumulator:
+    def sums(self, queries: Queries) -> Sums:
         """Sum over keys of K(x, y_j) [v_j, 1]: (..., n, d_v + 1)."""
         ...
 
@@ -151,14 +151,15 @@ class KeySummaryMethod(Method):
             outputs, normalisers = zip(*map(quotient, parts), strict=True)
             yield Estimate(size, features, xp.concat(outputs, axis=-2), xp.concat(normalisers, axis=-2))
 
-    def _whole(self, summary: KeySummary, tokens: Tokens, queries: Queries, size: int) -> Iterator[Accumulator]:
+    def _whole(self, summary: KeySummary, tokens: Tokens, queries: Queries, size: int) -> Iterator[Sums]:
         for rows in tiles(queries.query.shape[-2], self.width(size, tokens.length), queries.query, self.group):
             yield summary.sums(queries.part(rows))
 
-    def _causal(self, tokens: Tokens, queries: Queries, size: int, streams: Streams) -> Iterator[Accumulator]:
+    def _causal(self, tokens: Tokens, queries: Queries, size: int, streams: Streams) -> Iterator[Sums]:
         """Sum over past keys through the summary, and over the present chunk, first and last keys exactly."""
         state, known = self.streaming(tokens.part(slice(self.first, None)), size, streams), self.first
         summary, xp = None, array_namespace(queries.query)
+        biases: dict[tuple[int, int, bytes], Array] = {}  # most chunks see their keys alike
         for past, chunks_after in itertools.groupby(  # the past ends before all windows of the chunk
             chunks(tokens.length, self.chunk),
             lambda chunk: self.summarised(chunk.start - max(0, self.recent(size) - 1)),
@@ -167,26 +168,24 @@ class KeySummaryMethod(Method):
             later = queries.part(rows_between(queries.positions, group[0].start, group[-1].stop))
             if past > known:
                 summary, known = state.extend(past - self.first), past
+            kept = (slice(0, min(self.first, group[-1].stop)), slice(known, group[-1].stop))
+            near = Tokens(*(xp.concat([a[..., part, :] for part in kept], axis=-2) for a in tokens))
+            index = np.concatenate([np.arange(part.start, part.stop) for part in kept])
             for chunk in group:
-                present, first = (
-                    later.part(rows_between(later.positions, chunk.start, chunk.stop)),
-                    min(self.first, chunk.stop),
-                )
+                present = later.part(rows_between(later.positions, chunk.start, chunk.stop))
                 if present.length == 0:
                     continue
-                key, value = (xp.concat([a[..., :first, :], a[..., known : chunk.stop, :]], axis=-2) for a in tokens)
-                index = np.concatenate([np.arange(first), np.arange(known, chunk.stop)])
-                before = int(np.sum(index < chunk.start))  # keys that all of these queries see
-                bias = xp.zeros((present.length, len(index)), dtype=key.dtype, device=device(key))
-                seen = index[before:] <= present.positions[:, None]
-                bias[:, before:] = as_like(np.where(seen, 0.0, -np.inf), present.query)
-                exact.append(attention_sums(present.query, key, value, bias))
+                before, count = np.searchsorted(index, (chunk.start, chunk.stop)).tolist()
+                alike = (before, count, (present.positions - chunk.start).tobytes())
+                if alike not in biases:
+                    seen = index[:count] <= present.positions[:, None]
+                    biases[alike] = as_like(np.where(seen, 0.0, -np.inf), present.query)
+                exact.append(attention_sums(present.query, *near.part(slice(0, count)), biases[alike]))
             if not exact:
                 continue
-            sums = Accumulator(*(xp.concat(arrays, axis=-2) for arrays in zip(*exact, strict=True)))
+            sums = joined(exact)
             if summary is not None:
-                log_seen = sums.log_peak + xp.log(sums.total[..., -1:])
-                sums = merge(summary.sums(later._replace(log_seen=log_seen)), sums)
+                sums = merge(summary.sums(later._replace(log_seen=log_sum(sums))), sums)
             yield sums
 
 

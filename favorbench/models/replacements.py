@@ -180,18 +180,29 @@ class EstimatedAttention(Replacement):
     ) -> Tensor:
         """(heads, n, d_v), where query heads with the same keys share all choices: their blocks are interleaved."""
         query, key, value = arrays
-        length = query.shape[-2]
-        heads, positions = (part.ravel() for part in np.indices((group, length)))
-        order = np.lexsort((positions, heads, positions // method.shared_block))
-        places, inverse = (torch.as_tensor(part, device=query.device) for part in (order, np.argsort(order)))
-        together = query.reshape(-1, group * length, query.shape[-1]).index_select(1, places)
+        length, block = query.shape[-2], method.shared_block
         streams = Streams(generators, lambda hosts: torch.as_tensor(np.stack(hosts), device=query.device))
+        positions = _interleaved(torch.arange(length).expand(group, length)[..., None], group, block)
         with failures_named(self.label):
-            problem = AttentionProblem.of(together, key[::group], value[::group], causal)
-            (estimate,) = method.estimates(
-                problem._replace(positions=positions[order]), (self.requested_size,), streams
-            )
-        return estimate.output.index_select(1, inverse).reshape(-1, length, value.shape[-1])
+            problem = AttentionProblem.of(_interleaved(query, group, block), key[::group], value[::group], causal)
+            problem = problem._replace(positions=positions.ravel().numpy())
+            (estimate,) = method.estimates(problem, (self.requested_size,), streams)
+        return _interleaved(estimate.output, group, block, back=True)
+
+
+def _interleaved(rows: Tensor, group: int, block: int, back: bool = False) -> Tensor:
+    """Block by block, the rows of each head of a group, (G, group * n, c), from those of heads, (G * group, n, c)."""
+    count, total, c = rows.shape
+    heads, length = (count * group, total // group) if back else (count, total)
+    whole = length // block * block
+    shape = (-1, group, whole // block, block, c)
+    if back:
+        shape = (-1, whole // block, group, block, c)
+    cut = whole * group if back else whole
+    parts = rows[:, :cut].reshape(shape).transpose(1, 2), rows[:, cut:]
+    to = heads if back else heads // group
+    parts = [part.reshape(to, -1, c) for part in parts if part.shape[1]]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 class Exact(Replacement):

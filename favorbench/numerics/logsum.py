@@ -8,7 +8,7 @@ import functools
 import importlib
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +28,40 @@ class Accumulator(NamedTuple):
         return self._replace(log_peak=self.log_peak + math.log(factor))
 
 
+class WeightedMean(NamedTuple):
+    """A sum of exp(log) * [value, 1], kept as exp(log_peak) * [mean, 1]: the log of the normaliser, and the output.
+
+    torch's fused attention returns these. Two of them are merged in one pass over the outputs.
+    """
+
+    log_peak: Float[Array, "*batch n 1"]
+    mean: Float[Array, "*batch n columns"]
+
+    @property
+    def total(self) -> Float[Array, "*batch n columns+1"]:
+        """[mean, 1]."""
+        return with_ones(self.mean)
+
+
+Sums = Accumulator | WeightedMean
+
+
+def log_sum(sums: Sums) -> Array:
+    """The log of the normaliser of each query, (..., n, 1)."""
+    if isinstance(sums, WeightedMean):
+        return sums.log_peak
+    return sums.log_peak + array_namespace(sums.total).log(sums.total[..., -1:])
+
+
+def joined(parts: Iterable[Sums]) -> Sums:
+    """The sums of all queries, from those of adjacent queries, which are all kept in one way."""
+    first, *others = parts
+    if not others:
+        return first
+    concat = array_namespace(first.log_peak).concat
+    return type(first)(*(concat(arrays, axis=-2) for arrays in zip(first, *others, strict=True)))
+
+
 def accumulate(state: Accumulator | None, features: Features, right: Array) -> Accumulator:
     """Add features @ right, (..., n, m) @ (..., m, columns), to the running sum."""
     return merge(state, _product(features, right))
@@ -39,10 +73,13 @@ def accumulate_blocks(states: Sequence[Accumulator], blocks: Sequence[Features],
     return [accumulate(state, block.transposed(), right) for state, block in pairs]
 
 
-def merge(state: Accumulator | None, other: Accumulator) -> Accumulator:
+def merge(state: Sums | None, other: Sums) -> Sums:
     """The sum of two sums."""
     if state is None:
         return other
+    if isinstance(state, WeightedMean) and isinstance(other, WeightedMean):
+        share = (other.log_peak - state.log_peak).sigmoid()
+        return WeightedMean(state.log_peak.logaddexp(other.log_peak), state.mean.lerp(other.mean, share))
     xp = array_namespace(other.total)
     peak = xp.maximum(state.log_peak, other.log_peak)
     total = state.total * xp.exp(state.log_peak - peak) + other.total * xp.exp(other.log_peak - peak)
@@ -147,7 +184,7 @@ def weighted_sums(logits: Array, value: Array) -> Accumulator:
     return _product(Features(None, logits), with_ones(value))
 
 
-def attention_sums(query: Array, key: Array, value: Array, bias: Array = None) -> Accumulator:
+def attention_sums(query: Array, key: Array, value: Array, bias: Array = None) -> Sums:
     """Sum over keys of exp(x.y + bias) [v, 1]; bias, if any, is (n, k) or (..., 1, k).
 
     torch has it as one operation on a CPU, that of its fused attention, which keeps the log of the normaliser.
@@ -159,7 +196,7 @@ def attention_sums(query: Array, key: Array, value: Array, bias: Array = None) -
         fused = importlib.import_module("torch").ops.aten._scaled_dot_product_flash_attention_for_cpu
         output, log_normaliser = fused(*batch, attn_mask=bias, scale=1.0)
         log_normaliser, output = (part.reshape(*query.shape[:-1], -1) for part in (log_normaliser, output))
-        return Accumulator(log_normaliser.to(query.dtype), with_ones(output))
+        return WeightedMean(log_normaliser.to(query.dtype), output)
     logits = query @ key.mT
     return weighted_sums(logits if bias is None else logits + bias, value)
 
@@ -186,9 +223,11 @@ def with_ones(value: Array) -> Array:
     return xp.concat([value, xp.ones_like(value[..., :1])], axis=-1)
 
 
-def quotient(state: Accumulator | None) -> tuple[Array, Array]:
+def quotient(state: Sums | None) -> tuple[Array, Array]:
     """Numerator over normaliser, and the normaliser. With a normaliser of 0 inf or NaN, which are measurements."""
     assert state is not None
+    if isinstance(state, WeightedMean):
+        return state.mean, array_namespace(state.mean).ones_like(state.log_peak)
     normaliser = state.total[..., -1:]
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         return state.total[..., :-1] / normaliser, normaliser
