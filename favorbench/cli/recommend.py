@@ -72,6 +72,10 @@ def recommend(
         bool,
         option(TARGET, "--per-head", help="With --model: also try settings per head, chosen on a third of the texts."),
     ] = False,
+    exact_heads: Annotated[
+        str | None,
+        option(TARGET, metavar="<heads>", help="With --model: heads that stay exact, e.g. L7H6-8,L18H0."),
+    ] = None,
     probability: Annotated[float, option(TARGET, help="Share of the draws that must meet the target.")] = 0.9,
     confidence: Annotated[float, option(TARGET, help="Probability that all verdicts, on all heads, are right.")] = 0.95,
     max_size: Annotated[int, option(TARGET, help="Largest size: projections, centroids, landmarks or keys.")] = 1024,
@@ -139,7 +143,7 @@ def recommend(
             result = run_recommend(
                 None if positional else inputs, target, metric, probability, confidence, max_size, max_cost, maps,
                 methods, samplers, causal, heads, over, out, report, workers, resolve_cluster(cluster) or "none", model,
-                texts, by, trust_remote_code, per_head, device, **keys,
+                texts, by, trust_remote_code, per_head, device, exact_heads, **keys,
             )  # fmt: skip
     except Interrupted as error:
         _print(error.found, as_json)

@@ -13,8 +13,9 @@ from typing_extensions import TypedDict
 
 from favorbench.engine.scenario import TRANSFORM_NAMES
 from favorbench.engine.store import read_scenario
-from favorbench.errors import InputError
+from favorbench.errors import InputError, ScenarioError
 from favorbench.files import read_json
+from favorbench.formats import shown
 from favorbench.maps import get_map
 from favorbench.maps.transforms import calibrations
 from favorbench.methods import Shape
@@ -28,11 +29,13 @@ from favorbench.models.replacements import (
     replacement,
     total,
 )
+from favorbench.parameters import whole_numbers
 from favorbench.users import check_trusted
 
 FILE = "recommendation.json"
 
 _HEAD = re.compile(r"L(\d+)H(\d+)(@.*)?")
+_KEPT = re.compile(r"L(\d{1,6})H(\d{1,6})(?:-(\d{1,6}))?")
 
 
 class ByHead(Replacement):
@@ -92,6 +95,24 @@ class ByHead(Replacement):
         return groups
 
 
+def heads_by_layer(given: Any) -> dict[int, tuple[int, ...]]:
+    """Heads by layer, from {7: [6, 7, 8]} or "L7H6-8,L18H0". Raises ScenarioError."""
+    if isinstance(given, Mapping):
+        whole_numbers("layers of `exact_heads`", given)
+        return {layer: whole_numbers("heads of `exact_heads`", one) or () for layer, one in given.items()}
+    heads = defaultdict[int, tuple[int, ...]](tuple)
+    for name in given.split(",") if isinstance(given, str) and given else ():
+        if not (numbers := _KEPT.fullmatch(name.strip())):
+            raise ScenarioError(f"`exact_heads` {shown(name)} given, allowed: heads such as L7H6 or L7H6-8, with commas")
+        heads[int(numbers[1])] += tuple(range(int(numbers[2]), int(numbers[3] or numbers[2]) + 1))
+    return dict(heads)
+
+
+def head_names(heads: Mapping[int, Collection[int]]) -> tuple[str, ...]:
+    """The names of heads, such as "L7H6": ``heads_by_layer`` takes them with commas."""
+    return tuple(f"L{layer}H{head}" for layer, numbers in sorted(heads.items()) for head in sorted({*numbers}))
+
+
 class ChosenSetting(TypedDict):
     """An estimator in the file."""
 
@@ -129,8 +150,9 @@ def by_head(path: str | Path) -> Replacement:
     if not (path / FILE).exists():
         raise InputError(f"{str(path)!r} has no {FILE}: give a directory that `favorbench recommend` has written")
     content = read_json(path / FILE, RecommendationFile, "recommendation")
-    if content.get("model"):
-        return _for_model(content["heads"][0], path)
+    if model := content.get("model"):
+        chosen, kept = _for_model(content["heads"][0], path), heads_by_layer(",".join(model.get("exact_heads", ())))
+        return ByHead.but_exact(chosen, kept) if kept else chosen
     if (scale := read_scenario(path).scale) != (1.0,):
         raise InputError(f"{path} is for queries and keys multiplied by {scale[0]:g}: recommend with `scale` 1")
     certified = _certified(content["heads"], path)

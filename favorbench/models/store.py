@@ -33,7 +33,7 @@ _LISTS = ("hidden_error", "embedding", "head_error", "head_after_projection")
 SEARCH = "search"
 
 #: Parts of a request that may not change within a directory: every measurement depends on them.
-FIXED = ("model", "weights", "length", "calibrate", "redraw", "seed", SEARCH)
+FIXED = ("model", "weights", "length", "calibrate", "redraw", "seed", SEARCH, "exact_heads")
 
 #: Digests by name, which may be added but not changed, and the noun for messages.
 GROWING = {"texts": "text ", "recommended": "recommendation "}

@@ -13,7 +13,7 @@ from favorbench.maps import FeatureMap, get_map
 from favorbench.methods import Method
 from favorbench.methods.features import LinearAttention
 from favorbench.models.interface import Call, intercept_attention, visible
-from favorbench.models.recommended import ByHead, by_head
+from favorbench.models.recommended import ByHead, by_head, heads_by_layer
 from favorbench.models.replacements import EstimatedAttention, LayerHeads, Replacement, Tensor, replacement
 from favorbench.parameters import check_name, check_whole, whole_numbers
 from favorbench.samplers import get_sampler
@@ -83,7 +83,8 @@ def replace_attention(
     layers, heads
         Replace only these.
     exact_heads
-        Heads of ``method`` that stay exact, by layer: {7: [6, 7, 8]}. A few heads often cause most of the loss.
+        Heads that stay exact, around ``map`` or ``method``: {7: [6, 7, 8]}, or "L7H6-8" with commas between more of
+        them. A few heads often cause most of the loss.
     redraw
         Draw once for each "layer", once for the "model", or anew at each "call". Heads of a layer share omega.
     seed, draw
@@ -135,11 +136,11 @@ def replace_attention(
             raise InputError("`recommended` is not a saved recommendation: give its directory, or recommend with `out`")
         chosen = by_head(path)
     if exact_heads is not None:
-        if method is None or not isinstance(exact_heads, Mapping):
-            raise ScenarioError("`exact_heads` are heads of `method` by layer, such as {7: [6, 7, 8]}; give both")
-        whole_numbers("layers of `exact_heads`", exact_heads)
-        kept = {layer: whole_numbers("heads of `exact_heads`", one) or () for layer, one in exact_heads.items()}
-        chosen = ByHead.but_exact(chosen, kept)
+        if recommended is not None or not isinstance(exact_heads, Mapping | str):
+            raise ScenarioError(
+                "`exact_heads` are heads of `map` or `method`, such as {7: [6, 7, 8]} or 'L7H6-8'; give both"
+            )
+        chosen = ByHead.but_exact(chosen, heads_by_layer(exact_heads))
     with replace_calls(model, chosen, layers, heads, redraw, seed, draw) as record:
         yield record
 

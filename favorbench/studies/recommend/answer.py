@@ -92,7 +92,8 @@ class WholeModel(NamedTuple):
     by: the cost that orders the candidates. bfloat16: median and quantile of the effect of the model in bfloat16, on
     the first ``bfloat16_texts`` texts. left: attention that cannot be replaced, with the reason. seconds: CPU seconds
     of the recommended setting relative to those of exact attention. chosen_on: the number of texts that settings per
-    head were chosen on; candidates are tested on the others. 0 without such settings.
+    head were chosen on; candidates are tested on the others. 0 without such settings. exact_heads: those that stay exact
+    in every candidate, such as "L7H6".
     """
 
     name: str
@@ -105,6 +106,7 @@ class WholeModel(NamedTuple):
     bfloat16_texts: int = 0
     seconds: float = math.nan
     chosen_on: int = 0
+    exact_heads: Sequence[str] = ()
 
     @property
     def draws(self) -> str:
@@ -275,10 +277,11 @@ def _compared(result: Recommendation, model: WholeModel, decision: Decision) -> 
 
 def _model_cost(model: WholeModel, decision: Decision) -> str:
     """Give the cost relative to exact attention."""
+    kept = f" with {len(model.exact_heads)} heads exact" * bool(model.exact_heads)
     unit = "multiplications" if model.by == "multiplications" else "CPU seconds"
     timed = model.by == "multiplications" and math.isfinite(model.seconds)
     more = f" and {model.seconds:.2g} times its CPU seconds" if timed else ""
-    return f", at {percent(decision.share)} of the {unit} of exact attention{more}"
+    return f"{kept}, at {percent(decision.share)} of the {unit} of exact attention{more}"
 
 
 def _effect(value: float) -> str:
@@ -444,6 +447,8 @@ def _model_notes(result: Recommendation, model: WholeModel) -> list[str]:
             "Settings per head: in each head the setting, or exact attention, that makes the sum of the predicted "
             f"effects of all heads least at this cost; effects are means over {model.chosen_on} {model.draws}."
         )
+    if model.exact_heads:
+        lines.append(f"Exact in every candidate: {', '.join(model.exact_heads)}.")
     lines += [f"{name} is left unchanged: {reason}." for name, reason in list(model.left.items())[:3]]
     if len(model.left) > 3:
         lines.append(f"So are {len(model.left) - 3} more.")

@@ -80,6 +80,7 @@ def recommend(
     trust_remote_code: bool = False,
     per_head: bool = False,
     device: str = "cpu",
+    exact_heads: "str | Mapping[int, Sequence[int]] | None" = None,
     **keys: Any,
 ) -> Recommendation:
     """Find for every head the cheapest setting with P(error <= target) >= probability, certified.
@@ -140,6 +141,8 @@ def recommend(
         and tested on the others.
     device
         For a model: "cpu", "cuda" or "cuda:N".
+    exact_heads
+        For a model: heads that stay exact in every candidate, "L7H6-8,L18H0" or {7: [6, 7, 8], 18: [0]}.
     **keys
         seq_len, head_dim, scale, query_rows, dtype, layout and seed of a scenario; num_projections, the sizes to try in
         place of powers of two up to ``max_size``. For a model seq_len, seed and num_projections.
@@ -176,10 +179,10 @@ def recommend(
             return recommend_model(
                 str(model), texts, target, metric, Rule(target, probability, 1 - confidence), max_size, max_cost, maps,
                 methods, samplers, keys.get("seq_len"), keys.get("seed", 0), by, out, report, trust_remote_code,
-                per_head, keys.get("num_projections"), workers, device,
+                per_head, keys.get("num_projections"), workers, device, exact_heads,
             )  # fmt: skip
-    if per_head or device != "cpu":
-        wrong = "per_head" if per_head else "device"
+    if per_head or exact_heads or device != "cpu":
+        wrong = "per_head" if per_head else "exact_heads" if exact_heads else "device"
         raise ScenarioError(f"`{wrong}` is for a model, and this is about heads: leave it out, or give `model`")
     metric = metric or "relative_error"
     _check_error(target, metric)

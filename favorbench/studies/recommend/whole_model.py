@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import nullcontext
 from hashlib import sha256
@@ -21,6 +21,7 @@ from favorbench.methods import Method
 from favorbench.models import torch
 from favorbench.models.load import split_texts
 from favorbench.models.plan import ALL, ModelScenario, PlannedRow
+from favorbench.models.recommended import ByHead, head_names, heads_by_layer
 from favorbench.models.replacements import Bfloat16Model, EstimatedAttention, Replacement
 from favorbench.models.seconds import TIMED, read_seconds
 from favorbench.models.store import KEY, SEARCH, merged_request, open_rows, write_manifest
@@ -143,16 +144,20 @@ class ModelSearch(CandidateSearch):
 
     def __init__(
         self, evaluator: TextEvaluator, settings: Sequence[tuple[EstimatorSetting, Method]], rule: Rule, metric: str,
-        report: Progress, directory: str,
+        report: Progress, directory: str, exact_heads: Mapping[int, Collection[int]],
     ) -> None:  # fmt: skip
         model = evaluator.model
         self._layers = [layer for layer in model.first if layer.left is None]
         exact = sum(layer.multiplications for layer in self._layers)
         super().__init__("all layers", rule, exact, sign_of(metric))
         self.evaluator, self.metric, self._report, self.directory = evaluator, metric, report, directory
+        self.exact_heads = head_names(exact_heads)
         self.replacements: dict[EstimatorSetting, Replacement] = {
             setting: EstimatedAttention(method, setting.size or 1) for setting, method in settings
         }
+        if exact_heads:
+            kept = self.replacements.items()
+            self.replacements = {setting: ByHead.but_exact(chosen, exact_heads) for setting, chosen in kept}
         self.per_head: dict[EstimatorSetting, PerHead] = {}
         self.work = {setting: self._work(replacement) for setting, replacement in self.replacements.items()}
 
@@ -213,7 +218,8 @@ class ModelSearch(CandidateSearch):
             return {"cheaper_from": None, "python": python, "per_head": self.per_head[setting].choices}
         size = "" if setting.size is None else f", {'num_projections' if kind == 'map' else 'size'}={setting.size}"
         sampler = f", sampler={setting.sampler!r}" if setting.sampler else ""
-        return {"cheaper_from": None, "python": _lines(f"{kind}={setting.spec!r}{sampler}{size}")}
+        kept = f", exact_heads={','.join(self.exact_heads)!r}" * bool(self.exact_heads)
+        return {"cheaper_from": None, "python": _lines(f"{kind}={setting.spec!r}{sampler}{size}{kept}")}
 
 
 def _lines(arguments: str) -> str:
@@ -231,7 +237,7 @@ def recommend_model(
     name: str, texts: Sequence[str | Path], target: float, metric: str | None, rule: Rule, max_size: int,
     max_cost: float, maps: str | None, methods: str | None, samplers: str | None, length: int | None, seed: int,
     by: CostUnit, out: str | Path | None, report: Progress, trust_remote_code: bool, per_head: bool = False,
-    sizes: Any = None, workers: int | Executor = 1, device: str = "cpu",
+    sizes: Any = None, workers: int | Executor = 1, device: str = "cpu", exact_heads: Any = None,
 ) -> Recommendation:  # fmt: skip
     """Find the cheapest certified setting for all attention of a model. rule: its target has no sign yet."""
     if metric is not None and metric not in EFFECTS:
@@ -239,6 +245,9 @@ def recommend_model(
             f"`metric` {shown(metric)}{nearest(metric, EFFECTS)}; allowed for a model: {', '.join(EFFECTS)}"
         )
     check_target(target, metric, EFFECTS[metric].better if metric else "lower")
+    kept = heads_by_layer(exact_heads)
+    if kept and per_head:
+        raise ScenarioError("`per_head` chooses the heads that stay exact: leave out `exact_heads`, or `per_head`")
     scenario = ModelScenario(
         name, tuple(map(str, texts)), length, (), (), (), (1,), 1, seed=seed, heads=False, device=device
     )
@@ -256,6 +265,7 @@ def recommend_model(
     about = WholeModel(
         name, files, len(model.texts), model.length, by,
         {layer.name: layer.left for layer in model.first if layer.left is not None}, chosen_on=chosen_on,
+        exact_heads=head_names(kept),
     )  # fmt: skip
     size = f" of {model.length} tokens" if model.length else ""
     title = f"{Path(name).name}, {about.texts} {about.draws}{size}"
@@ -264,12 +274,12 @@ def recommend_model(
     processes = local_processes(workers) if isinstance(workers, int) and workers > 1 else None
     executor = workers if isinstance(workers, Executor) else processes
     with open_rows(path) as store, processes or nullcontext():
-        request, facts = merged_request(path, model.request() | {SEARCH: True}), model.facts()
+        request, facts = merged_request(path, model.request() | {SEARCH: True, "exact_heads": list(about.exact_heads) or None}), model.facts()
         known = [row for part in store.parts([*KEY, *EFFECTS]) for row in part.table.to_pylist()]
         write_manifest(path, request, facts, len(known) + 1, len(known))
         evaluator = TextEvaluator(model, order[chosen_on:], known, store.append, task, executor, ahead)
         directory = path.name if path.is_absolute() else path.as_posix()  # pages may be shared, and show no directories
-        search = ModelSearch(evaluator, settings, rule, metric, report, directory)
+        search = ModelSearch(evaluator, settings, rule, metric, report, directory, kept)
         for replacement in search.replacements.values():
             model.check_replacement(replacement)
 
