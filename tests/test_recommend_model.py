@@ -15,7 +15,7 @@ from numpy.testing import assert_allclose
 from scipy import stats
 
 import favorbench as fb
-from favorbench.errors import InputError, ScenarioError
+from favorbench.errors import InputError, ScenarioError, StoreError
 from favorbench.formats import json_text
 from favorbench.models.load import load, read_texts, split_texts
 from favorbench.models.recommended import by_head
@@ -122,6 +122,31 @@ def test_the_cheapest_is_certified_on_the_effect_of_the_model(folder, texts):  #
     values = drawn[drawn["size"] == point.setting.size]["embedding_loss"]
     assert point.draws == len(values) and point.median in set(values)
     assert_allclose(point.share, drawn["multiplications"].iloc[-1] / drawn["exact_multiplications"].iloc[-1])
+
+
+def test_some_heads_stay_exact_in_every_candidate(folder, texts):  # noqa: F811
+    found = found_for(folder, texts, **CLUSTERS, exact_heads="L0H0-1, L1H2", out="run")
+    rows, loaded, kept = measurements("run"), load(f"{folder}/bert"), {0: [0, 1], 1: [2]}
+    by_name = {text.name: text.tokens for text in split_texts(loaded, read_texts(texts), LENGTH)}
+    row = rows.query("size == 16").iloc[0]
+    options = {"method": "clusters", "size": int(row["size"]), "draw": int(row["draw"])}
+    effects = [
+        embedding_loss(loaded.model, by_name[row["text"]], **options, **heads) for heads in ({"exact_heads": kept}, {})
+    ]
+    assert_allclose(row["embedding_loss"], effects[0], rtol=1e-9, atol=1e-12)
+    assert effects[0] != pytest.approx(effects[1], rel=1e-3)
+    assert "clusters at m = 16 with 3 heads exact, at" in sentence(found) and found.decisions[0].outcome == "certified"
+    assert "method='clusters', size=16, exact_heads='L0H0,L0H1,L1H2')" in found.decisions[0].python
+    assert "Exact in every candidate: L0H0, L0H1, L1H2." in printed("table run")
+    (text,) = list(by_name.values())[:1]
+    applied, by_hand = (embedding_loss(loaded.model, text, **given) for given in ({"recommended": found}, {
+        "method": "clusters", "size": 16, "exact_heads": kept,
+    }))  # fmt: skip
+    assert applied == by_hand
+    again = found_for(folder, texts, **CLUSTERS, exact_heads=kept, out="run")  # the same heads: nothing is measured
+    assert again.decisions == found.decisions and len(measurements("run")) == len(rows)
+    with pytest.raises(StoreError, match=r"exact_heads .* there, .* here"):
+        found_for(folder, texts, **CLUSTERS, exact_heads={0: [0]}, out="run")
 
 
 def test_every_number_of_the_question_is_in_the_answer(folder, texts):  # noqa: F811
@@ -311,6 +336,9 @@ def test_a_recommendation_for_heads_is_looked_at():
         --maps none --methods none => there is no candidate to try; leave one of them out
         --heads L0H1 => --heads is about heads, and --model about a whole model
         --over texts => --over is about heads
+        --exact-heads L0H0-x => --exact-heads 'L0H0-x' given, allowed: heads such as L7H6 or L7H6-8, with commas
+        --exact-heads L0H4 => L0H4: this model has 4 heads there
+        --exact-heads L0H0 --per-head => leave out --exact-heads, or --per-head
         --device cuda => --device cuda: torch finds no CUDA device here
         --device gpu => --device gpu: allowed: cpu, cuda or cuda:N
         --workers 0 => --workers

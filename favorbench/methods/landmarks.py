@@ -13,7 +13,7 @@ from favorbench.methods.base import Shape, Sizes, line_style
 from favorbench.methods.clusters import CellSummary, Landmarks, cells_of, nearest_centres, pivoted_cholesky
 from favorbench.methods.summaries import KeySummary, KeySummaryMethod, Queries, Tokens
 from favorbench.numerics.arrays import Features, Float, half_squared_norm
-from favorbench.numerics.logsum import Accumulator, accumulate, quotient, tiles, with_ones
+from favorbench.numerics.logsum import Accumulator, Sums, accumulate, quotient, tiles, with_ones
 from favorbench.numerics.machine import scipy_linalg
 from favorbench.numerics.streams import Streams
 
@@ -113,7 +113,7 @@ class GuardedSummary:
         assert free.values is not None and bound.values is None
         return Features(np.where(trusted, free.values, 1.0), np.where(trusted, free.log_scale, bound.log_scale))
 
-    def _trusted(self, free: Accumulator, bound: Accumulator) -> np.ndarray:
+    def _trusted(self, free: Sums, bound: Sums) -> np.ndarray:
         """The queries to trust, (n, 1). Rounding may put an exact normaliser below its bound."""
         output, normaliser = quotient(free)
         with np.errstate(divide="ignore", invalid="ignore"):

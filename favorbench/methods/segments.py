@@ -13,7 +13,7 @@ from favorbench.methods.summaries import KeySummary, KeySummaryMethod, Queries, 
 from favorbench.numerics.arrays import Array, Features, array_namespace, half_squared_norm, softmax, to_backend_of
 from favorbench.numerics.logsum import (
     Accumulator,
-    Sums,
+    SomeSums,
     accumulate,
     inner_products,
     quotient,
@@ -126,7 +126,7 @@ class Groups(NamedTuple):
         index = ends + 1 - count + np.arange(count)
         return Segments(np.maximum(index, starts), index < starts)
 
-    def in_sequence(self, sums: Sums) -> Sums:
+    def in_sequence(self, sums: SomeSums) -> SomeSums:
         """Sums of each query, without padding."""
         return type(sums)(*map(self.segments.in_sequence, sums))
 

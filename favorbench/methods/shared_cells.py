@@ -89,9 +89,9 @@ def _along_principal_direction(keys: Array, padding: np.ndarray) -> Array:
 class SharedCells:
     """K(x, y_j) = exp(x.y_j) for the keys of cells that are near to the block of x, exp(x.c) for others, c their mean.
 
-    table: keys and values side by side, sorted by cell, and from row ``first_centroid`` on the means of the cells. counts: the number of
-    keys in each cell, (..., m). queries: all queries of the problem; None if sums are for whole blocks only.
-    by_position: a block is all queries at ``block`` positions.
+    table: keys and values side by side, sorted by cell, and from row ``first_centroid`` on the means of the cells.
+    counts: the number of keys in each cell, (..., m). queries: all queries of the problem; None if sums are for whole
+    blocks only. by_position: a block is all queries at ``block`` positions.
     """
 
     tokens: Tokens
@@ -114,8 +114,9 @@ class SharedCells:
         order = xp.argsort(labels, axis=-1, stable=True)
         ones = xp.ones((*labels.shape, 1), dtype=xp.float64, device=device(labels))
         counts = xp.astype(segment_sums(ones, labels, cells.key.shape[-2])[..., 0], xp.int64)
-        rows = xp.concat([rows_at(xp.concat(list(tokens), axis=-1), order), xp.concat(list(cells[:2]), axis=-1)], axis=-2)
-        return SharedCells(tokens, cells, labels, rows, tokens.length, counts, exact, block, queries)
+        members = rows_at(xp.concat(list(tokens), axis=-1), order)
+        table = xp.concat([members, xp.concat(list(cells[:2]), axis=-1)], axis=-2)
+        return SharedCells(tokens, cells, labels, table, tokens.length, counts, exact, block, queries)
 
     def sums(self, queries: Queries) -> Sums:
         """One attention over the keys of near cells and the centroids of all others."""

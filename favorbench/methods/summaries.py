@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from array_api_compat import device
 
 from favorbench.attention.causal import CHUNK, chunks, rows_between
 from favorbench.errors import InputError

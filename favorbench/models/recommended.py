@@ -103,7 +103,9 @@ def heads_by_layer(given: Any) -> dict[int, tuple[int, ...]]:
     heads = defaultdict[int, tuple[int, ...]](tuple)
     for name in given.split(",") if isinstance(given, str) and given else ():
         if not (numbers := _KEPT.fullmatch(name.strip())):
-            raise ScenarioError(f"`exact_heads` {shown(name)} given, allowed: heads such as L7H6 or L7H6-8, with commas")
+            raise ScenarioError(
+                f"`exact_heads` {shown(name)} given, allowed: heads such as L7H6 or L7H6-8, with commas"
+            )
         heads[int(numbers[1])] += tuple(range(int(numbers[2]), int(numbers[3] or numbers[2]) + 1))
     return dict(heads)
 

@@ -9,7 +9,7 @@ import importlib
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar, overload
 
 import numpy as np
 from array_api_compat import is_torch_array
@@ -45,6 +45,8 @@ class WeightedMean(NamedTuple):
 
 Sums = Accumulator | WeightedMean
 
+SomeSums = TypeVar("SomeSums", bound=Sums)
+
 
 def log_sum(sums: Sums) -> Array:
     """The log of the normaliser of each query, (..., n, 1)."""
@@ -53,7 +55,7 @@ def log_sum(sums: Sums) -> Array:
     return sums.log_peak + array_namespace(sums.total).log(sums.total[..., -1:])
 
 
-def joined(parts: Iterable[Sums]) -> Sums:
+def joined(parts: Iterable[SomeSums]) -> SomeSums:
     """The sums of all queries, from those of adjacent queries, which are all kept in one way."""
     first, *others = parts
     if not others:
@@ -73,6 +75,10 @@ def accumulate_blocks(states: Sequence[Accumulator], blocks: Sequence[Features],
     return [accumulate(state, block.transposed(), right) for state, block in pairs]
 
 
+@overload
+def merge(state: Accumulator | None, other: Accumulator) -> Accumulator: ...
+@overload
+def merge(state: Sums | None, other: Sums) -> Sums: ...
 def merge(state: Sums | None, other: Sums) -> Sums:
     """The sum of two sums."""
     if state is None:

@@ -92,8 +92,8 @@ class WholeModel(NamedTuple):
     by: the cost that orders the candidates. bfloat16: median and quantile of the effect of the model in bfloat16, on
     the first ``bfloat16_texts`` texts. left: attention that cannot be replaced, with the reason. seconds: CPU seconds
     of the recommended setting relative to those of exact attention. chosen_on: the number of texts that settings per
-    head were chosen on; candidates are tested on the others. 0 without such settings. exact_heads: those that stay exact
-    in every candidate, such as "L7H6".
+    head were chosen on; candidates are tested on the others. 0 without such settings. exact_heads: "L7H6" and others
+    that stay exact in every candidate.
     """
 
     name: str

@@ -274,7 +274,10 @@ def recommend_model(
     processes = local_processes(workers) if isinstance(workers, int) and workers > 1 else None
     executor = workers if isinstance(workers, Executor) else processes
     with open_rows(path) as store, processes or nullcontext():
-        request, facts = merged_request(path, model.request() | {SEARCH: True, "exact_heads": list(about.exact_heads) or None}), model.facts()
+        request, facts = (
+            merged_request(path, model.request() | {SEARCH: True, "exact_heads": list(about.exact_heads) or None}),
+            model.facts(),
+        )
         known = [row for part in store.parts([*KEY, *EFFECTS]) for row in part.table.to_pylist()]
         write_manifest(path, request, facts, len(known) + 1, len(known))
         evaluator = TextEvaluator(model, order[chosen_on:], known, store.append, task, executor, ahead)
