@@ -5,6 +5,7 @@ import math
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -37,7 +38,7 @@ from favorbench.studies.recommend.candidates import (
 from favorbench.studies.recommend.evidence import Rule
 from favorbench.studies.recommend.figure import charts
 from favorbench.studies.recommend.search import Candidate, CandidateSearch, chosen, search
-from favorbench.studies.recommend.study import Interrupted
+from favorbench.studies.recommend.study import Interrupted, _check_draws
 from favorbench.studies.saved import saved_study
 from tests.command_line import check_refused, commands, printed, refused, run
 from tests.test_endings import started
@@ -171,6 +172,27 @@ def test_the_cost_of_certified_heads_is_their_mean(heads):
     drawn = {(x, y) for line in ax.lines for x, y in zip(*map(tuple, line.get_data()), strict=True)}
     assert {(max(one.share, 1e-3), one.bound) for one in many} <= drawn
     assert not Decision("h9", "not finished").draws and len(many) == 16
+
+
+def test_every_setting_is_tried_or_counted_with_its_reason(rng):
+    """None is counted twice; features of 16 and 32 projections have too low a rank, whatever their cost."""
+    query, key, value = rng.normal(size=(3, 1, 96, 64))
+    np.savez("wide.npz", q=query, k=key, v=value)
+    asked = {"maps": "positive", "methods": "clusters", "metric": "mse", "max_size": 64}
+    counts = []
+    for target, cost in ((1e9, 1e9), (1e-9, 1e9), (1e-9, 0.5)):
+        (one,) = fb.recommend("wide.npz", target, max_cost=cost, **asked).decisions
+        counts.append((one.candidates, one.dearer, one.rank))
+    assert counts == [(8, 0, 0), (6, 0, 2), (2, 5, 1)]
+
+
+@pytest.mark.parametrize("probability, said", [(0.9, "takes 43 draws"), (1 - 1e-9, "takes more than 8388608 draws")])
+def test_too_few_draws_are_refused_with_the_number_that_is_needed(probability, said):
+    units = [SimpleNamespace(indices=range(count)) for count in (50, 42)]
+    rule = Rule(0.1, probability, 0.05)
+    with pytest.raises(ScenarioError, match=said):
+        _check_draws(rule, units, "texts")
+    assert probability > 0.99 or _check_draws(rule, units[:1], "texts") is None
 
 
 def test_every_head_gets_its_own_answer(heads):
@@ -344,6 +366,8 @@ def test_from_which_length_on_it_is_cheaper():
     few = shape._replace(n=100, l=4096)  # (100 + l) R < 100 l from l = 100 R / (100 - R) on, so never for R = 100
     assert cheaper_from(LinearAttention(fb.get_map("positive")), 50, few) == 101
     assert cheaper_from(LinearAttention(fb.get_map("positive")), 100, few) is None
+    for features, length in ((5 << 20, (10 << 20) + 1), (8 << 20, None)):  # lengths up to 2^24 count
+        assert cheaper_from(LinearAttention(fb.get_map("positive")), features, shape) == length
     assert (
         exact_multiplications(shape) == 512 * 512 * 64
         and exact_multiplications(shape._replace(causal=True)) == 512 * 513 / 2 * 64

@@ -8,6 +8,7 @@ import math
 import os
 from pathlib import Path
 from pydoc_data.topics import topics
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -155,6 +156,16 @@ def test_every_number_of_the_question_is_in_the_answer(folder, texts):  # noqa: 
     answers = fb.recommend(tuple(heads), **asked), found_for(folder, texts, **asked, out="run")
     for answer in answers:
         assert {name: getattr(answer, name) for name in asked} == pytest.approx(asked)
+
+
+def test_a_setting_that_costs_all_that_is_allowed_is_too_costly():
+    """As heads have it; settings per head count as the one for all heads that they are compared with."""
+    search = object.__new__(whole_model.ModelSearch)
+    search.exact, search.per_head = 100.0, {"heads": SimpleNamespace(single="half")}
+    search.set_candidates({"quarter": 0.25, "half": 0.5, "more": 0.75, "heads": 0.25}, 0.5)
+    assert [(one.setting, one.cost) for one in search.candidates] == [("quarter", 25.0)] and search.too_costly == 3
+    search.set_candidates({"quarter": 0.25, "half": 0.5, "more": 0.75, "heads": 0.25}, 0.6)
+    assert {one.setting: one.cost for one in search.candidates} == {"quarter": 25.0, "half": 50.0, "heads": 50.0}
 
 
 def test_where_uniform_attention_is_enough_it_is_said(folder, texts):  # noqa: F811

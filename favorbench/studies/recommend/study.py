@@ -345,7 +345,7 @@ def _check_draws(rule: Rule, units: Sequence[HeadDraws], over: str) -> None:
     """Raise ScenarioError if there are too few draws to certify anything, even if all hit."""
     needed, count = rule.fewest_draws, min(len(unit.indices) for unit in units)
     if needed > count:
-        many = f"at most {MOST_DRAWS}" if needed >= MOST_DRAWS else f"{needed}"
+        many = f"more than {MOST_DRAWS // 2}" if needed >= MOST_DRAWS else f"{needed}"
         limit = f"{over} there are {count}" if over == "texts" else f"draws: at most {count}"
         raise ScenarioError(
             f"`probability` {rule.probability:g} at this `confidence` takes {many} draws that all hit; {limit}: use a "
