@@ -10,7 +10,7 @@ import pytest
 
 import favorbench as fb
 from favorbench.errors import ScenarioError
-from favorbench.results.compare import comparison, comparison_sections
+from favorbench.results.compare import close_errors, comparison, comparison_sections
 from favorbench.results.compare import comparison_sentences as sentences
 from favorbench.run import sweep
 from tests.command_line import check_refused, in_a_process, run, succeeded
@@ -194,3 +194,17 @@ def test_bad_input_is_one_line(base):
     check_refused("compare old scaled => no cell and estimator is in both")
     change_manifest("scaled", format=99)
     check_refused("compare old scaled => is of format 99")
+
+
+@pytest.mark.parametrize("metric, power", [("mse", 2), ("max_abs_error", 1), ("relative_error", 1)])
+@pytest.mark.parametrize("dtype, unit", [("float64", 1e-13), ("float32", 1e-13 * 2**29)])
+def test_errors_are_close_up_to_rounding_of_exact_attention_and_of_themselves(metric, power, dtype, unit):
+    """By hand, for roots of squared errors: 3 and 3 + x differ by up to ``level`` of 4 units and 6 more."""
+    for level, most in ((0.0, 6 * unit), ((4e-13) ** power, 10 * unit)):
+        for share, close in ((0.98, True), (1.02, False), (-0.98, True), (-1.02, False)):
+            old, new = np.array([3.0]) ** power, np.array([3.0 + share * most]) ** power
+            assert close_errors(old, new, metric, level, dtype).all() == close
+    same = np.array([3.0])
+    for half in ("float16", "bfloat16"):
+        assert close_errors(same, same, metric, 1.0, half).all()
+        assert not close_errors(same, np.nextafter(same, 4), metric, 1.0, half).any()

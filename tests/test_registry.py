@@ -591,17 +591,24 @@ def checks(name):
     return {part.name: part.metadata["check"] for part in dataclasses.fields(member) if "check" in part.metadata}
 
 
+def check_limits(line, above):
+    """Hold a parameter to a line of the tables. above: what a step beyond the limits is, 0 for the next number."""
+    name, parameter, low, high = line.split()
+    check, most = checks(name)[parameter], float(high)
+    check(parameter, float(low) if not above else int(low))
+    check(parameter, int(high) if above else math.nextafter(most, 0))
+    for wrong in (int(low) - 1, int(high) + 1) if above else (math.nextafter(float(low), -2), most):
+        with pytest.raises(ScenarioError, match=f"{parameter} must be"):
+            check(parameter, wrong)
+
+
+LIMITS = [(line, above) for table, above in ((WHOLE, 1), (SHARES, 0)) for line in table.strip().splitlines()]
+
+
 def test_limits_of_parameters_by_hand():
     rest = {(member.name, name) for member in (*MAPS, *SAMPLERS, *METHODS) for name in checks(member.name)}
-    for table, above in ((WHOLE, 1), (SHARES, 0)):
-        for line in table.strip().splitlines():
-            name, parameter, low, high = line.split()
-            check, most = checks(name)[parameter], float(high)
-            check(parameter, float(low) if not above else int(low))
-            check(parameter, int(high) if above else math.nextafter(most, 0))
-            for wrong in (int(low) - 1, int(high) + 1) if above else (math.nextafter(float(low), -2), most):
-                with pytest.raises(ScenarioError, match=f"{parameter} must be"):
-                    check(parameter, wrong)
-            rest.remove((name, parameter))
+    for line, above in LIMITS:
+        check_limits(line, above)
+        rest.remove(tuple(line.split()[:2]))
     assert fb.get_method("multipole").segment == 512  # as docs/multipole.md says
     assert {parameter for _, parameter in rest} == {"rho", "rate", "mean", "eps", "delta"}  # positive numbers

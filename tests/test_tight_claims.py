@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from favorbench.samplers.laws import GaussianRows, OppositeRow
 from favorbench.studies.verify import methods as verify
 from tests.command_line import read_table
 from tests.definitions import member
+from tests.test_registry import LIMITS, check_limits
 
 SPECS = [
     *(cls.name for cls in (*METHODS, *BASELINES)), "eva(form='mean')", "eva(form='released')", "pisa(order=1)",
@@ -32,6 +34,11 @@ SPECS = [
     "sinks(2):clusters", "window(5):sampled-keys", "top(1):clusters", "window(5):taylor(order=1)", "top(1):positive",
     "sinks(2):nothing", "top(1):taylor(order=1)",
 ]  # fmt: skip
+ORACLES = ("best-rank", "top-keys")
+NOT_BATCHED = {
+    "host": ["nystrom", "wildcat", "uniform", "taylor-1", "taylor-2", "best-rank"],
+    "single": ["top-keys", "multipole"],
+}
 EXACT = {claim.name: claim for claim in verify.EXACT_CLAIMS}
 HALVES = "causal attention with it is refused: it would be another method"
 ROWS = "open: a sample of query rows is taken for enough, though means and ranks of queries change"
@@ -126,6 +133,8 @@ def test_methods_claim_what_they_show_and_nothing_else(spec):
     method = member(spec)
     shown = {claim: bool(show(method)) for claim, show in SHOWN.items() if (spec, claim) not in EXCEPTIONS}
     assert shown == {claim: getattr(method, claim) for claim in shown}
+    assert method.oracle == (spec in ORACLES or spec.startswith("top("))
+    assert method.arrays == next((how for how, specs in NOT_BATCHED.items() if spec in specs), "batched")
 
 
 SIDES = ("query_features", "key_features")
@@ -135,6 +144,10 @@ MAP_SPECS = [
     *(cls.name for cls in MAPS), "centre:positive", "oprf(rho=0.5)", "poisson(rate=1.0)", "geometric(p=0.5)",
     "taylor(order=3)", "maclaurin(exact=2)", "tensorsketch(degree=4)", "calibrated:centre:oprf",
 ]  # fmt: skip
+
+
+#: The papers give queries and keys different features.
+ASYMMETRIC = ("saderf", "aderf", "aderf-sderf", "hybrid", "centre:positive", "centre:oprf")
 
 
 def some_map(spec):
@@ -208,6 +221,8 @@ def test_maps_claim_what_they_show_and_nothing_else(spec):
         useless.add("even")  # where the law of two rows is not known
     known = {claim: claim not in useless and show(feature_map) for claim, show in MAPS_SHOW.items()}
     assert known == {claim: getattr(feature_map, claim) for claim in known}
+    assert feature_map.asymmetric == (spec.removeprefix("calibrated:").partition("(")[0] in ASYMMETRIC)
+    assert feature_map.outermost == spec.startswith("calibrated:")
 
 
 @pytest.mark.parametrize("spec", MAP_SPECS)
@@ -302,11 +317,19 @@ DEFAULTS = """
 
 
 @pytest.mark.parametrize("cls", [*MAPS, *SAMPLERS, *METHODS, *BASELINES], ids=lambda cls: cls.name)
-def test_defaults_of_parameters_are_written(cls):
+def test_defaults_and_limits_of_parameters_are_written(cls):
     """Runs know their estimators by these names: another default would be another estimator under the same one."""
     written, shape, made = dict(read_table(DEFAULTS)), Shape(8, 8, 4, 4), cls()
     fields = [f"{field.name}={field.default!r}" for field in dataclasses.fields(cls) if field.init]
     assert " ".join(fields) == written.get(cls.name, "")
+    for line, above in LIMITS:
+        if line.split()[0] == cls.name:
+            check_limits(line, above)
+    for parameter in {"rho", "rate", "mean", "eps", "delta"} & vars(made).keys():
+        cls(**{parameter: 5e-324}), cls(**{parameter: MOST.get(parameter, 1e300)})
+        for wrong in (0, -1e-9, math.inf, *(math.nextafter(one, 1e9) for one in [MOST.get(parameter)] if one)):
+            with pytest.raises(ScenarioError, match=f"{parameter} must be a positive number"):
+                cls(**{parameter: wrong})
     if issubclass(cls, Method):
         assert made.multiplications(shape, 4) is not None
     elif issubclass(cls, FeatureMap):
@@ -314,6 +337,9 @@ def test_defaults_of_parameters_are_written(cls):
     else:
         assert made.sample(np.random.default_rng(0), 8, 4).shape == (8, 4)
 
+
+#: The largest of those positive numbers that have a limit.
+MOST = {"delta": 1, "rate": 256}
 
 SUMMARISED = [spec for spec in SPECS if isinstance(member(spec), KeySummaryMethod) and member(spec).arrays == "batched"]
 
