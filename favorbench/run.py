@@ -17,6 +17,7 @@ from favorbench.engine.tasks import results_of_processes
 from favorbench.engine.trial import Batch, batches, rows_of_batch
 from favorbench.errors import EstimatorError, ScenarioError
 from favorbench.numerics.machine import one_core
+from favorbench.parameters import check_whole
 from favorbench.progress import Progress, progress_callback
 
 if TYPE_CHECKING:
@@ -101,6 +102,8 @@ def sweep(
     cluster_used = choose_cluster(cluster, workers, study.scenario.cluster)
     workers = cluster_used or workers
     processes = check_workers(workers)
+    if batch is not None:
+        check_whole("batch", batch, 1, 1 << 24)
     if study.scenario.device.startswith("cuda") and workers != 1:
         raise ScenarioError("`workers`: a CUDA device is used by one process; leave `workers` out, and see `batch`")
     draws = plan(study)

@@ -1,6 +1,7 @@
 """Exact and linear attention: dense formulas, extreme numbers, arrays of NumPy or torch, many heads, omega of another
 library; and what they refuse."""
 
+import functools
 import re
 import time
 
@@ -104,6 +105,16 @@ def test_other_mistakes_of_the_python_api_are_named(rng):
         fb.linear_attention(q, q, q, np.zeros((7, 3)), map="positve")
     with pytest.raises(InputError, match="head_dim"):
         fb.kernel_estimate(q, np.zeros((4, 2)), np.zeros((7, 3)))
+    with pytest.raises(InputError, match="query is a list"):
+        fb.kernel_estimate(q.tolist(), q, np.zeros((7, 3)))
+    for attend in (fb.exact_attention, functools.partial(fb.linear_attention, omega=np.zeros((7, 3)))):
+        with pytest.raises(InputError, match="causal is 'no'; allowed: True or False"):
+            attend(q, q, q, causal="no")
+    with pytest.raises(ScenarioError, match="batch must be a whole number from 1"):
+        fb.sweep("quick", "run", batch=-1)
+    for bad in (np.nan, np.inf):
+        with pytest.raises(InputError, match="key has values that are NaN or infinite"):
+            fb.method_attention(q, np.where(np.eye(4, 3) > 0, bad, 0.0), q, "clusters", size=2)
 
 
 def test_a_vanishing_normaliser_is_a_measurement(rng):

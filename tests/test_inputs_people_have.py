@@ -105,6 +105,11 @@ def test_more_heads_than_tokens_are_said(rng):
         fb.sweep(asked | {"layout": "L,heads,d"}, "one")
 
 
+def test_a_mask_in_a_file_is_not_ignored_without_a_word(rng):
+    np.savez("in.npz", **some(rng, 2), attention_mask=np.ones(8))
+    assert get_input("in.npz").notes()[-1] == "'attention_mask' is not used: leave out the tokens that it masks"
+
+
 CAPTURED = {"format": 1, "causal": False, "texts": [{"name": "cc0"}, {"name": "a,b (2)"}]}
 
 
@@ -298,6 +303,10 @@ def test_arrays_may_be_given_in_any_way(rng):
     as_tuple = fb.sweep(QUICK | {"inputs": {"a": tuple(arrays.values())}}, "one")
     by_name = fb.sweep("quick", "two", **(QUICK | {"inputs": {"a": arrays}}))
     assert as_tuple.trials.equals(by_name.trials)
+    single = some(rng, length=40, dim=16)
+    by_columns = single | {"q": np.asfortranarray(single["q"])}
+    by_row, by_column = (fb.sweep(QUICK, name, inputs={"a": a}) for name, a in (("r", single), ("c", by_columns)))
+    assert by_row.trials.equals(by_column.trials)
     turned = {"a": tuple(np.swapaxes(a, 0, 1) for a in arrays.values())}
     assert set(fb.sweep(QUICK, "three", inputs=turned, layout="L,heads,d").trials["head"]) == {"h0", "h1"}
     frozen = fb.sweep(QUICK, "five", inputs={"a": arrays}, maps="calibrated:oprf", calibrate=some(rng, 2))
@@ -317,6 +326,7 @@ def test_arrays_may_be_given_in_any_way(rng):
         ({"mine.npz": None}, "arrays may not be called 'mine.npz'"),
         ({"mine": np.ones((3, 2))}, "`inputs` 'mine': a ndarray was given; allowed: arrays (q, k, v)"),
         ({"mine": {"q": np.ones((3, 2)), "k": np.ones((3, 2))}}, "a dict was given; allowed: arrays (q, k, v)"),
+        ({"mine": (np.ma.masked_less(np.eye(3, 2), 1.0),) * 3}, "arrays with masked entries"),
         ({"mine": (np.ones((3, 2)),) * 2}, "a tuple was given; allowed: arrays (q, k, v)"),
         ({"mine": (np.ones((3, 2)), np.ones((3, 4)), np.ones((3, 2)))}, "q has head_dim 2 and k has 4"),
         ({"mine": (np.ones((3, 2)), np.ones((3, 2)), np.full((3, 2), np.inf))}, "6 values that are NaN or infinite"),

@@ -53,7 +53,7 @@ def exact_attention(
     >>> fb.exact_attention(query, key, value).shape
     (2, 64, 8)
     """
-    check_shapes(query, key, value, causal and positions is None)
+    check_shapes(query, key, value, causal if positions is None else False)
     xp = array_namespace(query, key, value)
     query, key, value = (xp.astype(a, xp.float64, copy=False) for a in (query, key, value))
     positions = np.arange(query.shape[-2]) if positions is None else positions

@@ -167,8 +167,7 @@ def kernel_estimate(
     >>> bool(np.max(np.abs(fb.kernel_estimate(x, y, omega) / np.exp(x @ y.T) - 1)) < 0.2)
     True
     """
-    if x.shape[-1] != y.shape[-1]:
-        raise InputError(f"x has head_dim {x.shape[-1]} and y has {y.shape[-1]}; they must be equal")
+    check_shapes(x, y, y)
     feature_map, sample = _resolved(map, omega, x)
     xp = array_namespace(x, y)
     feature_map = feature_map.with_parameters(x, y)

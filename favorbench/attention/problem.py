@@ -103,6 +103,8 @@ def check_shapes(query: Array, key: Array, value: Array, causal: bool = False) -
 
     They must be arrays of one library on one device, of real numbers.
     """
+    if not isinstance(causal, bool | np.bool_):
+        raise InputError(f"causal is {causal!r}; allowed: True or False")
     kinds = [kind_of(array) for array in (query, key, value)]
     if len(set(kinds)) > 1 or kinds[0].startswith("a "):
         raise InputError(

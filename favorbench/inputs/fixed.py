@@ -174,6 +174,8 @@ class Arrays(Fixed):
             parts = dict(zip("qkv", parts, strict=True))
         if not isinstance(parts, Mapping) or any(parts.get(n[0], parts.get(n)) is None for n in ROLES):
             raise ScenarioError(f"`inputs` {title!r}: a {type(given).__name__} was given; allowed: arrays (q, k, v)")
+        if any(np.ma.is_masked(part) for part in parts.values()):
+            raise ScenarioError(f"`inputs` {title!r}: arrays with masked entries; give the tokens that are not masked")
         try:
             hosts = {str(name): on_host(part) for name, part in parts.items()}
         except Exception as error:  # a library may raise anything

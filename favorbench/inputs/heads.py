@@ -130,6 +130,7 @@ def heads_of(name: str, contents: Contents, layout: Layout = "heads,L,d") -> Hea
         notes.append(f"{count} heads of {query.length} tokens each: if it is the other way round, use `layout` {other}")
     if (named := arrays.get("layer")) is not None and math.prod(named.shape) != count:
         notes.append(f"`layer` has {math.prod(named.shape)} numbers for {count} heads, and is not used")
+    notes += [f"{name!r} is not used: leave out the tokens that it masks" for name in arrays if "mask" in name]
     about = _about(contents.about)
     causal = about.get("causal", _causal(arrays))
     if causal is not None and type(causal) is not bool:

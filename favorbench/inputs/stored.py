@@ -43,7 +43,7 @@ class Stored:
     def part(self, index: tuple[int | slice, ...]) -> np.ndarray:
         """Read array[index] into a new array; nothing else of a file stays in memory."""
         if isinstance(self.source, np.ndarray):
-            values = np.array(self.source[index])
+            values = np.array(self.source[index], order="C")  # BLAS rounds by memory order
         else:
             values = self.source.read(self.shape, np.dtype(self.numpy_type), index)
         return (values.astype(np.uint32) << 16).view(np.float32) if self.type == "bfloat16" else values

@@ -24,7 +24,7 @@ from favorbench.methods.pisa import Pisa
 from favorbench.methods.prefixes import ExactKeys, Nothing, Sinks, Top, Window
 from favorbench.methods.sampled import SampledKeys, Thinformer
 from favorbench.methods.segments import Lara, Nystromformer
-from favorbench.numerics.arrays import Array, Float, on_host, to_backend_of
+from favorbench.numerics.arrays import Array, Float, array_namespace, on_host, to_backend_of
 from favorbench.numerics.streams import Streams
 from favorbench.parameters import check_whole
 from favorbench.registry import build, split_list
@@ -162,6 +162,9 @@ def method_attention(
     check_whole("size", size, 1, 1 << 24)
     on_device = estimator.arrays != "host"
     given = [array if on_device else on_host(array).astype(float) for array in (query, key, value)]
+    for name, array in zip(("query", "key", "value"), given, strict=True):
+        if not bool((xp := array_namespace(array)).all(xp.isfinite(array))):
+            raise InputError(f"{name} has values that are NaN or infinite")
     problem = AttentionProblem.of(given[0], given[1], given[2], causal)
     estimator.check((size,), problem.shape)
     streams = Streams((np.random.default_rng(rng),), lambda hosts: to_backend_of(hosts[0], given[0]))
