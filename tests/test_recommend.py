@@ -486,6 +486,8 @@ def test_the_command_says_it_all(heads):
         --methods clustres => did you mean 'clusters'
         --maps clusters => write --methods clusters
         --metric mze => --metric 'mze' (did you mean 'mse'?)
+        --metric '' => --metric ''
+        -R '' => -R
         --metric rounding => --metric 'rounding'
         --metric skill --target 1.5 => allowed for skill: a number above 0 and below 1
         --max-size 0 => --max-size 0 given

@@ -128,7 +128,7 @@ def recommend(
 
     keys: dict[str, Any] = {"head_dim": head_dim, "layout": layout, "seq_len": seq_len, "seed": seed}
     keys |= {"scale": scale} if scale != 1 else {}
-    keys |= {"num_projections": sizes} if sizes else {}
+    keys |= {"num_projections": sizes} if sizes is not None else {}
     positional = [Path(inputs)] if inputs and text else []  # --text a b c: click takes b and c for arguments
     texts = [*(text or []), *positional, *(more or [])]
     if (inputs is None and model is None and not texts) or (more and not text):

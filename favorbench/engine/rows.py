@@ -76,6 +76,7 @@ class RowStore:
 
     def __enter__(self) -> Self:
         """Lock the directory. Raises StoreError for one that is in use, or is not favorbench's."""
+        self._new = not self.path.exists()
         with clear_errors(self.path):
             _refuse_foreign(self.path, self.manifest_file)
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -95,6 +96,18 @@ class RowStore:
             self.flush()
         finally:
             self._lock.release()
+        if self._new and error is not None:
+            self._remove_if_empty()
+
+    def _remove_if_empty(self) -> None:
+        """Remove the directory of a run that ended before its first row."""
+        files = [self.manifest_file, self.path / ".lock"]
+        with contextlib.suppress(OSError):
+            if not [*self._folder.iterdir()] and {*self.path.iterdir()} <= {*files, self._folder}:
+                for file in files:
+                    file.unlink(missing_ok=True)
+                self._folder.rmdir()
+                self.path.rmdir()
 
     def parts(self, columns: Sequence[str] | None = None) -> list[StoredPart]:
         """Read some columns of all parts. Damaged parts are renamed, so that their rows are missing again."""

@@ -7,7 +7,6 @@ results/<name>/seconds.json     times on a machine (results/seconds.py)
 results/<name>/figures/
 """
 
-import contextlib
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -121,14 +120,12 @@ class Store(RowStore):
         super().__init__(path, MANIFEST, schema(any(source.law.effect for source in plan.study.inputs.values())), KEY)
         self.plan, self.scenario = plan, plan.study.scenario
         self._manifest: dict[str, Any] = {}
-        self._new = False
 
     def __enter__(self) -> Self:
         """Lock the directory and read or write its manifest.
 
         Raises StoreError for a directory that is foreign, in use, or holds another scenario.
         """
-        self._new = not self.path.exists()
         super().__enter__()
         try:
             self._manifest = self._open_manifest()
@@ -136,15 +133,6 @@ class Store(RowStore):
             self._lock.release()
             raise
         return self
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        super().__exit__(kind, error, trace)
-        if self._new and error is not None and not part_paths(self.path / "trials"):
-            with contextlib.suppress(OSError):  # a run that ended before its first row leaves nothing
-                self.manifest_file.unlink(missing_ok=True)
-                (self.path / ".lock").unlink(missing_ok=True)
-                (self.path / "trials").rmdir()
-                self.path.rmdir()
 
     def done(self, but_failed: bool = False) -> np.ndarray:
         """Whether each draw of the plan is stored. but_failed: draws in which an estimator failed do not count."""

@@ -184,7 +184,7 @@ def recommend(
     if per_head or exact_heads or device != "cpu":
         wrong = "per_head" if per_head else "exact_heads" if exact_heads else "device"
         raise ScenarioError(f"`{wrong}` is for a model, and this is about heads: leave it out, or give `model`")
-    metric = metric or "relative_error"
+    metric = "relative_error" if metric is None else metric
     _check_error(target, metric)
     searchers = choose_cluster(cluster, workers, None) or workers
     processes = check_workers(searchers)

@@ -255,7 +255,7 @@ def recommend_model(
     metric = _metric(model, metric)
     layers = [layer for layer in model.first if layer.left is None]
     shapes = list({layer.shape for layer in layers})
-    requested = load_scenario(None, {"num_projections": sizes}).sizes(shapes[0].d) if sizes else ()
+    requested = load_scenario(None, {"num_projections": sizes}).sizes(shapes[0].d) if sizes is not None else ()
     settings = model_settings(shapes, maps, methods, samplers, max_size, requested)
     path = Path(out) if out is not None else Path("results") / f"recommend-{Path(name).stem}"
     rule = rule._replace(target=sign_of(metric) * target)
