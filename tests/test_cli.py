@@ -476,7 +476,8 @@ def test_a_long_value_is_not_repeated_whole(flag):
 
 def test_theory():
     out = succeeded("theory positive orthogonal --norm 0.5,2 -R 16 --draws 200 --out figures")
-    assert "gate" in out and Path("figures/theory-positive-orthogonal.png").exists()
+    assert "Measured: 200 draws; gate" in out and Path("figures/theory-positive-orthogonal.png").exists()
+    assert "Measured: 1 draw; gate" in succeeded("theory trig --draws 1")
     assert json.loads(run("theory trig --draws 0 --json")[1])["needed"]["0.5"] > 0
 
 

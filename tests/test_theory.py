@@ -55,6 +55,11 @@ def test_beyond_the_gate_no_number_is_shown():
     assert high < 0.8 * beyond.closed_form and shown < 0.5 * beyond.closed_form
 
 
+def test_what_float64_cannot_hold_is_not_measured():
+    found = study(get_map("positive"), get_sampler("iid"), 4, [30.0], [16], cosine=-1.0, target=1e200, draws=10)
+    assert math.isnan(found.points[0].measured) and found.needed == {30.0: 1}
+
+
 def test_maps_without_a_closed_form_are_refused(tmp_path):
     with pytest.raises(ScenarioError, match="no closed form for trig-blog under iid"):
         study(get_map("trig-blog"), get_sampler("iid"), 8, [0.5], [16])

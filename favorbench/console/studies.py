@@ -114,8 +114,9 @@ def gram_section(study: "GramStudy") -> Section:
             _relative(cell.median) + marks, _relative(cell.expected), format_value(cell.max_abs_error, "max_abs_error"),
             _relative(cell.bias) + "!" * cell.biased, _relative(cell.spread), _relative(cell.best),
         ))  # fmt: skip
+    draws = f"{study.draws} draw{'s' * (study.draws != 1)}"
     text = (
-        f"error: |estimate - K| / |K| (Frobenius), median of {study.draws} draws; * worse than the mean of K. "
+        f"error: |estimate - K| / |K| (Frobenius), median of {draws}; * worse than the mean of K. "
         "expected: root mean square in closed form. max: largest |estimate - K|. bias, spread: mean and standard "
         "deviation over draws, all pairs together; ! more bias than chance explains. best: of any matrix of as many "
         "features."
@@ -151,7 +152,8 @@ def theory_section(study: "TheoryStudy") -> Section:
             rows.append({"|x| = |y|": "", "": "measured", **measured, needed_name: ""})
     text = "Relative standard deviation of phi(x).phi(y) against exp(x.y), x and y scaled by d^-1/4."
     if study.draws:
-        text += f" Measured: {study.draws} draws; gate: not measurable by sampling with so few, the closed form stands."
+        draws = f"{study.draws} draw{'s' * (study.draws != 1)}"
+        text += f" Measured: {draws}; gate: not measurable by sampling with so few, the closed form stands."
     return Section(study.title, rows, text, labels=2)
 
 

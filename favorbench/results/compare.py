@@ -338,7 +338,7 @@ def comparison_sentences(runs: RunComparison) -> list[str]:
     )
     how = f"The draws differ (another seed or redraw), so nothing is paired: {old} against {new}; Mann-Whitney test"
     if runs.paired:
-        how = f"{pairs} pairs of the same draws; sign test"
+        how = f"{pairs} pair{'s' * (pairs != '1')} of the same draws; sign test"
     return [*said, (
         f"{how} that new / old is beyond {runs.factor:g}, Holm over all rows, {runs.alpha:g}. Intervals are of each "
         f"row by itself. + worse, - better, ~ neither is detectable (no change: the interval is inside "

@@ -86,7 +86,7 @@ def projections_for(
 
     def enough(num_projections: int) -> bool:
         known = variance(num_projections)
-        return known is not None and float(known[0, 0]) <= relative_error**2
+        return known is not None and float(known[0, 0]) <= relative_error * relative_error
 
     if variance(1) is None:
         return None

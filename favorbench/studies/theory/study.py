@@ -72,7 +72,8 @@ def study(
         pairs = {norm: pair_at(norm, head_dim, cosine) for norm in norms}
         for norm, pair in pairs.items():
             needed[norm] = projections_for(feature_map, sampler, *pair, target)
-            gates[norm] = float(draws_needed(feature_map, *pair)[0, 0])
+            measurable = 0.0 < softmax_kernel(*pair)[0, 0] < np.inf  # else there is no relative error in float64
+            gates[norm] = float(draws_needed(feature_map, *pair)[0, 0]) if measurable else math.inf
             points += [Deviation(norm, size, closed_form(feature_map, sampler, *pair, size)) for size in sizes]
         inside = [i for i, point in enumerate(points) if draws and gates[point.norm] <= draws * point.num_projections]
 
