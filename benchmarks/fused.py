@@ -25,11 +25,11 @@ from favorbench.methods.base import Shape
 
 TREE = "multipole(block=128, cells='tree')"
 CAUSAL = "sinks(4):multipole(exact=0.6, block=128, cells='tree'{})"
-#: Replacements of SmolLM2's attention, by length: an estimator and its size.
+#: Replacements of SmolLM2's attention, by length: an estimator and its sizes.
 MODEL = {
-    8192: (CAUSAL.format(""), 640),
-    4096: (CAUSAL.format(""), 512),
-    2048: (CAUSAL.format(", segment=256"), 320),
+    8192: (CAUSAL.format(""), (640, 512)),
+    4096: (CAUSAL.format(""), (512, 384)),
+    2048: (CAUSAL.format(", segment=256"), (320, 256)),
 }
 #: The goals of its CPU seconds.
 GOALS = {2048: 0.75, 4096: 0.5, 8192: 0.4}
@@ -39,12 +39,13 @@ EXACT_HEADS = {7: (6, 7, 8), 8: (0, 1, 2), 17: (3, 4, 5), 18: (6, 7, 8), 20: (3,
 SHAPE = Shape(8192, 8192, 64, 64, causal=True)
 
 
-def replacement_in_model(length: int) -> Any:
-    """The replacement of SmolLM2's attention at a length."""
+def replacements_in_model(length: int) -> list[Any]:
+    """The replacements of SmolLM2's attention at a length, one for each size."""
     from favorbench.models.recommended import ByHead
     from favorbench.models.replacements import replacement
 
-    return ByHead.but_exact(replacement(*MODEL[length]), EXACT_HEADS)
+    estimator, sizes = MODEL[length]
+    return [ByHead.but_exact(replacement(estimator, size), EXACT_HEADS) for size in sizes]
 
 
 def seconds_of_head(runs: int, longest: int) -> Iterator[dict[str, Any]]:
@@ -66,7 +67,7 @@ def seconds_of_head(runs: int, longest: int) -> Iterator[dict[str, Any]]:
                 yield {"length": length, "model": "-"} | row
 
 
-def seconds_in_model(runs: int, length: int) -> dict[str, Any]:
+def seconds_in_model(runs: int, length: int) -> list[dict[str, Any]]:
     """All attention of SmolLM2 on the first of the texts, its own queries, keys and values, in the same way."""
     from favorbench.models.load import load, read_texts, tokenise
     from favorbench.models.seconds import heads_in, times
@@ -74,8 +75,7 @@ def seconds_in_model(runs: int, length: int) -> dict[str, Any]:
     loaded = load("smollm2")
     (text,) = tokenise(loaded, read_texts([of_each_kind()["topic"]]), length)
     heads = heads_in(loaded.model, text.tokens, range(30))
-    (row,) = times(heads, [replacement_in_model(length)], runs)
-    return {"length": length, "model": "smollm2"} | row
+    return [{"length": length, "model": "smollm2"} | row for row in times(heads, replacements_in_model(length), runs)]
 
 
 def heads_against_fused(runs: int, longest: int) -> Iterator[Ratio]:
@@ -84,7 +84,7 @@ def heads_against_fused(runs: int, longest: int) -> Iterator[Ratio]:
         if importlib.util.find_spec(module) is None:
             print(f"{module} is not installed (pip install '{package}'): not compared with torch's fused attention")
             return
-    rows = [(seconds_in_model(runs, length), goal) for length, goal in GOALS.items() if length <= longest]
+    rows = [(row, goal) for length, goal in GOALS.items() if length <= longest for row in seconds_in_model(runs, length)]
     rows += [(row, 0.3) for row in seconds_of_head(runs, longest)]
     for row, goal in rows:
         name = f"{row['estimator']}, m = {row['size']}, L = {row['length']} / fused"
@@ -145,7 +145,7 @@ def main() -> None:
         print_effects_of_heads()
         return
     if options.seconds:
-        rows = [seconds_in_model(5, length) for length in sorted(options.length or MODEL)]
+        rows = [row for length in sorted(options.length or MODEL) for row in seconds_in_model(5, length)]
         if not options.length:
             rows += seconds_of_head(5, 32768)
         print(pd.DataFrame(rows).drop(columns=["sampler"]).to_csv(index=False, float_format="%.4g"), end="")
@@ -171,20 +171,19 @@ def main() -> None:
     for length, (kind, path) in itertools.product(options.length or MODEL, of_each_kind().items()):
         (text,) = tokenise(loaded, read_texts([path]), length)
         exact, tokens = loss(text.tokens), text.tokens.shape[-1]
-        spec, size = MODEL[length]
-        with fb.replace_attention(loaded.model, method=spec, size=size, exact_heads=EXACT_HEADS):
-            lost = loss(text.tokens) - exact
-        share = share_of_multiplications(length, tokens)
-        facts = f"{length},{kind},{text.name},{text.sha256[:16]},{tokens}"
-        label = replacement_in_model(length).label
-        print(f'{facts},"{label}",{size},{share:.3f},{exact:.4f},{lost:.4f}', flush=True)
+        for chosen in replacements_in_model(length):
+            with fb.replace_attention(loaded.model, method=chosen):
+                lost = loss(text.tokens) - exact
+            facts = f"{length},{kind},{text.name},{text.sha256[:16]},{tokens}"
+            share = share_of_multiplications(chosen, tokens)
+            print(f'{facts},"{chosen.label}",{chosen.size},{share:.3f},{exact:.4f},{lost:.4f}', flush=True)
 
 
-def share_of_multiplications(length: int, tokens: int) -> float:
+def share_of_multiplications(chosen: Any, tokens: int) -> float:
     """Multiplications of all attention of SmolLM2, as a share of exact attention's."""
     from favorbench.models.replacements import exact_multiplications
 
-    shape, chosen = SHAPE._replace(n=tokens, l=tokens), replacement_in_model(length)
+    shape = SHAPE._replace(n=tokens, l=tokens)
     works = [chosen.work(shape, 9, layer) for layer in range(30)]
     return sum(work or math.nan for work in works) / (270 * exact_multiplications(shape))
 

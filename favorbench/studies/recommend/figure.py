@@ -90,11 +90,6 @@ def _draw_head(result: Recommendation, decision: Decision, ax: Axes) -> None:
     look: dict[str, Any] = _CHOICE if certified else _CHOICE | {"markerfacecolor": "white"}
     ax.plot([max(decision.share, FREE)], [_end(decision)], label=label, **look)
     _frame(ax, result, ends)
-    if decision.setting:
-        ax.annotate(
-            style.plain(decision.setting.text), (max(decision.share, FREE), _end(decision)), xytext=(8, -12),
-            textcoords="offset points", fontsize=style.font_size() - 3, zorder=5,
-        )  # fmt: skip
 
 
 def _draw_heads(result: Recommendation, decisions: Sequence[Decision], ax: Axes) -> None:
