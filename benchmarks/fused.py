@@ -3,6 +3,7 @@
 python -m benchmarks.fused > benchmarks/fused-nats.csv                 # SmolLM2 on four texts
 python -m benchmarks.fused --seconds > benchmarks/fused-seconds.csv    # its attention, and one head of random keys
 python -m benchmarks.fused --heads > benchmarks/fused-heads.csv        # which heads should stay exact, on other texts
+python -m benchmarks.fused --field > benchmarks/fused-field.csv        # block-sparse methods at equal seconds
 """
 
 import argparse
@@ -11,7 +12,7 @@ import itertools
 import math
 import sysconfig
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
@@ -24,13 +25,15 @@ from benchmarks.texts import LICENCES
 from favorbench.methods.base import Shape
 
 TREE = "multipole(block=128, cells='tree')"
-CAUSAL = "sinks(4):multipole(exact=0.6, block=128, cells='tree'{})"
-#: Replacements of SmolLM2's attention, by length: an estimator and its sizes.
+CAUSAL = "sinks(4):multipole(exact=0.75, block=128, cells='tree'{})"
+#: Replacements of SmolLM2's attention, by length: an estimator and its size.
 MODEL = {
-    8192: (CAUSAL.format(""), (640, 512)),
-    4096: (CAUSAL.format(""), (512, 384)),
-    2048: (CAUSAL.format(", segment=256"), (320, 256)),
+    8192: (CAUSAL.format(""), 512),
+    4096: (CAUSAL.format(""), 512),
+    2048: (CAUSAL.format(", segment=256"), 256),
 }
+#: Methods that are compared at equal seconds, besides windows; vertical-slash takes 31 times fused attention's.
+FIELD = ("block-sparse", "pisa", "spargeattn", "xattention", "pbs-attn")
 #: The goals of its CPU seconds.
 GOALS = {2048: 0.75, 4096: 0.5, 8192: 0.4}
 #: Heads of SmolLM2 that stay exact, by layer: all query heads of six key heads. They look for single distant keys. Four
@@ -39,17 +42,16 @@ EXACT_HEADS = {7: (6, 7, 8), 8: (0, 1, 2), 17: (3, 4, 5), 18: (6, 7, 8), 20: (3,
 SHAPE = Shape(8192, 8192, 64, 64, causal=True)
 
 
-def replacements_in_model(length: int) -> list[Any]:
-    """The replacements of SmolLM2's attention at a length, one for each size."""
+def replacement_in_model(length: int) -> Any:
+    """The replacement of SmolLM2's attention at a length."""
     from favorbench.models.recommended import ByHead
     from favorbench.models.replacements import replacement
 
-    estimator, sizes = MODEL[length]
-    return [ByHead.but_exact(replacement(estimator, size), EXACT_HEADS) for size in sizes]
+    return ByHead.but_exact(replacement(*MODEL[length]), EXACT_HEADS)
 
 
-def seconds_of_head(runs: int, longest: int) -> Iterator[dict[str, Any]]:
-    """One head without a mask, clustered random keys, d = 64, float32: CPU seconds of one thread, interleaved."""
+def seconds_of_head(runs: int, longest: int, threads: int = 1) -> Iterator[dict[str, Any]]:
+    """One head without a mask, clustered random keys, d = 64, float32: seconds, interleaved."""
     from favorbench.models import torch
     from favorbench.models.replacements import LayerHeads, replacement
     from favorbench.models.seconds import times
@@ -63,19 +65,51 @@ def seconds_of_head(runs: int, longest: int) -> Iterator[dict[str, Any]]:
             noise = 0.7 * rng.standard_normal((3, 1, length, 64))
             arrays = noise[0] + centres[topics], noise[1] + centres[rng.integers(64, size=topics.shape)], noise[2]
             heads = LayerHeads(*(torch.as_tensor(part[None]).float() for part in arrays), causal=False)
-            for row in times({0: heads}, chosen, runs):
-                yield {"length": length, "model": "-"} | row
+            for row in times({0: heads}, chosen, runs, threads=threads):
+                yield {"length": length, "model": "-", "threads": threads} | row
 
 
-def seconds_in_model(runs: int, length: int) -> list[dict[str, Any]]:
+def seconds_in_model(runs: int, length: int, threads: int = 1) -> dict[str, Any]:
     """All attention of SmolLM2 on the first of the texts, its own queries, keys and values, in the same way."""
+    from favorbench.models.seconds import times
+
+    (row,) = times(_heads_of_topic(length, range(30)), [replacement_in_model(length)], runs, threads=threads)
+    return {"length": length, "model": "smollm2", "threads": threads} | row
+
+
+def _heads_of_topic(length: int, layers: Collection[int]) -> dict[int, Any]:
+    """Queries, keys and values of layers of SmolLM2 on the first of the texts."""
     from favorbench.models.load import load, read_texts, tokenise
-    from favorbench.models.seconds import heads_in, times
+    from favorbench.models.seconds import heads_in
 
     loaded = load("smollm2")
     (text,) = tokenise(loaded, read_texts([of_each_kind()["topic"]]), length)
-    heads = heads_in(loaded.model, text.tokens, range(30))
-    return [{"length": length, "model": "smollm2"} | row for row in times(heads, replacements_in_model(length), runs)]
+    return heads_in(loaded.model, text.tokens, layers)
+
+
+def print_field(length: int = 8192, runs: int = 3) -> None:
+    """Print errors and seconds of methods for long prompts over 54 heads of SmolLM2, on the first of the texts.
+
+    The error is squared, over that of uniform attention.
+    """
+    from favorbench.models.replacements import Exact, replacement
+    from favorbench.models.seconds import times
+
+    heads = _heads_of_topic(length, range(2, 30, 5))
+    chosen = [replacement(f"sinks(4):{CAUSAL.format('').partition(':')[2]}", size) for size in (320, 512, 1024)]
+    chosen += [replacement(f"sinks(4):window({size}):nothing") for size in (512, 1024, 2048)]
+    chosen += [replacement(f"sinks(4):{name}", size) for name in FIELD for size in (512, 1024, 2048)]
+    rows = []
+    for row, item in zip(times(heads, chosen, runs), chosen, strict=True):
+        errors = []
+        for layer, part in heads.items():
+            exact, uniform, output = (
+                one.outputs(part, 0, (0, "layer", layer), layer) for one in (Exact(), replacement("uniform"), item)
+            )
+            squares = [((other - exact) ** 2).sum(dim=(-2, -1)) for other in (output, uniform)]
+            errors += (squares[0] / squares[1]).flatten().tolist()
+        rows.append(row | {"median": np.median(errors), "worst": max(errors), "heads": len(errors)})
+    print(pd.DataFrame(rows).drop(columns=["sampler"]).to_csv(index=False, float_format="%.4g"), end="")
 
 
 def heads_against_fused(runs: int, longest: int) -> Iterator[Ratio]:
@@ -84,7 +118,7 @@ def heads_against_fused(runs: int, longest: int) -> Iterator[Ratio]:
         if importlib.util.find_spec(module) is None:
             print(f"{module} is not installed (pip install '{package}'): not compared with torch's fused attention")
             return
-    rows = [(row, goal) for length, goal in GOALS.items() if length <= longest for row in seconds_in_model(runs, length)]
+    rows = [(seconds_in_model(runs, length), goal) for length, goal in GOALS.items() if length <= longest]
     rows += [(row, 0.3) for row in seconds_of_head(runs, longest)]
     for row, goal in rows:
         name = f"{row['estimator']}, m = {row['size']}, L = {row['length']} / fused"
@@ -134,6 +168,8 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(prog="python -m benchmarks.fused", description=main.__doc__)
     options.add_argument("length", nargs="*", type=int, help=f"in tokens: {', '.join(map(str, MODEL))}; by default all")
     options.add_argument("--seconds", action="store_true", help="CPU seconds over those of fused attention instead")
+    options.add_argument("--threads", type=int, default=1, help="with --seconds: wall seconds, if more than one")
+    options.add_argument("--field", action="store_true", help="errors and seconds of block-sparse methods, too")
     options.add_argument("--heads", action="store_true", help="the predicted effect of each group of heads instead")
     return options
 
@@ -141,13 +177,13 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Print the increase in loss of SmolLM2 with its attention replaced, in nats per token, on four texts a length."""
     options = parser().parse_args()
-    if options.heads:
-        print_effects_of_heads()
+    if options.heads or options.field:
+        print_effects_of_heads() if options.heads else print_field()
         return
     if options.seconds:
-        rows = [row for length in sorted(options.length or MODEL) for row in seconds_in_model(5, length)]
+        rows = [seconds_in_model(5, length, options.threads) for length in sorted(options.length or MODEL)]
         if not options.length:
-            rows += seconds_of_head(5, 32768)
+            rows += seconds_of_head(5, 32768, options.threads)
         print(pd.DataFrame(rows).drop(columns=["sampler"]).to_csv(index=False, float_format="%.4g"), end="")
         return
     import favorbench as fb
@@ -171,19 +207,20 @@ def main() -> None:
     for length, (kind, path) in itertools.product(options.length or MODEL, of_each_kind().items()):
         (text,) = tokenise(loaded, read_texts([path]), length)
         exact, tokens = loss(text.tokens), text.tokens.shape[-1]
-        for chosen in replacements_in_model(length):
-            with fb.replace_attention(loaded.model, method=chosen):
-                lost = loss(text.tokens) - exact
-            facts = f"{length},{kind},{text.name},{text.sha256[:16]},{tokens}"
-            share = share_of_multiplications(chosen, tokens)
-            print(f'{facts},"{chosen.label}",{chosen.size},{share:.3f},{exact:.4f},{lost:.4f}', flush=True)
+        spec, size = MODEL[length]
+        with fb.replace_attention(loaded.model, method=spec, size=size, exact_heads=EXACT_HEADS):
+            lost = loss(text.tokens) - exact
+        share = share_of_multiplications(length, tokens)
+        facts = f"{length},{kind},{text.name},{text.sha256[:16]},{tokens}"
+        label = replacement_in_model(length).label
+        print(f'{facts},"{label}",{size},{share:.3f},{exact:.4f},{lost:.4f}', flush=True)
 
 
-def share_of_multiplications(chosen: Any, tokens: int) -> float:
+def share_of_multiplications(length: int, tokens: int) -> float:
     """Multiplications of all attention of SmolLM2, as a share of exact attention's."""
     from favorbench.models.replacements import exact_multiplications
 
-    shape = SHAPE._replace(n=tokens, l=tokens)
+    shape, chosen = SHAPE._replace(n=tokens, l=tokens), replacement_in_model(length)
     works = [chosen.work(shape, 9, layer) for layer in range(30)]
     return sum(work or math.nan for work in works) / (270 * exact_multiplications(shape))
 

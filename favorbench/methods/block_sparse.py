@@ -9,11 +9,12 @@ released code: these methods suit reading a prompt, not generation.
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from array_api_compat import device
 
 from favorbench.attention.causal import chunks
 from favorbench.errors import ScenarioError
@@ -34,21 +35,26 @@ from favorbench.numerics.arrays import (
     array_namespace,
     largest,
     masked,
+    rows_at,
     scattered,
     softmax,
     to_backend_of,
 )
-from favorbench.numerics.logsum import Accumulator, accumulate, with_ones
+from favorbench.numerics.logsum import Sums, attention_sums
 from favorbench.numerics.streams import Streams
 from favorbench.parameters import between, whole
 
 
 @dataclass(frozen=True)
 class Keys:
-    """Keys and values in blocks of ``block`` keys, and their means, each computed once."""
+    """Keys and values in blocks of ``block`` keys, and their means, each computed once.
+
+    whole: of a sequence that begins with these; what is known of its complete blocks is not computed again.
+    """
 
     tokens: Tokens
     block: int
+    whole: "Keys | None" = None
 
     @property
     def segments(self) -> Segments:
@@ -57,21 +63,38 @@ class Keys:
 
     @cached_property
     def rows(self) -> Array:
-        """The keys of each block, with zeros for padding: (..., blocks, block, d)."""
-        return zeroed(self.segments.rows(self.tokens.key), ~self.segments.padding[..., None])
+        """The keys of each block side by side, with zeros for padding: (..., blocks, block * d)."""
+        if self.whole is not None:
+            return self._appended(self.whole.rows, self.rest.rows)
+        rows = zeroed(self.segments.rows(self.tokens.key), ~self.segments.padding[..., None])
+        return array_namespace(rows).reshape(rows, (*rows.shape[:-2], self.block * rows.shape[-1]))
 
     @cached_property
     def means(self) -> Tokens:
         """The mean key and value of each block: (..., blocks, c)."""
-        return Tokens(*(means(self.segments.rows(a), self.segments) for a in self.tokens))
+        if self.whole is None:
+            return Tokens(*(means(self.segments.rows(a), self.segments) for a in self.tokens))
+        return Tokens(*map(self._appended, self.whole.means, self.rest.means))
+
+    @property
+    def rest(self) -> "Keys":
+        """The keys after the last complete block."""
+        return Keys(self.tokens.part(slice(self.tokens.length // self.block * self.block, None)), self.block)
+
+    def _appended(self, of_whole: Array, of_rest: Array) -> Array:
+        """Rows for the complete blocks of the whole sequence, as far as these keys go, and for the rest."""
+        complete = of_whole[..., : self.tokens.length // self.block, :]
+        return array_namespace(complete).concat([complete, of_rest], axis=-2)
 
     @cached_property
     def likeness(self) -> Array:
-        """The mean cosine of all pairs of keys of a block, (..., blocks): the square of their mean direction."""
+        """The mean cosine of all pairs of keys of a block, (..., blocks, 1): the square of their mean direction."""
+        if self.whole is not None:
+            return self._appended(self.whole.likeness, self.rest.likeness)
         xp, key = array_namespace(self.tokens.key), self.tokens.key
         norms = xp.sqrt(xp.vecdot(key, key))[..., None]
         mean = means(self.segments.rows(key / xp.where(norms > 0, norms, xp.ones_like(norms))), self.segments)
-        return xp.vecdot(mean, mean)
+        return xp.vecdot(mean, mean)[..., None]
 
 
 @dataclass(frozen=True)
@@ -96,7 +119,7 @@ class Sparse(KeySummaryMethod):
         """The number of keys for each query, with padding."""
 
     @abstractmethod
-    def summary(self, tokens: Tokens, size: int) -> KeySummary:
+    def summary(self, tokens: Tokens, size: int) -> "SparseSummary":
         """The summary of some keys."""
 
     def summaries(self, tokens: Tokens, queries: Queries, sizes: Sizes, streams: Streams) -> Iterator[KeySummary]:
@@ -104,7 +127,7 @@ class Sparse(KeySummaryMethod):
             yield self.summary(tokens, size)
 
     def streaming(self, tokens: Tokens, size: int, streams: Streams) -> StreamingSummary:
-        return FirstKeys(self, tokens, size)
+        return FirstKeys(self, tokens, size, None)
 
     def multiplications(self, shape: Shape, size: int) -> float:
         """The choice, plus d + d_v for each query and key of its group; causal: by chunks, on the keys before."""
@@ -139,28 +162,25 @@ class SparseSummary:
     method: Any
     tokens: Tokens
     size: int
-
-    @cached_property
-    def right(self) -> Array:
-        """[value, 1] of each key."""
-        return with_ones(self.tokens.value)
+    whole: Keys | None = None
 
     def groups(self, queries: Queries) -> Groups:
         """The queries that choose together."""
         return Groups.of(queries, self.method.group)
 
     def tokens_at(self, index: Array) -> Tokens:
-        """Keys, and [value, 1], at indices (..., a), or (..., a, b), and so on: (..., a, c)."""
-        xp, length, leading = array_namespace(index), self.tokens.length, self.tokens.key.shape[:-2]
-        heads = np.arange(math.prod(leading)).reshape(*leading, *(1,) * (index.ndim - len(leading)))
-        rows = xp.reshape(xp.clip(index, 0, length - 1) + to_backend_of(heads * length, index), (-1,))
-        # whole rows are copied, which is much faster than a gather of their entries
-        taken = (xp.take(xp.reshape(a, (-1, a.shape[-1])), rows, axis=0) for a in (self.tokens.key, self.right))
-        return Tokens(*(xp.reshape(a, (*index.shape, a.shape[-1])) for a in taken))
+        """Keys and values at indices (..., a), or (..., a, b), and so on: (..., a, c)."""
+        xp, leading = array_namespace(index), self.tokens.key.shape[:-2]
+        places = xp.reshape(xp.clip(index, 0, self.tokens.length - 1), (*leading, -1))
+        return Tokens(*(xp.reshape(rows_at(a, places), (*index.shape, a.shape[-1])) for a in self.tokens))
 
     def kernel(self, queries: Queries, keys: slice) -> Features:
         exact = logits_of(queries, self.tokens, keys)
         return Features(None, masked(exact, self.flags(queries)[..., keys]))
+
+    def sums(self, queries: Queries) -> Sums:
+        """Sum over the chosen keys of exp(x.y_j) [v_j, 1]."""
+        raise NotImplementedError
 
     def flags(self, queries: Queries) -> Array:
         """Flags of the keys that each query has chosen: (..., n, l)."""
@@ -173,18 +193,19 @@ class SharedKeys(SparseSummary):
     @cached_property
     def keys(self) -> Keys:
         """The keys in blocks."""
-        return Keys(self.tokens, self.method.block_of(self.size))
+        return Keys(self.tokens, self.method.block_of(self.size), self.whole)
 
-    def sums(self, queries: Queries) -> Accumulator:
+    def sums(self, queries: Queries) -> Sums:
         groups = self.groups(queries)
-        logits, right = self.near(groups, self.method.chosen(groups, self.keys, self.size))
-        return groups.in_sequence(accumulate(None, Features(None, logits), right))
+        index = self.method.chosen(groups, self.keys, self.size)
+        sums = attention_sums(groups.query, *self.tokens_at(index), self.padding(index)[..., None, :])
+        return groups.in_sequence(sums)
 
-    def near(self, groups: Groups, index: Array) -> tuple[Array, Array]:
-        """Logits (..., groups, longest, k), and [value, 1] of the keys at indices (..., groups, k)."""
-        key, right = self.tokens_at(index)
-        logits, padded = groups.query @ key.mT, self.tokens.length % self.keys.block
-        return masked(logits, (index < self.tokens.length)[..., None, :]) if padded else logits, right
+    def padding(self, index: Array) -> Array:
+        """0 at the index of a key, -inf at others, (..., k)."""
+        xp, like = array_namespace(index), self.tokens.key
+        zeros = xp.zeros(index.shape, dtype=like.dtype, device=device(like))
+        return masked(zeros, index < self.tokens.length)
 
     def flags(self, queries: Queries) -> Array:
         return self.flags_of(self.method.chosen(self.groups(queries), self.keys, self.size), queries)
@@ -203,10 +224,11 @@ class FirstKeys(NamedTuple):
     method: Sparse
     tokens: Tokens
     size: int
+    whole: Keys | None
 
     def extend(self, stop: int) -> KeySummary:
         """The summary of the first ``stop`` keys."""
-        return self.method.summary(self.tokens.part(slice(0, stop)), self.size)
+        return replace(self.method.summary(self.tokens.part(slice(0, stop)), self.size), whole=self.whole)
 
 
 @dataclass(frozen=True)
@@ -223,8 +245,11 @@ class InBlocks(Sparse):
     def chosen(self, groups: Groups, keys: Keys, size: int) -> Array:
         """The indices of the keys of each group, (..., groups, k), all different; those from l on are padding."""
 
-    def summary(self, tokens: Tokens, size: int) -> KeySummary:
+    def summary(self, tokens: Tokens, size: int) -> SparseSummary:
         return SharedKeys(self, tokens, size)
+
+    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> StreamingSummary:
+        return FirstKeys(self, tokens, size, Keys(tokens, self.block_of(size)))
 
     def block_of(self, size: int) -> int:
         """Keys in a block."""
@@ -294,7 +319,7 @@ class XAttention(Scored):
         query = zeroed(groups.query, ~groups.segments.padding[..., None])
         query = xp.flip(xp.reshape(query, (*query.shape[:-2], -1, stride, d)), axis=-2)
         query = xp.reshape(query, (*query.shape[:-2], stride * d))
-        key = xp.reshape(keys.rows, (*keys.rows.shape[:-3], 1, -1, stride * d))
+        key = xp.reshape(keys.rows, (*keys.rows.shape[:-2], 1, -1, stride * d))
         weights = softmax(masked(query @ key.mT / stride, to_backend_of(columns.ravel(), key)))
         weights = xp.sum(zeroed(weights, rows[..., None]), axis=-2)
         return xp.sum(xp.reshape(weights, (*weights.shape[:-1], -1, keys.block // stride)), axis=-1)
@@ -325,4 +350,4 @@ class SpargeAttn(BlockSparse):
     def scores(self, groups: Groups, keys: Keys) -> Array:
         xp, scores = array_namespace(groups.query), super().scores(groups, keys)
         spread = xp.max(scores, axis=-1, keepdims=True) - xp.min(scores, axis=-1, keepdims=True)
-        return xp.where((keys.likeness < self.similarity)[..., None, :], scores + (spread + 1.0), scores)
+        return xp.where((keys.likeness < self.similarity).mT, scores + (spread + 1.0), scores)

@@ -8,9 +8,9 @@ from favorbench.errors import InputError
 from favorbench.methods.base import Shape, line_style
 from favorbench.methods.block_sparse import InBlocks, Keys, Sparse, SparseSummary
 from favorbench.methods.segments import Groups, zeroed
-from favorbench.methods.summaries import KeySummary, Queries, Tokens
+from favorbench.methods.summaries import Queries, Tokens
 from favorbench.numerics.arrays import Array, array_namespace, largest, masked, scattered, softmax, to_backend_of
-from favorbench.numerics.logsum import Accumulator
+from favorbench.numerics.logsum import Accumulator, with_ones
 from favorbench.parameters import between, whole
 
 
@@ -96,7 +96,7 @@ class VerticalSlash(Sparse):
     def attended(self, size: int, length: int) -> int:
         return self.columns_of(size, length) + min(size - max(1, round(self.columns * size)), length)
 
-    def summary(self, tokens: Tokens, size: int) -> KeySummary:
+    def summary(self, tokens: Tokens, size: int) -> SparseSummary:
         return VerticalSlashKeys(self, tokens, size)
 
     def choice_multiplications(self, shape: Shape, size: int) -> float:
@@ -145,8 +145,8 @@ class VerticalSlashKeys(SparseSummary):
         logits = xp.concat([groups.query @ shared.key.mT, diagonal], axis=-1)
         peak = xp.max(logits, axis=-1, keepdims=True)
         weights, count = xp.exp(logits - peak), columns.shape[-1]
-        total = weights[..., :count] @ shared.value
-        total = total + (weights[..., None, count:] @ single.value)[..., 0, :]
+        total = weights[..., :count] @ with_ones(shared.value)
+        total = total + (weights[..., None, count:] @ with_ones(single.value))[..., 0, :]
         return groups.in_sequence(Accumulator(peak, total))
 
     def flags(self, queries: Queries) -> Array:

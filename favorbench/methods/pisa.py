@@ -9,9 +9,9 @@ from favorbench.maps.base import claim
 from favorbench.methods.base import Shape, line_style
 from favorbench.methods.block_sparse import BlockSparse, SharedKeys
 from favorbench.methods.segments import Groups
-from favorbench.methods.summaries import KeySummary, Queries, Tokens, logits_of
+from favorbench.methods.summaries import Queries, Tokens, logits_of
 from favorbench.numerics.arrays import Array, Features, array_namespace, masked, scattered, to_backend_of
-from favorbench.numerics.logsum import Accumulator, with_ones
+from favorbench.numerics.logsum import Accumulator, Sums, attention_sums, with_ones
 from favorbench.parameters import whole
 
 
@@ -33,7 +33,7 @@ class Pisa(BlockSparse):
     convex = claim(lambda self: self.order == 0)
     causal_safe = claim(lambda self: self.order == 0)
 
-    def summary(self, tokens: Tokens, size: int) -> KeySummary:
+    def summary(self, tokens: Tokens, size: int) -> SharedKeys:
         return PisaSummary(self, tokens, size)
 
     def _work(self, shape: Shape, size: int) -> float:
@@ -77,32 +77,40 @@ class PisaSummary(SharedKeys):
     @cached_property
     def slopes(self) -> Array:
         """The sum over all keys of (y_j - c) [v_j, 1]: (..., 1, d, d_v + 1)."""
-        return (self.deviations(slice(None)).mT @ self.right)[..., None, :, :]
+        return (self.deviations(slice(None)).mT @ with_ones(self.tokens.value))[..., None, :, :]
 
     def parts(self, queries: Queries) -> tuple[Groups, Array, Array]:
-        """The groups, the keys that they have chosen, and the log weight of each block, -inf for chosen ones."""
+        """The groups, the keys they have chosen, and the log of the keys of each block (..., groups, blocks).
+
+        It is -inf for chosen blocks.
+        """
         groups, block = self.groups(queries), self.keys.block
         index = self.method.chosen(groups, self.keys, self.size)
-        far = groups.query @ self.keys.means.key.mT[..., None, :, :] + self.log_counts
-        chosen = scattered(index[..., ::block] >= 0, index[..., ::block] // block, far.shape[-1])
-        return groups, index, masked(far, ~chosen[..., None, :])
+        log_counts = array_namespace(index).broadcast_to(self.log_counts, (*index.shape[:-1], len(self.log_counts)))
+        chosen = scattered(index[..., ::block] >= 0, index[..., ::block] // block, len(self.log_counts))
+        return groups, index, masked(log_counts, ~chosen)
 
-    def sums(self, queries: Queries) -> Accumulator:
-        xp, (groups, index, far) = array_namespace(queries.query), self.parts(queries)
-        near, right = self.near(groups, index)
-        logits, count = xp.concat([near, far], axis=-1), near.shape[-1]
-        peak = xp.max(logits, axis=-1, keepdims=True)
-        weights = xp.exp(logits - peak)
-        far_right = with_ones(self.keys.means.value)[..., None, :, :]
-        total = weights[..., :count] @ right + weights[..., count:] @ far_right
+    def sums(self, queries: Queries) -> Sums:
+        xp, (groups, index, log_counts) = array_namespace(queries.query), self.parts(queries)
+        pairs = [
+            (near, xp.broadcast_to(mean[..., None, :, :], (*near.shape[:-2], *mean.shape[-2:])))
+            for near, mean in zip(self.tokens_at(index), self.keys.means, strict=True)
+        ]
+        key, value = (xp.concat(list(pair), axis=-2) for pair in pairs)
+        bias = xp.concat([self.padding(index), log_counts], axis=-1)[..., None, :]
+        sums = attention_sums(groups.query, key, value, bias)
         if self.method.order:
-            share = xp.sum(weights[..., count:], axis=-1, keepdims=True) / self.tokens.length
-            total = total + share * (groups.query @ self.slopes)
-        return groups.in_sequence(Accumulator(peak, total))
+            share = xp.sum(xp.exp(self.far(groups, log_counts) - sums.log_peak), axis=-1, keepdims=True)
+            sums = Accumulator(sums.log_peak, sums.total + share / self.tokens.length * (groups.query @ self.slopes))
+        return groups.in_sequence(sums)
+
+    def far(self, groups: Groups, log_counts: Array) -> Array:
+        """The log weight of each block, (..., groups, longest, blocks)."""
+        return groups.query @ self.keys.means.key.mT[..., None, :, :] + log_counts[..., None, :]
 
     def kernel(self, queries: Queries, keys: slice) -> Features:
-        xp, (groups, index, far) = array_namespace(queries.query), self.parts(queries)
-        far = groups.segments.in_sequence(far)
+        xp, (groups, index, log_counts) = array_namespace(queries.query), self.parts(queries)
+        far = groups.segments.in_sequence(self.far(groups, log_counts))
         logs = xp.take(far - self.log_counts, to_backend_of(self.block_of[keys], far), axis=-1)
         logs = xp.where(self.flags_of(index, queries)[..., keys], logits_of(queries, self.tokens, keys), logs)
         if self.method.order == 0:

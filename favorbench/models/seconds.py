@@ -59,18 +59,18 @@ def heads_in(model: Any, tokens: Tensor, layers: Collection[int]) -> dict[int, L
 
 
 def times(
-    heads: Mapping[int, LayerHeads], replacements: Sequence[Replacement], repeats: int, seed: int = 0
+    heads: Mapping[int, LayerHeads], replacements: Sequence[Replacement], repeats: int, seed: int = 0, threads: int = 1
 ) -> list[dict[str, Any]]:
-    """Seconds of each replacement in these layers together, on one thread, interleaved with exact attention.
+    """Seconds of each replacement in these layers together, interleaved with exact attention.
 
-    CPU time is measured, because other processes affect it less; wall time if the heads are on a GPU. seconds, exact:
-    medians over the repeats, after one warm-up run. ratio, low, high: the median, minimum and maximum over repeats of
-    the ratio of both.
+    CPU time is measured, because other processes affect it less; wall time with several threads or on a GPU. seconds,
+    exact: medians over the repeats, after one warm-up run. ratio, low, high: the median, minimum and maximum over
+    repeats of the ratio of both.
     """
-    timed, threads = (Exact(), *replacements), torch.get_num_threads()
+    timed, before = (Exact(), *replacements), torch.get_num_threads()
     seconds, device = np.zeros((len(timed), repeats + 1)), str(next(iter(heads.values())).query.device)
-    clock = time.process_time if device == "cpu" else time.perf_counter
-    torch.set_num_threads(1)
+    clock = time.process_time if device == "cpu" and threads == 1 else time.perf_counter
+    torch.set_num_threads(threads)
     try:
         with np.errstate(all="ignore"):
             for repeat, (i, item) in itertools.product(range(repeats + 1), enumerate(timed)):
@@ -80,7 +80,7 @@ def times(
                 Backend("torch", device).synchronise()
                 seconds[i, repeat] = clock() - start
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)
     exact, ratios = seconds[0, 1:], seconds[1:, 1:] / seconds[0, 1:]
     return [
         {
