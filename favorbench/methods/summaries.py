@@ -177,6 +177,8 @@ class KeySummaryMethod(Method):
                 before, count = np.searchsorted(index, (chunk.start, chunk.stop)).tolist()
                 alike = (before, count, (present.positions - chunk.start).tobytes())
                 if alike not in biases:
+                    if len(biases) == 8:  # without complete segments there are as many as chunks
+                        biases.clear()
                     seen = index[:count] <= present.positions[:, None]
                     biases[alike] = as_like(np.where(seen, 0.0, -np.inf), present.query)
                 exact.append(attention_sums(present.query, *near.part(slice(0, count)), biases[alike]))

@@ -135,11 +135,17 @@ class HeadChoice(TypedDict):
     per_head: NotRequired[dict[str, ChosenSetting] | None]
 
 
+class ModelFacts(TypedDict):
+    """The field of a recommendation for a model that is read."""
+
+    exact_heads: NotRequired[list[str]]
+
+
 class RecommendationFile(TypedDict):
     """The fields of the file that are read."""
 
     heads: list[HeadChoice]
-    model: NotRequired[dict[str, Any] | None]
+    model: NotRequired[ModelFacts | None]
 
 
 def by_head(path: str | Path) -> Replacement:

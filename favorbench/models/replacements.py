@@ -187,22 +187,29 @@ class EstimatedAttention(Replacement):
             problem = AttentionProblem.of(_interleaved(query, group, block), key[::group], value[::group], causal)
             problem = problem._replace(positions=positions.ravel().numpy())
             (estimate,) = method.estimates(problem, (self.requested_size,), streams)
-        return _interleaved(estimate.output, group, block, back=True)
+        return _apart(estimate.output, group, block)
 
 
-def _interleaved(rows: Tensor, group: int, block: int, back: bool = False) -> Tensor:
-    """Block by block, the rows of each head of a group, (G, group * n, c), from those of heads, (G * group, n, c)."""
-    count, total, c = rows.shape
-    heads, length = (count * group, total // group) if back else (count, total)
-    whole = length // block * block
-    shape = (-1, group, whole // block, block, c)
-    if back:
-        shape = (-1, whole // block, group, block, c)
-    cut = whole * group if back else whole
-    parts = rows[:, :cut].reshape(shape).transpose(1, 2), rows[:, cut:]
-    to = heads if back else heads // group
-    parts = [part.reshape(to, -1, c) for part in parts if part.shape[1]]
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+def _interleaved(rows: Tensor, group: int, block: int) -> Tensor:
+    """The rows of heads (G * group, n, c) block by block, in each those of all heads of a group: (G, group * n, c)."""
+    heads = rows.unflatten(0, (-1, group))
+    count = heads.shape[2] // block
+    blocks = heads[:, :, : count * block].unflatten(2, (count, block)).transpose(1, 2)
+    return _cat(blocks.flatten(1, 3), heads[:, :, count * block :].flatten(1, 2), 1)
+
+
+def _apart(rows: Tensor, group: int, block: int) -> Tensor:
+    """The inverse of ``_interleaved``."""
+    count = rows.shape[1] // (group * block)
+    blocks = rows[:, : count * group * block].unflatten(1, (count, group, block)).transpose(1, 2)
+    rest = rows[:, count * group * block :].unflatten(1, (group, rows.shape[1] // group - count * block))
+    return _cat(blocks.flatten(2, 3), rest, 2).flatten(0, 1)
+
+
+def _cat(first: Tensor, second: Tensor, dim: int) -> Tensor:
+    """Both along a dimension, without a copy if one is empty."""
+    parts = [part for part in (first, second) if part.shape[dim]]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
 
 
 class Exact(Replacement):
