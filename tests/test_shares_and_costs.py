@@ -61,7 +61,7 @@ METHOD_COSTS = {
     "xattention": 128 * L * D // 4 + 128 * PAIR,
     "pbs-attn": 2 * (16 + 1) * L * D + 128 * PAIR,
     "pisa": 2 * 50 * D + 128 * 50 * (D + V) + 128 * PAIR,
-    "pisa(order=1)": 2 * 50 * D + 128 * 50 * (D + V) + 128 * PAIR + (128 + L) * D * V,
+    "pisa(order=1)": 2 * 50 * D + 128 * 50 * (2 * D + V) + 128 * PAIR + (128 + L) * D * V,
     "vertical-slash": 4 * 16 * L * D + 256 * PAIR,
 }  # fmt: skip
 LINEAR, DENSE = ROWS * M * (D + V), ROWS * (M * D + D * D)

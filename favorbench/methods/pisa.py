@@ -44,8 +44,8 @@ class Pisa(BlockSparse):
         return super()._work(shape, size) + float(far + slopes)
 
     def choice_multiplications(self, shape: Shape, size: int) -> float:
-        """Add the logits of all means."""
-        return super().choice_multiplications(shape, size) * (1 + self.groups_of(shape.n)[1])
+        """Add the logits of all means; order 1 computes them twice."""
+        return super().choice_multiplications(shape, size) * (1 + (1 + self.order) * self.groups_of(shape.n)[1])
 
     def pair_multiplications(self, shape: Shape, size: int) -> float:
         return (1 + self.order) * super().pair_multiplications(shape, size)
