@@ -26,11 +26,11 @@ from favorbench.methods.base import Shape
 
 TREE = "multipole(block=128, cells='tree')"
 CAUSAL = "sinks(4):multipole(exact=0.75, block=128, cells='tree'{})"
-#: Replacements of SmolLM2's attention, by length: an estimator and its size.
+#: Replacements of SmolLM2's attention, by length: estimators and their sizes, the second one without a choice of keys.
 MODEL = {
-    8192: (CAUSAL.format(""), 512),
-    4096: (CAUSAL.format(""), 512),
-    2048: (CAUSAL.format(", segment=256"), 256),
+    8192: ((CAUSAL.format(""), 512), ("sinks(4):window(768):nothing", 1)),
+    4096: ((CAUSAL.format(""), 512), ("sinks(4):window(768):nothing", 1)),
+    2048: ((CAUSAL.format(", segment=256"), 256), ("sinks(4):window(384):nothing", 1)),
 }
 #: Methods that are compared at equal seconds, besides windows; vertical-slash takes many times longer.
 FIELD = ("block-sparse", "pisa", "spargeattn", "xattention", "pbs-attn")
@@ -42,12 +42,12 @@ EXACT_HEADS = {7: (6, 7, 8), 8: (0, 1, 2), 17: (3, 4, 5), 18: (6, 7, 8), 20: (3,
 SHAPE = Shape(8192, 8192, 64, 64, causal=True)
 
 
-def replacement_in_model(length: int) -> Any:
-    """The replacement of SmolLM2's attention at a length."""
+def replacements_in_model(length: int) -> list[Any]:
+    """The replacements of SmolLM2's attention at a length."""
     from favorbench.models.recommended import ByHead
     from favorbench.models.replacements import replacement
 
-    return ByHead.but_exact(replacement(*MODEL[length]), EXACT_HEADS)
+    return [ByHead.but_exact(replacement(*chosen), EXACT_HEADS) for chosen in MODEL[length]]
 
 
 def seconds_of_head(runs: int, longest: int, threads: int = 1) -> Iterator[dict[str, Any]]:
@@ -69,12 +69,12 @@ def seconds_of_head(runs: int, longest: int, threads: int = 1) -> Iterator[dict[
                 yield {"length": length, "model": "-", "threads": threads} | row
 
 
-def seconds_in_model(runs: int, length: int, threads: int = 1) -> dict[str, Any]:
+def seconds_in_model(runs: int, length: int, threads: int = 1) -> list[dict[str, Any]]:
     """All attention of SmolLM2 on the first of the texts, its own queries, keys and values, in the same way."""
     from favorbench.models.seconds import times
 
-    (row,) = times(_heads_of_topic(length, range(30)), [replacement_in_model(length)], runs, threads=threads)
-    return {"length": length, "model": "smollm2", "threads": threads} | row
+    rows = times(_heads_of_topic(length, range(30)), replacements_in_model(length), runs, threads=threads)
+    return [{"length": length, "model": "smollm2", "threads": threads} | row for row in rows]
 
 
 def _heads_of_topic(length: int, layers: Collection[int]) -> dict[int, Any]:
@@ -118,7 +118,8 @@ def heads_against_fused(runs: int, longest: int) -> Iterator[Ratio]:
         if importlib.util.find_spec(module) is None:
             print(f"{module} is not installed (pip install '{package}'): not compared with torch's fused attention")
             return
-    rows = [(seconds_in_model(runs, length), goal) for length, goal in GOALS.items() if length <= longest]
+    lengths = [length for length in GOALS if length <= longest]
+    rows = [(seconds_in_model(runs, length)[0], GOALS[length]) for length in lengths]
     rows += [(row, 0.3) for row in seconds_of_head(runs, longest)]
     for row, goal in rows:
         name = f"{row['estimator']}, m = {row['size']}, L = {row['length']} / fused"
@@ -181,7 +182,8 @@ def main() -> None:
         print_effects_of_heads() if options.heads else print_field()
         return
     if options.seconds:
-        rows = [seconds_in_model(5, length, options.threads) for length in sorted(options.length or MODEL)]
+        lengths = sorted(options.length or MODEL)
+        rows = [row for length in lengths for row in seconds_in_model(5, length, options.threads)]
         if not options.length:
             rows += seconds_of_head(5, 32768, options.threads)
         print(pd.DataFrame(rows).drop(columns=["sampler"]).to_csv(index=False, float_format="%.4g"), end="")
@@ -207,20 +209,19 @@ def main() -> None:
     for length, (kind, path) in itertools.product(options.length or MODEL, of_each_kind().items()):
         (text,) = tokenise(loaded, read_texts([path]), length)
         exact, tokens = loss(text.tokens), text.tokens.shape[-1]
-        spec, size = MODEL[length]
-        with fb.replace_attention(loaded.model, method=spec, size=size, exact_heads=EXACT_HEADS):
-            lost = loss(text.tokens) - exact
-        share = share_of_multiplications(length, tokens)
-        facts = f"{length},{kind},{text.name},{text.sha256[:16]},{tokens}"
-        label = replacement_in_model(length).label
-        print(f'{facts},"{label}",{size},{share:.3f},{exact:.4f},{lost:.4f}', flush=True)
+        for chosen in replacements_in_model(length):
+            with fb.replace_attention(loaded.model, method=chosen):
+                lost = loss(text.tokens) - exact
+            facts = f"{length},{kind},{text.name},{text.sha256[:16]},{tokens}"
+            share = share_of_multiplications(chosen, tokens)
+            print(f'{facts},"{chosen.label}",{chosen.size or 0},{share:.3f},{exact:.4f},{lost:.4f}', flush=True)
 
 
-def share_of_multiplications(length: int, tokens: int) -> float:
+def share_of_multiplications(chosen: Any, tokens: int) -> float:
     """Multiplications of all attention of SmolLM2, as a share of exact attention's."""
     from favorbench.models.replacements import exact_multiplications
 
-    shape, chosen = SHAPE._replace(n=tokens, l=tokens), replacement_in_model(length)
+    shape = SHAPE._replace(n=tokens, l=tokens)
     works = [chosen.work(shape, 9, layer) for layer in range(30)]
     return sum(work or math.nan for work in works) / (270 * exact_multiplications(shape))
 
