@@ -214,9 +214,11 @@ def fused(name):
 
 
 def fused_window():
-    """The same without the number of texts, of the nearest keys alone."""
-    ratio, low, high, nats, _, worst = fused("window")
-    return [ratio, low, high, nats, worst]
+    """The nearest keys alone: their number, seconds, and nats of the median and the worst text."""
+    nats = pd.read_csv(REPOSITORY / "benchmarks" / "fused-nats.csv").query("length == 8192")
+    (keys,) = set(nats["estimator"].str.extract(r"window\((\d+)\)")[0].dropna())
+    ratio, _, _, lost, _, worst = fused("window")
+    return [keys, ratio, lost, worst]
 
 
 def replaced_heads():
