@@ -14,7 +14,7 @@ def main() -> None:
             word, code = ending()
             print(f"favorbench: {word}", file=sys.stderr)  # noqa: T201
             sys.exit(code)
-        except (ImportError, MemoryError, OSError) as error:
+        except (ImportError, MemoryError, OSError, SystemError) as error:
             if "--debug" in sys.argv:
                 raise
             reason = " ".join(str(error).split()) or type(error).__name__

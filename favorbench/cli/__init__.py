@@ -38,7 +38,7 @@ __all__ = ["app", "complete", "look", "main", "model", "recommend", "reference",
 #: Messages of Python and of the loader of libraries when no memory is left.
 _NO_MEMORY = (
     "failed to launch worker thread", "failed to map segment", "cannot allocate memory", "can't start new thread",
-    "cannot enable executable",
+    "cannot enable executable", "returned null without setting an exception",
 )  # fmt: skip
 
 _LOADING = "not enough memory to load the libraries"
