@@ -2,8 +2,8 @@
 
 python -m benchmarks.fused > benchmarks/fused-nats.csv                 # SmolLM2 on four texts
 python -m benchmarks.fused --seconds > benchmarks/fused-seconds.csv    # its attention, and one head of random keys
+python -m benchmarks.fused 2048 4096 8192 --seconds --threads 2 > benchmarks/fused-two-threads.csv
 python -m benchmarks.fused --heads > benchmarks/fused-heads.csv        # which heads should stay exact, on other texts
-python -m benchmarks.fused --field > benchmarks/fused-field.csv        # block-sparse methods at equal seconds
 """
 
 import argparse
@@ -26,14 +26,16 @@ from favorbench.methods.base import Shape
 
 TREE = "multipole(block=128, cells='tree')"
 CAUSAL = "sinks(4):multipole(exact=0.75, block=128, cells='tree'{})"
+WINDOW = "sinks(4):window({}):nothing"
 #: Replacements of SmolLM2's attention, by length: estimators and their sizes, the second one without a choice of keys.
 MODEL = {
-    8192: ((CAUSAL.format(""), 512), ("sinks(4):window(768):nothing", 1)),
-    4096: ((CAUSAL.format(""), 512), ("sinks(4):window(768):nothing", 1)),
-    2048: ((CAUSAL.format(", segment=256"), 256), ("sinks(4):window(384):nothing", 1)),
+    8192: ((CAUSAL.format(""), 512), (WINDOW.format(768), 1), (CAUSAL.format(""), 256), (CAUSAL.format(""), 1024)),
+    4096: ((CAUSAL.format(""), 512), (WINDOW.format(768), 1), (CAUSAL.format(""), 256)),
+    2048: ((CAUSAL.format(", segment=256"), 256), (WINDOW.format(384), 1)),
 }
-#: Methods that are compared at equal seconds, besides windows; vertical-slash takes many times longer.
-FIELD = ("block-sparse", "pisa", "spargeattn", "xattention", "pbs-attn")
+#: Beyond the context of the model only seconds are measured.
+LONG = dict.fromkeys((16384, 32768), ((CAUSAL.format(""), 512), (CAUSAL.format(""), 1024)))
+CONTEXT = max(MODEL)
 #: The goals of its CPU seconds.
 GOALS = {2048: 0.75, 4096: 0.5, 8192: 0.4}
 #: Heads of SmolLM2 that stay exact, by layer: all query heads of six key heads. They look for single distant keys. Four
@@ -47,7 +49,7 @@ def replacements_in_model(length: int) -> list[Any]:
     from favorbench.models.recommended import ByHead
     from favorbench.models.replacements import replacement
 
-    return [ByHead.but_exact(replacement(*chosen), EXACT_HEADS) for chosen in MODEL[length]]
+    return [ByHead.but_exact(replacement(*chosen), EXACT_HEADS) for chosen in (MODEL | LONG)[length]]
 
 
 def seconds_of_head(runs: int, longest: int, threads: int = 1) -> Iterator[dict[str, Any]]:
@@ -70,46 +72,35 @@ def seconds_of_head(runs: int, longest: int, threads: int = 1) -> Iterator[dict[
 
 
 def seconds_in_model(runs: int, length: int, threads: int = 1) -> list[dict[str, Any]]:
-    """All attention of SmolLM2 on the first of the texts, its own queries, keys and values, in the same way."""
+    """Attention of SmolLM2 on the first of the texts, its own queries, keys and values, in the same way.
+
+    All layers. Beyond the context of the model five layers, with 3 exact heads of 45 as 18 of 270, on texts end to end.
+    """
+    from favorbench.models import torch
     from favorbench.models.seconds import times
 
-    rows = times(_heads_of_topic(length, range(30)), replacements_in_model(length), runs, threads=threads)
+    layers = range(30) if length <= CONTEXT else (2, 7, 12, 22, 27)
+    longest = of_each_kind()
+    texts = [longest["topic"], longest["module"], longest["page"], of_each_kind(1)["module"]][: -(-length // CONTEXT)]
+    parts = [heads_of_model("smollm2", path, min(length, CONTEXT), layers) for path in texts]
+    heads = {
+        layer: parts[0][layer]._replace(**{
+            name: torch.cat([getattr(part[layer], name) for part in parts], dim=-2) for name in ("query", "key", "value")
+        })
+        for layer in layers
+    }
+    rows = times(heads, replacements_in_model(length), runs, threads=threads)
     return [{"length": length, "model": "smollm2", "threads": threads} | row for row in rows]
 
 
-def _heads_of_topic(length: int, layers: Collection[int]) -> dict[int, Any]:
-    """Queries, keys and values of layers of SmolLM2 on the first of the texts."""
+def heads_of_model(name: str, path: Path, length: int, layers: Collection[int]) -> dict[int, Any]:
+    """Queries, keys and values of layers of a model on a text."""
     from favorbench.models.load import load, read_texts, tokenise
     from favorbench.models.seconds import heads_in
 
-    loaded = load("smollm2")
-    (text,) = tokenise(loaded, read_texts([of_each_kind()["topic"]]), length)
+    loaded = load(name)
+    (text,) = tokenise(loaded, read_texts([path]), length)
     return heads_in(loaded.model, text.tokens, layers)
-
-
-def print_field(length: int = 8192, runs: int = 3) -> None:
-    """Print errors and seconds of methods for long prompts over 54 heads of SmolLM2, on the first of the texts.
-
-    The error is squared, over that of uniform attention.
-    """
-    from favorbench.models.replacements import Exact, replacement
-    from favorbench.models.seconds import times
-
-    heads = _heads_of_topic(length, range(2, 30, 5))
-    chosen = [replacement(f"sinks(4):{CAUSAL.format('').partition(':')[2]}", size) for size in (320, 512, 1024)]
-    chosen += [replacement(f"sinks(4):window({size}):nothing") for size in (512, 1024, 2048)]
-    chosen += [replacement(f"sinks(4):{name}", size) for name in FIELD for size in (512, 1024, 2048)]
-    rows = []
-    for row, item in zip(times(heads, chosen, runs), chosen, strict=True):
-        errors = []
-        for layer, part in heads.items():
-            exact, uniform, output = (
-                one.outputs(part, 0, (0, "layer", layer), layer) for one in (Exact(), replacement("uniform"), item)
-            )
-            squares = [((other - exact) ** 2).sum(dim=(-2, -1)) for other in (output, uniform)]
-            errors += (squares[0] / squares[1]).flatten().tolist()
-        rows.append(row | {"median": np.median(errors), "worst": max(errors), "heads": len(errors)})
-    print(pd.DataFrame(rows).drop(columns=["sampler"]).to_csv(index=False, float_format="%.4g"), end="")
 
 
 def heads_against_fused(runs: int, longest: int) -> Iterator[Ratio]:
@@ -170,7 +161,6 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("length", nargs="*", type=int, help=f"in tokens: {', '.join(map(str, MODEL))}; by default all")
     options.add_argument("--seconds", action="store_true", help="CPU seconds over those of fused attention instead")
     options.add_argument("--threads", type=int, default=1, help="with --seconds: wall seconds, if more than one")
-    options.add_argument("--field", action="store_true", help="errors and seconds of block-sparse methods, too")
     options.add_argument("--heads", action="store_true", help="the predicted effect of each group of heads instead")
     return options
 
@@ -178,12 +168,12 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Print the increase in loss of SmolLM2 with its attention replaced, in nats per token, on four texts a length."""
     options = parser().parse_args()
-    if options.heads or options.field:
-        print_effects_of_heads() if options.heads else print_field()
+    if options.heads:
+        print_effects_of_heads()
         return
     if options.seconds:
-        lengths = sorted(options.length or MODEL)
-        rows = [row for length in lengths for row in seconds_in_model(5, length, options.threads)]
+        lengths = sorted(options.length or MODEL | LONG)
+        rows = [row for length in lengths for row in seconds_in_model(5 if length <= CONTEXT else 3, length, options.threads)]
         if not options.length:
             rows += seconds_of_head(5, 32768, options.threads)
         print(pd.DataFrame(rows).drop(columns=["sampler"]).to_csv(index=False, float_format="%.4g"), end="")

@@ -204,10 +204,11 @@ def language_model():
     return [*_cells(row, "effect", "cost"), texts, draws, two(row["worst"])]
 
 
-def fused(name):
+def fused(name, size=0):
     """At 8,192 tokens: seconds over fused attention, lowest and highest, and nats of the median and the worst text."""
     seconds, nats = (pd.read_csv(REPOSITORY / "benchmarks" / f"fused-{name}.csv") for name in ("seconds", "nats"))
     lost = nats[(nats["length"] == 8192) & nats["estimator"].str.contains(name)]
+    lost = lost[lost["size"] == size]
     (timed,) = seconds.merge(lost[["length", "estimator", "size"]].drop_duplicates()).to_dict("records")
     texts = pages.WORDS[lost["text"].nunique()]
     return [*_cells(timed, "ratio", "low", "high"), two(lost["nats"].median()), texts, two(lost["nats"].max())]
@@ -233,7 +234,7 @@ def replaced_heads():
 def shorter_than_fused():
     """Lengths below 8,192, the longer first, and the seconds of the setting for each over fused attention's."""
     timed = pd.read_csv(REPOSITORY / "benchmarks" / "fused-seconds.csv").query("model == 'smollm2' and length < 8192")
-    timed = timed[timed["estimator"].str.contains("multipole")]
+    timed = timed[timed["estimator"].str.contains("multipole")].drop_duplicates("length")
     return [
         text for length, ratio in timed[["length", "ratio"]].values[::-1] for text in (f"{length:,.0f}", two(ratio))
     ]

@@ -6,6 +6,7 @@ import importlib
 import json
 import math
 import os
+import shutil
 from pathlib import Path
 from pydoc_data.topics import topics
 from types import SimpleNamespace
@@ -148,6 +149,19 @@ def test_some_heads_stay_exact_in_every_candidate(folder, texts):  # noqa: F811
     assert again.decisions == found.decisions and len(measurements("run")) == len(rows)
     with pytest.raises(StoreError, match=r"exact_heads .* there, .* here"):
         found_for(folder, texts, **CLUSTERS, exact_heads={0: [0]}, out="run")
+
+
+@pytest.mark.parametrize("exact_heads, layers", [(None, [0, 1]), ("L2H1", [0, 1, 2])])
+def test_layers_that_stand_for_others_are_timed(folder, texts, tmp_path, exact_heads, layers):  # noqa: F811
+    """Where some heads stay exact, no two layers do: all are."""
+    transformers = pytest.importorskip("transformers")
+    deeper = transformers.BertConfig.from_pretrained(f"{folder}/bert", num_hidden_layers=3)
+    shutil.copytree(f"{folder}/bert", tmp_path / "deeper")
+    transformers.BertModel(deeper).save_pretrained(tmp_path / "deeper")
+    options = CLUSTERS | {"max_cost": 1e9, "target": 1.9, "exact_heads": exact_heads}
+    found = found_for(tmp_path, texts, **options, name="deeper", by="seconds", out="run")
+    assert json.loads(Path("run/seconds.json").read_text())["layers"] == layers
+    assert ("one thread, all layers" if exact_heads else "one thread, two of the layers") in str(sections(found))
 
 
 def test_every_number_of_the_question_is_in_the_answer(folder, texts):  # noqa: F811

@@ -41,15 +41,12 @@ NOT_BATCHED = {
 }
 EXACT = {claim.name: claim for claim in verify.EXACT_CLAIMS}
 HALVES = "causal attention with it is refused: it would be another method"
-ROWS = "open: a sample of query rows is taken for enough, though means and ranks of queries change"
 #: Claims that are not made, or not shown by these cases, and why.
 EXCEPTIONS = {
     ("taylor-2", "convex"): "1 + x + x^2 / 2 is never negative", ("wildcat", "convex"): "rarely shown",
     ("pisa(order=1)", "causal_safe"): HALVES, ("sampled-keys(weights='values')", "causal_safe"): HALVES,
     ("top(1):clusters", "causal_safe"): HALVES, ("top(1):positive", "causal_safe"): HALVES,
-    ("top(1):taylor(order=1)", "causal_safe"): HALVES, ("eva", "needs_all_rows"): ROWS,
-    ("eva(form='mean')", "needs_all_rows"): ROWS, ("eva(form='released')", "needs_all_rows"): ROWS,
-    ("hyperattention", "needs_all_rows"): ROWS, ("kdeformer", "needs_all_rows"): ROWS,
+    ("top(1):taylor(order=1)", "causal_safe"): HALVES,
 }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from favorbench.inputs.base import Head, Inputs, InputSource
+from favorbench.parameters import check_parameters, positive
 
 DEFAULT_SEQ_LENS = (1024,)
 DEFAULT_HEAD_DIMS = (16,)
@@ -22,13 +23,12 @@ def _grid(seq_lens: tuple[int, ...] | None, head_dims: tuple[int, ...] | None) -
 class Gaussian(InputSource):
     """q, k ~ N(0, std^2 I), v ~ N(0, I): with std = 1 the inputs of the papers and of the blog post."""
 
-    std: float = 1.0
+    std: float = positive(1.0, most=1e6)
     name = "gaussian"
     description = "q, k ~ N(0, std^2 I), v ~ N(0, I), independent; std = 1, or gaussian(std=0.5)"
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.std, int | float) and 0 < self.std <= 1e6):
-            raise ValueError(f"std must be a positive number, at most 1e6, got {self.std!r}")
+        check_parameters(self)
 
     def heads(self, seq_lens: tuple[int, ...] | None, head_dims: tuple[int, ...] | None) -> tuple[Head, ...]:
         return _grid(seq_lens, head_dims)

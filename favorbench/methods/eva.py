@@ -107,6 +107,7 @@ class Eva(KeySummaryMethod):
     convex = True
     permutation_invariant = False
     needs_positions = True
+    needs_all_rows = True
     look = line_style("C1", "--", "X", 5)
     window: float = between(0, 1, default=0.5)
     form: Literal["drawn", "mean", "released"] = "drawn"

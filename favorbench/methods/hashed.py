@@ -49,6 +49,7 @@ class Hashed(Method):
     convex = True
     unbiased = True
     permutation_invariant = False
+    needs_all_rows = True
 
     @abstractmethod
     def sampled(self, tokens: Tokens, counts: Sizes, streams: Streams) -> Iterator[Sampled]:

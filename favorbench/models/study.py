@@ -298,9 +298,14 @@ class MeasuredModel:
         return self._fitted[replacement]
 
     def time(self, path: Path, repeats: int, replacements: Sequence[Replacement]) -> None:
-        """Time replacements in the first and the middle layer of the first text, and store the seconds."""
+        """Time replacements on the first text in its first and middle layer, and store the seconds.
+
+        In all layers if one of them treats heads differently, so that no two layers stand for the others.
+        """
         ready, text = [self.calibrated(item) for item in replacements], next(iter(self.texts.values()))
-        heads = heads_in(self.model, text.tokens, self.replaceable[:: max(1, len(self.replaceable) // 2)][:2])
+        two = self.replaceable[:: max(1, len(self.replaceable) // 2)][:2]
+        layers = self.replaceable if any(isinstance(item, ByHead) for item in ready) else two
+        heads = heads_in(self.model, text.tokens, layers)
         write_seconds(path, times(heads, ready, repeats, self.scenario.seed), text.name, heads)
 
 

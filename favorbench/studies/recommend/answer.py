@@ -434,7 +434,8 @@ def _model_records(result: Recommendation, model: WholeModel) -> list[dict[str, 
 def _model_notes(result: Recommendation, model: WholeModel) -> list[str]:
     """Explain the columns of the table of a model, and name the attention that cannot be replaced."""
     decision, effect = result.decisions[0], EFFECTS[result.metric]
-    unit = "multiplications" if model.by == "multiplications" else "CPU seconds (one thread, two of the layers)"
+    timed = "all" if model.exact_heads else "two of the"
+    unit = "multiplications" if model.by == "multiplications" else f"CPU seconds (one thread, {timed} layers)"
     cheaper = f"; {decision.dearer} more cost more than allowed" if decision.dearer else ""
     lines = [
         f"Candidates replace attention in all layers and are tried in order of cost: {unit} relative to those of exact "
