@@ -1,6 +1,6 @@
 """Methods for long inputs, which choose keys for blocks of queries, beside `multipole` that chooses for each query.
 
-python -m benchmarks.blocks > benchmarks/blocks.csv     # an hour, for a large part the choices for each query
+python -m benchmarks.blocks > benchmarks/blocks.csv     # half an hour, half of it choices for each query
 """
 
 import argparse
@@ -76,9 +76,14 @@ def rows(runs: int) -> Iterator[dict[str, Any]]:
                 }  # fmt: skip
 
 
+def parser() -> argparse.ArgumentParser:
+    """The parser of the command line, which has no options."""
+    return argparse.ArgumentParser(prog="python -m benchmarks.blocks", description=main.__doc__)
+
+
 def main() -> None:
     """Print errors and CPU seconds of methods that choose keys for blocks of queries."""
-    argparse.ArgumentParser(prog="python -m benchmarks.blocks", description=main.__doc__).parse_args()
+    parser().parse_args()
     print(pd.DataFrame(rows(3)).to_csv(index=False, float_format="%.4g"), end="")
 
 

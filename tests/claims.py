@@ -240,6 +240,19 @@ def shorter_than_fused():
     ]
 
 
+def saves_time_from():
+    """The least length that was measured at which a setting for SmolLM2 takes less time than fused attention."""
+    timed = pd.read_csv(REPOSITORY / "benchmarks" / "fused-seconds.csv").query("model == 'smollm2' and high < 1")
+    return [f"{timed[timed['estimator'].str.contains('multipole')]['length'].min():,}"]
+
+
+def none_faster_in_encoder():
+    """The length, and how many estimators all take more time than fused attention there, at every size."""
+    timed = pd.read_csv(REPOSITORY / "benchmarks" / "blocks.csv").query("model == 'minilm'")
+    assert (timed["seconds_low"] > 1).all()
+    return ["512", pages.WORDS[(timed["size"] == timed["size"].min()).sum()]]
+
+
 # what is declared
 
 
