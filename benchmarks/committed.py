@@ -23,6 +23,11 @@ _CAUSAL = (
     "sinks(4):window(128):clusters(lloyd=3),sinks(4):window(128):multipole(lloyd=3),eva,sinks(4):sampled-keys"
 )
 
+_SECONDS = "sweep --maps none --baselines uniform --trials 1 --backend torch --dtype float32"  # then favorbench speed
+_BLOCKS = (
+    "sinks(4):multipole,sinks(4):multipole(exact=0.75,block=128,cells='tree'),sinks(4):block-sparse,sinks(4):pisa,"
+)
+
 #: The arguments of favorbench, without --out.
 COMMANDS = {
     "blog": "reproduce",
@@ -38,6 +43,12 @@ COMMANDS = {
     **{f"smollm2-{length}": f"{_SINKS.format(length)},1024" for length in (2048, 4096, 8192)},
     "smollm2-causal-4096": f"sweep sinks --inputs smollm2-causal-4096.npz -R 256 --trials 1 --maps positive "
     f"--methods '{_CAUSAL}'",
+    "minilm-72-seconds": f"{_SECONDS} --inputs minilm72.npz -R 64,128,256 --methods "
+    "'sinks(4):multipole,sinks(4):multipole(block=16),multipole(block=128),block-sparse(block=16),pisa,"
+    "sinks(4):window(64):nothing'",
+    "smollm2-4096-seconds": f"{_SECONDS} --inputs smollm2-causal-4096.npz --causal -R 256,512,1024 --methods "
+    f'"{_BLOCKS}sinks(4):pbs-attn,sinks(4):window(256):nothing,sinks(4):window(512):nothing,'
+    'sinks(4):window(1024):nothing"',
 }
 
 

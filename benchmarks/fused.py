@@ -24,17 +24,19 @@ from benchmarks.ratio import Ratio
 from benchmarks.texts import LICENCES
 from favorbench.methods.base import Shape
 
+Settings = dict[int, tuple[tuple[str, int], ...]]
+
 TREE = "multipole(block=128, cells='tree')"
 CAUSAL = "sinks(4):multipole(exact=0.75, block=128, cells='tree'{})"
 WINDOW = "sinks(4):window({}):nothing"
 #: Replacements of SmolLM2's attention, by length: estimators and their sizes, the second one without a choice of keys.
-MODEL = {
+MODEL: Settings = {
     8192: ((CAUSAL.format(""), 512), (WINDOW.format(768), 1), (CAUSAL.format(""), 256), (CAUSAL.format(""), 1024)),
     4096: ((CAUSAL.format(""), 512), (WINDOW.format(768), 1), (CAUSAL.format(""), 256)),
     2048: ((CAUSAL.format(", segment=256"), 256), (WINDOW.format(384), 1)),
 }
 #: Beyond the context of the model only seconds are measured.
-LONG = dict.fromkeys((16384, 32768), ((CAUSAL.format(""), 512), (CAUSAL.format(""), 1024)))
+LONG: Settings = dict.fromkeys((16384, 32768), ((CAUSAL.format(""), 512), (CAUSAL.format(""), 1024)))
 CONTEXT = max(MODEL)
 #: The goals of its CPU seconds.
 GOALS = {2048: 0.75, 4096: 0.5, 8192: 0.4}
@@ -84,9 +86,12 @@ def seconds_in_model(runs: int, length: int, threads: int = 1) -> list[dict[str,
     texts = [longest["topic"], longest["module"], longest["page"], of_each_kind(1)["module"]][: -(-length // CONTEXT)]
     parts = [heads_of_model("smollm2", path, min(length, CONTEXT), layers) for path in texts]
     heads = {
-        layer: parts[0][layer]._replace(**{
-            name: torch.cat([getattr(part[layer], name) for part in parts], dim=-2) for name in ("query", "key", "value")
-        })
+        layer: parts[0][layer]._replace(
+            **{
+                name: torch.cat([getattr(part[layer], name) for part in parts], dim=-2)
+                for name in ("query", "key", "value")
+            }
+        )
         for layer in layers
     }
     rows = times(heads, replacements_in_model(length), runs, threads=threads)
@@ -173,7 +178,11 @@ def main() -> None:
         return
     if options.seconds:
         lengths = sorted(options.length or MODEL | LONG)
-        rows = [row for length in lengths for row in seconds_in_model(5 if length <= CONTEXT else 3, length, options.threads)]
+        rows = [
+            row
+            for length in lengths
+            for row in seconds_in_model(5 if length <= CONTEXT else 3, length, options.threads)
+        ]
         if not options.length:
             rows += seconds_of_head(5, 32768, options.threads)
         print(pd.DataFrame(rows).drop(columns=["sampler"]).to_csv(index=False, float_format="%.4g"), end="")

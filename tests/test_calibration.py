@@ -87,7 +87,7 @@ def test_verify_tests_the_claims_of_frozen_maps():
     name = "calibrated:centre:aderf-sderf"
     assert {(f"{name}/iid", claim) for claim in ("target", "unbiased", "variance", "nonnegative")} <= held
     assert {(name, "causal equals masked"), (name, "stabilisers cancel")} <= held
-    assert ("sinks(4):calibrated:centre:positive", "the future has no effect") in held
+    assert ("sinks(4):calibrated:centre:positive", "future keys have no effect") in held
 
 
 def test_verify_refutes_a_map_that_looked():

@@ -278,6 +278,32 @@ def test_the_order_may_be_of_seconds(folder, texts, monkeypatch):  # noqa: F811
     assert again.decisions == found.decisions
 
 
+def test_nothing_that_is_cheap_enough_is_one_line_and_replaces_no_answer(folder, texts):  # noqa: F811
+    found_for(folder, texts, **CLUSTERS, out="run")
+    before = Path("run/recommendation.json").read_bytes()
+    with pytest.raises(
+        ScenarioError, match=r"`max_cost` 1e-09 times exact attention; the cheapest, .*, costs .* as much"
+    ):
+        found_for(folder, texts, **CLUSTERS | {"max_cost": 1e-9}, by="seconds", out="run")
+    assert Path("run/recommendation.json").read_bytes() == before
+
+
+def test_a_setting_is_exact_where_a_text_is_too_short_for_it(folder, texts):  # noqa: F811
+    """And `model` says that it was certified at another length."""
+    found_for(folder, texts, **CLUSTERS, out="run")  # clusters at m = 16
+    loaded = load(f"{folder}/bert")
+    tokens = torch.arange(3, 18)[None]
+    exact = loaded.model(tokens[:, :9]).last_hidden_state
+    with torch.no_grad(), fb.replace_attention(loaded.model, recommended="run"):
+        assert_allclose(loaded.model(tokens[:, :9]).last_hidden_state, exact.detach(), rtol=1e-9)
+    with pytest.raises(ScenarioError), fb.replace_attention(loaded.model, method="clusters", size=16):
+        loaded.model(tokens[:, :9])
+    command = f"model {folder}/bert --text {texts[0]} --maps none --methods none --draws 1 --no-heads -q"
+    said = f"run is certified for texts of {LENGTH} tokens; these have"
+    assert f"{said} 17" in run(f"{command} -L 17 --recommended run --out other")[2]
+    assert said not in run(f"{command} -L {LENGTH} --recommended run --out same")[2]
+
+
 def test_the_command_says_it_all(folder, texts):  # noqa: F811
     command = f"recommend --model {folder}/bert --text {' '.join(texts)} {FLAGS} --target 5 --out run"
     shown = printed(command)

@@ -74,7 +74,7 @@ def holds(claim, method, causal=False, scales=(0.5, 1.5, 4.0)):
 
 def is_causal_safe(method):
     try:
-        return holds("the future has no effect", method, causal=True)
+        return holds("future keys have no effect", method, causal=True)
     except InputError:
         return False
 

@@ -86,7 +86,8 @@ def recommend(
             "-R",
             "--num-projections",
             metavar="<ints>",
-            help="Sizes to try, e.g. 16,24,32,48.  [default: powers of two up to --max-size]",
+            help="Sizes to try, e.g. 16,24,32,48.  [default: powers of two up to --max-size; with --model also "
+            "1.5 times these]",
         ),
     ] = None,
     max_cost: Annotated[float, option(TARGET, help="Cost limit, relative to that of exact attention.")] = 1.0,

@@ -136,9 +136,10 @@ class HeadChoice(TypedDict):
 
 
 class ModelFacts(TypedDict):
-    """The field of a recommendation for a model that is read."""
+    """The fields of a recommendation for a model that are read. length: of the texts, in tokens."""
 
     exact_heads: NotRequired[list[str]]
+    length: NotRequired[int]
 
 
 class RecommendationFile(TypedDict):
@@ -153,11 +154,7 @@ def by_head(path: str | Path) -> Replacement:
 
     A head with several texts gets the most expensive of its choices, provided that every text has one.
     """
-    path = Path(path)
-    path = path.parent if path.name == FILE else path
-    if not (path / FILE).exists():
-        raise InputError(f"{str(path)!r} has no {FILE}: give a directory that `favorbench recommend` has written")
-    content = read_json(path / FILE, RecommendationFile, "recommendation")
+    path, content = _read(path)
     if model := content.get("model"):
         chosen, kept = _for_model(content["heads"][0], path), heads_by_layer(",".join(model.get("exact_heads", ())))
         return ByHead.but_exact(chosen, kept) if kept else chosen
@@ -167,6 +164,20 @@ def by_head(path: str | Path) -> Replacement:
     if not certified:
         raise InputError(f"{path}: nothing is certified there for any head; recommend with a larger `target`")
     return _of_choices(certified, path)
+
+
+def certified_length(path: str | Path) -> int | None:
+    """The number of tokens of the texts that a setting for a model is certified on; None if there is none."""
+    return (_read(path)[1].get("model") or {}).get("length") or None
+
+
+def _read(path: str | Path) -> tuple[Path, RecommendationFile]:
+    """The directory of ``recommend`` and its file."""
+    path = Path(path)
+    path = path.parent if path.name == FILE else path
+    if not (path / FILE).exists():
+        raise InputError(f"{str(path)!r} has no {FILE}: give a directory that `favorbench recommend` has written")
+    return path, read_json(path / FILE, RecommendationFile, "recommendation")
 
 
 def _of_choices(certified: Mapping[tuple[int, int], ChosenSetting], path: Path) -> ByHead:
@@ -218,7 +229,10 @@ def _certified(decisions: Sequence[HeadChoice], path: Path) -> dict[tuple[int, i
 def _replacement(kind: str, sampler: str | None, size: int | None, spec: str) -> Replacement:
     size = size or 1  # estimators without sizes ignore it
     if kind != "map":
-        return replacement(spec, size)
+        chosen = replacement(spec, size)
+        if isinstance(chosen, EstimatedAttention):
+            chosen.or_exact = True
+        return chosen
     if calibrations(feature_map := get_map(spec)):
         raise InputError(f"{spec} is fitted to another text: recommend without `calibrated:` maps")
     return EstimatedAttention(LinearAttention(feature_map, sampler or "orthogonal"), size)

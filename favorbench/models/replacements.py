@@ -112,8 +112,11 @@ class Replacement(ABC):
 class EstimatedAttention(Replacement):
     """An estimator at one size. The heads of a layer share the omega of a map; a method draws separately for each.
 
-    fitted: by layer, the method with parameters that were calibrated on another text.
+    fitted: by layer, the method with parameters that were calibrated on another text. or_exact: attention stays exact
+    where the keys are too few for the size, as a certified setting applied to a short text should.
     """
+
+    or_exact = False
 
     def __init__(self, method: Method, requested_size: int = 64, fitted: Mapping[int, Method] | None = None) -> None:
         self.method, self.requested_size, self.fitted = method, requested_size, fitted or {}
@@ -125,10 +128,20 @@ class EstimatedAttention(Replacement):
         self.kind = "map" if isinstance(method, LinearAttention) else self.kind
 
     def check(self, shape: Shape, heads: int, layer: int) -> None:
-        self.method.check((self.requested_size,), shape)
+        self._fits(shape)
+
+    def _fits(self, shape: Shape) -> bool:
+        """Whether there are enough keys for the size; raise ScenarioError if not, unless attention is exact then."""
+        try:
+            self.method.check((self.requested_size,), shape)
+        except ScenarioError:
+            if not self.or_exact:
+                raise
+            return False
+        return True
 
     def multiplications(self, shape: Shape) -> float | None:
-        return self.method.multiplications(shape, self.size or 1)
+        return self.method.multiplications(shape, self.size or 1) if self._fits(shape) else exact_multiplications(shape)
 
     def outputs(self, heads: LayerHeads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
         method = self.fitted.get(layer, self.method)
@@ -140,7 +153,8 @@ class EstimatedAttention(Replacement):
             raise ScenarioError(f"method {self.label!r} uses the whole sequence and cannot be causal")
         if method.needs_positions and shape.n != shape.l:
             raise ScenarioError(f"method {self.label!r} needs as many queries as keys")
-        self.check(shape, query.shape[1], layer)
+        if not self._fits(shape):
+            return Exact().outputs(heads, seed, names, layer)
         numbers = heads.numbers or range(query.shape[0] * query.shape[1])
         arrays = [array.reshape(-1, *array.shape[-2:]) for array in heads[:3]]
         group = heads.group if shape.causal and method.arrays == "batched" and method.shared_block else 1

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import itertools
 import json
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -22,7 +23,7 @@ from favorbench.models.gradients import check_backward_memory, gradient_draws
 from favorbench.models.interface import Call, observe_attention
 from favorbench.models.load import Loaded, Text, TextFile, load, read_texts, tokenise
 from favorbench.models.plan import ALL, EACH, LENGTH, ModelScenario, PlannedRow, plan
-from favorbench.models.recommended import ByHead
+from favorbench.models.recommended import ByHead, certified_length
 from favorbench.models.replacements import (
     Bfloat16Model,
     EstimatedAttention,
@@ -145,6 +146,11 @@ class MeasuredModel:
             raise InputError(f"{scenario.model}: no attention of it can be replaced: {name}: {reason}")
         for item in scenario.replacements:
             self.check_replacement(item)
+        for directory in scenario.recommended:
+            if (certified := certified_length(directory)) not in (None, self.length):
+                warnings.warn(
+                    f"{directory} is certified for texts of {certified} tokens; these have {self.length}", stacklevel=2
+                )
 
     def check_replacement(self, replacement: Replacement) -> None:
         """Raise ScenarioError or InputError for a replacement that does not work for this model and these texts."""

@@ -145,7 +145,8 @@ def recommend(
         For a model: heads that stay exact in every candidate, "L7H6-8,L18H0" or {7: [6, 7, 8], 18: [0]}.
     **keys
         seq_len, head_dim, scale, query_rows, dtype, layout and seed of a scenario; num_projections, the sizes to try in
-        place of powers of two up to ``max_size``. For a model seq_len, seed and num_projections.
+        place of powers of two up to ``max_size`` (for a model also 1.5 times these). For a model seq_len, seed and
+        num_projections.
 
     Returns
     -------

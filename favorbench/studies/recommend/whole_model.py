@@ -178,6 +178,13 @@ class ModelSearch(CandidateSearch):
         it is tried first.
         """
         self.candidates, self.too_costly = [], 0
+        if not any(share < max_cost for share in shares.values()):
+            least, nearest_setting = min((share, setting.text) for setting, share in shares.items())
+            raise ScenarioError(
+                f"no candidate costs less than `max_cost` {max_cost:g} times exact attention; the cheapest, "
+                f"{nearest_setting}, costs {least:.3g} times as much: use other `methods`, longer texts or a larger "
+                "`max_cost`"
+            )
         for setting, part in shares.items():
             share = max(part, shares[self.per_head[setting].single]) if setting in self.per_head else part
             if share < max_cost:
@@ -214,18 +221,21 @@ class ModelSearch(CandidateSearch):
     def describe(self, candidate: Candidate) -> dict[str, Any]:
         setting, kind = candidate.setting, "map" if candidate.setting.kind == "map" else "method"
         if setting in self.per_head:
-            python = _lines(f"recommended={self.directory!r}")
+            python = self._lines(f"recommended={self.directory!r}")
             return {"cheaper_from": None, "python": python, "per_head": self.per_head[setting].choices}
         size = "" if setting.size is None else f", {'num_projections' if kind == 'map' else 'size'}={setting.size}"
         sampler = f", sampler={setting.sampler!r}" if setting.sampler else ""
         kept = f", exact_heads={','.join(self.exact_heads)!r}" * bool(self.exact_heads)
-        return {"cheaper_from": None, "python": _lines(f"{kind}={setting.spec!r}{sampler}{size}{kept}")}
+        return {"cheaper_from": None, "python": self._lines(f"{kind}={setting.spec!r}{sampler}{size}{kept}")}
 
-
-def _lines(arguments: str) -> str:
-    """The code that replaces the attention of a model."""
-    call = f"fb.replace_attention(model, {arguments})"
-    return f"import torch\nimport favorbench as fb\n\nwith torch.no_grad(), {call}:\n    output = model(tokens)\n"
+    def _lines(self, arguments: str) -> str:
+        """The code that replaces the attention of a model."""
+        length = self.evaluator.model.length
+        certified = f"; certified for texts of {length} tokens" if length else ""
+        return (
+            f"import torch\nimport favorbench as fb\n\n# model: a torch module, tokens: its input{certified}\n"
+            f"with torch.no_grad(), fb.replace_attention(model, {arguments}):\n    output = model(tokens)\n"
+        )
 
 
 def sign_of(metric: str) -> float:

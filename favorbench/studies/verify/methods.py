@@ -119,7 +119,7 @@ EXACT_CLAIMS = (
     ExactClaim("weighted means of values", lambda method: method.convex, _outside_values),
     ExactClaim("row sums", lambda method: not method.oracle, _row_sums),
     ExactClaim("exact at m = l", lambda method: method.exact_at_full_size, _error_at_full_size),
-    ExactClaim("the future has no effect", lambda method: method.causal_safe, _change_by_future),
+    ExactClaim("future keys have no effect", lambda method: method.causal_safe, _change_by_future),
     ExactClaim("sums are those of its kernel", lambda method: isinstance(method, KeySummaryMethod), _error_of_sums),
 )
 
