@@ -2,7 +2,7 @@
 
 python -m benchmarks.fused > benchmarks/fused-nats.csv                 # SmolLM2 on four texts
 python -m benchmarks.fused --seconds > benchmarks/fused-seconds.csv    # its attention, and one head of random keys
-python -m benchmarks.fused 2048 4096 8192 --seconds --threads 2 > benchmarks/fused-two-threads.csv
+python -m benchmarks.fused 2048 4096 --seconds --threads 2 > benchmarks/fused-two-threads.csv    # wall seconds
 python -m benchmarks.fused --heads > benchmarks/fused-heads.csv        # which heads should stay exact, on other texts
 """
 

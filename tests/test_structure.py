@@ -1,9 +1,11 @@
 """The shape of the code: imports run one way, start-up is light, public names and registries are complete."""
 
 import ast
+import fnmatch
 import importlib
 import inspect
 import pkgutil
+import re
 
 import numpy as np
 import pytest
@@ -168,6 +170,17 @@ def test_members_declare_their_claims(member):
     assert built == member() and hash(built) == hash(member()) and built.reference and member.__doc__
     registry = MAPS if member in MAPS else SAMPLERS
     assert [m.name for m in registry].count(member.name) == 1
+
+
+def test_the_check_runs_every_file_that_skips_without_torch():
+    check = REPOSITORY / ".ci" / "run"
+    if not check.exists():
+        pytest.skip("not in a source distribution")
+    named = re.findall(r"tests/(test_[\w*]+\.py)", check.read_text(encoding="utf-8"))
+    files = (REPOSITORY / "tests").glob("test_*.py")
+    need = [file.name for file in files if re.search(r'importorskip\("torch"\)', file.read_text("utf-8"))]
+    left = [name for name in need if not any(fnmatch.fnmatch(name, pattern) for pattern in named)]
+    assert len(need) > 15 and left == []
 
 
 def test_version_and_readme_lines_agree_with_the_project():

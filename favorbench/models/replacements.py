@@ -141,7 +141,9 @@ class EstimatedAttention(Replacement):
         return True
 
     def multiplications(self, shape: Shape) -> float | None:
-        return self.method.multiplications(shape, self.size or 1) if self._fits(shape) else exact_multiplications(shape)
+        if self.or_exact and not self._fits(shape):
+            return exact_multiplications(shape)
+        return self.method.multiplications(shape, self.size or 1)
 
     def outputs(self, heads: LayerHeads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
         method = self.fitted.get(layer, self.method)
