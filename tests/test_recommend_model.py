@@ -531,6 +531,7 @@ def test_the_committed_answers_are_those_of_their_page():
             assert f"of {decision['candidates'] + decision['dearer']} candidates" in page
             continue
         setting = decision["estimator"]
-        kept = f", {len(model['exact_heads'])} heads exact" * bool(model.get("exact_heads"))
+        count = len(model.get("exact_heads") or ())
+        kept = f", {count} heads exact" * bool(count)
         answer = f"| `{setting['name']}`, m = {setting['size']}{kept} | {round(100 * decision['share'])} % |"
         assert f"{answer} {model['seconds']:.2g} | {decision['draws']} texts |" in row
