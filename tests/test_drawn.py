@@ -80,6 +80,20 @@ def test_a_figure_on_a_page_keeps_the_digits_of_its_text():
     assert 'aria-label="std = 0.75"' in svg and not re.search(r' [dxy]="[^"]*\d\.\d\d', svg)
 
 
+def test_a_long_title_of_a_panel_stays_inside_the_figure():
+    def points(ax):
+        ax.plot([1, 2], [1, 2])
+        return pd.DataFrame({"x": [1, 2]})
+
+    title = (
+        "sinks(4):multipole at R = 64\n21 heads of a-long-name-of-a-file-4096.npz, scale 1, L = 4096, d = 64, causal"
+    )
+    (drawing,) = style.draw(style.Chart("x", "Title", "caption", [style.Panel(title, points)]))
+    drawing.figure.canvas.draw()
+    box, whole = drawing.axes[0].title.get_window_extent(), drawing.figure.bbox
+    assert whole.x0 <= box.x0 and box.x1 <= whole.x1 and "\n21 heads" in drawing.axes[0].get_title()
+
+
 @pytest.mark.parametrize("size", [COLUMN, (7.0, 4.0), None])
 def test_names_do_not_overlap_and_legends_lie_inside(drawn, size):
     with style.figure_options(style.FigureOptions(size=size)):

@@ -76,15 +76,20 @@ def number_axis(ax: Axes, values: Sequence[float], log: bool = False) -> None:
     if log or (len(ordered) > 1 and ordered[0] > 0 and ordered[-1] / ordered[0] >= 8 and not evenly):
         ax.set_xscale("log")
     place: Callable[[float], float] = math.log if ax.get_xscale() == "log" else float
-    spec, width = ax.get_subplotspec(), 0.85 * 72 * ax.figure.bbox.width / ax.figure.dpi  # in points
     letters = max(len(f"{tick:g}") for tick in ordered) + 1
-    label = 0.6 * letters * font_size() * (spec.get_gridspec().ncols if spec else 1) / width
+    label = 0.6 * letters * font_size() / (0.85 * 72 * column_width(ax))
     span, ticks = place(ordered[-1]) - place(ordered[0]), ordered[-1:]
     for tick in reversed(ordered[:-1]):
         if place(ticks[0]) - place(tick) >= label * span:
             ticks.insert(0, tick)
     ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     ax.set_xticks([], minor=True)
+
+
+def column_width(ax: Axes) -> float:
+    """The width of a column of the figure's grid, in inches."""
+    spec = ax.get_subplotspec()
+    return ax.figure.bbox.width / ax.figure.dpi / (spec.get_gridspec().ncols if spec else 1)
 
 
 def same_range(axes: Sequence[Axes], groups: Sequence[Hashable]) -> None:

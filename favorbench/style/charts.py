@@ -23,7 +23,7 @@ from scipy.spatial import KDTree
 from favorbench.errors import ScenarioError
 from favorbench.files import write_whole
 from favorbench.formats import printable, shown
-from favorbench.style.axes import same_range
+from favorbench.style.axes import column_width, same_range
 from favorbench.style.palette import context, darken, on_dark, options, plain
 
 MAX_PANELS = 12  # in one file
@@ -32,6 +32,7 @@ MIN_PANEL = (2.3, 1.7)  # inches, where the size of the figure is given
 LEGEND = 0.6  # inches reserved for the legend there
 MAX_NAME = 60  # characters of a file name that say what a page shows
 CAPTION_LINE = 0.165  # inches
+TITLE_LETTERS = 11  # per inch
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,8 @@ def _fill(chart: Chart, axes: Sequence[Axes]) -> pd.DataFrame:
         if panel.title:
             narrow = chart.panel_size[0] < NARROW_PANEL and len(panel.title) > 14
             title = panel.title.replace(", ", ",\n").replace("(", "\n(", 1) if narrow else panel.title
-            ax.set_title(plain(title))
+            room = max(TITLE_LETTERS, int(TITLE_LETTERS * column_width(ax)))
+            ax.set_title(plain("\n".join(textwrap.fill(line, room) for line in title.splitlines())))
         if shown_rows is not None:
             frames.append(shown_rows.assign(panel=panel.title))
     return pd.concat(frames, ignore_index=True) if chart.data is None else chart.data
