@@ -284,6 +284,7 @@ def test_a_function_brings_its_inputs(monkeypatch):
         and "h.safetensors: 2 heads, causal, q (6, 8)" in out
         and out.endswith("next: favorbench recommend h.safetensors\n")
     )
+    assert run("capture mine:build --gradients 2 --out g.npz")[1].endswith("next: favorbench sweep --inputs g.npz\n")
     check_refused("""
         capture mine:wrong => mine:wrong returned Model; it must return (model, inputs)
         capture mine:failing => model 'mine:failing' on its inputs failed: RuntimeError: mat1 and

@@ -19,7 +19,7 @@ from scipy import stats
 import favorbench as fb
 from favorbench.errors import InputError, ScenarioError, StoreError
 from favorbench.formats import json_text
-from favorbench.models.load import load, read_texts, split_texts
+from favorbench.models.load import load, read_texts, split_texts, tokenise
 from favorbench.models.recommended import by_head
 from favorbench.models.store import read_measurements
 from favorbench.results.status import statuses
@@ -27,7 +27,7 @@ from favorbench.studies.recommend import whole_model
 from favorbench.studies.recommend.answer import sections, sentence
 from favorbench.studies.recommend.search import Interrupted
 from favorbench.studies.saved import saved_study
-from tests.command_line import printed, read_table, refused, run
+from tests.command_line import check_refused, printed, read_table, refused, run
 from tests.conftest import stop_after
 from tests.test_models_study import WORDS, folder  # noqa: F401
 
@@ -122,7 +122,12 @@ def test_the_cheapest_is_certified_on_the_effect_of_the_model(folder, texts):  #
     assert sentence(found).startswith("Take clusters at m = 16, at 100 % of the multiplications of exact attention and")
     point = decision.points[-1]
     values = drawn[drawn["size"] == point.setting.size]["embedding_loss"]
-    assert point.draws == len(values) and point.median in set(values)
+    assert point.draws == len(values) and point.median in set(values) and point.worst == values.max()
+    median, worst = (f"{value:.3g}" for value in (point.median, point.worst))
+    assert f"; median {median} and worst {worst} of {len(values)} texts), where" in sentence(found)
+    (table, _) = sections(found)
+    (row,) = [row for row in table.rows if row["verdict"].startswith("certified")]
+    assert row["worst"] == worst and row["verdict"] == f"certified: <= {decision.bound:.3g}" and decision.bound <= 1.9
     assert_allclose(point.share, drawn["multiplications"].iloc[-1] / drawn["exact_multiplications"].iloc[-1])
 
 
@@ -149,6 +154,25 @@ def test_some_heads_stay_exact_in_every_candidate(folder, texts):  # noqa: F811
     assert again.decisions == found.decisions and len(measurements("run")) == len(rows)
     with pytest.raises(StoreError, match=r"exact_heads .* there, .* here"):
         found_for(folder, texts, **CLUSTERS, exact_heads={0: [0]}, out="run")
+
+
+def test_the_same_heads_stay_exact_in_a_study(folder):  # noqa: F811
+    asked = f"model {folder}/bert {folder}/text0.txt -L {LENGTH} --methods none -R 4 --draws 1 --no-heads --out run"
+    assert "positive, 3 heads exact, R = 4" in printed(f"{asked} --exact-heads L0H0-1,L1H2")
+    row = measurements("run").set_index("estimator").loc["positive, 3 heads exact"]
+    loaded = load(f"{folder}/bert")
+    (text,) = tokenise(loaded, read_texts([f"{folder}/text0.txt"]), LENGTH)
+    kept, plain = (
+        embedding_loss(loaded.model, text.tokens, map="positive", num_projections=4, **heads)
+        for heads in ({"exact_heads": {0: [0, 1], 1: [2]}}, {})
+    )
+    assert_allclose(row["embedding_loss"], kept, rtol=1e-9, atol=1e-12)
+    assert kept != pytest.approx(plain, rel=1e-3)
+    check_refused(f"""
+        {asked} => exact_heads "L0H0-1,L1H2" there, null here
+        {asked} --exact-heads L0H4 => has a choice for L0H4: this model has 4 heads there
+        {asked} --exact-heads L0H1 --maps calibrated:centre:positive => --exact-heads with calibrated:centre:positive
+    """)
 
 
 @pytest.mark.parametrize("exact_heads, layers", [(None, [0, 1]), ("L2H1", [0, 1, 2])])

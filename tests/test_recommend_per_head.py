@@ -132,6 +132,9 @@ def test_a_study_predicts_the_effects_it_measures(model, text, monkeypatch):
     monkeypatch.setattr(study, "GRADIENT_BYTES", 1)
     assert "64 gradients of 2 layers, 1 at a time: 480 KiB" in run(f"{ask} -R 16 --predict 64 --out two")[2]
     one, two = (json.loads(Path(name, "effects.json").read_text())["texts"] for name in ("one", "two"))
+    assert json.loads(Path("one", "effects.json").read_text())["heads"] == [
+        f"L{i}H{j}" for i in (0, 1) for j in range(4)
+    ]
     ((key, effects),) = one.items()
     assert list(effects) == ["uniform - 0 0", "clusters - 16 0", "clusters - 16 1"]
     for name, heads in effects.items():

@@ -18,7 +18,7 @@ from favorbench.numerics.backend import Backend
 from favorbench.studies.speed import calls
 from favorbench.studies.speed import study as speed
 from favorbench.studies.speed.calls import call_of
-from tests.command_line import check_refused, refused
+from tests.command_line import check_refused, printed, refused
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
@@ -82,6 +82,7 @@ def test_methods_are_timed_with_maps():
     assert all(0 < timing.low <= timing.seconds for timing in found.timings)
     with pytest.raises(ScenarioError, match="size 256 given, allowed: at most the 64 keys"):
         speed.study(["phase"], [256], [64, 512], 8, 3, methods=["clusters"])
+    assert "positive" not in printed("speed --maps none --methods clusters -R 8 -L 64,128 -d 8 --repeats 3 --out only")
     check_refused("speed --methods clustres => unknown method 'clustres' (did you mean 'clusters'?)")
 
 

@@ -260,6 +260,13 @@ def with_flags(text: str) -> str:
     return re.sub(r"`(\w+)`", lambda match: flags().get(match[1], match[1]), text)
 
 
+def names(given: str | None) -> tuple[str, ...]:
+    """Parse a list of names with commas; "none" and None have no names."""
+    from favorbench.registry import split_list
+
+    return () if given in (None, "none") else tuple(split_list(given))
+
+
 def numbers(flag: str, text: str, kind: type[int] | type[float], low: float, high: float = 1e9) -> list[Any]:
     """Parse a list of numbers from ``low`` to ``high`` with commas, and sort it. Raises ScenarioError."""
     from favorbench.registry import split_list

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from favorbench.cli import options
-from favorbench.cli.app import CHOOSE, app, number, numbers, print_json, print_result, resumable, say, show
+from favorbench.cli.app import CHOOSE, app, names, number, numbers, print_json, print_result, resumable, say, show
 from favorbench.cli.options import (
     COMPUTING,
     DRAWS,
@@ -45,7 +45,7 @@ def capture(
             OUTPUT,
             min=1,
             help="Also write this many gradients of the model's prediction or embedding for each head, e.g. 16: sweeps "
-            "of the file then predict the effect of an error on the model (--metric effect).",
+            "of the file then predict the effect of an error on the model (metric effect).",
         ),
     ] = None,
     out: Annotated[Path, option(OUTPUT, "--out", "-o", help="The .npz or .safetensors file to write.")] = Path(
@@ -73,7 +73,8 @@ def capture(
             model, texts, out, choice, length,
             trust_remote_code=trust_remote_code, progress=report, notice=None if quiet else say,
         )  # fmt: skip
-    next_command = f"favorbench recommend {shlex.quote(str(out))}"
+    file = shlex.quote(str(out))
+    next_command = f"favorbench sweep --inputs {file}" if gradients else f"favorbench recommend {file}"
     if as_json:
         print_json({"file": out, "next": next_command, **captured.meta, "layers": captured.layers})
         return
@@ -108,6 +109,7 @@ def model(
     recommended: Annotated[
         str | None, option(ESTIMATORS, help="Directories of recommend; each head gets the estimator chosen for it.")
     ] = None,
+    exact_heads: Annotated[str | None, options.EXACT_HEADS] = None,
     calibrate: Annotated[
         Path | None, option(ESTIMATORS, help="Another text, to which calibrated: maps are fitted.")
     ] = None,
@@ -154,16 +156,12 @@ def model(
     from favorbench.models.plan import ModelScenario
     from favorbench.models.predicted import predict as predict_effects
     from favorbench.models.study import study
-    from favorbench.registry import split_list
-
-    def names(given: str | None) -> tuple[str, ...]:
-        return () if given in (None, "none") else tuple(split_list(given))
 
     tokens = None if length is None else number("-L", length, int, 2, 1 << 24)
     scenario = ModelScenario(
         model, tuple(map(str, [*(text or []), *(more or [])])), tokens, names(maps), names(methods), names(samplers),
         tuple(numbers("-R", num_projections, int, 1, 1 << 20)), number("--draws", draws, int, 1, 1 << 16), layers,
-        calibrate and str(calibrate), redraw, seed, single_heads, names(recommended), device,
+        calibrate and str(calibrate), redraw, seed, single_heads, names(recommended), device, exact_heads,
     )  # fmt: skip
     path = out or Path("results") / f"model-{Path(model).stem}"
     with (

@@ -93,6 +93,8 @@ TOKENS = option(TEXTS, "-L", "--length", help="Tokens of each text, at most.  [d
 RemoteCode = Annotated[bool, option(TEXTS, "--trust-remote-code", help="Run Python code that comes with the model.")]
 
 Json = Annotated[bool, option(OUTPUT, "--json", help="Print the result as JSON on stdout.")]
+EXACT_HEADS = option(ESTIMATORS, "--exact-heads", metavar="<heads>", help="Heads that stay exact, e.g. L7H6-8,L18H0.")
+
 Quiet = Annotated[bool, option(OUTPUT, "--quiet", "-q", help="Print errors and results only.")]
 
 

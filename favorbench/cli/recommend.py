@@ -72,10 +72,7 @@ def recommend(
         bool,
         option(TARGET, "--per-head", help="With --model: also try settings per head, chosen on a third of the texts."),
     ] = False,
-    exact_heads: Annotated[
-        str | None,
-        option(TARGET, metavar="<heads>", help="With --model: heads that stay exact, e.g. L7H6-8,L18H0."),
-    ] = None,
+    exact_heads: Annotated[str | None, and_also(options.EXACT_HEADS, "With --model.")] = None,
     probability: Annotated[float, option(TARGET, help="Share of the draws that must meet the target.")] = 0.9,
     confidence: Annotated[float, option(TARGET, help="Probability that all verdicts, on all heads, are right.")] = 0.95,
     max_size: Annotated[int, option(TARGET, help="Largest size: projections, centroids, landmarks or keys.")] = 1024,

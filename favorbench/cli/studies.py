@@ -11,6 +11,7 @@ from favorbench.cli.app import (
     check_device,
     check_maps,
     interrupted,
+    names,
     numbers,
     print_result,
     resumable,
@@ -203,7 +204,6 @@ def speed(
     from favorbench.console import progress
     from favorbench.console.studies import speed_section
     from favorbench.numerics.backend import Backend
-    from favorbench.registry import split_list
     from favorbench.studies.speed.study import chart, study
 
     if workers != 1:
@@ -219,8 +219,8 @@ def speed(
     check_device(device)
     sizes, lengths = numbers("-R", num_projections, int, 1, 1 << 20), numbers("-L", seq_len, int, 1, 1 << 24)
     with progress("speed", quiet) as report:
-        where, others = Backend(backend, device), split_list(methods) if methods else []
-        result = study(split_list(maps), sizes, lengths, head_dim, repeats, where, dtype, report, others)
+        where = Backend(backend, device)
+        result = study(names(maps), sizes, lengths, head_dim, repeats, where, dtype, report, names(methods))
     files = style.write([chart(result, "speed")], out)
     print_result(as_json, result._asdict() | {"files": files}, [speed_section(result)], files)
 

@@ -10,7 +10,7 @@ from favorbench.errors import InputError, ScenarioError
 from favorbench.maps import get_map
 from favorbench.methods.features import LinearAttention
 from favorbench.models.load import is_function
-from favorbench.models.recommended import ByHead, by_head
+from favorbench.models.recommended import ByHead, by_head, heads_by_layer
 from favorbench.models.replacements import (
     Bfloat16Model,
     EstimatedAttention,
@@ -38,7 +38,8 @@ class ModelScenario:
     length: the most tokens per text; None: LENGTH, or the limit of the model. sizes: R of maps, m of methods.
     layers: "all", "each", or numbers of layers that are replaced together, with commas; "all,each" for both. calibrate:
     the text that ``calibrated:`` maps are fitted to. heads: also measure the errors of single heads. recommended:
-    directories of ``recommend``; each counts as an estimator. device: of torch. Raises ScenarioError and
+    directories of ``recommend``; each counts as an estimator. device: of torch. exact_heads: heads such as
+    "L7H6-8,L18H0" that stay exact around every estimator, but not around the references. Raises ScenarioError and
     InputError.
     """
 
@@ -57,6 +58,7 @@ class ModelScenario:
     heads: bool = True
     recommended: tuple[str, ...] = ()
     device: str = "cpu"
+    exact_heads: str | None = None
 
     def __post_init__(self) -> None:
         if is_function(self.model) and (self.texts or self.length is not None):
@@ -77,10 +79,14 @@ class ModelScenario:
             get_sampler(sampler)
             requested += (EstimatedAttention(LinearAttention(get_map(name), sampler), size) for size in self.sizes)
         requested += (replacement(name, size) for name in self.methods for size in self.sizes)
+        if kept := heads_by_layer(self.exact_heads):
+            if fitted := [item.label for item in requested if item.needs_calibration]:
+                raise ScenarioError(f"`exact_heads` with {fitted[0]}: leave one of them out")
+            requested = [ByHead.but_exact(item, kept) for item in requested]
         names: set[str] = set()
         for path in self.recommended:
             requested.append(chosen := by_head(path))
-            if not isinstance(chosen, ByHead):
+            if not isinstance(chosen, ByHead) or not chosen.sha256:
                 continue  # one setting for the model, which its label names
             if chosen.name in names:
                 raise ScenarioError(

@@ -1,12 +1,13 @@
 """Predicted effects of replacing single heads, from gradients (gradients.py), stored in the directory of a study.
 
-DIR/effects.json    the effect of each head, by text, estimator and draw; null if the estimator failed
+DIR/effects.json    the effect of each of ``heads``, by text, estimator and draw; null if the estimator failed
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import NotRequired
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from typing_extensions import TypedDict
 from favorbench.files import read_json, write_text
 from favorbench.formats import format_bytes, json_text
 from favorbench.models.plan import ALL
+from favorbench.models.recommended import head_names
 from favorbench.models.replacements import Replacement, replacement
 from favorbench.models.seconds import TIMED
 from favorbench.models.study import MeasuredModel
@@ -26,6 +28,7 @@ FILE = "effects.json"
 class EffectsFile(TypedDict):
     """The file. Estimators are named by ``_name``."""
 
+    heads: NotRequired[list[str]]
     texts: dict[str, dict[str, list[float | None]]]
 
 
@@ -42,6 +45,7 @@ def predicted_effects(
     texts: names, with the draw of each. gradients: the number for each text. Stored effects are reused.
     """
     file, effects = path / FILE, []
+    heads = head_names({layer.index: range(layer.heads) for layer in model.first if layer.left is None})
     known: EffectsFile = read_json(file, EffectsFile, "effects") if file.exists() else {"texts": {}}
     for done, (text, draw) in enumerate(texts.items()):
         report(done, len(texts), step="the predicted effect of each head")
@@ -50,7 +54,7 @@ def predicted_effects(
         if missing := {name: item for name, item in named.items() if name not in stored}:
             computed = model.head_effects(text, list(missing.values()), draw, gradients)
             stored |= zip(missing, computed.tolist(), strict=True)
-            write_text(file, json_text(known) + "\n")
+            write_text(file, json_text(known | {"heads": heads}) + "\n")
         effects.append([stored[name] for name in named])
     means = np.array(effects, dtype=float).mean(axis=0)
     return np.where(np.isfinite(means), means, math.inf)

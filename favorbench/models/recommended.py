@@ -44,8 +44,6 @@ class ByHead(Replacement):
     choices: by layer and head. Heads of a layer that share a map at one size share omega.
     """
 
-    kind = "method"
-
     def __init__(
         self, name: str, choices: Mapping[int, Mapping[int, Replacement]], sha256: str = "",
         others: Replacement | None = None,
@@ -58,6 +56,7 @@ class ByHead(Replacement):
         self.causal_safe = all(member.causal_safe for member in self.members())
         self.needed_layers = tuple(sorted(choices))
         self.layers = () if others else self.needed_layers
+        self.kind = others.kind if others else "method"
         self.sampler, self.size = (others.sampler, others.size) if others else (None, None)
 
     @staticmethod

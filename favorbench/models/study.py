@@ -178,7 +178,7 @@ class MeasuredModel:
         named = dataclasses.asdict(self.scenario) | {
             "length": self.length, "texts": {text.name: text.sha256 for text in self.texts.values()},
             "calibrate": self.calibration and self.calibration.sha256, "weights": self.loaded.weights,
-            "recommended": {item.name: item.sha256 for item in chosen},
+            "recommended": {item.name: item.sha256 for item in chosen if item.sha256},
         }  # fmt: skip
         return json.loads(json.dumps(named))
 

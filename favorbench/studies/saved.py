@@ -112,8 +112,7 @@ def read_recommendation(path: Path) -> Recommendation:
     try:
         model = record["model"] and _of(WholeModel, record["model"])
         if model is not None:
-            middle, high = (math.nan if value is None else value for value in model.bfloat16)
-            model = model._replace(bfloat16=(middle, high))
+            model = model._replace(bfloat16=[math.nan if value is None else value for value in model.bfloat16])
         decisions = tuple(_read_decision(entry) for entry in record["heads"])
         values = {name: record[name] for name in Recommendation._fields if name not in ("path", "decisions", "model")}
         return Recommendation(path=path, decisions=decisions, model=model, **values)
@@ -138,7 +137,7 @@ def _read_decision(record: Mapping[str, Any]) -> Decision:
 
 
 #: Numbers that are infinite where they are null in JSON; others are NaN.
-_INFINITE = ("median", "quantile", "bound")
+_INFINITE = ("median", "quantile", "worst", "bound")
 
 
 def _of(kind: Any, record: Mapping[str, Any]) -> Any:

@@ -22,7 +22,7 @@ CostUnit = Literal["multiplications", "seconds"]
 
 
 class MeasuredCandidate(NamedTuple):
-    """A candidate that was measured: its cost, also relative to exact attention, median and quantile of its error."""
+    """A candidate that was measured: its cost, also relative to exact attention, and its errors."""
 
     setting: EstimatorSetting
     multiplications: float
@@ -30,6 +30,7 @@ class MeasuredCandidate(NamedTuple):
     draws: int
     median: float
     quantile: float
+    worst: float
     verdict: str
 
 
@@ -89,7 +90,7 @@ EFFECTS = {
 class WholeModel(NamedTuple):
     """The facts about a recommendation for a whole model. Each text has a separate draw.
 
-    by: the cost that orders the candidates. bfloat16: median and quantile of the effect of the model in bfloat16, on
+    by: the cost that orders the candidates. bfloat16: median, quantile and worst effect of the model in bfloat16, on
     the first ``bfloat16_texts`` texts. left: attention that cannot be replaced, with the reason. seconds: CPU seconds
     of the recommended setting relative to those of exact attention. chosen_on: the number of texts that settings per
     head were chosen on; candidates are tested on the others. 0 without such settings. exact_heads: "L7H6" and others
@@ -102,7 +103,7 @@ class WholeModel(NamedTuple):
     length: int
     by: CostUnit
     left: dict[str, str]
-    bfloat16: tuple[float, float] = (math.nan, math.nan)
+    bfloat16: Sequence[float] = (math.nan, math.nan, math.nan)
     bfloat16_texts: int = 0
     seconds: float = math.nan
     chosen_on: int = 0
@@ -239,7 +240,9 @@ def _model_sentence(result: Recommendation, model: WholeModel, decision: Decisio
         return "Nothing is measured yet."
     keeps, share = "at most" if effect.better == "lower" else "at least", percent(result.probability)
     aim = f"{effect.name} {keeps} {result.target:g}{effect.unit} on {share} of further {model.draws}"
-    sure = f"certified at {percent(result.confidence)}, {decision.draws} {model.draws}"
+    point = next(point for point in decision.points if point.setting == setting)
+    errors = f"median {_effect(decision.median)} and worst {_effect(point.worst)} of {decision.draws} {model.draws}"
+    sure = f"certified at {percent(result.confidence)}; {errors}"
     best = f"{in_words(setting)}{_model_cost(model, decision)}"
     others = [f"uniform attention has {_effect(decision.uniform)}"]
     others += [f"the model in bfloat16 {_effect(model.bfloat16[1])}"] if model.bfloat16_texts else []
@@ -417,17 +420,19 @@ _VERDICTS = {"certified": "certified", "dropped": "rejected", "open": "undecided
 
 def _model_records(result: Recommendation, model: WholeModel) -> list[dict[str, str]]:
     """The candidates that were measured, in order of cost, and the model in bfloat16."""
-    quantile = f"{percent(result.probability)} of {model.draws}"
-    names = ("estimator", "size", "verdict", "cost", "median", quantile, model.draws)
+    decision, quantile = result.decisions[0], f"{percent(result.probability)} of {model.draws}"
+    sign = "<=" if EFFECTS[result.metric].better == "lower" else ">="
+    bounds = {decision.setting: f": {sign} {_effect(decision.bound)}"} if decision.outcome == "certified" else {}
+    names = ("estimator", "size", "verdict", "cost", "median", quantile, "worst", model.draws)
     rows = [
         (point.setting.estimator, "-" if point.setting.size is None else str(point.setting.size),
-         _VERDICTS[point.verdict], percent(point.share), _effect(point.median), _effect(point.quantile),
-         str(point.draws))
-        for point in sorted(result.decisions[0].points, key=lambda point: point.share)
+         _VERDICTS[point.verdict] + bounds.get(point.setting, ""), percent(point.share),
+         *map(_effect, (point.median, point.quantile, point.worst)), str(point.draws))
+        for point in sorted(decision.points, key=lambda point: point.share)
     ]  # fmt: skip
     if model.bfloat16_texts:
-        median, high = map(_effect, model.bfloat16)
-        rows.append(("exact, model in bfloat16", "-", "-", "-", median, high, str(model.bfloat16_texts)))
+        effects = map(_effect, model.bfloat16)
+        rows.append(("exact, model in bfloat16", "-", "-", "-", *effects, str(model.bfloat16_texts)))
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
@@ -437,11 +442,12 @@ def _model_notes(result: Recommendation, model: WholeModel) -> list[str]:
     timed = "all" if model.exact_heads else "two of the"
     unit = "multiplications" if model.by == "multiplications" else f"CPU seconds (one thread, {timed} layers)"
     cheaper = f"; {decision.dearer} more cost more than allowed" if decision.dearer else ""
+    share = percent(result.probability)
     lines = [
         f"Candidates replace attention in all layers and are tried in order of cost: {unit} relative to those of exact "
-        f"attention. median and {percent(result.probability)}: of {effect.axis}, over the {model.draws} measured. "
-        f"{decision.candidates} candidates{cheaper}; {decision.spent} measurements; as many {model.draws} of every "
-        f"candidate as a certificate takes are {decision.full}."
+        f"attention. median, {share} and worst: of {effect.axis}, over the {model.draws} measured; certified: the "
+        f"bound for {share} of further {model.draws}. {decision.candidates} candidates{cheaper}; {decision.spent} "
+        f"measurements; as many {model.draws} of every candidate as a certificate takes are {decision.full}."
     ]
     if model.chosen_on:
         lines.append(
@@ -454,7 +460,9 @@ def _model_notes(result: Recommendation, model: WholeModel) -> list[str]:
     if len(model.left) > 3:
         lines.append(f"So are {len(model.left) - 3} more.")
     if decision.undecided:
-        lines.append(f"Too near to the target to decide: {', '.join(decision.undecided)}.")
+        lines.append(
+            f"Too near to the target to decide with these {model.draws}, more may do: {', '.join(decision.undecided)}."
+        )
     return lines
 
 

@@ -243,9 +243,9 @@ class CandidateSearch(ABC):
         return best(self.candidates, self.rule)
 
     def _point(self, c: Candidate) -> MeasuredCandidate:
-        median, high = (self._sign * quantile(c.errors, p) for p in (0.5, self.rule.probability))
+        median, high, worst = (self._sign * quantile(c.errors, p) for p in (0.5, self.rule.probability, 1.0))
         work, share = self.multiplications(c), c.cost / self.exact
-        return MeasuredCandidate(c.setting, work, share, len(c.values), median, high, c.verdict)
+        return MeasuredCandidate(c.setting, work, share, len(c.values), median, high, worst, c.verdict)
 
 
 class HeadSearch(CandidateSearch):

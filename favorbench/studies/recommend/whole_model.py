@@ -383,8 +383,8 @@ def _with_references(about: WholeModel, search: ModelSearch, path: Path, report:
         left = evaluator.missing(reference, range(i, count))
         report(evaluator.measured, evaluator.measured + left, step="the model in bfloat16")
         effects[i] = sign * evaluator.effect(reference, i, search.metric)
-    middle, high = (sign * quantile(effects, p) for p in (0.5, search.rule.probability))
-    about, result = about._replace(bfloat16=(middle, high), bfloat16_texts=count), search.decision()
+    errors = tuple(sign * quantile(effects, p) for p in (0.5, search.rule.probability, 1.0))
+    about, result = about._replace(bfloat16=errors, bfloat16_texts=count), search.decision()
     if result.outcome == "certified" and result.setting is not None:
         about = about._replace(seconds=_seconds(search, path, [result.setting])[result.setting])
     return about
