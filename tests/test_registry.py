@@ -25,7 +25,7 @@ from favorbench.maps import MAPS, get_map
 from favorbench.maps.base import FeatureMap, WrappedMap
 from favorbench.maps.random_features import Positive
 from favorbench.maps.transforms import Calibrated, Centre, calibrations
-from favorbench.methods import METHODS
+from favorbench.methods import METHODS, PREFIXES
 from favorbench.parameters import nearest
 from favorbench.registry import build, canonical, label, split_list
 from favorbench.samplers import SAMPLERS, Sampler, get_sampler
@@ -573,6 +573,9 @@ WHOLE = """
     pisa group 1 64
     pisa block 1 65536
     pisa order 0 1
+    sinks n 1 1048576
+    window w 1 1048576
+    top k 1 1048576
 """
 #: Parameters that are shares, from the first number up to, but not, the second.
 SHARES = """
@@ -586,9 +589,14 @@ SHARES = """
 """
 
 
+MEMBERS = {
+    getattr(cls, "prefix", "") or cls.name: cls
+    for cls in (*MAPS, *SAMPLERS, *METHODS, *maps.TRANSFORMS, *samplers.TRANSFORMS, *PREFIXES)
+}  # fmt: skip
+
+
 def checks(name):
-    member = next(member for member in (*MAPS, *SAMPLERS, *METHODS) if member.name == name)
-    return {part.name: part.metadata["check"] for part in dataclasses.fields(member) if "check" in part.metadata}
+    return {part.name: part.metadata["check"] for part in dataclasses.fields(MEMBERS[name]) if "check" in part.metadata}
 
 
 def check_limits(line, above):
@@ -606,7 +614,7 @@ LIMITS = [(line, above) for table, above in ((WHOLE, 1), (SHARES, 0)) for line i
 
 
 def test_limits_of_parameters_by_hand():
-    rest = {(member.name, name) for member in (*MAPS, *SAMPLERS, *METHODS) for name in checks(member.name)}
+    rest = {(member, name) for member in MEMBERS for name in checks(member)}
     for line, above in LIMITS:
         check_limits(line, above)
         rest.remove(tuple(line.split()[:2]))

@@ -275,6 +275,29 @@ def test_antithetic_has_the_claims_of_the_sampler_inside():
     assert_allclose(mended, np.exp(x @ y.T), rtol=1e-12)
 
 
+@pytest.mark.parametrize("name", [f"{before}{cls.name}" for before in ("", "antithetic:") for cls in SAMPLERS])
+def test_stated_laws_are_those_of_the_rows(name):
+    """E cos(w.z), and of w + w' and w - w' over all pairs, within 6 standard errors; R/2 is not d."""
+    sampler, z = get_sampler(name), np.array([[0.9, -0.5, 0.6]])
+    size, rng = sampler.round_up(8, 3), np.random.default_rng(0)
+    law, pairs, s = sampler.row_law(size, 3), sampler.pair_laws(size, 3), -np.sum(z * z, axis=-1)
+    angles = np.array([sampler.sample(rng, size, 3) @ z[0] for _ in range(600)])
+    both = angles[:, :, None] + angles[:, None] * np.array([1.0, -1.0])[:, None, None, None]
+    different = ~np.eye(size, dtype=bool)
+    found = np.stack([np.cos(angles).mean(-1), *np.cos(both)[..., different].mean(-1)], axis=-1)
+    single, dependent, count = law.characteristic(z), pairs or (), size * (size - 1)
+    independent = (count - sum(number for number, _ in dependent)) * single**2
+    of_pairs = [
+        independent + sum(n * getattr(pair, part)(s) for n, pair in dependent)
+        for part in ("sum", "difference")
+    ]  # fmt: skip
+    expected = np.concatenate([single, *(total / count for total in of_pairs)])
+    known = np.isfinite(expected) & [True, pairs is not None, pairs is not None]
+    error = found.std(axis=0) / math.sqrt(len(found))
+    assert known[0] == (not name.endswith("sorf")) and np.all(error < 0.02)
+    assert np.all((np.abs(found.mean(axis=0) - expected) <= 6 * error + 1e-12)[known])
+
+
 def test_additional_samples_are_kept():
     """A map that draws more than omega takes any sampler's rows."""
     for sampler in ALL:
