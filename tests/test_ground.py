@@ -104,10 +104,14 @@ ctypes.CDLL = Watched
 import threadpoolctl
 from favorbench.numerics.machine import one_core
 import numpy as np
-threads = lambda: [pool["num_threads"] for pool in threadpoolctl.threadpool_info()]
-before = threads()
-with one_core():
-    assert set(threads()) <= {1}
-assert threads() == before
+threads = lambda: {pool["num_threads"] for pool in threadpoolctl.threadpool_info()}
+threadpoolctl.threadpool_limits(2)
+assert threads() == {2}
+one, other = one_core(), one_core()
+for change in (one.__enter__, other.__enter__, lambda: one.__exit__(None, None, None)):
+    change()
+    assert threads() == {1}
+other.__exit__(None, None, None)
+assert threads() == {2}
 """
     subprocess.run([sys.executable, "-c", code], check=True)
