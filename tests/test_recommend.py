@@ -287,7 +287,13 @@ def test_the_lines_of_python_keep_the_bound(heads):
 
 
 def test_processes_search_the_heads_and_the_answer_is_the_same(heads):
-    alone, by_two = (fb.recommend(heads, 0.05, methods="clusters", out=f"{n}", workers=n) for n in (1, 2))
+    calls = {1: [], 2: []}
+    reports = {n: lambda *now, step, said=said: said.append(now) for n, said in calls.items()}
+    alone, by_two = (
+        fb.recommend(heads, 0.05, methods="clusters", out=f"{n}", workers=n, progress=report)
+        for n, report in reports.items()
+    )
+    assert calls == {1: [(0, 2), (1, 2)], 2: [(1, 2), (2, 2), (0, 2), (1, 2)]}  # the rows of all heads come first
     assert by_two._replace(path=alone.path) == alone and len(alone.decisions) > 1
     with pytest.raises(ScenarioError, match="`workers`: 0 given"):
         fb.recommend(heads, 0.05, workers=0)

@@ -15,7 +15,7 @@ from favorbench.errors import InputError, ScenarioError
 from favorbench.inputs import get_input
 from favorbench.maps import MAPS, Sample, get_map
 from favorbench.maps.base import FeatureMap
-from favorbench.methods import METHODS, AttentionProblem, Method, Shape
+from favorbench.methods import METHODS, AttentionProblem, Method, Shape, clusters
 from favorbench.methods.hashed import sampling_shares
 from favorbench.methods.sampled import _kernel as halving_kernel
 from favorbench.methods.summaries import KeySummaryMethod, Queries, Tokens
@@ -378,3 +378,12 @@ def test_a_standard_deviation_is_above_0_and_at_most_a_million(std):
 def test_other_standard_deviations_are_refused(std):
     with pytest.raises(ScenarioError, match="std"):
         get_input(f"gaussian(std={std})")
+
+
+@pytest.mark.parametrize("share, kept", [(0.9, 1), (1.1, 2)])
+def test_a_landmark_that_is_only_rounding_is_left_out(monkeypatch, share, kept):
+    """What one leaves of the other is a share of 4 eps (n + |y|^2), with n = 2 points of 400 entries of 10."""
+    similar = math.sqrt(1 - share * 4 * (2 + 400 * 10**2) * 2.0**-52)
+    monkeypatch.setattr(clusters, "gaussian_kernel", lambda *_: np.array([[1.0, similar]]))
+    found = clusters.pivoted_cholesky(np.full((2, 400), 10.0), 2, lambda residual, step: step)
+    assert len(found.chosen) == kept
