@@ -136,7 +136,8 @@ class Marked(ast.NodeTransformer):
             body = getattr(node, name, None)
             if self.inside and isinstance(body, list) and not isinstance(node, ast.ClassDef):
                 keep = name == "body" and isinstance(body[0:1] and body[0], ast.Expr) and is_text(body[0].value)
-                mark = f"__import__('builtins').marked.add(({self.path!r}, %d))"
+                # In a process that a test starts, nothing else has made the set.
+                mark = f"vars(__import__('builtins')).setdefault('marked', set()).add(({self.path!r}, %d))"
                 pairs = [part for s in body for part in (*ast.parse(mark % s.lineno).body, s)]
                 setattr(node, name, pairs[1:] if keep else pairs)
         self.inside -= function
