@@ -184,8 +184,12 @@ def test_layers_that_stand_for_others_are_timed(folder, texts, tmp_path, exact_h
     transformers.BertModel(deeper).save_pretrained(tmp_path / "deeper")
     options = CLUSTERS | {"max_cost": 1e9, "target": 1.9, "exact_heads": exact_heads}
     found = found_for(tmp_path, texts, **options, name="deeper", by="seconds", out="run")
-    assert json.loads(Path("run/seconds.json").read_text())["layers"] == layers
+    stored = json.loads(Path("run/seconds.json").read_text())
+    assert stored["layers"] == layers
     assert ("one thread, all layers" if exact_heads else "one thread, two of the layers") in str(sections(found))
+    (row,) = [row for row in stored["rows"] if row["estimator"].startswith("uniform")]
+    where = f"{stored['machine']['cpu']}, {'3 layers' if exact_heads else 'layers 0 and 1'}"
+    assert f"{row['low']:.2g} to {row['high']:.2g} in 3 runs, one thread of {where}." in str(sections(found))
 
 
 def test_every_number_of_the_question_is_in_the_answer(folder, texts):  # noqa: F811
@@ -557,5 +561,6 @@ def test_the_committed_answers_are_those_of_their_page():
         setting = decision["estimator"]
         count = len(model.get("exact_heads") or ())
         kept = f", {count} heads exact" * bool(count)
-        answer = f"| `{setting['name']}`, m = {setting['size']}{kept} | {round(100 * decision['share'])} % |"
+        share = decision["multiplications"] / found["exact"]
+        answer = f"| `{setting['name']}`, m = {setting['size']}{kept} | {round(100 * share)} % |"
         assert f"{answer} {model['seconds']:.2g} | {decision['draws']} texts |" in row

@@ -5,6 +5,7 @@ from typing import Any
 import pandas as pd
 
 from favorbench.models.plan import ALL
+from favorbench.models.seconds import conditions
 from favorbench.models.summary import ENCODER, ModelResults, described, predictions, sentence, which_layers
 from favorbench.sections import Section, Sections
 from favorbench.statistics import interval_name
@@ -79,6 +80,7 @@ def sentences(results: ModelResults) -> list[str]:
 
 def note(results: ModelResults) -> str:
     """The meaning of the columns."""
+    timed = conditions(results.path) if "time" in results.lines else ""
     encoder, heads = results.measure is ENCODER, results.lines["head_median"].notna().any()
     parts = {
         "1 - cos: 1 - cosine between original and modified embedding": encoder,
@@ -95,8 +97,7 @@ def note(results: ModelResults) -> str:
             heads,
         "W_O: |W_O error| / |h|, root of the sum of squares over the heads of a layer, median over layers": heads,
         "cost: multiplications / those of exact attention": True,
-        "time: CPU seconds / those of exact attention (torch's own), interleaved, one thread, two of the layers":
-            "time" in results.lines,
+        f"time: CPU seconds / those of exact attention (torch's own), interleaved, {timed}": timed,
     }  # fmt: skip
     return (
         f"{'; '.join(part for part, shown in parts.items() if shown)}. Median over {results.counted_texts} of the mean "

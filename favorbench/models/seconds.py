@@ -13,6 +13,7 @@ import pandas as pd
 from typing_extensions import TypedDict
 
 from favorbench.engine.provenance import machine
+from favorbench.engine.store import Machine
 from favorbench.files import read_json, write_text
 from favorbench.formats import plain
 from favorbench.models import torch
@@ -26,6 +27,7 @@ FORMAT: Literal[1] = 1
 
 #: The columns that identify a time.
 TIMED = ["estimator", "sampler", "size"]
+Key = tuple[str, str, int]
 
 
 class TimedEstimator(TypedDict):
@@ -35,12 +37,17 @@ class TimedEstimator(TypedDict):
     sampler: str
     size: int
     ratio: float
+    low: float
+    high: float
+    repeats: int
 
 
 class TimesFile(TypedDict):
     """The fields of the file that are read."""
 
     format: Literal[1]
+    layers: list[int]
+    machine: Machine
     rows: list[TimedEstimator]
 
 
@@ -94,7 +101,7 @@ def times(
 
 def write_seconds(path: Path, rows: Sequence[Mapping[str, Any]], text: str, heads: Mapping[int, LayerHeads]) -> None:
     """Store times with the study, and keep the stored times of other estimators. Raises StoreError."""
-    newest = {tuple(row[name] for name in TIMED): row for row in [*read_seconds(path)["rows"], *rows]}
+    newest = {**stored_seconds(path), **{_key(row): row for row in rows}}
     first = next(iter(heads.values()))
     computed_on = machine(Backend("torch", str(first.query.device)))
     content = {
@@ -106,16 +113,29 @@ def write_seconds(path: Path, rows: Sequence[Mapping[str, Any]], text: str, head
 
 def with_seconds(lines: pd.DataFrame, path: Path) -> pd.DataFrame:
     """The lines of a study with a column ``time``, the ratio to the seconds of exact attention, if any was timed."""
-    rows = read_seconds(path)["rows"]
+    rows = list(stored_seconds(path).values())
     if not rows:
         return lines
     timed = pd.DataFrame(rows)[[*TIMED, "ratio"]].rename(columns={"ratio": "time"})
     return lines.merge(timed, on=TIMED, how="left", sort=False)
 
 
-def read_seconds(path: Path) -> TimesFile:
-    """The stored times; no rows if there is no file. Raises StoreError if it is damaged."""
-    file = path / FILE
-    if not file.exists():
-        return {"format": FORMAT, "rows": []}
-    return read_json(file, TimesFile, "seconds", hint="delete it, and time again with `seconds`")
+def stored_seconds(path: Path) -> dict[Key, TimedEstimator]:
+    """The stored times by estimator, sampler and size; none if there is no file. Raises StoreError if it is damaged."""
+    return {_key(row): row for row in _read(path)["rows"]} if (path / FILE).exists() else {}
+
+
+def conditions(path: Path) -> str:
+    """Where the stored times were measured, such as "one thread of AMD EPYC 9B14, layers 0 and 3"."""
+    stored = _read(path)
+    layers, gpu = stored["layers"], stored["machine"]["gpu"]
+    where = f"layers {' and '.join(map(str, layers))}" if len(layers) < 3 else f"{len(layers)} layers"
+    return f"{gpu or 'one thread of ' + stored['machine']['cpu']}, {where}"
+
+
+def _read(path: Path) -> TimesFile:
+    return read_json(path / FILE, TimesFile, "seconds", hint="delete it, and time again with `seconds`")
+
+
+def _key(row: Mapping[str, Any]) -> Key:
+    return row["estimator"], row["sampler"], row["size"]

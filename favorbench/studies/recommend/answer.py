@@ -92,9 +92,9 @@ class WholeModel(NamedTuple):
 
     by: the cost that orders the candidates. bfloat16: median, quantile and worst effect of the model in bfloat16, on
     the first ``bfloat16_texts`` texts. left: attention that cannot be replaced, with the reason. seconds: CPU seconds
-    of the recommended setting relative to those of exact attention. chosen_on: the number of texts that settings per
-    head were chosen on; candidates are tested on the others. 0 without such settings. exact_heads: "L7H6" and others
-    that stay exact in every candidate.
+    of the recommended setting relative to those of exact attention. timed: their range, and the machine. chosen_on: the
+    number of texts that settings per head were chosen on; candidates are tested on the others. 0 without such settings.
+    exact_heads: "L7H6" and others that stay exact in every candidate.
     """
 
     name: str
@@ -106,6 +106,7 @@ class WholeModel(NamedTuple):
     bfloat16: Sequence[float] = (math.nan, math.nan, math.nan)
     bfloat16_texts: int = 0
     seconds: float = math.nan
+    timed: str = ""
     chosen_on: int = 0
     exact_heads: Sequence[str] = ()
 
@@ -454,6 +455,8 @@ def _model_notes(result: Recommendation, model: WholeModel) -> list[str]:
             "Settings per head: in each head the setting, or exact attention, that makes the sum of the predicted "
             f"effects of all heads least at this cost; effects are means over {model.chosen_on} {model.draws}."
         )
+    if model.timed:
+        lines.append(f"CPU seconds of the answer relative to those of exact attention: {model.timed}.")
     if model.exact_heads:
         lines.append(f"Exact in every candidate: {', '.join(model.exact_heads)}.")
     lines += [f"{name} is left unchanged: {reason}." for name, reason in list(model.left.items())[:3]]

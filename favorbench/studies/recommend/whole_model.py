@@ -23,7 +23,7 @@ from favorbench.models.load import split_texts
 from favorbench.models.plan import ALL, ModelScenario, PlannedRow
 from favorbench.models.recommended import ByHead, head_names, heads_by_layer
 from favorbench.models.replacements import Bfloat16Model, EstimatedAttention, Replacement
-from favorbench.models.seconds import TIMED, read_seconds
+from favorbench.models.seconds import TimedEstimator, conditions, stored_seconds
 from favorbench.models.store import KEY, SEARCH, merged_request, open_rows, write_manifest
 from favorbench.models.study import MeasuredModel
 from favorbench.numerics.streams import stream
@@ -346,20 +346,19 @@ def _shares(search: ModelSearch, path: Path, by: CostUnit) -> dict[EstimatorSett
     """The cost of each setting relative to exact attention."""
     if by == "multiplications":
         return {setting: work / search.exact for setting, work in search.work.items()}
-    return _seconds(search, path, list(search.work))
+    return {setting: row["ratio"] for setting, row in _seconds(search, path, list(search.work)).items()}
 
 
-def _seconds(search: ModelSearch, path: Path, settings: Sequence[EstimatorSetting]) -> dict[EstimatorSetting, float]:
+def _seconds(
+    search: ModelSearch, path: Path, settings: Sequence[EstimatorSetting]
+) -> dict[EstimatorSetting, TimedEstimator]:
     """CPU seconds of settings relative to those of exact attention; those that were stored are not measured again."""
     labels = {setting: search.replacements[setting].label for setting in settings}
     names = {setting: (label, setting.sampler or "-", setting.size or 0) for setting, label in labels.items()}
-
-    def stored() -> dict[Any, float]:
-        return {tuple(row[name] for name in TIMED): row["ratio"] for row in read_seconds(path)["rows"]}
-
-    if missing := [search.replacements[setting] for setting in settings if names[setting] not in stored()]:
+    stored = stored_seconds(path)
+    if missing := [search.replacements[setting] for setting in settings if names[setting] not in stored]:
         search.evaluator.model.time(path, TIMINGS, missing)
-    times = stored()
+    times = stored_seconds(path)
     return {setting: times[name] for setting, name in names.items()}
 
 
@@ -386,5 +385,7 @@ def _with_references(about: WholeModel, search: ModelSearch, path: Path, report:
     errors = tuple(sign * quantile(effects, p) for p in (0.5, search.rule.probability, 1.0))
     about, result = about._replace(bfloat16=errors, bfloat16_texts=count), search.decision()
     if result.outcome == "certified" and result.setting is not None:
-        about = about._replace(seconds=_seconds(search, path, [result.setting])[result.setting])
+        timed = _seconds(search, path, [result.setting])[result.setting]
+        runs = f"{timed['low']:.2g} to {timed['high']:.2g} in {timed['repeats']} runs, {conditions(path)}"
+        about = about._replace(seconds=timed["ratio"], timed=runs)
     return about
