@@ -214,3 +214,18 @@ def test_every_place_that_resolves_a_name_is_known(name, expected):
 )  # fmt: skip
 def test_the_search_finds_planted_examples(source, seen):
     assert bool(dangerous(ast.parse(source))) == seen
+
+
+def test_a_scenario_file_names_no_scheduler(tmp_path, monkeypatch):
+    """Whoever runs a scheduler sends pickles to those who connect."""
+    monkeypatch.chdir(tmp_path)
+    text = 'maps = "positive"\nsamplers = "iid"\nR = 4\nL = 8\nd = 4\ntrials = 1\n'
+    Path("s.json").write_text('{"address": "tcp://127.0.0.1:9"}')
+    for cluster in ("tcp://127.0.0.1:9", "127.0.0.1:9", "s.json"):
+        Path("theirs.toml").write_text(f'{text}cluster = "{cluster}"\n')
+        for flags in ("", " --dry-run"):
+            said = refused(f"sweep theirs.toml{flags}")
+            assert f"theirs.toml: cluster '{cluster}': a scheduler can run any code" in said
+        with pytest.raises(fb.ScenarioError, match="a scheduler can run any code"):
+            fb.sweep("theirs.toml", "run")
+    assert fb.sweep("theirs.toml", "run", cluster="none").manifest["complete"]

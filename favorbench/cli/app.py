@@ -124,8 +124,15 @@ def workers_of(context: typer.Context, workers: int, cluster: str | None) -> "in
     typed = typed_parameters(context) & {"workers", "cluster"}
     if cluster not in (None, "none") and typed == {"workers", "cluster"}:
         raise ScenarioError("--cluster and --workers: a cluster has its own workers; give only one of the two")
-    origin = "--cluster" if context.params.get("cluster") is not None else f"{context.params.get('scenario')}: cluster"
-    return workers if "workers" in typed else resolve_cluster(cluster, origin) or workers
+    if "workers" in typed:
+        return workers
+    origin = "--cluster"
+    if context.params.get("cluster") is None:
+        from favorbench.engine.cluster import check_cluster_of_file
+
+        origin = f"{context.params.get('scenario')}: cluster"
+        check_cluster_of_file(cluster, origin)
+    return resolve_cluster(cluster, origin) or workers
 
 
 def _version(value: bool) -> None:

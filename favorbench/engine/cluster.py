@@ -104,7 +104,18 @@ def choose_cluster(cluster: Any, workers: Any, otherwise: str | None) -> "Cluste
         return None
     variable = os.environ.get("FAVORBENCH_CLUSTER")
     text, requested_by = (variable, "FAVORBENCH_CLUSTER") if variable else (otherwise, "the scenario's `cluster`")
+    if not variable:
+        check_cluster_of_file(otherwise, requested_by)
     return Cluster(text, requested_by) if text and text != "none" else None
+
+
+def check_cluster_of_file(cluster: str | None, requested_by: str) -> None:
+    """Raise ScenarioError where a scenario, which may be somebody else's, names a scheduler: it can run code here."""
+    if cluster not in (None, "none") and not cluster.startswith("local:"):
+        raise ScenarioError(
+            f"{requested_by} {shown(cluster)}: a scheduler can run any code on this machine, so a scenario may name "
+            "local:N and none only; if you trust it, give it yourself, with `cluster` or FAVORBENCH_CLUSTER"
+        )
 
 
 def check_workers(workers: object) -> int:
