@@ -416,6 +416,12 @@ def test_a_full_stdout_is_said():
     assert done.stderr == "favorbench: cannot write the output: No space left on device\n"
 
 
+def test_a_name_that_is_too_long_is_named():
+    long = "x" * 300
+    for command in (f"sweep -R 4 -L 8 -d 2 --out {long}", f"table {long}", f"status {long}", f"recommend {long}"):
+        assert "cannot use 'xxx" in (line := refused(command)) and "too long" in line and len(line) < 200
+
+
 def test_no_command_shows_the_help():
     out = printed()
     assert "Usage: favorbench" in out and "reproduce" in out

@@ -30,7 +30,7 @@ from favorbench.cli.app import app, with_flags
 from favorbench.engine.interrupts import ending, was_interrupted
 from favorbench.errors import FavorbenchError
 from favorbench.files import check_address_space, check_memory_of_libraries
-from favorbench.formats import printable
+from favorbench.formats import printable, shown
 from favorbench.users import keep_importable_here
 
 __all__ = ["app", "complete", "look", "main", "model", "recommend", "reference", "studies", "sweep"]
@@ -110,7 +110,8 @@ def _explanation(error: BaseException, arguments: list[str]) -> str:
     if isinstance(error, UnicodeError):
         return f"a name is not valid UTF-8: {text}"
     if isinstance(error, OSError):
-        return f"cannot write the output: {error.strerror or text}"
+        what = "write the output" if error.filename is None else f"use {shown(error.filename)}"
+        return f"cannot {what}: {error.strerror or text}"
     if format_message := getattr(error, "format_message", None):  # a usage error of click
         usage = " ".join(format_message().split()).replace("Value error, ", "")
         usage = re.sub(r"(\S{80})\S{80,}", r"\1...", f"{usage}{_given(error, arguments)}")
