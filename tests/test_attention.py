@@ -180,6 +180,12 @@ def test_omega_is_moved_and_cast(rng, torch, spec):
     assert_array_equal(back, expected)
 
 
+def test_float16_of_numpy_gives_no_warning(rng):
+    arrays = [array.astype(np.float16) for array in rng.normal(size=(3, 16, 4))]
+    sample = fb.sample_omega("iid", 8, 4, rng).astype(np.float16)
+    assert np.all(np.isfinite(fb.linear_attention(*arrays, sample)))  # warnings are errors in tests
+
+
 def test_a_calibration_serves_both_libraries(rng, torch):
     query, key, value = some(rng, 3)
     others, omega = some(rng, 3), rng.normal(size=(16, 4))

@@ -180,7 +180,9 @@ class Arrays(Fixed):
             hosts = {str(name): on_host(part) for name, part in parts.items()}
         except Exception as error:  # a library may raise anything
             raise ScenarioError(f"`inputs` {title!r}: not arrays: {error}") from None
-        law = Arrays(title, {name: host for name, host in hosts.items() if not host.dtype.hasobject}, layout)
+        used = {*ROLES, *(role[0] for role in ROLES)}  # those of other names may hold anything
+        kept = {name: host for name, host in hosts.items() if name in used or not host.dtype.hasobject}
+        law = Arrays(title, kept, layout)
         law.check()
         return law
 

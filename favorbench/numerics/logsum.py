@@ -136,7 +136,7 @@ def query_sums(blocks: Sequence[Features], summaries: Sequence[Accumulator], siz
     """
     log_peaks, rights = zip(*summaries, strict=True)
     xp = array_namespace(rights[0])
-    if xp.finfo(rights[0].dtype).max < 1e5:
+    if float(xp.finfo(rights[0].dtype).max) < 1e5:  # a float, as 1e5 is beyond float16
         largest = functools.reduce(xp.maximum, [xp.max(xp.abs(r), axis=(-2, -1), keepdims=True) for r in rights])
         rights = [right / xp.where(largest > 0, largest, xp.ones_like(largest)) for right in rights]
     if all(near_zero(log_peak) for log_peak in log_peaks):
