@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from rich.console import Console
 
 from favorbench.console import progress, terminal
 from favorbench.engine.interrupts import WORDS, signals_held
@@ -278,6 +280,14 @@ def test_a_line_a_minute_without_a_terminal():
     assert 2 <= len(lines) <= 10 and all(line.startswith("sweep quick: 120 of 400 draws, ") for line in lines)
     assert said(False, 0.2, (3, 9, "trig/iid"))[0] == "sweep quick: 3 of 9 draws, trig/iid"
     assert said(False, 0.0, (20, 400), (120, 400)) == said(True, 0.2, (20, 400)) == said(False, 0.2) == []
+
+
+def test_a_long_step_leaves_room_for_the_bar(monkeypatch):
+    console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=80)
+    monkeypatch.setattr(terminal, "stderr", lambda: console)
+    with progress("recommend smollm2", False) as report:
+        report(3, 54, step="until sinks(4):multipole(exact=0.75, block=128, cells='tree'), size 1024 can be certified")
+    assert re.search(r"until sinks.*… ━.*3/54", console.file.getvalue())
 
 
 def test_the_time_left_counts_only_remaining_work():

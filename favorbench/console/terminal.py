@@ -86,8 +86,10 @@ def progress(title: str, quiet: bool, unit: str = "steps") -> Iterator[Progress 
         return
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
+    from rich.table import Column
 
-    columns = (TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn(), TimeRemainingColumn())
+    label = TextColumn("{task.description}", table_column=Column(max_width=console.width // 2, no_wrap=True))
+    columns = (label, BarColumn(None), MofNCompleteColumn(), TimeRemainingColumn())
     with Bar(*columns, TextColumn("left"), console=console, transient=True, speed_estimate_period=600) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total, step="": bar.update(
