@@ -156,6 +156,11 @@ def test_some_heads_stay_exact_in_every_candidate(folder, texts):  # noqa: F811
         found_for(folder, texts, **CLUSTERS, exact_heads={0: [0]}, out="run")
 
 
+def test_given_sizes_replace_those_up_to_max_size(folder, texts):  # noqa: F811
+    found = found_for(folder, texts, **CLUSTERS | {"target": 1e-9}, num_projections=[18, 20], max_size=4, out="run")
+    assert [point.setting.size for point in found.decisions[0].points] == [None, 18, 20]
+
+
 def test_the_same_heads_stay_exact_in_a_study(folder):  # noqa: F811
     asked = f"model {folder}/bert {folder}/text0.txt -L {LENGTH} --methods none -R 4 --draws 1 --no-heads --out run"
     assert "positive, 3 heads exact, R = 4" in printed(f"{asked} --exact-heads L0H0-1,L1H2")
@@ -415,6 +420,7 @@ def test_a_recommendation_for_heads_is_looked_at():
         --maps none --methods none => there is no candidate to try; leave one of them out
         --heads L0H1 => --heads is about heads, and --model about a whole model
         --over texts => --over is about heads
+        --maps none --methods clusters -R 16,64 => -R 64 given, allowed with these estimators: at most 23
         --exact-heads L0H0-x => --exact-heads 'L0H0-x' given, allowed: heads such as L7H6 or L7H6-8, with commas
         --exact-heads L0H4 => L0H4: this model has 4 heads there
         --exact-heads L0H0 --per-head => leave out --exact-heads, or --per-head

@@ -247,7 +247,7 @@ def model_settings(
 
     sizes: replaces these; sizes that a method does not support are left out.
 
-    Raises ScenarioError as ``study_of`` does.
+    Raises ScenarioError as ``study_of`` does, and for a size that no method supports.
     """
     default = {maps, methods} <= {None, "none"}
     map_specs = _listed("maps", maps, default, _MODEL_DEFAULTS)
@@ -260,14 +260,18 @@ def model_settings(
     _check_costs({spec: method for _, spec, method in members}, shapes[0])
     runnable = _runnable({f"{kind} {spec}": method for kind, spec, method in members}, shapes, True)
     settings: dict[Key, tuple[EstimatorSetting, Method]] = {}
+    largest = 0
     for kind, spec, method in members:
         if f"{kind} {spec}" not in runnable and default:
             continue
-        most = min([max_size, *(min(s.l - 1, method.largest_size(s)) for s in shapes)])
-        possible = [size for size in sizes if size <= most] if sizes else _finer_sizes(most)
+        most = min(min(s.l - 1, method.largest_size(s)) for s in shapes)
+        possible = [size for size in sizes if size <= most] if sizes else _finer_sizes(min(max_size, most))
+        largest = max(largest, most * method.every_size)
         for size in possible if method.every_size else [None]:
             setting = EstimatorSetting(kind, name_of(method), sampler_of(method), size, spec)
             settings[setting.key] = setting, method
+    if largest and sizes and max(sizes) > largest:
+        raise ScenarioError(f"`num_projections` {max(sizes)} given, allowed with these estimators: at most {largest}")
     return list(settings.values())
 
 
