@@ -1,0 +1,144 @@
+"""Numbers at which an answer changes, from both sides: each line of a table is by hand."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+
+import favorbench as fb
+from favorbench.errors import ScenarioError
+from favorbench.methods import METHODS, Shape
+from favorbench.results.ranking import _legend, group_names
+from favorbench.statistics import interval_name, mean_interval
+from favorbench.studies.recommend.answer import Decision, Recommendation, WholeModel, notes
+from favorbench.studies.recommend.candidates import EstimatorSetting, _finer_sizes, _sizes
+from favorbench.studies.recommend.figure import charts
+from favorbench.studies.recommend.study import _check_limits, check_target
+from tests.command_line import read_table
+from tests.definitions import member
+
+UNIFORM = EstimatorSetting("baseline", "uniform", None, None, "uniform")
+
+
+def recommendation(count, model=None, metric="mse", **decision):
+    decisions = (Decision(f"h{i}", "certified", UNIFORM, 9, candidates=2, full=9, **decision) for i in range(count))
+    return Recommendation(None, "title", metric, 0.1, 0.9, 0.95, "inputs", 8, 1.0, tuple(decisions), True, model)
+
+
+def test_three_heads_or_layers_are_named_and_the_others_counted():
+    for count, last in ((3, "h0: x; h1: x; h2: x."), (4, "h0: x; h1: x; h2: x; and some on 1 more heads.")):
+        assert notes(recommendation(count, undecided=("x",)))[-1] == f"Too near to the target to decide: {last}"
+        left = {f"layer {i}": "a reason" for i in range(count)}
+        said = notes(recommendation(1, WholeModel("name", 1, 9, 60, "multiplications", left), metric="delta_nll"))
+        assert sum("is left unchanged: a reason." in line for line in said) == 3
+        assert [line for line in said if line.startswith("So are")] == ["So are 1 more."] * (count - 3)
+
+
+def test_six_heads_have_a_panel_each():
+    assert [len(charts(recommendation(count))[0].panels) for count in (1, 6, 7)] == [1, 6, 1]
+
+
+def test_five_draws_have_no_interval_and_one_no_mean_interval():
+    assert [interval_name(n) for n in (5, 6)] == ["smallest to largest", "95 % interval"]
+    assert math.isnan(mean_interval([1.0]).low)
+    low, high = mean_interval([1.0, 2.0])[1:]  # 1.5 -+ t s / sqrt 2, with t = 12.7062 and s = sqrt 1/2
+    assert (low, high) == (pytest.approx(1.5 - 6.3531, abs=1e-4), pytest.approx(1.5 + 6.3531, abs=1e-4))
+
+
+@pytest.mark.parametrize("heads", [None, 9])
+def test_enough_draws_are_enough(heads):
+    for short in (0, 1):
+        counts = {"heads": heads if heads is None else heads - short, "draws": 9 - short, "draws_needed": 9}
+        made = SimpleNamespace(**counts, enough_draws=True, group_names=["a"], frame=[0])
+        assert ("tell no two" in _legend(made)) or not short
+        assert ("differ detectably" in _legend(made)) == (not short)
+
+
+def test_there_are_26_letters():
+    assert [group_names([(most,)])[0] for most in (25, 26)] == ["z", "27"]
+    assert [group_names([tuple(range(count))])[0] for count in (3, 4)] == ["abc", "a-d"]
+
+
+def test_sizes_of_candidates():
+    """Powers of two from 16 below the number of keys, and for a model 1.5 times these; the largest where none is."""
+    clusters, keys = [fb.get_method("clusters")], {15: [8], 16: [8], 17: [16], 32: [16], 33: [16, 32], 2: [1]}
+    assert {length: _sizes(clusters, [Shape(9, length, 4, 4)], 1024) for length in keys} == keys
+    assert [_sizes(clusters, [Shape(99, 99, 4, 4)], most) for most in (31, 32)] == [[16], [16, 32]]
+    finer = {0: [1], 15: [15], 16: [16], 23: [16], 24: [16, 24], 31: [16, 24], 32: [16, 24, 32], 48: [16, 24, 32, 48]}
+    assert {most: _finer_sizes(most) for most in finer} == finer
+
+
+#: What `recommend` allows: probability, confidence, max_size and max_cost.
+ALLOWED = """
+    5e-324 0.5 1 1e-300
+    0.9999999999999999 0.5 1048576 1e300
+    0.5 5e-324 1 1
+    0.5 0.9999999999999999 1 1
+"""
+REFUSED = """
+    probability => 0.0 0.5 1 1
+    probability => 1.0 0.5 1 1
+    confidence => 0.5 0.0 1 1
+    confidence => 0.5 1.0 1 1
+    max_size => 0.5 0.5 0 1
+    max_size => 0.5 0.5 1048577 1
+    max_cost => 0.5 0.5 1 0.0
+"""
+
+
+def limits(line):
+    probability, confidence, max_size, max_cost = line.split()
+    return float(probability), float(confidence), int(max_size), float(max_cost)
+
+
+def test_what_recommend_allows():
+    for line in ALLOWED.strip().splitlines():
+        _check_limits(*limits(line))
+    for name, line in read_table(REFUSED):
+        with pytest.raises(ScenarioError, match=f"`{name}`"):
+            _check_limits(*limits(line))
+    for target, better in ((5e-324, "lower"), (1.0, "lower"), (0.9999999999999999, "higher")):
+        check_target(target, "mse", better)
+    for target, better in ((0.0, "lower"), (1.0, "higher")):
+        with pytest.raises(ScenarioError, match="`target`"):
+            check_target(target, "mse", better)
+
+
+def test_a_block_is_at_most_a_fourth_of_the_keys_that_are_attended_to():
+    method = fb.get_method("block-sparse")
+    assert {size: method.block_of(size) for size in (3, 4, 7, 8, 255, 256)} == {
+        3: 1,
+        4: 1,
+        7: 1,
+        8: 2,
+        255: 32,
+        256: 64,
+    }
+
+
+def test_as_many_top_keys_as_the_size():
+    method, shape = member("top(5):clusters"), Shape(9, 9, 4, 4)
+    method.check((5,), shape)
+    with pytest.raises(ScenarioError, match="k must be at most the size, 4, got 5"):
+        method.check((4, 5), shape)
+
+
+def test_first_keys_leave_one_for_the_method():
+    shape = Shape(9, 9, 4, 4)
+    member("sinks(8):clusters").check((1,), shape)
+    for spec, size, said in (
+        ("sinks(9):clusters", 1, "n must be below the 9"),
+        ("sinks(8):clusters", 2, "at most the 1"),
+    ):
+        with pytest.raises(ScenarioError, match=said):
+            member(spec).check((size,), shape)
+
+
+@pytest.mark.parametrize("cls", METHODS, ids=lambda cls: cls.name)
+def test_a_method_takes_its_largest_size_and_no_larger(cls):
+    method, shape = cls(), Shape(40, 40, 4, 4)
+    most = method.largest_size(shape)
+    method.check((most,), shape)
+    if most < 1 << 20:
+        with pytest.raises(ScenarioError):
+            method.check((most + 1,), shape)
