@@ -4,24 +4,35 @@ import math
 from types import SimpleNamespace
 
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 import favorbench as fb
 from favorbench.errors import ScenarioError
 from favorbench.methods import METHODS, Shape
 from favorbench.results.ranking import _legend, group_names
 from favorbench.statistics import interval_name, mean_interval
-from favorbench.studies.recommend.answer import Decision, Recommendation, WholeModel, notes
+from favorbench.studies.recommend.answer import (
+    Decision,
+    MeasuredCandidate,
+    Recommendation,
+    WholeModel,
+    notes,
+    records,
+    sentence,
+)
 from favorbench.studies.recommend.candidates import EstimatorSetting, _finer_sizes, _sizes
 from favorbench.studies.recommend.figure import charts
 from favorbench.studies.recommend.study import _check_limits, check_target
 from tests.command_line import read_table
 from tests.definitions import member
 
+CLUSTERS = EstimatorSetting("method", "clusters", None, 16, "clusters")
 UNIFORM = EstimatorSetting("baseline", "uniform", None, None, "uniform")
 
 
-def recommendation(count, model=None, metric="mse", **decision):
-    decisions = (Decision(f"h{i}", "certified", UNIFORM, 9, candidates=2, full=9, **decision) for i in range(count))
+def recommendation(count, model=None, metric="mse", setting=UNIFORM, **decision):
+    decisions = (Decision(f"h{i}", "certified", setting, 9, candidates=2, full=9, **decision) for i in range(count))
     return Recommendation(None, "title", metric, 0.1, 0.9, 0.95, "inputs", 8, 1.0, tuple(decisions), True, model)
 
 
@@ -36,6 +47,21 @@ def test_three_heads_or_layers_are_named_and_the_others_counted():
 
 def test_six_heads_have_a_panel_each():
     assert [len(charts(recommendation(count))[0].panels) for count in (1, 6, 7)] == [1, 6, 1]
+    assert isinstance(recommendation(1).plot(), Axes) and isinstance(recommendation(7).plot(), Axes)
+    assert [type(ax).__name__ for ax in recommendation(6).plot()] == ["Axes"] * 6
+    ax = Figure().subplots()
+    assert recommendation(1).plot(ax) is ax
+
+
+def test_what_a_recommendation_says_of_heads_and_settings_without_a_certificate():
+    row = records(recommendation(0)._replace(decisions=(Decision("h9", "not finished"),)))[0]
+    assert {name: text for name, text in row.items() if text != "-"} == {"head": "h9", "estimator": "not begun"}
+    points = [MeasuredCandidate(CLUSTERS._replace(kind=kind), 1.0, 0.5, 9, 0, 0, 0, "too few hits")
+              for kind in ("per head", "per head", "method")]  # fmt: skip
+    model = WholeModel("name", 1, 9, 60, "multiplications", {}, chosen_on=4)
+    found = recommendation(1, model, "delta_nll", CLUSTERS, points=tuple(points), undecided=("a", "b"), share=0.5)
+    assert "No settings per head that cost less are certified (2 tried)." in sentence(found)
+    assert notes(found)[-1] == "Too near to the target to decide with these texts, more may do: a, b."
 
 
 def test_five_draws_have_no_interval_and_one_no_mean_interval():
@@ -102,6 +128,12 @@ def test_what_recommend_allows():
     for target, better in ((0.0, "lower"), (1.0, "higher")):
         with pytest.raises(ScenarioError, match="`target`"):
             check_target(target, "mse", better)
+
+
+@pytest.mark.parametrize("name, given", [("per_head", True), ("exact_heads", "L0H0"), ("device", "cuda")])
+def test_what_is_for_a_model_is_refused_without_one(name, given):
+    with pytest.raises(ScenarioError, match=f"`{name}` is for a model, and this is about heads"):
+        fb.recommend("gaussian", 0.1, **{name: given})
 
 
 def test_a_block_is_at_most_a_fourth_of_the_keys_that_are_attended_to():

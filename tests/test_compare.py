@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 
 import favorbench as fb
+from favorbench import statistics
 from favorbench.errors import ScenarioError
-from favorbench.results.compare import close_errors, comparison, comparison_sections
+from favorbench.results.compare import _geometric_mean, close_errors, comparison, comparison_sections, junit
 from favorbench.results.compare import comparison_sentences as sentences
 from favorbench.run import sweep
 from tests.command_line import check_refused, in_a_process, run, succeeded
@@ -67,6 +68,24 @@ def test_every_mark(base):
         "WORSE. Of 21 rows: 3 worse, 6 better, 6 no detectable difference, 4 same bits, 1 equal up to rounding, "
         "1 not comparable."
     )
+    assert "None" not in junit(found)
+    parts = {"x": "skipped", "+": "failure"}
+    cases = [list(case) for case in ElementTree.fromstring(junit(found).encode()).findall("testcase")]
+    assert [[part.tag for part in case] for case in cases] == [
+        [parts.get(row.mark, "system-out")] for row in found.rows
+    ]  # fmt: skip
+    said = [
+        case[0].text or case[0].attrib["message"]
+        for case, row in zip(cases, found.rows, strict=True)
+        if row.mark != "+"
+    ]
+    assert "other L 24 / 48" in said and all("new / old" in text for text in said if text != "other L 24 / 48")
+
+
+def test_no_draws_that_can_be_compared_have_no_ratio():
+    mean, alone = _geometric_mean([]), statistics.compare(np.zeros(3), np.zeros(3))
+    assert np.isnan(mean[:3]).all() and mean.rows == 0
+    assert np.isnan(alone[:3]).all() and alone[3:] == (0, 1.0, "no detectable difference")
 
 
 def test_worse_values_are_red(base):

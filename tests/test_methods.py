@@ -40,6 +40,7 @@ PREFIXED = [
     "sinks(2):window(5):nystrom(guard='cells')", "sinks(4):window(3):wildcat",
     "sinks(4):window(8):clusters", "window(8):sinks(4):clusters", "window(4):window(9):clusters(order=2)",
     "sinks(2):sinks(3):multipole", "top(2):window(5):sampled-keys", "sinks(4):top(3):trig", "window(1):trig",
+    "window(5):sinks(3):trig",
     "sinks(3):window(7):multipole(block=8, cells='tree', segment=64)", "window(30):multipole(block=64, segment=50)",
     "sinks(2):multipole(block=5, cells='tree', segment=32)", "top(3):multipole(block=16, cells='tree')",
     "sinks(2):sampled-keys(weights='values')", "window(5):sampled-keys(weights='values')",

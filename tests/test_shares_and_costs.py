@@ -108,6 +108,7 @@ KERNEL_COSTS = {
     "nystrom": (64 + 73) * M * D + 73 * M * M + 64 * 73 * (M + D),
     "nystrom(guard='cells')": (64 + 73) * M * D + 73 * M * M + 64 * 73 * (M + D) + 64 * M * D,
     "lara": (64 + 73) * M * D + 64 * 73 * M,
+    "eva": 64 * (M // 2 + 73) * D,
     "sinks(4):positive": (64 + 73) * M * D + 64 * 73 * M + 64 * 4 * D,
     "sinks(4):trig": (64 + 73) * M * D + 64 * 73 * 2 * M + 64 * 4 * D,
     **dict.fromkeys(("thinformer", "sampled-keys", "block-sparse", "window(3):nothing"), 64 * 73 * D),

@@ -218,6 +218,7 @@ def test_maps_claim_what_they_show_and_nothing_else(spec):
         useless.add("even")  # where the law of two rows is not known
     known = {claim: claim not in useless and show(feature_map) for claim, show in MAPS_SHOW.items()}
     assert known == {claim: getattr(feature_map, claim) for claim in known}
+    assert feature_map.data_dependent or feature_map.fit_multiplications(5, 9, 3) == 0
     assert feature_map.asymmetric == (spec.removeprefix("calibrated:").partition("(")[0] in ASYMMETRIC)
     assert feature_map.outermost == spec.startswith("calibrated:")
 
@@ -358,6 +359,14 @@ def test_kernel_estimates_of_heads_together_are_those_of_each_alone(spec, rng):
         for together, alone in zip(found[0], found[1 + i], strict=True):
             assert alone.shape in ((13, 11), (13, 3))
             assert_allclose(together[i], alone, rtol=1e-9, atol=1e-12)
+
+
+NESTED = ("nystrom(guard='cells')", "sinks(2):wildcat(guard='cells')", "window(5):sinks(2):trig")
+
+
+@pytest.mark.parametrize("spec", [*(spec for spec in SPECS if isinstance(member(spec), KeySummaryMethod)), *NESTED])
+def test_sums_are_those_of_kernel_estimates(spec):
+    assert holds("sums are those of its kernel", member(spec))
 
 
 def test_the_laws_that_sample_keys_by_hand():
