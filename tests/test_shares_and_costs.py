@@ -16,7 +16,7 @@ from favorbench.baselines import BASELINES
 from favorbench.inputs import get_input
 from favorbench.maps import MAPS
 from favorbench.methods import METHODS, Shape
-from favorbench.methods.features import LinearAttention
+from favorbench.methods.features import FromMap, LinearAttention
 from favorbench.models.effects import ModelLayer
 from favorbench.models.recorder import differences
 from favorbench.studies.recommend.evidence import Rule, certified_bound, fewest_draws
@@ -133,6 +133,9 @@ def test_windows_and_top_keys_state_the_cost_of_repeated_work_by_hand(spec):
 def test_a_map_states_the_cost_by_hand(name):
     """And centring adds a product of d with every query and key."""
     assert fb.get_map(name).multiplications(N, L, D, V, M) == MAP_COSTS[name]
+    alone, inside = (cls(fb.get_map(name), "iid").multiplications for cls in (LinearAttention, FromMap))
+    assert alone(Shape(N, L, D, V), M) == inside(Shape(N, L, D, V), M) == MAP_COSTS[name]
+    assert inside(Shape(L, L, D, V, True), M) == inside(Shape(L, L, D, V), M) + L * 128 * (D + V)  # chunks of 128
     if name not in ("poisson", "geometric", "hybrid"):
         centred = fb.get_map(f"centre:{name}").multiplications(N, L, D, V, M)
         assert centred - MAP_COSTS[name] == ROWS * D
