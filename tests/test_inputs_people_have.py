@@ -330,6 +330,7 @@ def test_arrays_may_be_given_in_any_way(rng):
         ({"mine": (np.ones((3, 2)),) * 2}, "a tuple was given; allowed: arrays (q, k, v)"),
         ({"mine": (np.ones((3, 2)), np.ones((3, 4)), np.ones((3, 2)))}, "q has head_dim 2 and k has 4"),
         ({"mine": (np.ones((3, 2)), np.ones((3, 2)), np.full((3, 2), np.inf))}, "6 values that are NaN or infinite"),
+        ({"mine": (np.ones((3, 2)), np.ones((3, 2)), np.eye(3, 2) * 1e-200)}, "array 'v' has only values below 1e-100"),
         ({"mine": ("a", "b", "c")}, "array 'q' is <U1"),
         ({"mine": (np.ones((3, 2), object),) * 3}, "array 'q' is object; it must be float64"),
         ({"mine": ([[1.0], [1.0, 2.0]],) * 3}, "not arrays"),

@@ -15,7 +15,8 @@ from favorbench.inputs.stored import Contents, Stored
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 
-LARGEST = 1e100  # of an entry: q.k and |v|^2 stay far inside float64
+#: Of an entry, and of the largest entry unless all are 0: q.k and |v|^2 stay far inside float64.
+LARGEST, SMALLEST = 1e100, 1e-100
 
 Layout = Literal["heads,L,d", "L,heads,d"]
 
@@ -109,12 +110,15 @@ class Heads:
 
 
 def checked(name: str, where: str, array: np.ndarray) -> np.ndarray:
-    """Convert to float64. Raises InputError for NaN, infinite and huge numbers."""
+    """Convert to float64. Raises InputError for NaN, infinite and huge numbers, and for numbers that are all tiny."""
     bad = int(np.count_nonzero(~np.isfinite(array)))
     if bad:
         raise InputError(f"{name}: {where} has {bad} values that are NaN or infinite")
-    if float(np.max(np.abs(array))) > LARGEST:
+    largest = float(np.max(np.abs(array)))
+    if largest > LARGEST:
         raise InputError(f"{name}: {where} has values beyond {LARGEST:g}, whose products overflow")
+    if 0 < largest < SMALLEST:
+        raise InputError(f"{name}: {where} has only values below {SMALLEST:g}, whose squares underflow: scale them up")
     return array.astype(np.float64)
 
 
