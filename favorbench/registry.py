@@ -309,13 +309,13 @@ def _opened(member: Any, spec: str | None = None) -> tuple[str, Any, list[str]]:
 def _parameters(member: Any) -> str:
     """(value, ..., parameter=value, ...): those without a default, then those that differ from it, in field order.
 
-    An integer for a float parameter is printed as a float: the values are equal, so the names must be.
+    An integer for a float parameter is printed as a float, and -0.0 as 0.0: the values are equal, so the names must be.
     """
     positional, named = [], []
     for field in _own_fields(member):
         value: Any = getattr(member, field.name, None)
         whole = type(value) is int and "float" in str(field.type)
-        text = repr(float(value) if whole else value)
+        text = repr(value + 0.0 if whole or type(value) is float else value)
         if _is_required(field):
             positional.append(text)
         elif value != field.default:

@@ -106,6 +106,13 @@ def test_other_draws_are_not_paired_and_that_is_said(base):
     assert {r.new_estimator for r in worse.rows if r.mark == "+"} == {"clusters"}
 
 
+def test_how_many_of_many_other_draws_are_tested_is_said():
+    scenario = {"maps": "positive", "samplers": "iid", "R": 2, "L": 4, "d": 2, "baselines": "uniform"}
+    one, two = (fb.sweep(scenario, f"seed-{seed}", trials=101, seed=seed) for seed in (0, 1))
+    said = "nothing is paired: 101 against 101, of which the first 100 each are tested; Mann-Whitney"
+    assert said in sentences(comparison(one, two))[-1]
+
+
 def test_draws_are_paired_by_trial_also_where_a_run_is_longer_or_partial(base):
     longer = sweep(small_scenario(trials=20, methods="clusters", maps="positive"), "longer")
     found = comparison(base, longer)

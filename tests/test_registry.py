@@ -25,7 +25,7 @@ from favorbench.maps import MAPS, get_map
 from favorbench.maps.base import FeatureMap, WrappedMap
 from favorbench.maps.random_features import Positive
 from favorbench.maps.transforms import Calibrated, Centre, calibrations
-from favorbench.methods import METHODS, PREFIXES
+from favorbench.methods import METHODS, PREFIXES, get_method
 from favorbench.parameters import nearest
 from favorbench.registry import build, canonical, label, split_list
 from favorbench.samplers import SAMPLERS, Sampler, get_sampler
@@ -203,6 +203,10 @@ def test_parameters_without_a_default_are_printed_by_position(spelling, others):
     for other in (spelling, *others):
         assert windowed_map(other) == member
         assert label(windowed_map(other)) == canonical(other, member) == spelling
+
+
+def test_zero_has_one_spelling():
+    assert label(get_method("multipole(exact=-0.0)")) == label(get_method("multipole(exact=0)")) == "multipole(exact=0.0)"
 
 
 @pytest.mark.parametrize(

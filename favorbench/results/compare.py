@@ -18,6 +18,7 @@ from favorbench.parameters import check_between, check_factor
 from favorbench.registry import nearest, split_list
 from favorbench.results.changes import (
     MARKS,
+    MOST_UNPAIRED,
     NOT_COMPARABLE,
     UNDECIDED,
     Change,
@@ -336,6 +337,8 @@ def comparison_sentences(runs: RunComparison) -> list[str]:
         " to ".join(dict.fromkeys(f"{counts:g}" for counts in (frame[name].min(), frame[name].max())))
         for name in ("n_old", "n_new", "pairs")
     )
+    if max(frame["n_old"].max(), frame["n_new"].max()) > MOST_UNPAIRED:
+        new += f", of which the first {MOST_UNPAIRED} each are tested"
     how = f"The draws differ (another seed or redraw), so nothing is paired: {old} against {new}; Mann-Whitney test"
     if runs.paired:
         how = f"{pairs} pair{'s' * (pairs != '1')} of the same draws; sign test"
