@@ -107,7 +107,8 @@ def test_other_draws_are_not_paired_and_that_is_said(base):
 
 
 def test_how_many_of_many_other_draws_are_tested_is_said():
-    scenario = {"maps": "positive", "samplers": "iid", "R": 2, "L": 4, "d": 2, "baselines": "uniform"}
+    sizes = {"num_projections": 2, "seq_len": 4, "head_dim": 2}
+    scenario = {"maps": "positive", "samplers": "iid", "baselines": "uniform", **sizes}
     one, two = (fb.sweep(scenario, f"seed-{seed}", trials=101, seed=seed) for seed in (0, 1))
     said = "nothing is paired: 101 against 101, of which the first 100 each are tested; Mann-Whitney"
     assert said in sentences(comparison(one, two))[-1]
