@@ -3,6 +3,7 @@
 import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -10,6 +11,7 @@ from matplotlib.figure import Figure
 import favorbench as fb
 from favorbench.errors import ScenarioError
 from favorbench.methods import METHODS, Shape
+from favorbench.methods.clusters import growth
 from favorbench.results.ranking import _legend, group_names
 from favorbench.statistics import interval_name, mean_interval
 from favorbench.studies.recommend.answer import (
@@ -146,6 +148,20 @@ def test_a_block_is_at_most_a_fourth_of_the_keys_that_are_attended_to():
         255: 32,
         256: 64,
     }
+
+
+def test_cells_are_made_anew_where_the_keys_have_doubled():
+    """In causal attention after 128, 256, 512, ... keys, once there are more than cells; the others join them."""
+    by_hand = {(128, 16): (0, 0), (129, 16): (128, 0), (1024, 16): (128 + 256 + 512, 512), (513, 128): (256 + 512, 128)}
+    assert {asked: growth(*asked) for asked in by_hand} == by_hand
+
+
+def test_sizes_of_a_call_are_from_1_to_2_to_the_24():
+    tokens = np.ones((3, 4, 2))
+    assert fb.method_attention(*tokens, "clusters", size=1).shape == (4, 2)
+    for size in (0, (1 << 24) + 1):
+        with pytest.raises(ScenarioError, match="size must be a whole number from 1 to 16777216"):
+            fb.method_attention(*tokens, size=size)
 
 
 def test_as_many_top_keys_as_the_size():
