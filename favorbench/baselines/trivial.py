@@ -53,8 +53,8 @@ class Polynomial(Unsized):
     order: ClassVar[int]
 
     def estimates(self, problem: AttentionProblem, sizes: Sizes, streams: Streams) -> Iterator[Estimate]:
-        polynomial, no_omega = Taylor(self.order), problem.query[:1] * 0.0
-        tiles = list(attention_estimates(problem, no_omega, [SampledMap(polynomial, None, (1,))]))
+        polynomial, unread = Taylor(self.order), problem.query[:1]  # in the place of omega
+        tiles = list(attention_estimates(problem, unread, [SampledMap(polynomial, None, (1,))]))
         output, normaliser = (np.concatenate([getattr(e, part)[0] for e in tiles]) for part in ("output", "normaliser"))
         yield Estimate(None, polynomial.num_features(0, problem.query.shape[-1]), output, normaliser)
 
