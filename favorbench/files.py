@@ -144,6 +144,8 @@ def written_whole(path: Path) -> Iterator[io.BufferedWriter]:
     A link at ``path`` is replaced, not followed. A device or a pipe is written into: nothing may take its name.
     """
     _refuse_links(path)
+    if not path.name:
+        raise StoreError(f"cannot write to {str(path)!r}: it is a folder; give the name of a file")
     with clear_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         if (descriptor := _special(path)) is not None:

@@ -244,6 +244,8 @@ MISTAKES = commands("""
     table . --rank --by R => --by: leave it out with --rank
     table . --rows --metric mse --json => --json, --metric: leave it out with --rows
     table . -o rows.csv => --out: only --rows writes a file
+    table . --rows -o run/manifest.json => run/manifest.json: a run has such files; give another name
+    table . --rows -o run/trials/rows.csv => run/trials/rows.csv: a run has such files; give another name
     table . --rows => no manifest.json
     list mapps => is not one of
     sweep --batch 4,8 => --batch: '4,8' given, allowed: one whole number from 1
@@ -414,6 +416,12 @@ def test_a_full_stdout_is_said():
     done = subprocess.run(f"{COMMAND} list maps > /dev/full", shell=True, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr == "favorbench: cannot write the output: No space left on device\n"
+
+
+def test_a_folder_is_no_file_to_write():
+    run("sweep --maps positive -R 4 -L 8 -d 2 --trials 1 --out run")
+    for folder in ("", ".", "/"):
+        assert "it is a folder; give the name of a file" in refused("table", "run", "--rows", "--out", folder)
 
 
 def test_a_name_that_is_too_long_is_named():

@@ -196,14 +196,16 @@ _UNFIT = {"": {"out", "csv", "parquet"}, "rank": {"by", "over", "stat", "out", "
 
 
 def _write_rows(run: Path, out: str | None, parquet: bool, heads: str | None) -> None:
-    """Write all rows to a file, or as CSV to stdout. Raises ScenarioError for an unknown head."""
-    from favorbench.files import write_whole
+    """Write all rows to a file, or as CSV to stdout. Raises ScenarioError for an unknown head and a file of a run."""
+    from favorbench.files import RUN_FOLDERS, write_whole
     from favorbench.results.heads import select_heads
 
     if parquet and out == "-":
         raise ScenarioError(
             "--out -: Parquet is not text; give a file, e.g. --out rows.parquet, or leave --parquet out"
         )
+    if out and (out.endswith(".json") or Path(out).parent.name in RUN_FOLDERS):  # the manifest and the data of a run
+        raise ScenarioError(f"--out {out}: a run has such files; give another name, e.g. --out rows.csv")
     trials = select_heads(_load(run), heads).trials
     if out in (None, "-"):
         echo_data(trials.to_csv(index=False))
