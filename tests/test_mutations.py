@@ -226,6 +226,7 @@ def wide_cell():
 HARD = {
     "multipole": lambda: (wide_cell(), (4,)),
     "multipole(block=8)": lambda: (methods._question(0, 40.0), (16, 40)),
+    "multipole(block=16)": lambda: (methods._question(0, 40.0), (16, 40)),  # of four votes
     "nystrom(guard='cells')": lambda: (test_methods.problem(6, 60, 60, d=4, norm=1.5), (9,)),
     "thinformer": lambda: (test_methods.problem(3, 200, 200, d=4, norm=0.8), (40,)),
 }

@@ -148,7 +148,12 @@ def test_in_how_many_best_groups_with_draws_enough():
             counts[row.estimator] += bool(best & set(row.groups))
     assert counts | {"top-keys": None} == {row.estimator: row.best_group for row in found.rows}
     assert min(counts.values()) == 0 < max(counts.values()) <= 7
-    assert "Groups: so few heads tell no two apart, 9 or more would" in ranking_section(found, "mse").note
+    section = ranking_section(found, "mse")
+    assert "Groups: so few heads tell no two apart, 9 or more would" in section.note
+    assert [row["best"] for row in section.rows] == [
+        "-" if row.best_group is None else f"{row.best_group}/7" for row in found.rows
+    ]
+    assert "best" not in ranking_section(found._replace(enough_draws=False), "mse").rows[0]
 
 
 def test_rank_over_heads_first_and_single_heads_on_request():
