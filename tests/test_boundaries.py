@@ -13,7 +13,7 @@ from favorbench.errors import ScenarioError
 from favorbench.methods import METHODS, Shape
 from favorbench.methods.clusters import growth
 from favorbench.results.ranking import _legend, group_names
-from favorbench.statistics import interval_name, mean_interval
+from favorbench.statistics import interval_name, mean_interval, verdict
 from favorbench.studies.recommend.answer import (
     Decision,
     MeasuredCandidate,
@@ -23,7 +23,7 @@ from favorbench.studies.recommend.answer import (
     records,
     sentence,
 )
-from favorbench.studies.recommend.candidates import EstimatorSetting, _finer_sizes, _sizes
+from favorbench.studies.recommend.candidates import EstimatorSetting, _finer_sizes, _sizes, _trivial
 from favorbench.studies.recommend.figure import charts
 from favorbench.studies.recommend.study import _check_limits, check_target
 from tests.command_line import read_table
@@ -94,6 +94,16 @@ def test_sizes_of_candidates():
     assert [_sizes(clusters, [Shape(99, 99, 4, 4)], most) for most in (31, 32)] == [[16], [16, 32]]
     finer = {0: [1], 15: [15], 16: [16], 23: [16], 24: [16, 24], 31: [16, 24], 32: [16, 24, 32], 48: [16, 24, 32, 48]}
     assert {most: _finer_sizes(most) for most in finer} == finer
+
+
+def test_trivial_answers_that_cost_as_much_as_exact_attention_are_tried():
+    """n = l = 6, d = d_v = 2: 2 * 6 tokens, (1 + 2 + 3) features and 2 values are 144, as 36 pairs of 4 are."""
+    assert _trivial([Shape(6, 6, 2, 2)]) == ["taylor(order=1)", "taylor"]
+    assert _trivial([Shape(6, 6, 2, 2), Shape(5, 5, 2, 2)]) == ["taylor(order=1)"] == _trivial([Shape(1, 1, 9, 9)])
+
+
+def test_a_p_value_at_the_level_is_enough():
+    assert [verdict(p, -1.0, 0.5) for p in (0.5, 0.5000000001)] == ["better", "no detectable difference"]
 
 
 #: What `recommend` allows: probability, confidence, max_size and max_cost.

@@ -156,6 +156,14 @@ def test_in_how_many_best_groups_with_draws_enough():
     assert "best" not in ranking_section(found._replace(enough_draws=False), "mse").rows[0]
 
 
+@pytest.mark.parametrize("short", [0, 1])
+def test_as_many_draws_as_are_needed_are_enough(short):
+    """Two estimators and uniform attention are three pairs: 2^(1 - n) <= 0.05 / 3 from n = 7 on."""
+    asked = {"methods": "clusters", "maps": "none", "baselines": "uniform,sampled-keys"}
+    (found,) = rankings_over_heads(many_heads(2, trials=7 - short, **asked))
+    assert found.enough_draws == (not short) and found.draws_needed == 7
+
+
 def test_rank_over_heads_first_and_single_heads_on_request():
     many_heads(7)
     code, out, err = run("table", "run", "--rank")
