@@ -3,10 +3,11 @@
 import contextlib
 import importlib
 import inspect
+import math
 import os
 import re
 import sys
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +101,13 @@ def failures_named(who: str) -> Iterator[None]:
         if type(error).__name__ == "OutOfMemoryError":  # of torch, on a GPU
             raise MemoryError("on the GPU: use a smaller `batch`") from None
         raise EstimatorError(f"{who} failed: {type(error).__name__}: {error}") from error
+
+
+def stated_cost(name: str, cost: Callable[[], Any]) -> float | None:
+    """The multiplications that an estimator states, None if it states none. Raises EstimatorError for anything else."""
+    with failures_named(f"{name}: its multiplications"):
+        stated = cost()
+        number = None if stated is None else float(stated)
+    if number is not None and not 0 <= number < math.inf:
+        raise EstimatorError(f"{name}: its multiplications are {number:g}; allowed: a finite number from 0 on")
+    return number

@@ -2,6 +2,7 @@
 line says what to change."""
 
 import importlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -216,3 +217,24 @@ def test_infinite_errors_are_a_measurement_and_other_mistakes_one_line(functions
     if importlib.util.find_spec("torch"):
         error = refused(f"sweep {flags} brought_torch:broken")
         assert "broken failed: AttributeError: 'Tensor' object has no attribute 'absent'" in error
+
+
+COSTS = {
+    "lambda shape: 1": "failed: TypeError",
+    "7": "failed: TypeError: 'int' object is not callable",
+    "lambda shape, size: 'many'": "failed: ValueError",
+    "lambda shape, size: 1 / 0": "failed: ZeroDivisionError",
+    "lambda shape, size: float('nan')": "are nan; allowed: a finite number from 0 on",
+    "lambda shape, size: -5": "are -5; allowed: a finite number from 0 on",
+}
+
+
+@pytest.mark.parametrize("stated", COSTS)
+def test_a_cost_that_is_no_number_is_said(stated):
+    module = f"costs_{list(COSTS).index(stated)}"
+    function = "def mine(query, key, value, size, rng):\n    return value[: len(query)]\n"
+    Path(f"{module}.py").write_text(f"{function}mine.multiplications = {stated}\n")
+    sweep = f"sweep --maps none --methods {module}:mine -R 4 -L 16 -d 2 --trials 2"
+    recommend = f"recommend gaussian --maps none --methods {module}:mine -L 16 -d 2 --target 0.5"
+    for command in (sweep, f"{sweep} --budget cost", recommend):
+        assert f"mine: its multiplications {COSTS[stated]}" in refused(command)

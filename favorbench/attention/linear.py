@@ -24,6 +24,7 @@ from favorbench.numerics.logsum import (
     with_ones,
 )
 from favorbench.samplers import Sampler, get_sampler
+from favorbench.users import stated_cost
 
 LEAST_ROWS = 128  # of a tile: below it matrix products wait for memory, so heads are processed in groups
 
@@ -285,7 +286,7 @@ def _fitted(
 
 def linear_multiplications(feature_map: FeatureMap, shape: Shape, size: int) -> float | None:
     """Multiplications of linear attention with ``size`` projections; None where the map does not state its own."""
-    work = feature_map.multiplications(*shape[:4], size)
+    work = stated_cost(feature_map.name, lambda: feature_map.multiplications(*shape[:4], size))
     return None if work is None else work + chunk_multiplications(shape, feature_map.num_features(size, shape.d))
 
 

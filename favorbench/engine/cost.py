@@ -1,5 +1,6 @@
 """The cost of a plan, estimated before anything is computed."""
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from favorbench.engine.sizes import distinct_sizes
 from favorbench.engine.study import Study
 from favorbench.methods.features import LinearAttention
 from favorbench.numerics.machine import Rates, available_memory, check_memory, one_core, rates
+from favorbench.users import stated_cost
 
 EXPS_OF_A_FEATURE = 3.0  # exp, log or tan of each feature of queries and keys: the most expensive maps need 3
 LIBRARIES_BYTES = 128 << 20  # of a worker: 60 MiB before its first draw, and what SciPy and BLAS add; torch takes more
@@ -80,7 +82,9 @@ def _work(study: Study, shape: DrawShape) -> _Work:
                 columns += method.num_features(sizes[-1].size, dim)
                 continue
             counts = distinct_sizes(sizes)
-            flops += 2.0 * sum(method.multiplications(measured, size) or 0.0 for size in counts)
+            flops += 2.0 * sum(
+                stated_cost(estimator.name, partial(method.multiplications, measured, n)) or 0.0 for n in counts
+            )
             held = max(held, method.matrix_entries(measured, counts[-1]))
         flops += 2.0 * tokens * columns * (2 * dim + 1)  # projection, and product with [v, 1]
         exps += EXPS_OF_A_FEATURE * tokens * columns

@@ -10,6 +10,7 @@ from favorbench.errors import ScenarioError
 from favorbench.inputs import Head
 from favorbench.methods import Method
 from favorbench.methods.features import LinearAttention
+from favorbench.users import stated_cost
 
 
 class Size(NamedTuple):
@@ -59,7 +60,7 @@ def _affordable(method: Method, name: str, requested: tuple[int, ...], shape: Sh
     """
 
     def work(size: int) -> float:
-        multiplications = method.multiplications(shape, size)
+        multiplications = stated_cost(name, lambda: method.multiplications(shape, size))
         if multiplications is None:
             raise ScenarioError(f"`budget` cost: {name} does not declare its cost; use `budget` projections")
         return multiplications

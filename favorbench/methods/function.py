@@ -16,7 +16,7 @@ from favorbench.methods.base import AttentionProblem, Estimate, Method, Shape, S
 from favorbench.numerics.arrays import Array, array_namespace, on_host, to_backend_of
 from favorbench.numerics.backend import to_torch
 from favorbench.numerics.streams import Streams
-from favorbench.users import failures_named, import_object
+from favorbench.users import failures_named, import_object, stated_cost
 
 
 class ArrayFunction:
@@ -132,7 +132,7 @@ class Function(Method):
 
     def multiplications(self, shape: Shape, size: int) -> float | None:
         stated = getattr(self.function, "multiplications", None)
-        return None if stated is None else float(stated(shape, size))
+        return None if stated is None else stated_cost(self.name, lambda: float(stated(shape, size)))
 
     def _output(self, query: Array, key: Array, value: Array, size: int, rng: np.random.Generator) -> Array:
         xp, shape = array_namespace(value), (query.shape[-2], value.shape[-1])
