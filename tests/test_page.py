@@ -203,6 +203,12 @@ def test_names_stay_names():
     assert read.axes[2]["head"].startswith("\\x1b[31m")
 
 
+def test_control_characters_in_the_names_of_rows_are_escaped():
+    html = pages.page(renamed(of_heads(7), "estimator", "positive", "mine\x1b\u202e"), "page").html
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", html)
+    assert any(row[0].startswith("mine\\x1b\\u202e") for table in Read(html).tables for row in table["rows"] if row)
+
+
 @pytest.mark.rendered
 def test_it_reads_with_a_screen_reader_and_without_its_script():
     read = made(of_heads(7))

@@ -236,7 +236,7 @@ _ENVIRONMENT = Environment(
     loader=PackageLoader("favorbench.results.page", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True,
     finalize=_shown,
 )  # fmt: skip
-_ENVIRONMENT.filters["sha256"] = _sha256
+_ENVIRONMENT.filters |= {"sha256": _sha256, "shown": _shown}
 
 
 def _macros() -> Any:
