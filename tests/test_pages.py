@@ -44,7 +44,8 @@ NEEDS_MORE = re.compile(r"import torch|fb\.replace_attention|fb\.capture|[cC]lus
 
 #: Files that a run has.
 OF_A_RUN = {
-    "manifest.json", "seconds.json", "recommendation.json", "model.json", "summary.md", "trials/", "figures/"
+    "manifest.json", "seconds.json", "effects.json", "recommendation.json", "model.json", "summary.md", "trials/",
+    "figures/",
 }  # fmt: skip
 
 
