@@ -1,5 +1,6 @@
 """The numbers of README.md and docs/findings.md (claims.toml): the functions that take them from the committed data."""
 
+import json
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -220,6 +221,17 @@ def fused_window():
     (keys,) = set(nats["estimator"].str.extract(r"window\((\d+)\)")[0].dropna())
     ratio, _, _, lost, _, worst = fused("window")
     return [keys, ratio, lost, worst]
+
+
+def certified(name):
+    """A certified answer: target, probability in words, length, size, seconds, texts, median and worst error."""
+    found = json.loads((REPOSITORY / "results" / "recommend" / name / "recommendation.json").read_text())
+    (decision,), model = found["heads"], found["model"]
+    assert decision["certified"] and found["probability"] == 0.9  # nine of ten
+    (point,) = [point for point in decision["points"] if point["verdict"] == "certified"]
+    errors = [two(point[name]) for name in ("median", "worst")]
+    size, seconds = str(point["estimator"]["size"]), f"{model['seconds']:.2g}"
+    return [f"{found['target']:g}", f"{model['length']:,}", size, seconds, str(point["draws"]), *errors]
 
 
 def replaced_heads():

@@ -257,6 +257,8 @@ def test_the_command_line_from_a_folder_to_a_sweep():
     assert "layer" in out and "1      encoder.layer.1.attention.self      4  full     0.25" in out
     assert "h.npz: 8 heads, full, q (24, 16), k (24, 16), v (24, 16), float32" in out
     assert out.endswith("next: favorbench recommend h.npz\n")
+    _, out, _ = run(f"capture {folder} --text {texts[0]} -L 24 --gradients 2 --out g.npz")
+    assert out.endswith("next: favorbench sweep --inputs g.npz\n")
     code, out, err = run(f"capture {folder} --text {texts[0]} --text short.txt --json -q")
     assert code == 0
     found = json.loads(out)
@@ -284,7 +286,6 @@ def test_a_function_brings_its_inputs(monkeypatch):
         and "h.safetensors: 2 heads, causal, q (6, 8)" in out
         and out.endswith("next: favorbench recommend h.safetensors\n")
     )
-    assert run("capture mine:build --gradients 2 --out g.npz")[1].endswith("next: favorbench sweep --inputs g.npz\n")
     check_refused("""
         capture mine:wrong => mine:wrong returned Model; it must return (model, inputs)
         capture mine:failing => model 'mine:failing' on its inputs failed: RuntimeError: mat1 and

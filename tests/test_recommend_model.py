@@ -558,8 +558,9 @@ def test_the_committed_answers_are_those_of_their_page():
     for file in home.glob("*/recommendation.json"):
         found = json.loads(file.read_text("utf-8"))
         (decision,), model = found["heads"], found["model"]
-        (row,) = [line for line in page.splitlines() if line.startswith(f"| `{file.parent.name}` |")]
-        assert f"| {model['texts']} of {model['length']} tokens |" in row and f" {found['target']:g} |" in row
+        row = next(line for line in page.splitlines() if line.startswith(f"| `{file.parent.name}` |"))
+        target = f" {found['target']:g}{', by seconds' * (model['by'] == 'seconds')} |"
+        assert f"{target} {model['texts']} of {model['length']} tokens |" in row
         if not decision["certified"]:
             assert "| none in less CPU seconds |" in row and model["by"] == "seconds"
             assert f"of {decision['candidates'] + decision['dearer']} candidates" in page
@@ -570,3 +571,7 @@ def test_the_committed_answers_are_those_of_their_page():
         share = decision["multiplications"] / found["exact"]
         answer = f"| `{setting['name']}`, m = {setting['size']}{kept} | {round(100 * share)} % |"
         assert f"{answer} {model['seconds']:.2g} | {decision['draws']} texts |" in row
+        if model["name"] == "smollm2":
+            (worst,) = [point["worst"] for point in decision["points"] if point["estimator"] == setting]
+            errors = (decision["median"], decision["quantile"], worst, decision["bound"], model["bfloat16"][1])
+            assert f"| `{file.parent.name}` | {' | '.join(f'{error:.2g}' for error in errors)} |" in page
