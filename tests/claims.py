@@ -1,6 +1,7 @@
 """The numbers of README.md and docs/findings.md (claims.toml): the functions that take them from the committed data."""
 
 import json
+import re
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -232,6 +233,13 @@ def certified(name):
     errors = [two(point[name]) for name in ("median", "worst")]
     size, seconds = str(point["estimator"]["size"]), f"{model['seconds']:.2g}"
     return [f"{found['target']:g}", f"{model['length']:,}", size, seconds, str(point["draws"]), *errors]
+
+
+def stopped():
+    """Of the run with m = 512 at 8,192 tokens that was stopped: its size, its texts, and the loss of the worst."""
+    page = (REPOSITORY / "results" / "recommend" / "README.md").read_text("utf-8")
+    (found,) = re.findall(r"8,192 tokens, 0.1 nats, m = (\d+): 35 of (36) texts hit, one loses (0.134)", page)
+    return list(found)
 
 
 def replaced_heads():

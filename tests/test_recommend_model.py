@@ -575,3 +575,24 @@ def test_the_committed_answers_are_those_of_their_page():
             (worst,) = [point["worst"] for point in decision["points"] if point["estimator"] == setting]
             errors = (decision["median"], decision["quantile"], worst, decision["bound"], model["bfloat16"][1])
             assert f"| `{file.parent.name}` | {' | '.join(f'{error:.2g}' for error in errors)} |" in page
+
+
+@pytest.mark.parametrize(
+    "name, length, targets",
+    [("minilm", 512, "0.01 0.001"), *(("smollm2", length, "0.1 0.02") for length in (1024, 4096, 8192))],
+)
+def test_the_summary_of_certified_answers_is_that_of_the_answers(name, length, targets):
+    """Each row of the table in docs/own-model.md."""
+    home = Path(__file__).parents[1]
+    works, seconds = [], []
+    for target in targets.split():
+        run = f"{name}-{length}-{target}" if name == "smollm2" else f"{name}-{target}"
+        found = json.loads((home / "results" / "recommend" / run / "recommendation.json").read_text("utf-8"))
+        (decision,), model = found["heads"], found["model"]
+        assert decision["certified"] and model["length"] == length and found["confidence"] == pytest.approx(0.95)
+        works.append(f"{round(100 * decision['multiplications'] / found['exact'])} %")
+        seconds.append(f"{model['seconds']:#.2g}".rstrip(".") + " times")
+    cells = f" | {'; '.join(works)} | {'; '.join(seconds)} |"
+    page = (home / "docs" / "own-model.md").read_text("utf-8")
+    (row,) = [line for line in page.splitlines() if line.endswith(cells)]
+    assert f" | {length:,} | " in row
