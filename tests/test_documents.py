@@ -56,6 +56,8 @@ SMALLER = {
     "1048576": "-L 4096 -R 16",
     "--inputs heads.npz --maps": "--trials 1 -R 16",
     "model smollm2": "-L 32 -R 8 --draws 1",
+    "--predict 4": "-L 24 -R 8",
+    "--exact-heads": "-L 24 -R 8,16 --exact-heads L0H1 --max-cost 1e9",
     "recommend --model": "-L 24",
     "--over texts": "--probability 0.5 --confidence 0.6",
     "my-study": "--trials 1",
