@@ -110,7 +110,7 @@ def test_how_many_of_many_other_draws_are_tested_is_said():
     sizes = {"num_projections": 2, "seq_len": 4, "head_dim": 2}
     scenario = {"maps": "positive", "samplers": "iid", "baselines": "uniform", **sizes}
     one, two = (fb.sweep(scenario, f"seed-{seed}", trials=101, seed=seed) for seed in (0, 1))
-    said = "nothing is paired: 101 against 101, of which the first 100 each are tested; Mann-Whitney"
+    said = "nothing is paired: 101 against 101 (only the first 100 of each are tested); Mann-Whitney"
     assert said in sentences(comparison(one, two))[-1]
 
 

@@ -338,7 +338,7 @@ def comparison_sentences(runs: RunComparison) -> list[str]:
         for name in ("n_old", "n_new", "pairs")
     )
     if max(frame["n_old"].max(), frame["n_new"].max()) > MOST_UNPAIRED:
-        new += f", of which the first {MOST_UNPAIRED} each are tested"
+        new += f" (only the first {MOST_UNPAIRED} of each are tested)"
     how = f"The draws differ (another seed or redraw), so nothing is paired: {old} against {new}; Mann-Whitney test"
     if runs.paired:
         how = f"{pairs} pair{'s' * (pairs != '1')} of the same draws; sign test"
