@@ -99,7 +99,7 @@ def check_cells(results, read, first):
         floor = rounding_level(results.trials.merge(cell[list(CELL)].drop_duplicates(), on=list(CELL)), "mse")
         assert table["rows"][0][1 : 1 + len(sizes)] == [f"R = {size}" for size in sizes]
         uniform = float(cell.query("estimator == 'uniform'")["mse_median"].iloc[0])
-        order = [(record["estimator"], record) for record in ranking_section(ranking, "mse").rows]
+        order = [(record["estimator"], record) for record in ranking_section(results, ranking, "mse").rows]
         assert len(order) == len(table["rows"]) - 1
         for (name, record), (estimator, *texts) in zip(order, table["rows"][1:], strict=True):
             assert name == estimator
@@ -136,7 +136,7 @@ def test_every_number_of_a_cell_is_the_summarys():
 def test_every_number_over_heads_is_the_tables():
     results = of_heads(7)
     read, (population,) = made(results), heads.populations(results)
-    expected = heads.rows_of(population.rows, "num_projections")
+    expected = heads.rows_of(results, population.rows, "num_projections")
     rows = [row for table in read.of(0) for row in table["rows"][1:]]
     assert sorted(map(tuple, rows)) == sorted(tuple(record.values()) for record in expected)
     largest = read.of(0)[0]["rows"][1:]

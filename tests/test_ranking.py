@@ -148,12 +148,12 @@ def test_in_how_many_best_groups_with_draws_enough():
             counts[row.estimator] += bool(best & set(row.groups))
     assert counts | {"top-keys": None} == {row.estimator: row.best_group for row in found.rows}
     assert min(counts.values()) == 0 < max(counts.values()) <= 7
-    section = ranking_section(found, "mse")
+    section = ranking_section(results, found, "mse")
     assert "Groups: so few heads tell no two apart, 9 or more would" in section.note
     assert [row["best"] for row in section.rows] == [
         "-" if row.best_group is None else f"{row.best_group}/7" for row in found.rows
     ]
-    assert "best" not in ranking_section(found._replace(enough_draws=False), "mse").rows[0]
+    assert "best" not in ranking_section(results, found._replace(enough_draws=False), "mse").rows[0]
 
 
 @pytest.mark.parametrize("short", [0, 1])

@@ -42,6 +42,7 @@ def provenance(plan: Plan) -> dict[str, Any]:
         "input_files": [
             {"input": name, "sha256": law.digest(), "notes": input_notes(plan, name, law)}
             | ({"effect": law.effect} if law.effect else {})
+            | ({"value_dim": d_v} if (d_v := law.heads(None, None)[0].value_dim) else {})
             for name, (_, law) in study.inputs.items()
             if isinstance(law, Fixed)
         ],

@@ -68,6 +68,7 @@ class InputFile(TypedDict):
     input: str
     notes: list[str]
     effect: NotRequired[str]
+    value_dim: NotRequired[Count]
 
 
 class BlasPool(TypedDict):

@@ -126,7 +126,7 @@ def head_tables(results: RunData, metric: str = "mse") -> list[Section]:
     axis, tables = size_axis(results), []
     for population in populations(results, metric):
         order = population.rows.assign(size=population.rows[axis].fillna(0)).sort_values(["size", "ratio_median"])
-        texts = rows_of(order, axis)
+        texts = rows_of(results, order, axis)
         tables.append(Section(title(population, metric), texts, legend(results), data=population.rows))
     return tables
 
@@ -136,13 +136,13 @@ def title(population: Population, metric: str = "mse") -> str:
     return f"{metric} / {metric} of uniform attention, over {population.title}"
 
 
-def rows_of(rows: pd.DataFrame, axis: str) -> list[dict[str, str]]:
+def rows_of(results: RunData, rows: pd.DataFrame, axis: str) -> list[dict[str, str]]:
     """Rows of ``over_heads`` as texts."""
     return [
         {
             "estimator": marked_name(row),
             heading(axis): "-" if pd.isna(row["num_projections"]) else str(row[axis]),
-            "cost": percent(cost_share(row)),
+            "cost": percent(cost_share(results, row)),
             "median": number(row["ratio_median"]),
             "quartiles": f"{number(row['ratio_q25'])} to {number(row['ratio_q75'])}",
             "worse": f"{row['worse']}/{row['heads']}",

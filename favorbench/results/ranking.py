@@ -192,13 +192,13 @@ def group_names(groups: Sequence[Sequence[int]]) -> list[str]:
     return [name(numbers) for numbers in groups]
 
 
-def ranking_section(ranking: Ranking, metric: str) -> Section:
+def ranking_section(results: RunData, ranking: Ranking, metric: str) -> Section:
     """The ranking as texts."""
     texts = _cell_texts if ranking.heads is None else _head_texts
     rows = [
         {
             "estimator": marked_name(row._asdict()),
-            "cost": percent(cost_share(row._asdict() | dict(ranking.cell))),
+            "cost": percent(cost_share(results, row._asdict() | dict(ranking.cell))),
             **texts(ranking, metric, row, groups),
         }
         for row, groups in zip(ranking.rows, ranking.group_names, strict=True)

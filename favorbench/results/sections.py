@@ -49,7 +49,7 @@ def ranking_sections(results: RunData, metric: str = "mse", alone: bool = False,
     over = [] if alone else rankings_over_heads(results, metric)
     cells = results if alone else heads.without_many(results, most)
     ranked = [*over, *(rankings(cells, metric) if len(cells.summary) else [])]
-    return dedupe_notes(ranking_section(ranking, metric) for ranking in ranked)
+    return dedupe_notes(ranking_section(results, ranking, metric) for ranking in ranked)
 
 
 def findings(results: RunData, most: int = 1) -> Section:
@@ -114,7 +114,7 @@ def page_parts(results: RunData) -> list[PagePart]:
     found_cells = zip(cell_tables(results), rankings(results), cell_sentences(results), axes[len(parts) :], strict=True)
     for table, ranking, sentence, chosen in found_cells:
         single = tuple(ranking.cell[list(POPULATION)]) in many
-        section = ranking_section(ranking, "mse")
+        section = ranking_section(results, ranking, "mse")
         merged = Section(table.title, _merged(table, ranking, section))
         parts.append(PagePart(ranking.title, [merged], chosen, sentence if single else "", (section.note,), single))
     return parts
@@ -143,7 +143,7 @@ def _by_size(results: RunData, population: heads.Population) -> list[Section]:
     for size in sorted(set(sizes.dropna()), reverse=True) or [None]:
         chosen = rows[(sizes == size).fillna(False) | (sizes.isna() & (not tables))]
         at = "" if size is None else f", {heading(axis)} = {size}"
-        tables.append(Section(f"{heads.title(population)}{at}", heads.rows_of(chosen, axis)))
+        tables.append(Section(f"{heads.title(population)}{at}", heads.rows_of(results, chosen, axis)))
     return tables
 
 

@@ -143,11 +143,21 @@ def is_oracle(name: object) -> bool:
     return any(part.partition("(")[0].strip() in ORACLES for part in split_list(str(name), ":"))
 
 
-def cost_share(row: Any) -> float:
-    """The multiplications of a row over those of exact attention with d_v = d; NaN for a bound, or if unknown."""
-    d = row["head_dim"]
-    exact = exact_multiplications(Shape(row["query_len"], row["seq_len"], d, d, row["causal"] == "yes"))
-    return math.nan if is_oracle(row["estimator"]) else float(row["multiplications"]) / exact
+def value_dims(results: RunData) -> dict[str, int]:
+    """By input, its d_v where that is not d."""
+    files: Any = results.manifest.get("input_files", [])
+    return {file["input"]: file["value_dim"] for file in files if "value_dim" in file}
+
+
+def exact_cost(results: RunData, row: Any) -> float:
+    """The multiplications of exact attention on the head of a row."""
+    d_v = value_dims(results).get(row["input"], row["head_dim"])
+    return exact_multiplications(Shape(row["query_len"], row["seq_len"], row["head_dim"], d_v, row["causal"] == "yes"))
+
+
+def cost_share(results: RunData, row: Any) -> float:
+    """The multiplications of a row over those of exact attention; NaN for a bound, or if unknown."""
+    return math.nan if is_oracle(row["estimator"]) else float(row["multiplications"]) / exact_cost(results, row)
 
 
 def is_own(row: Labels) -> bool:

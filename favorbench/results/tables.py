@@ -150,7 +150,9 @@ def cell_tables(results: RunData, metric: str = "mse", stat: str = "median") -> 
         table = _pivot(part, long, by, metric, stat, f"{metric}, {describe_cell(trials.iloc[0])}", note)
         rows = summaries[cell].sort_values("num_projections", na_position="first").to_dict("records")
         costs = {(row["estimator"], "-" if pd.isna(row["sampler"]) else row["sampler"]): row for row in rows}
-        texts = [{**row, "cost": percent(cost_share(costs[row["estimator"], row["sampler"]]))} for row in table.rows]
+        texts = [
+            {**row, "cost": percent(cost_share(part, costs[row["estimator"], row["sampler"]]))} for row in table.rows
+        ]
         shown.append(replace(table, rows=texts))
     return shown
 

@@ -31,9 +31,11 @@ from favorbench.results.summary import (
     RunData,
     by_population,
     compared,
+    exact_cost,
     labelled,
     population_title,
     usable,
+    value_dims,
 )
 from favorbench.statistics import interval_name
 
@@ -61,11 +63,12 @@ def against_multiplications(results: RunData, metric: str) -> list[style.Chart]:
     if not can_be_compared(metric) or not (methods or any(group.heads > FEW for group in populations(results))):
         return []
     rows = on_each_head(results, metric)
-    exact = 2.0 * rows["query_len"] * rows["seq_len"] * rows["head_dim"]  # n L (d + d_v) with d_v = d
+    exact = pd.Series([exact_cost(results, row) for row in rows.to_dict("records")], rows.index)
+    d_v = ", ".join(map(str, sorted({*value_dims(results).values()}))) or "d"
     rows = rows.assign(**dict.fromkeys(COSTS, rows["multiplications"]))
     axis = CostAxis(
         "error-vs-cost", "Error against cost: lower left is better", "multiplications",
-        "the multiplications of all matrix products of one head, exact attention with d_v = d",
+        f"the multiplications of all matrix products of one head, exact attention with d_v = {d_v}",
         "they declare no cost",
     )  # fmt: skip
     return _charts(axis, results, metric, rows.assign(exact=exact.where(rows["causal"] != "yes")))  # depends on chunks
