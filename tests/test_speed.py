@@ -89,9 +89,19 @@ def test_methods_are_timed_with_maps():
 def test_a_users_function_is_called_once_for_each_timing(monkeypatch):
     """A sweep asks it a second time, for its weights."""
     asked = []
-    monkeypatch.setattr(f"{__name__}.first_keys", lambda q, k, v, size, rng: asked.append(size))
+    monkeypatch.setattr(f"{__name__}.first_keys", lambda q, k, v, size, rng: asked.append(size) or v)
     call_of(speed.get_method(f"{__name__}:first_keys"), 4, 2, Backend(), "float64")(*np.zeros((3, 8, 2)))
     assert asked == [4]
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
+def test_a_users_function_of_torch_is_timed():
+    call = call_of(speed.get_method(softmax_of_torch), 4, 2, Backend(), "float64")
+    np.testing.assert_array_equal(call(*np.ones((3, 8, 2))), np.ones((8, 2)))
+
+
+def softmax_of_torch(query, key, value, size, rng):
+    return (query @ key.mT).softmax(-1) @ value
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")

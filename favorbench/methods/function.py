@@ -120,9 +120,9 @@ class Function(Method):
         before = rng.bit_generator.state
         for size in sizes:
             rng.bit_generator.state = before  # the draw for one size does not depend on another
-            output = self._output(query, key, problem.value, size, rng)
+            output = self.output(query, key, problem.value, size, rng)
             rng.bit_generator.state = before  # the row sums of the same draw: its output where every value is 1
-            ones = self._output(query, key, xp.ones_like(problem.value), size, rng)
+            ones = self.output(query, key, xp.ones_like(problem.value), size, rng)
             yield Estimate(size, size, output, None, ones[..., :1])
 
     @property
@@ -134,7 +134,8 @@ class Function(Method):
         stated = getattr(self.function, "multiplications", None)
         return None if stated is None else stated_cost(self.name, lambda: float(stated(shape, size)))
 
-    def _output(self, query: Array, key: Array, value: Array, size: int, rng: np.random.Generator) -> Array:
+    def output(self, query: Array, key: Array, value: Array, size: int, rng: np.random.Generator) -> Array:
+        """What the function returns. Raises EstimatorError for anything but an array (n, d_v)."""
         xp, shape = array_namespace(value), (query.shape[-2], value.shape[-1])
         output = self._call((query, key, value), size, rng)
         expected = np.ndarray if isinstance(value, np.ndarray) else type(value)

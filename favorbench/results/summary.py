@@ -151,7 +151,7 @@ def value_dims(results: RunData) -> dict[str, int]:
 
 def exact_cost(results: RunData, row: Any) -> float:
     """The multiplications of exact attention on the head of a row."""
-    d_v = value_dims(results).get(row["input"], row["head_dim"])
+    d_v: int = value_dims(results).get(row["input"]) or row["head_dim"]
     return exact_multiplications(Shape(row["query_len"], row["seq_len"], row["head_dim"], d_v, row["causal"] == "yes"))
 
 
