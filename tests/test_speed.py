@@ -101,7 +101,7 @@ def test_a_users_function_of_torch_is_timed():
 
 
 def softmax_of_torch(query, key, value, size, rng):
-    return (query @ key.mT).softmax(-1) @ value
+    return importlib.import_module("torch").softmax(query @ key.mT, -1) @ value
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
