@@ -206,6 +206,7 @@ def test_a_ranking_of_one_cell_names_its_inputs():
         ({"input_files": 3}, "input_files"),
         ({"scenario": {"maps": ["trig"]}}, "its scenario has a wrong"),
         ({"scenario": json.loads(small_scenario().model_dump_json()) | {"scale": "big"}}, "a wrong 'scale"),
+        ({"scenario": json.loads(small_scenario(seed=8).model_dump_json())}, "not the one that was run"),
         ({"num_features": 3}, "num_features"),
         ({"declared_versions": "3.1.1"}, "its declared_versions"),
         ({"versions": ["numpy"]}, "its versions"),
@@ -219,6 +220,13 @@ def test_a_manifest_that_was_changed_by_hand_is_refused(values, said):
     change_manifest("run", **values)
     with pytest.raises(StoreError, match=said):
         fb.load("run")
+
+
+def test_a_run_with_a_scenario_changed_by_hand_is_not_resumed():
+    sweep(small_scenario(), "run")
+    change_manifest("run", scenario=json.loads(small_scenario(seed=8).model_dump_json()))
+    with pytest.raises(StoreError, match="not the one that was run"):
+        sweep(small_scenario(), "run")
 
 
 def test_rows_that_are_there_twice_are_read_once():

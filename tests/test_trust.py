@@ -76,6 +76,7 @@ def test_a_run_imports_nothing(attack):
     values |= {key: [ast.literal_eval(text)] if key != "sampler" else text for key, text in ATTACKS[attack].items()}
     changed = {"maps": values["maps"], "methods": values["methods"], "samplers": [values["sampler"]]}
     manifest["scenario"] |= changed
+    del manifest["scenario_digest"]  # as version 0.2 wrote it; with it, the run is refused
     file.write_text(json.dumps(manifest))
     for command in ("speed", "table", "table --rank", "plot", "report", "status", "table --rows"):
         name, *more = command.split()

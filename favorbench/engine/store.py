@@ -10,6 +10,7 @@ results/<name>/figures/
 import json
 import time
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, Self
 
@@ -102,6 +103,7 @@ class Manifest(Machine):
     draws: Count
     draws_done: Count
     complete: bool
+    scenario_digest: NotRequired[str]
     num_features: dict[str, str]
     input_files: list[InputFile]
     versions: NotRequired[dict[str, str]]
@@ -171,17 +173,18 @@ class Store(RowStore):
         return manifest
 
     def _open_manifest(self) -> dict[str, Any]:
-        digest = self.plan.study.digest
+        identity, scenario = self.plan.study.digest, self.scenario.model_dump(mode="json")
         if self.manifest_file.exists():
             manifest = read_manifest(self.path)
-            if (manifest["digest"], manifest["favorbench"]) == (digest, VERSION):
+            if (manifest["digest"], manifest["favorbench"]) == (identity, VERSION):
+                read_scenario(self.path)  # refuses one that was changed
                 return manifest
             if part_paths(self.path / "trials"):  # else no draw of it was saved
                 raise StoreError(f"{self.path} holds another run: {self._difference(manifest)}; use another `out`")
         lengths = sorted({shape.head.query_len for shape in self.plan.shapes})
         return self._write_manifest({
-            "format": FORMAT, "favorbench": VERSION, "scenario": self.scenario.model_dump(mode="json"),
-            "digest": digest, "draws": len(self.plan), "draws_done": 0,
+            "format": FORMAT, "favorbench": VERSION, "scenario": scenario, "scenario_digest": _digest(scenario),
+            "digest": identity, "draws": len(self.plan), "draws_done": 0,
             "query_rows_of_length": {str(length): self.scenario.rows(length) for length in lengths},
             "complete": False, "start": _now(), "end": None, **provenance(self.plan),
         })  # fmt: skip
@@ -214,11 +217,15 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 def read_scenario(path: Path) -> Scenario:
     """Read the scenario of a run, as it was resolved then. No user's module is imported."""
+    manifest = read_manifest(path)
     try:
-        return Scenario.model_validate(read_manifest(path)["scenario"], context=NAMES_ONLY)
+        scenario = Scenario.model_validate(manifest["scenario"], context=NAMES_ONLY)
     except ValidationError as error:
         key = ".".join(map(str, error.errors()[0]["loc"]))
         raise StoreError(f"{path / MANIFEST} was changed by hand: its scenario has a wrong {key!r}") from None
+    if manifest.get("scenario_digest", digest := _digest(manifest["scenario"])) != digest:
+        raise StoreError(f"{path / MANIFEST} was changed by hand: its scenario is not the one that was run")
+    return scenario
 
 
 def read_trials(path: Path) -> "pd.DataFrame":
@@ -273,6 +280,10 @@ def _explain(path: Path) -> str:
         "it has no manifest.json (a summary alone? its sweep computes the trials); give a directory that favorbench "
         "sweep wrote"
     )
+
+
+def _digest(scenario: Mapping[str, Any]) -> str:
+    return sha256(json.dumps(scenario, sort_keys=True).encode()).hexdigest()
 
 
 def _now() -> str:
