@@ -116,8 +116,9 @@ def test_table_in_every_format(format, by, small_run):
 def test_export_holds_every_row(small_run):
     rows = pd.read_parquet("run/trials")
     assert run("table run --rows")[1].count("\n") == len(rows) + 1
-    assert run("table run --rows -o run.parquet")[1] == f"run.parquet: {len(rows)} rows\n"
-    pd.testing.assert_frame_equal(pd.read_parquet("run.parquet"), rows, check_dtype=False)
+    for name in ("run.parquet", "RUN.PARQUET"):
+        assert run(f"table run --rows -o {name}")[1] == f"{name}: {len(rows)} rows\n"
+        pd.testing.assert_frame_equal(pd.read_parquet(name), rows, check_dtype=False)
 
 
 def test_old_names_of_table_work_and_say_the_new_one(small_run):

@@ -76,6 +76,7 @@ GOOD = {"q": np.ones((2, 4, 3)), "k": np.ones((2, 4, 3)), "v": np.ones((2, 4, 3)
     "change, said",
     [
         ({"q": None}, "no array 'q' (or 'query'); the file has 'k', 'v'"),
+        ({"key": np.ones((8, 4))}, "both 'k' and 'key', of which one is due"),
         ({"q": np.ones(3)}, "shape (3,)"),
         ({"q": np.ones((2, 4, 3), dtype=int)}, "int64; it must be float64, float32, float16 or bfloat16"),
         ({"v": np.full((2, 4, 3), np.nan)}, "array 'v', head h0, has 12 values that are NaN or infinite"),

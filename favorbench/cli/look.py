@@ -169,7 +169,7 @@ def table(
     if rows:
         if csv or parquet:  # of `favorbench export`, until version 0.4
             out = out or f"{run.resolve().name}.{'csv' if csv else 'parquet'}"
-        _write_rows(run, out, parquet or str(out).endswith(".parquet"), heads)
+        _write_rows(run, out, parquet or str(out).lower().endswith(".parquet"), heads)
         return
     check("--stat", stat, STATS)
     form = "json" if as_json else format

@@ -163,10 +163,12 @@ def _gradients(name: str, arrays: Mapping[str, Stored], query: Axes, value: Axes
 
 def _axes(name: str, role: str, arrays: Mapping[str, Stored], layout: Layout) -> Axes:
     """The array of a role, called "query" or "q". Raises InputError."""
-    known = next((key for key in (role[0], role) if key in arrays), None)
-    if known is None:
+    found = [key for key in (role[0], role) if key in arrays]
+    if len(found) != 1:
         has = ", ".join(map(repr, arrays)) or "nothing"
-        raise InputError(f"{name}: no array {role[0]!r} (or {role!r}); the file has {has}")
+        what = f"both {role[0]!r} and {role!r}, of which one is due" if found else f"no array {role[0]!r} (or {role!r})"
+        raise InputError(f"{name}: {what}; the file has {has}")
+    (known,) = found
     check_type(name, f"array {known!r}", arrays[known])
     return Axes(known, arrays[known], layout)
 
