@@ -434,11 +434,14 @@ def test_layers_with_other_attention_are_kept_and_named(tokens):
         ({"method": "exact", "dtype": "bfloat"}, "did you mean 'bfloat16'"),
         ({"method": "clusters", "dtype": "bfloat16"}, "`dtype` is the precision of exact attention"),
         ({"method": "clusters", "size": 0}, "`size` must be a whole number from 1"),
-        ({"map": "positive", "num_projections": -1}, "`num_projections` must be a whole number from 1"),
+        ({"method": "clusters", "size": (1 << 20) + 1}, "`size` must be a whole number from 1 to 1048576"),
+        ({"map": "positive", "num_projections": 0}, "`num_projections` must be a whole number from 1"),
         ({"map": "positive", "size": 32}, "`size` 32: `map` has num_projections, `method` has size"),
         ({"method": "monarch", "num_projections": 32}, "`num_projections` 32: `map` has num_projections"),
         ({"map": "positive", "heads": [-1]}, "`heads` must be whole numbers from 0"),
         ({"map": "positive", "layers": "01"}, "`layers` must be whole numbers from 0"),
+        ({"map": "positive", "seed": -1}, "`seed` must be a whole number from 0"),
+        ({"map": "positive", "draw": 1 << 63}, "`draw` must be a whole number from 0"),
         ({"map": "positive", "seed": 1.5}, "`seed` must be a whole number from 0"),
         ({"map": "positive", "redraw": "calls"}, "did you mean 'call'"),
         ({"map": "positive", "sampler": "ortogonal"}, "did you mean 'orthogonal'"),
@@ -448,6 +451,16 @@ def test_senseless_values_are_one_line(model, asked, said):
     with pytest.raises(ScenarioError, match=said):  # noqa: SIM117
         with replace_attention(model, **asked):
             pass
+
+
+@pytest.mark.parametrize("most", [False, True])
+def test_the_least_and_the_most_that_numbers_may_be(model, most):
+    numbers = {"seed": (1 << 63) - 1, "draw": (1 << 63) - 1} if most else {"seed": 0, "draw": 0}
+    size = 1 << 20 if most else 1
+    for estimator in ({"map": "positive", "num_projections": size, **numbers}, {"method": "clusters", "size": size}):
+        with pytest.raises(ModelError, match="it was not called"):  # noqa: SIM117
+            with replace_attention(model, **estimator):
+                pass
 
 
 def test_noncausal_members_are_refused(tokens):

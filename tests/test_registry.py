@@ -593,6 +593,13 @@ SHARES = """
 """
 
 
+#: Degrees, whose least value depends on another parameter: the least and the most.
+DEPENDENT = {
+    "maclaurin(degree={})": (1, 60), "maclaurin(exact=3, degree={})": (3, 60),
+    "tensorsketch(degree={})": (1, 12), "tensorsketch(exact=3, degree={})": (3, 12),
+}  # fmt: skip
+
+
 MEMBERS = {
     getattr(cls, "prefix", "") or cls.name: cls
     for cls in (*MAPS, *SAMPLERS, *METHODS, *maps.TRANSFORMS, *samplers.TRANSFORMS, *PREFIXES)
@@ -622,5 +629,11 @@ def test_limits_of_parameters_by_hand():
     for line, above in LIMITS:
         check_limits(line, above)
         rest.remove(tuple(line.split()[:2]))
+    for spec, limits in DEPENDENT.items():
+        for degree in limits:
+            assert fb.get_map(spec.format(degree)).degree == degree
+        for degree in (limits[0] - 1, limits[1] + 1):
+            with pytest.raises(ScenarioError, match="degree must be"):
+                fb.get_map(spec.format(degree))
     assert fb.get_method("multipole").segment == 512  # as docs/multipole.md says
     assert {parameter for _, parameter in rest} == {"rho", "rate", "mean", "eps", "delta"}  # positive numbers

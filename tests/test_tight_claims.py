@@ -15,7 +15,7 @@ from favorbench.errors import InputError, ScenarioError
 from favorbench.inputs import get_input
 from favorbench.maps import MAPS, Sample, get_map
 from favorbench.maps.base import FeatureMap
-from favorbench.methods import METHODS, AttentionProblem, Method, Shape, clusters
+from favorbench.methods import METHODS, AttentionProblem, Method, Shape, clusters, get_method
 from favorbench.methods.hashed import sampling_shares
 from favorbench.methods.sampled import _kernel as halving_kernel
 from favorbench.methods.summaries import KeySummaryMethod, Queries, Tokens
@@ -376,6 +376,19 @@ def test_the_laws_that_sample_keys_by_hand():
     key = np.array([[1.0, 0.0], [0.5, 1.0], [0.0, -1.0], [2.0, 0.0]])
     found = halving_kernel(key, value, np.full((1, 1), 16.0))
     assert_allclose(found / found[0, 0], np.exp(key @ key.T - 1) * (value @ value.T + 16) / 25, rtol=1e-12)
+
+
+@pytest.mark.parametrize("delta", [0.5, 0.05])
+def test_where_thinformer_keeps_the_second_key_of_a_pair(delta):
+    """Of four keys in one bucket, after the first of them was kept: from p = 1/2 - <S, f> / (2 a) of the docstring on."""
+    key, value = np.array([[0.3], [-0.4], [0.5], [-0.2]]), np.array([[1.0], [-1.0], [2.0], [0.5]])
+    kernel = np.exp(key @ key.T) * (value @ value.T + 4)
+    s, f = np.array([1, -1, 0, 0]), np.array([0, 0, 1, -1])
+    norms = np.sqrt([s @ kernel @ s, f @ kernel @ f])
+    lean = s @ kernel @ f / (norms[1] * norms.max() * (0.5 + math.log(2 * 4 / delta)))
+    for uniform, second in ((0.5 + lean / 2 + 1e-9, 2), (0.5 + lean / 2 - 1e-9, 3)):
+        kept = get_method(f"thinformer(delta={delta})").kept(Tokens(key, value), 2, np.array([0.9, uniform]), np.ones(1))
+        assert [*kept] == [0, second]
 
 
 @pytest.mark.parametrize("std", [5e-324, 1, 0.5, 1e6])

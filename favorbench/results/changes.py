@@ -124,7 +124,7 @@ def _tested(p_values: tuple[float, float] | None, interval: Interval, factor: fl
     if p_values:
         return WORSE if p_values[0] < p_values[1] else BETTER
     inside = 1.0 / factor <= interval.low and interval.high <= factor
-    return NO_CHANGE if inside and interval.coverage >= 1.0 - alpha - 1e-12 else UNDECIDED
+    return NO_CHANGE if inside and interval.coverage >= 1.0 - alpha else UNDECIDED
 
 
 def _same(row: Errors) -> str:

@@ -296,7 +296,7 @@ def comparison_sections(comparison: RunComparison, only_changed: bool = False, i
     """
     covered = min((row.change.coverage for row in comparison.rows if row.change), default=0.0)
     level = 1.0 - comparison.alpha
-    interval = f"{100 * level:.4g} % interval" if covered >= level - 1e-12 else "smallest to largest"
+    interval = f"{100 * level:.4g} % interval" if covered >= level else "smallest to largest"
     tables = []
     shown = [row for row in (comparison.changed if only_changed else comparison.rows) if row.change]
     for cell, rows in groupby(shown, key=lambda row: row.cell):
