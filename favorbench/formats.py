@@ -78,8 +78,13 @@ def percent(share: float) -> str:
     """ "31 %", and digits where it is small or near 1."""
     if not math.isfinite(share):
         return "-"
-    digits = next((d for d in range(6) if round(100 * share, d) not in (0.0, 100.0)), 0)
-    return f"{100 * share:.{digits}f} %"
+    digits = (d for d in range(6) if share in (0, 1) or round(100 * share, d) not in (0.0, 100.0))
+    return f"{100 * share:{next((f'.{d}f' for d in digits), '.10g')}} %"
+
+
+def counted(count: int | str, noun: str) -> str:
+    """ "1 draw" or "3 draws"."""
+    return f"{count} {noun}{'' if str(count) == '1' else 's'}"
 
 
 def shown(value: object) -> str:

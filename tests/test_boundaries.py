@@ -185,7 +185,7 @@ def test_first_keys_leave_one_for_the_method():
     shape = Shape(9, 9, 4, 4)
     member("sinks(8):clusters").check((1,), shape)
     for spec, size, said in (
-        ("sinks(9):clusters", 1, "n must be below the 9"),
+        ("sinks(9):clusters", 1, "n must be below 9"),
         ("sinks(8):clusters", 2, "at most the 1"),
     ):
         with pytest.raises(ScenarioError, match=said):

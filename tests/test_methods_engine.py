@@ -316,12 +316,12 @@ def test_a_function_states_its_cost():
 SMALL = "sweep --maps positive -R 4,8 -L 24 -d 4 --trials 2"
 MISTAKES = [
     *read_table("""
-    clusters -R 30 => method 'clusters': size 30 given, allowed: at most the 24 keys there are
-    nystromformer -R 30 => method 'nystromformer': size 30 given, allowed: at most the 24 keys there are
+    clusters -R 30 => method 'clusters': size 30 given, allowed: at most 24, the number of keys
+    nystromformer -R 30 => method 'nystromformer': size 30 given, allowed: at most 24, the number of keys
     sinks(20):clusters => sinks(20):clusters: size 8 given, allowed: at most the 4 keys after the first 20
-    sinks(24):clusters => sinks(24):clusters: n must be below the 24 keys there are, got 24
-    sinks(30):sinks(2):clusters => n must be below the 24 keys there are, got 32
-    sinks(20):sinks(5):clusters => sinks(20):sinks(5):clusters: n must be below the 24 keys there are, got 25
+    sinks(24):clusters => sinks(24):clusters: n must be below 24, the number of keys, got 24
+    sinks(30):sinks(2):clusters => n must be below 24, the number of keys, got 32
+    sinks(20):sinks(5):clusters => sinks(20):sinks(5):clusters: n must be below 24, the number of keys, got 25
     sinks(0):clusters => 'sinks(0):clusters': n must be a whole number from 1 to 1048576, got 0
     window(0):clusters => 'window(0):clusters': w must be a whole number from 1 to 1048576, got 0
     window(2.5):clusters => w must be a whole number from 1 to 1048576, got 2.5
@@ -478,7 +478,7 @@ def test_a_method_called_directly_refuses_the_same(rng):
     from favorbench.methods import method_attention
 
     q, k, v = rng.normal(size=(3, 24, 4))
-    with pytest.raises(ScenarioError, match="at most the 24 keys there are"):
+    with pytest.raises(ScenarioError, match="at most 24, the number of keys"):
         method_attention(q, k, v, "clusters", 25)
     with pytest.raises(InputError, match="'nystrom' uses the whole sequence and cannot be causal"):
         method_attention(q, k, v, "nystrom", 4, causal=True)

@@ -380,14 +380,15 @@ def test_the_laws_that_sample_keys_by_hand():
 
 @pytest.mark.parametrize("delta", [0.5, 0.05])
 def test_where_thinformer_keeps_the_second_key_of_a_pair(delta):
-    """Of four keys in one bucket, after the first of them was kept: from p = 1/2 - <S, f> / (2 a) of the docstring on."""
+    """Of four keys in one bucket, after the first of them was kept: from p = 1/2 - <S, f> / (2 a) on."""
     key, value = np.array([[0.3], [-0.4], [0.5], [-0.2]]), np.array([[1.0], [-1.0], [2.0], [0.5]])
     kernel = np.exp(key @ key.T) * (value @ value.T + 4)
     s, f = np.array([1, -1, 0, 0]), np.array([0, 0, 1, -1])
     norms = np.sqrt([s @ kernel @ s, f @ kernel @ f])
     lean = s @ kernel @ f / (norms[1] * norms.max() * (0.5 + math.log(2 * 4 / delta)))
     for uniform, second in ((0.5 + lean / 2 + 1e-9, 2), (0.5 + lean / 2 - 1e-9, 3)):
-        kept = get_method(f"thinformer(delta={delta})").kept(Tokens(key, value), 2, np.array([0.9, uniform]), np.ones(1))
+        choices = np.array([0.9, uniform])
+        kept = get_method(f"thinformer(delta={delta})").kept(Tokens(key, value), 2, choices, np.ones(1))
         assert [*kept] == [0, second]
 
 

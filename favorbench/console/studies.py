@@ -6,7 +6,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from favorbench.formats import format_bytes, format_value
+from favorbench.formats import counted, format_bytes, format_value
 from favorbench.sections import Section
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def gram_section(study: "GramStudy") -> Section:
             _relative(cell.median) + marks, _relative(cell.expected), format_value(cell.max_abs_error, "max_abs_error"),
             _relative(cell.bias) + "!" * cell.biased, _relative(cell.spread), _relative(cell.best),
         ))  # fmt: skip
-    draws = f"{study.draws} draw{'s' * (study.draws != 1)}"
+    draws = counted(study.draws, "draw")
     text = (
         f"error: |estimate - K| / |K| (Frobenius), median of {draws}; * worse than the mean of K. "
         "expected: root mean square in closed form. max: largest |estimate - K|. bias, spread: mean and standard "
@@ -152,7 +152,7 @@ def theory_section(study: "TheoryStudy") -> Section:
             rows.append({"|x| = |y|": "", "": "measured", **measured, needed_name: ""})
     text = "Relative standard deviation of phi(x).phi(y) against exp(x.y), x and y scaled by d^-1/4."
     if study.draws:
-        draws = f"{study.draws} draw{'s' * (study.draws != 1)}"
+        draws = counted(study.draws, "draw")
         text += f" Measured: {draws}; gate: not measurable by sampling with so few, the closed form stands."
     return Section(study.title, rows, text, labels=2)
 

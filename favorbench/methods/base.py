@@ -92,7 +92,7 @@ class Method(ABC):
         most = self.largest_size(shape)
         if self.every_size and sizes[-1] > most:
             raise ScenarioError(
-                f"method {self.name!r}: size {sizes[-1]} given, allowed: at most the {most} keys there are"
+                f"method {self.name!r}: size {sizes[-1]} given, allowed: at most {most}, the number of keys"
             )
 
     def matrix_entries(self, shape: Shape, size: int) -> int:

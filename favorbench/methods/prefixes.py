@@ -131,7 +131,7 @@ class Sinks(ExactKeys):
 
     def check(self, sizes: Sizes, shape: Shape) -> None:
         if self.first >= shape.l:
-            raise ScenarioError(f"{self.name}: n must be below the {shape.l} keys there are, got {self.first}")
+            raise ScenarioError(f"{self.name}: n must be below {shape.l}, the number of keys, got {self.first}")
         if self.inner.every_size and sizes[-1] > self.largest_size(shape):
             raise ScenarioError(
                 f"{self.name}: size {sizes[-1]} given, allowed: at most the {self.largest_size(shape)} keys after the "

@@ -15,7 +15,7 @@ from favorbench.engine.scenario import TRANSFORM_NAMES
 from favorbench.engine.store import read_scenario
 from favorbench.errors import InputError, ScenarioError
 from favorbench.files import read_json
-from favorbench.formats import shown
+from favorbench.formats import counted, shown
 from favorbench.maps import get_map
 from favorbench.maps.transforms import calibrations
 from favorbench.methods import Shape
@@ -50,7 +50,7 @@ class ByHead(Replacement):
     ) -> None:  # fmt: skip
         self.name, self.choices, self.sha256, self.others = name, choices, sha256, others or Exact()
         count = sum(map(len, choices.values()))
-        heads = f"{count} head{'' if count == 1 else 's'}"
+        heads = counted(count, "head")
         self.label = f"{others.label}, {heads} {name}" if others else f"recommended({name}, {heads})"
         self.random = any(member.random for member in self.members())
         self.causal_safe = all(member.causal_safe for member in self.members())

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from favorbench.formats import plain
+from favorbench.formats import counted, plain
 from favorbench.models.plan import ALL, BFLOAT16
 from favorbench.models.predicted import with_predictions
 from favorbench.models.seconds import with_seconds
@@ -64,7 +64,7 @@ class ModelResults(NamedTuple):
     @property
     def counted_texts(self) -> str:
         """ "3 texts", or "up to 3 texts"."""
-        return f"{'up to ' * self.uneven}{_count(self.texts, 'text')}"
+        return f"{'up to ' * self.uneven}{counted(self.texts, 'text')}"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
@@ -174,7 +174,7 @@ def sentence(rows: pd.DataFrame) -> str:
     settings, which = (cheaper, "cheaper") if len(cheaper) else (compared, "none of them cheaper")
     best = settings.loc[settings["distance"].idxmin()]
     bfloat16 = lines[lines["estimator"].isin([BFLOAT16, "exact, attention in bfloat16"])]
-    finding, also, more = f"{_count(len(settings), 'setting')} ({which} than exact attention)", "", ""
+    finding, also, more = f"{counted(len(settings), 'setting')} ({which} than exact attention)", "", ""
     uniform = lines[lines["estimator"] == UNIFORM].iloc[0]
     if len(bfloat16):
         limit = float(bfloat16["worst_distance"].max())
@@ -183,7 +183,7 @@ def sentence(rows: pd.DataFrame) -> str:
             more = ", unnoticed too: attention hardly matters in this model on these texts"
         finding = f"{unnoticed or 'none'} of {finding} replace{'s' if unnoticed < 2 else ''} attention unnoticed"
         also = f"bfloat16 {_costs(bfloat16['effect'].max(), measure)} and "
-    texts, draws = _count(best["texts"], "text"), _count(best["draws"], "draw")
+    texts, draws = counted(best["texts"], "text"), counted(best["draws"], "draw")
     also += f"uniform attention {_costs(uniform['effect'], measure)}{more}"
     return (
         f"{which_layers(best['layers'])}, {with_tokens(texts, rows)}, {draws}: {finding}: the best, "
@@ -217,10 +217,6 @@ def _costs(value: float, measure: Measure) -> str:
 
 def _value(value: float, measure: Measure) -> str:
     return f"{1.0 - value:.5f}" if measure is ENCODER else f"{round(value, 3) + 0.0:.3f}"
-
-
-def _count(n: int, word: str) -> str:
-    return f"{n} {word}{'' if n == 1 else 's'}"
 
 
 class Predictions(NamedTuple):

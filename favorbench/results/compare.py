@@ -12,7 +12,7 @@ import pandas as pd
 
 from favorbench.engine.columns import CELL, describe_cell
 from favorbench.errors import ScenarioError
-from favorbench.formats import format_value, heading, printable, shown
+from favorbench.formats import counted, format_value, heading, printable, shown
 from favorbench.metrics import METRICS
 from favorbench.parameters import check_between, check_factor
 from favorbench.registry import nearest, split_list
@@ -341,7 +341,7 @@ def comparison_sentences(runs: RunComparison) -> list[str]:
         new += f" (only the first {MOST_UNPAIRED} of each are tested)"
     how = f"The draws differ (another seed or redraw), so nothing is paired: {old} against {new}; Mann-Whitney test"
     if runs.paired:
-        how = f"{pairs} pair{'s' * (pairs != '1')} of the same draws; sign test"
+        how = f"{counted(pairs, 'pair')} of the same draws; sign test"
     return [*said, (
         f"{how} that new / old is beyond {runs.factor:g}, Holm over all rows, {runs.alpha:g}. Intervals are of each "
         f"row by itself. + worse, - better, ~ neither is detectable (no change: the interval is inside "
@@ -364,7 +364,7 @@ def sides(runs: RunComparison) -> list[str]:
 def reasons(comparison: RunComparison) -> list[str]:
     """Why rows are not comparable, each reason once."""
     counts = Counter((row.key.cell[0], row.reason) for row in comparison.rows if row.change is None)
-    return [f"{count} row{'s' * (count > 1)} of {name}: {reason}" for (name, reason), count in counts.items()]
+    return [f"{counted(count, 'row')} of {name}: {reason}" for (name, reason), count in counts.items()]
 
 
 def junit(comparison: RunComparison) -> str:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from favorbench.engine.columns import CELL, ESTIMATOR, LABELS, RENAMED, describe_cell
 from favorbench.errors import ScenarioError
-from favorbench.formats import ALIASES, format_value, heading, percent
+from favorbench.formats import ALIASES, counted, format_value, heading, percent
 from favorbench.metrics import METRICS
 from favorbench.registry import nearest
 from favorbench.results.summary import STATS, RunData, cost_share, is_oracle
@@ -48,12 +48,12 @@ def every_axis(results: RunData) -> list[str]:
 def long_table(results: RunData, by: Sequence[str], metric: str, stat: str) -> pd.DataFrame:
     """One row for each combination of ``by``: the statistic of the metric, n, and whether it is worse than uniform.
 
-    Worse: than the same statistic of uniform attention over the same cells; for spreads and counts always False.
+    Worse: than the same statistic of uniform attention over the same cells; False where these are not compared.
     """
     trials, column = results.trials, f"{metric}_{stat}"
     table = _statistic(trials, by, metric, stat).rename(column).to_frame()
     table = table.assign(n=_grouped(trials, by)["draw"].nunique()).reset_index()
-    if stat not in ("median", "mean") or not METRICS[metric].error:
+    if not _compared(metric, stat):
         return table.assign(worse=False)
     uniform, cells = trials[trials["estimator"] == "uniform"], [axis for axis in by if axis not in ESTIMATOR]
     if cells:
@@ -65,6 +65,11 @@ def long_table(results: RunData, by: Sequence[str], metric: str, stat: str) -> p
     if METRICS[metric].better == "higher":
         return table.assign(worse=ours < theirs)
     return table.assign(worse=np.maximum(ours, floor) > np.maximum(theirs, floor))
+
+
+def _compared(metric: str, stat: str) -> bool:
+    """Whether values are compared with those of uniform attention: spreads and counts are not."""
+    return stat not in ("std", "n") and METRICS[metric].error
 
 
 def _grouped(trials: pd.DataFrame, by: Sequence[str]) -> Any:
@@ -86,7 +91,7 @@ def pivoted(results: RunData, by: Sequence[str], metric: str = "mse", stat: str 
     long = long_table(_sized(results, by[-1]), by, metric, stat)
     pooled = _pooled(results.trials, by)
     caption = f"{stat} {metric} of {draws_in_words(long['n'])}" + (f", pooled over {pooled}" if pooled else "")
-    return _pivot(results, long, by, metric, stat, caption, legend(results))
+    return _pivot(results, long, by, metric, stat, caption, legend(results, _compared(metric, stat)))
 
 
 def _sized(results: RunData, axis: str) -> RunData:
@@ -103,14 +108,16 @@ def _pivot(
 ) -> Section:
     *labels, axis = by
     floor = rounding_level(results.trials, metric)
-    texts = _texts(long, labels, axis, f"{metric}_{stat}", partial(format_value, metric=metric, floor=floor))
+    write = partial(format_value, metric="n" if stat == "n" else metric, floor=floor)
+    texts = _texts(long, labels, axis, f"{metric}_{stat}", write)
     columns = sorted(dict.fromkeys(long[axis].dropna()), key=lambda value: (isinstance(value, str), value))
     rows = [
         dict(zip((heading(label) for label in labels), key, strict=True))
         | {f"{heading(axis)} = {v}": row.get(v, row.get(None, "-")) for v in columns}
         for key, row in texts.items()
     ]
-    return Section(title, rows, note, data=long, labels=len(labels), style=_value_style)
+    style = _value_style if _compared(metric, stat) else None
+    return Section(title, rows, note, data=long, labels=len(labels), style=style)
 
 
 def _pooled(trials: pd.DataFrame, by: Sequence[str]) -> str:
@@ -146,7 +153,8 @@ def cell_tables(results: RunData, metric: str = "mse", stat: str = "median") -> 
     tables, summaries, shown = _split(long, axes), _split(results.summary, axes), []
     for cell, trials in _split(results.trials, axes).items():
         part, long = results._replace(trials=trials), tables[cell].drop(columns=axes)
-        note = f"{stat} {metric} of {draws_in_words(long['n'])}. {legend(part)} {COST[:-1]}, at the largest size."
+        meaning = f"{legend(part, _compared(metric, stat))} {COST[:-1]}, at the largest size."
+        note = f"{stat} {metric} of {draws_in_words(long['n'])}. {meaning}"
         table = _pivot(part, long, by, metric, stat, f"{metric}, {describe_cell(trials.iloc[0])}", note)
         rows = summaries[cell].sort_values("num_projections", na_position="first").to_dict("records")
         costs = {(row["estimator"], "-" if pd.isna(row["sampler"]) else row["sampler"]): row for row in rows}
@@ -203,14 +211,14 @@ def at_largest_size(results: RunData, rows: pd.DataFrame, of: pd.DataFrame | Non
 def draws_in_words(n: pd.Series) -> str:
     """ "15 draws", "1 draw" or "14 to 15 draws"."""
     low, high = int(n.min()), int(n.max())
-    return f"{high} draw{'' if high == 1 else 's'}" if low == high else f"{low} to {high} draws"
+    return counted(high, "draw") if low == high else f"{low} to {high} draws"
 
 
-def legend(results: RunData) -> str:
+def legend(results: RunData, marked: bool = True) -> str:
     """The meaning of R and of the mark, a baseline that is missing, and the parts of inputs that were left out."""
     scenario, trials = results.scenario, results.trials
     mean = "the mean of V up to the query" if scenario.causal else "the mean of V"
-    text = f"{what_r_means(results)} * worse than uniform attention ({mean})."
+    text = what_r_means(results) + f" * worse than uniform attention ({mean})." * marked
     if "best-rank" in scenario.baselines and not (trials["estimator"] == "best-rank").any():
         text += " best-rank: not computed, it needs every query row and an attention matrix of at most 2048 x 2048."
     bounds = bounds_in_words(results) if scenario.budget == "cost" else ""

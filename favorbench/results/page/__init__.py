@@ -23,7 +23,7 @@ from favorbench.engine.columns import CELL, ESTIMATOR
 from favorbench.engine.provenance import VERSION
 from favorbench.errors import StoreError
 from favorbench.files import clear_errors, read_regular, write_text
-from favorbench.formats import printable
+from favorbench.formats import counted, printable
 from favorbench.results import heads
 from favorbench.results.compare import RunComparison, comparison_sections, comparison_sentences, reasons, sides
 from favorbench.results.figures import comparison_for_page, figures_for_page, on_page
@@ -57,7 +57,7 @@ def page(results: RunData, name: str = "report") -> Page:
     """A run as HTML, below LIMIT. name: of the CSV, without its ending."""
     manifest: Mapping[str, Any] = results.manifest
     draws, cells = results.trials["draw"].nunique(), len(results.summary.drop_duplicates(list(CELL)))
-    facts = f"{draws} draws, {cells} cell{'' if cells == 1 else 's'}, {len(results.trials)} measurements"
+    facts = f"{counted(draws, 'draw')}, {counted(cells, 'cell')}, {counted(len(results.trials), 'measurement')}"
     if draws < manifest["draws_done"]:
         facts = f"some heads only, of a run with {manifest['draws_done']} draws: {facts}"
     day = str(manifest.get("end") or manifest.get("start") or "")[:10]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from favorbench.formats import format_value, percent, plain
+from favorbench.formats import counted, format_value, percent, plain
 from favorbench.methods.features import LinearAttention
 from favorbench.metrics import METRICS
 from favorbench.sections import Section, Sections, to_html
@@ -317,7 +317,7 @@ def _model_certified(result: Recommendation, model: WholeModel) -> str:
         f"The claim is about further {model.draws} like these ({population}), "
         f"each with a new draw of the estimator: {unit} must be exchangeable with them{parts}. With "
         f"{percent(result.confidence)} confidence every verdict is right, and with as much every bound: the "
-        f"{percent(1 - result.confidence)} are shared equally among the {decision.candidates} candidates."
+        f"{percent(1 - result.confidence)} are shared equally among the {counted(decision.candidates, 'candidate')}."
     )
 
 
@@ -447,8 +447,9 @@ def _model_notes(result: Recommendation, model: WholeModel) -> list[str]:
     lines = [
         f"Candidates replace attention in all layers and are tried in order of cost: {unit} relative to those of exact "
         f"attention. median, {share} and worst: of {effect.axis}, over the {model.draws} measured; certified: the "
-        f"bound for {share} of further {model.draws}. {decision.candidates} candidates{cheaper}; {decision.spent} "
-        f"measurements; as many {model.draws} of every candidate as a certificate takes are {decision.full}."
+        f"bound for {share} of further {model.draws}. {counted(decision.candidates, 'candidate')}{cheaper}; "
+        f"{counted(decision.spent, 'measurement')}; as many {model.draws} of every candidate as a certificate takes "
+        f"are {decision.full}."
     ]
     if model.chosen_on:
         lines.append(
@@ -484,7 +485,8 @@ def notes(result: Recommendation) -> list[str]:
         measured, full = spent(result.decisions)
         head = "" if searched.head == "-" else f" on {searched.head}"
         lines.append(
-            f"{searched.candidates} candidates{head}{_not_tried(result.decisions)}. {measured} measurements, "
+            f"{counted(searched.candidates, 'candidate')}{head}{_not_tried(result.decisions)}. "
+            f"{counted(measured, 'measurement')}, "
             f"{percent(measured / full)} of the {full} of a sweep with as many draws of each as a certificate takes."
         )
     if undecided := [d for d in result.decisions if d.undecided]:

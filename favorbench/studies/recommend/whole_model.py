@@ -16,7 +16,7 @@ from favorbench.engine.scenario import load_scenario
 from favorbench.engine.tasks import local_processes, results_of_processes
 from favorbench.errors import ScenarioError
 from favorbench.files import write_text
-from favorbench.formats import json_text, shown
+from favorbench.formats import counted, json_text, shown
 from favorbench.methods import Method
 from favorbench.models import torch
 from favorbench.models.load import split_texts
@@ -369,7 +369,7 @@ def _check_texts(search: ModelSearch, about: WholeModel) -> None:
         size = f"of {about.length} tokens " if about.length else ""
         raise ScenarioError(
             f"`probability` {search.rule.probability:g} at this `confidence` takes {search.needed} {about.draws} that "
-            f"all hit, for {len(search.candidates)} candidates; {size}there are {count}{chosen}: give more "
+            f"all hit, for {counted(len(search.candidates), 'candidate')}; {size}there are {count}{chosen}: give more "
             f"{about.draws}, fewer `methods` and `maps`, or a smaller `length`, `probability` or `confidence`"
         )
 
