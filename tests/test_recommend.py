@@ -378,6 +378,17 @@ def test_over_texts_the_unit_is_the_text():
     """)
 
 
+def test_a_text_that_is_given_twice_is_refused():
+    """A head that is 0 on all texts tells none apart; two texts are equal where all heads are."""
+    texts = np.random.default_rng(0).normal(size=(3, 60, 2, 8, 3))
+    texts[:, :, 0] = 0.0
+    ask = {"over": "texts", "methods": "clusters", "maps": "none", "num_projections": [4]}
+    assert len(fb.recommend(tuple(texts), 0.9, **ask).decisions) == 2
+    texts[:, 30] = texts[:, 7]
+    with pytest.raises(fb.InputError, match="b7 is the same text as b30, and would count twice"):
+        fb.recommend(tuple(texts), 0.9, **ask)
+
+
 def test_a_bound_by_rank_is_below_every_output_of_that_rank(rng):
     exact = rng.normal(size=(40, 6)) * [5, 3, 1, 0.5, 0.1, 0.01]
     least = least_errors(exact, "relative_error")

@@ -97,6 +97,15 @@ def test_every_part_has_the_special_tokens_of_a_text():
         split_texts(loaded, [file], 11)
 
 
+def test_a_text_that_occurs_again_does_not_count_again(folder, tmp_path):  # noqa: F811
+    """In the same file, or in another one that differs in its white space or in its end."""
+    part = " ".join(f"w{5 + i}" for i in range(LENGTH))
+    other = " ".join(f"w{50 + i}" for i in range(LENGTH))
+    written = (_written("a.txt", f"{part} {part} {other}"), _written("b.txt", f"{part}\n{other} w7\n"))
+    found = split_texts(load(f"{folder}/bert"), read_texts(written), LENGTH)
+    assert [text.name for text in found] == ["a#0", "a#2"]
+
+
 def _written(name, text):
     Path(name).write_text(text)
     return name
@@ -413,7 +422,7 @@ def test_a_recommendation_for_heads_is_looked_at():
         --metric mse => --metric 'mse'; allowed for a model: embedding_loss, delta_nll, kl, top1
         --metric kl => --metric kl: {model} predicts no next token; allowed: embedding_loss
         --metric top1 --target 1 => --target 1 given, allowed for top1: a number above 0 and below 1
-        --probability 0.9 => takes 25 texts that all hit, for 2 candidates; of 24 tokens there are 5: give more texts
+        --probability 0.9 => for 2 candidates; of 24 tokens there are 5, where equal ones count once: give more texts
         -L 400 => -L 400: {model} reads at most 64 tokens
         --methods best-rank => a bound, not a candidate
         --methods clustres => did you mean 'clusters'
@@ -468,6 +477,8 @@ def built(kind):
 def states(): return built(transformers.ViTModel), images()
 def classes(): return built(transformers.ViTForImageClassification), images()
 def linear(): return torch.nn.Linear(4, 4), [torch.ones(1, 8, 4)]
+def twice(): return built(transformers.ViTModel), images() + images(1)
+def half(): return built(transformers.ViTModel), [{"pixel_values": one["pixel_values"].bfloat16()} for one in images(2)]
 def uneven(): return built(transformers.ViTModel), [*images(), torch.zeros(2, 3, 16, 16)]
 
 class Tensor(torch.nn.Module):
@@ -516,11 +527,17 @@ def test_a_vision_model_brings_its_inputs(name, module):
     assert "all layers, 16 inputs, 1 draw: " in printed(f"model vision:{name} {flags}")
 
 
+def test_inputs_in_bfloat16_are_captured(module):
+    module("vision", VISION)
+    assert "8 heads" in printed("capture vision:half --layers 0 --out half.npz")
+
+
 def test_mistakes_about_models_with_inputs(texts, module):
     module("vision", VISION)
     ask = "recommend --model vision:states"
     assert "returns its own inputs: leave --text and" in refused(f"{ask} --text {texts[0]}")
     assert "that all hit, for" in refused(ask) and "there are 16: give more inputs" in refused(ask)
+    assert "input 16 equals input 0, and would count as another" in refused("recommend --model vision:twice")
     assert "its inputs have several shapes" in refused("recommend --model vision:uneven")
     assert "favorbench: Linear: no attention call was found" in refused("recommend --model vision:linear")
 

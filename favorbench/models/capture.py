@@ -2,7 +2,7 @@
 
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +30,7 @@ from favorbench.models.load import (
 )
 from favorbench.models.plan import LENGTH
 from favorbench.models.recorder import Choice, Recorder, Run
+from favorbench.numerics.arrays import on_host
 from favorbench.numerics.machine import check_memory
 from favorbench.parameters import whole_numbers
 from favorbench.progress import Progress
@@ -203,6 +204,12 @@ def over_inputs(loaded: Loaded) -> tuple[Any, list[Text]]:
     given = loaded.inputs if isinstance(loaded.inputs, list) else [loaded.inputs]
     if len({str(_shapes(item)) for item in given}) > 1:
         raise InputError(f"{loaded.name}: its inputs have several shapes; run the command for each shape separately")
+    first: dict[str, int] = {}
+    for i, run in enumerate(runs):
+        if (twin := first.setdefault(run.sha256, i)) != i:
+            raise InputError(
+                f"{loaded.name}: input {i} equals input {twin}, and would count as another: return it once"
+            )
 
     class OverInputs(torch.nn.Module):
         def __init__(self) -> None:
@@ -265,8 +272,19 @@ def _call_of_user(model: Any, name: str, given: Any) -> Any:
 def _digest(given: Any) -> str:
     """The sha256 of the values of an input."""
     digest = hashlib.sha256()
-    for name, item in sorted(given.items()) if isinstance(given, Mapping) else [("", given)]:
-        for tensor in item if isinstance(item, tuple) else [item]:
-            digest.update(name.encode())
-            digest.update(tensor.cpu().numpy().tobytes() if hasattr(tensor, "cpu") else repr(tensor).encode())
+    for name, value in _leaves(given):
+        digest.update(name.encode())
+        digest.update(on_host(value).tobytes() if isinstance(value, torch.Tensor) else repr(value).encode())
     return digest.hexdigest()
+
+
+def _leaves(given: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of an input, however nested, with the names of their keywords."""
+    if isinstance(given, Mapping):
+        for key, item in sorted(given.items()):
+            yield from _leaves(item, str(key))
+    elif isinstance(given, tuple | list):
+        for item in given:
+            yield from _leaves(item, name)
+    else:
+        yield name, given

@@ -383,11 +383,12 @@ def tokenise(loaded: Loaded, texts: Sequence[TextFile], length: int) -> list[Tex
 def split_texts(loaded: Loaded, texts: Sequence[TextFile], length: int) -> list[Text]:
     """Split files into texts of exactly ``length`` tokens that do not overlap, named FILE#0, FILE#1 and so on.
 
-    Each begins and ends with the special tokens of a text. The rest of a file is left out. Raises InputError if every
-    file is shorter, ModelError for a model that cannot read such texts.
+    Each begins and ends with the special tokens of a text. The rest of a file is left out, and so is a text that
+    occurred before, which would count twice. Raises InputError if every file is shorter, ModelError for a model that
+    cannot read such texts.
     """
     _check_length(loaded, length)
-    pieces, longest = [], 0
+    pieces, longest, known = [], 0, set()
     for text in texts:
         whole, body = (
             loaded.tokenizer(text.content, add_special_tokens=special, verbose=False)["input_ids"]
@@ -397,8 +398,10 @@ def split_texts(loaded: Loaded, texts: Sequence[TextFile], length: int) -> list[
         first, last = whole[:before], whole[before + len(body) :]
         room, longest = length - len(first) - len(last), max(longest, len(whole))
         for number in range(len(body) // room if room > 0 else 0):
-            tokens = torch.tensor([[*first, *body[number * room : (number + 1) * room], *last]])
-            pieces.append(Text(f"{text.name}#{number}", text.sha256, tokens))
+            part = body[number * room : (number + 1) * room]
+            if tuple(part) not in known:
+                known.add(tuple(part))
+                pieces.append(Text(f"{text.name}#{number}", text.sha256, torch.tensor([[*first, *part, *last]])))
     if texts and not pieces:
         raise InputError(
             f"no text has `length` {length} tokens: the longest of {len(texts)} has {longest}; give longer ones or a "

@@ -2,8 +2,10 @@
 
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -201,6 +203,8 @@ def recommend(
         units = heads_of(draws, over)
         rule = Rule(signed(target, metric), probability, (1 - confidence) / len(units))
         _check_draws(rule, units, over)
+        if over == "texts":
+            _check_distinct(units)
         varying = "texts" if over == "texts" else _varying(draws)
         blank = Recommendation(
             None if Path(folder) in path.parents else path,
@@ -286,6 +290,31 @@ def heads_of(draws: Plan, over: str) -> list[HeadDraws]:
             "(texts, heads, L, d)"
         )
     return [HeadDraws(label, draws, numbers, False) for label, numbers in heads.items()]
+
+
+def _check_distinct(units: Sequence[HeadDraws]) -> None:
+    """Raise InputError for two texts with the same q, k and v in all heads, which would count as independent."""
+    equal = {""}  # digests of texts that no head has told apart so far
+    known = dict[str, str]()
+    for unit in units:
+        for draw in (unit.plan[index] for index in unit.indices):
+            text = _text_of(draw.head.label)
+            if known.get(text, "") in equal:
+                arrays = unit.plan.study.inputs[draw.input].law.draw(stream(0), draw.head)
+                parts = [known.get(text, "").encode(), *(array.tobytes() for array in arrays)]
+                known[text] = sha256(b"".join(parts)).hexdigest()
+        equal = {digest for digest, count in Counter(known.values()).items() if count > 1}
+    for digest in equal:
+        twins = sorted(text for text in known if known[text] == digest)
+        raise InputError(
+            f"`over` texts: {twins[1]} is the same text as {twins[0]}, and would count twice: give it once"
+        )
+
+
+def _text_of(label: str) -> str:
+    """The text in "L0H5@text", or in "b3h5": each member of a batch is a text."""
+    batch = re.fullmatch(r"(b\d+)h\d+", label)
+    return batch[1] if batch else label.partition("@")[2]
 
 
 def _without_text(label: str) -> str:

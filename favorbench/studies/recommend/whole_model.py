@@ -367,9 +367,10 @@ def _check_texts(search: ModelSearch, about: WholeModel) -> None:
     if search.needed > (count := len(search.evaluator.texts)):
         chosen = f"; {about.chosen_on} more are for the settings per head" * bool(about.chosen_on)
         size = f"of {about.length} tokens " if about.length else ""
+        once = ", where equal ones count once" * bool(about.length)
         raise ScenarioError(
             f"`probability` {search.rule.probability:g} at this `confidence` takes {search.needed} {about.draws} that "
-            f"all hit, for {counted(len(search.candidates), 'candidate')}; {size}there are {count}{chosen}: give more "
+            f"all hit, for {counted(len(search.candidates), 'candidate')}; {size}there are {count}{once}{chosen}: give more "
             f"{about.draws}, fewer `methods` and `maps`, or a smaller `length`, `probability` or `confidence`"
         )
 
