@@ -370,8 +370,8 @@ def _check_texts(search: ModelSearch, about: WholeModel) -> None:
         once = ", where equal ones count once" * bool(about.length)
         raise ScenarioError(
             f"`probability` {search.rule.probability:g} at this `confidence` takes {search.needed} {about.draws} that "
-            f"all hit, for {counted(len(search.candidates), 'candidate')}; {size}there are {count}{once}{chosen}: give more "
-            f"{about.draws}, fewer `methods` and `maps`, or a smaller `length`, `probability` or `confidence`"
+            f"all hit, for {counted(len(search.candidates), 'candidate')}; {size}there are {count}{once}{chosen}: give "
+            f"more {about.draws}, fewer `methods` and `maps`, or a smaller `length`, `probability` or `confidence`"
         )
 
 
