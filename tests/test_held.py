@@ -1,4 +1,4 @@
-"""Answers and tables of small runs are those that they were: any change of them has to be meant.
+"""Members, and answers and tables of small runs, are what they were: any change of them has to be meant.
 
 Other tests say why a number is right; these notice that one, or a word, has changed. ``HOLD=1 pytest
 tests/test_held.py`` writes tests/data/held.json anew: read its difference before you commit it.
@@ -7,16 +7,25 @@ tests/test_held.py`` writes tests/data/held.json anew: read its difference befor
 import json
 import math
 import os
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import favorbench as fb
+from favorbench.baselines import BASELINES
+from favorbench.errors import FavorbenchError
 from favorbench.formats import plain
+from favorbench.maps import FeatureMap, Sample
+from favorbench.methods import Method, Shape
+from favorbench.samplers import SAMPLERS, Sampler, get_sampler
+from favorbench.samplers.laws import GaussianRows
 from favorbench.sections import to_markdown
 from favorbench.studies.recommend.answer import sections, sentence
+from tests import test_methods, test_tight_claims
 from tests.command_line import run
+from tests.definitions import member
 
 FILE = Path(__file__).parent / "data" / "held.json"
 HELD = json.loads(FILE.read_text("utf-8")) if FILE.exists() else {}
@@ -27,7 +36,8 @@ def held(name, found):
     found = json.loads(json.dumps(plain(found)))
     if os.environ.get("HOLD"):
         HELD[name] = found
-        FILE.write_text(json.dumps(dict(sorted(HELD.items())), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        lines = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in sorted(HELD.items()))
+        FILE.write_text("{\n" + ",\n".join(lines) + "\n}" + "\n", encoding="utf-8")
     assert unlike(found, HELD[name]) == []
 
 
@@ -113,4 +123,108 @@ def runs(heads, tmp_path_factory):
 def test_a_table_is_what_it_was(name, command, runs, monkeypatch):
     monkeypatch.chdir(runs)
     code, out, err = run(*command.replace("{}", name).split())
+    out = re.sub(r" at [0-9a-f]{9}", "", out)
     held(f"{name}: {command}", {"code": code, "out": json.loads(out) if "--json" in command else out, "err": err})
+
+
+SHAPES = [
+    Shape(100, 200, 8, 6),
+    Shape(200, 200, 8, 6),
+    Shape(300, 300, 8, 6, True),
+    Shape(1, 1, 3, 2),
+    Shape(9, 64, 5, 7),
+]
+COSTS = {
+    "multiplications", "pair_multiplications", "choice_multiplications", "matrix_entries", "largest_size", "drawable",
+    "check", "recent", "width", "num_features", "summarised",
+}  # fmt: skip
+TEXTS = ("description", "reference")  # words, which are read elsewhere
+TOKENS = np.random.default_rng(9).normal(size=(2, 7, 5)) * np.geomspace(0.05, 2, 7)[:, None]
+
+
+def called(function, *arguments):
+    """What a function returns, or what it says; arrays by their shape and two weighted sums."""
+    try:
+        found = function(*arguments)
+    except (FavorbenchError, NotImplementedError) as error:
+        return str(error)
+    return summed(found) if isinstance(found, np.ndarray) else found
+
+
+def summed(found):
+    weights = np.cos(1.7 * np.arange(found.size))
+    return [list(found.shape), float(f"{np.sum(found):.10g}"), float(f"{weights @ found.ravel():.10g}")]
+
+
+def claims(one, base):
+    """The public attributes of a member that are plain values, and not those of its base class."""
+    kinds = (bool, int, float, str, tuple, dict, type(None))
+    values = {name: getattr(one, name) for name in dir(one) if not name.startswith("_") and name not in TEXTS}
+    return {
+        name: repr(value) for name, value in values.items()
+        if isinstance(value, kinds) and repr(value) != repr(getattr(base, name, ""))
+    }  # fmt: skip
+
+
+def costs(method):
+    """The two sums over all shapes and sizes, and what is refused."""
+    arguments = {"recent": lambda shape, size: (size,), "width": lambda shape, size: (size, shape.l),
+                 "num_features": lambda shape, size: (size, shape.d), "summarised": lambda shape, size: (10 * size,),
+                 "largest_size": lambda shape, size: (shape,), "drawable": lambda shape, size: (size, shape),
+                 "check": lambda shape, size: ((size,), shape)}  # fmt: skip
+    found = {}
+    for name in sorted(COSTS & set(dir(method))):
+        given = arguments.get(name, lambda shape, size: (shape, size))
+        answers = [
+            called(getattr(method, name), *given(shape, size))
+            for shape in SHAPES for size in sorted({1, 3, 8, 24, shape.l // 2 + 1, shape.l})
+        ]  # fmt: skip
+        numbers = [value for value in answers if not isinstance(value, str | None)]
+        found[name] = [*summed(np.array(numbers, dtype=float)), len(answers) - len(numbers)]
+    return found
+
+
+@pytest.mark.parametrize("spec", dict.fromkeys([*test_methods.SPECS, *(cls.name for cls in BASELINES)]))
+def test_what_a_method_declares_is_what_it_was(spec):
+    method = member(spec)
+    held(f"method {spec}", {"claims": claims(method, Method), "costs": costs(method)})
+
+
+def blocks_of(blocks):
+    return [
+        [b.fixed, *(part is not None and called(np.asarray, part) for part in (b.log_scale, b.values))] for b in blocks
+    ]
+
+
+@pytest.mark.parametrize("spec", test_tight_claims.MAP_SPECS)
+def test_a_map_is_what_it_was(spec):
+    tokens = TOKENS[..., :3] if spec.startswith("calibrated") else TOKENS
+    one, found, dim = test_tight_claims.some_map(spec), {}, tokens.shape[-1]
+    for count in (1, 4):
+        omega = np.random.default_rng(count).normal(size=(count, dim))
+        sample = Sample(omega, one.draw_extra(np.random.default_rng(5), count, dim))
+        ready = one.fit(tokens[0], tokens[1], omega)
+        found[f"R = {count}"] = {
+            "queries": blocks_of(ready.query_features(tokens[0], tokens[0] @ omega.T, sample)),
+            "keys": blocks_of(ready.key_features(tokens[1], tokens[1] @ omega.T, sample)),
+            "num_features": one.num_features(count, dim),
+            "variance": called(ready.relative_variance, *tokens, count),
+            "target": called(ready.target_kernel, *tokens, GaussianRows()),
+            "covariance": called(ready.covariance, tokens[0][:1], tokens[1]),
+            "multiplications": called(one.multiplications, 9, 20, dim, 3, count),
+            "map_multiplications": called(one.map_multiplications, 9, 20, dim, count),
+            "fit_multiplications": one.fit_multiplications(9, 20, dim),
+        }  # fmt: skip
+    held(f"map {spec}", {"claims": claims(ready, FeatureMap), **found})
+
+
+@pytest.mark.parametrize("spec", [cls.name for cls in SAMPLERS])
+def test_a_sampler_is_what_it_was(spec):
+    one = get_sampler(spec)
+    shapes = [(1, 1), (2, 3), (4, 4), (7, 3), (8, 4), (10, 5), (1, 8), (16, 8), (12, 6)]
+    held(f"sampler {spec}", {
+        "claims": claims(one, Sampler),
+        "rows": [called(one.sample, np.random.default_rng(3), *shape) for shape in shapes],
+        "counts": [called(one.round_up, *shape) for shape in shapes],
+        "checks": [called(one.check, *shape) for shape in shapes],
+    })  # fmt: skip
