@@ -25,7 +25,8 @@ from favorbench.models.store import read_measurements
 from favorbench.results.status import statuses
 from favorbench.studies.recommend import whole_model
 from favorbench.studies.recommend.answer import sections, sentence
-from favorbench.studies.recommend.search import Interrupted
+from favorbench.studies.recommend.evidence import Rule
+from favorbench.studies.recommend.search import Candidate, Interrupted
 from favorbench.studies.saved import saved_study
 from tests.command_line import check_refused, printed, read_table, refused, run
 from tests.conftest import stop_after
@@ -278,6 +279,44 @@ def test_a_search_is_resumed_bit_for_bit_and_a_further_text_changes_no_draw(fold
     assert "search true there, null here" in refused(
         f"model {folder}/bert --text {texts[0]} -L {LENGTH} -R 8 --out half"
     )
+
+
+def test_further_texts_come_after_those_of_the_answers_before(folder, texts):  # noqa: F811
+    """They extend the test; another order would make each answer another test. Changed by hand, no order is kept."""
+    orders = []
+    for some in (texts[:2], texts[1:], texts):
+        found_for(folder, some, **CLUSTERS, out="run")
+        orders.append(json.loads(Path("run/model.json").read_text())["asked"]["order"])
+    first, without, every = orders
+    assert len(first) == 10 and len(without) == 13 and len(every) == 18
+    assert without[:5] == [name for name in first if name.startswith("b#")] and every[:13] == without
+    manifest = json.loads(Path("run/model.json").read_text())
+    for wrong in (7, ["z#1", 2], None):
+        manifest["asked"]["order"] = wrong
+        Path("run/model.json").write_text(json.dumps(manifest))
+        assert found_for(folder, texts, **CLUSTERS, out="run").complete
+
+
+def test_no_more_certificates_are_wrong_where_texts_are_added_until_one_certifies():
+    """The control, an order of its own for each number of texts, as it was up to version 0.2."""
+    rule, runs = Rule(0.0, 0.9, 0.05), 120
+    looks = range(60, 301, 20)
+    wrong = np.zeros(2)
+    for number in range(runs):
+        rng = np.random.default_rng(number)
+        names = [f"a#{i}" for i in range(looks[-1])]
+        hits = dict(zip(names, (rng.random(len(names)) < 0.9).tolist(), strict=True))
+        order: list[str] = []
+        certified = [False, False]
+        for count in looks:
+            model = SimpleNamespace(texts=dict.fromkeys(names[:count]), scenario=SimpleNamespace(seed=number))
+            order = whole_model._order(model, order)
+            for i, one in enumerate((order, rng.permutation(names[:count]).tolist())):
+                candidate = Candidate(None, 1.0, True, [-1.0 if hits[name] else 1.0 for name in one])
+                candidate.judge(rule)
+                certified[i] |= candidate.verdict == "certified"
+        wrong += certified
+    assert wrong[0] <= 0.05 * runs < 0.1 * runs < wrong[1], wrong
 
 
 def test_processes_measure_texts_and_the_answer_is_the_same(folder, texts):  # noqa: F811

@@ -32,6 +32,9 @@ _LISTS = ("hidden_error", "embedding", "head_error", "head_after_projection")
 #: A key that requests of ``recommend`` for a model have, and those of studies do not.
 SEARCH = "search"
 
+#: The key of the order in which ``recommend`` measures texts.
+ORDER = "order"
+
 #: Parts of a request that may not change within a directory: every measurement depends on them.
 FIXED = ("model", "weights", "length", "calibrate", "redraw", "seed", SEARCH, "exact_heads")
 

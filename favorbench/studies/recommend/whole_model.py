@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from favorbench.engine.rows import part_paths
 from favorbench.engine.scenario import load_scenario
 from favorbench.engine.tasks import local_processes, results_of_processes
 from favorbench.errors import ScenarioError
@@ -24,7 +25,7 @@ from favorbench.models.plan import ALL, ModelScenario, PlannedRow
 from favorbench.models.recommended import ByHead, head_names, heads_by_layer
 from favorbench.models.replacements import Bfloat16Model, EstimatedAttention, Replacement
 from favorbench.models.seconds import TimedEstimator, conditions, stored_seconds
-from favorbench.models.store import KEY, SEARCH, merged_request, open_rows, write_manifest
+from favorbench.models.store import KEY, ORDER, SEARCH, merged_request, open_rows, read_manifest, write_manifest
 from favorbench.models.study import MeasuredModel
 from favorbench.numerics.streams import stream
 from favorbench.parameters import is_number
@@ -129,14 +130,29 @@ def _draw_of(model: MeasuredModel, text: str) -> int:
     return int(sha256(f"{text} {model.texts[text].sha256}".encode()).hexdigest()[:12], 16)
 
 
-def _order(model: MeasuredModel) -> list[str]:
-    """The texts in random order: first one of each file, then a second one of each, and so on."""
-    rng, by_file = stream(model.scenario.seed, "texts"), dict[str, list[str]]()
+def _order(model: MeasuredModel, earlier: Sequence[str]) -> list[str]:
+    """The texts in random order: first one of each file, then a second one of each, and so on.
+
+    earlier: those of the answers before, which stay first and in their order. If more texts were mixed among them, each
+    answer would be another sequential test, and adding texts until one certifies would be wrong more often than stated.
+    """
+    known = [name for name in dict.fromkeys(earlier) if name in model.texts]
+    rng = stream(model.scenario.seed, "texts", *([len(known)] if known else []))
+    by_file: dict[str, list[str]] = {}
     for name in model.texts:
-        by_file.setdefault(name.rpartition("#")[0], []).append(name)
+        if name not in known:
+            by_file.setdefault(name.rpartition("#")[0], []).append(name)
     shuffled = [[texts[i] for i in rng.permutation(len(texts))] for texts in by_file.values()]
     rounds = zip_longest(*(shuffled[i] for i in rng.permutation(len(shuffled))))
-    return [text for texts in rounds for text in texts if text is not None]
+    return known + [text for texts in rounds for text in texts if text is not None]
+
+
+def _earlier_order(path: Path) -> list[str]:
+    """The order of the texts of an earlier answer in this directory; empty where there is none."""
+    if not part_paths(path / "trials"):
+        return []
+    order = read_manifest(path)["asked"].get(ORDER, [])
+    return [name for name in order if isinstance(name, str)] if isinstance(order, list) else []
 
 
 class ModelSearch(CandidateSearch):
@@ -270,8 +286,7 @@ def recommend_model(
     path = Path(out) if out is not None else Path("results") / f"recommend-{Path(name).stem}"
     rule = rule._replace(target=sign_of(metric) * target)
     files = len({text.rpartition("#")[0] for text in model.texts})
-    order = _order(model)
-    chosen_on = min(MOST_TEXTS, len(order) // 3) if per_head else 0
+    chosen_on = min(MOST_TEXTS, len(model.texts) // 3) if per_head else 0
     about = WholeModel(
         name, files, len(model.texts), model.length, by,
         {layer.name: layer.left for layer in model.first if layer.left is not None}, chosen_on=chosen_on,
@@ -284,10 +299,9 @@ def recommend_model(
     processes = local_processes(workers) if isinstance(workers, int) and workers > 1 else None
     executor = workers if isinstance(workers, Executor) else processes
     with open_rows(path) as store, processes or nullcontext():
-        request, facts = (
-            merged_request(path, model.request() | {SEARCH: True, "exact_heads": list(about.exact_heads) or None}),
-            model.facts(),
-        )
+        order = _order(model, _earlier_order(path))
+        asked = {SEARCH: True, "exact_heads": list(about.exact_heads) or None, ORDER: order}
+        request, facts = merged_request(path, model.request() | asked), model.facts()
         known = [row for part in store.parts([*KEY, *EFFECTS]) for row in part.table.to_pylist()]
         write_manifest(path, request, facts, len(known) + 1, len(known))
         evaluator = TextEvaluator(model, order[chosen_on:], known, store.append, task, executor, ahead)
