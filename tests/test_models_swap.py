@@ -354,6 +354,7 @@ CALLS = {  # queries, the mask, and whether its attention can be replaced
     "a cache": (4, (ROWS >= KEYS)[-4:], False),
     "causal from the top left": (4, (ROWS >= KEYS)[:4], False),
     "padded": (6, mask_of(2, 1, 1, 8, hidden=(0, ..., slice(5, 8))), True),
+    "padded alike in all of a batch": (6, mask_of(1, 1, 1, 8, hidden=(..., slice(5, 8))), True),
     "padded, as many queries as keys": (8, mask_of(2, 1, 1, 8, hidden=(0, ..., slice(5, 8))), True),
     "padded by head": (6, mask_of(1, 2, 1, 8, hidden=(0, 0, 0, slice(5, 8))), False),
     "padded and causal": (8, (ROWS >= KEYS) & mask_of(2, 1, 1, 8, hidden=(1, ..., slice(5, 8))), False),
