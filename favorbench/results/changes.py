@@ -84,7 +84,7 @@ def format_ratio(value: float) -> str:
     """Three digits; a power of ten where the ratio is too large or too small for them."""
     if not math.isfinite(value):
         return "-" if math.isnan(value) else "inf"
-    return f"{value:.3f}" if 0.01 <= value < 10 else f"{value:.3g}" if 10 <= value < 1e4 else f"{value:.1e}"
+    return f"{value:.3f}" if 0.01 <= value < 10 else f"{value:.3g}" if 10 <= value < 1e4 else format_value(value, "mse")
 
 
 def judged(rows: Sequence[Errors], factor: float, alpha: float) -> list[Change]:

@@ -124,7 +124,8 @@ def _pooled(trials: pd.DataFrame, by: Sequence[str]) -> str:
     """The axes that vary and that ``by`` leaves out: the statistic mixes their values."""
     sizes = () if set(SIZES) & set(by) else ("num_projections",)
     axes = [*varying(trials), *(axis for axis in ("estimator", "sampler", *sizes) if trials[axis].nunique() > 1)]
-    return ", ".join(heading(axis) for axis in axes if axis not in by)
+    of_length = [axis for axis in ("query_len", "query_rows") if trials.groupby("seq_len")[axis].nunique().max() == 1]
+    return ", ".join(heading(axis) for axis in axes if axis not in (*by, *of_length))
 
 
 def _texts(
