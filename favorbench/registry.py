@@ -269,6 +269,13 @@ def source_digest(spec: str, member: Any) -> str | None:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def is_ours(member: Any) -> bool:
+    """Whether the class of a member, inside its transforms and adapters, is one of favorbench's."""
+    while (inside := getattr(member, "wrapped", None)) is not None:
+        member = inside
+    return type(member).__module__.partition(".")[0] == "favorbench"
+
+
 def declared_version(member: Any) -> object:
     """The ``version`` that a member, or the function that it wraps, declares; None if it declares none.
 

@@ -260,6 +260,42 @@ def test_a_function_that_works_in_place_changes_nothing_else(mine):
     same(alone, beside[beside["estimator"] != "in_place"])
 
 
+IN_PLACE = """
+import favorbench as fb
+
+class Emptied(type(fb.get_method("clusters"))):
+    name = "emptied"
+    def estimates(self, problem, sizes, streams):
+        yield from [*super().estimates(problem, sizes, streams)]
+        for array in (problem.query, problem.key, problem.value):
+            array *= 0.0
+
+class Spent(type(fb.get_map("positive"))):
+    name = "spent"
+    def query_features(self, x, projected, sample):
+        return self.spend(super().query_features(1 * x, 1 * projected, sample), x, projected)
+    def key_features(self, x, projected, sample):
+        return self.spend(super().key_features(1 * x, 1 * projected, sample), x, projected)
+    def spend(self, features, x, projected):
+        x *= 0.0
+        projected *= 0.0
+        return features
+"""
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_class_that_works_in_place_changes_nothing_else(module, causal):
+    """A user's method and map, also inside a prefix; and the map's own errors are those of the map it derives from."""
+    module("in_place", IN_PLACE)
+    given = {"causal": causal, "samplers": "iid,orthogonal", "methods": "clusters", "maps": "positive,trig"}
+    alone = rows_of(small_scenario(**given))
+    given |= {"methods": "in_place:Emptied,sinks(2):in_place:Spent,clusters", "maps": "in_place:Spent,positive,trig"}
+    beside = rows_of(small_scenario(**given))
+    same(alone, beside[beside["estimator"].isin(alone["estimator"])])
+    by_name = beside.sort_values(["sampler", "num_projections", "draw"]).set_index("estimator")["mse"]
+    np.testing.assert_allclose(by_name["spent"], by_name["positive"], rtol=1e-9)
+
+
 def test_functions_are_called_for_each_size_with_the_same_numbers(mine):
     question = fb.methods.AttentionProblem(*np.random.default_rng(0).normal(size=(3, 12, 4)))
     method = get_method("my_methods:sampled")

@@ -18,7 +18,7 @@ from favorbench.maps import FeatureMap
 from favorbench.methods import Method, Shape
 from favorbench.methods.features import LinearAttention, name_of, sampler_of
 from favorbench.numerics.backend import Backend
-from favorbench.registry import source_digest
+from favorbench.registry import is_ours, source_digest
 from favorbench.samplers import Sampler
 
 if TYPE_CHECKING:
@@ -188,7 +188,10 @@ class Study:
         return self._grouped[key]
 
     def _batches(self, sizes: tuple[int, ...], head: Head) -> Iterator[EstimatorBatch]:
-        """Nested maps share one sample of a nested sampler at all R, others draw each R anew."""
+        """Nested maps share one sample of a nested sampler at all R, others draw each R anew.
+
+        A user's map is measured alone, on the same sample: it may change its arguments in place.
+        """
         shared: dict[str, list[tuple[Estimator, tuple[Size, ...]]]] = {}
         alone: list[EstimatorBatch] = []
         for estimator in self.estimators:
@@ -198,7 +201,7 @@ class Study:
                 yield EstimatorBatch(((estimator, every),))
             elif not (method.wrapped.nested and method.law.nested):
                 alone += [EstimatorBatch(((estimator, (size,)),)) for size in every]
-            elif estimator.sampler is None:
+            elif estimator.sampler is None or not is_ours(method):
                 alone.append(EstimatorBatch(((estimator, every),)))
             else:
                 shared.setdefault(estimator.sampler, []).append((estimator, every))

@@ -30,6 +30,7 @@ from favorbench.numerics.arrays import (
 from favorbench.numerics.backend import Backend
 from favorbench.numerics.machine import one_core
 from favorbench.numerics.streams import Streams, stream
+from favorbench.registry import is_ours
 from favorbench.users import failures_named
 
 #: Draws that are computed together.
@@ -207,6 +208,10 @@ def _errors(
 
     def estimates(methods: Sequence[Any], dtype: str) -> Iterator[EstimateRows]:
         cast = problem if dtype == "float64" else _cast(study.backend, problem, dtype)
+        if not all(is_ours(method) for method in methods):  # a user's may change its arguments in place
+            arrays = (cast.query, cast.key, cast.value, cast.fit_query)
+            query, key, value, fit = (None if array is None else 1 * array for array in arrays)
+            cast = cast._replace(query=query, key=key, value=value, fit_query=fit)
         return (_map_parts if batch.kind == "map" else _method_parts)(batch, methods, cast, streams)
 
     def compute() -> Errors:

@@ -19,7 +19,7 @@ from favorbench.maps import get_map
 from favorbench.methods import Method, Shape, get_method
 from favorbench.methods.features import LinearAttention, name_of, sampler_of
 from favorbench.methods.landmarks import ThroughLandmarks
-from favorbench.registry import label, split_list
+from favorbench.registry import is_ours, label, split_list
 from favorbench.results.summary import is_oracle
 from favorbench.samplers import get_sampler
 
@@ -93,9 +93,7 @@ class Family(NamedTuple):
         Built-in methods compute sizes separately, except landmark methods. A user's method may share work.
         """
         method = self.estimator.method
-        inside = method.wrapped if isinstance(method, LinearAttention) else method
-        ours = type(inside).__module__.startswith("favorbench.")
-        return not ours or isinstance(method, LinearAttention | ThroughLandmarks)
+        return not is_ours(method) or isinstance(method, LinearAttention | ThroughLandmarks)
 
     def settings(self, draw: Draw) -> list[EstimatorSetting]:
         """One setting for each size."""
