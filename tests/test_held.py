@@ -31,25 +31,26 @@ FILE = Path(__file__).parent / "data" / "held.json"
 HELD = json.loads(FILE.read_text("utf-8")) if FILE.exists() else {}
 
 
-def held(name, found):
-    """What was found equals what is kept: texts and whole numbers exactly, others to 1e-6."""
+def held(name, found, tolerance=1e-6):
+    """What was found equals what is kept: texts and whole numbers exactly, others to a relative tolerance."""
     found = json.loads(json.dumps(plain(found)))
     if os.environ.get("HOLD"):
         HELD[name] = found
         lines = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in sorted(HELD.items()))
         FILE.write_text("{\n" + ",\n".join(lines) + "\n}" + "\n", encoding="utf-8")
-    assert unlike(found, HELD[name]) == []
+    assert unlike(found, HELD[name], tolerance) == []
 
 
-def unlike(found, kept, where=""):
+def unlike(found, kept, tolerance=1e-6, where=""):
     """The places at which two nested lists and dicts differ."""
     if isinstance(found, dict) and isinstance(kept, dict) and found.keys() == kept.keys():
-        return [place for key in found for place in unlike(found[key], kept[key], f"{where}.{key}")]
+        return [place for key in found for place in unlike(found[key], kept[key], tolerance, f"{where}.{key}")]
     if isinstance(found, list) and isinstance(kept, list) and len(found) == len(kept):
-        return [p for i, (a, b) in enumerate(zip(found, kept, strict=True)) for p in unlike(a, b, f"{where}[{i}]")]
+        pairs = enumerate(zip(found, kept, strict=True))
+        return [place for i, (a, b) in pairs for place in unlike(a, b, tolerance, f"{where}[{i}]")]
     same = found == kept
     if isinstance(found, float) and isinstance(kept, float):
-        same = math.isclose(found, kept, rel_tol=1e-6, abs_tol=1e-13)
+        same = math.isclose(found, kept, rel_tol=tolerance, abs_tol=1e-13)
     return [] if same else [f"{where}: {kept!r} before, {found!r} now"]
 
 

@@ -6,6 +6,7 @@ import importlib
 import json
 import math
 import os
+import re
 import shutil
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -18,11 +19,12 @@ from scipy import stats
 
 import favorbench as fb
 from favorbench.errors import InputError, ScenarioError, StoreError
-from favorbench.formats import json_text
+from favorbench.formats import json_text, plain
 from favorbench.models.load import load, read_texts, split_texts, tokenise
 from favorbench.models.recommended import by_head
 from favorbench.models.store import read_measurements
 from favorbench.results.status import statuses
+from favorbench.sections import to_markdown
 from favorbench.studies.recommend import whole_model
 from favorbench.studies.recommend.answer import sections, sentence
 from favorbench.studies.recommend.evidence import Rule
@@ -30,6 +32,7 @@ from favorbench.studies.recommend.search import Candidate, Interrupted
 from favorbench.studies.saved import saved_study
 from tests.command_line import check_refused, printed, read_table, refused, run
 from tests.conftest import stop_after
+from tests.test_held import held
 from tests.test_models_study import WORDS, folder  # noqa: F401
 
 torch = pytest.importorskip("torch")
@@ -223,6 +226,26 @@ def test_a_setting_that_costs_all_that_is_allowed_is_too_costly():
     assert [(one.setting, one.cost) for one in search.candidates] == [("quarter", 25.0)] and search.too_costly == 3
     search.set_candidates({"quarter": 0.25, "half": 0.5, "more": 0.75, "heads": 0.25}, 0.6)
     assert {one.setting: one.cost for one in search.candidates} == {"quarter": 25.0, "half": 50.0, "heads": 50.0}
+
+
+ANSWERS = {
+    "clusters": {**CLUSTERS},
+    "heads stay exact": {**CLUSTERS, "exact_heads": "L0H0"},
+    "nothing is certified": {"target": 1e-9, "maps": "positive", "methods": "clusters,window(4):nothing"},
+    "loss": {"name": "llama", "target": 9.0, "maps": "positive", "max_cost": 9.0},
+}
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_an_answer_is_what_it_was(case, folder, texts):  # noqa: F811
+    """Its words and, to what processors differ by, its numbers."""
+    found = found_for(folder, texts, **ANSWERS[case], out="run")
+    words = to_markdown(sections(found)).replace(found.model.timed or "-", "TIMED").replace(str(folder), "FOLDER")
+    left_out = {"path", "title", "sentence", "certified"}
+    record = {key: value for key, value in plain(found.as_dict()).items() if key not in left_out}
+    record["model"] = {"texts": found.model.texts, "files": found.model.files, "left": found.model.left}
+    words = re.sub(r"\d+(\.\d+)?(e-?\d+)?", "#", words)
+    held(f"recommend --model, {case}", {"words": words, "record": record}, 1e-2)
 
 
 def test_where_uniform_attention_is_enough_it_is_said(folder, texts):  # noqa: F811
