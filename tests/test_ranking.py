@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from favorbench.results.ranking import _legend, group_names, groups_of, ranking_section, rankings, rankings_over_heads
-from favorbench.results.summary import rows_of
+from favorbench.results.summary import rows_of, summarise
 from favorbench.results.tables import rounding_level
 from favorbench.run import sweep
 from favorbench.statistics import sign_test
@@ -191,3 +191,17 @@ def test_the_summary_of_many_heads_at_equal_features_ranks_over_them_first():
     assert "## Ranking over 7 heads" in written and "## Ranking: heads.npz h0" not in written
     many_heads(3, budget="features", out="few")
     assert "## Ranking: heads.npz h0" in Path("few/summary.md").read_text()
+
+
+@pytest.mark.parametrize("factor, told_apart", [(1 + 1e-12, False), (1 + 1e-5, True)])
+def test_estimators_that_differ_by_rounding_are_tied(factor, told_apart):
+    """taylor-2 and the map taylor are the same; the control is more than rounding."""
+    run = sweep(small_scenario(inputs="minilm", seq_len=None, head_dim=None, maps="taylor", trials=12), "run")
+    trials = run.trials.copy()
+    trials.loc[trials["estimator"] == "taylor-2", "mse"] *= factor
+    changed = run._replace(trials=trials, summary=summarise(trials))
+    for ranking in rankings(changed):
+        groups = {row.estimator: row.groups for row in ranking.rows}
+        assert set(groups["taylor"]).isdisjoint(groups["taylor-2"]) == told_apart
+    ranks = rankings_over_heads(changed)[0].frame.set_index("estimator")["rank"]
+    assert (ranks["taylor"] != ranks["taylor-2"]) == told_apart

@@ -87,12 +87,13 @@ def rankings(results: RunData, metric: str = "mse") -> list[Ranking]:
 
 def _of_cell(trials: pd.DataFrame, chosen: pd.DataFrame, metric: str) -> Ranking:
     column, keys = f"{metric}_median", ["estimator", "sampler", "num_projections"]
+    chosen = chosen.assign(**{column: _without_rounding(chosen[column])})
     order = chosen.sort_values(column, ascending=METRICS[metric].better == "lower", kind="stable")
     order = order.reset_index(drop=True)
     once = trials.drop_duplicates(["draw", *keys])  # two budgets that come to one size
     placed = once.merge(order[keys].reset_index(names="place"), on=keys)
     errors = placed.pivot(index="draw", columns="place", values=metric)
-    columns = [errors[place].to_numpy() for place in order.index]
+    columns = [_without_rounding(errors[place].to_numpy()) for place in order.index]
     intervals = [median_interval(values[~np.isnan(values)]) for values in columns]  # without draws on which it failed
     frame = order[_ESTIMATOR].assign(
         sampler=_or_none(order["sampler"]), median=order[column], low=[interval.low for interval in intervals],
@@ -149,7 +150,14 @@ def _by_head(results: RunData, rows: pd.DataFrame, metric: str) -> tuple[pd.Data
     placed = largest.merge(chosen[keys].reset_index(names="place"), on=keys)
     medians = placed.pivot(index="head", columns="place", values=f"{metric}_median")
     signed = medians if METRICS[metric].better == "lower" else -medians
-    return signed.fillna(np.inf).clip(lower=rounding_level(results.trials, metric) or None), chosen
+    floored = signed.fillna(np.inf).clip(lower=rounding_level(results.trials, metric) or None)
+    return _without_rounding(floored), chosen
+
+
+def _without_rounding(values: Any) -> Any:
+    """The first seven digits: estimators that compute the same in another order are tied, on every machine."""
+    mantissa, exponent = np.frexp(values)
+    return np.ldexp(np.round(mantissa, 7), exponent)
 
 
 def _groups(columns: Sequence[np.ndarray]) -> Any:
