@@ -19,6 +19,7 @@ from favorbench.methods import METHODS, Shape, get_method
 from favorbench.methods.function import Function
 from favorbench.methods.monarch import Monarch
 from favorbench.registry import label
+from favorbench.studies.verify import verify
 from tests.command_line import check_refused, read_table, refused, run, succeeded
 from tests.conftest import random_heads, rows_of, same_rows, small_scenario
 from tests.test_sweep import METHODS_OF_ALL_KINDS
@@ -294,6 +295,45 @@ def test_a_class_that_works_in_place_changes_nothing_else(module, causal):
     same(alone, beside[beside["estimator"].isin(alone["estimator"])])
     by_name = beside.sort_values(["sampler", "num_projections", "draw"]).set_index("estimator")["mse"]
     np.testing.assert_allclose(by_name["spent"], by_name["positive"], rtol=1e-9)
+
+
+WRONG = """
+import favorbench as fb
+from favorbench.methods import Estimate
+
+class Drawn(type(fb.get_method("clusters"))):
+    name = "drawn"
+    random = False
+
+class Counting(type(fb.get_method("clusters"))):
+    name = "counting"
+    calls = []
+    def estimates(self, problem, sizes, streams):
+        self.calls.append(0)
+        for one in super().estimates(problem, sizes, streams):
+            yield one._replace(output=one.output * (1 + 1e-3 * len(self.calls)))
+
+class SameSize(type(fb.get_method("clusters"))):
+    name = "same-size"
+    def estimates(self, problem, sizes, streams):
+        for one in super().estimates(problem, sizes, streams):
+            yield one._replace(size=sizes[0])
+
+class OneRow(type(fb.get_method("clusters"))):
+    name = "one-row"
+    def estimates(self, problem, sizes, streams):
+        for one in super().estimates(problem, sizes, streams):
+            yield one._replace(output=one.output[:1])
+"""
+
+
+def test_what_a_class_says_of_its_randomness_and_sizes_is_tested(module):
+    module("wrong", WRONG)
+    refuted = {name: {check.claim for check in verify([f"wrong:{name}"]).refuted} for name in ("Drawn", "Counting")}
+    assert "nothing is random" in refuted["Drawn"] and "a draw can be repeated" in refuted["Counting"]
+    for name, said in (("SameSize", r"size \d where one of"), ("OneRow", r"shape \(1, 4\); \(24, 4\) was expected")):
+        with pytest.raises(fb.EstimatorError, match=said):
+            fb.sweep(small_scenario(methods=f"wrong:{name},clusters", num_projections="3,8"), name)
 
 
 def test_functions_are_called_for_each_size_with_the_same_numbers(mine):

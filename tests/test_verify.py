@@ -351,7 +351,7 @@ def test_the_estimators_of_the_documents_are_verified_as_they_say():
         "from mine import nearest\nnearest.multiplications = lambda shape, size: shape.n * size\n"
     )
     code, out, _ = run("verify wrong:nearest -q")
-    assert code == 1 and "multiplications" in out and "1 of 2 claims hold" in out  # the control
+    assert code == 1 and "multiplications" in out and "2 of 3 claims hold" in out  # the control
 
 
 def test_a_function_may_return_an_array_of_its_own_making():

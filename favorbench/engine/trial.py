@@ -263,9 +263,15 @@ def _method_parts(
 ) -> Iterator[EstimateRows]:
     """The estimates of a method or baseline."""
     (estimator, requested), (method,) = batch.members[0], methods
-    sizes = distinct_sizes(requested)
+    sizes, expected = distinct_sizes(requested), (*problem.query.shape[:-1], problem.value.shape[-1])
+    left = [*sizes] if method.every_size else [sizes[0]]
     for estimate in method.estimates(problem, sizes, streams("method", estimator.name)):
         size = estimate.size if method.every_size and estimate.size is not None else sizes[0]
+        if size not in left:
+            raise EstimatorError(f"an estimate of size {size} where one of {left} was due")
+        left.remove(size)
+        if tuple(estimate.output.shape) != expected:
+            raise EstimatorError(f"its output has shape {tuple(estimate.output.shape)}; {expected} was expected")
         normaliser, row_sums = (None if a is None else a[None, ...] for a in (estimate.normaliser, estimate.row_sums))
         yield EstimateRows(
             0, ((size, estimate.num_features),), slice(None), estimate.output[None, ...], normaliser, row_sums

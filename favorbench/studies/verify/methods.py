@@ -78,6 +78,16 @@ def _row_sums(method: Method, problem: AttentionProblem, seed: int) -> Iterator[
         yield largest(error / np.maximum(1.0, np.abs(estimate.output))) / _rounding(ones)
 
 
+def _change_of_draw(method: Method, problem: AttentionProblem, seed: int) -> Iterator[float]:
+    """Whether the same draw has other outputs the second time; where nothing is random, another draw, too."""
+    first, again = _outputs(method, problem, seed), [_streams(method, seed)]
+    if not method.random:
+        again.append(Streams.of(stream(seed, "verify", "another draw")))
+    for streams in again:
+        for estimate, output in zip(method.estimates(problem, SIZES, streams), first, strict=True):
+            yield largest(estimate.output - output) / _rounding(problem)
+
+
 def _error_at_full_size(method: Method, problem: AttentionProblem, seed: int) -> Iterator[float]:
     """The output at size l against softmax attention; half the digits of our landmark methods: they invert a matrix."""
     inside = method
@@ -118,6 +128,8 @@ def _error_of_sums(method: Any, problem: AttentionProblem, seed: int) -> Iterato
 EXACT_CLAIMS = (
     ExactClaim("weighted means of values", lambda method: method.convex, _outside_values),
     ExactClaim("row sums", lambda method: not method.oracle, _row_sums),
+    ExactClaim("a draw can be repeated", lambda method: method.random, _change_of_draw),
+    ExactClaim("nothing is random", lambda method: not method.random, _change_of_draw),
     ExactClaim("exact at m = l", lambda method: method.exact_at_full_size, _error_at_full_size),
     ExactClaim("future keys have no effect", lambda method: method.causal_safe, _change_by_future),
     ExactClaim("sums are those of its kernel", lambda method: isinstance(method, KeySummaryMethod), _error_of_sums),
