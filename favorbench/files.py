@@ -1,6 +1,7 @@
 """Files read and written with failures in one line: only regular files are read, and files are written whole."""
 
 import contextlib
+import functools
 import io
 import mmap
 import os
@@ -10,12 +11,15 @@ import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from favorbench.errors import FavorbenchError, InputError, StoreError
 
 #: Folders that favorbench makes inside the directory of a run.
 RUN_FOLDERS = ("trials", "figures")
+
+#: Files that describe a run.
+RUN_MANIFESTS = ("manifest.json", "model.json")
 
 Json = TypeVar("Json")
 
@@ -46,12 +50,18 @@ def read_json(
 
     what: the file should hold, and hint: what to do where it does not, for the message.
     """
-    from pydantic import TypeAdapter, ValidationError  # slow to import, and not needed by workers
+    return checked_json(read_regular(path, what, error), kind, path, error, hint)
+
+
+def checked_json(
+    data: bytes, kind: type[Json], path: Path, error: type[FavorbenchError] = StoreError, hint: str = ""
+) -> Json:
+    """The same for JSON that was read from a file."""
+    from pydantic import ValidationError  # slow to import, and not needed by workers
     from pydantic_core import from_json
 
-    data = read_regular(path, what, error)
     try:
-        TypeAdapter(kind).validate_json(data, strict=True)
+        _validator(kind).validate_json(data, strict=True)
         return from_json(data)
     except ValidationError as failure:
         first = failure.errors(include_url=False, include_context=False)[0]
@@ -60,6 +70,13 @@ def read_json(
             "it is not valid JSON" if first["type"] == "json_invalid" else f"its {key or 'content'}: {first['msg']}"
         )
         raise error(f"{path} is damaged, or was changed by hand: {reason}{hint and f'; {hint}'}") from None
+
+
+@functools.cache
+def _validator(kind: type) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
 
 
 def _opened(path: str | Path) -> int:
@@ -143,7 +160,7 @@ def written_whole(path: Path) -> Iterator[io.BufferedWriter]:
     The temporary file next to it has a random name, so that no link can stand there and no other process uses it.
     A link at ``path`` is replaced, not followed. A device or a pipe is written into: nothing may take its name.
     """
-    _refuse_links(path)
+    refuse_links(path)
     if not path.name:
         raise StoreError(f"cannot write to {str(path)!r}: it is a folder; give the name of a file")
     with clear_errors(path):
@@ -165,25 +182,34 @@ def written_whole(path: Path) -> Iterator[io.BufferedWriter]:
 def _special(path: Path) -> int | None:
     """A descriptor of the device, the pipe or the open file of this process (/dev/stdout) that has this name.
 
-    None for all other names. Raises OSError for a pipe without a reader, which may never come.
+    None for all other names, and for links in a run, which may be somebody else's. Raises OSError for a pipe without a
+    reader, which may never come.
     """
     if opened := re.fullmatch(r"/dev/(?:fd/(\d+)|stdout|stderr)", str(path)):
         return os.dup(int(opened[1]) if opened[1] else {"/dev/stdout": 1, "/dev/stderr": 2}[str(path)])
     try:
-        mode = path.stat().st_mode
+        mode = (path.lstat() if _in_run(path) else path.stat()).st_mode
     except (OSError, ValueError):  # there is none, or there cannot be one: to create it says why
         mode = stat.S_IFREG
-    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode):
         return None
     descriptor = os.open(path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
     os.set_blocking(descriptor, True)
     return descriptor
 
 
-def _refuse_links(path: Path) -> None:
-    """Raise StoreError where a folder of a run is a link: the run may be somebody else's."""
-    linked = next((folder for folder in path.parents if folder.name in RUN_FOLDERS and folder.is_symlink()), None)
-    if linked is not None:
+def _in_run(path: Path) -> bool:
+    """Whether a file is in the directory of a run or in a folder of one."""
+    return any(folder.name in RUN_FOLDERS for folder in path.parents) or any(
+        (path.parent / name).exists() for name in RUN_MANIFESTS
+    )
+
+
+def refuse_links(path: Path) -> None:
+    """Raise StoreError where a folder of a run, or one inside it, is a link: the run may be somebody else's."""
+    folders = [*path.parents]
+    own = next((i for i, folder in enumerate(folders) if folder.name in RUN_FOLDERS), -1)
+    if linked := next((folder for folder in folders[: own + 1] if folder.is_symlink()), None):
         raise StoreError(f"{linked} is a link to another folder, and nothing is written through it: remove the link")
 
 

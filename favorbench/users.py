@@ -8,7 +8,9 @@ import os
 import re
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from favorbench.errors import EstimatorError, FavorbenchError, ScenarioError
@@ -28,7 +30,8 @@ def import_object(kind: str, path: str) -> Any:
 #: Names of modules, with commas, that files may import even if they are not in the working directory.
 TRUST_VARIABLE = "FAVORBENCH_TRUST"
 
-_BEFORE_COLON = re.compile(r"([\w.-]+)\s*:")
+#: Possessive, from the start of a word: the time grows with the length of the text, not with its square.
+_BEFORE_COLON = re.compile(r"(?<![\w.-])([\w.-]++)\s*+:")
 
 
 def check_trusted(specs: Iterable[str], file: str | Path, prefixes: Container[str] = ()) -> None:
@@ -59,14 +62,33 @@ def importable_from(folder: str) -> Iterator[None]:
             sys.path.remove(folder)
 
 
-def keep_importable_here() -> None:
-    """Append the working directory to sys.path of this process, for later imports of users' modules.
+def modules_here() -> list[ModuleType]:
+    """The modules that were imported from the working directory."""
+    folder, libraries = os.path.join(os.getcwd(), ""), os.path.dirname(os.__file__)
+    files = {module: str(getattr(module, "__file__", None)) for module in [*sys.modules.values()]}
+    here = [module for module, file in files.items() if file.startswith(folder) and not file.startswith(libraries)]
+    here = [module for module in here if "site-packages" not in Path(files[module]).parts]
+    return [module for module in here if module.__name__.partition(".")[0] not in ("__main__", "favorbench")]
 
-    Last, so that a user's file does not replace a library of its name.
+
+class _FilesHere:
+    """Finds modules in the working directory once the user has named one there: it may import others later."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        with contextlib.suppress(OSError):  # the directory is gone
+            if path is None and modules_here():
+                return PathFinder.find_spec(name, [os.getcwd()])
+        return None
+
+
+def keep_importable_here() -> None:
+    """For the rest of this process, let modules of the working directory that the user has named import others of it.
+
+    Last, so that a user's file does not replace a library of its name. Nothing else is imported from there: the
+    directory may be somebody else's, and libraries try to import others that are not installed.
     """
-    with contextlib.suppress(OSError):  # the directory is gone
-        if os.getcwd() not in sys.path:
-            sys.path.append(os.getcwd())
+    if not any(isinstance(finder, _FilesHere) for finder in sys.meta_path):
+        sys.meta_path.append(_FilesHere())
 
 
 def check_methods(kind: str, spec: str, member: type, base: type) -> None:

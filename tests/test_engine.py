@@ -58,6 +58,9 @@ def test_a_plan_of_a_million_draws_is_as_small_as_one_of_three():
     assert cost(large).rows == MAX_DRAWS // 3 * cost(small).rows + cost(small).rows // 3
     with pytest.raises(ScenarioError, match="at most 1000000 fit in one run"):
         plan(Study.of(small_scenario(trials=MAX_DRAWS, scale="0.5,1")))
+    many = {key: [*range(1, 2000)] for key in ("seq_len", "head_dim")} | {"scale": [i / 7 for i in range(1, 2000)]}
+    with pytest.raises(ScenarioError, match="7988005999 cells x 3 trials"):  # without making them
+        plan(Study.of(small_scenario(trials=3, **many)))
 
 
 @pytest.mark.parametrize(

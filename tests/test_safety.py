@@ -5,6 +5,7 @@ import errno
 import json
 import math
 import os
+import select
 import stat
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
@@ -133,6 +134,12 @@ def test_nothing_is_written_through_a_folder_that_is_a_link():
         os.symlink("../outside", f"run/{name}")
         with pytest.raises(StoreError, match=f"run/{name} is a link to another folder.*remove the link"):
             write_whole(Path("run") / name / "of-one-head" / "file", b"new")
+    for name in RUN_FOLDERS:  # a folder inside one
+        Path("run", name).unlink()
+        Path("run", name).mkdir()
+        os.symlink("../../outside", f"run/{name}/of-one-head")
+        with pytest.raises(StoreError, match=f"run/{name}/of-one-head is a link to another folder"):
+            write_whole(Path("run") / name / "of-one-head" / "file", b"new")
     assert os.listdir("outside") == []
     os.symlink("run", "mine")  # the directory of a run is the user's own choice
     write_whole(Path("mine/file"), b"new")
@@ -173,6 +180,10 @@ def test_a_link_to_a_device_is_written_into():
     write_whole(Path("terminal"), b"seen\n")
     assert os.read(ours, 100).strip() == b"seen"
     assert Path("terminal").is_symlink() and stat.S_ISCHR(os.stat(theirs).st_mode)
+    Path("manifest.json").write_text("{}")  # in a run, which may be somebody else's, it is replaced as any link
+    write_whole(Path("terminal"), b"unseen\n")
+    assert Path("terminal").read_bytes() == b"unseen\n" and not Path("terminal").is_symlink()
+    assert not select.select([ours], [], [], 0)[0]
     os.close(ours)
     os.close(theirs)
 

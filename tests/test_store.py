@@ -1,6 +1,9 @@
 """Rows on disk: no kill loses or doubles one, readers see a whole, and what is damaged is found."""
 
+import hashlib
 import itertools
+import json
+import math
 import multiprocessing
 import os
 import random
@@ -9,13 +12,15 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from command_line import check_refused, refused
 
 import favorbench as fb
 from favorbench.engine import rows as rows_module
 from favorbench.engine.columns import FAILURE
-from favorbench.engine.rows import RowStore, failures, part_paths, read_parts, read_rows
+from favorbench.engine.rows import RowStore, failures, in_use, part_paths, read_parts, read_rows
+from favorbench.errors import StoreError
 
 SCHEMA = pa.schema(
     [pa.field("draw", pa.int64(), nullable=False), pa.field("estimator", pa.string()), pa.field("mse", pa.float64())]
@@ -219,3 +224,96 @@ def test_a_hostile_manifest_is_one_line_that_names_it(text):
     Path("run/manifest.json").write_text(text)
     for command in ("table", "status"):
         check_refused("COMMAND run => run/manifest.json", COMMAND=command)
+
+
+def hostile_parts():
+    """Parts with the digest that their name says, by what is wrong with them, and what the message says."""
+    rows = pa.Table.from_pylist(rows_of(range(2)), SCHEMA)
+
+    def part(table, **facts):
+        sink = pa.BufferOutputStream()
+        pq.write_table(table.replace_schema_metadata({b"favorbench": facts.pop("text", json.dumps(facts))}), sink)
+        return sink.getvalue().to_pybytes()
+
+    yield b"", "Parquet file size is 0 bytes"
+    yield b"PAR1junk", "Parquet magic bytes"
+    for text in ("[]", "5", "null", "{", "[" * 100_000, "\xff", f'{{"seconds": {"9" * 5000}}}'):
+        yield part(rows, text=text), "it is not valid JSON|its content: Input should be an object"
+    for seconds in ("long", -1, 1e300, [], {}):
+        yield part(rows, seconds=seconds), "its seconds: Input should be"
+    for failed in ([1], {"mine": 3}, {"mine": {"why": 3}}, {"mine": {"why": ["a"]}}, {"mine": {"why": [-1]}},
+                   {"mine": {"why": [10**30]}}, {"mine": {"why": []}}):  # fmt: skip
+        yield part(rows, failed=failed), "its failed"
+    yield part(rows.drop_columns("draw")), "has other columns"
+    yield part(rows.set_column(0, "draw", pa.array(["x"] * 4))), "has other columns"
+    yield part(rows[:0]), "no finished draws"
+
+
+@pytest.mark.parametrize("data, said", [*hostile_parts()], ids=lambda value: "" if isinstance(value, bytes) else value)
+def test_a_hostile_part_is_one_line_for_every_reader(run, data, said):
+    (run / "trials").mkdir()
+    (run / "trials" / f"part-000001-{hashlib.sha256(data).hexdigest()[:20]}.parquet").write_bytes(data)
+    with pytest.raises(StoreError, match=said):
+        read(run)
+    if "no finished" not in said:
+        with pytest.raises(StoreError, match=said):
+            read_parts(run / "trials", columns=["draw"])  # as `status` does
+        with store_at(run) as store, pytest.raises(StoreError, match=said):
+            store.parts()
+
+
+def test_repeated_rows_of_one_part_count_once(run):
+    """Repeated draws would make every interval too short."""
+    with store_at(run) as store:
+        store.append(rows_of(range(3), 2.0) + rows_of(range(3)))
+    assert len(part_paths(run / "trials")) == 1
+    same(read(run), 3)
+
+
+def test_nothing_is_changed_through_a_folder_that_is_a_link(run):
+    """The writer renames damaged parts, and removes temporary files of one that was killed."""
+    outside = run.with_name("outside")
+    outside.mkdir()
+    for name in (".part-000001-aa.parquet.tmp", "part-000001-aa.parquet"):
+        (outside / name).write_text("precious")
+    (run / "trials").symlink_to(outside)
+    with pytest.raises(StoreError, match="run/trials is a link to another folder"), store_at(run) as store:
+        store.parts()
+    assert sorted(os.listdir(outside)) == [".part-000001-aa.parquet.tmp", "part-000001-aa.parquet"]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_a_lock_that_is_no_file_keeps_no_reader_waiting(run, make):
+    make(run / ".lock")
+    assert not in_use(run)
+
+
+@pytest.mark.parametrize("name", ["summary.csv", "summary.md", "report.csv", "figures", "seconds.json"])
+def test_files_of_the_user_are_not_taken_for_those_of_a_run(name, tmp_path):
+    """Names that other tools use, too: a sweep into this directory would replace them."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / name).write_text("precious")
+    with (
+        pytest.raises(StoreError, match=f"not empty and not a favorbench run .it has '{name}'"),
+        store_at(tmp_path / "mine"),
+    ):
+        pass
+    assert os.listdir(tmp_path / "mine") == [name]
+
+
+@pytest.mark.parametrize(
+    "column, value", [("kind", "zz"), ("seq_len", 1 << 62), ("head_dim", 0), ("mse", math.nan), ("cosine", math.nan)]
+)
+def test_rows_that_no_sweep_writes_are_refused(column, value, tmp_path):
+    """Each ended `report` or `table --rank` with ZeroDivisionError, IndexError or KeyError."""
+    fb.sweep("quick", maps="positive", num_projections=4, seq_len=8, head_dim=4, trials=2, out="run")
+    (file,) = part_paths(Path("run/trials"))
+    table = pq.read_table(file)
+    place, field = table.column_names.index(column), table.schema.field(column)
+    sink = pa.BufferOutputStream()
+    pq.write_table(table.set_column(place, field, pa.array([value] * len(table), field.type)), sink)
+    file.unlink()
+    digest = hashlib.sha256(sink.getvalue()).hexdigest()[:20]
+    Path(f"run/trials/part-000001-{digest}.parquet").write_bytes(sink.getvalue().to_pybytes())
+    with pytest.raises(StoreError, match="run has rows that no sweep writes"):
+        fb.load("run")

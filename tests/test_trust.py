@@ -3,11 +3,12 @@
 import ast
 import json
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from command_line import refused, run
+from command_line import python, refused, run
 
 import favorbench as fb
 from favorbench import users
@@ -230,3 +231,22 @@ def test_a_scenario_file_names_no_scheduler(tmp_path, monkeypatch):
         with pytest.raises(fb.ScenarioError, match="a scheduler can run any code"):
             fb.sweep("theirs.toml", "run")
     assert fb.sweep("theirs.toml", "run", cluster="none").manifest["complete"]
+
+
+@pytest.mark.parametrize("command", ["table run", "sweep quick --maps trig -R 4 -L 8 -d 4 --trials 2 --workers 2 -q"])
+def test_no_module_of_the_working_directory_is_imported_unasked(command, tmp_path):
+    """Libraries try to import others that are not installed, and workers import libraries anew."""
+    run("sweep quick --maps positive -R 4 -L 8 -d 4 --trials 2 --out run -q")
+    for name in ("bottleneck", "numexpr", "org", "scipy", "filelock", "pyarrow", "numpy"):
+        Path(f"{name}.py").write_text("open('PWNED', 'w').close()\n")
+    done = python("-P", "-m", "favorbench", *command.split())
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not Path("PWNED").exists()
+
+
+def test_a_long_name_in_a_file_takes_no_time():
+    """A search for modules that began at every letter took the square of its length: hours for a file of 1 MB."""
+    Path("theirs.toml").write_text(SCENARIO.format(maps=f'"{"a" * 500_000}"', methods="", sampler="iid"))
+    start = time.process_time()
+    assert "has 500000 characters; allowed: at most 1000" in refused("sweep theirs.toml")
+    assert time.process_time() - start < 10

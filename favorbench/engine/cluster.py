@@ -22,7 +22,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -39,6 +38,7 @@ from favorbench.inputs.heads import Layout
 from favorbench.inputs.stored import open_contents
 from favorbench.methods.function import Function
 from favorbench.numerics.backend import Backend
+from favorbench.users import modules_here
 
 Value = TypeVar("Value")
 
@@ -384,7 +384,7 @@ def _pack(
                 return _open_file, (str(Path(obj.path).resolve()), obj.label, obj.layout, obj.digest())
             return Arrays, (obj.title, sent[obj], obj.layout)
 
-    stream, modules = io.BytesIO(), _modules_here()
+    stream, modules = io.BytesIO(), modules_here()
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     try:
@@ -396,14 +396,6 @@ def _pack(
     installed = names & set(sys.modules) - {module.__name__ for module in modules}
     libraries = ["python", "favorbench", "numpy", "scipy", *(["torch"] if backend.name == "torch" else [])]
     return stream.getvalue(), {name: _version(name) for name in (*libraries, *sorted(installed))}
-
-
-def _modules_here() -> list[ModuleType]:
-    """The modules that were imported from the current folder: their functions and classes are sent by value."""
-    files = {module: Path(getattr(module, "__file__", None) or "/") for module in sys.modules.values()}
-    files = {module: file for module, file in files.items() if "site-packages" not in file.parts}
-    here = [module for module, file in files.items() if file.is_relative_to(Path.cwd())]
-    return [module for module in here if module.__name__.partition(".")[0] not in ("__main__", "favorbench")]
 
 
 def _size(file: File) -> int:

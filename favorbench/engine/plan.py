@@ -1,11 +1,13 @@
 """The plan: a pure function from a study to its draws."""
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, overload
 
 from favorbench.engine.calibration import check_calibration
+from favorbench.engine.scenario import Scenario
 from favorbench.engine.sizes import distinct_sizes
 from favorbench.engine.study import Study
 from favorbench.errors import ScenarioError
@@ -82,6 +84,7 @@ def plan(study: Study) -> Plan:
 
 def _planned(study: Study) -> Plan:
     scenario, shapes = study.scenario, []
+    _check_count(scenario, math.prod(len(getattr(scenario, axis) or "-") for axis in _AXES))  # before they are made
     if scenario.causal:
         _check_causal(study)
     heads_of = {name: _heads(study, law) for name, (_, law) in study.inputs.items()}
@@ -97,13 +100,21 @@ def _planned(study: Study) -> Plan:
             for group in [(size,) for size in sizes] if scenario.redraw == "R" else [sizes]:
                 shapes.append(DrawShape(name, head, scale, dtype, group))
     check_calibration(study, shapes)
-    result = Plan(study, shapes)
-    if len(result) > MAX_DRAWS:
+    _check_count(scenario, len(shapes))
+    return Plan(study, shapes)
+
+
+#: Keys whose values multiply the cells of every input.
+_AXES = ("seq_len", "head_dim", "scale", "dtype")
+
+
+def _check_count(scenario: Scenario, cells: int) -> None:
+    """Raise ScenarioError for more draws than one run holds."""
+    if (draws := cells * scenario.trials) > MAX_DRAWS:
         raise ScenarioError(
-            f"{len(shapes)} cells x {scenario.trials} trials are {len(result)} draws; at most {MAX_DRAWS} fit in one "
+            f"{cells} cells x {scenario.trials} trials are {draws} draws; at most {MAX_DRAWS} fit in one "
             "run: use fewer `trials`, or several runs with different `seed`"
         )
-    return result
 
 
 def _heads(study: Study, law: InputSource) -> tuple[Head, ...]:

@@ -16,16 +16,19 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, NotRequired, Self
 
 import filelock
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import Field
+from typing_extensions import TypedDict
 
-from favorbench.engine.columns import FAILURE, RENAMED, Row, failed_of
+from favorbench.engine.columns import CELL, FAILURE, RENAMED, Row, failed_of
 from favorbench.engine.interrupts import signals_held
 from favorbench.errors import StoreError
-from favorbench.files import clear_errors, read_regular, write_durable, write_whole
+from favorbench.files import checked_json, clear_errors, read_regular, refuse_links, write_durable, write_whole
+from favorbench.formats import shortened
 
 try:
     import fcntl
@@ -44,11 +47,21 @@ Failed = dict[str, dict[str, list[int]]]
 
 _METADATA = b"favorbench"  # the key in a part's metadata
 
-#: Files that favorbench writes into a directory next to the manifest and the parts.
+
+#: Files of a sweep next to the manifest and the parts. Other tools use such names, too.
 _OURS = {
     ".lock", "figures", "report.csv", "report.html", "seconds.json", "summary-heads.csv", "summary.csv", "summary.md",
     "trials",
 }  # fmt: skip
+
+Count = Annotated[int, Field(ge=0, lt=1 << 53)]
+
+
+class PartFacts(TypedDict):
+    """The metadata of a part."""
+
+    seconds: NotRequired[Annotated[float, Field(ge=0, le=1e12)] | None]
+    failed: NotRequired[dict[str, dict[str, Annotated[list[Count], Field(min_length=1)]]]]
 
 
 class StoredPart(NamedTuple):
@@ -79,6 +92,7 @@ class RowStore:
         self._new = not self.path.exists()
         with clear_errors(self.path):
             _refuse_foreign(self.path, self.manifest_file)
+            refuse_links(self._folder / "part")
             self._folder.mkdir(parents=True, exist_ok=True)
             try:
                 self._lock.acquire(poll_interval=LOCK_TIMEOUT / 10)
@@ -203,11 +217,26 @@ def _read(path: Path, schema: pa.Schema | None, columns: Sequence[str] | None) -
     data = read_regular(path, "a part", StoreError)
     if path.stem.rpartition("-")[2] != _digest(data):
         return None
+    try:
+        return _parsed(path, data, schema, columns)
+    except MemoryError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise StoreError(f"{path} is damaged, or was changed by hand: {shortened(str(error))}") from None
+
+
+def _parsed(path: Path, data: bytes, schema: pa.Schema | None, columns: Sequence[str] | None) -> StoredPart:
+    """The rows of a part. Without a schema only columns of integers are read."""
     file = pq.ParquetFile(pa.BufferReader(data))
     stored = pa.schema(field.with_name(RENAMED.get(field.name, field.name)) for field in file.schema_arrow)
-    if schema is not None and not stored.equals(schema):
+    if schema is None:
+        types = {field.name: field.type for field in stored}
+        fits = all(types.get(name) == pa.int64() for name in columns or ())
+    else:
+        fits = stored.equals(schema)
+    if not fits:
         raise StoreError(f"{path} has other columns than this version of favorbench writes; use another `out`")
-    metadata = json.loads((file.schema_arrow.metadata or {}).get(_METADATA, b"{}"))
+    metadata = checked_json((file.schema_arrow.metadata or {}).get(_METADATA, b"{}"), PartFacts, path)
     # Few rows are read without starting a thread: where memory is short, that aborts the process.
     threads = columns is None and file.metadata.num_rows > FLUSH_ROWS
     table = file.read(columns=columns, use_threads=threads).replace_schema_metadata(None)
@@ -221,7 +250,7 @@ def read_rows(path: Path, schema: pa.Schema, key: Sequence[str]) -> tuple[pa.Tab
         parts, damaged = read_parts(path / "trials", schema)
     if damaged:
         raise StoreError(f"{damaged[0]} is damaged; rerun the command: it sets the part aside and recomputes its rows")
-    if not parts:
+    if not any(part.rows for part in parts):
         raise StoreError(f"{path} has no finished draws yet; rerun the command to resume it")
     return newest(parts, key), failures(parts)
 
@@ -229,12 +258,8 @@ def read_rows(path: Path, schema: pa.Schema, key: Sequence[str]) -> tuple[pa.Tab
 def newest(parts: Sequence[StoredPart], key: Sequence[str]) -> pa.Table:
     """The rows of all parts; the last row of each key."""
     table = pa.concat_tables([part.table for part in parts])
-    if len(parts) > 1:
-        replaced = (
-            table.select(key).to_pandas(use_threads=table.num_rows > FLUSH_ROWS).duplicated(keep="last").to_numpy()
-        )
-        table = table.filter(~replaced) if replaced.any() else table
-    return table
+    replaced = table.select(key).to_pandas(use_threads=table.num_rows > FLUSH_ROWS).duplicated(keep="last").to_numpy()
+    return table.filter(~replaced) if replaced.any() else table
 
 
 def failures(parts: Iterable[StoredPart]) -> Failed:
@@ -260,7 +285,7 @@ def failed_draws(failed: Failed) -> set[int]:
 def in_use(path: Path) -> bool:
     """Whether a process is writing into a directory, as far as its lock is visible here."""
     file = path / ".lock"
-    if not file.exists():
+    if not file.is_file():  # a pipe would wait for a writer
         return False
     with contextlib.suppress(OSError):  # filelock.Timeout is one
         if fcntl is None:
@@ -281,8 +306,18 @@ def _refuse_foreign(path: Path, manifest: Path) -> None:
             raise StoreError(
                 f"{path} has trials but no {manifest.name} to say of what; use another `out`, or remove trials"
             )
-        if others := sorted(entry.name for entry in os.scandir(path) if entry.name not in _OURS):
+        ours = _OURS if _is_summary(path / "summary.csv") else {".lock", "trials"}
+        if others := sorted({entry.name for entry in os.scandir(path)} - ours):
             raise StoreError(f"{path} is not empty and not a favorbench run (it has {others[0]!r}); use another `out`")
+
+
+def _is_summary(file: Path) -> bool:
+    """Whether a sweep wrote this: a run may have been kept without its rows."""
+    with contextlib.suppress(OSError):
+        if file.is_file():
+            with file.open("rb") as opened:
+                return opened.readline(80).startswith(",".join(CELL[:4]).encode())
+    return False
 
 
 def differences(keys: Iterable[str], there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:

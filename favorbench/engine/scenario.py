@@ -409,7 +409,7 @@ def _one_line(error: ValidationError, origin: Mapping[str, str]) -> str:
     fields = sorted(Scenario.model_fields)
     if first["type"] == "extra_forbidden":
         file = where.removesuffix(f": {key}")
-        return f"{file}: unknown key {key!r}{nearest(key, fields)}; allowed: {', '.join(fields)}"
+        return f"{file}: unknown key {shown(key)}{nearest(key, fields)}; allowed: {', '.join(fields)}"
     if first["type"] == "missing":
         return f"{origin.get('', 'scenario')}: {key!r} is missing: write it there, or give `{key}`"
     message = re.sub(r"^(Value error, |Input should be )", "", first["msg"])

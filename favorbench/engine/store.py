@@ -12,11 +12,11 @@ import time
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NotRequired, Self
+from typing import TYPE_CHECKING, Any, NotRequired, Self
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 from typing_extensions import TypedDict
 
 from favorbench.engine.columns import COLUMNS, ESTIMATOR
@@ -24,6 +24,7 @@ from favorbench.engine.plan import Plan
 from favorbench.engine.provenance import VERSION, count_done, provenance
 from favorbench.engine.rows import (
     FLUSH_ROWS,
+    Count,
     Failed,
     RowStore,
     differences,
@@ -36,7 +37,7 @@ from favorbench.engine.scenario import NAMES_ONLY, Scenario
 from favorbench.errors import StoreError
 from favorbench.files import read_json, write_text
 from favorbench.formats import shortened
-from favorbench.metrics import EFFECT
+from favorbench.metrics import EFFECT, METRICS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,9 +59,6 @@ MANIFEST = "manifest.json"
 #: Files that only one other command writes, and files to look at.
 _OTHERS = {"model.json": "model", "speed.csv": "speed"}
 _SUMMARIES = ("summary.md", "summary.csv", "speed.csv", "figures")
-
-
-Count = Annotated[int, Field(ge=0, lt=1 << 53)]
 
 
 class InputFile(TypedDict):
@@ -145,7 +143,7 @@ class Store(RowStore):
             draws = part.table["draw"].to_numpy()
             stored[draws[(draws >= 0) & (draws < len(stored))]] = True
         if but_failed:
-            stored[list(failed_draws(failures(parts)))] = False
+            stored[[draw for draw in failed_draws(failures(parts)) if draw < len(stored)]] = False
         return stored
 
     def record_workers(self, machines: Sequence[Mapping[str, Any]]) -> None:
@@ -251,6 +249,11 @@ def read_run(path: Path) -> "tuple[pd.DataFrame, Failed]":
         )
     if not rows["draw"].between(0, manifest["draws"] - 1).all():
         raise StoreError(f"{path} has rows of draws that its manifest.json does not plan; it was changed by hand")
+    errors = [name for name in rows if name in METRICS and METRICS[name].error]
+    sizes = rows[["query_len", "query_rows", "seq_len", "head_dim"]]
+    usual = sizes.ge(1).all(axis=1) & sizes.le(1 << 24).all(axis=1) & rows[errors].notna().all(axis=1)
+    if not (usual & rows["kind"].isin(["map", "method", "baseline"])).all():
+        raise StoreError(f"{path} has rows that no sweep writes: a kind, a length or an error; it was changed by hand")
     return rows.sort_values("draw", kind="stable", ignore_index=True), failed
 
 

@@ -3,6 +3,7 @@
 A worker imports this module, so it is kept apart from the libraries that only the parent needs.
 """
 
+import contextlib
 import functools
 import itertools
 import math
@@ -22,7 +23,7 @@ from favorbench.engine.interrupts import signals_held
 from favorbench.engine.study import Study
 from favorbench.errors import FavorbenchError, WorkerError
 from favorbench.files import check_memory_of_libraries
-from favorbench.users import importable_from, keep_importable_here
+from favorbench.users import importable_from, keep_importable_here, modules_here
 
 Item = TypeVar("Item")
 
@@ -34,7 +35,7 @@ POLL_SECONDS = 1.0
 class TaskBundle(NamedTuple):
     """Data that every task needs: a pickled function with its context, and the folder of the user's modules.
 
-    Without a folder the modules are in the data.
+    Without a folder there are none, or they are in the data.
     """
 
     data: bytes
@@ -43,7 +44,7 @@ class TaskBundle(NamedTuple):
     @staticmethod
     def of(function: Callable[[Any, Any], Any], context: Any) -> "TaskBundle":
         """A function of a context and an item."""
-        return TaskBundle(pickle.dumps((function, context)), os.getcwd())
+        return TaskBundle(pickle.dumps((function, context)), os.getcwd() if modules_here() else "")
 
 
 class TaskResult(NamedTuple):
@@ -58,7 +59,7 @@ class TaskResult(NamedTuple):
 @functools.lru_cache(maxsize=2)
 def load_bundle(bundle: TaskBundle) -> tuple[Callable[[Any, Any], Any], Any]:
     """The function and its context, unpickled once for each process."""
-    with importable_from(bundle.folder):
+    with importable_from(bundle.folder) if bundle.folder else contextlib.nullcontext():
         function, context = pickle.loads(bundle.data)
         if bundle.folder and isinstance(context, Study):
             context.check_sources()

@@ -34,7 +34,7 @@ def get_input(spec: object, layout: Layout = "heads,L,d") -> InputSource:
     if Path(spec).suffix.lower() in _CONVERTED:
         raise ScenarioError(f"{shown(spec)} cannot be read; {_CONVERTED[Path(spec).suffix.lower()]}")
     near = nearest(spec, [*(source.name for source in named), *SHIPPED])
-    raise ScenarioError(f"unknown inputs {spec!r}{near}; allowed: {_allowed(named)}")
+    raise ScenarioError(f"unknown inputs {shown(spec)}{near}; allowed: {_allowed(named)}")
 
 
 _SAVE = "save them in one file: np.savez('heads.npz', q=q, k=k, v=v)"

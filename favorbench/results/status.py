@@ -75,11 +75,9 @@ def progress_of(path: Path) -> tuple[Path, int, int]:
 
 
 def _status(file: Path) -> Status:
-    run, count, columns = file.parent, _draws, ["draw"]
-    if file.name == MODEL:
-        count, columns = _rows, []
+    run, count = file.parent, _rows if file.name == MODEL else _draws
     with clear_errors(run):
-        parts, damaged = read_parts(run / "trials", columns=columns)
+        parts, damaged = read_parts(run / "trials", columns=["draw"])
     planned, done, kind, complete = _planned(file)
     if (run / "trials").exists():  # raw trials may not have been kept
         done = count(parts)
