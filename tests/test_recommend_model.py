@@ -541,6 +541,12 @@ def classes(): return built(transformers.ViTForImageClassification), images()
 def linear(): return torch.nn.Linear(4, 4), [torch.ones(1, 8, 4)]
 def twice(): return built(transformers.ViTModel), images() + images(1)
 def half(): return built(transformers.ViTModel), [{"pixel_values": one["pixel_values"].bfloat16()} for one in images(2)]
+def pruned():
+    model, inputs = states()
+    for name, parameter in model.named_parameters():
+        if "value" in name or "v_proj" in name:
+            parameter.data.zero_()
+    return model, inputs[:1]
 def uneven(): return built(transformers.ViTModel), [*images(), torch.zeros(2, 3, 16, 16)]
 
 class Tensor(torch.nn.Module):
@@ -592,6 +598,13 @@ def test_a_vision_model_brings_its_inputs(name, module):
 def test_inputs_in_bfloat16_are_captured(module):
     module("vision", VISION)
     assert "8 heads" in printed("capture vision:half --layers 0 --out half.npz")
+
+
+def test_an_estimate_of_0_is_exact_where_a_head_is_pruned(module):
+    module("vision", VISION)
+    printed("model vision:pruned --maps none --methods clusters -R 4 --draws 1 -q --out m")
+    errors = [row for row in measurements("m")["head_error"] if row is not None and len(row)]
+    assert len(errors) == 3 and all(not np.any(row) for row in errors)
 
 
 def test_mistakes_about_models_with_inputs(texts, module):

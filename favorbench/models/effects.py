@@ -180,7 +180,8 @@ def head_errors(
     def look(call: Call, exact: Tensor) -> None:
         if unsupported_reason(call) is None:
             error = estimates(call, lambda heads: outputs(heads, call.index)) - exact
-            relative = error[0].double().norm(dim=(-2, -1)) / exact[0].double().norm(dim=(-2, -1))
+            size, whole = (part[0].double().norm(dim=(-2, -1)) for part in (error, exact))
+            relative = torch.where(size == 0, 0.0, size / whole)  # an estimate of 0 is exact where a head is pruned
             # Layers and hidden states may not correspond one to one.
             hidden = reference.hidden[call.index] if len(reference.hidden) == len(layers) + 1 else None
             after = _after_projection(projections[call.index], error, hidden)
