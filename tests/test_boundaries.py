@@ -23,7 +23,7 @@ from favorbench.studies.recommend.answer import (
     records,
     sentence,
 )
-from favorbench.studies.recommend.candidates import EstimatorSetting, _finer_sizes, _sizes, _trivial
+from favorbench.studies.recommend.candidates import EstimatorSetting, _finer_sizes, _runnable, _sizes, _trivial
 from favorbench.studies.recommend.figure import charts
 from favorbench.studies.recommend.study import _check_limits, check_target
 from tests.command_line import read_table
@@ -94,6 +94,12 @@ def test_sizes_of_candidates():
     assert [_sizes(clusters, [Shape(99, 99, 4, 4)], most) for most in (31, 32)] == [[16], [16, 32]]
     finer = {0: [1], 15: [15], 16: [16], 23: [16], 24: [16, 24], 31: [16, 24], 32: [16, 24, 32], 48: [16, 24, 32, 48]}
     assert {most: _finer_sizes(most) for most in finer} == finer
+
+
+def test_candidates_that_leave_one_key_are_tried():
+    spec = "sinks(4):clusters"
+    found = [_runnable({spec: member(spec)}, [Shape(n, n, 2, 2)], all_rows=True) for n in (4, 5)]
+    assert [list(members) for members in found] == [[], [spec]]
 
 
 def test_trivial_answers_that_cost_as_much_as_exact_attention_are_tried():

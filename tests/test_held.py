@@ -228,4 +228,5 @@ def test_a_sampler_is_what_it_was(spec):
         "rows": [called(one.sample, np.random.default_rng(3), *shape) for shape in shapes],
         "counts": [called(one.round_up, *shape) for shape in shapes],
         "checks": [called(one.check, *shape) for shape in shapes],
+        "laws": [[repr(one.row_law(*shape)), repr(one.pair_laws(*shape))] for shape in shapes],
     })  # fmt: skip
