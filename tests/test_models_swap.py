@@ -218,6 +218,7 @@ def test_heads_that_stay_exact_in_a_model(model, tokens):
         ({1: [9]}, "L1H9: this model has 4 heads there"),
         ({-1: [0]}, "layers of `exact_heads` must be whole numbers"),
         ({1: "a"}, "heads of `exact_heads` must be whole numbers"),
+        ("L1H3-1", "`exact_heads` 'L1H3-1' given"),
         ([0, 1], "give both"),
     ):
         with pytest.raises((InputError, ScenarioError), match=said):  # noqa: SIM117

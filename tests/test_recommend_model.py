@@ -190,7 +190,9 @@ def test_the_same_heads_stay_exact_in_a_study(folder):  # noqa: F811
         {asked} => exact_heads "L0H0-1,L1H2" there, null here
         {asked} --exact-heads L0H4 => has a choice for L0H4: this model has 4 heads there
         {asked} --exact-heads L0H1 --maps calibrated:centre:positive => --exact-heads with calibrated:centre:positive
+        {asked}2 --exact-heads L9H0 => positive, 1 head exact has a choice for layer 9: {folder}/bert has 2
     """)
+    assert not Path("run2").exists()  # else it would be in the way of the corrected command
 
 
 @pytest.mark.parametrize("exact_heads, layers", [(None, [0, 1]), ("L2H1", [0, 1, 2])])
@@ -493,6 +495,7 @@ def test_a_recommendation_for_heads_is_looked_at():
         --over texts => --over is about heads
         --maps none --methods clusters -R 16,64 => -R 64 given, allowed with these estimators: at most 23
         --exact-heads L0H0-x => --exact-heads 'L0H0-x' given, allowed: heads such as L7H6 or L7H6-8, with commas
+        --exact-heads L0H3-1 => --exact-heads 'L0H3-1' given, allowed: heads such as L7H6 or L7H6-8, with commas
         --exact-heads L0H4 => L0H4: this model has 4 heads there
         --exact-heads L0H0 --per-head => leave out --exact-heads, or --per-head
         --device cuda => --device cuda: torch finds no CUDA device here

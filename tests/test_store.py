@@ -168,6 +168,22 @@ def test_random_kills_lose_and_double_nothing(run, kills):
     assert before
 
 
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("then", ["nothing", "another"])
+def test_a_run_that_is_removed_or_moved_while_it_is_written_is_said(run, then):
+    """And what is at its path now is left alone."""
+    moved = run.with_name("moved")
+    with pytest.raises(fb.StoreError, match="was removed, moved or replaced while it was written"):  # noqa: SIM117
+        with store_at(run) as store:
+            store.append(rows_of(range(2)))
+            run.rename(moved)
+            if then == "another":
+                (run / "trials").mkdir(parents=True)
+            store.append(rows_of([2]))
+    same(read(moved), 2)
+    assert [*run.parent.rglob("run/*")] == [run / "trials"] * (then == "another")
+
+
 def test_a_reader_during_a_write_sees_a_complete_file(run):
     """Rows only ever come, without a gap, while parts are written and joined under the reader's hands."""
     process = multiprocessing.get_context("fork").Process(target=_write, args=(run, 300))

@@ -102,6 +102,7 @@ class RowStore:
                 ) from None
             for path in self._folder.glob(".part-*.tmp"):  # of a writer that was killed
                 path.unlink()
+        self._opened = self._identity()
         self._flushed = time.monotonic()
         return self
 
@@ -110,8 +111,15 @@ class RowStore:
             self.flush()
         finally:
             self._lock.release()
-        if self._new and error is not None:
+        if self._new and error is not None and self._identity() == self._opened:
             self._remove_if_empty()
+
+    def _identity(self) -> tuple[int, int] | None:
+        """What tells the directory from another one at its path; None if there is none."""
+        with contextlib.suppress(OSError):
+            state = self.path.stat()
+            return state.st_dev, state.st_ino
+        return None
 
     def _remove_if_empty(self) -> None:
         """Remove the directory of a run that ended before its first row."""
@@ -141,7 +149,15 @@ class RowStore:
             self.flush()
 
     def flush(self) -> None:
-        """Write the waiting rows as one part, whole or not at all. Raises StoreError, e.g. for a full disk."""
+        """Write the waiting rows as one part, whole or not at all.
+
+        Raises StoreError, e.g. for a full disk, and if the directory is no longer the one that was opened.
+        """
+        if self._identity() != self._opened:
+            raise StoreError(
+                f"{self.path} was removed, moved or replaced while it was written; rerun the same command: missing "
+                "rows are computed again"
+            )
         now = time.monotonic()
         if self._rows:
             rows = [row for row in self._rows if FAILURE not in row]

@@ -101,7 +101,8 @@ def heads_by_layer(given: Any) -> dict[int, tuple[int, ...]]:
         return {layer: whole_numbers("heads of `exact_heads`", one) or () for layer, one in given.items()}
     heads = defaultdict[int, tuple[int, ...]](tuple)
     for name in given.split(",") if isinstance(given, str) and given else ():
-        if not (numbers := _KEPT.fullmatch(name.strip())):
+        numbers = _KEPT.fullmatch(name.strip())
+        if not numbers or int(numbers[3] or numbers[2]) < int(numbers[2]):
             raise ScenarioError(
                 f"`exact_heads` {shown(name)} given, allowed: heads such as L7H6 or L7H6-8, with commas"
             )

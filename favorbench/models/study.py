@@ -157,7 +157,7 @@ class MeasuredModel:
         name = self.scenario.model
         for part in replacement.members():
             self._check_estimator(part)
-        if missing := {*replacement.layers} - {layer.index for layer in self.first}:
+        if missing := {*replacement.needed_layers} - {layer.index for layer in self.first}:
             raise InputError(f"{replacement.label} has a choice for layer {min(missing)}: {name} has {len(self.first)}")
         for text, layer in ((text, layer) for text, layers in self.layers.items() for layer in layers):
             try:
