@@ -95,6 +95,22 @@ def test_runs_and_files_of_heads():
     assert "heads.npz" in offered("recommend", "") and offered("sweep", "--inputs", "minilm,he") == ["minilm,heads.npz"]
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize(
+    "name", ["\\$(touch PWNED)", 'x\\"; touch PWNED #', "$(touch PWNED)", "a`b`", "a\nb", "a;b", "-rf"]
+)
+def test_names_that_a_shell_would_run_are_not_offered(name, shell):
+    """The script of zsh evaluates what it is offered, and bash puts it into the line as it is."""
+    for place in (name, "good"):
+        os.makedirs(place)
+        open(f"{place}/manifest.json", "w").close()
+    open(f"{name}.npz", "w").close()
+    texts = offered("table", "", shell=shell, line="favorbench table ")
+    files = offered("recommend", "", shell=shell, line="favorbench recommend ")
+    assert any("good" in text for text in texts)
+    assert not any("touch" in text or name in text for text in [*texts, *files])
+
+
 def test_zsh_and_fish():
     line = "favorbench sweep --maps positive,centre:hyp"
     assert offered(shell="fish", line=line) == ["positive,centre:hyperbolic"]

@@ -72,6 +72,23 @@ def test_seq_len_takes_the_first_tokens(rng):
 GOOD = {"q": np.ones((2, 4, 3)), "k": np.ones((2, 4, 3)), "v": np.ones((2, 4, 3))}
 
 
+def test_numbers_of_layers_that_no_model_has_are_no_labels():
+    """They ended figures with OverflowError."""
+    for number in (-1, 2**63):
+        layer = np.array([number, 1], dtype=np.int64 if number < 0 else np.uint64)
+        np.savez("in.npz", **GOOD, layer=layer, head=np.array([0, 1]))
+        assert [head.label for head in get_input("in.npz").heads(None, None)] == ["h0", "h1"]
+
+
+@pytest.mark.parametrize("scale", [np.nan, np.inf])
+def test_factors_of_gradients_are_checked(scale):
+    """They made every effect infinite, without a word."""
+    gradients = {"gradients": np.ones((2, 3, 4, 3)), "gradient_scales": np.full((2, 3), scale)}
+    np.savez("in.npz", **GOOD, **gradients)
+    with pytest.raises(InputError, match="array 'gradient_scales', head h0, has 3 values that are NaN or infinite"):
+        get_input("in.npz").heads(None, None)
+
+
 @pytest.mark.parametrize(
     "change, said",
     [
@@ -84,6 +101,8 @@ GOOD = {"q": np.ones((2, 4, 3)), "k": np.ones((2, 4, 3)), "v": np.ones((2, 4, 3)
         ({"v": np.ones((2, 6, 3))}, "k has 4 tokens and v has 6"),
         ({"k": np.ones((1, 4, 3))}, "repeat grouped heads first"),
         ({"q": np.ones((2, 0, 3))}, "an axis is empty"),
+        ({"causal": np.array("false")}, "is 'false' in it; allowed: true or false"),
+        ({"causal": np.array(np.nan)}, "is nan in it; allowed: true or false"),
         ({"q": np.array([object()])}, "Python objects (pickle), which are never read"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 
 import pytest
 
@@ -234,6 +235,21 @@ def test_remote_code_runs_only_on_request(folder, tmp_path, monkeypatch):
     with pytest.raises(ModelError, match="it ran"):  # and the control: with it, it is
         load(name, trust_remote_code=True)
     assert ran.exists()
+
+
+@pytest.mark.parametrize("key", ["_attn_implementation", "attn_implementation"])
+def test_a_folder_names_no_attention_of_the_hub(folder, key):
+    """Transformers would download `somebody/kernel` and run it, if the package `kernels` is installed."""
+    with pytest.raises(ModelError, match="asks for attention 'somebody/kernel'; allowed: eager, sdpa"):
+        load(folder(**{key: "somebody/kernel"}))
+    load(folder(**{key: "eager"}))
+
+
+def test_an_index_that_is_a_pipe_keeps_nobody_waiting(folder, tmp_path):
+    name = folder()
+    os.mkfifo(tmp_path / "model/model.safetensors.index.json")
+    with pytest.raises(ModelError, match=r"cannot read an index of weights.*not a regular file"):
+        load(name)
 
 
 def test_weights_that_are_missing_or_quantised(folder, tmp_path):

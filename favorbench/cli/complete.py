@@ -109,7 +109,12 @@ def runs(incomplete: str) -> list[str]:
     places = [f"{typed}*"] if incomplete else ["*", "results/*"]
     directories = {os.path.dirname(path) for place in places for path in glob.glob(f"{place}/manifest.json")}
     below = glob.glob(f"{typed}*/*/manifest.json") if incomplete else []
-    return sorted(directories | {f"{os.path.dirname(os.path.dirname(path))}/" for path in below})
+    return _plain(sorted(directories | {f"{os.path.dirname(os.path.dirname(path))}/" for path in below}))
+
+
+def _plain(paths: Iterable[str]) -> list[str]:
+    r"""Paths without characters that a shell obeys: zsh would run ``\\$(command)`` of a name that it is offered."""
+    return [path for path in paths if re.fullmatch(r"[\w./,+@%=:~][\w./,+@%=:~-]*", path)]
 
 
 def words(*allowed: str) -> Callable[[str], list[str]]:
@@ -137,4 +142,4 @@ def _names(members: Iterable[type]) -> list[str]:
 
 
 def _files(typed: str, *suffixes: str) -> list[str]:
-    return [path for path in sorted(glob.glob(f"{glob.escape(typed)}*")) if path.endswith(suffixes)]
+    return _plain(path for path in sorted(glob.glob(f"{glob.escape(typed)}*")) if path.endswith(suffixes))

@@ -96,7 +96,8 @@ class Heads:
             return None
         place = tuple(int(i) for i in np.unravel_index(head, self.query.leading)) if self.query.leading else ()
         array = checked(self.name, f"array {GRADIENTS!r}, head {self.labels[head]},", self.gradients.part(place))
-        return array * self.scales.part(place).astype(np.float64)[:, None, None]
+        scales = checked(self.name, f"array {SCALES!r}, head {self.labels[head]},", self.scales.part(place))
+        return array * scales[:, None, None]
 
     def check(self) -> None:
         """Read all heads, one at a time. Raises InputError for numbers that cannot be measured."""
@@ -208,10 +209,13 @@ def _about(text: str | None) -> dict[str, Any]:
     return description if isinstance(description, dict) else {}
 
 
-def _causal(arrays: Mapping[str, Stored]) -> bool | None:
-    """A flag ``causal`` next to the arrays, as numpy.savez writes it."""
+def _causal(arrays: Mapping[str, Stored]) -> Any:
+    """A flag ``causal`` next to the arrays, as numpy.savez writes it; any other value is refused by the caller."""
     flag = arrays.get("causal")
-    return None if flag is None or flag.shape not in ((), (1,)) else bool(flag.whole().item())
+    if flag is None or flag.shape not in ((), (1,)):
+        return None
+    value = flag.whole().item()  # a text "false" is no flag, and neither is NaN
+    return bool(value) if isinstance(value, int | float) and value in (0, 1) else value
 
 
 def _labels(leading: tuple[int, ...], arrays: Mapping[str, Stored], about: Mapping[str, Any]) -> tuple[str, ...]:
@@ -230,10 +234,11 @@ def _labels(leading: tuple[int, ...], arrays: Mapping[str, Stored], about: Mappi
 
 
 def _integers(array: Stored | None, leading: tuple[int, ...]) -> Sequence[int]:
-    """The integers of an array with one for each head; empty for any other array."""
+    """The integers of an array with one for each head, from 0 to 10^6; empty for any other array."""
     if array is None or array.shape != leading or np.dtype(array.numpy_type).kind not in "iu":
         return ()
-    return array.whole().ravel().tolist()
+    numbers = array.whole().ravel().tolist()
+    return numbers if all(0 <= number <= 1_000_000 for number in numbers) else ()
 
 
 def _text_names(texts: object) -> dict[int, str]:

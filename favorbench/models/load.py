@@ -112,7 +112,8 @@ def weight_files(folder: Path) -> list[Path]:
     """The files that transformers reads a folder's weights from."""
     for index in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
         if (folder / index).exists():
-            names = set(json.loads((folder / index).read_text("utf-8"))["weight_map"].values())
+            text = read_regular(folder / index, "an index of weights", ModelError)
+            names = set(json.loads(text)["weight_map"].values())
             return [folder / name for name in sorted(names)]
     single = [folder / name for name in ("model.safetensors", "pytorch_model.bin") if (folder / name).exists()]
     return single[:1]
@@ -263,6 +264,7 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
     config = transformers.AutoConfig.from_pretrained(home, **source)
     if getattr(config, "quantization_config", None) is not None:
         raise ModelError(f"{name}: its weights are quantised (quantization_config): pass the model unquantised")
+    _check_attention(name, config)
     causal = _is_causal(config, gguf is not None)
     kind = transformers.AutoModelForCausalLM if causal else transformers.AutoModel
     with torch.device("meta"):
@@ -278,6 +280,16 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
         )
     digest = digest or weights_digest(weight_files(_snapshot(str(home))))
     return Loaded(model.eval(), _tokenizer(home, source), name, digest, causal, versions=versions())
+
+
+def _check_attention(name: str, config: Any) -> None:
+    """Raise ModelError for attention that transformers would download from the hub and run."""
+    parts = [config, *(getattr(config, part, None) for part in getattr(config, "sub_configs", {}))]
+    for attention in (getattr(part, "_attn_implementation", None) for part in parts):
+        if attention not in (None, "eager", "sdpa"):
+            raise ModelError(
+                f"{name}: config.json asks for attention {shown(attention)}; allowed: eager, sdpa or nothing"
+            )
 
 
 def _is_causal(config: Any, gguf: bool) -> bool:
