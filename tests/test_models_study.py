@@ -273,7 +273,7 @@ def test_a_causal_model_with_calibrated_maps(folder):
         ({"methods": ("nystrom",)}, ScenarioError, "is causal, and nystrom is not"),
         ({"maps": ("calibrated:centre:positive",)}, ScenarioError, "give one with `calibrate`"),
         ({"layers": "2"}, ScenarioError, "`layers` 2: .* has 2, 0 to 1"),
-        ({"sizes": (30,)}, ScenarioError, "text0: .*size 30 given, allowed: at most the 24 keys"),
+        ({"sizes": (30,)}, ScenarioError, "text0: .*size 30 given, allowed: at most 24, the number of keys"),
         ({"length": 2000}, ModelError, "reads at most 64 tokens"),
     ],
 )
