@@ -18,7 +18,7 @@ import pytest
 
 from favorbench.models.store import KEY, SCHEMA, open_rows
 from favorbench.studies.function_errors import MeasurementSettings, check_stored
-from tests.command_line import run
+from tests.command_line import refused, run
 from tests.conftest import REPOSITORY, campaign, random_heads
 
 VALUES = [
@@ -156,3 +156,22 @@ def test_a_damaged_run_is_read_or_refused_in_one_line(whole, seeds):
             bad.append((seed, target.name, command, err[-200:]))
     assert not bad
     assert {0, 2} <= codes  # some are harmless, and some are refused
+
+
+@pytest.mark.parametrize(
+    "file, key, value, said",
+    [
+        ("model.json", "asked", {"model": "m", "texts": 5}, "its asked.texts: Input should be an object"),
+        ("model.json", "measurements", 10**20, "its measurements: Input should be less than"),
+        ("effects.json", "texts", {"a": {"clusters - x 0": [1.0]}}, "its texts.a.clusters - x 0"),
+        ("effects.json", "texts", {"a": {"clusters": [1.0]}}, "its texts.a.clusters"),
+    ],
+)
+def test_a_study_of_a_model_that_was_changed_by_hand(whole, file, key, value, said):
+    """Each was an unexpected error of `report`, `status` or a command that resumes the study."""
+    shutil.copytree(whole / "model", "model")
+    path = Path("model") / file
+    known = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(known | {key: value}))
+    for command in ("report model", "table model", *(["status model"] if key == "measurements" else [])):
+        assert said in refused(command)

@@ -139,6 +139,12 @@ def test_a_study_predicts_the_effects_it_measures(model, text, monkeypatch):
     assert list(effects) == ["uniform - 0 0", "clusters - 16 0", "clusters - 16 1"]
     for name, heads in effects.items():
         assert_allclose(heads, two[key][name], rtol=1e-6)
+    short = {"texts": {key: two[key] | {"uniform - 0 0": [1.0]}}}  # effects of too few heads are computed again
+    Path("two", "effects.json").write_text(json.dumps(short))
+    assert run(f"{ask} -R 16 --predict 64 --out two")[0] == 0
+    assert_allclose(
+        json.loads(Path("two", "effects.json").read_text())["texts"][key]["uniform - 0 0"], effects["uniform - 0 0"]
+    )
     lines = read(Path("one")).lines.set_index("estimator")
     expected = np.mean([sum(effects[f"clusters - 16 {draw}"]) for draw in (0, 1)])
     assert_allclose(lines["predicted"]["clusters"], expected)

@@ -7,10 +7,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import NotRequired
+from typing import Annotated, NotRequired
 
 import numpy as np
 import pandas as pd
+from pydantic import Field
 from typing_extensions import TypedDict
 
 from favorbench.files import read_json, write_text
@@ -25,11 +26,15 @@ from favorbench.progress import Progress
 FILE = "effects.json"
 
 
+#: What ``_name`` makes.
+EstimatorName = Annotated[str, Field(pattern=r"^.+ .+ \d{1,9} \d{1,9}$")]
+
+
 class EffectsFile(TypedDict):
-    """The file. Estimators are named by ``_name``."""
+    """The file."""
 
     heads: NotRequired[list[str]]
-    texts: dict[str, dict[str, list[float | None]]]
+    texts: dict[str, dict[EstimatorName, list[float | None]]]
 
 
 def _name(estimator: str, sampler: str | None, size: int | None, draw: int) -> str:
@@ -51,7 +56,7 @@ def predicted_effects(
         report(done, len(texts), step="the predicted effect of each head")
         stored = known["texts"].setdefault(f"{text} {model.texts[text].sha256}", {})
         named = {_name(item.label, item.sampler, item.size, draw if item.random else 0): item for item in replacements}
-        if missing := {name: item for name, item in named.items() if name not in stored}:
+        if missing := {name: item for name, item in named.items() if len(stored.get(name, ())) != len(heads)}:
             computed = model.head_effects(text, list(missing.values()), draw, gradients)
             stored |= zip(missing, computed.tolist(), strict=True)
             write_text(file, json_text(known | {"heads": heads}) + "\n")

@@ -18,7 +18,7 @@ import pandas as pd
 import pyarrow as pa
 from typing_extensions import TypedDict
 
-from favorbench.engine.rows import RowStore, differences, part_paths, read_rows
+from favorbench.engine.rows import Count, RowStore, differences, part_paths, read_rows
 from favorbench.errors import StoreError
 from favorbench.files import read_json, write_text
 
@@ -55,13 +55,21 @@ SCHEMA = pa.schema(
 )
 
 
+class ModelRequest(TypedDict, total=False):
+    """The keys of a request whose values readers take apart."""
+
+    model: str
+    texts: dict[str, Any]
+    recommended: dict[str, Any]
+
+
 class ModelManifest(TypedDict):
     """The fields of a manifest that are read."""
 
     format: int
-    asked: dict[str, Any]
-    measurements: int
-    measurements_done: int
+    asked: ModelRequest
+    measurements: Count
+    measurements_done: Count
 
 
 def open_rows(path: Path) -> RowStore:

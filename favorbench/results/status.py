@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, NotRequired
 import numpy as np
 from typing_extensions import TypedDict
 
-from favorbench.engine.rows import Failed, StoredPart, failed_draws, failures, in_use, read_parts
+from favorbench.engine.rows import Count, Failed, StoredPart, failed_draws, failures, in_use, read_parts
 from favorbench.engine.store import read_manifest
 from favorbench.errors import StoreError
 from favorbench.files import clear_errors, read_json
@@ -18,8 +18,8 @@ SWEEP, MODEL, RECOMMENDATION = "manifest.json", "model.json", "recommendation.js
 
 
 class _Measurements(TypedDict):
-    measurements: int
-    measurements_done: int
+    measurements: Count
+    measurements_done: Count
     asked: NotRequired[dict[str, Any]]
 
 
