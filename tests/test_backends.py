@@ -159,3 +159,15 @@ def test_a_missing_gpu_is_one_clear_line():
             rows_of(device="cuda", backend="torch")
     with pytest.raises(ScenarioError, match="tf32 exists on CUDA devices only"):
         rows_of(dtype="tf32", backend="torch")
+
+
+def test_torch_computes_on_one_core_and_gives_the_others_back():
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with Backend("torch").precision("float32"):
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

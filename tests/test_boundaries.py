@@ -56,7 +56,9 @@ def test_six_heads_have_a_panel_each():
 
 
 def test_what_a_recommendation_says_of_heads_and_settings_without_a_certificate():
-    row = records(recommendation(0)._replace(decisions=(Decision("h9", "not finished"),)))[0]
+    unfinished = recommendation(0)._replace(decisions=(Decision("h9", "not finished"),))
+    assert not any("candidate" in note.partition("uniform:")[2] for note in notes(unfinished))
+    row = records(unfinished)[0]
     assert {name: text for name, text in row.items() if text != "-"} == {"head": "h9", "estimator": "not begun"}
     points = [MeasuredCandidate(CLUSTERS._replace(kind=kind), 1.0, 0.5, 9, 0, 0, 0, "too few hits")
               for kind in ("per head", "per head", "method")]  # fmt: skip

@@ -119,6 +119,7 @@ def test_the_cheapest_is_certified_on_the_effect_of_the_model(folder, texts):  #
     """The numbers are those of the model with its attention replaced as the lines that are printed say."""
     found = found_for(folder, texts, **CLUSTERS, out="run")
     (decision,) = found.decisions
+    assert json.loads(Path("run/model.json").read_text())["complete"]
     assert found.metric == "embedding_loss" and found.complete and found.model.texts == 18 and found.model.files == 3
     assert [point.setting.name for point in decision.points][:1] == ["uniform"]
     rows = measurements("run")
