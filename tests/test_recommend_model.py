@@ -8,6 +8,7 @@ import math
 import os
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 from pydoc_data.topics import topics
 from types import SimpleNamespace
@@ -20,9 +21,15 @@ from scipy import stats
 import favorbench as fb
 from favorbench.errors import InputError, ScenarioError, StoreError
 from favorbench.formats import json_text, plain
+from favorbench.models import summary
+from favorbench.models.gradients import gradient_draws
 from favorbench.models.load import load, read_texts, split_texts, tokenise
+from favorbench.models.plan import ModelScenario
 from favorbench.models.recommended import by_head
+from favorbench.models.replacements import replacement
 from favorbench.models.store import read_measurements
+from favorbench.models.study import MeasuredModel
+from favorbench.numerics.streams import stream
 from favorbench.results.status import statuses
 from favorbench.sections import to_markdown
 from favorbench.studies.recommend import whole_model
@@ -553,6 +560,22 @@ def pruned():
     return model, inputs[:1]
 def uneven(): return built(transformers.ViTModel), [*images(), torch.zeros(2, 3, 16, 16)]
 
+def pairs():
+    return built(transformers.ViTForImageClassification), [torch.cat([one["pixel_values"] for one in images(4)])]
+def words():
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(vocab_size=30, **sizes, initializer_range=0.5)
+    return transformers.LlamaForCausalLM(config).eval(), [torch.arange(24)[None] % 30]
+def padded():
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.BertConfig(vocab_size=30, **sizes, initializer_range=0.5)
+    mask = torch.ones(2, 24, dtype=torch.long)
+    mask[1, 10:] = 0
+    tokens = torch.arange(48).reshape(2, 24) % 30
+    return transformers.BertModel(config).eval(), [{"input_ids": tokens, "attention_mask": mask}]
+
 class Tensor(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -597,6 +620,67 @@ def test_a_vision_model_brings_its_inputs(name, module):
     assert decision.outcome == "nothing" and math.isfinite(found.model.bfloat16[0])
     flags = "--maps none --methods clusters -R 8 --draws 1 --no-heads -q --out m"
     assert "all layers, 16 inputs, 1 draw: " in printed(f"model vision:{name} {flags}")
+
+
+@pytest.mark.parametrize("name", ["words", "pairs"])
+def test_logits_of_inputs_that_are_no_tokens_are_compared_by_kl(name, module):
+    """No next token is known, so there are no nats per token; they were 0 for every estimator."""
+    module("vision", VISION)
+    said = printed(f"model vision:{name} --maps none --methods clusters -R 4 --draws 1 --predict 3 -q --out m")
+    assert "costs a KL of " in said and "nats a token" not in said and "predicted: KL " in said and "late" not in said
+    row = measurements("m").query("estimator == 'uniform'").iloc[0]
+    model, (given,) = importlib.import_module("vision").__dict__[name]()
+    with torch.no_grad():
+        exact = model(given).logits.double().log_softmax(-1)
+        with fb.replace_attention(model, method="uniform"):
+            other = model(given).logits.double().log_softmax(-1)
+    kl = float((exact.exp() * (exact - other)).sum(-1).mean())
+    assert_allclose(row["kl"], kl, rtol=1e-4)
+    assert kl > 0.01 and np.isnan(row["delta_nll"]) and np.isnan(row["late_delta_nll"])
+    (line,) = (line for line in summary.read(Path("m")).lines.to_dict("records") if line["estimator"] == "uniform")
+    assert line["effect"] == row["kl"]
+
+
+def error_of_uniform(heads):
+    """Of the mean of V, and exact attention, by text, layer and head."""
+    order = np.lexsort((heads.head, heads.layer, heads.text))
+    q, k, v = (part[order].astype(float) for part in (heads.query, heads.key, heads.value))
+    exact = fb.exact_attention(q, k, v)
+    return v.mean(axis=1, keepdims=True) - exact, exact
+
+
+def test_errors_of_heads_are_those_of_all_items_of_a_batch(module):
+    """Of each head's output in all four images, and the predicted effect, too."""
+    module("vision", VISION)
+    printed("model vision:pairs --maps none --methods clusters -R 4 --draws 1 --predict 3 -q --out m")
+    row = measurements("m").query("estimator == 'uniform'").iloc[0]
+    model, (given,) = importlib.import_module("vision").pairs()
+    error, exact = (part.reshape(4, 8, *part.shape[1:]) for part in error_of_uniform(fb.capture(model, given)))
+    by_head = [np.linalg.norm(error[:, i]) / np.linalg.norm(exact[:, i]) for i in range(8)]
+    assert list(row["head_number"]) == [0, 1, 2, 3] * 2
+    assert_allclose(row["head_error"], by_head, rtol=1e-4)
+    scenario = ModelScenario("vision:pairs", (), None, (), (), (), (1,), 1, heads=False)
+    measured, gradients = MeasuredModel(scenario), 5
+    found = measured.head_effects("inputs#0", [replacement("uniform")], 0, gradients)[0]
+    forward = partial(measured.model, measured.texts["inputs#0"].tokens)
+    _, drawn = gradient_draws(measured.model, forward, [0, 1], gradients, stream(0, "gradients", 0))
+    parts = [np.concatenate([part[layer].numpy() for layer in (0, 1)], axis=1) for part in drawn]
+    expected = np.mean([np.einsum("bhnd,bhnd->h", part, error) ** 2 / 2 for part in parts], axis=0)
+    assert_allclose(found, expected, rtol=1e-3)
+
+
+def test_the_effect_of_a_replacement_does_not_count_padding(module):
+    """Exact attention in another precision costs what rounding costs; padding was replaced by 0."""
+    module("vision", VISION)
+    printed("model vision:padded --maps none --methods clusters -R 4 --draws 1 -q --out m")
+    rows = measurements("m").set_index("estimator")
+    assert rows.loc["exact, attention in bfloat16", "embedding_loss"] < 1e-4
+    assert rows.loc["uniform", "embedding_loss"] > 1e-3
+    model, (given,) = importlib.import_module("vision").padded()
+    alone = [fb.capture(model, given["input_ids"][i : i + 1, :length]) for i, length in ((0, 24), (1, 10))]
+    squares = [[np.sum(part**2, (1, 2)) for part in error_of_uniform(heads)] for heads in alone]
+    error, exact = np.sum(squares, axis=0)
+    assert_allclose(rows.loc["uniform", "head_error"], np.sqrt(error / exact), rtol=1e-4)
 
 
 def test_inputs_in_bfloat16_are_captured(module):

@@ -269,6 +269,8 @@ def test_costs_are_shares_of_exact_attention_with_the_d_v_of_the_file():
         assert {row["estimator"]: row["cost"] for row in rows}.items() >= expected.items()
     (chart,) = against_multiplications(results, "mse")
     assert "exact attention with d_v = 12" in chart.caption
+    both = fb.sweep("quick", inputs={"wide": wide, "usual": wide[:1] * 3}, out="both", **flags)
+    assert "exact attention with d_v = 4, 12" in against_multiplications(both, "mse")[0].caption
 
 
 def test_tables_state_the_cost_of_each_estimator_relative_to_exact_attention():

@@ -10,7 +10,7 @@ import numpy as np
 from favorbench.attention.problem import Shape, exact_multiplications
 from favorbench.models import torch
 from favorbench.models.interface import Call, observe_attention
-from favorbench.models.replacements import LayerHeads, Tensor
+from favorbench.models.replacements import Exact, LayerHeads, Tensor
 from favorbench.models.swap import estimates, heads_of, unsupported_reason
 
 ROWS = 16  # positions in a batch of logits: a few MB at large vocabularies, in cache
@@ -90,7 +90,7 @@ def effect(reference: Reference, replaced: Reference) -> Effect:
 
 
 def _next_token_effects(reference: Reference, replaced: Reference) -> tuple[float | None, ...]:
-    """kl, delta_nll, top1, late_kl and late_delta_nll; None where no next token follows, () without logits."""
+    """kl, delta_nll, top1, late_kl and late_delta_nll; None where no next token is known, () without logits."""
     if reference.logits is None or replaced.logits is None:
         return ()
     length = len(reference.logits)
@@ -105,7 +105,7 @@ def _next_token_effects(reference: Reference, replaced: Reference) -> tuple[floa
         following = reference.tokens[start + 1 : start + 1 + ROWS, None]
         count = len(following)
         lost[start : start + count] = (exact - other)[:count].gather(-1, following)[:, 0]
-    half, lost = length // 2, lost[:-1]
+    half, lost = length // 2, lost[:-1] if len(reference.tokens) == length else lost[:0]  # inputs that are no tokens
     return tuple(_mean(part) if len(part) else None for part in (kl, lost, same, kl[half:], lost[half:]))
 
 
@@ -123,8 +123,8 @@ def _mean(values: Tensor) -> float:
 class ModelLayer:
     """One attention layer of the model on one text.
 
-    shape: of one head. left: why the layer cannot be replaced, None if it can. projection: the module that projects its
-    output.
+    shape: of one head. heads: of each item of the batch. left: why the layer cannot be replaced, None if it can.
+    projection: the module that projects its output.
     """
 
     index: int
@@ -133,6 +133,7 @@ class ModelLayer:
     heads: int
     left: str | None
     projection: Any
+    batch: int = 1
 
     @property
     def multiplications(self) -> float:
@@ -149,8 +150,8 @@ def layers_of(model: Any, tokens: Tensor) -> tuple[ModelLayer, ...]:
     pending: list[tuple[int, Tensor]] = []
 
     def look(call: Call, output: Tensor) -> None:
-        shape, reason = heads_of(call).shape, unsupported_reason(call)
-        layers.setdefault(call.index, ModelLayer(call.index, call.name, shape, call.query.shape[1], reason, None))
+        (batch, heads), shape, reason = call.query.shape[:2], heads_of(call).shape, unsupported_reason(call)
+        layers.setdefault(call.index, ModelLayer(call.index, call.name, shape, heads, reason, None, batch))
         pending[:] = [(call.index, output.transpose(1, 2).flatten(2))]
 
     def find_projection(module: Any, inputs: tuple[Any, ...]) -> None:
@@ -179,8 +180,9 @@ def head_errors(
 
     def look(call: Call, exact: Tensor) -> None:
         if unsupported_reason(call) is None:
+            exact = _without_padding(call, exact)
             error = estimates(call, lambda heads: outputs(heads, call.index)) - exact
-            size, whole = (part[0].double().norm(dim=(-2, -1)) for part in (error, exact))
+            size, whole = (part.double().square().sum(dim=(0, -2, -1)).sqrt() for part in (error, exact))
             relative = torch.where(size == 0, 0.0, size / whole)  # an estimate of 0 is exact where a head is pruned
             # Layers and hidden states may not correspond one to one.
             hidden = reference.hidden[call.index] if len(reference.hidden) == len(layers) + 1 else None
@@ -200,20 +202,28 @@ def head_effects(
 ) -> np.ndarray:  # fmt: skip
     """The predicted effect of each estimator on each head alone (estimators, heads), in the order of layers.
 
-    gradients: by layer (draws, H, n, d_v), as in ``gradients.py``; the effect is the mean of (g . error)^2 / 2.
+    gradients: by layer (draws, B, H, n, d_v), as in ``gradients.py``; the effect is the mean of (g . error)^2 / 2, the
+    product summed over the items of a batch.
     """
     effects: dict[int, list[np.ndarray]] = {}
 
     def look(call: Call, exact: Tensor) -> None:
         if call.index in gradients:
-            effects[call.index] = []
+            effects[call.index], exact = [], _without_padding(call, exact)
             for outputs in estimators:
                 error = estimates(call, lambda heads, outputs=outputs: outputs(heads, call.index)) - exact
-                products = torch.einsum("rhnd,hnd->rh", gradients[call.index], error[0]).double()
+                products = torch.einsum("rbhnd,bhnd->rh", gradients[call.index], error).double()
                 effects[call.index].append((products**2).mean(dim=0).cpu().numpy() / 2)
 
     observe_attention(model, forward, look)
     return np.concatenate([np.stack(effects[layer]) for layer in sorted(effects)], axis=1)
+
+
+def _without_padding(call: Call, exact: Tensor) -> Tensor:
+    """The exact output of a call, with 0 for padding, as ``estimates`` has it."""
+    if call.kind != "padded":
+        return exact
+    return estimates(call, lambda heads: Exact().outputs(heads, 0, (), call.index))
 
 
 def _after_projection(projection: Any, error: Tensor, hidden: Tensor | None) -> list[float | None]:

@@ -6,7 +6,7 @@ import pandas as pd
 
 from favorbench.models.plan import ALL
 from favorbench.models.seconds import conditions
-from favorbench.models.summary import ENCODER, ModelResults, described, predictions, sentence, which_layers
+from favorbench.models.summary import ENCODER, LANGUAGE, ModelResults, described, predictions, sentence, which_layers
 from favorbench.sections import Section, Sections
 from favorbench.statistics import interval_name
 
@@ -46,8 +46,9 @@ def sections(results: ModelResults) -> Sections:
 
 def _tables(results: ModelResults, rows: pd.DataFrame, title: str) -> list[Section]:
     second = {name: column for name, (column, _) in SECOND.items() if rows[column].notna().any()}
-    if results.measure is ENCODER:
-        second = {name: column for name, column in second.items() if name not in ("KL", "top1")}
+    if results.measure is not LANGUAGE:
+        shown_or_none = ("KL", "top1") if results.measure is ENCODER else ("KL",)
+        second = {name: column for name, column in second.items() if name not in shown_or_none}
     effects, others = [], []
     for _, line in rows.iterrows():
         estimator = {"estimator": described(line).removeprefix("exact, ")}  # all rows above the estimators are exact
@@ -65,9 +66,9 @@ def _effect(line: pd.Series, results: ModelResults) -> dict[str, str]:
     }  # fmt: skip
     shown |= {"predicted": _number(line["predicted"])} if "predicted" in line else {}
     shown |= {"texts": str(line["texts"])} if results.uneven else {}
-    if results.measure is not ENCODER:
+    if results.measure is LANGUAGE:
         shown |= {"late": _number(line["late_delta_nll"])}
-    elif results.lines["rank"].notna().any():
+    elif results.measure is ENCODER and results.lines["rank"].notna().any():
         shown |= {"rank": _number(line["rank"])}
     return {**shown, "NaN": _number(line["nonfinite"])} if results.lines["nonfinite"].any() else shown
 
@@ -81,13 +82,14 @@ def sentences(results: ModelResults) -> list[str]:
 def note(results: ModelResults) -> str:
     """The meaning of the columns."""
     timed = conditions(results.path) if "time" in results.lines else ""
-    encoder, heads = results.measure is ENCODER, results.lines["head_median"].notna().any()
+    encoder, language = results.measure is ENCODER, results.measure is LANGUAGE
+    heads = results.lines["head_median"].notna().any()
     parts = {
         "1 - cos: 1 - cosine between original and modified embedding": encoder,
         "rank: Spearman's correlation of the similarities of all pairs of texts":
             encoder and results.lines["rank"].notna().any(),
-        "nats: change of the negative log likelihood, per token": not encoder,
-        "late: the same over the second half of a text": not encoder,
+        "nats: change of the negative log likelihood, per token": language,
+        "late: the same over the second half of a text": language,
         "KL(exact || replaced) in nats": not encoder,
         f"predicted: {'1 - cos' if encoder else 'KL'} to second order, the sum of the effects of all heads":
             "predicted" in results.lines,

@@ -240,7 +240,8 @@ class MeasuredModel:
             return reference
         scenario = self.scenario
         with replace_calls(
-            self.model, self.calibrated(replacement), layers, None, scenario.redraw, scenario.seed, measurement.draw
+            self.model, self.calibrated(replacement), layers, None, scenario.redraw, scenario.seed, measurement.draw,
+            keep_padding=True,
         ):
             return run(self.model, tokens)
 
@@ -269,7 +270,7 @@ class MeasuredModel:
             by_layer: dict[int, list[Tensor]] = {layer: [] for layer in layers}
             for part in drawn:
                 for layer in layers:
-                    by_layer[layer].append(part[layer][0])
+                    by_layer[layer].append(part[layer])
             with np.errstate(all="ignore"):  # an estimator that overflows is a measurement
                 stacked = {layer: torch.stack(by_layer.pop(layer)) for layer in layers}
                 result.append(head_effects(forward, self.model, stacked, estimators))
@@ -283,7 +284,7 @@ class MeasuredModel:
         groups, size, most = [list[int]()], 0.0, 0.0
         for layer in self.layers[text]:
             if layer.left is None:
-                bytes_of_layer = 4.0 * gradients * layer.heads * layer.shape.n * layer.shape.d_v
+                bytes_of_layer = 4.0 * gradients * layer.batch * layer.heads * layer.shape.n * layer.shape.d_v
                 if groups[-1] and size + bytes_of_layer > GRADIENT_BYTES:
                     groups.append([])
                     size = 0.0

@@ -24,7 +24,7 @@ _MEDIANS = ["embedding_loss", "kl", "delta_nll", "top1", "late_kl", "late_delta_
 
 
 class Measure(NamedTuple):
-    """The unit of an effect: nats for a language model, loss of cosine for an encoder.
+    """The unit of an effect: nats for a language model, loss of cosine for an encoder, KL for other predictions.
 
     positive, axis: the measure that is never below 0, for figures on a log axis, and its label.
     """
@@ -36,6 +36,7 @@ class Measure(NamedTuple):
 
 
 LANGUAGE = Measure("delta_nll", "nats", "kl", "KL(exact || replaced), nats per token")
+PREDICTION = Measure("kl", "KL", "kl", "KL(exact || replaced), nats")  # of logits of inputs that are no tokens
 ENCODER = Measure("embedding_loss", "1 - cos", "embedding_loss", "1 - cosine of the embedding")
 
 
@@ -81,7 +82,9 @@ def read(path: Path) -> ModelResults:
 
 def measure_of(rows: pd.DataFrame) -> Measure:
     """The measure of effects on this model."""
-    return ENCODER if rows["delta_nll"].isna().all() else LANGUAGE
+    if rows["delta_nll"].notna().any():
+        return LANGUAGE
+    return PREDICTION if rows["kl"].notna().any() else ENCODER
 
 
 def lines_of(rows: pd.DataFrame) -> pd.DataFrame:
@@ -212,7 +215,9 @@ def described(line: Mapping[str, Any] | pd.Series) -> str:
 
 def _costs(value: float, measure: Measure) -> str:
     text = _value(value, measure)
-    return f"leaves embeddings at cosine {text}" if measure is ENCODER else f"costs {text} nats a token"
+    if measure is ENCODER:
+        return f"leaves embeddings at cosine {text}"
+    return f"costs {text} nats a token" if measure is LANGUAGE else f"costs a KL of {text} nats"
 
 
 def _value(value: float, measure: Measure) -> str:

@@ -148,9 +148,12 @@ def replace_attention(
 @contextlib.contextmanager
 def replace_calls(
     model: Any, chosen: Replacement, layers: Collection[int] | None, heads: Collection[int] | None, redraw: str,
-    seed: int, draw: int,
+    seed: int, draw: int, keep_padding: bool = False,
 ) -> Iterator[Replaced]:  # fmt: skip
-    """Compute the attention calls of a model with a replacement. Raises InputError if nothing was replaced."""
+    """Compute the attention calls of a model with a replacement. Raises InputError if nothing was replaced.
+
+    keep_padding: padding keeps the model's own output, so that an effect does not count it; otherwise it is 0.
+    """
     record, calls = Replaced(), Counter[int]()
 
     def attend(call: Call) -> Tensor:
@@ -164,7 +167,8 @@ def replace_calls(
             return call.own()
         if outside := sorted({*(heads or ())} - {*range(call.query.shape[1])}):
             raise InputError(f"`heads` {outside[0]}: {call.name} has heads 0 to {call.query.shape[1] - 1}")
-        output = estimates(call, lambda part: chosen.outputs(part, seed, names, call.index))
+        own = call.own() if keep_padding and call.kind == "padded" else None
+        output = estimates(call, lambda part: chosen.outputs(part, seed, names, call.index), own)
         record.replaced += 1
         if heads is None:
             return output
@@ -203,12 +207,12 @@ def heads_of(call: Call) -> LayerHeads:
     return LayerHeads(query, call.key, call.value, call.kind == "causal", group=call.group)
 
 
-def estimates(call: Call, outputs: Callable[[LayerHeads], Tensor]) -> Tensor:
-    """The output (B, H, n, d_v) of a call. Padding is left out: its output is 0."""
+def estimates(call: Call, outputs: Callable[[LayerHeads], Tensor], own: Tensor | None = None) -> Tensor:
+    """The output (B, H, n, d_v) of a call. Padding is left out: its output is that of ``own``, or 0."""
     heads = heads_of(call)
     if call.kind != "padded":
         return outputs(heads)
-    output = heads.query.new_zeros((*heads.query.shape[:-1], heads.value.shape[-1]))
+    output = heads.query.new_zeros((*heads.query.shape[:-1], heads.value.shape[-1])) if own is None else own.clone()
     for i in range(len(output)):
         mask = visible(call.mask[i if call.mask.shape[0] > 1 else 0])
         keys = mask.flatten(0, -2).any(dim=0).nonzero()[:, 0]  # some query sees them

@@ -64,7 +64,8 @@ def against_multiplications(results: RunData, metric: str) -> list[style.Chart]:
         return []
     rows = on_each_head(results, metric)
     exact = pd.Series([exact_cost(results, row) for row in rows.to_dict("records")], rows.index)
-    d_v = ", ".join(map(str, sorted({*value_dims(results).values()}))) or "d"
+    dims, inputs = value_dims(results), zip(rows["input"], rows["head_dim"], strict=True)
+    d_v = ", ".join(map(str, sorted({dims.get(name, d) for name, d in inputs}))) if dims else "d"
     rows = rows.assign(**dict.fromkeys(COSTS, rows["multiplications"]))
     axis = CostAxis(
         "error-vs-cost", "Error against cost: lower left is better", "multiplications",
