@@ -269,7 +269,7 @@ def test_costs_are_shares_of_exact_attention_with_the_d_v_of_the_file():
         assert {row["estimator"]: row["cost"] for row in rows}.items() >= expected.items()
     (chart,) = against_multiplications(results, "mse")
     assert "exact attention with d_v = 12" in chart.caption
-    both = fb.sweep("quick", inputs={"wide": wide, "usual": wide[:1] * 3}, out="both", **flags)
+    both = fb.sweep("quick", inputs={"wider": wide, "usual": wide[:1] * 3}, out="both", **flags)
     assert "exact attention with d_v = 4, 12" in against_multiplications(both, "mse")[0].caption
 
 

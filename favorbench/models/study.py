@@ -240,7 +240,13 @@ class MeasuredModel:
             return reference
         scenario = self.scenario
         with replace_calls(
-            self.model, self.calibrated(replacement), layers, None, scenario.redraw, scenario.seed, measurement.draw,
+            self.model,
+            self.calibrated(replacement),
+            layers,
+            None,
+            scenario.redraw,
+            scenario.seed,
+            measurement.draw,
             keep_padding=True,
         ):
             return run(self.model, tokens)

@@ -64,8 +64,9 @@ def against_multiplications(results: RunData, metric: str) -> list[style.Chart]:
         return []
     rows = on_each_head(results, metric)
     exact = pd.Series([exact_cost(results, row) for row in rows.to_dict("records")], rows.index)
-    dims, inputs = value_dims(results), zip(rows["input"], rows["head_dim"], strict=True)
-    d_v = ", ".join(map(str, sorted({dims.get(name, d) for name, d in inputs}))) if dims else "d"
+    dims = value_dims(results)
+    by_input = dict(zip(rows["input"], rows["head_dim"].tolist(), strict=True)) | dims if dims else {}
+    d_v = ", ".join(map(str, sorted({*by_input.values()}))) or "d"
     rows = rows.assign(**dict.fromkeys(COSTS, rows["multiplications"]))
     axis = CostAxis(
         "error-vs-cost", "Error against cost: lower left is better", "multiplications",
