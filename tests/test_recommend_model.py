@@ -249,13 +249,15 @@ ANSWERS = {
 @pytest.mark.parametrize("case", ANSWERS)
 def test_an_answer_is_what_it_was(case, folder, texts):  # noqa: F811
     """Its words and, to what processors differ by, its numbers."""
-    found = found_for(folder, texts, **ANSWERS[case], out="run")
+    steps = []
+    report = lambda done, total, step="": steps.append(f"{done} of {total}, {step}")  # noqa: E731
+    found = found_for(folder, texts, **ANSWERS[case], out="run", progress=report)
     words = to_markdown(sections(found)).replace(found.model.timed or "-", "TIMED").replace(str(folder), "FOLDER")
     left_out = {"path", "title", "sentence", "certified"}
     record = {key: value for key, value in plain(found.as_dict()).items() if key not in left_out}
     record["model"] = {"texts": found.model.texts, "files": found.model.files, "left": found.model.left}
     words = re.sub(r"\d+(\.\d+)?(e-?\d+)?", "#", words)
-    held(f"recommend --model, {case}", {"words": words, "record": record}, 1e-2)
+    held(f"recommend --model, {case}", {"words": words, "record": record, "steps": steps}, 1e-2)
 
 
 def test_where_uniform_attention_is_enough_it_is_said(folder, texts):  # noqa: F811
