@@ -333,3 +333,20 @@ def test_rows_that_no_sweep_writes_are_refused(column, value, tmp_path):
     Path(f"run/trials/part-000001-{digest}.parquet").write_bytes(sink.getvalue().to_pybytes())
     with pytest.raises(StoreError, match="run has rows that no sweep writes"):
         fb.load("run")
+
+
+def test_parts_of_two_runs_are_not_mixed():
+    """Two directories copied into one, as of two machines: the rows of either won, by the names of the parts."""
+    for seed in (0, 1):
+        fb.sweep("quick", maps="positive", num_projections=4, seq_len=8, head_dim=4, trials=2, seed=seed, out=f"{seed}")
+    (other,) = part_paths(Path("1/trials"))
+    other.rename(Path("0/trials") / other.name)
+    for command in (
+        "table 0",
+        "report 0",
+        "compare 0 0",
+        "sweep quick --maps positive -R 4 -L 8 -d 4 --trials 2 --out 0",
+    ):
+        assert "is a part of another run than its manifest.json: move it away" in refused(command)
+    Path("0/trials", other.name).unlink()
+    fb.load("0")

@@ -58,8 +58,9 @@ Count = Annotated[int, Field(ge=0, lt=1 << 53)]
 
 
 class PartFacts(TypedDict):
-    """The metadata of a part."""
+    """The metadata of a part. run: the digest of what was measured, if it is known."""
 
+    run: NotRequired[str]
     seconds: NotRequired[Annotated[float, Field(ge=0, le=1e12)] | None]
     failed: NotRequired[dict[str, dict[str, Annotated[list[Count], Field(min_length=1)]]]]
 
@@ -77,9 +78,10 @@ class StoredPart(NamedTuple):
 class RowStore:
     """A directory, open for writing: a context manager that holds the lock, and flushes when it ends."""
 
-    def __init__(self, path: Path, manifest: str, schema: pa.Schema, key: Sequence[str]) -> None:
-        """manifest: the name of its file. key: the columns that identify a row."""
+    def __init__(self, path: Path, manifest: str, schema: pa.Schema, key: Sequence[str], run: str = "") -> None:
+        """manifest: the name of its file. key: the columns that identify a row. run: as in ``PartFacts``."""
         self.path, self.manifest_file, self.schema, self.key = path, path / manifest, schema, key
+        self.run = run
         self.set_aside: list[str] = []  # names of damaged parts
         self._folder = path / "trials"
         with signals_held():  # a half-made lock fails at the end of the program
@@ -134,7 +136,7 @@ class RowStore:
     def parts(self, columns: Sequence[str] | None = None) -> list[StoredPart]:
         """Read some columns of all parts. Damaged parts are renamed, so that their rows are missing again."""
         with clear_errors(self.path):
-            stored, damaged = read_parts(self._folder, self.schema, columns)
+            stored, damaged = read_parts(self._folder, self.schema, columns, self.run)
             for path in damaged:
                 path.rename(path.with_name(f"_damaged-{path.name}"))
                 self.set_aside.append(path.name)
@@ -192,7 +194,8 @@ class RowStore:
         self, table: pa.Table, seconds: float, failed: Failed, write: Callable[[Path, Any], None], **encoding: Any
     ) -> Path:
         buffer = pa.BufferOutputStream()
-        metadata = {_METADATA: json.dumps({"seconds": seconds, "failed": failed})}
+        facts = {"seconds": seconds, "failed": failed} | ({"run": self.run} if self.run else {})
+        metadata = {_METADATA: json.dumps(facts)}
         pq.write_table(table.replace_schema_metadata(metadata), buffer, **encoding)
         data = buffer.getvalue()
         number = 1 + max(map(_number, part_paths(self._folder)), default=0)
@@ -202,12 +205,12 @@ class RowStore:
 
 
 def read_parts(
-    folder: Path, schema: pa.Schema | None = None, columns: Sequence[str] | None = None
+    folder: Path, schema: pa.Schema | None = None, columns: Sequence[str] | None = None, run: str = ""
 ) -> tuple[list[StoredPart], list[Path]]:
     """Read all parts in a folder, in order, even while a writer adds and joins parts; also return damaged paths.
 
     A listing made while parts are joined may show neither the old ones nor the new one, so it is repeated until it
-    equals the parts that were read. Raises StoreError for parts with other columns than ``schema``.
+    equals the parts that were read. Raises StoreError for parts with other columns than ``schema``, or of another run.
     """
     stored: dict[Path, StoredPart | None] = {}
     while (paths := part_paths(folder)) != sorted(stored):
@@ -215,7 +218,7 @@ def read_parts(
         for path in paths:
             if path not in stored:
                 try:
-                    stored[path] = _read(path, schema, columns)
+                    stored[path] = _read(path, schema, columns, run)
                 except StoreError:
                     if os.path.lexists(path):
                         raise
@@ -228,20 +231,20 @@ def part_paths(folder: Path) -> list[Path]:
     return sorted(folder.glob("part-*.parquet"))
 
 
-def _read(path: Path, schema: pa.Schema | None, columns: Sequence[str] | None) -> StoredPart | None:
+def _read(path: Path, schema: pa.Schema | None, columns: Sequence[str] | None, run: str) -> StoredPart | None:
     """Read one part; None if it is damaged."""
     data = read_regular(path, "a part", StoreError)
     if path.stem.rpartition("-")[2] != _digest(data):
         return None
     try:
-        return _parsed(path, data, schema, columns)
+        return _parsed(path, data, schema, columns, run)
     except MemoryError:
         raise
     except (pa.ArrowException, OSError) as error:
         raise StoreError(f"{path} is damaged, or was changed by hand: {shortened(str(error))}") from None
 
 
-def _parsed(path: Path, data: bytes, schema: pa.Schema | None, columns: Sequence[str] | None) -> StoredPart:
+def _parsed(path: Path, data: bytes, schema: pa.Schema | None, columns: Sequence[str] | None, run: str) -> StoredPart:
     """The rows of a part. Without a schema only columns of integers are read."""
     file = pq.ParquetFile(pa.BufferReader(data))
     stored = pa.schema(field.with_name(RENAMED.get(field.name, field.name)) for field in file.schema_arrow)
@@ -253,6 +256,8 @@ def _parsed(path: Path, data: bytes, schema: pa.Schema | None, columns: Sequence
     if not fits:
         raise StoreError(f"{path} has other columns than this version of favorbench writes; use another `out`")
     metadata = checked_json((file.schema_arrow.metadata or {}).get(_METADATA, b"{}"), PartFacts, path)
+    if run and metadata.get("run", run) != run:
+        raise StoreError(f"{path} is a part of another run than its manifest.json: move it away")
     # Few rows are read without starting a thread: where memory is short, that aborts the process.
     threads = columns is None and file.metadata.num_rows > FLUSH_ROWS
     table = file.read(columns=columns, use_threads=threads).replace_schema_metadata(None)
@@ -260,10 +265,10 @@ def _parsed(path: Path, data: bytes, schema: pa.Schema | None, columns: Sequence
     return StoredPart(path, table, file.metadata.num_rows, metadata.get("seconds"), metadata.get("failed", {}))
 
 
-def read_rows(path: Path, schema: pa.Schema, key: Sequence[str]) -> tuple[pa.Table, Failed]:
+def read_rows(path: Path, schema: pa.Schema, key: Sequence[str], run: str = "") -> tuple[pa.Table, Failed]:
     """Read all rows of a directory, and the failures. Raises StoreError for a damaged part, or if there are no rows."""
     with clear_errors(path):
-        parts, damaged = read_parts(path / "trials", schema)
+        parts, damaged = read_parts(path / "trials", schema, run=run)
     if damaged:
         raise StoreError(f"{damaged[0]} is damaged; rerun the command: it sets the part aside and recomputes its rows")
     if not any(part.rows for part in parts):

@@ -118,7 +118,8 @@ class Store(RowStore):
     """The directory of a sweep, open for writing."""
 
     def __init__(self, path: Path, plan: Plan) -> None:
-        super().__init__(path, MANIFEST, schema(any(source.law.effect for source in plan.study.inputs.values())), KEY)
+        effect = any(source.law.effect for source in plan.study.inputs.values())
+        super().__init__(path, MANIFEST, schema(effect), KEY, plan.study.digest)
         self.plan, self.scenario = plan, plan.study.scenario
         self._manifest: dict[str, Any] = {}
 
@@ -240,7 +241,7 @@ def read_run(path: Path) -> "tuple[pd.DataFrame, Failed]":
 
     manifest = read_manifest(path)
     effect = any("effect" in file for file in manifest["input_files"])
-    table, failed = read_rows(path, schema(effect), KEY)
+    table, failed = read_rows(path, schema(effect), KEY, manifest["digest"])
     rows = table.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get, use_threads=table.num_rows > FLUSH_ROWS)
     rows = rows.astype({c.name: "int64" for c in COLUMNS if c.kind is int and not c.optional})
     if unknown := set(rows[rows["kind"] == "map"]["estimator"]) - set(manifest["num_features"]):
