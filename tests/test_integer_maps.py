@@ -104,3 +104,13 @@ def test_a_wrong_variance_of_an_integer_map_is_refuted():
 
     found = {c.claim: c.verdict for c in checks(Boast(), 2500, seed=0)}
     assert found["variance"] == REFUTED and REFUTED not in (found["target"], found["unbiased"])
+
+
+@pytest.mark.parametrize("rate", [0.5, 7.0, 200.0])
+def test_exponents_are_quantiles_of_poisson_far_into_the_tail(rate):
+    """log phi(e) - log phi(1) is the exponent."""
+    uniform = np.array([[1e-9], [0.5], [0.99], [1 - 1e-12]])
+    sample = fb.Sample(np.zeros((4, 1)), uniform)
+    (block,) = fb.get_map(f"poisson(rate={rate})").features(np.array([[1.0], [math.e]]), np.zeros((2, 4)), sample)
+    exponents = block.log_scale[1] - block.log_scale[0]
+    assert_allclose(exponents, stats.poisson.ppf(uniform[:, 0], rate), atol=1e-9)
