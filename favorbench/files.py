@@ -34,11 +34,16 @@ def read_regular(path: str | Path, what: str, error: type[FavorbenchError] = Inp
 def open_regular(path: str | Path, what: str, error: type[FavorbenchError] = InputError) -> Iterator[io.BufferedReader]:
     """A regular file, open for reading; failures to open or read it, in one line, as ``error``.
 
-    A named pipe would wait for a writer forever, and a device may have no end: both are refused.
+    A named pipe would wait for a writer forever, and a device may have no end: both are refused. So are names that are
+    not UTF-8, but for files of runs (StoreError): manifests hold the names of the others, and are UTF-8.
     """
     try:
+        if error is not StoreError:
+            os.fspath(path).encode()
         with os.fdopen(_opened(path), "rb") as file:
             yield file
+    except UnicodeEncodeError:
+        raise error(f"cannot read {what} {str(path)!r}: its name is not valid UTF-8; rename it") from None
     except OSError as failure:
         raise error(f"cannot read {what} {str(path)!r}: {failure.strerror or failure}") from None
 

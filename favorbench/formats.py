@@ -66,6 +66,15 @@ def shortened(text: str, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
+def reason_of(error: BaseException) -> str:
+    """The type and the text of an exception of somebody else's code, in one line of bounded length."""
+    try:
+        text = " ".join(str(error).encode(errors="backslashreplace").decode().split())  # names of files may be no text
+    except Exception:  # it is their code that makes the text
+        text = "(without a text)"
+    return shortened(f"{type(error).__name__}: {text}", 300)
+
+
 def printable(text: str, but: str = "") -> str:
     r"""Escape control characters: ESC becomes ``\x1b``. but: characters that may stay.
 

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from favorbench.errors import EstimatorError, FavorbenchError, ScenarioError
-from favorbench.formats import shown
+from favorbench.formats import reason_of, shown
 
 
 def import_object(kind: str, path: str) -> Any:
@@ -24,7 +24,7 @@ def import_object(kind: str, path: str) -> Any:
         with importable_from(os.getcwd()):
             return getattr(importlib.import_module(module_name), attribute)
     except (Exception, SystemExit) as error:  # a user's module may fail in any way; the error names it
-        raise ScenarioError(f"{kind} {shown(path)} cannot be imported: {type(error).__name__}: {error}") from error
+        raise ScenarioError(f"{kind} {shown(path)} cannot be imported: {reason_of(error)}") from error
 
 
 #: Names of modules, with commas, that files may import even if they are not in the working directory.
@@ -122,7 +122,7 @@ def failures_named(who: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:  # a function that calls sys.exit() ends neither a sweep nor a worker
         if type(error).__name__ == "OutOfMemoryError":  # of torch, on a GPU
             raise MemoryError("on the GPU: use a smaller `batch`") from None
-        raise EstimatorError(f"{who} failed: {type(error).__name__}: {error}") from error
+        raise EstimatorError(f"{who} failed: {reason_of(error)}") from error
 
 
 def stated_cost(name: str, cost: Callable[[], Any]) -> float | None:

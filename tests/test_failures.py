@@ -1,5 +1,6 @@
 """An estimator that fails on a draw: the others' rows are kept, it is said which failed, and it can be tried again."""
 
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -103,6 +104,23 @@ def test_every_command_reads_a_run_with_failures():
         code, out, err = run(command)
         assert code == 0, (command, err)
     assert "FAILED: mine on" in out + err
+
+
+@pytest.mark.usefixtures("failing")
+@pytest.mark.parametrize(
+    "raised, said",
+    [
+        (r'raise ValueError("no \udcff")', r"ValueError: no \\udcff"),  # of a file whose name is not UTF-8
+        ('raise ValueError("x" * 100_000)', r"ValueError: x{200,300}\.\.\."),
+        ('raise type("Odd", (Exception,), {"__str__": lambda self: 1 / 0})', r"Odd: \(without a text\)"),
+    ],
+)
+def test_whatever_an_exception_says_the_run_can_be_read(module, raised, said):
+    """Before, a lone surrogate in one message made all rows of a run unreadable."""
+    module("failing_module", MODULE.replace('raise ValueError("odd keys")', raised))
+    broken_sweep("run")
+    (message,) = fb.load("run").failed["mine"]
+    assert re.fullmatch(said, message)
 
 
 @pytest.mark.parametrize("there", [False, True])

@@ -281,6 +281,14 @@ def libraries():
     yield "torch", lambda a: torch.from_numpy(a).requires_grad_()
 
 
+def test_a_file_whose_name_is_not_utf_8_is_refused(rng):
+    """Before, its run was computed, and could not be read."""
+    Path(saved("in.npz", some(rng))).rename("in\udcff.npz")
+    with pytest.raises(ScenarioError, match="its name is not valid UTF-8; rename it"):
+        fb.sweep(QUICK, "run", inputs="in\udcff.npz")
+    assert not Path("run").exists()
+
+
 @pytest.mark.parametrize("convert", [f for _, f in libraries()], ids=[name for name, _ in libraries()])
 def test_arrays_in_memory_are_inputs(rng, convert):
     """The rows are those of NumPy's arrays; resumed, in workers, and refused for other arrays of the same name."""

@@ -32,7 +32,7 @@ from favorbench.engine.provenance import VERSION, count_done, machine
 from favorbench.engine.tasks import MAX_RETRIES, Pool, Retry, Task, TaskBundle, TaskResult, TaskRun
 from favorbench.errors import FavorbenchError, InputError, ScenarioError, WorkerError
 from favorbench.files import read_regular
-from favorbench.formats import format_bytes, shown
+from favorbench.formats import format_bytes, reason_of, shown
 from favorbench.inputs.fixed import Arrays, File
 from favorbench.inputs.heads import Layout
 from favorbench.inputs.stored import open_contents
@@ -501,7 +501,7 @@ def _reason(error: BaseException | None) -> str:
         return str(error)
     if isinstance(error, TimeoutError):
         return "no answer"
-    return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    return reason_of(error).removesuffix(": ") if error else "no answer"
 
 
 def _quietly(call: Callable[..., object], **arguments: Any) -> None:

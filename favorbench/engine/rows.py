@@ -157,8 +157,8 @@ class RowStore:
         """
         if self._identity() != self._opened:
             raise StoreError(
-                f"{self.path} was removed, moved or replaced while it was written; rerun the same command: missing "
-                "rows are computed again"
+                f"{self.path} was removed, moved or replaced while it was written (or the working directory changed); "
+                "rerun the same command: missing rows are computed again"
             )
         now = time.monotonic()
         if self._rows:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from favorbench.errors import FavorbenchError, InputError, ModelError
 from favorbench.files import file_version, open_regular, read_regular
-from favorbench.formats import shown
+from favorbench.formats import reason_of, shown
 from favorbench.models import torch, transformers
 from favorbench.models.interface import check_plain
 from favorbench.numerics.machine import check_memory
@@ -90,7 +90,7 @@ def loading_in_one_line(name: str) -> Iterator[None]:
             raise ModelError(
                 f"no model {shown(name)}: no folder here, and not available from the hub; {ALLOWED}"
             ) from None
-        raise ModelError(f"{name} cannot be loaded: {type(error).__name__}: {text[:300]}") from error
+        raise ModelError(f"{name} cannot be loaded: {reason_of(error)}") from error
     finally:
         hub.setLevel(level)
         logger.set_verbosity(verbosity)
