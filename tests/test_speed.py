@@ -80,7 +80,7 @@ def test_methods_are_timed_with_maps():
     labels = ["phase", "clusters", "sinks(4):positive", "nystrom", "first_keys"]
     assert names == [f"{name}, R = {size}" for name in labels for size in (8, 16)]
     assert all(0 < timing.low <= timing.seconds for timing in found.timings)
-    with pytest.raises(ScenarioError, match="size 256 given, allowed: at most the 64 keys"):
+    with pytest.raises(ScenarioError, match="size 256 given, allowed: at most 64, the number of keys"):
         speed.study(["phase"], [256], [64, 512], 8, 3, methods=["clusters"])
     assert "positive" not in printed("speed --maps none --methods clusters -R 8 -L 64,128 -d 8 --repeats 3 --out only")
     check_refused("speed --methods clustres => unknown method 'clustres' (did you mean 'clusters'?)")

@@ -87,8 +87,8 @@ def rankings(results: RunData, metric: str = "mse") -> list[Ranking]:
 
 def _of_cell(trials: pd.DataFrame, chosen: pd.DataFrame, metric: str) -> Ranking:
     column, keys = f"{metric}_median", ["estimator", "sampler", "num_projections"]
-    chosen = chosen.assign(**{column: _without_rounding(chosen[column])})
-    order = chosen.sort_values(column, ascending=METRICS[metric].better == "lower", kind="stable")
+    better_first = METRICS[metric].better == "lower"
+    order = chosen.sort_values(column, ascending=better_first, kind="stable", key=_without_rounding)
     order = order.reset_index(drop=True)
     once = trials.drop_duplicates(["draw", *keys])  # two budgets that come to one size
     placed = once.merge(order[keys].reset_index(names="place"), on=keys)
