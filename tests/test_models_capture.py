@@ -267,6 +267,21 @@ def test_the_command_line_from_a_folder_to_a_sweep():
     assert code == 0 and "16 heads of heads.npz" in out
 
 
+@pytest.mark.parametrize("out", ["model/model.safetensors", "heads.npz", "broken.npz", "folder.npz"])
+def test_files_that_were_not_captured_are_not_replaced(out):
+    """A model's weights, and arrays of the user's under the default name; before anything is computed."""
+    folder, text = small_folder("model"), small_text("text.txt")
+    np.savez("heads.npz", q=np.ones((4, 2)), meta=np.array('{"causal": true}'))
+    Path("broken.npz").write_text("no archive")
+    Path("folder.npz").mkdir()
+    before = Path(out).is_file() and Path(out).read_bytes()
+    said = f"{out} is there and was not written by favorbench capture; give --out another name"
+    assert said in refused(f"capture {folder} --text {text} -L 24 --out {out}")
+    assert (Path(out).is_file() and Path(out).read_bytes()) == before
+    for _ in range(2):  # a captured one is
+        assert run(f"capture {folder} --text {text} -L 24 --out new.safetensors")[0] == 0
+
+
 def test_a_function_brings_its_inputs(monkeypatch):
     Path("mine.py").write_text(
         "import torch\n"

@@ -1,5 +1,6 @@
 """Capture queries, keys and values of a model's attention on real inputs, for ``--inputs FILE``."""
 
+import contextlib
 import hashlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,9 +9,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from favorbench.errors import InputError, ModelError, ScenarioError
+from favorbench.errors import InputError, ModelError, ScenarioError, StoreError
 from favorbench.files import clear_errors
 from favorbench.formats import shown
+from favorbench.inputs.stored import open_contents
 from favorbench.models import torch
 from favorbench.models.captured import Captured, Spool, check_path
 from favorbench.models.gradients import GradientRecorder
@@ -104,6 +106,7 @@ def capture_file(
     with the size of the gradients before they are computed. Arguments are validated first.
     """
     check_path(out, choice.dtype)
+    _refuse_others(out)
     if not texts and not is_function(name):
         raise ScenarioError(
             f"{name} reads texts: give `text` FILE; if it reads images or sound, give module:function, which returns "
@@ -124,6 +127,16 @@ def capture_file(
         captured = record(loaded.model, runs, choice, about(loaded), spool, progress, notice)
     captured.save(out)
     return captured
+
+
+def _refuse_others(path: Path) -> None:
+    """Raise StoreError for a file, such as a model's weights, that was not captured."""
+    about = None
+    if path.is_file() or path.is_dir():
+        with contextlib.suppress(InputError):
+            about = open_contents(str(path)).about
+        if '"favorbench"' not in (about or ""):  # in its versions
+            raise StoreError(f"{path} is there and was not written by favorbench capture; give `out` another name")
 
 
 def input_runs(model: Any, inputs: Any, name: str = "") -> list[Run]:
