@@ -27,7 +27,7 @@ FILE = "effects.json"
 
 
 #: What ``_name`` makes.
-EstimatorName = Annotated[str, Field(pattern=r"^.+ .+ \d{1,9} \d{1,9}$")]
+EstimatorName = Annotated[str, Field(pattern=r"^.+ .+ \d{1,9} \d{1,19}$")]
 
 
 class EffectsFile(TypedDict):
