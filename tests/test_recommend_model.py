@@ -405,7 +405,7 @@ def test_nothing_that_is_cheap_enough_is_one_line_and_replaces_no_answer(folder,
 
 
 def test_a_setting_is_exact_where_a_text_is_too_short_for_it(folder, texts):  # noqa: F811
-    """And `model` says that it was certified at another length."""
+    """And `model` says that it was certified at another length, or for other weights."""
     found_for(folder, texts, **CLUSTERS, out="run")  # clusters at m = 16
     loaded = load(f"{folder}/bert")
     tokens = torch.arange(3, 18)[None]
@@ -417,7 +417,13 @@ def test_a_setting_is_exact_where_a_text_is_too_short_for_it(folder, texts):  # 
     command = f"model {folder}/bert --text {texts[0]} --maps none --methods none --draws 1 --no-heads -q"
     said = f"run is certified for texts of {LENGTH} tokens; these have"
     assert f"{said} 17" in run(f"{command} -L 17 --recommended run --out other")[2]
-    assert said not in run(f"{command} -L {LENGTH} --recommended run --out same")[2]
+    same = run(f"{command} -L {LENGTH} --recommended run --out same")[2]
+    assert said not in same and "other weights" not in same
+    loaded.model.get_input_embeddings().weight.data *= 1.01
+    loaded.model.save_pretrained("tuned")
+    loaded.tokenizer.save_pretrained("tuned")
+    tuned = run(f"{command.replace(f'{folder}/bert', 'tuned')} -L {LENGTH} --recommended run --out tuned-run")[2]
+    assert "run is certified for other weights than tuned has" in tuned
 
 
 def test_the_command_says_it_all(folder, texts):  # noqa: F811

@@ -29,6 +29,7 @@ from favorbench.models.replacements import (
     replacement,
     total,
 )
+from favorbench.models.store import MANIFEST, read_manifest
 from favorbench.parameters import whole_numbers
 from favorbench.users import check_trusted
 
@@ -166,9 +167,11 @@ def by_head(path: str | Path) -> Replacement:
     return _of_choices(certified, path)
 
 
-def certified_length(path: str | Path) -> int | None:
-    """The number of tokens of the texts that a setting for a model is certified on; None if there is none."""
-    return (_read(path)[1].get("model") or {}).get("length") or None
+def certified_on(path: str | Path) -> tuple[int | None, str | None]:
+    """The tokens of texts, and the digest of weights, that a setting for a model is certified on, where known."""
+    path, content = _read(path)
+    length = (content.get("model") or {}).get("length") or None
+    return length, read_manifest(path)["asked"].get("weights") if length and (path / MANIFEST).exists() else None
 
 
 def _read(path: str | Path) -> tuple[Path, RecommendationFile]:

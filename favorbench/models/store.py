@@ -59,6 +59,7 @@ class ModelRequest(TypedDict, total=False):
     """The keys of a request whose values readers take apart."""
 
     model: str
+    weights: str
     texts: dict[str, Any]
     recommended: dict[str, Any]
 

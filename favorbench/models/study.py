@@ -23,7 +23,7 @@ from favorbench.models.gradients import check_backward_memory, gradient_draws
 from favorbench.models.interface import Call, observe_attention
 from favorbench.models.load import Loaded, Text, TextFile, load, read_texts, tokenise
 from favorbench.models.plan import ALL, EACH, LENGTH, ModelScenario, PlannedRow, plan
-from favorbench.models.recommended import ByHead, certified_length
+from favorbench.models.recommended import ByHead, certified_on
 from favorbench.models.replacements import (
     Bfloat16Model,
     EstimatedAttention,
@@ -147,10 +147,13 @@ class MeasuredModel:
         for item in scenario.replacements:
             self.check_replacement(item)
         for directory in scenario.recommended:
-            if (certified := certified_length(directory)) not in (None, self.length):
+            length, weights = certified_on(directory)
+            if length not in (None, self.length):
                 warnings.warn(
-                    f"{directory} is certified for texts of {certified} tokens; these have {self.length}", stacklevel=2
+                    f"{directory} is certified for texts of {length} tokens; these have {self.length}", stacklevel=2
                 )
+            if weights not in (None, self.loaded.weights):
+                warnings.warn(f"{directory} is certified for other weights than {scenario.model} has", stacklevel=2)
 
     def check_replacement(self, replacement: Replacement) -> None:
         """Raise ScenarioError or InputError for a replacement that does not work for this model and these texts."""
