@@ -28,6 +28,18 @@ def test_the_needed_projections_are_the_smallest_that_can_be_drawn(name, sampler
     assert found <= 0.04 < min(smaller, default=1.0) and law.round_up(needed, 8) == needed
 
 
+@pytest.mark.parametrize("name, sampler, dim, norm, error", [
+    ("trig", "norm-coupled", 10, 0.5, 0.05), ("positive", "simplex", 6, 0.2, 0.05), ("trig", "simplex", 10, 0.8, 0.1),
+])  # fmt: skip
+def test_full_blocks_may_need_fewer_projections_than_more_rows(name, sampler, dim, norm, error):
+    pair, law, errors = pair_at(norm, dim, 0.0), get_sampler(sampler), {}
+    for size in range(1, 61):
+        errors[size] = math.sqrt(float(relative_variance(get_map(name), law, *pair, size)[0, 0]))
+    smallest = min(size for size, found in errors.items() if found <= error)
+    assert any(errors[size] > error for size in range(smallest, 61))  # more rows are worse
+    assert projections_for(get_map(name), law, *pair, error) == smallest
+
+
 @pytest.mark.parametrize("limit, found", [(64, 64), (63, None)])
 def test_the_limit_of_needed_projections_is_one_of_them(limit, found):
     x, y = pair_at(0.8, 8, 0.3)

@@ -9,7 +9,7 @@ from scipy.special import log_ndtr
 from favorbench.kernels import softmax_kernel
 from favorbench.maps import FeatureMap
 from favorbench.samplers import Sampler
-from favorbench.samplers.laws import IsotropicRows, SameRow
+from favorbench.samplers.laws import IsotropicRows, PairLaw, SameRow
 
 #: An empirical second moment of exp(w.z) needs about this many draws in the region that dominates it.
 DRAWS_IN_THE_TAIL = 30.0
@@ -17,20 +17,25 @@ DRAWS_IN_THE_TAIL = 30.0
 
 @np.errstate(all="ignore")  # far out second moments overflow: they are infinite
 def relative_variance(
-    feature_map: FeatureMap, sampler: Sampler, x: np.ndarray, y: np.ndarray, num_projections: int
-) -> np.ndarray | None:
+    feature_map: FeatureMap, sampler: Sampler, x: np.ndarray, y: np.ndarray, num_projections: int,
+    moments: dict[PairLaw, np.ndarray | None] | None = None,
+) -> np.ndarray | None:  # fmt: skip
     """Var(kernel estimate) / exp(x.y)^2 for every pair of rows of x (n, d) and y (l, d), scaled; None if not known.
 
     The value for independent rows plus one term for each kind of dependent pairs: pairs / R^2 times their relative
-    covariance. For rows that are not Gaussian it is the variance about the mean of the estimate.
+    covariance. For rows that are not Gaussian it is the variance about the mean of the estimate. moments: those of
+    dependent pairs, kept between calls for the same x and y.
     """
+    moments = {} if moments is None else moments
     independent = _own_variance(feature_map, sampler, x, y, num_projections)
     pairs = sampler.pair_laws(num_projections, x.shape[-1])
     if independent is None or pairs is None:
         return None
     total, squared_mean = independent
     for count, law in pairs:
-        moment = feature_map.pair_moment(x, y, law) if count else squared_mean
+        if count and law not in moments:
+            moments[law] = feature_map.pair_moment(x, y, law)
+        moment = moments[law] if count else squared_mean
         if moment is None:
             return None
         total = total + count / num_projections**2 * (moment - squared_mean)
@@ -79,10 +84,14 @@ def projections_for(
     """The smallest R whose relative standard deviation is at most relative_error for one pair x (1, d), y (1, d).
 
     Among those that the sampler can draw. None if no closed form is known, or if ``limit`` projections do not suffice.
+    Rows that depend on one another form blocks. A block that is not full can increase the variance, so R is first
+    searched for among full blocks (of d rows, 2 d with antithetic ones), then inside the last of them.
     """
+    head_dim, moments = x.shape[-1], {}
+    block = 2 * head_dim if sampler.pair_laws(1, head_dim) else 1
 
     def variance(num_projections: int) -> np.ndarray | None:
-        return relative_variance(feature_map, sampler, x, y, sampler.round_up(num_projections, x.shape[-1]))
+        return relative_variance(feature_map, sampler, x, y, sampler.round_up(num_projections, head_dim), moments)
 
     def enough(num_projections: int) -> bool:
         known = variance(num_projections)
@@ -91,12 +100,15 @@ def projections_for(
     if variance(1) is None:
         return None
     high = 1
-    while not enough(high):
-        high *= 2
-        if high > limit:
+    while not enough(high * block):
+        if high * block > limit:
             return None
+        high *= 2
     low = high // 2 + 1
-    return sampler.round_up(low + bisect.bisect_left(range(low, high), True, key=enough), x.shape[-1])
+    blocks = low + bisect.bisect_left(range(low, high), True, key=lambda count: enough(count * block))
+    last = range((blocks - 1) * block + 1, blocks * block)
+    least = sampler.round_up(next(filter(enough, last), blocks * block), head_dim)
+    return least if least <= limit else None
 
 
 @np.errstate(all="ignore")
