@@ -35,7 +35,7 @@ def format_value(value: float, metric: str, floor: float = 0.0) -> str:
     if metric == "n":
         return f"{value:.0f}"
     if not math.isfinite(value):
-        return "-" if math.isnan(value) else "inf"
+        return "-" if math.isnan(value) else f"{value:g}"
     if 0 < abs(value) < floor < math.inf:
         return f"<1e{math.ceil(math.log10(floor) - 1e-9)}"
     if (metric in _PLAIN and 1e-3 <= abs(value) < 1e3) or value == 0:

@@ -402,6 +402,17 @@ def test_a_bound_by_rank_is_below_every_output_of_that_rank(rng):
         assert_allclose(least_errors(exact, "mse")[rank], best**2 * np.mean(exact**2), rtol=3e-6)
 
 
+@pytest.mark.parametrize("spec, size, causal", [
+    ("thinformer", 384, False), ("pisa", 16, False), ("multipole(lloyd=3)", 64, True), ("clusters", 256, True),
+])  # fmt: skip
+def test_it_is_cheaper_at_every_length_from_there_on(spec, size, causal):
+    """Costs have steps: pisa of size 16 is cheaper than exact attention at 23 to 64 keys, and not at 65."""
+    method, shape = fb.get_method(spec), Shape(512, 512, 32, 32, causal)
+    shapes = [shape._replace(n=length, l=length) for length in range(1, 3000)]
+    dearer = [other.l for other in shapes if method.multiplications(other, size) >= exact_multiplications(other)]
+    assert cheaper_from(method, size, shape) == max(dearer) + 1
+
+
 def test_from_which_length_on_it_is_cheaper():
     """By hand: a map of R features costs 2 L R (d + d_v), exact attention L^2 (d + d_v)."""
     shape = Shape(512, 512, 32, 32)

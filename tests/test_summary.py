@@ -129,6 +129,7 @@ def test_sentences_say_what_the_verdicts_say():
         (0.5803, "relative_error", "0.580"),
         (123.4, "relative_error", "123"),
         (-31900.0, "skill", "-3.2e4"),
+        (-math.inf, "skill", "-inf"),
     ],
 )
 def test_numbers_are_short(value, metric, text):

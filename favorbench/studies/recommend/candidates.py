@@ -45,6 +45,8 @@ MIN_SIZE = 16  # smallest size that is tried, if there are more keys
 
 TRIALS = 100_000  # planned draws of a head; a search makes a few hundred of them
 
+STEPS = 4096  # lengths beyond the first cheaper one: steps of the cost come with every block or chunk of keys
+
 _USABLE_BASELINES = {member.name for member in BASELINES if not member.oracle}
 
 #: The kind of a setting that differs between heads.
@@ -327,7 +329,8 @@ def least_errors(exact: np.ndarray, metric: str) -> dict[int, float]:
 def cheaper_from(method: Method, size: int, shape: Shape) -> int | None:
     """The length from which an estimator takes fewer multiplications than exact attention; None if it never does.
 
-    Queries grow with the keys if there are as many of both; otherwise only the keys grow.
+    Queries grow with the keys if there are as many of both; otherwise only the keys grow. The cost of blocks and chunks
+    has steps, behind which an estimator may be dearer again: lengths beyond the first cheaper one are tried one by one.
     """
 
     def is_cheaper(length: int) -> bool:
@@ -339,4 +342,6 @@ def cheaper_from(method: Method, size: int, shape: Shape) -> int | None:
     if not is_cheaper(lengths[-1]):
         return None
     last = max((length for length in lengths if not is_cheaper(length)), default=0)
-    return last + 1 + bisect.bisect_left(range(last + 1, 2 * last), True, key=is_cheaper)
+    first = last + 1 + bisect.bisect_left(range(last + 1, 2 * last), True, key=is_cheaper)
+    further = range(min(8 * last, first + STEPS), first, -1)
+    return 1 + next((length for length in further if not is_cheaper(length)), first - 1)
