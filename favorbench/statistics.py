@@ -8,7 +8,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -71,6 +71,20 @@ def fewest_draws(tests: int, level: float = LEVEL) -> int:
     n differences of one sign have the two-sided p-value 2^(1 - n), the smallest there is.
     """
     return 1 + math.ceil(math.log2(max(tests, 1) / (1.0 - level)))
+
+
+#: Stands for infinity in a quantile, which interpolates: infinity minus infinity is NaN.
+LARGE = 1e300
+
+
+def bounded(values: Any) -> Any:
+    """An array or a DataFrame with LARGE in the place of infinity; ``unbounded`` of a quantile of it is the reverse."""
+    return values.clip(-LARGE, LARGE)
+
+
+def unbounded(quantiles: Any) -> Any:
+    """Quantiles of ``bounded`` values, infinite where an infinite value has a share in them."""
+    return quantiles * np.where(np.abs(quantiles) > 1e-9 * LARGE, np.inf, 1.0)
 
 
 def mean_interval(x: np.ndarray) -> MeanInterval:

@@ -100,6 +100,7 @@ def test_faults_are_marked():
     lines = console.file.getvalue().splitlines()
     marked = [line for line in lines if "\x1b[1;31m" in line]
     assert len(marked) == sum(f.fault for f in findings) == 8
+    assert "R = 256, methods: m = 64" in " ".join(lines)
 
 
 def test_progress_names_the_implementation_and_one_core_is_used():

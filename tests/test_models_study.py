@@ -222,6 +222,10 @@ def test_the_sentence_names_the_best_and_its_worst_text():
     assert "1 draw: 2 settings (cheaper than exact attention): the best, good" in bare and "bfloat16" not in bare
     grown = rows[(rows["estimator"] != "good") | (rows["text"] == "a")]
     assert "none of 1 setting (cheaper" in sentence(grown) and "the best, bad" in sentence(grown)
+    failing = {**given, ("method", "good"): (0.01, np.inf), ("method", "bad"): (np.inf, np.inf)}
+    unknown = rows_of(failing).assign(multiplications=np.nan)
+    assert "(none of them known to be cheaper than exact attention)" in sentence(unknown)
+    assert "the best, good, m = 4, leaves embeddings at cosine NaN (worst text NaN), where" in sentence(unknown)
     given["method", "good"] = (0.001, 0.002)
     assert "1 of 2 settings (cheaper than exact attention) replaces attention unnoticed" in sentence(rows_of(given))
     assert "hardly matters" not in sentence(rows_of(given))

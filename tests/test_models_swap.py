@@ -483,3 +483,16 @@ def test_costs_are_those_of_the_estimators():
     positive = EstimatedAttention(LinearAttention(fb.get_map("positive"), "iid"), 5)
     assert positive.multiplications(shape._replace(causal=False)) == 20 * 5 * (4 + 6)
     assert math.isclose(EstimatedAttention(fb.get_baseline("uniform"), 1).multiplications(shape), 0)
+
+
+@pytest.mark.parametrize("name", [
+    "uniform", "taylor-2", "multipole", "wildcat", "nystromformer(inverse='pinv')", "kdeformer", "aderf-sderf",
+])  # fmt: skip
+def test_what_follows_a_failed_estimate_is_nan_and_no_error(name):
+    """An estimate of an earlier layer that is NaN makes this one NaN: the effect of it is infinite, a measurement."""
+    query, key, value = torch.randn(3, 1, 2, 16, 4, generator=torch.Generator().manual_seed(0))
+    query[:, 1, 3] = torch.nan
+    is_map = name == "aderf-sderf"
+    chosen = EstimatedAttention(LinearAttention(fb.get_map(name)), 4) if is_map else replacement(name, 4)
+    output = chosen.outputs(LayerHeads(query, key, value, False), 0, (0, "layer", 1), 1)
+    assert output.shape == value.shape and output.isnan().all()

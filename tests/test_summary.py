@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 from scipy import stats
 
 from favorbench.results import findings, tables
-from favorbench.results.summary import summarise
+from favorbench.results.summary import RunData, summarise
 from favorbench.run import sweep
 from favorbench.statistics import compare, holm, median_interval, sign_test
 from tests.conftest import small_scenario
@@ -86,6 +86,21 @@ def test_summary_by_hand():
     assert row["mse_mean"] == pytest.approx(np.mean(mse))
     assert row["mse_q90"] == pytest.approx(np.quantile(mse, 0.9))
     assert (row["mse_low"], row["mse_high"]) == (mse.min(), mse.max())
+
+
+def test_quantiles_of_infinite_errors_are_infinite_and_worse():
+    """NumPy and pandas make NaN of them, which is worse than nothing."""
+    results = sweep(small_scenario(trials=4), "run")
+    failed = (results.trials["kind"] == "map") & (results.trials["trial"] > 0)
+    infinite = {name: results.trials[name].where(~failed, np.inf) for name in ("mse", "relative_error")}
+    trials = results.trials.assign(**infinite)
+    summary = summarise(trials)
+    of_maps = summary["kind"] == "map"
+    assert np.isposinf(summary["mse_q90"][of_maps]).all() and np.isfinite(summary["mse_q90"][~of_maps]).all()
+    run = RunData(results.path, results.manifest, results.scenario, trials, summary)
+    table = tables.long_table(run, ["estimator", "num_projections"], "mse", "q90")
+    maps = table[table["estimator"].isin(["positive", "trig"])]
+    assert len(maps) == 6 and maps["worse"].all() and np.isposinf(maps["mse_q90"]).all()
 
 
 def test_verdicts_against_uniform():

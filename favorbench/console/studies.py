@@ -55,6 +55,8 @@ def seconds_sections(timed: "Seconds") -> list[Section]:
 
 def audit_sections(findings: "Sequence[Finding]", runs: int, size: int | None = None) -> list[Section]:
     """Findings of each input, with an interval, and a remark where there is something to say."""
+    from favorbench.studies.audit import METHOD_SIZE, NUM_PROJECTIONS
+
     sections, faults = [], {finding.remark: "bold red" for finding in findings if finding.fault}
     for (subject, name), group in groupby(findings, key=lambda finding: (finding.subject, finding.input)):
         rows = [
@@ -66,8 +68,9 @@ def audit_sections(findings: "Sequence[Finding]", runs: int, size: int | None = 
             for measure in group
         ]  # fmt: skip
         sections.append(Section(f"{subject}: {name}", rows, style=_style("remark", faults)))
+    sizes = f"R = {size or NUM_PROJECTIONS}, methods: m = {size or METHOD_SIZE}"
     note = (
-        f"Medians of {runs} runs, 95 % intervals, R = {size or 256}. Errors are relative (Frobenius). "
+        f"Medians of {runs} runs, 95 % intervals; {sizes}. Errors are relative (Frobenius). "
         "Distance to uniform: as a share of exact attention's own distance from the mean of V. "
         "Samplers: the statistic of each test."
     )

@@ -147,6 +147,8 @@ class EstimatedAttention(Replacement):
 
     def outputs(self, heads: LayerHeads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
         method = self.fitted.get(layer, self.method)
+        if not all(bool(array.isfinite().all()) for array in heads[:3]):  # the estimate of an earlier layer failed
+            return heads.query.new_full((*heads.query.shape[:-1], heads.value.shape[-1]), torch.nan)
         if isinstance(method, LinearAttention):
             rng = stream(seed, "model", "omega", *names)
             return self._map_output(method, heads, rng).to(heads.query)

@@ -12,7 +12,7 @@ from favorbench.models.plan import ALL, BFLOAT16
 from favorbench.models.predicted import with_predictions
 from favorbench.models.seconds import with_seconds
 from favorbench.models.store import read_manifest, read_measurements
-from favorbench.statistics import median_interval
+from favorbench.statistics import bounded, median_interval, unbounded
 
 LINE = ["layers", "kind", "estimator", "sampler", "size"]
 KINDS = ("exact", "trivial", "map", "method", "oracle")
@@ -118,7 +118,8 @@ def _lines(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
             worse = names["kind"] in COMPARED and bool(beyond.median() > 0)
         heads_of_group = heads[heads["row"].isin(group.index)]
         errors = heads_of_group["head_error"].to_numpy()
-        median, q90, largest = np.quantile(errors, (0.5, 0.9, 1.0)) if len(errors) else [np.nan] * 3
+        quantiles = unbounded(np.quantile(bounded(errors), (0.5, 0.9, 1.0))) if len(errors) else [np.nan] * 3
+        median, q90, largest = quantiles
         yield {
             **names, "texts": len(by_text), "draws": int(group["draw"].nunique()),
             "cost": float((by_text["multiplications"] / by_text["exact_multiplications"]).median()),
@@ -175,6 +176,8 @@ def sentence(rows: pd.DataFrame) -> str:
     compared = compared[compared["texts"] == compared["texts"].max()]
     cheaper = compared[compared["cost"] < 1]
     settings, which = (cheaper, "cheaper") if len(cheaper) else (compared, "none of them cheaper")
+    if compared["cost"].isna().any() and cheaper.empty:
+        which = "none of them known to be cheaper"
     best = settings.loc[settings["distance"].idxmin()]
     bfloat16 = lines[lines["estimator"].isin([BFLOAT16, "exact, attention in bfloat16"])]
     finding, also, more = f"{counted(len(settings), 'setting')} ({which} than exact attention)", "", ""
@@ -187,10 +190,11 @@ def sentence(rows: pd.DataFrame) -> str:
         finding = f"{unnoticed or 'none'} of {finding} replace{'s' if unnoticed < 2 else ''} attention unnoticed"
         also = f"bfloat16 {_costs(bfloat16['effect'].max(), measure)} and "
     texts, draws = counted(best["texts"], "text"), counted(best["draws"], "draw")
+    at_cost = "" if np.isnan(best["cost"]) else f" at {best['cost']:.2f} of its multiplications,"
     also += f"uniform attention {_costs(uniform['effect'], measure)}{more}"
     return (
         f"{which_layers(best['layers'])}, {with_tokens(texts, rows)}, {draws}: {finding}: the best, "
-        f"{described(best)}, at {best['cost']:.2f} of its multiplications, {_costs(best['effect'], measure)} (worst "
+        f"{described(best)},{at_cost} {_costs(best['effect'], measure)} (worst "
         f"text {_value(best['worst'], measure)}), where {also}"
     )
 
@@ -221,6 +225,8 @@ def _costs(value: float, measure: Measure) -> str:
 
 
 def _value(value: float, measure: Measure) -> str:
+    if not np.isfinite(value):
+        return "NaN" if measure is ENCODER else "inf"
     return f"{1.0 - value:.5f}" if measure is ENCODER else f"{round(value, 3) + 0.0:.3f}"
 
 

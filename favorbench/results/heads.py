@@ -23,6 +23,7 @@ from favorbench.results.summary import (
 )
 from favorbench.results.tables import COST, bounds_in_words, rounding_level, shortened_inputs, size_axis, what_r_means
 from favorbench.sections import Section
+from favorbench.statistics import bounded, unbounded
 
 FEW = 6  # heads of one input, up to which a figure has a panel for each; tables and sentences are over two or more
 
@@ -107,9 +108,7 @@ def on_each_head(results: RunData, metric: str = "mse") -> pd.DataFrame:
 
 def quartiles(ratio: np.ndarray) -> tuple[float, float, float]:
     """The lower quartile, the median and the upper quartile; infinite where an infinite ratio has a share in it."""
-    finite_bound = 1e300  # NumPy's quantiles of infinities are NaN: 0 times infinity
-    values = np.quantile(np.minimum(ratio, finite_bound), (0.25, 0.5, 0.75))
-    low, middle, high = np.where(values > 1e-9 * finite_bound, np.inf, values).tolist()
+    low, middle, high = unbounded(np.quantile(bounded(ratio), (0.25, 0.5, 0.75))).tolist()
     return low, middle, high
 
 

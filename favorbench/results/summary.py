@@ -19,7 +19,7 @@ from favorbench.methods import METHODS, PREFIXES
 from favorbench.metrics import METRICS
 from favorbench.registry import split_list
 from favorbench.samplers import SAMPLERS
-from favorbench.statistics import holm, median_interval, sign_test, verdict
+from favorbench.statistics import bounded, holm, median_interval, sign_test, unbounded, verdict
 
 #: Kinds of rows that are compared with one another; baselines are what they are compared with.
 COMPARED = ("map", "method")
@@ -69,9 +69,10 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     columns: dict[str, pd.Series] = {"n": groups.size()}
     metrics = [name for name in METRICS if name in trials]
     values = groups[metrics]  # all metrics at once: a function for each group would take longer than the sweep
-    with np.errstate(all="ignore"):  # infinite errors: inf - inf in a quantile is NaN
-        stats = {"median": values.median(), "q10": values.quantile(0.1), "q90": values.quantile(0.9),
-                 "mean": values.mean()}  # fmt: skip
+    finite = bounded(trials[metrics]).groupby(groups.ngroup().to_numpy())
+    with np.errstate(all="ignore"):
+        low, high = (unbounded(finite.quantile(p)).set_axis(columns["n"].index) for p in (0.1, 0.9))
+        stats = {"median": values.median(), "q10": low, "q90": high, "mean": values.mean()}
     for metric, (stat, frame) in itertools.product(metrics, stats.items()):
         columns[f"{metric}_{stat}"] = frame[metric]
     summary = pd.DataFrame(columns).reset_index()

@@ -16,6 +16,7 @@ from favorbench.metrics import METRICS
 from favorbench.registry import nearest
 from favorbench.results.summary import STATS, RunData, cost_share, is_oracle
 from favorbench.sections import Section
+from favorbench.statistics import bounded, unbounded
 
 SIZES = ("num_projections", "num_features", "budget")
 
@@ -77,8 +78,10 @@ def _grouped(trials: pd.DataFrame, by: Sequence[str]) -> Any:
 
 
 def _statistic(trials: pd.DataFrame, by: Sequence[str], metric: str, stat: str) -> pd.Series:
+    values = trials.assign(**{metric: bounded(trials[metric])})
     with np.errstate(all="ignore"):  # of infinite errors
-        return STATS[stat](_grouped(trials, by)[metric])
+        found = STATS[stat](_grouped(values, by)[metric])
+        return found if stat == "n" else unbounded(found)
 
 
 def varying(trials: pd.DataFrame, axes: Sequence[str] = CELL) -> list[str]:
