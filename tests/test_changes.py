@@ -105,6 +105,23 @@ def test_deterministic_functions_are_measured_once():
     assert judged([Errors(fixed[:1], 1.2 * fixed[:1], True, never_close)], FACTOR, ALPHA)[0].verdict == UNDECIDED
 
 
+@pytest.mark.parametrize("paired", [True, False])
+def test_an_infinite_error_is_not_a_finite_one_but_for_rounding(paired):
+    """Their difference is within any share of their sum, as infinity is at most infinity."""
+    finite, infinite = np.linspace(0.1, 0.2, 15), np.full(15, np.inf)
+
+    def close(a, b):
+        return close_errors(a, b, "mse", 1e-26, "float64")
+
+    for old, new, verdict in ((finite, infinite, WORSE), (infinite, finite, BETTER), (infinite, infinite, SAME_BITS)):
+        for count in (15, 2):
+            fixed = [np.full(count, side[0]) for side in (old, new)]
+            assert judged([Errors(*fixed, paired, close)], FACTOR, ALPHA)[0].verdict == verdict
+        assert judged([Errors(old, new, paired, close)], FACTOR, ALPHA)[0].verdict == verdict
+    failed = np.where(np.arange(15) == 3, np.nan, finite)
+    assert judged([Errors(finite, failed, paired, close)], FACTOR, ALPHA)[0].verdict in (NO_CHANGE, UNDECIDED)
+
+
 @pytest.mark.parametrize("metric", ["mse", "relative_error", "max_abs_error"])
 def test_only_more_than_rounding_is_a_change(metric):
     rng = np.random.default_rng(0)

@@ -136,8 +136,9 @@ def _same(row: Errors) -> str:
         old, new = old[:1], new[:1]
     if np.array_equal(old, new):
         return SAME_BITS
+    finite = np.isfinite(old) & np.isfinite(new)  # an infinite error is close to infinite ones only
     with np.errstate(invalid="ignore"):
-        return SAME if np.all((old == new) | row.close(old, new)) else ""
+        return SAME if np.all((old == new) | finite & row.close(old, new)) else ""
 
 
 #: Where rows differ in these alone they are the same row on another problem, and not comparable.
