@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +12,12 @@ from favorbench.errors import InputError, ModelError
 from favorbench.formats import plain
 
 torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
 
 from favorbench.models.interface import additive, intercept_attention, kind_of  # noqa: E402
-from favorbench.models.load import load, read_texts, tokenise  # noqa: E402
+from favorbench.models.load import load, read_texts, tokenise, weights_digest  # noqa: E402
+from tests.command_line import run  # noqa: E402
+from tests.small_models import small_folder  # noqa: E402
 
 attention = torch.nn.functional.scaled_dot_product_attention
 
@@ -247,6 +251,7 @@ def test_a_folder_names_no_attention_of_the_hub(folder, key):
 
 def test_an_index_that_is_a_pipe_keeps_nobody_waiting(folder, tmp_path):
     name = folder()
+    (tmp_path / "model/model.safetensors").unlink()
     os.mkfifo(tmp_path / "model/model.safetensors.index.json")
     with pytest.raises(ModelError, match=r"cannot read an index of weights.*not a regular file"):
         load(name)
@@ -284,3 +289,52 @@ def test_more_than_memory(folder, monkeypatch):
     monkeypatch.setattr("favorbench.numerics.machine.available_memory", lambda: 1000)
     with pytest.raises(fb.errors.ScenarioError, match=r"model in float32 needs .* KiB of memory"):
         load(name)
+
+
+def test_the_digest_is_of_the_weights_that_are_loaded(tmp_path):
+    """An index beside model.safetensors is not read; a file that the configuration names is."""
+    folder = small_folder(tmp_path / "model")
+    expected = load(str(folder)).weights
+    assert expected == weights_digest([folder / "model.safetensors"])
+    for index in ("pytorch_model.bin.index.json", "model.safetensors.index.json"):
+        (folder / index).write_text('{"weight_map": {"a": "absent"}}')
+    assert load(str(folder)).weights == expected
+    (folder / "other.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    (folder / "model.safetensors").write_bytes(b"another")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"transformers_weights": "other.safetensors"}))
+    assert load(str(folder)).weights == expected
+
+
+def test_a_damaged_tokenizer_is_named(tmp_path):
+    folder = small_folder(tmp_path / "model")
+    (folder / "tokenizer.json").write_text("{")
+    with pytest.raises(ModelError, match="its tokenizer cannot be loaded"):
+        load(str(folder))
+
+
+def test_a_model_or_tokenizer_that_fails_on_texts_is_named(tmp_path, monkeypatch):
+    """Tokens beyond the model's embedding, no token for unknown words, and a model that needs images, too."""
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("zebra " + "w5 w6 w7 " * 8)
+    for name in ("beyond", "unknown"):
+        tokenizer = small_folder(Path(name)) / "tokenizer.json"
+        content = json.loads(tokenizer.read_text())
+        vocabulary = content["model"]["vocab"]
+        vocabulary |= {"w5": 5000} if name == "beyond" else {"[NONE]": vocabulary.pop("[UNK]")}
+        tokenizer.write_text(json.dumps(content))
+    parts = {"num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 8, "intermediate_size": 8}
+    config = transformers.CLIPConfig(
+        text_config=parts | {"vocab_size": 99}, vision_config=parts | {"image_size": 8, "patch_size": 4}
+    )
+    small_folder(Path("clip"))
+    transformers.CLIPModel(config).save_pretrained("clip")
+    failed = {
+        "beyond": "model 'beyond' on its inputs failed: IndexError",
+        "unknown": "the tokenizer of model 'unknown' failed",
+        "clip": "model 'clip' on its inputs failed",
+    }
+    for name, message in failed.items():
+        for command in (f"capture {name} --out heads.npz", f"model {name} --methods clusters -R 4 --out {name}-run"):
+            code, _, error = run(f"{command} --text text.txt -L 16")
+            assert code == 2 and message in error and error.count("\n") == 1 and "bug" not in error

@@ -151,7 +151,7 @@ def input_runs(model: Any, inputs: Any, name: str = "") -> list[Run]:
                 f"inputs: a tensor, a tuple, a mapping of keywords, or a list of these is needed, not {shown(item)}; "
                 "for a text: tokenizer(text, return_tensors='pt')"
             )
-    call = partial(_call_of_user, model, name) if name else partial(_call, model)
+    call = partial(_call_named, model, name) if name else partial(_call, model)
     return [Run(f"input{i}", _digest(item), 0, partial(call, item)) for i, item in enumerate(given)]
 
 
@@ -173,7 +173,8 @@ def text_runs(loaded: Loaded, files: Sequence[TextFile], length: int | None = No
         tokens = text.tokens[:, :shortest]
         if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in parameters:
             rest["decoder_input_ids"] = tokens
-        runs.append(Run(text.name, text.sha256, shortest, partial(base, input_ids=tokens, **rest)))
+        given = {"input_ids": tokens, **rest}
+        runs.append(Run(text.name, text.sha256, shortest, partial(_call_named, base, loaded.name, given)))
     return runs
 
 
@@ -231,7 +232,7 @@ def over_inputs(loaded: Loaded) -> tuple[Any, list[Text]]:
 
         def forward(self, number: Any, **_: Any) -> Any:
             like = next(self.parameters(), number.float())
-            output = _call_of_user(self.module, loaded.name, _mapped(partial(_like, like), given[int(number)]))
+            output = _call_named(self.module, loaded.name, _mapped(partial(_like, like), given[int(number)]))
             logits = getattr(output, "logits", None)
             states = getattr(output, "last_hidden_state", output if logits is None else logits)
             if not isinstance(states, torch.Tensor):
@@ -276,8 +277,8 @@ def _call(model: Any, given: Any) -> Any:
     return model(*given) if isinstance(given, tuple) else model(given)
 
 
-def _call_of_user(model: Any, name: str, given: Any) -> Any:
-    """Like ``_call``, for a user's model: its failures become EstimatorErrors that name it."""
+def _call_named(model: Any, name: str, given: Any) -> Any:
+    """Like ``_call``: failures of the model become EstimatorErrors that name it."""
     with failures_named(f"model {shown(name)} on its inputs"), memory_errors():
         return _call(model, given)
 

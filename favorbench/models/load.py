@@ -108,15 +108,16 @@ def module_digest(model: Any) -> str:
     return digest.hexdigest()
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """The files that transformers reads a folder's weights from."""
-    for index in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
-        if (folder / index).exists():
-            text = read_regular(folder / index, "an index of weights", ModelError)
-            names = set(json.loads(text)["weight_map"].values())
-            return [folder / name for name in sorted(names)]
-    single = [folder / name for name in ("model.safetensors", "pytorch_model.bin") if (folder / name).exists()]
-    return single[:1]
+def weight_files(folder: Path, chosen: str | None = None) -> list[Path]:
+    """The files that transformers reads a folder's weights from, in its order. chosen: named by the configuration."""
+    names = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+    for file in (folder / name for name in ([chosen] if chosen else names)):
+        if file.name.endswith(".index.json") and file.exists():
+            index = json.loads(read_regular(file, "an index of weights", ModelError))
+            return [folder / name for name in sorted(set(index["weight_map"].values()))]
+        if file.exists():
+            return [file]
+    return []
 
 
 def weights_digest(files: Sequence[Path]) -> str:
@@ -254,14 +255,15 @@ def _has_tokenizer(folder: Path) -> bool:
 
 def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: bool) -> Loaded:
     """A model that transformers loads from a folder or a .gguf file, without a download, or by its id from the hub."""
-    files = [gguf] if gguf else weight_files(home) if isinstance(home, Path) else []
-    versions_before = list(map(file_version, files))
-    digest = weights_digest(files) if isinstance(home, Path) else ""
     source: dict[str, Any] = {"trust_remote_code": remote_code, "local_files_only": isinstance(home, Path)}
     if gguf:
         check_installed("gguf", "accelerate", subject=f"{name}: .gguf files")
         source["gguf_file"] = gguf.name
     config = transformers.AutoConfig.from_pretrained(home, **source)
+    chosen = getattr(config, "transformers_weights", None)
+    files = [gguf] if gguf else weight_files(home, chosen) if isinstance(home, Path) else []
+    versions_before = list(map(file_version, files))
+    digest = weights_digest(files) if isinstance(home, Path) else ""
     if getattr(config, "quantization_config", None) is not None:
         raise ModelError(f"{name}: its weights are quantised (quantization_config): pass the model unquantised")
     _check_attention(name, config)
@@ -278,7 +280,7 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
         raise ModelError(
             f"{name}: {len(missing)} of its weights are not in its files, and would be random: {missing[0]}"
         )
-    digest = digest or weights_digest(weight_files(_snapshot(str(home))))
+    digest = digest or weights_digest(weight_files(_snapshot(str(home)), chosen))
     return Loaded(model.eval(), _tokenizer(home, source), name, digest, causal, versions=versions())
 
 
@@ -311,6 +313,8 @@ def _tokenizer(home: Path | str, source: dict[str, Any]) -> Any:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # a missing tokenizer
         if "trust_remote_code" in str(error):
             raise
+        if isinstance(home, Path) and "gguf_file" not in source:  # its files are there
+            raise ModelError(f"{home}: its tokenizer cannot be loaded: {reason_of(error)}") from error
         return None
 
 
@@ -385,7 +389,7 @@ def tokenise(loaded: Loaded, texts: Sequence[TextFile], length: int) -> list[Tex
     _check_length(loaded, length)
     pieces = []
     for text in texts:
-        tokens = loaded.tokenizer(text.content, truncation=True, max_length=length, return_tensors="pt")["input_ids"]
+        tokens = _token_ids(loaded, text, truncation=True, max_length=length, return_tensors="pt")
         if tokens.shape[-1] < 2:
             raise InputError(f"{text.path}: {tokens.shape[-1]} token(s); attention needs two or more")
         pieces.append(Text(text.name, text.sha256, tokens))
@@ -402,10 +406,7 @@ def split_texts(loaded: Loaded, texts: Sequence[TextFile], length: int) -> list[
     _check_length(loaded, length)
     pieces, longest, known = [], 0, set()
     for text in texts:
-        whole, body = (
-            loaded.tokenizer(text.content, add_special_tokens=special, verbose=False)["input_ids"]
-            for special in (True, False)
-        )
+        whole, body = (_token_ids(loaded, text, add_special_tokens=add, verbose=False) for add in (True, False))
         before = next((i for i in range(len(whole) - len(body) + 1) if whole[i : i + len(body)] == body), 0)
         first, last = whole[:before], whole[before + len(body) :]
         room, longest = length - len(first) - len(last), max(longest, len(whole))
@@ -420,6 +421,12 @@ def split_texts(loaded: Loaded, texts: Sequence[TextFile], length: int) -> list[
             "smaller `length`"
         )
     return pieces
+
+
+def _token_ids(loaded: Loaded, text: TextFile, **options: Any) -> Any:
+    """The tokens of a text. Raises EstimatorError where the tokenizer fails."""
+    with failures_named(f"the tokenizer of model {shown(loaded.name)}"):
+        return loaded.tokenizer(text.content, **options)["input_ids"]
 
 
 def _check_length(loaded: Loaded, length: int) -> None:

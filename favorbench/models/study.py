@@ -14,6 +14,7 @@ import numpy as np
 
 from favorbench.engine.provenance import VERSION
 from favorbench.errors import InputError, ModelError, ScenarioError
+from favorbench.formats import shown
 from favorbench.maps import calibrate
 from favorbench.methods import Method
 from favorbench.models import torch
@@ -21,7 +22,7 @@ from favorbench.models.capture import over_inputs
 from favorbench.models.effects import HeadError, Reference, effect, head_effects, head_errors, layers_of, run
 from favorbench.models.gradients import check_backward_memory, gradient_draws
 from favorbench.models.interface import Call, observe_attention
-from favorbench.models.load import Loaded, Text, TextFile, load, read_texts, tokenise
+from favorbench.models.load import Loaded, Text, TextFile, load, memory_errors, read_texts, tokenise
 from favorbench.models.plan import ALL, EACH, LENGTH, ModelScenario, PlannedRow, plan
 from favorbench.models.recommended import ByHead, certified_on
 from favorbench.models.replacements import (
@@ -40,6 +41,7 @@ from favorbench.numerics.backend import Backend
 from favorbench.numerics.machine import check_memory
 from favorbench.numerics.streams import stream
 from favorbench.progress import Progress
+from favorbench.users import failures_named
 
 GRADIENT_BYTES = 1 << 30  # the most that gradients take in memory
 
@@ -119,7 +121,8 @@ class MeasuredModel:
         longest = max(text.tokens.shape[-1] for text in self.texts.values())
         check_memory(2.0 * self.bytes_of(longest), f"{self.loaded.name} on {longest} tokens", "use a smaller `length`")
         by_length = {text.tokens.shape[-1]: text.tokens for text in self.texts.values()}
-        layers = {length: layers_of(self.model, tokens) for length, tokens in by_length.items()}
+        with failures_named(f"model {shown(self.loaded.name)} on its inputs"), memory_errors():
+            layers = {length: layers_of(self.model, tokens) for length, tokens in by_length.items()}
         self.layers = {text.name: layers[text.tokens.shape[-1]] for text in self.texts.values()}
         self.first = next(iter(self.layers.values()))
         self.replaceable = [layer.index for layer in self.first if layer.left is None]
