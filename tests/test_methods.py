@@ -10,6 +10,7 @@ from scipy.special import softmax
 import favorbench as fb
 from favorbench.baselines import BASELINES
 from favorbench.methods import METHODS, AttentionProblem
+from favorbench.methods.landmarks import GuardedSummary
 from favorbench.methods.shared_cells import SharedCells
 from favorbench.methods.summaries import Queries, Tokens
 from favorbench.numerics.logsum import quotient
@@ -285,3 +286,10 @@ def test_a_key_far_from_its_centroid_overflows_nothing(dtype):
     given = AttentionProblem(*(array.astype(dtype) for array in (question.query, keys, question.value)), None)
     (answer,) = answers("multipole(exact=0.9)", given, (20,), seed=3)
     assert_allclose(answer.output[0], question.value[7], rtol=8 * np.finfo(dtype).eps)  # the others: e^-88
+
+
+def test_the_slack_of_a_trusted_output_is_a_share_of_the_range_of_values():
+    value = np.array([[-3.0, 1e-9], [5.0, 3e-9]])
+    guarded = GuardedSummary.of(None, None, value)
+    assert_allclose(guarded.high - value[1], [8e-6, 2e-15], rtol=1e-3)
+    assert_allclose(value[0] - guarded.low, [8e-6, 2e-15], rtol=1e-3)

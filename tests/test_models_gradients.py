@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -217,6 +218,12 @@ def test_bad_input_is_one_line(monkeypatch):
 
     with pytest.raises(ModelError, match="the model returns Tensor without logits or last_hidden_state"):
         fb.capture(Module(), torch.ones(1, 2, 8, 4), gradients=2)
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(ScenarioError, match="are written, and 100 bytes are free"),
+    ):
+        patch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=100))
+        fb.capture(small_model("bert"), tokens(), gradients=2)
     monkeypatch.setattr(machine, "available_memory", lambda: 1000)
     with pytest.raises(ScenarioError, match=r"a gradient through 12 tokens needs .*, and 1000 bytes are available"):
         fb.capture(small_model("bert"), tokens(), gradients=2)

@@ -175,10 +175,11 @@ def test_no_output_depends_on_later_keys(method):
     assert change(Uncausal()) > CLEAR
 
 
-def test_query_heads_with_the_same_keys_share_near_cells():
-    """Equal queries choose as each of them alone would, others do not; 300 is no multiple of a block."""
+@pytest.mark.parametrize("length", [256, 300])
+def test_query_heads_with_the_same_keys_share_near_cells(length):
+    """Equal queries choose as each of them alone would, others do not; whole blocks only, and with a rest."""
     method = replacement("sinks(2):multipole(block=128, cells='tree', segment=64)", 64)
-    query, key, value = torch.randn((3, 1, 2, 300, 8), generator=torch.Generator().manual_seed(3)).double()
+    query, key, value = torch.randn((3, 1, 2, length, 8), generator=torch.Generator().manual_seed(3)).double()
     heads = LayerHeads(*(2 * part.repeat_interleave(3, 1) for part in (query, key, value)), True)
     alone = method.outputs(heads, 0, (), 0)
     assert difference(method.outputs(heads._replace(group=3), 0, (), 0), alone) < 1e-12
