@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import softmax
 
 import favorbench as fb
@@ -150,6 +150,25 @@ def test_logits_of_hundreds(spec):
     """The remaining keys lose all digits in the difference of two estimates that are far too large."""
     for size in (4, 12):
         assert error(member(spec), with_logits_to(problem(5), 500), (size,)) <= 1
+
+
+@pytest.mark.parametrize("spec", ["multipole(block=8)", "multipole(block=16, cells='tree')"])
+def test_each_voter_of_a_block_counts_once_where_shares_underflow(spec):
+    """One has nearly all its weight on one key, the next equal weights; a third of the keys has none of any."""
+    question = problem(5, 64, 64)
+    scale, away = np.where(np.arange(64) % 8 == 4, 1e-3, 4.0), -1000.0 * (np.arange(64) % 3 == 0)
+    query = np.column_stack([np.ones(64), scale[:, None] * question.query])
+    question = question._replace(query=query, key=np.column_stack([away, question.key]))
+    assert error(member(spec), question, (12, 24)) <= 1
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_values_that_are_nought_give_nought(spec):
+    """And not a number that is none: whatever the weights are, nothing is divided by a value."""
+    for size in (4, 12):
+        question = problem(7)
+        (answer,) = answers(spec, question._replace(value=0.0 * question.value), (size,))
+        assert_array_equal(answer.output, np.zeros((40, 3)))
 
 
 @pytest.mark.parametrize("spec", [spec for spec in without("values", "best") if member(spec).arrays != "host"])

@@ -247,6 +247,8 @@ def test_a_folder_names_no_attention_of_the_hub(folder, key):
     with pytest.raises(ModelError, match="asks for attention 'somebody/kernel'; allowed: eager, sdpa"):
         load(folder(**{key: "somebody/kernel"}))
     load(folder(**{key: "eager"}))
+    loaded = load(folder(_attn_implementation_internal="somebody/kernel"))  # not read from a file
+    assert loaded.model.config._attn_implementation in ("eager", "sdpa")
 
 
 def test_an_index_that_is_a_pipe_keeps_nobody_waiting(folder, tmp_path):

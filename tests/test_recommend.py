@@ -178,6 +178,10 @@ def test_the_cost_of_certified_heads_is_their_mean(heads):
     chart.panels[0].draw(ax := Figure().subplots())
     drawn = {(x, y) for line in ax.lines for x, y in zip(*map(tuple, line.get_data()), strict=True)}
     assert {(max(one.share, 1e-3), min(one.bound, 10.0)) for one in many} <= drawn  # larger errors are drawn at 10
+    assert ax.get_yscale() == "log" and 1e-3 < ax.get_ylim()[0] < 0.5 and 10 < ax.get_ylim()[1] < 1e3
+    (chart,) = charts(found._replace(decisions=tuple(one._replace(share=max(one.share, 0.02)) for one in many)))
+    chart.panels[0].draw(ax := Figure().subplots())
+    assert {0.03, 0.1, 0.3, 1} <= {float(f"{tick:.3g}") for tick in ax.xaxis.get_majorticklocs()}  # less than 3 decades
     assert not Decision("h9", "not finished").draws and len(many) == 16
 
 
