@@ -10,24 +10,32 @@ import os
 import re
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
+from matplotlib.text import Text
 
 import favorbench as fb
+from favorbench import style
 from favorbench.baselines import BASELINES
 from favorbench.errors import FavorbenchError
 from favorbench.formats import plain
 from favorbench.maps import FeatureMap, Sample
 from favorbench.methods import Method, Shape
+from favorbench.results.compare import comparison
+from favorbench.results.figures import FIGURES, charts_of, ratios
 from favorbench.samplers import SAMPLERS, Sampler, get_sampler
 from favorbench.samplers.laws import GaussianRows
 from favorbench.sections import to_markdown
+from favorbench.studies.recommend import figure
 from favorbench.studies.recommend.answer import sections, sentence
 from tests import test_methods, test_tight_claims
 from tests.command_line import run
 from tests.definitions import member
 
 FILE = Path(__file__).parent / "data" / "held.json"
+SAME_TICKS = matplotlib.__version_info__ >= (3, 10)  # for the same limits of an axis
 HELD = json.loads(FILE.read_text("utf-8")) if FILE.exists() else {}
 
 
@@ -92,6 +100,9 @@ def test_a_recommendation_is_what_it_was(name, heads, tmp_path, monkeypatch):
     shown = f"{sentence(found)}\n\n{to_markdown(sections(found))}"
     record = {key: value for key, value in plain(found.as_dict()).items() if key not in ("path", "title")}
     held(f"recommend, {name}", {"shown": shown.replace(heads, "mine.npz"), "record": record})
+    if SAME_TICKS:
+        held(f"recommend, {name}, drawn", looks(figure.charts(found)))
+        held(f"recommend, {name}, many heads", looks(figure.charts(found._replace(decisions=found.decisions * 8))))
 
 
 RUNS = {
@@ -126,6 +137,48 @@ def test_a_table_is_what_it_was(name, command, runs, monkeypatch):
     code, out, err = run(*command.replace("{}", name).split())
     out = re.sub(r" at [0-9a-f]{9}", "", out)
     held(f"{name}: {command}", {"code": code, "out": json.loads(out) if "--json" in command else out, "err": err})
+
+
+def looks(drawn):
+    """What charts draw, and how: the scales and ends of axes, the data and the look of every artist, the texts."""
+    found = []
+    for drawing in (one for chart in drawn for one in style.draw(chart)):
+        texts = {text.get_text() for text in drawing.figure.findobj(Text) if re.search("[a-z]{3}", text.get_text())}
+        found.append([drawing.chart.name, drawing.chart.caption, sorted(texts)])
+        for ax in drawing.figure.axes:
+            axes = [axis_of(ax.xaxis), axis_of(ax.yaxis)]
+            lines = [[called(np.array, line.get_data()), *look(line)] for line in ax.lines]
+            others = [called(np.asarray, one.get_offsets()) for one in ax.collections]
+            images = [summed(np.nan_to_num(np.ma.filled(one.get_array(), 0.0))) for one in ax.images]
+            bars = [list(one.get_window_extent().bounds) for one in ax.patches]
+            found[-1].append([axes, lines, others, images, bars])
+    return found
+
+
+def axis_of(axis):
+    low, high = axis.get_view_interval()
+    return [axis.get_scale(), low, high, *(tick for tick in axis.get_majorticklocs() if low <= tick <= high)]
+
+
+def look(line):
+    words = to_hex(line.get_color()), line.get_marker(), line.get_linestyle()
+    return *words, line.get_linewidth(), line.get_markersize()
+
+
+@pytest.mark.skipif(not SAME_TICKS, reason="an older matplotlib chooses other ticks")
+@pytest.mark.parametrize("name", [*RUNS, "minilm-72-seconds", "minilm-72"])
+def test_a_figure_is_what_it_was(name, runs, monkeypatch):
+    monkeypatch.chdir(runs)
+    results = fb.load(name if name in RUNS else Path(__file__).parents[1] / "results" / name)
+    for kind in FIGURES:
+        held(f"{name}: figure {kind.names[0]}", looks(charts_of(kind, results, "relative_error")))
+
+
+@pytest.mark.skipif(not SAME_TICKS, reason="an older matplotlib chooses other ticks")
+@pytest.mark.parametrize("name", RUNS)
+def test_a_comparison_looks_as_it_did(name, runs, monkeypatch):
+    monkeypatch.chdir(runs)
+    held(f"{name}: figure of a comparison", looks(ratios(comparison(fb.load(name), fb.load(f"{name}-other")))))
 
 
 SHAPES = [
