@@ -12,6 +12,7 @@ from scipy.stats import spearmanr
 
 from favorbench.errors import InputError, ModelError, ScenarioError, StoreError
 from favorbench.models import summary
+from favorbench.models.figures import charts
 from favorbench.models.plan import ModelScenario, plan
 from favorbench.models.report import sections, sentences
 from favorbench.models.seconds import times
@@ -20,6 +21,7 @@ from favorbench.sections import to_markdown
 from tests.command_line import printed, refused, run
 from tests.conftest import parts, stop_after
 from tests.small_models import small_folder
+from tests.test_held import SAME_TICKS, held, looks
 from tests.test_models_swap import bert, llama
 
 torch = pytest.importorskip("torch")
@@ -198,6 +200,23 @@ def rows_of(effects):
          "exact_multiplications": 4.0}
         for (kind, name), each in effects.items() for text, effect in zip("ab", each, strict=True)
     )  # fmt: skip
+
+
+HELD_STUDIES = {
+    "bert": {"layers": "all,each", "samplers": ("iid", "orthogonal"), "methods": ("sinks(2):multipole",)},
+    "llama": {"name": "llama", "layers": "all,0", "methods": ("window(4):sampled-keys",), "sizes": (3, 9)},
+}
+
+
+@pytest.mark.parametrize("case", HELD_STUDIES)
+def test_a_study_is_what_it_was(case, folder):
+    """Its lines and what is drawn of them; numbers to what processors differ by."""
+    studied(folder, "run", **HELD_STUDIES[case])
+    results = read("run")
+    lines = results.lines[results.lines["kind"] != "exact"]  # rounding of bfloat16 is of the processor
+    held(f"model {case}: lines", [lines.columns.tolist(), *lines.to_numpy(object).tolist()], 1e-2)
+    if SAME_TICKS:
+        held(f"model {case}: figures", looks(charts(results)), 1e-2)
 
 
 def test_the_sentence_names_the_best_and_its_worst_text():

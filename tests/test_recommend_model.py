@@ -35,11 +35,12 @@ from favorbench.sections import to_markdown
 from favorbench.studies.recommend import whole_model
 from favorbench.studies.recommend.answer import sections, sentence
 from favorbench.studies.recommend.evidence import Rule
+from favorbench.studies.recommend.figure import charts
 from favorbench.studies.recommend.search import Candidate, Interrupted
 from favorbench.studies.saved import saved_study
 from tests.command_line import check_refused, printed, read_table, refused, run
 from tests.conftest import stop_after
-from tests.test_held import held
+from tests.test_held import SAME_TICKS, held, looks
 from tests.test_models_study import WORDS, folder  # noqa: F401
 
 torch = pytest.importorskip("torch")
@@ -258,6 +259,8 @@ def test_an_answer_is_what_it_was(case, folder, texts):  # noqa: F811
     record["model"] = {"texts": found.model.texts, "files": found.model.files, "left": found.model.left}
     words = re.sub(r"\d+(\.\d+)?(e-?\d+)?", "#", words)
     held(f"recommend --model, {case}", {"words": words, "record": record, "steps": steps}, 1e-2)
+    if SAME_TICKS:
+        held(f"recommend --model, {case}, drawn", looks(charts(found)), 1e-2)
 
 
 def test_where_uniform_attention_is_enough_it_is_said(folder, texts):  # noqa: F811
