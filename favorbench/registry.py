@@ -134,7 +134,10 @@ class _Builder:
         rest = calls[depth:]
         if len(rest) > 2 or (len(rest) == 2 and (rest[0].arguments is not None or rest[1].name in self.members)):
             unknown = f"{shown(rest[0].name)}{nearest(rest[0].name, self.transforms)}"
-            raise self.error(f": unknown transform {unknown}; allowed: {', '.join(self.transforms) or 'none'}")
+            allowed = ", ".join(self.transforms) or "none"
+            if rest[0].arguments is None and rest[1].name in self.members:
+                allowed += f"; if it is a module: nothing of it may be called {rest[1].name!r}, which is a {self.kind}"
+            raise self.error(f": unknown transform {unknown}; allowed: {allowed}")
         if depth > MAX_TRANSFORMS:
             raise self.error(f" has {depth} transforms; allowed: at most {MAX_TRANSFORMS}")
         return calls

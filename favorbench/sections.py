@@ -13,6 +13,7 @@ from favorbench.formats import printable
 
 _NUMBER = re.compile(r"((<|<= |>= |> )?[-+]?(\d[\d.]*(e-?\d+)?|inf)( %)?[*!~?]*|[-+~=x]|)")
 _LATEX = {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
+_LATEX |= {"<": "\\textless{}", ">": "\\textgreater{}", "|": "\\textbar{}"}
 _LATEX |= {c: f"\\{c}" for c in "&%$#_{}"}
 
 
@@ -111,7 +112,7 @@ def _markdown_table(section: Section) -> str:
         return ""
     names = list(section.rows[0])
     rule = ["---:" if section.numeric(name) else "---" for name in names]
-    cells = [[text.replace("|", "\\|") for text in row.values()] for row in section.rows]
+    cells = [[printable(text).replace("|", "\\|") for text in row.values()] for row in section.rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in (names, rule, *cells))
 
 

@@ -13,6 +13,7 @@ from favorbench import statistics
 from favorbench.errors import ScenarioError
 from favorbench.results.compare import _geometric_mean, close_errors, comparison, comparison_sections, junit
 from favorbench.results.compare import comparison_sentences as sentences
+from favorbench.results.figures.ranking import ratios
 from favorbench.run import sweep
 from tests.command_line import check_refused, in_a_process, run, succeeded
 from tests.conftest import change_manifest, random_heads, small_scenario
@@ -172,6 +173,15 @@ def test_other_values_and_declared_versions_are_not_compared(base):
 def test_a_function_declares_its_version(module):
     module("versioned", f"{MODULE}mine.version = 7\n")
     assert sweep(small_scenario(methods="versioned:mine"), "run").manifest["declared_versions"] == {"mine": 7}
+
+
+def test_rows_without_a_finite_ratio_are_named_below_the_figure(base):
+    """An error that becomes infinite is the worst change of all."""
+    broken = changed(base, "trig", np.inf)
+    for runs, verdict in ((comparison(base, broken), "worse"), (comparison(broken, base), "better")):
+        (chart,) = ratios(runs)
+        assert f"Not drawn, {verdict}, as an end is 0 or infinite: trig / iid 3, " in chart.caption
+        assert f"over {runs.mean.rows} of 21 rows, those with finite errors above 0" in " ".join(sentences(runs))
 
 
 def test_the_gate_and_its_formats(base):

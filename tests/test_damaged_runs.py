@@ -18,7 +18,7 @@ import pytest
 
 from favorbench.models.store import KEY, SCHEMA, open_rows
 from favorbench.studies.function_errors import MeasurementSettings, check_stored
-from tests.command_line import refused, run
+from tests.command_line import in_a_process, refused, run
 from tests.conftest import REPOSITORY, campaign, random_heads
 
 VALUES = [
@@ -175,3 +175,22 @@ def test_a_study_of_a_model_that_was_changed_by_hand(whole, file, key, value, sa
     path.write_text(json.dumps(known | {key: value}))
     for command in ("report model", "table model", *(["status model"] if key == "measurements" else [])):
         assert said in refused(command)
+
+
+def test_options_of_sweeps_are_refused_for_other_directories(whole, monkeypatch):
+    monkeypatch.chdir(whole)
+    for command in ("table model --heads nope", "table recommended --metric mse", "plot recommended --estimators x"):
+        said = f"was written by favorbench {'model' if 'model ' in command else 'recommend'} and has no --"
+        assert said in refused(command)
+
+
+def test_characters_that_stdout_lacks_are_escaped_and_data_with_them_refused(whole, monkeypatch, tmp_path):
+    shutil.copy(whole / "in.npz", tmp_path / "\u00e9.npz")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    ran = in_a_process("sweep --inputs \u00e9.npz --maps positive --baselines uniform -R 4 --trials 1 --out run")
+    assert ran.returncode == 0 and "\\xe9" in ran.stdout
+    data = in_a_process("table run --rows")
+    assert data.returncode == 2 and data.stderr == (
+        "favorbench: stdout is in ascii, which has no '\\xe9': set PYTHONIOENCODING=utf-8, or write to a file\n"
+    )

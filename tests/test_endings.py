@@ -48,6 +48,18 @@ def when_asked_for(module, what, *arguments):
     return python("-c", code, timeout=120)
 
 
+#: Python raises nothing inside of the callback of a weak reference.
+IN_A_CALLBACK = (
+    "import weakref; thing = Happens(); kept = weakref.ref(thing, lambda _: signal.raise_signal(signal.{})); del thing"
+)
+
+
+@pytest.mark.parametrize("name, code", [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+def test_an_interruption_that_python_cannot_raise_is_one_line_a_moment_later(name, code):
+    done = when_asked_for("favorbench.results.summary", IN_A_CALLBACK.format(name), *LONG, "-q")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name, code", [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
 @pytest.mark.parametrize("module", ["typer", "favorbench.cli.sweep", "pydantic", "pandas"])

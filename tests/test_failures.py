@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from command_line import run
@@ -12,6 +13,8 @@ import favorbench as fb
 from favorbench.engine.columns import LABELS
 from favorbench.engine.store import read_manifest
 from favorbench.errors import EstimatorError
+from favorbench.results.findings import sentences
+from favorbench.results.heads import over_heads
 from tests.conftest import change_manifest
 
 #: A method and a map that fail on some draws while a file is there; not on the first, which would end the sweep.
@@ -36,6 +39,21 @@ class Odd(Positive):
         if fails(x, 2):
             raise ArithmeticError("odd tokens")
         return super().features(x, projection, sample)
+"""
+HARD = """
+from favorbench import method_attention
+calls = []
+
+def easy(query, key, value, size, rng):
+    if key.mean() > 4:
+        raise ValueError("a hard head")
+    return method_attention(query, key, value, "clusters", size=15)
+
+def rare(query, key, value, size, rng):
+    calls.append(0)
+    if len(calls) % 16 > 3:
+        raise ValueError("not now")
+    return value[: len(query)]
 """
 KEYS = {
     "maps": "positive,failing_module:Odd", "methods": "failing_module:mine", "num_projections": "8,16", "seq_len": 32,
@@ -134,3 +152,33 @@ def test_a_failure_on_the_first_draw_ends_the_sweep(module, there):
         broken_sweep("run")
     assert Path("run").exists() == there
     assert not there or read_manifest(Path("run"))["draws_done"] == 0
+
+
+@pytest.fixture
+def hard_head(module):
+    """Two heads; a method that fails on the second in all draws, and one that fails in most draws."""
+    query, key, value = np.random.default_rng(0).normal(size=(3, 2, 16, 4))
+    np.savez("heads.npz", q=query, k=key + np.reshape([0, 9], (2, 1, 1)), v=value)
+    module("hard_module", HARD)
+
+
+@pytest.mark.usefixtures("hard_head")
+def test_a_head_without_any_draw_counts_as_an_infinite_error():
+    """Else the median over the other heads, which are easier, makes the winner."""
+    asked = {"inputs": "heads.npz", "maps": "none", "methods": "hard_module:easy,clusters", "num_projections": "12"}
+    found = fb.sweep({**asked, "trials": 9, "baselines": "uniform"}, "run")
+    rows = over_heads(found).set_index("estimator")
+    assert rows.loc["easy", ["heads", "worse", "worst_head"]].tolist() == [2, 1, "h1"]
+    least = found.summary.query("head == 'h0'").set_index("estimator")["mse_median"]
+    assert least["easy"] < least["clusters"] < least["uniform"]
+    assert rows.loc["easy", ["ratio_median", "worst_ratio"]].tolist() == [np.inf, np.inf]
+    said = " ".join(sentences(found))
+    assert "clusters has the least error" in said and "a head without any counts as an infinite error" in said
+
+
+@pytest.mark.usefixtures("hard_head")
+def test_few_draws_of_one_estimator_hide_no_verdict_on_others():
+    asked = {"inputs": "heads.npz", "heads": "h0", "maps": "none", "methods": "hard_module:rare,clusters"}
+    found = fb.sweep({**asked, "num_projections": "12", "trials": 16, "baselines": "uniform"}, "run")
+    assert found.summary.set_index("estimator")["n"].loc[["rare", "clusters"]].between([2, 16], [4, 16]).all()
+    assert "too few" not in (said := sentences(found)[-1]) and "beat uniform attention: clusters" in said

@@ -106,6 +106,11 @@ def test_it_filters_by_estimator_sampler_and_head(page):
     assert texts(page, 0) == [f"{EVIL} / iid"]
     page.click("button[type=reset]")
     page.until(f"document.getElementById('count').textContent === {everything!r}")
+    page.click("input[name=estimator]")
+    page.type(f"{EVIL} / orth, clusters(lloyd=1, order=2)")  # as the table writes it; the comma is in brackets
+    assert set(texts(page, 0)) == {f"{EVIL} / orthogonal"}
+    page.click("button[type=reset]")
+    page.until(f"document.getElementById('count').textContent === {everything!r}")
     choose(page, "head", f"{EVIL}: x")
     open_ones = "[...document.querySelectorAll('details[data-axes]')].filter(d => !d.hidden)"
     assert page.run(f"{open_ones}.length") == 1 and page.run(f"{open_ones}[0].open")

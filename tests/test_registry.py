@@ -351,6 +351,8 @@ def test_a_users_map_composes(tmp_path):
         centre:center:positive => unknown transform 'center' (did you mean 'centre'?)
         centr:my_module:MyMap => unknown transform 'centr' (did you mean 'centre'?)
         center(x=1):my_module => unknown transform 'center'
+        mine:positive => allowed: centre, calibrated; if it is a module: nothing of it may be called 'positive', which \
+            is a map
         centre => unknown map 'centre'; allowed: trig,
         centre: => 'centre:' is not a valid map: write name, name(parameter=value), centre:map, calibrated:map or \
             module:object

@@ -62,6 +62,20 @@ def test_maps_without_a_sampler_do_not_count_as_comparisons_of_samplers():
     assert said[0] == said[1] and said[0].startswith("better for trig")
 
 
+def test_orthogonal_and_iid_are_paired_by_draw():
+    """In whatever order rows come; an older pandas mixed draws and samplers."""
+    results = sweep(small_scenario(maps="trig,positive", trials=16, num_projections="4,16", baselines="uniform"), "run")
+    trials = results.trials
+    better = np.where(trials["estimator"] == "trig", 2.0, 0.5)  # of orthogonal, over iid
+    trials = trials.assign(mse=trials["draw"] + np.where(trials["sampler"] == "iid", 1.0, better))
+    for rows in (trials, trials.sample(frac=1.0, random_state=0)):
+        said = findings.cell_sentences(results._replace(trials=rows))[0].partition("orthogonal against iid: ")[2]
+        found = {part[:5]: sorted(re.findall(r"\w+ at R = \d+", part)) for part in said.split(";")}
+        names = {word: [f"{name} at R = {size}" for size in (16, 4)] for word, name in
+                 (("bette", "positive"), (" wors", "trig"))}  # fmt: skip
+        assert found == names
+
+
 @pytest.mark.parametrize("size", ["1", "8"])
 def test_features_of_r_are_those_of_the_map(size):
     results = sweep(

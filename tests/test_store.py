@@ -263,6 +263,10 @@ def hostile_parts():
     yield part(rows.drop_columns("draw")), "has other columns"
     yield part(rows.set_column(0, "draw", pa.array(["x"] * 4))), "has other columns"
     yield part(rows[:0]), "no finished draws"
+    yield (
+        part(pa.concat_tables([rows[:1]] * 100_000).combine_chunks()),
+        "100000 rows in .* bytes: it was changed by hand",
+    )
 
 
 @pytest.mark.parametrize("data, said", [*hostile_parts()], ids=lambda value: "" if isinstance(value, bytes) else value)

@@ -6,7 +6,9 @@ terminated (SIGTERM). Heavy imports happen inside the commands.
 
 import contextlib
 import errno
+import io
 import itertools
+import logging
 import os
 import re
 import sys
@@ -56,7 +58,10 @@ def main() -> NoReturn:
     os.environ.pop("MPLBACKEND", None)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if not debug:
+        logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns where no home directory can be written
         warnings.showwarning = lambda message, *_: print(f"favorbench: {printable(str(message))}", file=sys.stderr)  # noqa: T201
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names may have characters that its encoding lacks
+        sys.stdout.reconfigure(errors="backslashreplace")
     keep_importable_here()
     check_memory_of_libraries()
     if complete.VARIABLE in os.environ:

@@ -167,7 +167,17 @@ def echo(text: str) -> None:
 
 
 def echo_data(text: str) -> None:
-    """Write data to stdout unchanged, as typer.echo does not; on a terminal control characters are escaped."""
+    """Write data to stdout unchanged, as typer.echo does not; on a terminal control characters are escaped.
+
+    Raises ScenarioError for a character that the encoding of stdout lacks: elsewhere it is escaped.
+    """
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError as error:
+        raise ScenarioError(
+            f"stdout is in {sys.stdout.encoding}, which has no {text[error.start]!a}: set PYTHONIOENCODING=utf-8, or "
+            "write to a file"
+        ) from None
     sys.stdout.write(printable(text, but="\n\t") if sys.stdout.isatty() else text)
 
 

@@ -176,6 +176,7 @@ def table(
     if study := _study(run):
         if rank:
             raise study.refuse("ranking")
+        _refuse_for_studies(context, study)
         if form == "json":
             print_json(study.record)
         elif form == "csv":
@@ -189,6 +190,12 @@ def table(
     show(sections if isinstance(sections, tuple) else [sections], form)
     if axes is None and heads is None and not over:
         _say_single_heads(results, " --rank" if rank else "; all: --by head,estimator,R")
+
+
+def _refuse_for_studies(context: typer.Context, study: "SavedStudy") -> None:
+    """Raise ScenarioError for options of sweeps, where the directory is of a recommendation or of a model."""
+    if unfit := typed_parameters(context) & {"by", "over", "heads", "metric", "stat", "estimators"}:
+        raise study.refuse(", ".join(sorted(flags()[name] for name in unfit)))
 
 
 _UNFIT = {"": {"out", "csv", "parquet"}, "rank": {"by", "over", "stat", "out", "rows", "csv", "parquet"},
@@ -267,6 +274,7 @@ def compare(
 
 @app.command(panel=LOOK)
 def plot(
+    context: typer.Context,
     path: Annotated[
         Path, typer.Argument(help="A run directory, or one above several.", autocompletion=complete.runs)
     ] = Path("results"),
@@ -316,7 +324,7 @@ def plot(
             say(f"{run} ({number} of {len(runs)})")
         try:
             with style.figure_options(options):
-                files += _draw(run, metric, out, heads, estimators, quiet)
+                files += _draw(context, run, metric, out, heads, estimators, quiet)
         except FavorbenchError as error:
             if len(runs) == 1:
                 raise
@@ -325,8 +333,9 @@ def plot(
 
 
 def _draw(
-    run: Path, metric: str, out: Path | None, heads: str | None, estimators: str | None, quiet: bool
-) -> list[Path]:
+    context: typer.Context, run: Path, metric: str, out: Path | None, heads: str | None, estimators: str | None,
+    quiet: bool,
+) -> list[Path]:  # fmt: skip
     """Draw the figures of a run, and say which are missing."""
     from favorbench import style
     from favorbench.results.figures import draw_all
@@ -334,6 +343,7 @@ def _draw(
     from favorbench.results.seconds import timed
 
     if study := _study(run):
+        _refuse_for_studies(context, study)
         return style.write(study.charts, out or run / "figures")
     files = draw_all(load(run), metric, out, heads=heads, estimators=estimators)
     names = {file.stem.removesuffix("-dark") for file in files}

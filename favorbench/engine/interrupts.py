@@ -1,5 +1,6 @@
 """SIGINT, SIGTERM and SIGHUP end a command as KeyboardInterrupt, and wait while an executor is called."""
 
+import _thread
 import contextlib
 import signal
 import sys
@@ -25,9 +26,11 @@ def signals_raised() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in WORDS if signal.getsignal(number) in usual}
     for number in before:
         signal.signal(number, _interrupt)
+    report, sys.unraisablehook = sys.unraisablehook, _interrupt_again
     try:
         yield
     finally:
+        sys.unraisablehook = report
         for number in before:
             signal.signal(number, signal.SIG_DFL if _received else before[number])
 
@@ -38,6 +41,16 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
     if not isinstance(sys.exception(), KeyboardInterrupt):  # else results are being saved already
         raise SignalReceived
+
+
+def _interrupt_again(lost: "sys.UnraisableHookArgs") -> None:
+    """Interrupt a moment later where Python cannot raise, as inside of the callback of a weak reference."""
+    if not isinstance(lost.exc_value, SignalReceived):
+        sys.__unraisablehook__(lost)
+        return
+    number = _received[-1]
+    signal.signal(number, _interrupt)
+    threading.Timer(0.01, _thread.interrupt_main, [number]).start()
 
 
 def ending() -> tuple[str, int]:

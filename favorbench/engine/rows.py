@@ -258,6 +258,8 @@ def _parsed(path: Path, data: bytes, schema: pa.Schema | None, columns: Sequence
     metadata = checked_json((file.schema_arrow.metadata or {}).get(_METADATA, b"{}"), PartFacts, path)
     if run and metadata.get("run", run) != run:
         raise StoreError(f"{path} is a part of another run than its manifest.json: move it away")
+    if file.metadata.num_rows > len(data):  # each has errors of its own
+        raise StoreError(f"{path} has {file.metadata.num_rows} rows in {len(data)} bytes: it was changed by hand")
     # Few rows are read without starting a thread: where memory is short, that aborts the process.
     threads = columns is None and file.metadata.num_rows > FLUSH_ROWS
     table = file.read(columns=columns, use_threads=threads).replace_schema_metadata(None)

@@ -36,7 +36,7 @@ from favorbench.engine.rows import (
 from favorbench.engine.scenario import NAMES_ONLY, Scenario
 from favorbench.errors import StoreError
 from favorbench.files import read_json, write_text
-from favorbench.formats import shortened
+from favorbench.formats import shortened, shown
 from favorbench.metrics import EFFECT, METRICS
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ def read_run(path: Path) -> "tuple[pd.DataFrame, Failed]":
     rows = rows.astype({c.name: "int64" for c in COLUMNS if c.kind is int and not c.optional})
     if unknown := set(rows[rows["kind"] == "map"]["estimator"]) - set(manifest["num_features"]):
         raise StoreError(
-            f"{path} has rows of {min(unknown)}, which its manifest.json does not plan; it was changed by hand"
+            f"{path} has rows of {shown(min(unknown))}, which its manifest.json does not plan; it was changed by hand"
         )
     if not rows["draw"].between(0, manifest["draws"] - 1).all():
         raise StoreError(f"{path} has rows of draws that its manifest.json does not plan; it was changed by hand")

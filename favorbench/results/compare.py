@@ -329,7 +329,9 @@ def comparison_sentences(runs: RunComparison) -> list[str]:
     mean = runs.mean
     if mean.rows:
         interval = "" if np.isnan(mean.low) else f" ({format_ratio(mean.low)} to {format_ratio(mean.high)})"
-        said.append(f"Geometric mean of new / old over {mean.rows} rows: {format_ratio(mean.ratio)}{interval}.")
+        comparable = sum(row.change is not None for row in runs.rows)
+        kept = f" of {comparable} rows, those with finite errors above 0" if mean.rows < comparable else " rows"
+        said.append(f"Geometric mean of new / old over {mean.rows}{kept}: {format_ratio(mean.ratio)}{interval}.")
     frame, needed = runs.frame(), fewest_draws(runs.tested, 1.0 - runs.alpha)
     if runs.paired and frame.loc[frame["verdict"] == UNDECIDED, "pairs"].max() < needed:
         said.append(f"So few draws cannot tell {runs.tested} rows apart: use {needed} trials or more.")

@@ -13,6 +13,7 @@ from favorbench.results.summary import RunData, by_cell, compared, estimator_nam
 from favorbench.results.tables import at_largest_size, at_size, shortened_inputs, size_axis
 from favorbench.statistics import Comparison, compare, fewest_draws, holm, verdict
 
+LAWS = ("orthogonal", "iid")
 MAX_NAMES = 4  # in a list; of more estimators only the number
 
 
@@ -34,12 +35,13 @@ def run_sentences(results: RunData) -> list[str]:
 def failure_sentences(results: RunData) -> list[str]:
     """A sentence for each estimator that failed: on how many draws, and how."""
     said = []
+    no_draw = "; over heads, a head without any counts as an infinite error" * bool(populations(results))
     for name, messages in results.failed.items():
         draws = {draw for failed in messages.values() for draw in failed}
         how = next(iter(messages)) + (f", and in {len(messages) - 1} other ways" if len(messages) > 1 else "")
         said.append(
             f"FAILED: {name} on {len(draws)} of {results.manifest['draws_done']} draws ({how}). Its numbers are those "
-            "of the other draws, which may be easier. To compute the failed draws again: `retry_failed`."
+            f"of the other draws, which may be easier{no_draw}. To compute the failed draws again: `retry_failed`."
         )
     return said
 
@@ -68,6 +70,8 @@ def _of_population(results: RunData, title: str, rows: pd.DataFrame) -> str:
     ranked, baselines = compared(rows), rows[rows["kind"] == "baseline"]
     if ranked.empty:
         return f"{title}: nothing is compared but bounds."
+    if not math.isfinite(ranked["ratio_median"].iloc[0]):
+        return f"{title}: no map or method has a finite error on half of the heads."
     largest = ranked[size_axis(results)].max()
     text = "" if pd.isna(largest) else f"at {at_size(results, largest)} "
     text += _least_error(ranked, _spread, " of uniform attention's in the median")
@@ -106,7 +110,7 @@ def cell_sentences(results: RunData) -> list[str]:
 
 def _of_cell(results: RunData, trials: pd.DataFrame, cell: pd.DataFrame) -> str:
     estimators, least = compared(cell), _least_of_cell(results, cell)
-    n, needed = int(estimators["n"].min()), fewest_draws(int((cell["estimator"] != "uniform").sum()))
+    n, needed = int(estimators["n"].max()), fewest_draws(int((cell["estimator"] != "uniform").sum()))
     if n < needed:
         few = "1 draw is" if n == 1 else f"{n} draws are"
         return f"{few} too few to compare with uniform attention; use {needed} trials or more.{least}"
@@ -122,7 +126,7 @@ def _first_to_win(results: RunData, estimators: pd.DataFrame) -> str:
     largest = estimators[axis].max()
     up_to = "" if pd.isna(largest) else f" up to {at_size(results, largest)}"
     if winning.empty:
-        what = "map" if (estimators["kind"] == "map").all() else "estimator"
+        what = " or ".join(kind for kind in ("map", "method") if (estimators["kind"] == kind).any())
         if results.scenario.budget == "projections":
             up_to = f" at any R{up_to.replace('R = ', '')}"
         end = "; all are detectably worse." if (estimators["versus_uniform"] == "worse").all() else "."
@@ -149,7 +153,7 @@ def _least_of_cell(results: RunData, cell: pd.DataFrame) -> str:
     """The estimator with the least error at the largest size, and the best map where it is none; no bounds."""
     ranked = at_largest_size(results, usable(compared(cell)).sort_values("mse_median"))
     uniform = float(cell.loc[cell["estimator"] == "uniform", "mse_median"].iloc[0])
-    if ranked.empty or not uniform > 0:
+    if ranked.empty or not uniform > 0 or not math.isfinite(ranked["mse_median"].iloc[0]):
         return ""
     largest = ranked[size_axis(results)].max()
     where = "Overall," if pd.isna(largest) else f"At {at_size(results, largest)}"
@@ -213,14 +217,14 @@ def _against_random_keys(results: RunData, trials: pd.DataFrame, cell: pd.DataFr
 
 def _orthogonal_against_iid(results: RunData, trials: pd.DataFrame) -> str:
     """Paired by draw: a sign test for every map and size that has both, Holm over all."""
-    axis, chosen = size_axis(results), trials[(trials["kind"] == "map") & trials["sampler"].isin(["iid", "orthogonal"])]
-    errors = chosen.set_index(["estimator", axis, "draw", "sampler"])["mse"].unstack(sort=False).dropna()
-    if errors.shape[1] < 2 or errors.empty:
+    axis, chosen = size_axis(results), trials[(trials["kind"] == "map") & trials["sampler"].isin(LAWS)]
+    pairs = {}
+    for (name, size), rows in chosen.groupby(["estimator", axis], sort=False):
+        errors = rows.pivot(index="draw", columns="sampler", values="mse").dropna()
+        if errors.shape[1] == 2 and len(errors):
+            pairs[f"{name} at {at_size(results, size)}"] = compare(*(errors[law].to_numpy() for law in LAWS))
+    if not pairs:
         return ""
-    pairs = {
-        f"{name} at {at_size(results, size)}": compare(rows["orthogonal"].to_numpy(), rows["iid"].to_numpy())
-        for (name, size), rows in errors.groupby(level=["estimator", axis], sort=False)
-    }
     judged, parts = _verdicts(list(pairs.values())), []
     for word in ("better", "worse"):
         if matching := [text for text, judgement in zip(pairs, judged, strict=True) if judgement == word]:

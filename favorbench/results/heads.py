@@ -1,5 +1,6 @@
 """The heads of an input as a population: how errors spread over heads, and how often uniform attention wins."""
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -59,8 +60,8 @@ def over_heads(results: RunData, metric: str = "mse") -> pd.DataFrame:
     """One row for each population of heads, estimator and size; empty where no input has two heads or more.
 
     ratio: on each head the median of the metric over draws, over that of uniform attention; its median, quartiles and
-    largest value over heads, on which head, and on how many heads uniform attention is better. Raises ScenarioError
-    for a metric that is not an error.
+    largest value over heads, on which head, and on how many heads uniform attention is better. The ratio is infinite on
+    a head where an estimator failed in all draws. Raises ScenarioError for a metric that is not an error.
     """
     if not can_be_compared(metric):
         allowed = ", ".join(filter(can_be_compared, METRICS))
@@ -71,8 +72,8 @@ def over_heads(results: RunData, metric: str = "mse") -> pd.DataFrame:
     several = _in_larger(summary, 1)
     if not several.any():
         return summary.loc[several, labels].assign(**dict.fromkeys(STATISTICS, ()))
-    rows = on_each_head(results._replace(summary=summary[several]), metric)
     sized = [*POPULATION, "kind", "estimator", "sampler", "num_projections", "budget"]
+    rows = _with_failed_heads(on_each_head(results._replace(summary=summary[several]), metric), sized)
     groups = rows.groupby(sized, sort=False, dropna=False)
     worst = rows.loc[groups["ratio"].idxmax()].reset_index(drop=True)
     spreads = [quartiles(ratio) for ratio in split_groups(rows["ratio"], groups.ngroup().to_numpy())]
@@ -81,6 +82,16 @@ def over_heads(results: RunData, metric: str = "mse") -> pd.DataFrame:
         **{f"ratio_{name}": [spread[i] for spread in spreads] for i, name in enumerate(("q25", "median", "q75"))},
         worse=groups["worse"].sum().to_numpy(), worst_head=worst["head"], worst_ratio=worst["ratio"],
     )[[*labels, *STATISTICS]]  # fmt: skip
+
+
+def _with_failed_heads(rows: pd.DataFrame, sized: list[str]) -> pd.DataFrame:
+    """Add rows of infinite errors for the heads on which an estimator failed in all draws, and others did not."""
+    heads = rows[[*POPULATION, "head"]].drop_duplicates()
+    estimators = rows.drop(columns="head").drop_duplicates(sized)
+    every = estimators.merge(heads, on=list(POPULATION)).assign(ratio=math.inf, worse=True)
+    if len(every) == len(rows):
+        return rows
+    return pd.concat([rows, every], ignore_index=True).drop_duplicates([*sized, "head"])
 
 
 def _in_larger(frame: pd.DataFrame, most: int) -> pd.Series:

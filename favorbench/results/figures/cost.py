@@ -202,7 +202,7 @@ def _draw(rows: pd.DataFrame, ax: Axes, axis: CostAxis, coloured: Sequence[str],
     style.log_limits(ax, [*shown["ratio"].clip(lower=LEAST), 1.0], most=MOST)
     ax.set(xlabel=f"{axis.column} per head", ylabel=relative_label(metric))
     beyond = set(rows[rows["ratio"] > ax.get_ylim()[1]]["label"])
-    style.off_scale_note(ax, [name for name in coloured if name in beyond])
+    style.off_scale_note(ax, [name for name in dict.fromkeys([*coloured, *shown["label"]]) if name in beyond])
     return rows.drop(columns=["exact", "estimator"]).rename(columns={"cost": axis.column})
 
 

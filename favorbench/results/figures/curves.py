@@ -193,7 +193,9 @@ def _draw(
         firm = [*drawn[drawn["series"].isin(coloured)][columns].to_numpy().flat, *panel.baselines[~sized][columns[0]]]
         least = LEAST * cap / MOST if math.isfinite(cap) else 0.0
         style.log_limits(ax, [max(v, least) for v in firm], [*panel.baselines[sized][columns[0]]], cap)
-        beyond = drawn[~(drawn[columns[0]] <= ax.get_ylim()[1])]
+        every = pd.concat([drawn, panel.baselines.assign(series=panel.baselines["estimator"])])
+        names = list(dict.fromkeys([*names, *every["series"]]))
+        beyond = every[~(every[columns[0]] <= ax.get_ylim()[1])]
     style.number_axis(ax, [*drawn[x]])
     ax.set(xlabel=label, ylabel=metric_label(metric))
     style.off_scale_note(ax, [name for name in names if name in set(beyond["series"])])

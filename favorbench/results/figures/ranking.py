@@ -141,14 +141,17 @@ def ratios(comparison: RunComparison) -> list[style.Chart]:
     """A chart of new / old with its intervals for each cell of a comparison."""
     charts = []
     for cell, group in groupby(comparison.rows, key=lambda row: row.cell):
-        rows = [
+        compared = [
             (f"{row.new_estimator} {'' if row.key.size is None else row.key.size}".strip(), row.change)
-            for row in group
-            if row.change and row.change.low > 0 and row.change.high < math.inf
-        ]
+            for row in group if row.change
+        ]  # fmt: skip
+        rows = [(name, change) for name, change in compared if change.low > 0 and change.high < math.inf]
         if rows:
             shown = rows[:MAX_RATIOS]
             left = f" The first {MAX_RATIOS} of {len(rows)} rows." if len(rows) > MAX_RATIOS else ""
+            for mark, verdict in (("+", "worse"), ("-", "better"), ("~=", "neither")):
+                others = [name for name, change in compared if change.mark in mark and (name, change) not in rows]
+                left += f" Not drawn, {verdict}, as an end is 0 or infinite: {', '.join(others)}." * bool(others)
             text = f"new / old with its interval; red triangle: worse, blue triangle: better.{left}"
             panel = style.Panel("", partial(_draw_ratios, rows=shown[::-1]))
             size = (6.5, 0.9 + 0.2 * len(shown))

@@ -61,9 +61,10 @@
 
   function filter() {
     const { estimator, sampler, change: verdict, ...axes } = Object.fromEntries(new FormData(form));
-    const parts = (estimator || "").toLowerCase().split(",").map((part) => part.trim()).filter(Boolean);
+    const words = (text) => text.toLowerCase().replace(/\s*\/\s*|\s+/g, " ").trim();
+    const parts = (estimator.match(/(\([^)]*\)?|[^,(])+/g) || []).map(words).filter(Boolean);
     for (const item of rows)
-      item.row.hidden = parts.length > 0 && !parts.some((part) => item.name.toLowerCase().includes(part)) ||
+      item.row.hidden = parts.length > 0 && !parts.some((part) => words(`${item.name} ${item.sampler}`).includes(part)) ||
         Boolean(sampler) && item.sampler !== sampler || Boolean(verdict) && change(item.row) !== verdict;
     for (const [view, cell] of views) {
       view.hidden = Object.keys(axes).some((axis) => axes[axis] && axis in cell && cell[axis] !== axes[axis]);
