@@ -1,7 +1,10 @@
 """A model with its attention replaced: random small models of torch in float64, each built in a second."""
 
+import asyncio
 import contextlib
+import copy
 import math
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -290,6 +293,10 @@ def test_only_the_requested_layers_and_heads(model, tokens):
     assert record.replaced == 1 and difference(one, both) > CLEAR
 
 
+def flat_mean(query, key, value, size, rng):
+    return value.mean(axis=0) + 0 * query
+
+
 def test_a_function_is_called_as_a_sweep_calls_it(tokens):
     """With NumPy's arrays, or torch's where it says so: exact attention, written either way."""
     model = bert()
@@ -311,6 +318,22 @@ def test_a_function_is_called_as_a_sweep_calls_it(tokens):
             assert difference(hidden(model, tokens), own) < TOLERANCE
     with replace_attention(model, method=flat, size=4):
         assert difference(hidden(model, tokens), own) > CLEAR
+
+
+@pytest.mark.parametrize("method", ["uniform", "nystrom", "taylor-1", "wildcat", flat_mean])
+def test_what_is_computed_in_numpy_needs_no_no_grad(tokens, method):
+    with replace_attention(model := bert(), method=method, size=4):
+        found = model(tokens, output_hidden_states=True).hidden_states[-1].detach()
+        assert torch.equal(found, hidden(model, tokens))
+
+
+@pytest.mark.parametrize("name", ["clusters", "multipole", "sinks(4):window(8):nothing"])
+def test_autocast_changes_nothing_inside_an_estimator(name):
+    """Rotary models have queries and keys in float32 then, and values in bfloat16."""
+    item, (query, key, value) = replacement(name, 8), torch.randn(3, 1, 2, 40, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = item.outputs(LayerHeads(query, key, value.bfloat16(), False), 0, (), 0)
+    assert torch.equal(found, item.outputs(LayerHeads(query, key, value.bfloat16().float(), False), 0, (), 0))
 
 
 def test_padding_is_no_key(tokens):
@@ -386,6 +409,9 @@ def test_contexts_and_threads_of_one_model_do_not_meet(tokens):
                 pass
         with ThreadPoolExecutor(1) as pool, pytest.raises(ModelError, match="runs in another thread"):
             pool.submit(hidden, model, tokens).result()
+        with pytest.raises(ModelError, match="runs in another thread"):
+            asyncio.run(asyncio.to_thread(hidden, model, tokens))  # which copies the context
+        assert torch.equal(hidden(model, tokens), removed)
         with replace_attention(other, method="uniform"):
             assert torch.equal(hidden(model, tokens), removed) and not torch.equal(hidden(other, tokens), exact)
     first, second = (replace_attention(each, method="removed") for each in (other, model))
@@ -395,6 +421,15 @@ def test_contexts_and_threads_of_one_model_do_not_meet(tokens):
     assert torch.equal(hidden(model, tokens), removed)
     second.__exit__(None, None, None)
     assert torch.equal(hidden(model, tokens), own) and torch.equal(hidden(other, tokens), exact)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
+def test_a_copy_of_a_model_with_replaced_attention_is_refused(tokens, copied):
+    with replace_attention(model := bert(), method="uniform"):
+        hidden(model, tokens)
+        with pytest.raises(ModelError, match="copy or save it outside that context"):
+            copied(model)
+    assert torch.equal(hidden(copy.deepcopy(model), tokens), hidden(model, tokens))
 
 
 def test_modules_that_cannot_be_replaced_say_why():

@@ -105,6 +105,11 @@ class AttentionHook:
         self.calls = self.index = 0
         self.answering = self.entered = False
         self._kinds: list[tuple[Any, Kind]] = []
+        self._thread = threading.get_ident()
+
+    def __reduce__(self) -> Any:
+        """Refuse copies of the model, and files with it: they would hold the hooks for good."""
+        raise ModelError("the attention of this model is replaced or captured: copy or save it outside that context")
 
     def answer(self, query: Any, key: Any, value: Any, mask: Any, module: Any, **rest: Any) -> Any:
         """Pass a call to the callback and return its output."""
@@ -142,7 +147,7 @@ class AttentionHook:
 
     def enter(self, module: Any, *_: Any) -> None:
         """Before a module's forward; the outermost begins a pass. Other threads would compute the model's own."""
-        if self not in _HOOKS.get():
+        if not self._is_here():
             raise ModelError(f"{type(module).__name__} runs in another thread: replace its attention in that thread")
         self.entered = True
         if not self.modules:
@@ -151,8 +156,12 @@ class AttentionHook:
 
     def leave(self, *_: Any) -> None:
         """After a module's forward, also if it failed."""
-        if self in _HOOKS.get():
+        if self._is_here():
             self.modules.pop()
+
+    def _is_here(self) -> bool:
+        """Whether this is the context's thread, and no other task in it. asyncio.to_thread copies the hooks."""
+        return threading.get_ident() == self._thread and self in _HOOKS.get()
 
 
 def _identity(mask: Any) -> tuple[Any, ...]:

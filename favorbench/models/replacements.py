@@ -146,9 +146,15 @@ class EstimatedAttention(Replacement):
         return self.method.multiplications(shape, self.size or 1)
 
     def outputs(self, heads: LayerHeads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
-        method = self.fitted.get(layer, self.method)
         if not all(bool(array.isfinite().all()) for array in heads[:3]):  # the estimate of an earlier layer failed
             return heads.query.new_full((*heads.query.shape[:-1], heads.value.shape[-1]), torch.nan)
+        key, value = heads.key.to(heads.query), heads.value.to(heads.query)  # autocast leaves them in other precisions
+        with torch.autocast(heads.query.device.type, enabled=False):
+            return self._estimate(heads._replace(key=key, value=value), seed, names, layer)
+
+    def _estimate(self, heads: LayerHeads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
+        """The output for heads of one precision."""
+        method = self.fitted.get(layer, self.method)
         if isinstance(method, LinearAttention):
             rng = stream(seed, "model", "omega", *names)
             return self._map_output(method, heads, rng).to(heads.query)
@@ -186,7 +192,7 @@ class EstimatedAttention(Replacement):
                 (estimate,) = method.estimates(problem, (self.requested_size,), streams)
             return estimate.output
         if method.arrays == "host" or (isinstance(method, Function) and not method.tensors):
-            query, key, value = (array.double().cpu().numpy() for array in arrays)
+            query, key, value = (array.detach().double().cpu().numpy() for array in arrays)
         heads = zip(query, key, value, generators, strict=True)
         size = self.requested_size
         return torch.stack([
