@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from favorbench.errors import EstimatorError, InputError, ScenarioError
-from favorbench.studies.function_errors import function_error
+from favorbench.studies.function_errors import MeasurementSettings, check_stored, function_error
 from tests.command_line import python
 from tests.conftest import REPOSITORY
 
@@ -162,7 +162,7 @@ def test_the_value_is_the_error_of_the_function(rng):
         answer = exact(q[one], k[one]) @ v[one]
         wanted.append(np.linalg.norm(v[one].mean(0) - answer) / np.linalg.norm(answer))
     assert found.value == found.low == found.high == float(found) == pytest.approx(np.mean(wanted), rel=1e-12)
-    assert (found.draws, found.coverage) == (2, 1.0)  # nothing in it is random, and two draws say so
+    assert (found.draws, found.coverage) == (2, 1.0)  # nothing in it is random, and two draws are kept
     assert function_error(lambda q, k, v: exact(q, k) @ v, (q, k, v)).value < 1e-14
     random = function_error(lambda q, k, v, rng: v + rng.normal(size=v.shape), (q, k, v), draws=9)
     assert random.draws == 9 and random.low < random.value < random.high and random.coverage >= 0.95
@@ -182,6 +182,47 @@ def test_rounding_is_measured_and_not_guessed(rng):
     assert 0 <= calm.rounding < 1e-13 < 1e-10 < cancelling.rounding
     assert single.dtype == "float32" and 1e-9 < single.rounding < 1e-4
     assert unseeded.rounding == 0.0 and len(unseeded.errors) == 15
+
+
+def _exact(product, dtype="float64", factor=1.0):
+    def function(q, k, v):
+        q, k, v = (array.astype(dtype) for array in (q, k, v))
+        weights = np.exp(product(q, k.T) / q.dtype.type(2))
+        return product(weights / weights.sum(-1, keepdims=True), v) * q.dtype.type(factor)
+
+    return function
+
+
+def _summed(a, b):
+    """a @ b, summed in another order: one key after another."""
+    return sum(a[:, i, None] * b[i] for i in range(len(b)))
+
+
+@pytest.mark.parametrize("metric", ["relative_error", "mse", "max_abs_error"])
+@pytest.mark.parametrize(
+    "before, after, verdict",
+    [
+        (("float64",), ("float64",), "equal up to rounding"),
+        (("float32",), ("float32",), "equal up to rounding"),
+        (("float64",), ("float64", 1 + 1e-9), "worse"),
+        (("float32",), ("float32", 1.001), "worse"),
+        (("float64",), ("float32", 1 + 2e-5), "worse"),
+    ],
+)
+def test_errors_that_are_rounding_may_change(before, after, verdict, metric, rng, monkeypatch):
+    """As they do where sums are taken in another order; a real error in their place is found."""
+    monkeypatch.delenv("CI", raising=False)
+    path, inputs = Path("rounding.json"), tuple(1 + rng.normal(size=(3, 1024, 4)))
+    settings = MeasurementSettings("", metric, 3, 8, 0)
+    check_stored(path, _exact(np.matmul, *before), inputs, settings, 1.0, 0.1, update=True)
+    rows, _ = check_stored(path, _exact(_summed, *after), inputs, settings, 1.0, 0.1, update=False)
+    assert [row.change.verdict for row in rows] == [verdict]
+
+
+def test_equal_first_draws_do_not_make_a_function_fixed(rng):
+    outcomes = iter([1.0, 1.0, 2.0] + 9 * [1.0])
+    found = function_error(lambda q, k, v: next(outcomes) * v, tuple(rng.normal(size=(3, 8, 4))), draws=6)
+    assert found.draws == 6 and len(set(found.heads["h0"].errors)) == 2
 
 
 @pytest.mark.parametrize(

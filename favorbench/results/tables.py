@@ -179,11 +179,18 @@ def rounding_level(trials: pd.DataFrame, metric: str) -> float:
 
     Sums over L keys are off by a small multiple of eps sqrt(L) of |exact|: ROUNDING allows for the longest.
     """
+    measured = trials[trials["relative_error"] > 0]
+    return rounding_of(
+        metric, np.sqrt((measured["mse"] / measured["relative_error"] ** 2).max()) if len(measured) else 1
+    )
+
+
+def rounding_of(metric: str, exact: float) -> float:
+    """``rounding_level`` where the root mean square of exact attention is known."""
+    power = METRICS[metric].power
     if not METRICS[metric].error or not METRICS[metric].log:
         return 0.0
-    power, measured = METRICS[metric].power, trials[trials["relative_error"] > 0]
-    exact = np.sqrt((measured["mse"] / measured["relative_error"] ** 2).max()) if power and len(measured) else 1.0
-    return float(ROUNDING * exact) ** max(power, 1)
+    return float(ROUNDING * (exact if power else 1.0)) ** max(power, 1)
 
 
 def rounded(frame: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:

@@ -29,6 +29,7 @@ from favorbench.parameters import check_between, check_factor, check_whole
 from favorbench.registry import nearest
 from favorbench.results.changes import WORSE, Change, Errors, judged
 from favorbench.results.compare import COMPARABLE, close_errors
+from favorbench.results.tables import rounding_of
 from favorbench.statistics import fewest_draws, median_interval
 
 #: A function of q, k, v, each (L, d), and of ``size`` and ``rng`` if it has parameters of these names.
@@ -49,12 +50,14 @@ HOW_TO_UPDATE = f"run pytest {UPDATE} and commit what it writes"
 class HeadErrors(NamedTuple):
     """Errors of one head, one for each draw; two equal errors of a deterministic function.
 
-    rounding: the largest change by rounding. dtype: of the function's output.
+    rounding: the largest change by rounding. dtype: of the function's output. level: errors below it are rounding in
+    float64; not stored.
     """
 
     errors: tuple[float, ...]
     rounding: float
     dtype: str
+    level: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ def function_error(
     metric
         An error among those of ``favorbench list metrics``.
     draws
-        Number of draws; a deterministic function is called twice.
+        Number of draws; if the errors of all are equal, nothing is random, and two of them are kept.
     size
         Value of the parameter ``size``.
     seed
@@ -234,8 +237,8 @@ def _head_errors(function: _Checked, source: HeadSource, head: Head, settings: M
         exact = exact if source.fixed else exact_attention(*inputs)
         value, dtype = error(inputs, exact, draw)
         errors.append(value)
-        if draw == 1 and source.fixed and errors[0] == errors[1]:
-            break  # nothing is random
+    if source.fixed and len(set(errors)) == 1:  # nothing is random
+        errors = errors[:2]
     changes, rng = [0.0], stream(0, "last places")
     if np.isfinite(errors[0]) and error(first, first_exact, 0)[0] == errors[0]:
         eps = float(np.finfo(dtype).eps)
@@ -243,7 +246,8 @@ def _head_errors(function: _Checked, source: HeadSource, head: Head, settings: M
             moved = Inputs(*(a * (1.0 + eps * rng.choice([-1.0, 1.0], a.shape)) for a in first))
             changes.append(abs(error(moved, exact_attention(*moved), 0)[0] - errors[0]))
     rounding = MARGIN * max(changes)
-    return HeadErrors(tuple(errors), rounding if np.isfinite(rounding) else 0.0, dtype)
+    level = rounding_of(settings.metric, float(np.sqrt(np.mean(first_exact**2))))
+    return HeadErrors(tuple(errors), rounding if np.isfinite(rounding) else 0.0, dtype, level)
 
 
 # Stored errors
@@ -336,7 +340,9 @@ def _write(path: Path, settings: MeasurementSettings, rows: Mapping[str, HeadErr
             f"draws: {settings.draws} can tell no change of {random} random rows at {alpha:g}; use {needed} or more"
         )
     plain = {
-        name: row._asdict() | {"errors": [x if math.isfinite(x) else None for x in row.errors]}
+        name: StoredRow(
+            errors=[x if math.isfinite(x) else None for x in row.errors], rounding=row.rounding, dtype=row.dtype
+        )
         for name, row in rows.items()
     }
     head = {"format": FORMAT, "favorbench": VERSION, **settings._asdict()}
@@ -372,8 +378,9 @@ def _pair(old: HeadErrors, new: HeadErrors, metric: str) -> Errors:
     # If only one of both is random, each of its draws is compared with the other error.
     count = max(len(old.errors), len(new.errors))
     rounding = max(old.rounding, new.rounding)
+    level = new.level if old.dtype == new.dtype else 0.0  # float32 in place of float64 is a change
 
     def close(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return close_errors(a, b, metric, 0.0, new.dtype) | (np.abs(a - b) <= rounding)
+        return close_errors(a, b, metric, level, new.dtype) | (np.abs(a - b) <= rounding)
 
     return Errors(np.resize(old.errors, count), np.resize(new.errors, count), True, close)
