@@ -16,7 +16,7 @@ from favorbench.console.studies import audit_sections
 from favorbench.errors import EstimatorError, ScenarioError
 from favorbench.results.compare import comparison
 from favorbench.results.results import load
-from favorbench.studies.audit import audit
+from favorbench.studies.audit import audit, study_of
 from tests.command_line import check_refused, refused, run
 from tests.conftest import parts
 
@@ -43,6 +43,24 @@ def wrong_shape(q, k, v):
 
 def not_a_number(q, k, v):
     return np.full(v.shape, np.nan)
+
+def huge(q, k, v):
+    return 1e200 * exact(q, k, v)
+
+def options(q, k, v, mask=None, causal=False):
+    return exact(q, k, v) if mask is None and causal is False else v
+
+def keywords(q, k, v, *, mask=None, causal=False):
+    return options(q, k, v, mask, causal)
+
+def others(q, k, v, *arguments, **options):
+    return v if arguments else exact(q, k, v)
+
+def with_eps(q, k, v, omega, eps=0.0):
+    return favor(q, k, v, omega) + eps
+
+def sized(query, key, value, size=None, rng=None):
+    return value if size is None else exact(query, key, value)
 """
 
 
@@ -63,6 +81,26 @@ def test_exact_attention_is_found_exact():
     found = medians("exact")
     assert max(found["error against exact"]) < 1e-13
     assert_allclose(found["distance to uniform"], 1.0, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["options", "keywords", "others", "sized"])
+def test_parameters_with_defaults_are_left_alone(name):
+    """Only size and rng are given, and what must be given."""
+    assert max(medians(name)["error against exact"]) < 1e-13
+
+
+def test_omega_may_come_with_options():
+    assert max(medians("with_eps")["distance to FAVOR+ on the same omega"]) < 1e-9
+
+
+@pytest.mark.parametrize("shares", [(0, 1, 1), (1, 1, 0)], ids=["q = 0", "v = 0"])
+def test_where_exact_attention_is_the_mean_of_v_this_is_no_fault(shares, rng):
+    arrays = (share * array for share, array in zip(shares, rng.normal(size=(3, 8, 4)), strict=True))
+    np.savez("alike.npz", **dict(zip("qkv", arrays, strict=True)))
+    names = ["implementations:exact", "implementations:mean", "implementations:not_a_number"]
+    findings = audit(names, runs=6, study=study_of(names, 6, 0, "alike.npz"))
+    assert [f.measure for f in findings] == ["error against exact"] * 3
+    assert [f.fault for f in findings] == [False, False, True] and findings[0].median < 1e-13
 
 
 def test_the_mean_of_v_is_found_out():
@@ -88,6 +126,8 @@ def test_failures_are_reported_in_one_line():
         audit(["performer"])
     (first, *_) = audit(["implementations:not_a_number"], runs=6)
     assert first.remark == "it fails here: the output is not finite" and first.fault
+    (first, *_) = audit(["implementations:huge"], runs=6)
+    assert first.remark == "it fails here: its error is not finite" and first.fault
 
 
 def test_faults_are_marked():

@@ -16,6 +16,7 @@ from favorbench.inputs import Head, Inputs, get_input
 from favorbench.numerics.machine import one_core
 from favorbench.numerics.streams import stream
 from favorbench.progress import Progress
+from favorbench.results.tables import ROUNDING
 from favorbench.samplers import Sampler, get_sampler
 from favorbench.statistics import median_interval
 from favorbench.studies.audit.implementations import Subject, study_of, subject_of
@@ -99,12 +100,16 @@ def _inputs_of(study: Study, seed: int) -> Iterator[tuple[str, Inputs]]:
 def _measured(subject: Subject, name: str, arrays: Inputs, runs: int, seed: int, size: int) -> Iterator[Finding]:
     query, key, value = arrays
     exact, uniform = exact_attention(query, key, value), np.mean(value, axis=0)
-    measured: dict[str, list[float]] = {"error against exact": [], "distance to uniform": []}
+    differ = not np.allclose(exact, uniform, rtol=0.0, atol=ROUNDING * float(np.max(np.abs(value))))
+    measured: dict[str, list[float]] = {"error against exact": []} | ({"distance to uniform": []} if differ else {})
+    finite = True
     for run in range(runs):
         omega = get_sampler("orthogonal").sample(stream(seed, "audit", "omega", name, run), size, query.shape[-1])
         output = subject.output(query, key, value, omega)
         measured["error against exact"].append(_distance(output, exact, exact))
-        measured["distance to uniform"].append(_distance(output, uniform, exact - uniform))
+        finite = finite and bool(np.isfinite(output).all())
+        if differ:
+            measured["distance to uniform"].append(_distance(output, uniform, exact - uniform))
         if subject.takes_omega:
             plain = linear_attention(query, key, value, omega, "positive")
             measured.setdefault("distance to FAVOR+ on the same omega", []).append(_distance(output, plain, plain))
@@ -117,12 +122,14 @@ def _measured(subject: Subject, name: str, arrays: Inputs, runs: int, seed: int,
         if measure == "distance to uniform" and median < UNIFORM_SHARE:
             remark = f"its output is within {median:.1%} of the mean of V"
         if measure == "error against exact" and not math.isfinite(median):
-            remark = "it fails here: the output is not finite"
+            remark = f"it fails here: {'its error' if finite else 'the output'} is not finite"
         yield Finding(subject.name, name, measure, median, low, high, remark, fault=bool(remark))
 
 
 def _distance(a: np.ndarray, b: np.ndarray, unit: np.ndarray) -> float:
-    return float(np.linalg.norm(a - b)) / float(np.linalg.norm(unit))
+    """|a - b| / |unit|; 0 / 0 is 0, as where all values are 0."""
+    distance = np.linalg.norm(a - b)
+    return float(distance / np.linalg.norm(unit)) if distance else 0.0
 
 
 def _sampler(name: str, sampler: Sampler, seed: int) -> Iterator[Finding]:

@@ -66,17 +66,13 @@ def subject_of(name: str, method_size: int) -> Subject:
     function = import_object("implementation", name)
     if not callable(function):
         raise ScenarioError(f"audit: {name!r} is a {type(function).__name__}, not a function of (q, k, v[, omega])")
-    parameters = [*inspect.signature(function).parameters.values()]
-    if len(parameters) == 5:
+    parameters = inspect.signature(function).parameters.values()
+    more = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][3:]
+    required = [p.default is p.empty for p in more]  # others, such as mask=None, are left alone
+    if required == [True, True] or [p.name for p in more] == ["size", "rng"]:
         return _method_subject(name, method_size)
-    takes_omega, called = _takes_omega(parameters), ArrayFunction(function)
+    takes_omega, called = any(required) or [p.name for p in more[:1]] == ["omega"], ArrayFunction(function)
     return Subject(name, lambda *arrays: called(arrays if takes_omega else arrays[:3]), takes_omega)
-
-
-def _takes_omega(parameters: Sequence[inspect.Parameter]) -> bool:
-    """Whether the fourth positional parameter is omega, by its name or because it must be given."""
-    fourth = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][3:4]
-    return any(p.name == "omega" or p.default is p.empty for p in fourth)
 
 
 def _method_subject(name: str, size: int) -> Subject:
