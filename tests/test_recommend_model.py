@@ -586,6 +586,12 @@ def padded():
     mask[1, 10:] = 0
     tokens = torch.arange(48).reshape(2, 24) % 30
     return transformers.BertModel(config).eval(), [{"input_ids": tokens, "attention_mask": mask}]
+def second():
+    model, (given,) = padded()
+    return model, [{name: part[1:] for name, part in given.items()}]
+def cut():
+    model, (given,) = second()
+    return model, [{"input_ids": given["input_ids"][:, :10]}]
 
 class Tensor(torch.nn.Module):
     def __init__(self):
@@ -692,6 +698,18 @@ def test_the_effect_of_a_replacement_does_not_count_padding(module):
     squares = [[np.sum(part**2, (1, 2)) for part in error_of_uniform(heads)] for heads in alone]
     error, exact = np.sum(squares, axis=0)
     assert_allclose(rows.loc["uniform", "head_error"], np.sqrt(error / exact), rtol=1e-4)
+
+
+def test_effects_of_a_padded_input_are_those_of_the_input_alone(module):
+    """Padding keeps the model's own output: the mean over it, too, made every effect smaller."""
+    module("vision", VISION)
+    for name in ("second", "cut"):
+        printed(f"model vision:{name} --maps none --methods clusters -R 4 --draws 1 --no-heads -q --out {name}")
+    both = (measurements(name).query("estimator in ['uniform', 'clusters', 'removed']") for name in ("second", "cut"))
+    one, other = (rows.sort_values("estimator") for rows in both)
+    for effect in ("embedding_loss", "hidden_error"):
+        assert_allclose(np.vstack(one[effect]), np.vstack(other[effect]), rtol=1e-3)
+    assert min(one["embedding_loss"]) > 1e-4
 
 
 def test_inputs_in_bfloat16_are_captured(module):

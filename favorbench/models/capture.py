@@ -212,7 +212,8 @@ def record(
 def over_inputs(loaded: Loaded) -> tuple[Any, list[Text]]:
     """Wrap the model of ``module:function``: it is called with the number (1, 1) of an input. Also return the numbers.
 
-    The output has last_hidden_state, and logits if the module returns them. A tensor counts as a hidden state.
+    The output has last_hidden_state, and logits if the module returns them. A tensor counts as a hidden state. Padding
+    is left out.
     """
     runs = input_runs(loaded.model, loaded.inputs, loaded.name)
     given = loaded.inputs if isinstance(loaded.inputs, list) else [loaded.inputs]
@@ -232,19 +233,29 @@ def over_inputs(loaded: Loaded) -> tuple[Any, list[Text]]:
 
         def forward(self, number: Any, **_: Any) -> Any:
             like = next(self.parameters(), number.float())
-            output = _call_named(self.module, loaded.name, _mapped(partial(_like, like), given[int(number)]))
+            item = _mapped(partial(_like, like), given[int(number)])
+            output = _call_named(self.module, loaded.name, item)
             logits = getattr(output, "logits", None)
             states = getattr(output, "last_hidden_state", output if logits is None else logits)
             if not isinstance(states, torch.Tensor):
                 raise ModelError(f"{loaded.name} returns {type(output).__name__} without logits or last_hidden_state")
             states, logits = (
-                item if item is None else item.reshape(1, -1, item.shape[-1] if 0 < item.ndim < 4 else item.numel())
-                for item in (states, logits)
+                part if part is None else part.reshape(1, -1, part.shape[-1] if 0 < part.ndim < 4 else part.numel())
+                for part in (_without_padding(self.module, item, states), _without_padding(self.module, item, logits))
             )
             return SimpleNamespace(hidden_states=(states,), last_hidden_state=states, logits=logits)
 
     OverInputs.__name__ = type(loaded.model).__name__  # errors name the user's class
     return OverInputs(), [Text(f"inputs#{i}", run.sha256, torch.tensor([[i]])) for i, run in enumerate(runs)]
+
+
+def _without_padding(module: Any, given: Any, part: Any) -> Any:
+    """The positions of an output that the attention_mask of its input does not declare as padding (0)."""
+    decoder = "decoder_" * getattr(getattr(module, "config", None), "is_encoder_decoder", False)
+    mask = given.get(f"{decoder}attention_mask") if isinstance(given, Mapping) else None
+    if mask is None or part is None or part.ndim != 3 or mask.shape != part.shape[:2]:
+        return part
+    return part[mask != 0]
 
 
 def _mapped(change: Callable[[Any], Any], given: Any) -> Any:
