@@ -40,6 +40,21 @@ def test_exact_attention_takes_leading_axes_and_other_dtypes(rng):
     assert_allclose(result, dense(*(a.astype(np.float64) for a in (q, k, v))), rtol=0, atol=1e-13)
 
 
+def test_positions_may_be_a_list(rng):
+    query, key, value = rng.normal(size=(3, 6, 4))
+    assert_allclose(
+        fb.exact_attention(query[[1, 4]], key, value, causal=True, positions=[1, 4]),
+        fb.exact_attention(query, key, value, causal=True)[[1, 4]], rtol=1e-14,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("positions", [[4, 1], [1, 1], [1], [[1, 4]], [-1, 2], [1, 6], [0.0, 2.0]], ids=str)
+def test_wrong_positions_are_refused(positions, rng):
+    query, key, value = rng.normal(size=(3, 6, 4))
+    with pytest.raises(InputError, match=r"^positions \[.*\] given; allowed: 2 increasing whole numbers from 0 to 5$"):
+        fb.exact_attention(query[:2], key, value, causal=True, positions=positions)
+
+
 def test_exact_attention_does_not_overflow():
     q = np.array([[1e4, 0.0]])
     k = np.array([[1e4, 0.0], [0.0, 1.0]])

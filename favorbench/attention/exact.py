@@ -4,9 +4,12 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from favorbench.attention.causal import causal_softmax
 from favorbench.attention.problem import AttentionProblem, check_shapes
+from favorbench.errors import InputError
+from favorbench.formats import shown
 from favorbench.numerics.arrays import Array, Features, Float, array_namespace, half_squared_norm, tile_elements
 from favorbench.numerics.logsum import Accumulator, accumulate, near_zero, quotient, tiles, with_ones
 
@@ -16,7 +19,7 @@ def exact_attention(
     key: Float[Array, "*batch l d"],
     value: Float[Array, "*batch l d_v"],
     causal: bool = False,
-    positions: np.ndarray | None = None,
+    positions: ArrayLike | None = None,
 ) -> Float[Array, "*batch n d_v"]:
     """Return softmax(query key^T / sqrt(d)) value, in float64 and in tiles, without an n x l array.
 
@@ -31,7 +34,7 @@ def exact_attention(
     causal : bool
         A query sees only the keys up to its own position.
     positions : array (n,), optional
-        The positions of the queries among the keys, increasing, where they are a sample of all queries.
+        The positions of the queries among the keys, from 0, increasing, where they are a sample of all queries.
 
     Returns
     -------
@@ -40,7 +43,7 @@ def exact_attention(
     Raises
     ------
     InputError
-        If the shapes do not fit.
+        If the shapes or the positions do not fit.
 
     References
     ----------
@@ -56,8 +59,20 @@ def exact_attention(
     check_shapes(query, key, value, causal if positions is None else False)
     xp = array_namespace(query, key, value)
     query, key, value = (xp.astype(a, xp.float64, copy=False) for a in (query, key, value))
-    positions = np.arange(query.shape[-2]) if positions is None else positions
+    n = query.shape[-2]
+    positions = np.arange(n) if positions is None else _checked_positions(positions, n, key.shape[-2])
     return softmax_attention(AttentionProblem(query * query.shape[-1] ** -0.5, key, value, positions, causal))
+
+
+def _checked_positions(given: ArrayLike, n: int, length: int) -> np.ndarray:
+    """Raise InputError unless they are n increasing positions among the keys."""
+    positions = np.asarray(given)
+    fits = positions.shape == (n,) and positions.dtype.kind in "iu" and positions[0] >= 0 and positions[-1] < length
+    if not (fits and bool(np.all(positions[:-1] < positions[1:]))):
+        raise InputError(
+            f"positions {shown(given)} given; allowed: {n} increasing whole numbers from 0 to {length - 1}"
+        )
+    return positions
 
 
 def softmax_attention(problem: AttentionProblem) -> Array:
