@@ -121,7 +121,7 @@ def started(*arguments, until, program=COMMAND):
 @pytest.mark.parametrize("number, word", [(signal.SIGTERM, "terminated"), (signal.SIGINT, "interrupted")])
 def test_a_signal_saves_computed_draws(workers, whole_group, number, word):
     """As terminals, schedulers and shutdowns send it, to the process or to its group: one line with the count."""
-    process = started(*LONG, "--workers", workers, until="run/trials/part-*")
+    process = started(*LONG, "-q", "--workers", workers, until="run/trials/part-*")
     (os.killpg if whole_group else os.kill)(process.pid, number)
     out, err = process.communicate(timeout=60)
     saved = pd.read_parquet("run/trials")["draw"].nunique()
