@@ -32,7 +32,7 @@ _SAVED_BY_CLUSTER = "all others are saved: run the same command again, on any cl
 
 
 def sweep(
-    scenario: Scenario | Study | str | Mapping[str, Any] | None = None,
+    scenario: Scenario | Study | str | Path | Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     workers: int | Executor | Cluster | Any = 1,
     progress: Progress | None = None,
@@ -132,7 +132,7 @@ def sweep(
     return results._replace(set_aside=set_aside)
 
 
-def _study_of(given: Scenario | Study | str | Mapping[str, Any] | None, keys: Mapping[str, Any]) -> Study:
+def _study_of(given: Scenario | Study | str | Path | Mapping[str, Any] | None, keys: Mapping[str, Any]) -> Study:
     if isinstance(given, Study):
         return Study.of(as_scenario(given.scenario, keys)) if keys else given
     return Study.of(as_scenario(given, keys))

@@ -145,3 +145,23 @@ def test_captured_heads_are_inputs():
     laws = (Arrays.of("half", half), get_input("half.safetensors"))
     for one, other in zip(*(law.draw(np.random.default_rng(), law.heads(None, None)[1]) for law in laws), strict=True):
         assert_array_equal(one, other)
+
+
+def test_scenarios_may_be_paths_and_numbers_those_of_numpy(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('title = "mine"\nmaps = ["positive"]\nsamplers = ["iid"]\n')
+    keys = {"seq_len": np.int64(16), "head_dim": [np.int32(4)], "trials": np.int64(2), "baselines": "uniform"}
+    found = [fb.sweep(path, f"run{i}", num_projections=r, seed=np.uint8(3), **keys).trials
+             for i, r in enumerate([np.array([4, 8]), range(4, 9, 4), "4,8"])]  # fmt: skip
+    assert sorted(found[0]["num_projections"].dropna().unique()) == [4, 8]
+    assert all(rows.drop(columns="seconds", errors="ignore").equals(found[0]) for rows in found[1:])
+
+
+def test_recommend_takes_lists_of_names_and_paths(rng, tmp_path):
+    np.savez(tmp_path / "mine.npz", **dict(zip("qkv", rng.normal(size=(3, 16, 4)), strict=True)))
+    asked = {"target": 9.0, "max_size": 4, "samplers": ["iid"], "maps": ["positive", "trig"], "methods": ["clusters"]}
+    found = fb.recommend(tmp_path / "mine.npz", out="run", **asked)
+    same = fb.recommend(str(tmp_path / "mine.npz"), out="run", **asked | {"maps": "positive,trig"})
+    assert found.decisions == same.decisions and found.decisions[0].candidates > 3
+    with pytest.raises(ScenarioError, match=r"`methods` <function .*allowed: names, in a list or with commas"):
+        fb.recommend(tmp_path / "mine.npz", methods=lambda query, key, value, size, rng: value)

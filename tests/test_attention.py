@@ -141,6 +141,13 @@ def test_a_vanishing_normaliser_is_a_measurement(rng):
     assert not np.isfinite(result) or abs(result) > 1e14
 
 
+def test_samples_of_other_heads_are_refused(rng):
+    tokens, omega = rng.normal(size=(3, 6, 4)), rng.normal(size=(2, 5, 4))
+    with pytest.raises(InputError, match=r"omega \(2, 5, 4\), query \(3, 6, 4\): allowed: \(num_projections, d\)"):
+        fb.linear_attention(tokens, tokens, tokens, omega)
+    assert fb.linear_attention(tokens, tokens, tokens, omega[:1]).shape == (3, 6, 4)
+
+
 def test_noncausal_members_are_refused(rng):
     q = rng.normal(size=(4, 3))
     with pytest.raises(InputError, match="uses the whole sequence"):

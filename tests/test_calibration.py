@@ -223,6 +223,20 @@ def test_maps_that_cannot_be_calibrated_are_refused(rng, keys, said):
         swept(**keys)
 
 
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (lambda a: np.where(a > 1, np.nan, a), "query or key has values that are NaN or infinite"),
+        (lambda a: a[:0], r"query \(0, 4\), key \(9, 4\): allowed: \(..., n, d\)"),
+        (lambda a: [0.5] * 4, r"query \(4,\), key \(9, 4\): allowed"),
+    ],
+)
+def test_arrays_that_cannot_be_calibrated_on_are_refused(rng, change, said):
+    query, key = rng.normal(size=(2, 9, 4))
+    with pytest.raises(InputError, match=said):
+        calibrate(change(query), key)
+
+
 def test_random_inputs_are_calibrated_on_a_draw_of_their_own():
     asked = {"inputs": "gaussian", "calibrate": "gaussian", "seq_len": 64, "head_dim": 4}
     frozen = swept("frozen", **asked).trials

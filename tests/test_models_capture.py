@@ -308,6 +308,12 @@ def test_a_function_brings_its_inputs(monkeypatch):
     """)
 
 
+@pytest.mark.parametrize("chosen", ["layers", "heads"])
+def test_an_empty_choice_is_refused(chosen):
+    with pytest.raises(ScenarioError, match="is an empty list, of which nothing is captured"):
+        fb.capture(small_model("bert"), small_inputs("bert"), **{chosen: []})
+
+
 def test_bad_input_is_one_line():
     folder = small_folder("model")
     text = small_text("text.txt")

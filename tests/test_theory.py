@@ -75,6 +75,8 @@ def test_what_float64_cannot_hold_is_not_measured():
 def test_maps_without_a_closed_form_are_refused(tmp_path):
     with pytest.raises(ScenarioError, match="no closed form for trig-blog under iid"):
         study(get_map("trig-blog"), get_sampler("iid"), 8, [0.5], [16])
+    with pytest.raises(ScenarioError, match="centre:positive: `centre` subtracts the mean of all tokens"):
+        study(get_map("centre:positive"), get_sampler("iid"), 8, [0.5], [16])
     found = study(get_map("trig"), get_sampler("orthogonal"), 8, [0.5, 1.0], [16, 64], draws=100)
     assert {f.suffix for f in style.write([chart(found, "theory")], tmp_path)} == {".png", ".svg", ".csv"}
 

@@ -78,6 +78,12 @@ def linear_attention(
     """
     check_shapes(query, key, value, causal)
     feature_map, sample = _resolved(map, omega, query)
+    axes = zip(sample.omega.shape[-3::-1], query.shape[-3::-1], strict=False)
+    if any(a != b and 1 not in (a, b) for a, b in axes):
+        shapes = f"omega {tuple(sample.omega.shape)}, query {tuple(query.shape)}"
+        raise InputError(
+            f"{shapes}: allowed: (num_projections, d), or with the leading axes of the queries before them"
+        )
     if causal and not feature_map.causal_safe:
         raise InputError(f"map {feature_map.name!r} uses the whole sequence and cannot be causal")
     estimator = SampledMap(feature_map, sample.extra, (sample.omega.shape[-2],))

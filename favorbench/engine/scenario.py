@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
 
+import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
 from favorbench.baselines import BASELINES, get_baseline, no_map
@@ -381,6 +382,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 def _parsed(key: str, given: Any) -> Any:
     """Parse the text of a flag. A part that is not a number stays text, which validation refuses."""
+    if key in (*_NUMBERS, *_SINGLE_NUMBERS):
+        given = _of_python(given)
     if not isinstance(given, str) or key not in (*_NAMES, *_NUMBERS, *_SINGLE_NUMBERS):
         return given
     if key in _SINGLE_NUMBERS:
@@ -389,6 +392,13 @@ def _parsed(key: str, given: Any) -> Any:
     if "" in parts:
         raise ScenarioError(f"`{key}` {given!r}: an item of the list is empty; write it as a,b,c")
     return tuple(_number(part) for part in parts) if key in _NUMBERS else parts
+
+
+def _of_python(given: Any) -> Any:
+    """Numbers of NumPy, alone or in arrays and lists, as those of Python; a range as a list."""
+    if isinstance(given, np.ndarray | np.generic):
+        return given.tolist()
+    return [_of_python(part) for part in given] if isinstance(given, list | tuple | range) else given
 
 
 def _number(text: str) -> int | float | str:
@@ -439,12 +449,14 @@ def override(scenario: Scenario, **changes: Any) -> Scenario:
     return changed
 
 
-def as_scenario(given: "Scenario | str | Mapping[str, Any] | None", keys: Mapping[str, Any] | None = None) -> Scenario:
+def as_scenario(
+    given: "Scenario | str | Path | Mapping[str, Any] | None", keys: Mapping[str, Any] | None = None
+) -> Scenario:
     """Make a Scenario of a Scenario, a name, a path, or a mapping on top of the default one, changed by ``keys``."""
     if isinstance(given, Scenario):
         return override(given, **keys) if keys else given
-    if given is None or isinstance(given, str):
-        return load_scenario(given, keys)
+    if given is None or isinstance(given, str | Path):
+        return load_scenario(given and str(given), keys)
     return load_scenario(None, {**given, **(keys or {})})
 
 
@@ -457,6 +469,8 @@ def extract_arrays(flags: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
     layout, keys, held = flags.get("layout") or "heads,L,d", dict(flags), {}
     inputs = flags.get("inputs")
     if isinstance(inputs, tuple | list) and len(inputs) == 3 and all(map(_has_axes, inputs)):
+        inputs = {"arrays": inputs}
+    if hasattr(inputs, "gradient_scales"):  # the result of fb.capture
         inputs = {"arrays": inputs}
     if isinstance(inputs, Mapping):
         for name, given in inputs.items():

@@ -1,6 +1,9 @@
 """Feature maps. A new one is a class and a line in MAPS."""
 
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from favorbench.errors import InputError
 from favorbench.maps.base import FeatureMap, Sample, WrappedMap
@@ -10,7 +13,7 @@ from favorbench.maps.other_kernels import ELU, ExpTutorial, PositiveEps, ReLU, T
 from favorbench.maps.polynomial import Maclaurin, Taylor, TensorSketch
 from favorbench.maps.random_features import Hybrid, Hyperbolic, Phase, Positive, Trig
 from favorbench.maps.transforms import Calibrated, Centre, calibrations, scaled, with_calibrated
-from favorbench.numerics.arrays import Array
+from favorbench.numerics.arrays import Array, array_namespace
 from favorbench.registry import build, label
 
 MAPS: tuple[type[FeatureMap], ...] = (
@@ -103,8 +106,12 @@ def calibrate(query: Array, key: Array, map: Any = "centre:aderf-sderf") -> Any:
         member = Calibrated(member)
     if not calibrations(member):
         raise InputError(f"{label(member)!r} takes nothing from data, or was calibrated before: nothing to calibrate")
-    if min(query.ndim, key.ndim) < 2 or query.shape[-1] != key.shape[-1]:
+    query, key = (np.asarray(array) if isinstance(array, Sequence) else array for array in (query, key))
+    if min(query.ndim, key.ndim) < 2 or query.shape[-1] != key.shape[-1] or 0 in (*query.shape, *key.shape):
         raise InputError(f"query {tuple(query.shape)}, key {tuple(key.shape)}: allowed: (..., n, d) and (..., l, d)")
+    xp = array_namespace(query, key)
+    if not all(bool(xp.all(xp.isfinite(array))) for array in (query, key)):
+        raise InputError("query or key has values that are NaN or infinite")
     return with_calibrated(member, lambda calibrated: calibrated.calibrate(*scaled(query, key)))
 
 

@@ -91,6 +91,8 @@ def capture(
     check_installed("torch")
     check_plain(model)
     choice = Choice(whole_numbers("`layers`", layers), whole_numbers("`heads`", heads), last, dtype, gradients)
+    if () in (choice.layers, choice.heads):
+        raise ScenarioError("`layers` or `heads` is an empty list, of which nothing is captured: leave it out for all")
     about = {"model": type(model).__name__, "weights_sha256": module_digest(model), "versions": versions()}
     with Spool() as spool:
         return record(model, input_runs(model, inputs), choice, about, spool)

@@ -59,16 +59,16 @@ def rows_of_head(task: SearchTask, number: int) -> list[Row]:
 
 
 def recommend(
-    inputs: "str | Sequence[Array] | Mapping[str, Any] | Captured | None" = None,
+    inputs: "str | Path | Sequence[Array] | Mapping[str, Any] | Captured | None" = None,
     target: float = 0.1,
     metric: str | None = None,
     probability: float = 0.9,
     confidence: float = 0.95,
     max_size: int = 1024,
     max_cost: float = 1.0,
-    maps: str | None = None,
-    methods: str | None = None,
-    samplers: str | None = None,
+    maps: str | Sequence[str] | None = None,
+    methods: str | Sequence[str] | None = None,
+    samplers: str | Sequence[str] | None = None,
     causal: bool | None = None,
     heads: str | None = None,
     over: Literal["heads", "texts"] = "heads",
@@ -112,8 +112,8 @@ def recommend(
     max_cost
         Candidates cost less than this, in multiplications of exact attention.
     maps, methods, samplers
-        Names with commas in place of the default candidates, or "none" for maps or methods. Trivial answers are always
-        among the candidates.
+        Names, in a list or with commas, in place of the default candidates, or "none" for maps or methods. Trivial
+        answers are always among the candidates.
     causal
         Whether a query sees only the keys up to its own position; None takes it from the file of heads.
     heads
@@ -175,6 +175,7 @@ def recommend(
     return fb...
     """
     _check_limits(probability, confidence, max_size, max_cost)
+    maps, methods, samplers = _names("maps", maps), _names("methods", methods), _names("samplers", samplers)
     if model is not None or texts:
         _check_model(model, inputs, texts, by, keys, heads=heads, causal=causal, cluster=cluster, over=over != "heads")
         check_workers(workers)
@@ -184,14 +185,20 @@ def recommend(
                 methods, samplers, keys.get("seq_len"), keys.get("seed", 0), by, out, report, trust_remote_code,
                 per_head, keys.get("num_projections"), workers, device, exact_heads,
             )  # fmt: skip
-    if per_head or exact_heads or device != "cpu":
-        wrong = "per_head" if per_head else "exact_heads" if exact_heads else "device"
+    for_models = {
+        "per_head": per_head,
+        "exact_heads": exact_heads,
+        "device": device != "cpu",
+        "by": by != "multiplications",
+    }
+    if wrong := next((name for name, given in for_models.items() if given), ""):
         raise ScenarioError(f"`{wrong}` is for a model, and this is about heads: leave it out, or give `model`")
     metric = "relative_error" if metric is None else metric
     _check_error(target, metric)
     searchers = choose_cluster(cluster, workers, None) or workers
     processes = check_workers(searchers)
     with tempfile.TemporaryDirectory() as folder:
+        inputs = str(inputs) if isinstance(inputs, Path) else inputs
         if not isinstance(inputs, str):
             inputs = _named(inputs)
             out = Path(folder) / "run" if out is None else out
@@ -329,6 +336,17 @@ def _varying(draws: Plan, number: int = 0) -> str:
     if not study.inputs[shape.input].law.fixed:
         return "inputs"
     return "projections" if study.scenario.rows(shape.head.query_len) == shape.head.query_len else "rows"
+
+
+def _names(key: str, given: Any) -> str | None:
+    """Names with commas. Raises ScenarioError for anything but names."""
+    if given is None or isinstance(given, str):
+        return given
+    if isinstance(given, list | tuple) and all(isinstance(name, str) for name in given):
+        return ",".join(given)
+    raise ScenarioError(
+        f"`{key}` {shown(given)} given, allowed: names, in a list or with commas, such as 'module:object'"
+    )
 
 
 def _named(arrays: Any) -> Mapping[str, Any]:

@@ -65,6 +65,11 @@ def study(
     Raises ScenarioError for a map or sampler without a closed form, or an R that the sampler cannot draw. progress is
     called with the number of draws.
     """
+    if "centre" in label(feature_map).split(":"):
+        raise ScenarioError(
+            f"{label(feature_map)}: `centre` subtracts the mean of all tokens, and this is about one query and key, of "
+            "which nothing is left: leave it out, or measure whole sequences with favorbench sweep"
+        )
     for size in sizes:
         sampler.check(size, head_dim)
     points, needed, gates, done = [], {}, {}, itertools.count()
