@@ -592,6 +592,9 @@ def second():
 def cut():
     model, (given,) = second()
     return model, [{"input_ids": given["input_ids"][:, :10]}]
+def many():
+    model, (given,) = second()
+    return model, [given | {"input_ids": given["input_ids"].roll(i)} for i in range(4)]
 
 class Tensor(torch.nn.Module):
     def __init__(self):
@@ -710,6 +713,14 @@ def test_effects_of_a_padded_input_are_those_of_the_input_alone(module):
     for effect in ("embedding_loss", "hidden_error"):
         assert_allclose(np.vstack(one[effect]), np.vstack(other[effect]), rtol=1e-3)
     assert min(one["embedding_loss"]) > 1e-4
+
+
+def test_sizes_above_the_keys_of_a_padded_input_are_exact_attention(module):
+    module("vision", VISION)
+    asked = "--target 1e-9 --maps none --methods clusters -R 9,12 --probability 0.2 --confidence 0.2 --max-cost 9"
+    code, out, err = run(f"recommend --model vision:many {asked} --out run")
+    assert code == 0, err
+    assert re.search(r"clusters +12  certified", out) and "recommended='run'" in out, out
 
 
 def test_inputs_in_bfloat16_are_captured(module):

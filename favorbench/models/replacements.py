@@ -116,10 +116,11 @@ class EstimatedAttention(Replacement):
     where the keys are too few for the size, as a certified setting applied to a short text should.
     """
 
-    or_exact = False
-
-    def __init__(self, method: Method, requested_size: int = 64, fitted: Mapping[int, Method] | None = None) -> None:
-        self.method, self.requested_size, self.fitted = method, requested_size, fitted or {}
+    def __init__(
+        self, method: Method, requested_size: int = 64, fitted: Mapping[int, Method] | None = None,
+        or_exact: bool = False,
+    ) -> None:  # fmt: skip
+        self.method, self.requested_size, self.fitted, self.or_exact = method, requested_size, fitted or {}, or_exact
         self.label, self.sampler = name_of(method), sampler_of(method)
         self.size = requested_size if method.every_size else None
         self.random, self.causal_safe = method.random, method.causal_safe

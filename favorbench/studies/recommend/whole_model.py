@@ -168,8 +168,9 @@ class ModelSearch(CandidateSearch):
         super().__init__("all layers", rule, exact, sign_of(metric))
         self.evaluator, self.metric, self._report, self.directory = evaluator, metric, report, directory
         self.exact_heads = head_names(exact_heads)
+        or_exact = not model.length  # inputs may have padding, and then fewer keys than a size
         self.replacements: dict[EstimatorSetting, Replacement] = {
-            setting: EstimatedAttention(method, setting.size or 1) for setting, method in settings
+            setting: EstimatedAttention(method, setting.size or 1, or_exact=or_exact) for setting, method in settings
         }
         if exact_heads:
             kept = self.replacements.items()
@@ -236,9 +237,10 @@ class ModelSearch(CandidateSearch):
 
     def describe(self, candidate: Candidate) -> dict[str, Any]:
         setting, kind = candidate.setting, "map" if candidate.setting.kind == "map" else "method"
-        if setting in self.per_head:
+        if setting in self.per_head or not self.evaluator.model.length:
+            per_head = self.per_head[setting].choices if setting in self.per_head else None
             python = self._lines(f"recommended={self.directory!r}")
-            return {"cheaper_from": None, "python": python, "per_head": self.per_head[setting].choices}
+            return {"cheaper_from": None, "python": python, "per_head": per_head}
         size = "" if setting.size is None else f", {'num_projections' if kind == 'map' else 'size'}={setting.size}"
         sampler = f", sampler={setting.sampler!r}" if setting.sampler else ""
         kept = f", exact_heads={','.join(self.exact_heads)!r}" * bool(self.exact_heads)
