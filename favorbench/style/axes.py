@@ -23,7 +23,8 @@ def line_with_band(
     if band:
         low, high = (np.minimum(np.asarray(end, dtype=float), PLOT_INFINITY) for end in band)
         ax.fill_between(np.asarray(x, dtype=float), low, high, color=look["color"], alpha=alpha, linewidth=0)
-    middle = np.nan_to_num(np.asarray(middle, dtype=float), nan=PLOT_INFINITY, posinf=PLOT_INFINITY)
+    middle = np.asarray(middle, dtype=float)  # a skill of minus infinity is left out: its axis is not cut
+    middle = np.nan_to_num(middle, nan=PLOT_INFINITY, posinf=PLOT_INFINITY, neginf=math.nan)
     ax.plot(np.asarray(x, dtype=float), middle, **look)
 
 
