@@ -395,9 +395,9 @@ def _parsed(key: str, given: Any) -> Any:
 
 
 def _of_python(given: Any) -> Any:
-    """Numbers of NumPy, alone or in arrays and lists, as those of Python; a range as a list."""
-    if isinstance(given, np.ndarray | np.generic):
-        return given.tolist()
+    """Numbers of NumPy, alone or in lists, as those of Python; a range as a list."""
+    if isinstance(given, np.generic):
+        return given.item()
     return [_of_python(part) for part in given] if isinstance(given, list | tuple | range) else given
 
 
