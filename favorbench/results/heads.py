@@ -73,7 +73,9 @@ def over_heads(results: RunData, metric: str = "mse") -> pd.DataFrame:
     if not several.any():
         return summary.loc[several, labels].assign(**dict.fromkeys(STATISTICS, ()))
     sized = [*POPULATION, "kind", "estimator", "sampler", "num_projections", "budget"]
-    rows = _with_failed_heads(on_each_head(results._replace(summary=summary[several]), metric), sized)
+    rows = on_each_head(results._replace(summary=summary[several]), metric)
+    if failed := {name.partition(" under ")[0] for name in results.failed}:
+        rows = _with_failed_heads(rows, sized, failed)
     groups = rows.groupby(sized, sort=False, dropna=False)
     worst = rows.loc[groups["ratio"].idxmax()].reset_index(drop=True)
     spreads = [quartiles(ratio) for ratio in split_groups(rows["ratio"], groups.ngroup().to_numpy())]
@@ -84,13 +86,11 @@ def over_heads(results: RunData, metric: str = "mse") -> pd.DataFrame:
     )[[*labels, *STATISTICS]]  # fmt: skip
 
 
-def _with_failed_heads(rows: pd.DataFrame, sized: list[str]) -> pd.DataFrame:
-    """Add rows of infinite errors for the heads on which an estimator failed in all draws, and others did not."""
+def _with_failed_heads(rows: pd.DataFrame, sized: list[str], failed: set[str]) -> pd.DataFrame:
+    """Add rows of infinite errors for the heads on which one of these estimators failed in all draws."""
     heads = rows[[*POPULATION, "head"]].drop_duplicates()
-    estimators = rows.drop(columns="head").drop_duplicates(sized)
+    estimators = rows[rows["estimator"].isin(failed)].drop(columns="head").drop_duplicates(sized)
     every = estimators.merge(heads, on=list(POPULATION)).assign(ratio=math.inf, worse=True)
-    if len(every) == len(rows):
-        return rows
     return pd.concat([rows, every], ignore_index=True).drop_duplicates([*sized, "head"])
 
 
