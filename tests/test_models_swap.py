@@ -398,6 +398,28 @@ def test_under_any_mask_exact_attention_is_the_models_own_or_refused(call, mode)
                 assert difference(model(*arguments), own) < TOLERANCE
 
 
+class Reader(torch.nn.Module):
+    """Attention of (B, L, 4) whose name is of no kind."""
+
+    def forward(self, x, memory=None, mask=None):
+        query, memory = x[:, None], (x if memory is None else memory)[:, None]
+        return torch.nn.functional.scaled_dot_product_attention(query, memory, memory, mask)[:, 0]
+
+
+def test_as_many_padded_keys_as_queries_are_of_other_tokens_where_a_module_has_two_inputs():
+    tokens, memory = torch.randn(2, 2, 8, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    mask = mask_of(2, 1, 1, 8, hidden=(..., slice(5, 8)))
+    for first, second in ((tokens, memory), (tokens, tokens), (tokens, None)):
+        own = Reader()(first, memory=second, mask=mask)
+        with replace_attention(model := Reader(), method="exact"):
+            output = model(first, memory=second, mask=mask)
+        assert difference(output[:, :5], own[:, :5]) < TOLERANCE
+        if second is memory:
+            assert difference(output, own) < TOLERANCE
+        else:
+            assert not output[:, 5:].any()  # padding
+
+
 def test_contexts_and_threads_of_one_model_do_not_meet(tokens):
     """Another replacement of a model, and its forward pass in another thread, are refused; other models are not."""
     model, other = llama(), bert()

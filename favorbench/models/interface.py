@@ -6,8 +6,10 @@ whole process, so a single function is registered, which looks up the current ho
 """
 
 import contextlib
+import re
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -73,7 +75,8 @@ class Call:
     module, name: the caller, and its name in named_modules (for the model itself, its class). index: the number of the
     call in its forward pass, from 0. mask: (B or 1, H or 1, n, l), added to the logits, or None. kind: of the mask.
     extra: other keywords that may change the mathematics (soft caps, sinks, position biases). own: computes the
-    model's own output, (B, H, n, d_v).
+    model's own output, (B, H, n, d_v). crosses: the queries are of other tokens than the keys, also where there are as
+    many of both: as the name of the module says, or two inputs of it that could both be tokens.
     """
 
     module: Any
@@ -88,6 +91,7 @@ class Call:
     extra: dict[str, Any]
     own: Callable[[], Any]
     group: int = 1
+    crosses: bool = False
 
 
 #: Computes the output of a call, (B, H, n, d_v).
@@ -102,6 +106,7 @@ class AttentionHook:
         self.names = {module: name for name, module in model.named_modules()}
         self.implementations = _implementations(model)
         self.modules: list[Any] = []  # modules whose forward is running, innermost last
+        self.two_inputs: list[bool] = []  # of each of them: whether two inputs have a batch of as many tokens
         self.calls = self.index = 0
         self.answering = self.entered = False
         self._kinds: list[tuple[Any, Kind]] = []
@@ -118,7 +123,8 @@ class AttentionHook:
         if (times := query.shape[1] // key.shape[1]) > 1:
             key, value = (array.repeat_interleave(times, 1) for array in (key, value))
         name, kind = self.names.get(module) or type(module).__name__, self._kind(mask, query.shape[-2], key.shape[-2])
-        call = Call(module, name, self.index, query, key, value, mask, kind, group=times, **rest)
+        crosses = bool(_CROSS.search(name)) or ("self" not in name.lower() and self.two_inputs[-1])
+        call = Call(module, name, self.index, query, key, value, mask, kind, group=times, crosses=crosses, **rest)
         self.calls, self.index, self.answering = self.calls + 1, self.index + 1, True
         try:
             output = self.attend(call)
@@ -145,7 +151,7 @@ class AttentionHook:
         self._kinds = [(mask, kind), *self._kinds[:1]]
         return kind
 
-    def enter(self, module: Any, *_: Any) -> None:
+    def enter(self, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         """Before a module's forward; the outermost begins a pass. Other threads would compute the model's own."""
         if not self._is_here():
             raise ModelError(f"{type(module).__name__} runs in another thread: replace its attention in that thread")
@@ -153,11 +159,15 @@ class AttentionHook:
         if not self.modules:
             self.index, self._kinds = 0, []
         self.modules.append(module)
+        inputs = {id(given): given for given in (*arguments, *keywords.values()) if isinstance(given, torch.Tensor)}
+        tokens = Counter(given.shape[:2] for given in inputs.values() if given.ndim == 3 and given.is_floating_point())
+        self.two_inputs.append(max(tokens.values(), default=0) > 1)
 
     def leave(self, *_: Any) -> None:
         """After a module's forward, also if it failed."""
         if self._is_here():
             self.modules.pop()
+            self.two_inputs.pop()
 
     def _is_here(self) -> bool:
         """Whether this is the context's thread, and no other task in it. asyncio.to_thread copies the hooks."""
@@ -238,6 +248,9 @@ NAME = "favorbench"
 #: Keywords that change the formula of attention; error messages name them.
 CHANGING = ("softcap", "s_aux", "position_bias")
 
+#: Names of modules whose queries are of other tokens than their keys.
+_CROSS = re.compile("cross|encoder_?attn|enc_?dec", re.IGNORECASE)
+
 #: The hooks of this thread, and the modules of all threads whose attention is intercepted.
 _HOOKS: ContextVar[tuple[AttentionHook, ...]] = ContextVar("favorbench_hooks", default=())
 _INTERCEPTED: set[Any] = set()
@@ -266,7 +279,7 @@ def intercept_attention(model: Any, attend: Attend) -> Iterator[None]:
 
 def _intercepted(model: Any, attend: Attend) -> Iterator[None]:
     hook = AttentionHook(model, attend)
-    handles = [module.register_forward_pre_hook(hook.enter) for module in hook.names]
+    handles = [module.register_forward_pre_hook(hook.enter, with_kwargs=True) for module in hook.names]
     handles += [module.register_forward_hook(hook.leave, always_call=True) for module in hook.names]
     _HOOKS.set((hook, *_HOOKS.get()))
     try:

@@ -1,7 +1,6 @@
 """Replace the attention of a model without training: in all layers and heads, or in some."""
 
 import contextlib
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,9 +21,6 @@ Redraw = Literal["call", "layer", "model"]
 REDRAWS = ("call", "layer", "model")
 
 KINDS = ("full", "causal", "padded")
-
-#: Names of modules whose queries are of other tokens than their keys, also where there are as many of both.
-_CROSS = re.compile("cross|encoder_?attn|enc_?dec", re.IGNORECASE)
 
 
 @dataclass
@@ -216,7 +212,7 @@ def estimates(call: Call, outputs: Callable[[LayerHeads], Tensor], own: Tensor |
     for i in range(len(output)):
         mask = visible(call.mask[i if call.mask.shape[0] > 1 else 0])
         keys = mask.flatten(0, -2).any(dim=0).nonzero()[:, 0]  # some query sees them
-        rows = keys if heads.shape.n == heads.shape.l and not _CROSS.search(call.name) else slice(None)
+        rows = keys if heads.shape.n == heads.shape.l and not call.crosses else slice(None)
         query, key, value = (array[i : i + 1] for array in heads[:3])
         real = LayerHeads(query[:, :, rows], key[:, :, keys], value[:, :, keys], heads.causal)
         output[i : i + 1, :, rows] = outputs(real)
