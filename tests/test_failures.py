@@ -122,6 +122,8 @@ def test_every_command_reads_a_run_with_failures():
         code, out, err = run(command)
         assert code == 0, (command, err)
     assert "FAILED: mine on" in out + err
+    page = Path("run/report.html").read_text()
+    assert "To compute the failed draws again: retry_failed." in page
 
 
 @pytest.mark.usefixtures("failing")

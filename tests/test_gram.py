@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import special
 from sklearn.kernel_approximation import PolynomialCountSketch, RBFSampler
@@ -200,6 +201,15 @@ def test_bias_and_spread_are_those_of_the_draws():
     assert cell.spread == pytest.approx(math.sqrt(np.sum(np.var(grams, axis=0, ddof=1))) / size, rel=1e-9)
     values = np.linalg.eigvalsh(exact)[::-1]
     assert cell.best == pytest.approx(np.linalg.norm(values[16:]) / size, rel=1e-6)
+
+
+def test_the_interval_of_a_squared_error_does_not_go_below_0():
+    (cell,) = study(GaussianKernel(2.0), ["trig"], ["iid"], [8], POINTS, draws=3).cells
+    squares = np.square(cell._replace(errors=(0.01, 0.01, 0.4)).errors)
+    expected = scipy.stats.ttest_1samp(squares, 0.0).confidence_interval()
+    assert expected.low < 0.0
+    assert cell._replace(errors=(0.01, 0.01, 0.4)).squared[1:] == pytest.approx((0.0, expected.high))
+    assert cell._replace(errors=(0.01, 0.01, 0.011)).squared.low > 0.0
 
 
 def test_one_point_and_one_draw_are_enough():

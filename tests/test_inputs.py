@@ -72,12 +72,16 @@ def test_seq_len_takes_the_first_tokens(rng):
 GOOD = {"q": np.ones((2, 4, 3)), "k": np.ones((2, 4, 3)), "v": np.ones((2, 4, 3))}
 
 
-def test_numbers_of_layers_that_no_model_has_are_no_labels():
-    """They ended figures with OverflowError."""
-    for number in (-1, 2**63):
-        layer = np.array([number, 1], dtype=np.int64 if number < 0 else np.uint64)
-        np.savez("in.npz", **GOOD, layer=layer, head=np.array([0, 1]))
-        assert [head.label for head in get_input("in.npz").heads(None, None)] == ["h0", "h1"]
+@pytest.mark.parametrize(
+    "layer", [np.array([-1, 1]), np.array([2**63, 1], np.uint64), np.array([0.0, 1.0]), np.array([0]), np.array([0, 0])]
+)
+def test_numbers_of_layers_that_no_model_has_are_no_labels(layer):
+    """They ended figures with OverflowError, or were left out without a word."""
+    np.savez("in.npz", **GOOD, layer=layer, head=np.array([0, 0]))
+    law = get_input("in.npz")
+    assert [head.label for head in law.heads(None, None)] == ["h0", "h1"]
+    (note,) = law.notes()
+    assert note.startswith("`layer` and `head` are not used: labels take 2 integers from 0 to 1000000 in each")
 
 
 @pytest.mark.parametrize("scale", [np.nan, np.inf])

@@ -133,14 +133,16 @@ def heads_of(name: str, contents: Contents, layout: Layout = "heads,L,d") -> Hea
     if query.leading and query.leading[-1] > query.length:
         other = "L,heads,d" if layout == "heads,L,d" else "heads,L,d"
         notes.append(f"{count} heads of {query.length} tokens each: if it is the other way round, use `layout` {other}")
-    if (named := arrays.get("layer")) is not None and math.prod(named.shape) != count:
-        notes.append(f"`layer` has {math.prod(named.shape)} numbers for {count} heads, and is not used")
     notes += [f"{name!r} is not used: leave out the tokens that it masks" for name in arrays if "mask" in name]
     about = _about(contents.about)
     causal = about.get("causal", _causal(arrays))
     if causal is not None and type(causal) is not bool:
         raise InputError(f"{name}: `causal` is {causal!r} in it; allowed: true or false")
     labels, gradients = _labels(query.leading, arrays, about), _gradients(name, arrays, query, value)
+    if "layer" in arrays and not labels[0].startswith("L"):
+        notes.append(
+            f"`layer` and `head` are not used: labels take {count} integers from 0 to 1000000 in each, no pair twice"
+        )
     effect = str(about.get("effect", "loss")) if gradients else ""
     return Heads(name, query, key, value, labels, causal, tuple(notes), *gradients or (None, None), effect)
 

@@ -228,8 +228,8 @@ _ABSOLUTE = re.compile(r"""(?<![\w.~/<-])/(?:[^/\s<>"',;]+/)+""")
 
 
 def _shown(value: Any) -> Any:
-    """A text without directories and control characters."""
-    return printable(_ABSOLUTE.sub("", value), "\n") if type(value) is str else value
+    """A text without directories, control characters and the backquotes of keys."""
+    return printable(re.sub(r"`(\w+)`", r"\1", _ABSOLUTE.sub("", value)), "\n") if type(value) is str else value
 
 
 _ENVIRONMENT = Environment(

@@ -136,8 +136,9 @@ class Cell(NamedTuple):
 
     @property
     def squared(self) -> MeanInterval:
-        """The mean squared error."""
-        return mean_interval(np.square(self.errors))
+        """The mean squared error; its interval does not go below 0."""
+        interval = mean_interval(np.square(self.errors))
+        return interval._replace(low=float(np.maximum(0.0, interval.low)))
 
     @property
     def biased(self) -> bool:
