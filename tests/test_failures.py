@@ -175,7 +175,26 @@ def test_a_head_without_any_draw_counts_as_an_infinite_error():
     assert least["easy"] < least["clusters"] < least["uniform"]
     assert rows.loc["easy", ["ratio_median", "worst_ratio"]].tolist() == [np.inf, np.inf]
     said = " ".join(sentences(found))
+    assert "Its numbers, at every size, are those of the other draws" in said
     assert "clusters has the least error" in said and "a head without any counts as an infinite error" in said
+
+
+@pytest.mark.usefixtures("hard_head")
+def test_finite_on_half_of_the_heads_is_not_on_more():
+    found = fb.sweep({"inputs": "heads.npz", "maps": "none", "methods": "hard_module:easy", "num_projections": "12",
+                      "trials": 9}, "run")  # fmt: skip
+    said = " ".join(sentences(found))
+    assert "no map or method has a finite error on more than half of the heads" in said
+    assert "every map and method failed in all draws" in said
+    for command in (
+        "table run --rank",
+        "table run --rank --heads h1",
+        "plot run",
+        "report run",
+        "table run --heads h1",
+    ):
+        code, out, err = run(command)
+        assert code == 0, (command, out, err)
 
 
 @pytest.mark.usefixtures("hard_head")

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
+from favorbench.results.findings import cell_sentences
 from favorbench.results.ranking import _legend, group_names, groups_of, ranking_section, rankings, rankings_over_heads
 from favorbench.results.summary import rows_of, summarise
 from favorbench.results.tables import rounding_level
@@ -77,6 +78,46 @@ def test_a_ranking_is_in_order_and_its_letters_follow_from_the_draws(metric):
         else:
             assert p <= 0.05
     assert not set(ranking.rows[0].groups) & set(ranking.rows[-1].groups)
+
+
+@pytest.mark.parametrize("metric, sign", [("max_abs_error", 1), ("cosine", -1), ("unnormalised_rows", 1), ("mse", 1)])
+def test_the_verdict_against_uniform_is_of_the_metric(metric, sign):
+    """Signs and Holm's steps written out, over all sizes. Rows of best-rank's weights need not sum to 1."""
+    results = sweep(small_scenario(trials=20, num_projections="2,4", baselines="uniform,best-rank"), "run")
+    (ranking,) = rankings(results, metric)
+    keys = [results.trials[key].astype(object).where(results.trials[key].notna(), "-") for key in
+            ("estimator", "sampler", "num_projections")]  # fmt: skip
+    errors = sign * results.trials.set_index(["draw", *keys])[metric].unstack([1, 2, 3]).round(12)
+    uniform = errors.pop(("uniform", "-", "-"))
+    wins = {key: ((errors[key] < uniform).sum(), (errors[key] != uniform).sum()) for key in errors}
+    p_values = {key: scipy.stats.binomtest(*counts).pvalue if counts[1] else 1.0 for key, counts in wins.items()}
+    largest, expected = 0.0, {}
+    for step, key in enumerate(sorted(p_values, key=p_values.get)):
+        largest = max(largest, p_values[key] * (len(p_values) - step))
+        better = "better" if 2 * wins[key][0] > wins[key][1] else "worse"
+        expected[key] = better if largest <= 0.05 else "no detectable difference"
+    for row in ranking.rows:
+        if row.estimator != "uniform":
+            assert row.versus_uniform == expected[row.estimator, row.sampler or "-", 4]
+    if metric == "unnormalised_rows":
+        assert next(row for row in ranking.rows if row.estimator == "best-rank").versus_uniform == "worse"
+
+
+def test_rounding_on_both_sides_is_a_tie_in_a_cell():
+    """Softmax over all keys is exact, in whatever order it is computed; of one key uniform attention is, too."""
+    asked = {"maps": "none", "methods": "clusters,thinformer,wildcat", "baselines": "uniform,sampled-keys"}
+    results = sweep(small_scenario(trials=30, seq_len="8", num_projections="8", **asked), "all")
+    (ranking,) = rankings(results)
+    assert [set(row.groups) for row in ranking.rows] == [{0}] * 4 + [{1}]
+    (said,) = cell_sentences(results)
+    assert "At R = 8 exact up to rounding: clusters, thinformer, wildcat." in said
+    assert "None is better than softmax over as many random keys" in said
+    asked = {"maps": "positive,trig", "baselines": "uniform,taylor-1", "seq_len": "1", "num_projections": "1"}
+    results = sweep(small_scenario(trials=30, **asked), "one")
+    assert set(results.summary["versus_uniform"]) == {"-", "no detectable difference"}
+    (said,) = cell_sentences(results)
+    assert "no map detectably beats" in said and "worse" not in said
+    assert {group for row in rankings(results)[0].rows for group in row.groups} == {0}
 
 
 @functools.cache

@@ -32,8 +32,8 @@ from favorbench.results.changes import (
     on_other_problems,
 )
 from favorbench.results.heads import check_metric
-from favorbench.results.summary import RunData, estimator_names
-from favorbench.results.tables import ROUNDING, rounding_level, size_axis
+from favorbench.results.summary import ROUNDING, RunData, estimator_names
+from favorbench.results.tables import rounding_level, size_axis
 from favorbench.sections import Section, Sections, to_html
 from favorbench.statistics import fewest_draws, median_interval
 

@@ -10,7 +10,7 @@ from favorbench.engine.columns import describe_cell
 from favorbench.results.effect import effect_sentences
 from favorbench.results.heads import number, populations
 from favorbench.results.summary import RunData, by_cell, compared, estimator_name, estimator_names, rows_of, usable
-from favorbench.results.tables import at_largest_size, at_size, shortened_inputs, size_axis
+from favorbench.results.tables import at_largest_size, at_size, rounding_level, shortened_inputs, size_axis
 from favorbench.statistics import Comparison, compare, fewest_draws, holm, verdict
 
 LAWS = ("orthogonal", "iid")
@@ -40,8 +40,9 @@ def failure_sentences(results: RunData) -> list[str]:
         draws = {draw for failed in messages.values() for draw in failed}
         how = next(iter(messages)) + (f", and in {len(messages) - 1} other ways" if len(messages) > 1 else "")
         said.append(
-            f"FAILED: {name} on {len(draws)} of {results.manifest['draws_done']} draws ({how}). Its numbers are those "
-            f"of the other draws, which may be easier{no_draw}. To compute the failed draws again: `retry_failed`."
+            f"FAILED: {name} on {len(draws)} of {results.manifest['draws_done']} draws ({how}). Its numbers, at every "
+            f"size, are those of the other draws, which may be easier{no_draw}. To compute the failed draws again: "
+            "`retry_failed`."
         )
     return said
 
@@ -71,7 +72,7 @@ def _of_population(results: RunData, title: str, rows: pd.DataFrame) -> str:
     if ranked.empty:
         return f"{title}: nothing is compared but bounds."
     if not math.isfinite(ranked["ratio_median"].iloc[0]):
-        return f"{title}: no map or method has a finite error on half of the heads."
+        return f"{title}: no map or method has a finite error on more than half of the heads."
     largest = ranked[size_axis(results)].max()
     text = "" if pd.isna(largest) else f"at {at_size(results, largest)} "
     text += _least_error(ranked, _spread, " of uniform attention's in the median")
@@ -90,12 +91,17 @@ def _spread(row: pd.Series, of_uniform: str = "") -> str:
     )
 
 
-def _least_error(ranked: pd.DataFrame, in_words: Callable[[pd.Series, str], str], of_uniform: str) -> str:
-    """The first of these estimators, and the first map where that is none."""
-    best, maps = ranked.iloc[0], ranked[ranked["kind"] == "map"]
+def _least_error(
+    ranked: pd.DataFrame, in_words: Callable[[pd.Series, str], str], of_uniform: str, exact: Sequence[str] = ()
+) -> str:
+    """The first of these estimators, or those that are exact, and the first map where that is none."""
+    best, maps, of_map = ranked.iloc[0], ranked[ranked["kind"] == "map"], ""
     text = f"{estimator_name(best)} has the least error of maps and methods, {in_words(best, of_uniform)}"
+    if exact:
+        named = ", ".join(exact) if len(exact) <= MAX_NAMES else f"{len(exact)} of {len(ranked)} estimators"
+        text, of_map = f"exact up to rounding: {named}", of_uniform
     if best["kind"] != "map" and len(maps):
-        text += f"; the best map, {estimator_name(maps.iloc[0])}, {in_words(maps.iloc[0], '')}"
+        text += f"; the best map, {estimator_name(maps.iloc[0])}, {in_words(maps.iloc[0], of_map)}"
     return text
 
 
@@ -109,18 +115,20 @@ def cell_sentences(results: RunData) -> list[str]:
 
 
 def _of_cell(results: RunData, trials: pd.DataFrame, cell: pd.DataFrame) -> str:
-    estimators, least = compared(cell), _least_of_cell(results, cell)
+    estimators, least = compared(cell), _least_of_cell(results, trials, cell)
+    if estimators.empty:
+        return "every map and method failed in all draws."
     n, needed = int(estimators["n"].max()), fewest_draws(int((cell["estimator"] != "uniform").sum()))
     if n < needed:
         few = "1 draw is" if n == 1 else f"{n} draws are"
         return f"{few} too few to compare with uniform attention; use {needed} trials or more.{least}"
     return "".join([
-        _first_to_win(results, estimators), least, _against_taylor(trials, cell),
+        _first_to_win(results, trials, estimators), least, _against_taylor(trials, cell),
         _against_random_keys(results, trials, cell), _orthogonal_against_iid(results, trials),
     ])  # fmt: skip
 
 
-def _first_to_win(results: RunData, estimators: pd.DataFrame) -> str:
+def _first_to_win(results: RunData, trials: pd.DataFrame, estimators: pd.DataFrame) -> str:
     """Name the first estimators to beat uniform attention, with their size; those without a size separately."""
     axis, winning = size_axis(results), estimators[estimators["versus_uniform"] == "better"]
     largest = estimators[axis].max()
@@ -134,7 +142,8 @@ def _first_to_win(results: RunData, estimators: pd.DataFrame) -> str:
     sized, fixed, parts = winning[winning[axis].notna()], winning[winning[axis].isna()], []
     if len(sized):
         first = sized[axis].min()
-        names = estimator_names(sized[sized[axis] == first].sort_values("mse_median"))
+        errors = sized["mse_median"].clip(lower=rounding_level(trials, "mse"))
+        names = estimator_names(sized.loc[errors[sized[axis] == first].sort_values(kind="stable").index])
         named = ", ".join(names)
         if len(names) > MAX_NAMES:
             every = len(estimators[["estimator", "sampler"]].drop_duplicates())
@@ -149,7 +158,7 @@ def _first_to_win(results: RunData, estimators: pd.DataFrame) -> str:
     return " ".join(parts)
 
 
-def _least_of_cell(results: RunData, cell: pd.DataFrame) -> str:
+def _least_of_cell(results: RunData, trials: pd.DataFrame, cell: pd.DataFrame) -> str:
     """The estimator with the least error at the largest size, and the best map where it is none; no bounds."""
     ranked = at_largest_size(results, usable(compared(cell)).sort_values("mse_median"))
     uniform = float(cell.loc[cell["estimator"] == "uniform", "mse_median"].iloc[0])
@@ -158,13 +167,14 @@ def _least_of_cell(results: RunData, cell: pd.DataFrame) -> str:
     largest = ranked[size_axis(results)].max()
     where = "Overall," if pd.isna(largest) else f"At {at_size(results, largest)}"
     in_words = lambda row, of_uniform: number(row["mse_median"] / uniform) + of_uniform  # noqa: E731
-    return f" {where} " + _least_error(ranked, in_words, " of uniform's") + "."
+    exact = estimator_names(ranked[ranked["mse_median"] <= rounding_level(trials, "mse")].sort_index())
+    return f" {where} " + _least_error(ranked, in_words, " of uniform's", exact) + "."
 
 
 def _errors(trials: pd.DataFrame, row: pd.Series) -> pd.Series:
-    """The mse of one estimator at one size, by draw."""
+    """The mse of one estimator at one size, by draw. All that is rounding is one value."""
     rows = rows_of(trials, row["estimator"], row["sampler"], row["num_projections"])
-    return rows.drop_duplicates("draw").set_index("draw")["mse"]
+    return rows.drop_duplicates("draw").set_index("draw")["mse"].clip(lower=rounding_level(trials, "mse"))
 
 
 def _paired(ours: pd.Series, theirs: pd.Series) -> Comparison:
@@ -218,7 +228,7 @@ def _against_random_keys(results: RunData, trials: pd.DataFrame, cell: pd.DataFr
 def _orthogonal_against_iid(results: RunData, trials: pd.DataFrame) -> str:
     """Paired by draw: a sign test for every map and size that has both, Holm over all."""
     axis, chosen = size_axis(results), trials[(trials["kind"] == "map") & trials["sampler"].isin(LAWS)]
-    pairs = {}
+    pairs, chosen = {}, chosen.assign(mse=chosen["mse"].clip(lower=rounding_level(trials, "mse")))
     for (name, size), rows in chosen.groupby(["estimator", axis], sort=False):
         errors = rows.pivot(index="draw", columns="sampler", values="mse").dropna()
         if errors.shape[1] == 2 and len(errors):

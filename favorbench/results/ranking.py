@@ -26,7 +26,7 @@ from favorbench.results.summary import (
 )
 from favorbench.results.tables import rounding_level
 from favorbench.sections import Section
-from favorbench.statistics import LEVEL, fewest_draws, holm, interval_name, median_interval, sign_test
+from favorbench.statistics import LEVEL, fewest_draws, holm, interval_name, median_interval, sign_test, verdict
 
 _ESTIMATOR = ["kind", "estimator", "sampler", "num_features", "multiplications"]
 
@@ -82,25 +82,49 @@ class Ranking(NamedTuple):
 def rankings(results: RunData, metric: str = "mse") -> list[Ranking]:
     """A ranking for every cell: medians, and sign tests of all pairs on the same draws, Holm over the cell."""
     trials = by_cell(results.trials)
-    return [_of_cell(trials[key], at_largest(cell), metric) for key, cell in by_cell(results.summary).items()]
+    return [_of_cell(trials[key], cell, metric) for key, cell in by_cell(results.summary).items()]
 
 
-def _of_cell(trials: pd.DataFrame, chosen: pd.DataFrame, metric: str) -> Ranking:
-    column, keys = f"{metric}_median", ["estimator", "sampler", "num_projections"]
+def _of_cell(trials: pd.DataFrame, cell: pd.DataFrame, metric: str) -> Ranking:
+    """The estimators of a cell at their largest size. Two values below rounding are a tie."""
+    column, floor, chosen = f"{metric}_median", rounding_level(trials, metric), at_largest(cell)
+
+    def floored(values: Any) -> Any:
+        return _without_rounding(np.maximum(values, floor or -np.inf))
+
     better_first = METRICS[metric].better == "lower"
-    order = chosen.sort_values(column, ascending=better_first, kind="stable", key=_without_rounding)
-    order = order.reset_index(drop=True)
-    once = trials.drop_duplicates(["draw", *keys])  # two budgets that come to one size
-    placed = once.merge(order[keys].reset_index(names="place"), on=keys)
-    errors = placed.pivot(index="draw", columns="place", values=metric)
-    columns = [_without_rounding(errors[place].to_numpy()) for place in order.index]
+    order = chosen.sort_values(column, ascending=better_first, kind="stable", key=floored)
+    errors = _by_draw(trials, order, metric)
+    verdicts = cell["versus_uniform"] if metric == "mse" else _versus_uniform(trials, cell, metric)
+    columns = [_without_rounding(errors[i].to_numpy()) for i in order.index]
     intervals = [median_interval(values[~np.isnan(values)]) for values in columns]  # without draws on which it failed
     frame = order[_ESTIMATOR].assign(
         sampler=_or_none(order["sampler"]), median=order[column], low=[interval.low for interval in intervals],
-        high=[interval.high for interval in intervals], groups=_groups(columns), versus_uniform=order["versus_uniform"],
-    )  # fmt: skip
-    first, floor = chosen.iloc[0], rounding_level(trials, metric)
+        high=[interval.high for interval in intervals], groups=_groups([floored(values) for values in columns]),
+        versus_uniform=verdicts[order.index],
+    ).reset_index(drop=True)  # fmt: skip
+    first = chosen.iloc[0]
     return Ranking(describe_cell(first), first[list(CELL)], frame, trials["draw"].nunique(), floor=floor)
+
+
+def _by_draw(trials: pd.DataFrame, rows: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """A metric of the estimators of some rows, by draw; the columns are the index of the rows."""
+    keys = ["estimator", "sampler", "num_projections"]
+    once = trials.drop_duplicates(["draw", *keys])  # two budgets that come to one size
+    return once.merge(rows[keys].reset_index(names="row"), on=keys).pivot(index="draw", columns="row", values=metric)
+
+
+def _versus_uniform(trials: pd.DataFrame, cell: pd.DataFrame, metric: str) -> pd.Series:
+    """Verdicts like those of ``summarise``, which are of the mse, for another metric."""
+    sign = 1.0 if METRICS[metric].better == "lower" else -1.0
+    values = sign * _without_rounding(_by_draw(trials, cell, metric).clip(lower=rounding_level(trials, metric) or None))
+    others = cell[cell["estimator"] != "uniform"].index
+    uniform = values[cell.index[cell["estimator"] == "uniform"][0]]
+    with np.errstate(invalid="ignore"):  # infinite errors of both: no difference
+        signs = [np.sign((values[i] - uniform).to_numpy()) for i in others]
+    adjusted = holm([sign_test(sign) for sign in signs])
+    verdicts = [verdict(p, float(np.nansum(sign))) for p, sign in zip(adjusted, signs, strict=True)]
+    return pd.Series(verdicts, others).reindex(cell.index, fill_value="-")
 
 
 def _or_none(values: pd.Series) -> pd.Series:

@@ -33,6 +33,9 @@ ORACLES = {b.name for b in BASELINES if b.oracle is True} | {p.prefix for p in P
 #: Names of registered members; other members are a user's.
 REGISTERED = {member.name for family in (MAPS, METHODS, BASELINES, SAMPLERS) for member in family}
 
+#: Relative to |exact|: errors below it are rounding, and differ from one machine to the next.
+ROUNDING = 1e-13
+
 BOUND = " (bound)"  # follows the name of an oracle
 
 STATS = {
@@ -63,7 +66,8 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     """One row for each cell and estimator: n, and for every metric the median, the 10 % and 90 % quantiles, the mean.
 
     ``mse_low`` and ``mse_high`` bound the median of the mse; ``versus_uniform`` is the verdict of the paired comparison
-    with uniform attention (sign test on the skill, Holm over all estimators of the cell).
+    with uniform attention (sign test on the skill, Holm over all estimators of the cell; two errors below rounding are
+    a tie).
     """
     groups = trials.groupby([*CELL, *ESTIMATOR], sort=False, dropna=False)
     columns: dict[str, pd.Series] = {"n": groups.size()}
@@ -80,13 +84,25 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     of_group = groups.ngroup().to_numpy()
     intervals = [median_interval(values) for values in split_groups(trials["mse"], of_group)]
     summary["mse_low"], summary["mse_high"] = ([interval[i] for interval in intervals] for i in (0, 1))
-    tests = pd.Series([sign_test(values) for values in split_groups(trials["skill"], of_group)], summary.index)
+    skills = trials["skill"].mask(_as_exact_as_uniform(trials), 0.0)
+    tests = pd.Series([sign_test(values) for values in split_groups(skills, of_group)], summary.index)
     summary["versus_uniform"] = "-"
     for cell in by_cell(summary[summary["estimator"] != "uniform"]).values():
         adjusted = holm(tests[cell.index].tolist())
         verdicts = [verdict(p, -skill) for p, skill in zip(adjusted, cell["skill_median"], strict=True)]
         summary.loc[cell.index, "versus_uniform"] = verdicts
     return summary
+
+
+def _as_exact_as_uniform(trials: pd.DataFrame) -> pd.Series:
+    """Whether the errors of a row and of uniform attention on the same draw are both rounding."""
+    exact = trials["relative_error"] <= ROUNDING
+    rows, uniform = (
+        pd.MultiIndex.from_frame(trials.loc[chosen, [*CELL, "draw"]])
+        for chosen in (exact, exact & (trials["estimator"] == "uniform"))
+    )
+    exact[exact] = rows.isin(uniform)
+    return exact
 
 
 def split_groups(values: pd.Series, of_group: np.ndarray) -> list[np.ndarray]:
@@ -136,7 +152,7 @@ def compared(frame: pd.DataFrame) -> pd.DataFrame:
 
 def usable(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows of estimators that are not bounds."""
-    return frame[[not is_oracle(name) for name in frame["estimator"]]]
+    return frame[~frame["estimator"].map(is_oracle).astype(bool)]
 
 
 def is_oracle(name: object) -> bool:

@@ -14,16 +14,13 @@ from favorbench.errors import ScenarioError
 from favorbench.formats import ALIASES, counted, format_value, heading, percent
 from favorbench.metrics import METRICS
 from favorbench.registry import nearest
-from favorbench.results.summary import STATS, RunData, cost_share, is_oracle
+from favorbench.results.summary import ROUNDING, STATS, RunData, cost_share, is_oracle
 from favorbench.sections import Section
 from favorbench.statistics import bounded, unbounded
 
 SIZES = ("num_projections", "num_features", "budget")
 
 COST = "Cost: multiplications, as a share of those of exact attention."
-
-#: Relative to |exact|: errors below it are rounding, and differ from one machine to the next.
-ROUNDING = 1e-13
 
 
 def parse_by(text: str) -> list[str]:

@@ -16,7 +16,7 @@ from favorbench.inputs import Head, Inputs, get_input
 from favorbench.numerics.machine import one_core
 from favorbench.numerics.streams import stream
 from favorbench.progress import Progress
-from favorbench.results.tables import ROUNDING
+from favorbench.results.summary import ROUNDING
 from favorbench.samplers import Sampler, get_sampler
 from favorbench.statistics import median_interval
 from favorbench.studies.audit.implementations import Subject, study_of, subject_of
