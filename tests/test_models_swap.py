@@ -420,6 +420,17 @@ def test_as_many_padded_keys_as_queries_are_of_other_tokens_where_a_module_has_t
             assert not output[:, 5:].any()  # padding
 
 
+def test_a_pass_after_an_interrupted_one_counts_its_layers_anew():
+    """torch calls no forward hook after a KeyboardInterrupt, as a notebook's stop button raises it."""
+    model, x = torch.nn.Sequential(Reader(), Reader()), torch.ones(1, 8, 4)
+    with replace_attention(model, method="removed", layers=[1]) as record:
+        interrupt = model[1].register_forward_hook(lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            model(x)
+        interrupt.remove()
+        assert not model(x).any() and record.layers == {0, 1}
+
+
 def test_contexts_and_threads_of_one_model_do_not_meet(tokens):
     """Another replacement of a model, and its forward pass in another thread, are refused; other models are not."""
     model, other = llama(), bert()

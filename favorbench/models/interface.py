@@ -156,8 +156,10 @@ class AttentionHook:
         if not self._is_here():
             raise ModelError(f"{type(module).__name__} runs in another thread: replace its attention in that thread")
         self.entered = True
-        if not self.modules:
+        if not self.modules or module is self.modules[0]:  # after an interrupt torch does not call `leave`
             self.index, self._kinds = 0, []
+            self.modules.clear()
+            self.two_inputs.clear()
         self.modules.append(module)
         inputs = {id(given): given for given in (*arguments, *keywords.values()) if isinstance(given, torch.Tensor)}
         tokens = Counter(given.shape[:2] for given in inputs.values() if given.ndim == 3 and given.is_floating_point())
