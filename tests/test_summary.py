@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 from scipy import stats
 
 from favorbench.results import findings, tables
-from favorbench.results.summary import RunData, summarise
+from favorbench.results.summary import RunData, is_oracle, summarise
 from favorbench.run import sweep
 from favorbench.statistics import compare, holm, median_interval, sign_test
 from tests.conftest import small_scenario
@@ -149,3 +149,14 @@ def test_sentences_say_what_the_verdicts_say():
 )
 def test_numbers_are_short(value, metric, text):
     assert tables.format_value(value, metric) == text
+
+
+@pytest.mark.parametrize(
+    "name, oracle",
+    [
+        ("top(3):clusters", True), ("window(4):top(3):mine:top", True), ("best-rank", True), ("mine:top", False),
+        ("window(4):mine:top", False), ("mine:top(n=3)", False), ("clusters", False),
+    ],
+)  # fmt: skip
+def test_a_users_function_may_have_the_name_of_an_oracle(name, oracle):
+    assert is_oracle(name) == oracle

@@ -140,8 +140,9 @@ def usable(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def is_oracle(name: object) -> bool:
-    """Whether the estimator of this name looks at every pair of a query and a key."""
-    return any(part.partition("(")[0].strip() in ORACLES for part in split_list(str(name), ":"))
+    """Whether the estimator of this name looks at every pair of a query and a key; a user's ``mine:top`` may not."""
+    parts = [part.partition("(")[0].strip() for part in split_list(str(name), ":")]
+    return not ORACLES.isdisjoint(parts[:-1] or parts)
 
 
 def value_dims(results: RunData) -> dict[str, int]:
