@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 from scipy import stats
 
 from favorbench.results import findings, tables
-from favorbench.results.summary import RunData, is_oracle, summarise
+from favorbench.results.summary import RunData, is_oracle, labelled, summarise
 from favorbench.run import sweep
 from favorbench.statistics import compare, holm, median_interval, sign_test
 from tests.conftest import small_scenario
@@ -130,6 +130,14 @@ def test_sentences_say_what_the_verdicts_say():
     assert "2 draws are too few" in sentence
     needed = int(sentence.split("; use ")[1].split()[0])
     assert 2.0 ** (1 - needed) * 17 <= 0.05 < 2.0 ** (2 - needed) * 17  # 12 estimators and 5 baseline rows are judged
+
+
+def test_windows_alone_have_no_features_and_are_no_users():
+    flags = {"maps": "none", "methods": "window(40):nothing,sinks(1):window(40):nothing", "baselines": "uniform"}
+    results = sweep(small_scenario(trials=10, **flags), "windows")
+    rows = labelled(results.summary.query("kind == 'method'"))
+    assert len(rows) == 2 and not rows["num_features"].any() and not rows["own"].any()
+    assert "without an R: window(40):nothing, " in findings.sentences(results)[0]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from favorbench.engine.rows import Failed
 from favorbench.engine.scenario import Scenario
 from favorbench.maps import MAPS
 from favorbench.methods import METHODS, PREFIXES
+from favorbench.methods.prefixes import Nothing
 from favorbench.metrics import METRICS
 from favorbench.registry import split_list
 from favorbench.samplers import SAMPLERS
@@ -31,7 +32,7 @@ POPULATION = tuple(axis for axis in CELL if axis != "head")
 ORACLES = {b.name for b in BASELINES if b.oracle is True} | {p.prefix for p in PREFIXES if p.oracle is True}
 
 #: Names of registered members; other members are a user's.
-REGISTERED = {member.name for family in (MAPS, METHODS, BASELINES, SAMPLERS) for member in family}
+REGISTERED = {member.name for family in (MAPS, (*METHODS, Nothing), BASELINES, SAMPLERS) for member in family}
 
 BOUND = " (bound)"  # follows the name of an oracle
 
