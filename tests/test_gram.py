@@ -158,14 +158,30 @@ def test_the_gap_of_phase_and_trig_is_the_closed_form():
         assert abs(gap.measured - gap.expected) < LIMIT / 1.96 * half and 0 < LIMIT / 1.96 * half < gap.measured
 
 
+@pytest.mark.parametrize("sigma", [1e-4, 0.02, 0.2, 1.0])
+@pytest.mark.parametrize("sampler, pairs", [("iid", 0), ("orthogonal", 24)])
+def test_closed_forms_hold_at_any_distance(sigma, sampler, pairs):
+    """1F1(4; 2; -t2 / 2), of orthogonal rows in 4 dimensions, is exp(-t2 / 2) times a polynomial."""
+    t2 = squared_distance(X / sigma, X / sigma)
+    gram = pairwise.rbf_kernel(X, gamma=0.5 / sigma**2)
+    trig = (1.0 - gram**2) ** 2 / 16 + pairs / 64 * (gram * (1.0 - t2 / 2 + t2**2 / 24) - gram**2)
+    cells = study(GaussianKernel(sigma), ["trig", "phase"], [sampler], [8], POINTS, 2).cells
+    for cell, variance in zip(cells, (trig, trig + 1 / 16), strict=True):
+        assert cell.expected**2 * np.sum(gram**2) == pytest.approx(np.sum(variance), rel=1e-7)
+
+
+def test_a_gap_without_a_closed_form_says_what_was_measured():
+    out = run(f"kernel gaussian {SMALL} --maps trig,phase --samplers sobol --budget features")[1]
+    assert "nan" not in out and "squared error" in out and "measured." in out
+
+
 def test_long_points_do_not_overflow():
     """exp(|x|^2/2) would be exp(20000): trig is exact where x = y, and no entry is beyond what cosines can give."""
     points = PointSet(200.0 * X, "long")
     found = study(GaussianKernel(1.0), ["trig", "phase", "positive"], ["iid"], [32], points)
     trig, phase, positive = found.cells
     assert trig.max_abs_error <= 1.0 and 0.1 < phase.max_abs_error <= 2.0 and np.isfinite(positive.median)
-    assert math.isnan(trig.expected)  # cosh(|x - y|^2) is beyond float64
-    assert json.loads(run(f"kernel {SMALL} --scale 1e5 --json")[1])["cells"][0]["expected"] is None
+    assert math.isnan(positive.expected)  # exp(4 |x|^2) is beyond float64
     near = study(GaussianKernel(1.0), ["trig"], ["iid"], [32], points._replace(values=200.0 + X[:1] + 0.0 * X)).cells[0]
     assert near.median < 1e-12  # all points are equal, and long
 

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 from scipy import stats
 
 from favorbench.results import findings, tables
-from favorbench.results.summary import RunData, summarise
+from favorbench.results.summary import RunData, is_oracle, labelled, summarise
 from favorbench.run import sweep
 from favorbench.statistics import compare, holm, median_interval, sign_test
 from tests.conftest import small_scenario
@@ -132,6 +132,14 @@ def test_sentences_say_what_the_verdicts_say():
     assert 2.0 ** (1 - needed) * 17 <= 0.05 < 2.0 ** (2 - needed) * 17  # 12 estimators and 5 baseline rows are judged
 
 
+def test_windows_alone_have_no_features_and_are_no_users():
+    flags = {"maps": "none", "methods": "window(40):nothing,sinks(1):window(40):nothing", "baselines": "uniform"}
+    results = sweep(small_scenario(trials=10, **flags), "windows")
+    rows = labelled(results.summary.query("kind == 'method'"))
+    assert len(rows) == 2 and not rows["num_features"].any() and not rows["own"].any()
+    assert "without an R: window(40):nothing, " in findings.sentences(results)[0]
+
+
 @pytest.mark.parametrize(
     "value, metric, text",
     [
@@ -149,3 +157,14 @@ def test_sentences_say_what_the_verdicts_say():
 )
 def test_numbers_are_short(value, metric, text):
     assert tables.format_value(value, metric) == text
+
+
+@pytest.mark.parametrize(
+    "name, oracle",
+    [
+        ("top(3):clusters", True), ("window(4):top(3):mine:top", True), ("best-rank", True), ("mine:top", False),
+        ("window(4):mine:top", False), ("mine:top(n=3)", False), ("clusters", False),
+    ],
+)  # fmt: skip
+def test_a_users_function_may_have_the_name_of_an_oracle(name, oracle):
+    assert is_oracle(name) == oracle

@@ -33,7 +33,7 @@ def get_baseline(spec: str | Method) -> Method:
     """
     if isinstance(spec, Method):
         return spec
-    if spec in {method.name for method in METHODS}:
+    if isinstance(spec, str) and spec in {method.name for method in METHODS}:
         raise ScenarioError(f"{spec!r} is a method, not a baseline: write `methods` {spec}")
     return build("baseline", spec, BASELINES, Method)
 

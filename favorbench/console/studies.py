@@ -127,8 +127,9 @@ def gram_section(study: "GramStudy") -> Section:
     if not all(cell.measurable for cell in study.cells):
         text += " ~ too small: so few draws cannot measure it, the closed form stands."
     gaps = [
-        f"phase less trig, both {gap.num_features} features, {gap.sampler}: squared error {gap.expected:.2e} in closed "
-        f"form, {gap.measured:.2e} [{gap.low:.2e}, {gap.high:.2e}] measured."
+        f"phase less trig, both {gap.num_features} features, {gap.sampler}: squared error "
+        + (f"{gap.expected:.2e} in closed form, " if math.isfinite(gap.expected) else "")
+        + f"{gap.measured:.2e} [{gap.low:.2e}, {gap.high:.2e}] measured."
         for gap in study.gaps()[-1:]
     ]
     texts: list[dict[str, str]] = [dict(zip(names, row, strict=True)) for row in rows]

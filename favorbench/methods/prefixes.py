@@ -350,6 +350,9 @@ class Nothing(KeySummaryMethod):
     def streaming(self, tokens: Tokens, size: int, streams: Streams) -> StreamingSummary:
         return NoKeys(tokens)
 
+    def num_features(self, size: int, head_dim: int) -> int:
+        return 0
+
     def multiplications(self, shape: Shape, size: int) -> float:
         """Those of the chunk where attention is causal."""
         return causal_multiplications(shape) if shape.causal else 0.0

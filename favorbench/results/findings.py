@@ -151,7 +151,7 @@ def _first_to_win(results: RunData, trials: pd.DataFrame, estimators: pd.DataFra
         parts.append(f"the first to beat uniform attention: {named}, at {at_size(results, first)}.")
     if len(fixed):
         features = dict(zip(fixed["estimator"], fixed["num_features"], strict=True))
-        named = ", ".join(f"{name} ({count} features)" for name, count in features.items())
+        named = ", ".join(f"{name} ({count} features)" if count else name for name, count in features.items())
         parts.append(f"{'Also' if len(sized) else 'Beating uniform attention'}, without an R: {named}.")
     if never := sorted(set(estimators["estimator"]) - set(winning["estimator"])):
         parts.append(f"Never,{up_to}: {', '.join(never)}.")

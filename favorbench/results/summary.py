@@ -16,6 +16,7 @@ from favorbench.engine.rows import Failed
 from favorbench.engine.scenario import Scenario
 from favorbench.maps import MAPS
 from favorbench.methods import METHODS, PREFIXES
+from favorbench.methods.prefixes import Nothing
 from favorbench.metrics import METRICS
 from favorbench.registry import split_list
 from favorbench.samplers import SAMPLERS
@@ -31,7 +32,7 @@ POPULATION = tuple(axis for axis in CELL if axis != "head")
 ORACLES = {b.name for b in BASELINES if b.oracle is True} | {p.prefix for p in PREFIXES if p.oracle is True}
 
 #: Names of registered members; other members are a user's.
-REGISTERED = {member.name for family in (MAPS, METHODS, BASELINES, SAMPLERS) for member in family}
+REGISTERED = {member.name for family in (MAPS, (*METHODS, Nothing), BASELINES, SAMPLERS) for member in family}
 
 #: Relative to |exact|: errors below it are rounding, and differ from one machine to the next.
 ROUNDING = 1e-13
@@ -156,8 +157,9 @@ def usable(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def is_oracle(name: object) -> bool:
-    """Whether the estimator of this name looks at every pair of a query and a key."""
-    return any(part.partition("(")[0].strip() in ORACLES for part in split_list(str(name), ":"))
+    """Whether the estimator of this name looks at every pair of a query and a key; a user's ``mine:top`` may not."""
+    parts = [part.partition("(")[0].strip() for part in split_list(str(name), ":")]
+    return not ORACLES.isdisjoint(parts[:-1] or parts)
 
 
 def value_dims(results: RunData) -> dict[str, int]:

@@ -14,15 +14,17 @@ from favorbench.kernels import gaussian_kernel, polynomial_features, polynomial_
 from favorbench.maps import get_map
 from favorbench.maps.base import FeatureMap, Keys, Pairs, Projection, Sample, Tokens, WrappedMap
 from favorbench.maps.polynomial import sketch_variance, sketched_power
-from favorbench.maps.random_features import norm_factors
+from favorbench.maps.random_features import Phase, Trig, norm_factors
 from favorbench.numerics.arrays import Array, Features, half_squared_norm
 from favorbench.parameters import check_positive, check_whole, is_number
 from favorbench.registry import label, nearest
 from favorbench.samplers import Sampler
 from favorbench.samplers.base import RowLaw
+from favorbench.samplers.laws import AtAngle
 from favorbench.studies.theory.closed_forms import relative_variance
 
 LARGEST_EXPONENT = 700.0  # exp of more overflows float64, and the hypergeometric functions of pair terms never end
+FARTHEST = -1e6  # E cos(w.z) cos(w'.z) of orthogonal rows is below 1e-17 there, and further out it never ends
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,20 @@ class GaussianKernel(SoftmaxKernel):
 
     def map(self, spec: str) -> FeatureMap:
         return TimesNorm(get_map(spec))
+
+    def variance(self, feature_map: FeatureMap, sampler: Sampler, points: np.ndarray, size: int) -> np.ndarray | None:
+        """Maps of cos(w.(x - y)) have it at any distance on independent and orthogonal rows.
+
+        (1 - K^2)^2 / 2R, phases add 1 / 2R, and pairs of rows pairs / R^2 times E cos(w.z) cos(w'.z) - K^2.
+        """
+        x, inside = self.scaled(points), feature_map.wrapped if isinstance(feature_map, TimesNorm) else feature_map
+        head_dim = x.shape[-1]
+        pairs = sampler.pair_laws(size, head_dim) if sampler.gaussian_rows else None
+        if not isinstance(inside, Trig | Phase) or pairs is None or {law for _, law in pairs} - {AtAngle(head_dim)}:
+            return super().variance(feature_map, sampler, points, size)
+        s = inside.pair_argument(x, x)
+        dependent = sum(count * (law.even(np.maximum(s, FARTHEST)) - np.exp(s)) for count, law in pairs)
+        return 0.5 * (np.expm1(s) ** 2 + isinstance(inside, Phase)) / size + dependent / size**2
 
 
 @dataclass(frozen=True)
