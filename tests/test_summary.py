@@ -163,7 +163,7 @@ def test_numbers_are_short(value, metric, text):
     "name, oracle",
     [
         ("top(3):clusters", True), ("window(4):top(3):mine:top", True), ("best-rank", True), ("mine:top", False),
-        ("window(4):mine:top", False), ("mine:top(n=3)", False), ("clusters", False),
+        ("top", False), ("window(4):mine:top", False), ("mine:top(n=3)", False), ("clusters", False),
     ],
 )  # fmt: skip
 def test_a_users_function_may_have_the_name_of_an_oracle(name, oracle):

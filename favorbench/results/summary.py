@@ -29,7 +29,8 @@ COMPARED = ("map", "method")
 POPULATION = tuple(axis for axis in CELL if axis != "head")
 
 #: Names of baselines and prefixes that look at every pair of a query and a key: bounds, not usable estimators.
-ORACLES = {b.name for b in BASELINES if b.oracle is True} | {p.prefix for p in PREFIXES if p.oracle is True}
+_ORACLE_BASELINES = {b.name for b in BASELINES if b.oracle is True}
+_ORACLE_PREFIXES = {p.prefix for p in PREFIXES if p.oracle is True}
 
 #: Names of registered members; other members are a user's.
 REGISTERED = {member.name for family in (MAPS, (*METHODS, Nothing), BASELINES, SAMPLERS) for member in family}
@@ -159,7 +160,7 @@ def usable(frame: pd.DataFrame) -> pd.DataFrame:
 def is_oracle(name: object) -> bool:
     """Whether the estimator of this name looks at every pair of a query and a key; a user's ``mine:top`` may not."""
     parts = [part.partition("(")[0].strip() for part in split_list(str(name), ":")]
-    return not ORACLES.isdisjoint(parts[:-1] or parts)
+    return parts[-1] in _ORACLE_BASELINES or not _ORACLE_PREFIXES.isdisjoint(parts[:-1])
 
 
 def value_dims(results: RunData) -> dict[str, int]:

@@ -26,12 +26,12 @@ from favorbench.results.figures.blocks import (
 from favorbench.results.heads import FEW, can_be_compared, on_each_head, populations, quartiles
 from favorbench.results.seconds import MEASURED, read_seconds
 from favorbench.results.summary import (
-    ORACLES,
     POPULATION,
     RunData,
     by_population,
     compared,
     exact_cost,
+    is_oracle,
     labelled,
     population_title,
     usable,
@@ -215,7 +215,7 @@ def _caption(
         over = "Median over heads, band: quartiles over heads"
     elif (points["heads"] > 1).any():
         over += "; of several heads over heads, band: quartiles"
-    bounds = sorted(set(results.summary[results.summary["kind"] == "baseline"]["estimator"]) & ORACLES)
+    bounds = sorted(filter(is_oracle, set(results.summary[results.summary["kind"] == "baseline"]["estimator"])))
     unknown = sorted(set(rows[rows["cost"].isna()]["estimator"]))
     missing = [f"as {axis.unknown}: {', '.join(unknown)}"] if unknown else []
     missing += [f"as a bound at any cost: {', '.join(bounds)}"] if bounds else []
