@@ -97,8 +97,8 @@ def counted(count: int | str, noun: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Show a value in a message that refuses it."""
-    return shortened(repr(value))
+    """Show a value in a message that refuses it, in one line: arrays have several."""
+    return shortened(" ".join(repr(value).splitlines()))
 
 
 def plain(value: Any) -> Any:

@@ -11,7 +11,7 @@ import favorbench as fb
 from favorbench.engine.plan import plan
 from favorbench.engine.study import Study
 from favorbench.errors import InputError, ScenarioError, StoreError
-from favorbench.maps import Calibrated, calibrate
+from favorbench.maps import OPRF, Calibrated, calibrate
 from favorbench.numerics.streams import stream
 from favorbench.registry import label
 from favorbench.studies.verify import REFUTED, attention, verify
@@ -232,6 +232,9 @@ def test_maps_that_cannot_be_calibrated_are_refused(rng, keys, said):
     ],
 )
 def test_arrays_that_cannot_be_calibrated_on_are_refused(rng, change, said):
+    for wrong in (rng.normal(size=(9, 4)), OPRF):  # arguments in another order; a class
+        with pytest.raises(ScenarioError, match=r"^map: .* given; allowed: a name, or an object of favorbench.Feature"):
+            fb.calibrate("oprf", np.ones((9, 4)), wrong)
     query, key = rng.normal(size=(2, 9, 4))
     with pytest.raises(InputError, match=said):
         calibrate(change(query), key)

@@ -26,7 +26,7 @@ from favorbench.studies.recommend import per_head
 from favorbench.studies.recommend.answer import sections, sentence
 from favorbench.studies.recommend.per_head import allocate
 from favorbench.studies.saved import saved_study
-from tests.command_line import printed, refused, run
+from tests.command_line import check_refused, printed, refused, run
 from tests.test_models_study import WORDS, folder  # noqa: F401
 from tests.test_recommend_model import embedding_loss
 
@@ -148,6 +148,7 @@ def test_a_study_predicts_the_effects_it_measures(model, text, monkeypatch):
     lines = read(Path("one")).lines.set_index("estimator")
     expected = np.mean([sum(effects[f"clusters - 16 {draw}"]) for draw in (0, 1)])
     assert_allclose(lines["predicted"]["clusters"], expected)
+    check_refused(f"{ask} -R 16 --predict 64 --layers 0 => --predict is of all layers together: --layers '0' given")
     assert 0.5 < lines["predicted"]["clusters"] / lines["effect"]["clusters"] < 2
     assert np.isnan(lines["predicted"]["exact"])
     monkeypatch.setattr(gradients, "check_memory", lambda *given: check_memory(1e18, *given[1:]))

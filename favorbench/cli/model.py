@@ -24,6 +24,7 @@ from favorbench.cli.options import (
     and_also,
     option,
 )
+from favorbench.errors import ScenarioError
 
 
 @app.command(panel=CHOOSE)
@@ -153,7 +154,7 @@ def model(
     saved as they finish: rerun the command to resume it, or with more texts, sizes or draws to add them.
     """
     from favorbench import console
-    from favorbench.models.plan import ModelScenario
+    from favorbench.models.plan import ALL, ModelScenario
     from favorbench.models.predicted import predict as predict_effects
     from favorbench.models.study import study
 
@@ -163,6 +164,8 @@ def model(
         tuple(numbers("-R", num_projections, int, 1, 1 << 20)), number("--draws", draws, int, 1, 1 << 16), layers,
         calibrate and str(calibrate), redraw, seed, single_heads, names(recommended), device, exact_heads,
     )  # fmt: skip
+    if predict and ALL not in scenario.layer_sets:
+        raise ScenarioError(f"`predict` is of all layers together: `layers` {layers!r} given; add all, or leave it out")
     path = out or Path("results") / f"model-{Path(model).stem}"
     with (
         resumable(path, "measurement"),

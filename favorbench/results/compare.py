@@ -334,7 +334,7 @@ def comparison_sentences(runs: RunComparison) -> list[str]:
         said.append(f"Geometric mean of new / old over {mean.rows}{kept}: {format_ratio(mean.ratio)}{interval}.")
     frame, needed = runs.frame(), fewest_draws(runs.tested, 1.0 - runs.alpha)
     if runs.paired and frame.loc[frame["verdict"] == UNDECIDED, "pairs"].max() < needed:
-        said.append(f"So few draws cannot tell {runs.tested} rows apart: use {needed} trials or more.")
+        said.append(f"So few draws cannot tell {counted(runs.tested, 'row')} apart: use {needed} trials or more.")
     old, new, pairs = (
         " to ".join(dict.fromkeys(f"{counts:g}" for counts in (frame[name].min(), frame[name].max())))
         for name in ("n_old", "n_new", "pairs")

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from favorbench.engine.columns import CELL, describe_cell
-from favorbench.formats import format_value, percent
+from favorbench.formats import counted, format_value, percent
 from favorbench.metrics import METRICS
 from favorbench.results.heads import quartiles
 from favorbench.results.summary import (
@@ -261,14 +261,14 @@ def _legend(ranking: Ranking) -> str:
     ranges = "" if numbered or not any("-" in name for name in ranking.group_names) else " (a-d: a to d)"
     differ = f"Estimators without a {'number' if numbered else 'letter'} in common{ranges} differ detectably"
     if ranking.heads is None:
-        text = f"{ranking.draws} draws, each estimator at its largest size. "
+        text = f"{counted(ranking.draws, 'draw')}, each estimator at its largest size. "
         if ranking.draws < ranking.draws_needed:
             return text + f"So few can tell no two estimators apart: use {ranking.draws_needed} trials or more."
         return text + (f"{differ} (sign tests of all pairs on the same draws, Holm, 5 %); those with one do not.")
     text = (
-        f"For each head the medians of {ranking.draws} draws, each estimator at its largest size. Rank: among the "
-        f"{len(ranking.frame)} on one head, median and quartiles over heads. First: on how many heads its median is "
-        "the least, bounds aside. "
+        f"For each head the medians of {counted(ranking.draws, 'draw')}, each estimator at its largest size. Rank: "
+        f"among the {len(ranking.frame)} on one head, median and quartiles over heads. First: on how many heads its "
+        "median is the least, bounds aside. "
     )
     if ranking.enough_draws:
         text += "Best: on how many it shares a group with the first one, as draws do not tell them apart. "
