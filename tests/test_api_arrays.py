@@ -155,13 +155,19 @@ def test_scenarios_may_be_paths_and_numbers_those_of_numpy(tmp_path):
              for i, r in enumerate([[np.int64(4), 8], range(4, 9, 4), "4,8"])]  # fmt: skip
     assert sorted(found[0]["num_projections"].dropna().unique()) == [4, 8]
     assert all(rows.drop(columns="seconds", errors="ignore").equals(found[0]) for rows in found[1:])
+    arrays = np.random.default_rng(0).normal(size=(3, 16, 4))
+    for size in np.array([4, 8]):
+        assert_array_equal(*(fb.method_attention(*arrays, "clusters", given) for given in (size, int(size))))
+    with pytest.raises(ScenarioError, match="size must be a whole number"):
+        fb.method_attention(*arrays, "clusters", size=np.float64(4))
 
 
 def test_recommend_takes_lists_of_names_and_paths(rng, tmp_path):
     np.savez(tmp_path / "mine.npz", **dict(zip("qkv", rng.normal(size=(3, 16, 4)), strict=True)))
     asked = {"target": 9.0, "max_size": 4, "samplers": ["iid"], "maps": ["positive", "trig"], "methods": ["clusters"]}
     found = fb.recommend(tmp_path / "mine.npz", out="run", **asked)
-    same = fb.recommend(str(tmp_path / "mine.npz"), out="run", **asked | {"maps": "positive,trig"})
+    asked |= {"maps": "positive,trig", "max_size": np.int64(4)}
+    same = fb.recommend(str(tmp_path / "mine.npz"), out="run", **asked)
     assert found.decisions == same.decisions and found.decisions[0].candidates > 3
     with pytest.raises(ScenarioError, match=r"`methods` <function .*allowed: names, in a list or with commas"):
         fb.recommend(tmp_path / "mine.npz", methods=lambda query, key, value, size, rng: value)

@@ -420,6 +420,14 @@ def test_as_many_padded_keys_as_queries_are_of_other_tokens_where_a_module_has_t
             assert not output[:, 5:].any()  # padding
 
 
+def test_sizes_and_seeds_may_be_numbers_of_numpy():
+    model, x, outputs = Reader(), torch.randn(1, 8, 4, generator=torch.Generator().manual_seed(0)), []
+    for kind in (int, np.int64):
+        with replace_attention(model, method="sampled-keys", size=kind(2), seed=kind(3), draw=kind(1)):
+            outputs.append(model(x))
+    assert torch.equal(*outputs)
+
+
 def test_a_pass_after_an_interrupted_one_counts_its_layers_anew():
     """torch calls no forward hook after a KeyboardInterrupt, as a notebook's stop button raises it."""
     model, x = torch.nn.Sequential(Reader(), Reader()), torch.ones(1, 8, 4)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
 
-import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
 from favorbench.baselines import BASELINES, get_baseline, no_map
@@ -29,6 +28,7 @@ from favorbench.inputs import (
 from favorbench.maps import TRANSFORMS as MAP_TRANSFORMS
 from favorbench.maps import get_map
 from favorbench.methods import METHODS, PREFIXES, get_method
+from favorbench.numerics.arrays import of_python
 from favorbench.numerics.backend import DTYPES
 from favorbench.registry import canonical, label, nearest, split_list
 from favorbench.samplers import TRANSFORMS as SAMPLER_TRANSFORMS
@@ -383,7 +383,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 def _parsed(key: str, given: Any) -> Any:
     """Parse the text of a flag. A part that is not a number stays text, which validation refuses."""
     if key in (*_NUMBERS, *_SINGLE_NUMBERS):
-        given = _of_python(given)
+        given = of_python(given)
     if not isinstance(given, str) or key not in (*_NAMES, *_NUMBERS, *_SINGLE_NUMBERS):
         return given
     if key in _SINGLE_NUMBERS:
@@ -392,13 +392,6 @@ def _parsed(key: str, given: Any) -> Any:
     if "" in parts:
         raise ScenarioError(f"`{key}` {given!r}: an item of the list is empty; write it as a,b,c")
     return tuple(_number(part) for part in parts) if key in _NUMBERS else parts
-
-
-def _of_python(given: Any) -> Any:
-    """Numbers of NumPy, alone or in lists, as those of Python; a range as a list."""
-    if isinstance(given, np.generic):
-        return given.item()
-    return [_of_python(part) for part in given] if isinstance(given, list | tuple | range) else given
 
 
 def _number(text: str) -> int | float | str:

@@ -24,7 +24,7 @@ from favorbench.methods.pisa import Pisa
 from favorbench.methods.prefixes import ExactKeys, Nothing, Sinks, Top, Window
 from favorbench.methods.sampled import SampledKeys, Thinformer
 from favorbench.methods.segments import Lara, Nystromformer
-from favorbench.numerics.arrays import Array, Float, array_namespace, on_host, to_backend_of
+from favorbench.numerics.arrays import Array, Float, array_namespace, of_python, on_host, to_backend_of
 from favorbench.numerics.streams import Streams
 from favorbench.parameters import check_whole
 from favorbench.registry import build, split_list
@@ -159,7 +159,7 @@ def method_attention(
         raise InputError(f"method {estimator.name!r} uses the whole sequence and cannot be causal")
     if estimator.needs_positions and query.shape[-2] != key.shape[-2]:
         raise InputError(f"method {estimator.name!r} needs as many queries as keys")
-    check_whole("size", size, 1, 1 << 24)
+    check_whole("size", size := of_python(size), 1, 1 << 24)
     on_device = estimator.arrays != "host"
     given = [array if on_device else on_host(array).astype(float) for array in (query, key, value)]
     for name, array in zip(("query", "key", "value"), given, strict=True):

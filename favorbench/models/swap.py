@@ -14,6 +14,7 @@ from favorbench.methods.features import LinearAttention
 from favorbench.models.interface import Call, intercept_attention, visible
 from favorbench.models.recommended import ByHead, by_head, heads_by_layer
 from favorbench.models.replacements import EstimatedAttention, LayerHeads, Replacement, Tensor, replacement
+from favorbench.numerics.arrays import of_python
 from favorbench.parameters import check_name, check_whole, whole_numbers
 from favorbench.samplers import get_sampler
 
@@ -114,6 +115,7 @@ def replace_attention(
         raise ScenarioError("give `map`, `method` or `recommended`, one of them")
     check_name("redraw", redraw, REDRAWS)
     layers, heads = whole_numbers("`layers`", layers), whole_numbers("`heads`", heads)
+    seed, draw, num_projections, size = of_python((seed, draw, num_projections, size))
     for name, number in (("seed", seed), ("draw", draw)):
         check_whole(f"`{name}`", number, 0, 2**63 - 1)
     for name, given, owner in (("num_projections", num_projections, map), ("size", size, method)):

@@ -253,6 +253,13 @@ def scattered(flags: Array, index: Array, length: int) -> Array:
     return result.scatter(-1, index, flags)
 
 
+def of_python(given: Any) -> Any:
+    """Numbers of NumPy, alone or in lists, as those of Python; a range as a list."""
+    if isinstance(given, np.generic):
+        return given.item()
+    return [of_python(part) for part in given] if isinstance(given, list | tuple | range) else given
+
+
 def on_host(array: Array) -> np.ndarray:
     """An array of any library as a NumPy array, which has no bfloat16: float32 holds these numbers exactly."""
     if not hasattr(array, "detach"):

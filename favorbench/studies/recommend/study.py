@@ -22,7 +22,7 @@ from favorbench.files import write_text
 from favorbench.formats import json_text, shown
 from favorbench.metrics import EFFECT, METRICS
 from favorbench.models.load import is_function
-from favorbench.numerics.arrays import Array
+from favorbench.numerics.arrays import Array, of_python
 from favorbench.numerics.machine import one_core
 from favorbench.numerics.streams import stream
 from favorbench.parameters import check_name, is_number
@@ -174,6 +174,7 @@ def recommend(
     >>> print(result.decisions[0].python.splitlines()[-1].strip())
     return fb...
     """
+    max_size = of_python(max_size)
     _check_limits(probability, confidence, max_size, max_cost)
     maps, methods, samplers = _names("maps", maps), _names("methods", methods), _names("samplers", samplers)
     if model is not None or texts:
