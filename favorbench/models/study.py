@@ -67,6 +67,12 @@ def study(
     Raises FavorbenchError for unusable models, texts, estimators and directories.
     """
     model = MeasuredModel(scenario, trust_remote_code)
+    estimators = itertools.chain.from_iterable(item.members() for item in scenario.replacements)
+    if model.calibration is not None and not any(item.needs_calibration for item in estimators):
+        raise ScenarioError(
+            f"`calibrate` {scenario.calibrate}: nothing asked for is calibrated; write calibrated:MAP, e.g. `maps` "
+            "calibrated:centre:aderf-sderf"
+        )
     planned = {row.key: row for row in plan(scenario, list(model.texts), model.replaceable)}
     progress = progress or (lambda done, total: None)
     with open_rows(path) as store:
