@@ -53,8 +53,3 @@ def test_errors_are_the_tabulated_ones(dim, scale):
     rounding = 0.5 * np.array([10.0 ** np.floor(np.log10(p)) * (1.0 if f"{p:e}"[2] == "0" else 0.1) for p in printed])
     assert np.all((low - rounding <= printed) & (printed <= high + rounding))
     assert printed[1] < low[0] and printed[0] > high[1]
-
-
-def test_an_array_is_no_baseline():
-    with pytest.raises(fb.ScenarioError, match="given; allowed: a name, or an object of"):
-        fb.get_baseline(np.zeros((2, 2)))  # pyright: ignore[reportArgumentType]

@@ -417,10 +417,12 @@ def test_nothing_is_too_deep_or_too_long_for_one_short_line(spec, said):
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
 
 
-def test_files_that_are_not_text_are_refused():
-    for spec in (3, None, Positive, np.zeros(2)):
+def test_specs_that_are_not_text_are_refused():
+    for spec in (3, None, Positive, np.zeros((2, 2))):
         with pytest.raises(ScenarioError, match=r"given; allowed: a name, or an object of favorbench\.Sampler"):
             build("sampler", spec, SAMPLERS, Sampler)  # pyright: ignore[reportArgumentType]
+        with pytest.raises(ScenarioError, match=r"given; allowed: a name, or an object of favorbench\.Method"):
+            get_baseline(spec)
 
 
 def test_a_list_of_ten_million_characters_is_split_at_once():
