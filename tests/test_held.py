@@ -39,26 +39,28 @@ SAME_TICKS = matplotlib.__version_info__ >= (3, 10)  # for the same limits of an
 HELD = json.loads(FILE.read_text("utf-8")) if FILE.exists() else {}
 
 
-def held(name, found, tolerance=1e-6):
-    """What was found equals what is kept: texts and whole numbers exactly, others to a relative tolerance."""
+def held(name, found, tolerance=1e-6, rounding=1e-13):
+    """What was found equals what is kept: texts and whole numbers exactly, others to a tolerance, or to rounding."""
     found = json.loads(json.dumps(plain(found)))
     if os.environ.get("HOLD"):
         HELD[name] = found
         lines = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in sorted(HELD.items()))
         FILE.write_text("{\n" + ",\n".join(lines) + "\n}" + "\n", encoding="utf-8")
-    assert unlike(found, HELD[name], tolerance) == []
+    assert unlike(found, HELD[name], tolerance, rounding) == []
 
 
-def unlike(found, kept, tolerance=1e-6, where=""):
+def unlike(found, kept, tolerance=1e-6, rounding=1e-13, where=""):
     """The places at which two nested lists and dicts differ."""
     if isinstance(found, dict) and isinstance(kept, dict) and found.keys() == kept.keys():
-        return [place for key in found for place in unlike(found[key], kept[key], tolerance, f"{where}.{key}")]
+        return [
+            place for key in found for place in unlike(found[key], kept[key], tolerance, rounding, f"{where}.{key}")
+        ]
     if isinstance(found, list) and isinstance(kept, list) and len(found) == len(kept):
         pairs = enumerate(zip(found, kept, strict=True))
-        return [place for i, (a, b) in pairs for place in unlike(a, b, tolerance, f"{where}[{i}]")]
+        return [place for i, (a, b) in pairs for place in unlike(a, b, tolerance, rounding, f"{where}[{i}]")]
     same = found == kept
     if isinstance(found, float) and isinstance(kept, float):
-        same = math.isclose(found, kept, rel_tol=tolerance, abs_tol=1e-13)
+        same = math.isclose(found, kept, rel_tol=tolerance, abs_tol=rounding)
     return [] if same else [f"{where}: {kept!r} before, {found!r} now"]
 
 

@@ -210,13 +210,17 @@ HELD_STUDIES = {
 
 @pytest.mark.parametrize("case", HELD_STUDIES)
 def test_a_study_is_what_it_was(case, folder):
-    """Its lines and what is drawn of them; numbers to what processors differ by."""
+    """Its lines and what is drawn of them; numbers to what processors differ by.
+
+    An effect of some units in the last place of float32 is rounding. So is that of bfloat16, where axes begin.
+    """
     studied(folder, "run", **HELD_STUDIES[case])
     results = read("run")
     lines = results.lines[results.lines["kind"] != "exact"]  # rounding of bfloat16 is of the processor
-    held(f"model {case}: lines", [lines.columns.tolist(), *lines.to_numpy(object).tolist()], 1e-2)
+    rounding = 8 * float(np.finfo(np.float32).eps)
+    held(f"model {case}: lines", [lines.columns.tolist(), *lines.to_numpy(object).tolist()], 1e-2, rounding)
     if SAME_TICKS:
-        held(f"model {case}: figures", looks(charts(results)), 1e-2)
+        held(f"model {case}: figures", looks(charts(results)), 0.2, rounding)
 
 
 def test_the_sentence_names_the_best_and_its_worst_text():

