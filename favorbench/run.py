@@ -111,6 +111,8 @@ def sweep(
     path = Path(out) if out is not None else default_directory(study)
     reporting = progress_callback(progress, f"sweep {study.scenario.name}", "draws")
     with one_core(), Store(path, draws) as store, reporting as report:
+        if cluster_used:
+            cluster_used.machines = store.machines
         missing = np.flatnonzero(~store.done(but_failed=retry_failed)).tolist()
         count = len(draws) - len(missing)
         report(count, len(draws))
@@ -124,7 +126,6 @@ def sweep(
         finally:
             if missing or not store.complete:
                 store.flush()
-                store.record_workers(cluster_used.take_machines() if cluster_used else [])
                 count = store.finish()
             results = _results(path, changed=bool(missing)) if count else None
         set_aside = tuple(store.set_aside)

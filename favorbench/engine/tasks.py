@@ -94,13 +94,6 @@ class Task(Generic[Item]):
     futures: list[Future[TaskResult]] = field(default_factory=list)
 
 
-class Retry(NamedTuple):
-    """Why another worker should compute the rest of a task, and which workers to avoid."""
-
-    why: str
-    failed_on: tuple[str, ...]
-
-
 class Pool:
     """An executor as a place for tasks. chunk_seconds: how long a task should take; 0 is one item for each."""
 
@@ -123,9 +116,9 @@ class Pool:
         """Whether an error says that the worker died, not that the task is wrong."""
         return isinstance(error, BrokenExecutor) or type(error).__module__.startswith("distributed")
 
-    def accept(self, task: Task[Any], result: TaskResult) -> Retry | None:
-        """Record a result; return a Retry if another worker should compute the rest of the task."""
-        return None
+    def accept(self, result: TaskResult) -> str:
+        """Record a result; return why another worker should compute the rest of the task, if one should."""
+        return ""
 
     def trouble(self) -> str:
         """Why nothing can be computed any more; empty while it can."""
@@ -308,10 +301,10 @@ class TaskRun(Generic[Item]):
         done, rest = task.items[: len(result.results)], task.items[len(result.results) :]
         if done:
             self._learn(len(done), result.seconds)
-        retry = self._pool.accept(task, result)
+        why = self._pool.accept(result)
         yield from zip(done, result.results, strict=True)
-        if retry:
-            self._retry(rest, retry)
+        if why:
+            self._retry(rest, (*task.failed_on, result.worker), why)
         elif result.error is not None:
             raise result.error
 
@@ -328,12 +321,12 @@ class TaskRun(Generic[Item]):
         else:
             self._suspects += task.items
 
-    def _retry(self, items: list[Item], retry: Retry) -> None:
-        if len(retry.failed_on) < MAX_RETRIES:
-            self._again += [Task([item], failed_on=retry.failed_on) for item in items]
+    def _retry(self, items: list[Item], failed_on: tuple[str, ...], why: str) -> None:
+        if len(failed_on) < MAX_RETRIES:
+            self._again += [Task([item], failed_on=failed_on) for item in items]
         else:
             self._lost += items
-            self._why = f"as {retry.why}"
+            self._why = f"as {why}"
 
     def _error(self, why: str, *tasks: Task[Item]) -> WorkerError:
         waiting = (item for task in (*tasks, *self._tasks.values(), *self._again) for item in task.items)
