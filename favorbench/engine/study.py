@@ -190,12 +190,16 @@ class Study:
     def _batches(self, sizes: tuple[int, ...], head: Head) -> Iterator[EstimatorBatch]:
         """Nested maps share one sample of a nested sampler at all R, others draw each R anew.
 
-        A user's map is measured alone, on the same sample: it may change its arguments in place.
+        A user's map is measured alone, on the same sample: it may change its arguments in place. Baselines that need
+        all queries are left out where the error is measured on some of them.
         """
+        whole = self.scenario.rows(head.query_len) == head.query_len
         shared: dict[str, list[tuple[Estimator, tuple[Size, ...]]]] = {}
         alone: list[EstimatorBatch] = []
         for estimator in self.estimators:
             method = estimator.method
+            if method.needs_all_rows and not whole:
+                continue
             every = self.sizes_of(estimator, sizes, head)
             if not isinstance(method, LinearAttention):
                 yield EstimatorBatch(((estimator, every),))

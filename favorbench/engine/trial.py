@@ -116,11 +116,20 @@ def run_draws(study: Study, draws: Sequence[Draw]) -> list[list[Row]]:
     return [_rows(of_draw(study.scenario, draw), results) for draw, results in zip(draws, measured, strict=True)]
 
 
+#: The arrays of a problem. Estimators see all but the gradients.
+_ARRAYS = ("query", "key", "value", "fit_query", "gradients")
+
+
+def _mapped(problem: AttentionProblem, function: Callable[[Array], Array]) -> AttentionProblem:
+    """Apply a function to all arrays of a problem."""
+    arrays = {name: getattr(problem, name) for name in _ARRAYS}
+    return problem._replace(**{name: function(array) for name, array in arrays.items() if array is not None})
+
+
 def _stacked(backend: Backend, problems: Sequence[AttentionProblem]) -> AttentionProblem:
     """Several problems of one shape as one, on the device of the backend."""
-    arrays = zip(*((p.query, p.key, p.value, p.fit_query, p.gradients) for p in problems), strict=True)
-    query, key, value, fit, gradients = (None if parts[0] is None else backend.array(parts) for parts in arrays)
-    return problems[0]._replace(query=query, key=key, value=value, fit_query=fit, gradients=gradients)
+    first, arrays = problems[0], {name: [getattr(problem, name) for problem in problems] for name in _ARRAYS}
+    return first._replace(**{name: backend.array(parts) for name, parts in arrays.items() if parts[0] is not None})
 
 
 def _rows(shared: Row, measured: Sequence[Measured]) -> list[Row]:
@@ -164,8 +173,6 @@ def _measured(
 ) -> list[list[Measured]]:
     """Labels and errors of a batch for each draw. If one of several members fails, each is measured alone."""
     first = batch.members[0][0]
-    if batch.kind == "baseline" and first.method.needs_all_rows and problem.query.shape[-2] < draws[0].head.query_len:
-        return [[] for _ in draws]
     try:
         with failures_named(first.name):
             return _measured_in_arrays(study, batch, draws, problem, exact)
@@ -188,11 +195,9 @@ def _measured_in_arrays(
         several = study.backend.batched
         return [_labelled(study, batch, draw, errors, i if several else None) for i, draw in enumerate(draws)]
     move = on_host if arrays == "host" else lambda array: array
-    results = []
+    results, seen = [], problem._replace(fit_query=None)  # only maps take parameters from it
     for i, draw in enumerate(draws):
-        query, key, value, answer = (move(array[i, ...]) for array in (*problem[:3], exact))
-        gradients = None if problem.gradients is None else move(problem.gradients[i, ...])
-        alone = AttentionProblem(query, key, value, problem.positions, problem.causal, None, gradients)
+        alone, answer = _mapped(seen, lambda array, i=i: move(array[i, ...])), move(exact[i, ...])
         results.append(_labelled(study, batch, draw, _errors(study, batch, [draw], alone, answer, dtype), None))
     return results
 
@@ -207,11 +212,11 @@ def _errors(
         return Streams([stream(study.scenario.seed, *names, *draw.stream_names) for draw in draws], array)
 
     def estimates(methods: Sequence[Any], dtype: str) -> Iterator[EstimateRows]:
-        cast = problem if dtype == "float64" else _cast(study.backend, problem, dtype)
+        cast = problem._replace(gradients=None)
+        if dtype != "float64":
+            cast = _mapped(cast, lambda array: study.backend.cast(array, dtype))
         if not all(is_ours(method) for method in methods):  # a user's may change its arguments in place
-            arrays = (cast.query, cast.key, cast.value, cast.fit_query)
-            query, key, value, fit = (None if array is None else 1 * array for array in arrays)
-            cast = cast._replace(query=query, key=key, value=value, fit_query=fit)
+            cast = _mapped(cast, lambda array: 1 * array)
         return (_map_parts if batch.kind == "map" else _method_parts)(batch, methods, cast, streams)
 
     def compute() -> Errors:
@@ -224,13 +229,6 @@ def _errors(
         return compute()
     names = tuple(estimator.labels for estimator, _ in batch.members)
     return study.once(draws[0], ("errors", names, draws[0].sizes, dtype), compute)
-
-
-def _cast(backend: Backend, problem: AttentionProblem, dtype: str) -> AttentionProblem:
-    query, key, value, fit = (
-        None if array is None else backend.cast(array, dtype) for array in (*problem[:3], problem.fit_query)
-    )
-    return problem._replace(query=query, key=key, value=value, fit_query=fit)
 
 
 def _summed(
