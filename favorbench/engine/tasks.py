@@ -204,8 +204,7 @@ class TaskRun(Generic[Item]):
         self._exhausted, self._chunk, self._longest = False, 1, 0.0
         self._tasks: dict[Future[TaskResult], Task[Item]] = {}
         self._done: queue.SimpleQueue[Future[TaskResult]] = queue.SimpleQueue()
-        self._again: deque[Task[Item]] = deque()  # for another worker
-        self._suspects: deque[Item] = deque()  # their worker died: each is tried once more, alone
+        self._again: deque[Task[Item]] = deque()  # for another worker, or where their worker died: alone
         self._lost: list[Item] = []
         self._lost_in_a_row, self._why = 0, "as their worker died twice (killed, or out of memory)"
 
@@ -227,7 +226,7 @@ class TaskRun(Generic[Item]):
             with signals_held():
                 self._pool.cancel(self._tasks)
                 self._pool.close(failed)
-        if self._lost or self._suspects or self._again:
+        if self._lost or self._again:
             raise self._error(self._why)
 
     def _submit_tasks(self) -> bool:
@@ -235,18 +234,15 @@ class TaskRun(Generic[Item]):
         with signals_held():
             while len(self._tasks) < self._pool.slots and (task := self._next_task()):
                 self._submit(task)
-        more = self._suspects or self._again or not self._exhausted
+        more = self._again or not self._exhausted
         return bool(self._tasks or (more and self._lost_in_a_row < MAX_RETRIES))
 
     def _next_task(self) -> Task[Item] | None:
         if any(task.alone for task in self._tasks.values()):
             return None
-        if self._suspects:
-            if self._tasks or self._lost_in_a_row >= MAX_RETRIES:
-                return None
-            return Task([self._suspects.popleft()], alone=True)
         if self._again:
-            return self._again.popleft()
+            waits = self._again[0].alone and (self._tasks or self._lost_in_a_row >= MAX_RETRIES)
+            return None if waits else self._again.popleft()
         size = min(self._chunk, math.ceil(self._left / (2 * self._pool.slots)))
         items = list(itertools.islice(self._items, max(1, size)))
         self._left -= len(items)
@@ -319,7 +315,7 @@ class TaskRun(Generic[Item]):
             self._lost += task.items
             self._lost_in_a_row += 1
         else:
-            self._suspects += task.items
+            self._again += [Task([item], alone=True) for item in task.items]
 
     def _retry(self, items: list[Item], failed_on: tuple[str, ...], why: str) -> None:
         if len(failed_on) < MAX_RETRIES:
@@ -330,4 +326,4 @@ class TaskRun(Generic[Item]):
 
     def _error(self, why: str, *tasks: Task[Item]) -> WorkerError:
         waiting = (item for task in (*tasks, *self._tasks.values(), *self._again) for item in task.items)
-        return WorkerError(self._missing(why, next(itertools.chain(self._lost, self._suspects, waiting, self._items))))
+        return WorkerError(self._missing(why, next(itertools.chain(self._lost, waiting, self._items))))
