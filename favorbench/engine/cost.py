@@ -7,8 +7,7 @@ import numpy as np
 
 from favorbench.baselines.bounds import MATRIX_LIMIT
 from favorbench.engine.plan import DrawShape, Plan
-from favorbench.engine.sizes import distinct_sizes
-from favorbench.engine.study import Study
+from favorbench.engine.study import Study, distinct_sizes
 from favorbench.methods.features import LinearAttention
 from favorbench.numerics.machine import Rates, available_memory, check_memory, one_core, rates
 from favorbench.users import stated_cost

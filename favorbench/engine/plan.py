@@ -2,14 +2,13 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, overload
 
 from favorbench.engine.calibration import check_calibration
 from favorbench.engine.scenario import Scenario
-from favorbench.engine.sizes import distinct_sizes
-from favorbench.engine.study import Study
+from favorbench.engine.study import Study, distinct_sizes
 from favorbench.errors import ScenarioError
 from favorbench.inputs import Head, InputSource
 from favorbench.registry import label, nearest
@@ -68,9 +67,6 @@ class Plan(Sequence[Draw]):
         names = (self.study.inputs[name].key, head.label, head.query_len, head.seq_len, head.head_dim, trial)
         names += sizes if self.study.scenario.redraw == "R" else ()
         return Draw(number, name, head, scale, dtype, trial, sizes, names)
-
-    def __iter__(self) -> Iterator[Draw]:
-        return (self[i] for i in range(len(self)))
 
 
 def plan(study: Study) -> Plan:

@@ -13,8 +13,7 @@ from favorbench.attention.problem import AttentionProblem, SampledMap
 from favorbench.engine.calibration import calibrated
 from favorbench.engine.columns import FAILURE, Row, of_draw
 from favorbench.engine.plan import Draw, Plan
-from favorbench.engine.sizes import distinct_sizes
-from favorbench.engine.study import EstimatorBatch, Study
+from favorbench.engine.study import EstimatorBatch, Study, distinct_sizes
 from favorbench.errors import EstimatorError
 from favorbench.inputs import Head
 from favorbench.methods import Method
