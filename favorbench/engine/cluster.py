@@ -35,7 +35,7 @@ from favorbench.files import read_regular
 from favorbench.formats import format_bytes, reason_of, shown
 from favorbench.inputs.fixed import Arrays, File
 from favorbench.inputs.heads import Layout
-from favorbench.inputs.stored import open_contents
+from favorbench.inputs.stored import files_of, open_contents
 from favorbench.methods.function import Function
 from favorbench.numerics.backend import Backend
 from favorbench.users import modules_here
@@ -228,7 +228,7 @@ class Cluster:
 
 @dataclass(eq=False)
 class WorkerState:
-    """A worker of a cluster. threads: 0 when it is gone. answer: to the question for its versions, if it was asked.
+    """A worker of a cluster. threads: 0 when it is gone. answer: to the last question for its versions.
 
     machine: once its versions are known to be those of this process. failures: in a row. left_out: why, if it is.
     """
@@ -332,7 +332,8 @@ class ClusterPool(Pool):
         self._workers = {worker: WorkerState() for worker in threads} | self._workers
         for worker, state in self._workers.items():
             state.threads = threads.get(worker, 0)
-            if state.threads and not state.answer:  # each alone: the answer of one that died takes 30 s
+            known, waiting = state.machine or state.left_out, state.answer and not state.answer.done()
+            if state.threads and not known and not waiting:  # each alone: the answer of one that died takes 30 s
                 state.answer = in_thread(functools.partial(self._admit, worker, state))
         if self._usable:
             self._manned = self._heard
@@ -345,8 +346,8 @@ class ClusterPool(Pool):
             ).values()
         except WorkerError as error:
             self._leave_out(state, f"worker {worker}: {error}")
-        except OSError:  # it is gone, or too busy to answer: it is asked again
-            state.answer = None
+        except OSError:
+            pass  # it is gone, or too busy to answer: it is asked again
         except Exception as error:
             self._leave_out(state, f"worker {worker} cannot begin: {_reason(error)}; install favorbench {VERSION}")
 
@@ -390,8 +391,7 @@ def _pack(
 
 
 def _size(file: File) -> int:
-    path = Path(file.path)
-    return sum(part.stat().st_size for part in (path.glob("*.npy") if path.is_dir() else [path]))
+    return sum(part.stat().st_size for part in files_of(file.path))
 
 
 def _arrays_of(file: File, room: int) -> dict[str, np.ndarray] | None:
