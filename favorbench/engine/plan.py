@@ -75,7 +75,7 @@ def plan(study: Study) -> Plan:
     Raises ScenarioError if an input lacks the requested length, head_dim or heads, a sampler cannot draw this many
     projections, a member cannot be causal, a map cannot be calibrated, or there are too many draws for one run.
     """
-    return study.kept.get_or_compute(("plan", id(study)), lambda: _planned(study))  # computed once
+    return study.own.get_or_compute("plan", lambda: _planned(study))
 
 
 def _planned(study: Study) -> Plan:

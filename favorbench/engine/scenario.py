@@ -1,6 +1,5 @@
 """Scenarios: a TOML file, flags and arrays in memory become one frozen, validated description of a study."""
 
-import itertools
 import math
 import re
 import tomllib
@@ -79,11 +78,6 @@ class Names(tuple[str, ...]):
         result = Names(names)
         result.members = tuple(members)
         return result
-
-    def where(self, keep: Callable[[Any], bool]) -> "Names":
-        """The names whose members satisfy a condition."""
-        kept = [keep(member) for member in self.members]
-        return Names.of(itertools.compress(self, kept), itertools.compress(self.members, kept))
 
 
 def _as_tuple(value: Any) -> Any:
@@ -318,10 +312,10 @@ def _leave_out_noncausal(scenario: Scenario, given: Mapping[str, Any], path: Pat
     shipped = path in shipped_scenarios().values()
     for key in ("baselines", "maps", "methods") if shipped else ("baselines",):
         names = cast(Names, getattr(scenario, key))
-        kept = names.where(lambda member: member.causal_safe)
+        kept = [(name, member) for name, member in zip(names, names.members, strict=True) if member.causal_safe]
         if key not in given and kept and len(kept) < len(names):
-            changes[key] = kept
-            left_out += [name for name in names if name not in kept and key != "baselines"]
+            changes[key] = Names.of(*zip(*kept, strict=True))
+            left_out += [name for name in names if name not in changes[key] and key != "baselines"]
     copied = scenario.model_copy(update=changes)
     copied._left_out = tuple(left_out)
     return copied

@@ -10,7 +10,6 @@ results/<name>/figures/
 import json
 import time
 from collections.abc import Mapping
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, Self
 
@@ -34,6 +33,7 @@ from favorbench.engine.rows import (
     read_rows,
 )
 from favorbench.engine.scenario import NAMES_ONLY, Scenario
+from favorbench.engine.study import digest_of
 from favorbench.errors import StoreError
 from favorbench.files import read_json, write_text
 from favorbench.formats import shortened, shown
@@ -183,7 +183,7 @@ class Store(RowStore):
                 raise StoreError(f"{self.path} holds another run: {self._difference(manifest)}; use another `out`")
         lengths = sorted({shape.head.query_len for shape in self.plan.shapes})
         return self._write_manifest({
-            "format": FORMAT, "favorbench": VERSION, "scenario": scenario, "scenario_digest": _digest(scenario),
+            "format": FORMAT, "favorbench": VERSION, "scenario": scenario, "scenario_digest": digest_of(scenario),
             "digest": identity, "draws": len(self.plan), "draws_done": 0,
             "query_rows_of_length": {str(length): self.scenario.rows(length) for length in lengths},
             "complete": False, "start": _now(), "end": None, **provenance(self.plan),
@@ -223,7 +223,7 @@ def read_scenario(path: Path) -> Scenario:
     except ValidationError as error:
         key = ".".join(map(str, error.errors()[0]["loc"]))
         raise StoreError(f"{path / MANIFEST} was changed by hand: its scenario has a wrong {key!r}") from None
-    if manifest.get("scenario_digest", digest := _digest(manifest["scenario"])) != digest:
+    if manifest.get("scenario_digest", digest := digest_of(manifest["scenario"])) != digest:
         raise StoreError(f"{path / MANIFEST} was changed by hand: its scenario is not the one that was run")
     return scenario
 
@@ -285,10 +285,6 @@ def _explain(path: Path) -> str:
         "it has no manifest.json (a summary alone? its sweep computes the trials); give a directory that favorbench "
         "sweep wrote"
     )
-
-
-def _digest(scenario: Mapping[str, Any]) -> str:
-    return sha256(json.dumps(scenario, sort_keys=True).encode()).hexdigest()
 
 
 def _now() -> str:

@@ -120,10 +120,8 @@ class Study:
     calibration: NamedInput | None
     digest: str
     sources: Mapping[str, str | None]
-    kept: Cache = field(default_factory=Cache, compare=False, repr=False)
-    _grouped: dict[Hashable, tuple[EstimatorBatch, ...]] = field(
-        default_factory=dict, init=False, compare=False, repr=False
-    )
+    kept: Cache = field(default_factory=Cache, compare=False, repr=False)  # also of studies of some of its estimators
+    own: Cache = field(default_factory=Cache, init=False, compare=False, repr=False)
 
     @staticmethod
     def of(scenario: Scenario) -> "Study":
@@ -193,10 +191,7 @@ class Study:
 
     def batches(self, sizes: tuple[int, ...], head: Head) -> tuple[EstimatorBatch, ...]:
         """The estimators in groups that are measured together, each with its sizes; the same for heads of one shape."""
-        key = sizes, self.shape(head)
-        if key not in self._grouped:  # not in ``kept``, which studies of other estimators may share
-            self._grouped[key] = tuple(self._batches(sizes, head))
-        return self._grouped[key]
+        return self.own.get_or_compute((sizes, self.shape(head)), lambda: tuple(self._batches(sizes, head)))
 
     def _batches(self, sizes: tuple[int, ...], head: Head) -> Iterator[EstimatorBatch]:
         """Nested maps share one sample of a nested sampler at all R, others draw each R anew.
@@ -321,4 +316,9 @@ def _digest(
     content["inputs"] = [source.key for source in inputs]
     content["input_digests"] = [source.law.digest() for source in inputs]
     content["source_digests"] = list(sources.values())
+    return digest_of(content)
+
+
+def digest_of(content: Mapping[str, Any]) -> str:
+    """SHA-256 of JSON."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -79,12 +79,6 @@ def batches(plan: Plan, missing: Iterable[int], batch: int | None) -> Iterator[B
             yield [plan[index] for index in members[start : start + size]]
 
 
-def rows_of_batch(study: Study, batch: Batch) -> list[list[Row]]:
-    """Compute the rows of each draw of a batch, on one core."""
-    with one_core():
-        return run_draws(study, batch)
-
-
 def _automatic_batch(backend: Backend, head: Head, width: int) -> int:
     """On a GPU as many draws as make two full tiles of features, in at most a quarter of its free memory."""
     free = backend.free_memory()
@@ -101,7 +95,7 @@ def run_draws(study: Study, draws: Sequence[Draw]) -> list[list[Row]]:
     draws: of one shape; a single one for the NumPy backend. An estimator that raises an exception has a row with the
     message in place of metrics.
     """
-    with np.errstate(all="ignore"):  # an estimator that overflows is a measurement
+    with one_core(), np.errstate(all="ignore"):  # an estimator that overflows is a measurement
         problems = [problem_of(study, draw) for draw in draws]
         problem = _stacked(study.backend, problems) if study.backend.batched else problems[0]
         exact = study.once(draws[0], ("exact",), lambda: softmax_attention(problem))
@@ -150,8 +144,9 @@ def problem_of(study: Study, draw: Draw) -> AttentionProblem:
         rng = stream(scenario.seed, "query rows", *draw.stream_names)
         sampled = np.sort(rng.choice(head.query_len, rows, replace=False))
     whole = any(feature_map.data_dependent for feature_map in study.maps)
+    source, fit_query = study.inputs[draw.input].law, None
     rng = stream(scenario.seed, "inputs", *draw.stream_names)
-    query, key, value = study.inputs[draw.input].law.draw(rng, head, None if whole else sampled)
+    query, key, value = source.draw(rng, head, None if whole else sampled)
     for array in (query, key):  # in place: at L = 2^20 a copy is half a GiB
         array *= draw.scale
         array *= head.head_dim**-0.25
@@ -160,11 +155,10 @@ def problem_of(study: Study, draw: Draw) -> AttentionProblem:
     if head.query_len == head.seq_len:
         positions = np.arange(head.query_len) if sampled is None else sampled
     if whole and sampled is not None:
-        return AttentionProblem(query[sampled], key, value, positions, scenario.causal, query)
-    source, unchanged = study.inputs[draw.input].law, draw.scale == scenario.value_scale == 1.0
-    as_in_model = unchanged and sampled is None and source.causal in (None, scenario.causal)
-    gradients = source.gradients(head) if as_in_model else None
-    return AttentionProblem(query, key, value, positions, scenario.causal, None, gradients)
+        query, fit_query = query[sampled], query
+    as_in_model = draw.scale == scenario.value_scale == 1.0 and source.causal in (None, scenario.causal)
+    gradients = source.gradients(head) if as_in_model and sampled is None else None
+    return AttentionProblem(query, key, value, positions, scenario.causal, fit_query, gradients)
 
 
 def _measured(
