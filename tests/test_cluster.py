@@ -428,6 +428,22 @@ def test_recommendations_are_the_same_and_resumed(processes, rng):
     assert code == 0 and "L = 24" in out and parts() == before
 
 
+def test_a_search_that_is_interrupted_names_its_machines(processes, rng):
+    np.savez("mine.npz", **random_heads(rng, 3, 24, 4))
+
+    def stop(done, total, step=""):
+        if done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fb.recommend(
+            inputs="mine.npz", target=0.4, max_size=16, confidence=0.9, out="run", cluster=processes.address,
+            progress=stop,
+        )  # fmt: skip
+    (machine,) = json.loads(Path("run/manifest.json").read_text())["workers"]
+    assert machine["done"] >= 1
+
+
 def test_verify_says_the_same_of_a_module_that_travels(processes, mine):
     mine(1.0)
     from favorbench.studies.verify import verify
