@@ -109,6 +109,7 @@ class Study:
     """A scenario and its members. inputs: by their names in rows. digest: identifies all that is measured.
 
     calibration: the text that calibrated maps are fitted to. sources: by spec, the SHA-256 of the user's module.
+    kept: results, also of studies of some of its estimators. own: its plan and its batches.
     """
 
     scenario: Scenario
@@ -120,7 +121,7 @@ class Study:
     calibration: NamedInput | None
     digest: str
     sources: Mapping[str, str | None]
-    kept: Cache = field(default_factory=Cache, compare=False, repr=False)  # also of studies of some of its estimators
+    kept: Cache = field(default_factory=Cache, compare=False, repr=False)
     own: Cache = field(default_factory=Cache, init=False, compare=False, repr=False)
 
     @staticmethod
