@@ -27,7 +27,7 @@ from favorbench.engine.study import Study
 from favorbench.engine.trial import batches, run_draws
 from favorbench.maps import MAPS, Sample, get_map
 from favorbench.methods import METHODS, get_method, method_attention
-from favorbench.numerics.arrays import Array
+from favorbench.numerics.arrays import Array, on_host
 from favorbench.numerics.backend import Backend
 from favorbench.numerics.machine import Rates, one_core
 from favorbench.studies.speed import study as speed
@@ -54,7 +54,7 @@ def differences(backend: Backend) -> Iterator[Difference]:
     moved = [backend.array([array])[0] for array in arrays]
 
     def difference(here: Callable[..., Array], there: Callable[..., Array]) -> float:
-        expected, actual = here(*arrays), backend.host(there(*moved))
+        expected, actual = here(*arrays), on_host(there(*moved))
         return float(np.abs(actual - expected).max() / np.abs(expected).max())
 
     for causal, word in ((False, ""), (True, ", causal")):

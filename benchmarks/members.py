@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.ratio import Ratio, seconds_of_call
 from favorbench.attention.linear import attention_estimates, linear_attention, sample_omega
 from favorbench.attention.problem import AttentionProblem, SampledMap
-from favorbench.engine.sizes import sizes_of
+from favorbench.engine.study import sizes_of
 from favorbench.maps import get_map
 from favorbench.methods import METHODS, Method, Shape, get_method
 from favorbench.numerics.streams import Streams

@@ -14,7 +14,7 @@ from favorbench.engine.plan import plan
 from favorbench.engine.scenario import Scenario, as_scenario
 from favorbench.engine.study import Study, default_directory
 from favorbench.engine.tasks import results_of_processes
-from favorbench.engine.trial import Batch, batches, rows_of_batch
+from favorbench.engine.trial import Batch, batches, run_draws
 from favorbench.errors import EstimatorError, ScenarioError
 from favorbench.numerics.machine import one_core
 from favorbench.parameters import check_whole
@@ -98,7 +98,9 @@ def sweep(
     """
     from favorbench.engine.store import Store  # imports pyarrow, which workers do not need
 
-    study = _study_of(scenario, keys)
+    if isinstance(scenario, Study) and keys:
+        scenario = scenario.scenario
+    study = scenario if isinstance(scenario, Study) else Study.of(as_scenario(scenario, keys))
     cluster_used = choose_cluster(cluster, workers, study.scenario.cluster)
     workers = cluster_used or workers
     processes = check_workers(workers)
@@ -111,6 +113,8 @@ def sweep(
     path = Path(out) if out is not None else default_directory(study)
     reporting = progress_callback(progress, f"sweep {study.scenario.name}", "draws")
     with one_core(), Store(path, draws) as store, reporting as report:
+        if cluster_used:
+            cluster_used.machines = store.machines
         missing = np.flatnonzero(~store.done(but_failed=retry_failed)).tolist()
         count = len(draws) - len(missing)
         report(count, len(draws))
@@ -124,18 +128,11 @@ def sweep(
         finally:
             if missing or not store.complete:
                 store.flush()
-                store.record_workers(cluster_used.take_machines() if cluster_used else [])
                 count = store.finish()
             results = _results(path, changed=bool(missing)) if count else None
         set_aside = tuple(store.set_aside)
     assert results is not None  # there are draws, and none failed
     return results._replace(set_aside=set_aside)
-
-
-def _study_of(given: Scenario | Study | str | Path | Mapping[str, Any] | None, keys: Mapping[str, Any]) -> Study:
-    if isinstance(given, Study):
-        return Study.of(as_scenario(given.scenario, keys)) if keys else given
-    return Study.of(as_scenario(given, keys))
 
 
 def _check_first(rows: list[Row]) -> None:
@@ -168,11 +165,11 @@ def _rows(study: Study, work: Iterator[Batch], draws: int, workers: int | Execut
     if not draws:
         return
     if isinstance(workers, Cluster):
-        results = workers.results(rows_of_batch, study, work, draws, missing, study.specs, study.backend)
+        results = workers.results(run_draws, study, work, draws, missing, study.specs, study.backend)
     elif workers == 1 or (draws == 1 and not isinstance(workers, Executor)):
-        results = ((batch, rows_of_batch(study, batch)) for batch in work)
+        results = ((batch, run_draws(study, batch)) for batch in work)
     else:
-        results = results_of_processes(rows_of_batch, study, work, draws, missing, workers)
+        results = results_of_processes(run_draws, study, work, draws, missing, workers)
     for batch, rows in results:
         left -= len(batch)
         yield from rows

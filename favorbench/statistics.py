@@ -127,17 +127,15 @@ def compare(a: np.ndarray, b: np.ndarray, level: float = LEVEL) -> Comparison:
     ratio leaves 1 out; otherwise "no detectable difference".
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        log_ratio = np.log(np.asarray(a, dtype=float)) - np.log(np.asarray(b, dtype=float))
+        log_a, log_b = (np.log(np.asarray(errors, dtype=float)) for errors in (a, b))
+        log_ratio = log_a - log_b
     log_ratio = log_ratio[~np.isnan(log_ratio)]
     if len(log_ratio) == 0:
         return Comparison(math.nan, math.nan, math.nan, 0, 1.0, "no detectable difference")
     low, high, _ = median_interval(log_ratio, level)
-    p_value = sign_test(log_ratio)
-    centre = float(np.median(log_ratio))
-    return Comparison(
-        math.exp(min(centre, 700.0)), math.exp(min(low, 700.0)), math.exp(min(high, 700.0)), len(log_ratio), p_value,
-        verdict(p_value, centre, level),
-    )  # fmt: skip
+    p_value, centre = sign_test(log_ratio), float(np.median(log_ratio))
+    ratio, low, high = (math.exp(min(log, 700.0)) for log in (centre, low, high))
+    return Comparison(ratio, low, high, len(log_ratio), p_value, verdict(p_value, centre, level))
 
 
 def verdict(p_value: float, log_ratio: float, level: float = LEVEL) -> str:

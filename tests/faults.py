@@ -29,7 +29,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parent.parent
 FILES = [
     "attention/*", "baselines/*", "maps/*", "methods/*", "numerics/*", "samplers/*", "inputs/synthetic", "kernels",
-    "metrics", "statistics", "engine/calibration", "engine/cost", "engine/sizes", "engine/trial", "results/compare",
+    "metrics", "statistics", "engine/calibration", "engine/cost", "engine/study", "engine/trial", "results/compare",
     "results/ranking", "results/summary", "models/effects", "models/gradients", "models/replacements", "models/swap",
     "studies/recommend/*", "studies/theory/closed_forms",
 ]  # fmt: skip

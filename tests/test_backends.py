@@ -13,13 +13,14 @@ from favorbench.attention.problem import AttentionProblem, SampledMap
 from favorbench.engine.scenario import load_scenario
 from favorbench.errors import InputError, ScenarioError
 from favorbench.maps import MAPS, TRANSFORMS, Sample, get_map
-from favorbench.numerics.backend import Backend, from_torch, to_torch
+from favorbench.numerics.arrays import on_host
+from favorbench.numerics.backend import Backend, to_torch
 from favorbench.studies.speed import study as speed
 from tests import conftest
 
 BACKENDS = [pytest.param(array_api_strict.asarray, np.asarray, id="strict")]
 if importlib.util.find_spec("torch") is not None:
-    BACKENDS.append(pytest.param(to_torch, from_torch, id="torch"))
+    BACKENDS.append(pytest.param(to_torch, on_host, id="torch"))
 
 #: Every registered map, those with parameters that take another path through the code, and transforms.
 NAMES = [

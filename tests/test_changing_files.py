@@ -16,7 +16,7 @@ from favorbench.engine.plan import plan
 from favorbench.engine.scenario import as_scenario
 from favorbench.engine.study import Study
 from favorbench.engine.tasks import TaskBundle, load_bundle, run_items
-from favorbench.engine.trial import rows_of_batch
+from favorbench.engine.trial import run_draws
 from favorbench.errors import InputError, ScenarioError, StoreError
 from favorbench.inputs import File
 from favorbench.inputs.stored import open_contents
@@ -171,7 +171,7 @@ def test_workers_use_the_module_that_was_imported(module):
     module("changing_module", MODULE.format(factor=1))
     keys = KEYS | {"maps": "none", "methods": "changing_module:mine", "inputs": "gaussian", "seq_len": 8, "head_dim": 2}
     study = Study.of(as_scenario(keys))
-    bundle = TaskBundle.of(rows_of_batch, study)
+    bundle = TaskBundle.of(run_draws, study)
     draw = plan(study)[0]
     assert run_items(bundle, [[draw]]).results
     module("changing_module", MODULE.format(factor=2))

@@ -178,20 +178,24 @@ def test_nothing_that_was_sent_remains_on_workers(processes, rng):
         assert {info.currsize for info in client.run(load_bundle.cache_info).values()} == {0}
 
 
-def test_a_worker_that_differs_is_left_out_and_named(processes, monkeypatch):
-    from favorbench.engine import cluster
-
-    admit, left_out = cluster.ClusterPool._admit, []
-
-    def one_differs(pool, worker, found):
-        there, machine = found
-        admit(pool, worker, (there | {"numpy": "0.0.1"} if not left_out else there, machine))
-
-    monkeypatch.setattr(cluster.ClusterPool, "_admit", one_differs)
-    with Cluster(processes.address, say=left_out.append) as place:
-        found = sweep(small_scenario(), "run", workers=place)
-    same(sweep(small_scenario(), "alone"), found)
-    assert len(left_out) == 1 and re.fullmatch(r"worker tcp:\S+: numpy 0\.0\.1 there, .*; it is left out", left_out[0])
+def test_a_worker_that_differs_is_left_out_and_named(tmp_path_factory, monkeypatch):
+    here, there = (tmp_path_factory.mktemp(name) for name in ("here", "there"))
+    for folder, factor in ((here, 1), (there, 2)):
+        (folder / "of_two.py").write_text(f"def mine(query, key, value, size, rng):\n    return 0 * query + {factor}\n")
+    monkeypatch.syspath_prepend(str(here))
+    left_out, scenario = [], small_scenario(methods="of_two:mine")
+    with cluster("c", 0) as processes:
+        processes.worker(PYTHONPATH=os.pathsep.join([str(there), os.environ.get("PYTHONPATH", "")]))
+        processes.worker(PYTHONPATH=os.pathsep.join([str(here), os.environ.get("PYTHONPATH", "")]))
+        processes.wait_for_workers(2)
+        with Cluster(processes.address, say=left_out.append) as place:
+            found = sweep(scenario, "run", workers=place)
+    same(sweep(scenario, "alone"), found)
+    sys.modules.pop("of_two", None)
+    assert len(left_out) == 1
+    assert re.fullmatch(
+        r"worker tcp:\S+: of_two \w{8} there, \w{8} here; install the same; it is left out", left_out[0]
+    )
 
 
 def test_a_worker_without_memory_is_named_and_others_compute_its_draws(processes, mine, monkeypatch):
@@ -422,6 +426,22 @@ def test_recommendations_are_the_same_and_resumed(processes, rng):
     code, out, _ = run("recommend", "mine.npz", "--target", "0.4", "--max-size", "16", "--confidence", "0.9",
                        "--out", "run", "--cluster", processes.address)  # fmt: skip
     assert code == 0 and "L = 24" in out and parts() == before
+
+
+def test_a_search_that_is_interrupted_names_its_machines(processes, rng):
+    np.savez("mine.npz", **random_heads(rng, 3, 24, 4))
+
+    def stop(done, total, step=""):
+        if done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fb.recommend(
+            inputs="mine.npz", target=0.4, max_size=16, confidence=0.9, out="run", cluster=processes.address,
+            progress=stop,
+        )  # fmt: skip
+    (machine,) = json.loads(Path("run/manifest.json").read_text())["workers"]
+    assert machine["done"] >= 1
 
 
 def test_verify_says_the_same_of_a_module_that_travels(processes, mine):

@@ -11,7 +11,8 @@ from numpy.testing import assert_allclose
 from favorbench.baselines import get_baseline
 from favorbench.engine.scenario import load_scenario
 from favorbench.methods import METHODS, PREFIXES, AttentionProblem, get_method
-from favorbench.numerics.backend import from_torch, to_torch
+from favorbench.numerics.arrays import on_host
+from favorbench.numerics.backend import to_torch
 from favorbench.numerics.streams import Streams
 from tests import conftest
 
@@ -65,7 +66,7 @@ CASES = [(spec, causal) for spec in SPECS for causal in (False, True) if not cau
 @pytest.mark.parametrize("spec, causal", CASES)
 def test_torch_agrees_with_numpy(rng, spec, causal):
     arrays = problem(rng, spec)
-    agree(answers(spec, arrays, causal, to_torch), answers(spec, arrays, causal), spec, from_torch)
+    agree(answers(spec, arrays, causal, to_torch), answers(spec, arrays, causal), spec, on_host)
 
 
 @pytest.mark.parametrize("spec", STANDARD)
@@ -88,7 +89,7 @@ def together(spec, problems, causal, to, stack):
 BATCHED = [case for case in CASES if method_of(case[0]).arrays == "batched"]
 
 
-@pytest.mark.parametrize("to, back", [(np.asarray, np.asarray), pytest.param(to_torch, from_torch, marks=needs_torch)])
+@pytest.mark.parametrize("to, back", [(np.asarray, np.asarray), pytest.param(to_torch, on_host, marks=needs_torch)])
 @pytest.mark.parametrize("spec, causal", BATCHED)
 def test_each_draw_of_a_batch_is_the_draw_alone_in_numpy(rng, spec, causal, to, back):
     problems = [problem(rng, spec) for _ in range(3)]

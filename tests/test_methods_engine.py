@@ -12,8 +12,7 @@ from numpy.testing import assert_array_equal
 
 import favorbench as fb
 from favorbench.engine import trial
-from favorbench.engine.sizes import budget_of, sizes_of
-from favorbench.engine.study import Study
+from favorbench.engine.study import Study, budget_of, sizes_of
 from favorbench.errors import ScenarioError, StoreError
 from favorbench.methods import METHODS, Shape, get_method
 from favorbench.methods.function import Function

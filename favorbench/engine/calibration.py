@@ -82,19 +82,14 @@ def check_calibration(study: "Study", shapes: "Iterable[DrawShape]") -> None:
         texts, law = calibration_heads(study, head), study.inputs[name].law
         if law.fixed and source.law.fixed and (name, head.label) not in seen:
             seen.add((name, head.label))
-            _check_other_text(study, name, law.draw(np.random.default_rng(0), head), texts)
-
-
-def _check_other_text(study: "Study", name: str, measured: Inputs, heads: Iterable[Head]) -> None:
-    """Raise ScenarioError if one of the heads of the calibration is the one that is measured."""
-    assert study.calibration is not None
-    for head in heads:
-        if _same_text(measured, study.calibration.law.draw(np.random.default_rng(0), head)):  # a file ignores the rng
-            raise ScenarioError(
-                f"`calibrate` {study.scenario.calibrate}: head {head.label} of it is the text that is measured, "
-                f"{name}: a map that has seen the test scores better than it will in use; give another text, or write "
-                "the maps without calibrated:"
-            )
+            measured = law.draw(np.random.default_rng(0), head)  # a file ignores the rng
+            for text in texts:
+                if _same_text(measured, source.law.draw(np.random.default_rng(0), text)):
+                    raise ScenarioError(
+                        f"`calibrate` {study.scenario.calibrate}: head {text.label} of it is the text that is "
+                        f"measured, {name}: a map that has seen the test scores better than it will in use; give "
+                        "another text, or write the maps without calibrated:"
+                    )
 
 
 def _same_text(first: Inputs, second: Inputs) -> bool:

@@ -18,24 +18,24 @@ import sys
 import threading
 import time
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, wait
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from favorbench.engine import tasks
 from favorbench.engine.interrupts import signals_held
 from favorbench.engine.provenance import VERSION, count_done, machine
-from favorbench.engine.tasks import MAX_RETRIES, Pool, Retry, Task, TaskBundle, TaskResult, TaskRun
+from favorbench.engine.tasks import MAX_RETRIES, Pool, Task, TaskBundle, TaskResult, TaskRun
 from favorbench.errors import FavorbenchError, InputError, ScenarioError, WorkerError
 from favorbench.files import read_regular
 from favorbench.formats import format_bytes, reason_of, shown
 from favorbench.inputs.fixed import Arrays, File
 from favorbench.inputs.heads import Layout
-from favorbench.inputs.stored import open_contents
+from favorbench.inputs.stored import files_of, open_contents
 from favorbench.methods.function import Function
 from favorbench.numerics.backend import Backend
 from favorbench.users import modules_here
@@ -48,35 +48,29 @@ CONNECT_SECONDS = 20.0
 STUCK_SECONDS, STUCK_FACTOR = 10.0, 5.0  # after which, and after how many times the longest task, one is tried again
 
 
-class ClusterAddress(NamedTuple):
-    """The address of a scheduler, or a number of processes of this machine. requested_by: a flag or key, in errors."""
+def parse_address(text: str, requested_by: str) -> tuple[str, int]:
+    """The address of a scheduler, or a number of processes of this machine, that a user has written for a cluster.
 
-    text: str
-    requested_by: str
-    scheduler: str = ""
-    processes: int = 0
-
-    @staticmethod
-    def parse(text: str, requested_by: str) -> "ClusterAddress":
-        """Read what a user may write for a cluster. Raises ScenarioError."""
-        if text.startswith("local:"):
-            if not re.fullmatch(r"0*([1-9]\d{0,2}|10[01]\d|102[0-4])", number := text.removeprefix("local:"), re.ASCII):
-                raise ScenarioError(f"{requested_by} {shown(text)}: allowed after local: is a number from 1 to 1024")
-            return ClusterAddress(text, requested_by, processes=int(number))
-        if _is_address(text):
-            return ClusterAddress(text, requested_by, text)
-        if not text.endswith(".json") and not Path(text).is_file():
-            raise ScenarioError(f"{requested_by} {shown(text)} given, allowed: {ALLOWED}")
-        try:
-            scheduler = json.loads(read_regular(text, "the scheduler file", ScenarioError))["address"]
-        except ScenarioError as error:
-            raise ScenarioError(f"{requested_by}: {error}") from None
-        except (TypeError, KeyError, RecursionError, json.JSONDecodeError):
-            scheduler = ""
-        if not _is_address(scheduler):
-            wrong = f"{requested_by} {text}: not a scheduler file (dask scheduler --scheduler-file writes one)"
-            raise ScenarioError(wrong)
-        return ClusterAddress(text, requested_by, scheduler)
+    requested_by: a flag or key, for errors. Raises ScenarioError.
+    """
+    if text.startswith("local:"):
+        if not re.fullmatch(r"0*([1-9]\d{0,2}|10[01]\d|102[0-4])", number := text.removeprefix("local:"), re.ASCII):
+            raise ScenarioError(f"{requested_by} {shown(text)}: allowed after local: is a number from 1 to 1024")
+        return "", int(number)
+    if _is_address(text):
+        return text, 0
+    if not text.endswith(".json") and not Path(text).is_file():
+        raise ScenarioError(f"{requested_by} {shown(text)} given, allowed: {ALLOWED}")
+    try:
+        scheduler = json.loads(read_regular(text, "the scheduler file", ScenarioError))["address"]
+    except ScenarioError as error:
+        raise ScenarioError(f"{requested_by}: {error}") from None
+    except (TypeError, KeyError, RecursionError, json.JSONDecodeError):
+        scheduler = ""
+    if not _is_address(scheduler):
+        wrong = f"{requested_by} {text}: not a scheduler file (dask scheduler --scheduler-file writes one)"
+        raise ScenarioError(wrong)
+    return scheduler, 0
 
 
 def _is_address(text: object) -> bool:
@@ -94,19 +88,15 @@ def choose_cluster(cluster: Any, workers: Any, otherwise: str | None) -> "Cluste
             return given
     if type(workers).__module__.startswith("distributed.") and hasattr(workers, "get_executor"):
         return Cluster(workers)
-    if cluster == "none":
-        return None
-    if cluster is not None:
-        if workers != 1:
-            raise ScenarioError("`cluster` and `workers`: a cluster has its own workers; give only one of the two")
-        return Cluster(cluster)
-    if workers != 1:
-        return None
-    variable = os.environ.get("FAVORBENCH_CLUSTER")
-    text, requested_by = (variable, "FAVORBENCH_CLUSTER") if variable else (otherwise, "the scenario's `cluster`")
-    if not variable:
-        check_cluster_of_file(otherwise, requested_by)
-    return Cluster(text, requested_by) if text and text != "none" else None
+    requested_by = "`cluster`"
+    if cluster is None and workers == 1:
+        cluster, requested_by = os.environ.get("FAVORBENCH_CLUSTER"), "FAVORBENCH_CLUSTER"
+        if not cluster:
+            cluster, requested_by = otherwise, "the scenario's `cluster`"
+            check_cluster_of_file(cluster, requested_by)
+    elif cluster not in (None, "none") and workers != 1:
+        raise ScenarioError("`cluster` and `workers`: a cluster has its own workers; give only one of the two")
+    return None if cluster in (None, "none") else Cluster(cluster, requested_by)
 
 
 def check_cluster_of_file(cluster: str | None, requested_by: str) -> None:
@@ -126,7 +116,7 @@ def check_workers(workers: object) -> int:
         # A worker imports the script that started it, and without the guard arrives here before it has any work.
         raise SystemExit("favorbench: this script sweeps in its workers too: `if __name__ == '__main__':` is missing")
     if isinstance(workers, Cluster):
-        return max(1, workers.address.processes)
+        return max(1, workers.processes)
     return workers if isinstance(workers, int) else 1
 
 
@@ -134,22 +124,24 @@ class Cluster:
     """Workers of a Dask cluster. Use as a context manager, which may be entered again inside.
 
     where: one of ALLOWED, or a Client, which stays open. say: is called with messages for the user.
+    machines: those that have computed something, and how many items each.
     """
 
     def __init__(self, where: Any, requested_by: str = "`cluster`", say: Callable[[str], None] | None = None) -> None:
         self.reply_timeout = _reply_timeout()
-        self.client: Any = None if isinstance(where, str) else where
         self.say = say or (lambda text: warnings.warn(text, RuntimeWarning, stacklevel=2))
-        name = where if isinstance(where, str) else getattr(where.scheduler, "address", "of the client")
-        self.address = ClusterAddress(name, requested_by)
+        self.requested_by, self.machines = requested_by, list[dict[str, Any]]()
+        self.client: Any = None if isinstance(where, str) else where
         if isinstance(where, str):
-            self.address = ClusterAddress.parse(where, requested_by)
+            self.name, (self.scheduler, self.processes) = where, parse_address(where, requested_by)
             _distributed()
-        self.machines: list[dict[str, Any]] = []
+        else:
+            self.name, self.scheduler, self.processes = getattr(where.scheduler, "address", "of the client"), "", 0
         self._entered, self._stack = 0, contextlib.ExitStack()
 
     def __enter__(self) -> "Cluster":
         if not self._entered:
+            self._stack.enter_context(contextlib.suppress(Exception))  # what is to be closed may be gone
             try:
                 if self.client is None:
                     self.client = self._connect()
@@ -188,24 +180,16 @@ class Cluster:
         except Exception as error:
             raise self._error(f"{_reason(error)} (waited up to {seconds:g} s)") from None
 
-    def take_machines(self) -> list[dict[str, Any]]:
-        """The machines that have computed something since the last call, and how many items each."""
-        taken, self.machines = self.machines, []
-        return taken
-
     def _error(self, reason: str) -> WorkerError:
-        return WorkerError(f"{self.address.requested_by} {self.address.text}: {reason}")
+        return WorkerError(f"{self.requested_by} {self.name}: {reason}")
 
     def _connect(self) -> Any:
-        import asyncio  # a sweep without a cluster does not pay for it
-
         dask, limit = _distributed(), min(CONNECT_SECONDS, self.reply_timeout)
-        scheduler: Any = self._start_processes() if self.address.processes else self.address.scheduler
-        host = self.address.scheduler.rpartition("://")[2].rpartition(":")[0].strip("[]")
+        scheduler: Any = self._start_processes() if self.processes else self.scheduler
+        host = self.scheduler.rpartition("://")[2].rpartition(":")[0].strip("[]")
         try:
             if host:
-                within(limit, lambda: socket.getaddrinfo(host, None))  # else the lookup may never end
-                within(limit, lambda: asyncio.run(_reach(scheduler, limit)))
+                within(limit, lambda: _reach(host, scheduler, limit))  # else the lookup of the name may never end
             client = within(limit + 1, lambda: dask.Client(scheduler, timeout=limit, set_as_default=False))
         except socket.gaierror:
             raise self._error(f"no machine is known here as {host!r}; allowed: {ALLOWED}") from None
@@ -216,7 +200,7 @@ class Cluster:
             elif isinstance(error, TypeError | RuntimeError | FavorbenchError):  # of the configuration of TLS
                 reason = _reason(error)
             raise self._error(f"{reason} (tried for {limit:g} s); is it running, and reachable from here?") from None
-        self._stack.callback(_quietly, client.close, timeout=5)
+        self._stack.callback(client.close, timeout=5)
         return client
 
     def _start_processes(self) -> Any:
@@ -224,10 +208,10 @@ class Cluster:
         try:
             with signals_held():
                 started = _distributed().LocalCluster(
-                    n_workers=self.address.processes, threads_per_worker=1, processes=True, host="127.0.0.1",
+                    n_workers=self.processes, threads_per_worker=1, processes=True, host="127.0.0.1",
                     dashboard_address=None, memory_limit=0, silence_logs=logging.CRITICAL,
                 )  # fmt: skip
-                self._stack.callback(_quietly, started.close, timeout=10)
+                self._stack.callback(started.close, timeout=10)
         except (OSError, RuntimeError) as error:
             guard = "(a Python script needs an `if __name__ == '__main__':` guard)"
             raise self._error(f"its processes do not start: {_reason(error)} {guard}") from None
@@ -237,9 +221,23 @@ class Cluster:
         end = time.monotonic() + self.reply_timeout
         while not self.ask(self.client.nthreads):
             if time.monotonic() > end:
-                where = "ADDRESS" if self.address.processes else self.address.text
+                where = "ADDRESS" if self.processes else self.name
                 raise self._error(f"no worker within {self.reply_timeout:g} s; start some: dask worker {where}")
             time.sleep(0.2)
+
+
+@dataclass(eq=False)
+class WorkerState:
+    """A worker of a cluster. threads: 0 when it is gone. answer: to the last question for its versions.
+
+    machine: once its versions are known to be those of this process. failures: in a row. left_out: why, if it is.
+    """
+
+    threads: int = 0
+    answer: "Future[None] | None" = None
+    machine: dict[str, Any] | None = None
+    failures: int = 0
+    left_out: str = ""
 
 
 class ClusterPool(Pool):
@@ -250,17 +248,13 @@ class ClusterPool(Pool):
     def __init__(self, cluster: Cluster, work: bytes, expected: dict[str, str], backend: Backend) -> None:
         self._cluster, self._client, self._over = cluster, cluster.client, threading.Event()
         self._expected, self._backend = expected, backend
-        self.name = f"the scheduler {cluster.address.text}"
-        self._threads: dict[str, int] = {}  # of all workers that are there
-        self._machines: dict[str, dict[str, Any]] = {}  # of workers whose versions were compared
-        self._left_out: dict[str, str] = {}
-        self._failures: Counter[str] = Counter()
-        self._checking: set[str] = set()
+        self.name = f"the scheduler {cluster.name}"
+        self._workers: dict[str, WorkerState] = {}  # by address; replaced, as threads look at it
         self._manned = time.monotonic()
         self._update_workers()
-        self._compare_versions(set(self._threads))
-        if self._left_out and not self._usable:
-            raise WorkerError(next(iter(self._left_out.values())))
+        cluster.ask(lambda: wait([state.answer for state in self._workers.values() if state.answer]), 60.0)
+        if (left_out := self._left_out) and not self._usable:
+            raise WorkerError(left_out[0])
         self._heard = self._manned = time.monotonic()
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sending large graph")
@@ -269,11 +263,16 @@ class ClusterPool(Pool):
 
     @property
     def _usable(self) -> set[str]:
-        return set(self._threads) & set(self._machines) - set(self._left_out)
+        states = self._workers.items()
+        return {worker for worker, state in states if state.threads and state.machine and not state.left_out}
+
+    @property
+    def _left_out(self) -> list[str]:
+        return [state.left_out for state in self._workers.values() if state.left_out]
 
     @property
     def slots(self) -> int:
-        return 2 * sum(self._threads[worker] for worker in self._usable)
+        return 2 * sum(self._workers[worker].threads for worker in self._usable)
 
     def submit(self, task: Task[Any]) -> Future[TaskResult]:
         task.workers = frozenset(self._usable - set(task.failed_on) or self._usable)
@@ -283,27 +282,28 @@ class ClusterPool(Pool):
     def worker_died(self, error: BaseException) -> bool:
         return super().worker_died(error) or isinstance(error, TimeoutError | ConnectionError)
 
-    def accept(self, task: Task[Any], result: TaskResult) -> Retry | None:
+    def accept(self, result: TaskResult) -> str:
+        state, error = self._workers[result.worker], result.error
         if result.results:
-            self._failures[result.worker] = 0
-            count_done(self._cluster.machines, self._machines[result.worker], len(result.results))
-        error, why = result.error, f"worker {result.worker}: {_reason(result.error)}"
+            state.failures = 0
+            count_done(self._cluster.machines, state.machine or {}, len(result.results))
+        why = f"worker {result.worker}: {_reason(error)}"
         if isinstance(error, WorkerError | MemoryError | OSError):
-            self._failures[result.worker] += 1
-            if self._failures[result.worker] == MAX_RETRIES and len(self._usable) > 1:
-                self._leave_out(result.worker, why)
-            return Retry(why, (*task.failed_on, result.worker))
+            state.failures += 1
+            if state.failures == MAX_RETRIES and len(self._usable) > 1:
+                self._leave_out(state, why)
+            return why
         if isinstance(error, FavorbenchError):
             raise type(error)(why)
-        return None
+        return ""
 
     def trouble(self) -> str:
         now, limit = time.monotonic(), self._cluster.reply_timeout
         if now - self._heard > limit:
             return f"{self.name} has not answered for {limit:g} s"
         if now - self._manned > limit:
-            left_out = "".join(f"; {why}" for why in self._left_out.values())
-            return f"no worker of {self._cluster.address.text} is left, and none came within {limit:g} s{left_out}"
+            reasons = "".join(f"; {why}" for why in self._left_out)
+            return f"no worker of {self._cluster.name} is left, and none came within {limit:g} s{reasons}"
         return ""
 
     def has_lost(self, task: Task[Any]) -> bool:
@@ -324,43 +324,35 @@ class ClusterPool(Pool):
         while not self._over.wait(2 * tasks.POLL_SECONDS):
             with contextlib.suppress(WorkerError):
                 self._update_workers()
-                for worker in set(self._threads) - self._checking:  # each alone: the answer of one that died takes 30 s
-                    compare = functools.partial(_quietly, self._compare_versions, new={worker})
-                    threading.Thread(target=compare, daemon=True).start()
 
     def _update_workers(self) -> None:
-        """Ask which workers there are. Raises WorkerError without an answer."""
-        self._threads = self._cluster.ask(self._client.nthreads)
+        """Ask which workers there are, and new ones for their versions. Raises WorkerError without an answer."""
+        threads = self._cluster.ask(self._client.nthreads)
         self._heard = time.monotonic()
+        self._workers = {worker: WorkerState() for worker in threads} | self._workers
+        for worker, state in self._workers.items():
+            state.threads = threads.get(worker, 0)
+            known, waiting = state.machine or state.left_out, state.answer and not state.answer.done()
+            if state.threads and not known and not waiting:  # each alone: the answer of one that died takes 30 s
+                state.answer = in_thread(functools.partial(self._admit, worker, state))
         if self._usable:
             self._manned = self._heard
 
-    def _compare_versions(self, new: set[str]) -> None:
-        """Ask workers for their versions; they import favorbench first. Raises WorkerError without an answer."""
-        self._checking |= new
-        ask = functools.partial(self._client.run, describe_worker, self._backend, list(self._expected))
+    def _admit(self, worker: str, state: WorkerState) -> None:
+        """Ask a worker for its machine, if its versions are those of this process; it imports favorbench first."""
         try:
-            answers = self._cluster.ask(lambda: ask(workers=sorted(new), on_error="return"), 60.0)
-        except WorkerError:
-            self._checking -= new  # one may have died meanwhile
-            raise
-        for worker, versions in answers.items():
-            self._admit(worker, versions)
+            (state.machine,) = self._client.run(
+                machine_of_worker, self._backend, self._expected, workers=[worker]
+            ).values()
+        except WorkerError as error:
+            self._leave_out(state, f"worker {worker}: {error}")
+        except OSError:
+            pass  # it is gone, or too busy to answer: it is asked again
+        except Exception as error:
+            self._leave_out(state, f"worker {worker} cannot begin: {_reason(error)}; install favorbench {VERSION}")
 
-    def _admit(self, worker: str, versions: Any) -> None:
-        if isinstance(versions, OSError):  # it is gone, or too busy to answer
-            self._checking.discard(worker)
-            return
-        if isinstance(versions, BaseException):
-            self._leave_out(worker, f"worker {worker} cannot begin: {_reason(versions)}; install favorbench {VERSION}")
-            return
-        there, self._machines[worker] = versions
-        for name, here in self._expected.items():
-            if there[name] != here and worker not in self._left_out:
-                self._leave_out(worker, f"worker {worker}: {name} {there[name]} there, {here} here; install the same")
-
-    def _leave_out(self, worker: str, why: str) -> None:
-        self._left_out[worker] = why
+    def _leave_out(self, state: WorkerState, why: str) -> None:
+        state.left_out = why
         self._cluster.say(f"{why}; it is left out")
 
 
@@ -399,8 +391,7 @@ def _pack(
 
 
 def _size(file: File) -> int:
-    path = Path(file.path)
-    return sum(part.stat().st_size for part in (path.glob("*.npy") if path.is_dir() else [path]))
+    return sum(part.stat().st_size for part in files_of(file.path))
 
 
 def _arrays_of(file: File, room: int) -> dict[str, np.ndarray] | None:
@@ -424,10 +415,12 @@ def _open_file(path: str, label: str, layout: Layout, digest: str) -> File:
     return file
 
 
-def describe_worker(backend: Backend, names: Sequence[str]) -> tuple[dict[str, str], dict[str, Any]]:
-    """In a worker: the versions that determine the numbers, and the machine."""
-    about = {"host": socket.gethostname(), "python": platform.python_version(), **machine(backend)}
-    return {name: _version(name) for name in names}, about
+def machine_of_worker(backend: Backend, versions: Mapping[str, str]) -> dict[str, Any]:
+    """In a worker: the machine. Raises WorkerError if a version, on which the numbers depend, is another one there."""
+    for name, here in versions.items():
+        if (there := _version(name)) != here:
+            raise WorkerError(f"{name} {there} there, {here} here; install the same")
+    return {"host": socket.gethostname(), "python": platform.python_version(), **machine(backend)}
 
 
 def _version(name: str) -> str:
@@ -464,13 +457,18 @@ def _distributed() -> Any:
         raise ScenarioError("`cluster`: Dask is not installed: pip install 'favorbench[dask]'") from None
 
 
-async def _reach(address: str, seconds: float) -> None:
+def _reach(host: str, address: str, seconds: float) -> None:
     """Connect to a scheduler once: a Client that finds none is hard to get rid of, and may wait for minutes."""
-    import asyncio
+    import asyncio  # a sweep without a cluster does not pay for it
 
+    socket.getaddrinfo(host, None)
     dask = _distributed()
-    connection = dask.comm.connect(address, timeout=seconds, **dask.Security().get_connection_args("client"))
-    (await asyncio.wait_for(connection, seconds)).abort()
+
+    async def connect() -> None:
+        connection = dask.comm.connect(address, timeout=seconds, **dask.Security().get_connection_args("client"))
+        (await asyncio.wait_for(connection, seconds)).abort()
+
+    asyncio.run(connect())
 
 
 def _reply_timeout() -> float:
@@ -484,6 +482,11 @@ def _reply_timeout() -> float:
 
 def within(seconds: float, call: Callable[[], Value]) -> Value:
     """Call a function in a thread. Raises TimeoutError if it does not end in time: Dask may wait forever."""
+    return in_thread(call).result(timeout=seconds)
+
+
+def in_thread(call: Callable[[], Value]) -> Future[Value]:
+    """Begin to call a function in a thread, which does not keep the process alive."""
     future: Future[Value] = Future()
 
     def run() -> None:
@@ -493,7 +496,7 @@ def within(seconds: float, call: Callable[[], Value]) -> Value:
             future.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    return future.result(timeout=seconds)
+    return future
 
 
 def _reason(error: BaseException | None) -> str:
@@ -502,9 +505,3 @@ def _reason(error: BaseException | None) -> str:
     if isinstance(error, TimeoutError):
         return "no answer"
     return reason_of(error).removesuffix(": ") if error else "no answer"
-
-
-def _quietly(call: Callable[..., object], **arguments: Any) -> None:
-    """Close something that may already be gone."""
-    with contextlib.suppress(Exception):
-        call(**arguments)

@@ -80,13 +80,28 @@ RENAMED = {"map": "estimator"}
 FAILURE = "failure"
 
 
-def failed_of(rows: Iterable[Row]) -> dict[str, dict[str, list[int]]]:
-    """The failures among rows: by estimator and message, the draws."""
-    failed: dict[str, dict[str, list[int]]] = {}
-    for row in rows:
-        if FAILURE in row:
-            name = row["estimator"] if row["sampler"] is None else f"{row['estimator']} under {row['sampler']}"
-            failed.setdefault(name, {}).setdefault(row[FAILURE], []).append(row["draw"])
+#: Failures: by estimator and message, the draws.
+Failed = dict[str, dict[str, list[int]]]
+
+
+def failed_of(rows: Iterable[Row]) -> Failed:
+    """The failures among rows."""
+    return by_message(
+        (
+            row["estimator"] if row["sampler"] is None else f"{row['estimator']} under {row['sampler']}",
+            row[FAILURE],
+            row["draw"],
+        )
+        for row in rows
+        if FAILURE in row
+    )
+
+
+def by_message(failures: Iterable[tuple[str, str, int]]) -> Failed:
+    """Failures (estimator, message, draw) by estimator and message."""
+    failed: Failed = {}
+    for name, message, draw in failures:
+        failed.setdefault(name, {}).setdefault(message, []).append(draw)
     return failed
 
 

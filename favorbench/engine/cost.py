@@ -7,8 +7,7 @@ import numpy as np
 
 from favorbench.baselines.bounds import MATRIX_LIMIT
 from favorbench.engine.plan import DrawShape, Plan
-from favorbench.engine.sizes import distinct_sizes
-from favorbench.engine.study import Study
+from favorbench.engine.study import Study, distinct_sizes
 from favorbench.methods.features import LinearAttention
 from favorbench.numerics.machine import Rates, available_memory, check_memory, one_core, rates
 from favorbench.users import stated_cost
@@ -69,13 +68,12 @@ def _work(study: Study, shape: DrawShape) -> _Work:
     dim, tokens, entries = head.head_dim, rows_measured + head.seq_len, rows_measured * head.seq_len
     flops, exps = 4.0 * entries * dim, float(entries)  # exact attention: two products, one exp for each entry
     measured = study.shape(head)._replace(n=rows_measured)
-    whole = rows_measured == head.query_len and entries <= MATRIX_LIMIT
     held, rows = 0, 0
     for batch in study.batches(shape.sizes, head):
         columns = 0
         for estimator, sizes in batch.members:
             method = estimator.method
-            if estimator.kind == "baseline" and method.needs_all_rows and not whole:
+            if estimator.kind == "baseline" and method.needs_all_rows and entries > MATRIX_LIMIT:
                 continue
             rows += len(sizes)
             if isinstance(method, LinearAttention):

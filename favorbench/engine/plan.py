@@ -2,14 +2,13 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, overload
 
 from favorbench.engine.calibration import check_calibration
 from favorbench.engine.scenario import Scenario
-from favorbench.engine.sizes import distinct_sizes
-from favorbench.engine.study import Study
+from favorbench.engine.study import Study, distinct_sizes
 from favorbench.errors import ScenarioError
 from favorbench.inputs import Head, InputSource
 from favorbench.registry import label, nearest
@@ -69,9 +68,6 @@ class Plan(Sequence[Draw]):
         names += sizes if self.study.scenario.redraw == "R" else ()
         return Draw(number, name, head, scale, dtype, trial, sizes, names)
 
-    def __iter__(self) -> Iterator[Draw]:
-        return (self[i] for i in range(len(self)))
-
 
 def plan(study: Study) -> Plan:
     """The draws of a study.
@@ -79,7 +75,7 @@ def plan(study: Study) -> Plan:
     Raises ScenarioError if an input lacks the requested length, head_dim or heads, a sampler cannot draw this many
     projections, a member cannot be causal, a map cannot be calibrated, or there are too many draws for one run.
     """
-    return study.kept.get_or_compute(("plan", id(study)), lambda: _planned(study))  # computed once
+    return study.own.get_or_compute("plan", lambda: _planned(study))
 
 
 def _planned(study: Study) -> Plan:

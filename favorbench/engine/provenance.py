@@ -86,26 +86,17 @@ def _features(plan: Plan, feature_map: FeatureMap) -> str:
 
 
 def input_notes(plan: Plan, name: str, law: InputSource) -> list[str]:
-    """Sentences about an input as this plan measures it."""
-    return [*law.notes(), *_shortened(plan, name, law), *_masked(plan, law)]
-
-
-def _masked(plan: Plan, law: InputSource) -> list[str]:
-    """Compare the mask that the data declare with the measured one."""
-    causal, said = plan.study.scenario.causal, law.causal
-    if said is None or (not said and not causal):
-        return []
-    if said and causal:
-        return ["its heads are causal, and measured so"]
-    kind = "causal" if said else "not causal"
-    return [f"its heads are {kind}, and measured {'without' if said else 'with'} the mask, as was asked"]
-
-
-def _shortened(plan: Plan, name: str, law: InputSource) -> list[str]:
-    """Name the measured part of a file's tokens, if it is not all of them."""
-    tokens = max(head.seq_len for head in law.heads(None, None))
+    """Sentences about an input as this plan measures it: of the data, of the part of its tokens, and of the mask."""
+    tokens, notes = max(head.seq_len for head in law.heads(None, None)), [*law.notes()]
     lengths = sorted({shape.head.seq_len for shape in plan.shapes if shape.input == name} - {tokens})
-    return [f"the first {length} of its {tokens} tokens" for length in lengths]
+    notes += [f"the first {length} of its {tokens} tokens" for length in lengths]
+    causal, said = plan.study.scenario.causal, law.causal
+    if said and causal:
+        notes.append("its heads are causal, and measured so")
+    elif said is not None and said != causal:
+        kind = "causal" if said else "not causal"
+        notes.append(f"its heads are {kind}, and measured {'without' if said else 'with'} the mask, as was asked")
+    return notes
 
 
 def _cpu() -> str:

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from favorbench.engine.columns import CELL, FAILURE, RENAMED, Row, failed_of
+from favorbench.engine.columns import CELL, FAILURE, RENAMED, Failed, Row, by_message, failed_of
 from favorbench.engine.interrupts import signals_held
 from favorbench.errors import StoreError
 from favorbench.files import checked_json, clear_errors, read_regular, refuse_links, write_durable, write_whole
@@ -41,9 +41,6 @@ FLUSH_ROWS = 100_000  # held in memory
 JOIN_ROWS = 1 << 20  # joined in memory when a run is finished; larger runs keep their parts
 
 LOCK_TIMEOUT = 0.2  # seconds: `in_use` may hold the lock for a moment
-
-#: Failures: by estimator and message, the draws.
-Failed = dict[str, dict[str, list[int]]]
 
 _METADATA = b"favorbench"  # the key in a part's metadata
 
@@ -294,10 +291,7 @@ def failures(parts: Iterable[StoredPart]) -> Failed:
         kept += [
             (name, how, draw) for name, hows in part.failed.items() for how, draws in hows.items() for draw in draws
         ]
-    failed: Failed = {}
-    for name, how, draw in sorted(set(kept)):
-        failed.setdefault(name, {}).setdefault(how, []).append(draw)
-    return failed
+    return by_message(sorted(set(kept)))
 
 
 def failed_draws(failed: Failed) -> set[int]:

@@ -1,6 +1,5 @@
 """Scenarios: a TOML file, flags and arrays in memory become one frozen, validated description of a study."""
 
-import itertools
 import math
 import re
 import tomllib
@@ -79,11 +78,6 @@ class Names(tuple[str, ...]):
         result = Names(names)
         result.members = tuple(members)
         return result
-
-    def where(self, keep: Callable[[Any], bool]) -> "Names":
-        """The names whose members satisfy a condition."""
-        kept = [keep(member) for member in self.members]
-        return Names.of(itertools.compress(self, kept), itertools.compress(self.members, kept))
 
 
 def _as_tuple(value: Any) -> Any:
@@ -275,11 +269,14 @@ def load_scenario(source: str | None = None, flags: Mapping[str, Any] | None = N
     given = {key: _parsed(key, value) for key, value in flags.items() if value is not None}
     values, origin = _below(given, path)
     replaced = {}
-    if _reads_data(given.get("inputs"), held):  # the L and d of a file replace those meant for other inputs
+    names = [name for name in _as_tuple(given.get("inputs")) if isinstance(name, str)]
+    if any(name in SHIPPED or name in held or reader_of(name) for name in names):
+        # The L and d of a file replace those meant for other inputs.
         replaced = {key: _as_tuple(values.pop(key)) for key in ("seq_len", "head_dim") if key in values}
     scenario = validated(values | given, origin | {key: f"`{key}`" for key in given}, held)
     scenario._overridden = {key: replaced[key] for key in replaced if key not in given}
-    if "causal" not in values | given and _are_causal(scenario):
+    laws = cast(Names, scenario.inputs).members
+    if "causal" not in values | given and all(isinstance(law, Fixed) and law.causal for law in laws):
         scenario = scenario.model_copy(update={"causal": True})
     return _leave_out_noncausal(scenario, given, path) if scenario.causal else scenario
 
@@ -301,14 +298,9 @@ def _below(given: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], dict[s
 def _check_trusted(values: Mapping[str, Any], file: str | Path) -> None:
     """Raise ScenarioError if a file names estimators of modules that it may not import."""
     for key in ESTIMATORS:
-        specs = values.get(key) or ()
-        texts = [specs] if isinstance(specs, str) else specs if isinstance(specs, list | tuple) else []
+        specs = values.get(key)
+        texts = specs if isinstance(specs, list | tuple) else [specs]
         check_trusted((text for text in texts if isinstance(text, str)), file, TRANSFORM_NAMES)
-
-
-def _are_causal(scenario: Scenario) -> bool:
-    """Whether all inputs declare that they are causal."""
-    return all(isinstance(law, Fixed) and law.causal for law in cast(Names, scenario.inputs).members)
 
 
 def _leave_out_noncausal(scenario: Scenario, given: Mapping[str, Any], path: Path) -> Scenario:
@@ -320,10 +312,10 @@ def _leave_out_noncausal(scenario: Scenario, given: Mapping[str, Any], path: Pat
     shipped = path in shipped_scenarios().values()
     for key in ("baselines", "maps", "methods") if shipped else ("baselines",):
         names = cast(Names, getattr(scenario, key))
-        kept = names.where(lambda member: member.causal_safe)
+        kept = [(name, member) for name, member in zip(names, names.members, strict=True) if member.causal_safe]
         if key not in given and kept and len(kept) < len(names):
-            changes[key] = kept
-            left_out += [name for name in names if name not in kept and key != "baselines"]
+            changes[key] = Names.of(*zip(*kept, strict=True))
+            left_out += [name for name in names if name not in changes[key] and key != "baselines"]
     copied = scenario.model_copy(update=changes)
     copied._left_out = tuple(left_out)
     return copied
@@ -333,11 +325,6 @@ def _same(first: Any, second: Any) -> bool:
     """Whether two values of a key mean the same. Values that no key takes, such as arrays, are left to validation."""
     first, second = _as_tuple(first), _as_tuple(second)
     return all(isinstance(value, str | int | float) for value in (*first, *second)) and first == second
-
-
-def _reads_data(inputs: Any, held: Held) -> bool:
-    """Whether any of these inputs is read from a file, or in memory."""
-    return any(isinstance(s, str) and (s in SHIPPED or s in held or reader_of(s)) for s in _as_tuple(inputs))
 
 
 def validated(values: Mapping[str, Any], origin: Mapping[str, str] | None = None, held: Held | None = None) -> Scenario:
@@ -461,9 +448,8 @@ def extract_arrays(flags: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
     """
     layout, keys, held = flags.get("layout") or "heads,L,d", dict(flags), {}
     inputs = flags.get("inputs")
-    if isinstance(inputs, tuple | list) and len(inputs) == 3 and all(map(_has_axes, inputs)):
-        inputs = {"arrays": inputs}
-    if hasattr(inputs, "gradient_scales"):  # the result of fb.capture
+    three = isinstance(inputs, tuple | list) and len(inputs) == 3 and all(map(_has_axes, inputs))
+    if three or hasattr(inputs, "gradient_scales"):  # the result of fb.capture
         inputs = {"arrays": inputs}
     if isinstance(inputs, Mapping):
         for name, given in inputs.items():

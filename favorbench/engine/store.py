@@ -9,8 +9,7 @@ results/<name>/figures/
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from hashlib import sha256
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, Self
 
@@ -21,7 +20,7 @@ from typing_extensions import TypedDict
 
 from favorbench.engine.columns import COLUMNS, ESTIMATOR
 from favorbench.engine.plan import Plan
-from favorbench.engine.provenance import VERSION, count_done, provenance
+from favorbench.engine.provenance import VERSION, provenance
 from favorbench.engine.rows import (
     FLUSH_ROWS,
     Count,
@@ -34,6 +33,7 @@ from favorbench.engine.rows import (
     read_rows,
 )
 from favorbench.engine.scenario import NAMES_ONLY, Scenario
+from favorbench.engine.study import digest_of
 from favorbench.errors import StoreError
 from favorbench.files import read_json, write_text
 from favorbench.formats import shortened, shown
@@ -115,13 +115,17 @@ class _Numbered(TypedDict, total=False):
 
 
 class Store(RowStore):
-    """The directory of a sweep, open for writing."""
+    """The directory of a sweep, open for writing.
+
+    machines: of a cluster, that have computed draws, and how many each. They are written into the manifest at the end.
+    """
 
     def __init__(self, path: Path, plan: Plan) -> None:
         effect = any(source.law.effect for source in plan.study.inputs.values())
         super().__init__(path, MANIFEST, schema(effect), KEY, plan.study.digest)
         self.plan, self.scenario = plan, plan.study.scenario
         self._manifest: dict[str, Any] = {}
+        self.machines: list[dict[str, Any]] = []
 
     def __enter__(self) -> Self:
         """Lock the directory and read or write its manifest.
@@ -131,6 +135,7 @@ class Store(RowStore):
         super().__enter__()
         try:
             self._manifest = self._open_manifest()
+            self.machines += self._manifest.get("workers", [])
         except BaseException:
             self._lock.release()
             raise
@@ -147,11 +152,6 @@ class Store(RowStore):
             stored[[draw for draw in failed_draws(failures(parts)) if draw < len(stored)]] = False
         return stored
 
-    def record_workers(self, machines: Sequence[Mapping[str, Any]]) -> None:
-        """Add the machines of a cluster, and the batches each has done, to the next manifest."""
-        for machine in machines:
-            count_done(self._manifest.setdefault("workers", []), machine, machine["done"])
-
     @property
     def complete(self) -> bool:
         """Whether the manifest says that all draws are there."""
@@ -163,7 +163,8 @@ class Store(RowStore):
         complete = done == len(self.plan)
         if complete:
             self.join_if_small()
-        self._write_manifest(self._manifest | {"end": _now(), "draws_done": done, "complete": complete})
+        workers = {"workers": self.machines} if self.machines else {}
+        self._write_manifest(self._manifest | workers | {"end": _now(), "draws_done": done, "complete": complete})
         return done
 
     def _write_manifest(self, manifest: dict[str, Any]) -> dict[str, Any]:
@@ -182,7 +183,7 @@ class Store(RowStore):
                 raise StoreError(f"{self.path} holds another run: {self._difference(manifest)}; use another `out`")
         lengths = sorted({shape.head.query_len for shape in self.plan.shapes})
         return self._write_manifest({
-            "format": FORMAT, "favorbench": VERSION, "scenario": scenario, "scenario_digest": _digest(scenario),
+            "format": FORMAT, "favorbench": VERSION, "scenario": scenario, "scenario_digest": digest_of(scenario),
             "digest": identity, "draws": len(self.plan), "draws_done": 0,
             "query_rows_of_length": {str(length): self.scenario.rows(length) for length in lengths},
             "complete": False, "start": _now(), "end": None, **provenance(self.plan),
@@ -222,7 +223,7 @@ def read_scenario(path: Path) -> Scenario:
     except ValidationError as error:
         key = ".".join(map(str, error.errors()[0]["loc"]))
         raise StoreError(f"{path / MANIFEST} was changed by hand: its scenario has a wrong {key!r}") from None
-    if manifest.get("scenario_digest", digest := _digest(manifest["scenario"])) != digest:
+    if manifest.get("scenario_digest", digest := digest_of(manifest["scenario"])) != digest:
         raise StoreError(f"{path / MANIFEST} was changed by hand: its scenario is not the one that was run")
     return scenario
 
@@ -284,10 +285,6 @@ def _explain(path: Path) -> str:
         "it has no manifest.json (a summary alone? its sweep computes the trials); give a directory that favorbench "
         "sweep wrote"
     )
-
-
-def _digest(scenario: Mapping[str, Any]) -> str:
-    return sha256(json.dumps(scenario, sort_keys=True).encode()).hexdigest()
 
 
 def _now() -> str:

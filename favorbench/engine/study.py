@@ -4,14 +4,15 @@ import functools
 import hashlib
 import itertools
 import json
+import math
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
+from favorbench.attention.causal import chunk_multiplications
 from favorbench.engine.scenario import ESTIMATORS, Names, Scenario, is_built, override, shipped_title
-from favorbench.engine.sizes import Size, shape_of, sizes_of
 from favorbench.errors import ScenarioError
 from favorbench.inputs import SHIPPED, Fixed, Head, InputSource, get_input
 from favorbench.maps import FeatureMap
@@ -20,11 +21,22 @@ from favorbench.methods.features import LinearAttention, name_of, sampler_of
 from favorbench.numerics.backend import Backend
 from favorbench.registry import is_ours, source_digest
 from favorbench.samplers import Sampler
+from favorbench.users import stated_cost
 
 if TYPE_CHECKING:
     from favorbench.engine.plan import Draw
 
 Value = TypeVar("Value")
+
+
+class Size(NamedTuple):
+    """requested: the R, number of features or cost of the scenario; None if the estimator ignores it.
+
+    size: the projections of a map, or the size of a method, that follow from it.
+    """
+
+    requested: int | None
+    size: int
 
 
 class Estimator(NamedTuple):
@@ -97,6 +109,7 @@ class Study:
     """A scenario and its members. inputs: by their names in rows. digest: identifies all that is measured.
 
     calibration: the text that calibrated maps are fitted to. sources: by spec, the SHA-256 of the user's module.
+    kept: results, also of studies of some of its estimators. own: its plan and its batches.
     """
 
     scenario: Scenario
@@ -109,9 +122,7 @@ class Study:
     digest: str
     sources: Mapping[str, str | None]
     kept: Cache = field(default_factory=Cache, compare=False, repr=False)
-    _grouped: dict[Hashable, tuple[EstimatorBatch, ...]] = field(
-        default_factory=dict, init=False, compare=False, repr=False
-    )
+    own: Cache = field(default_factory=Cache, init=False, compare=False, repr=False)
 
     @staticmethod
     def of(scenario: Scenario) -> "Study":
@@ -122,7 +133,6 @@ class Study:
         if not is_built(scenario):
             scenario = override(scenario)
         Backend(scenario.backend, scenario.device).check(scenario.dtype)
-        members = {kind: getattr(scenario, kind).members for kind in ESTIMATORS}
         laws = cast(Names, scenario.inputs).members
         inputs = {
             name: _named_input(spec, law)
@@ -131,14 +141,14 @@ class Study:
         calibration = None
         if (spec := scenario.calibrate) is not None:
             calibration = _named_input(spec, scenario.held.get(spec) or get_input(spec, scenario.layout))
-        sources = _source_digests(scenario, members)
+        sources = _source_digests(scenario)
         digest = _digest(scenario, list(inputs.values()), calibration, sources)
+        members = {kind: getattr(scenario, kind).members for kind in ESTIMATORS}
         return Study(scenario, **members, inputs=inputs, calibration=calibration, digest=digest, sources=sources)
 
     def check_sources(self) -> None:
         """Raise ScenarioError where a user's module is not the one that the study was made with."""
-        members = {kind: getattr(self, kind) for kind in ESTIMATORS}
-        for spec, now in _source_digests(self.scenario, members).items():
+        for spec, now in _source_digests(self.scenario).items():
             if now != self.sources[spec]:
                 raise ScenarioError(f"the module of {spec} has changed since the run began: run the same command again")
 
@@ -161,7 +171,7 @@ class Study:
 
     def shape(self, head: Head) -> Shape:
         """The sizes of a head, from which costs follow."""
-        return shape_of(head, self.scenario.causal)
+        return Shape(head.query_len, head.seq_len, head.head_dim, head.d_v, self.scenario.causal)
 
     @functools.cached_property
     def estimators(self) -> list[Estimator]:
@@ -182,20 +192,21 @@ class Study:
 
     def batches(self, sizes: tuple[int, ...], head: Head) -> tuple[EstimatorBatch, ...]:
         """The estimators in groups that are measured together, each with its sizes; the same for heads of one shape."""
-        key = sizes, self.shape(head)
-        if key not in self._grouped:  # not in ``kept``, which studies of other estimators may share
-            self._grouped[key] = tuple(self._batches(sizes, head))
-        return self._grouped[key]
+        return self.own.get_or_compute((sizes, self.shape(head)), lambda: tuple(self._batches(sizes, head)))
 
     def _batches(self, sizes: tuple[int, ...], head: Head) -> Iterator[EstimatorBatch]:
         """Nested maps share one sample of a nested sampler at all R, others draw each R anew.
 
-        A user's map is measured alone, on the same sample: it may change its arguments in place.
+        A user's map is measured alone, on the same sample: it may change its arguments in place. Baselines that need
+        all queries are left out where the error is measured on some of them.
         """
+        whole = self.scenario.rows(head.query_len) == head.query_len
         shared: dict[str, list[tuple[Estimator, tuple[Size, ...]]]] = {}
         alone: list[EstimatorBatch] = []
         for estimator in self.estimators:
             method = estimator.method
+            if method.needs_all_rows and not whole:
+                continue
             every = self.sizes_of(estimator, sizes, head)
             if not isinstance(method, LinearAttention):
                 yield EstimatorBatch(((estimator, every),))
@@ -207,6 +218,62 @@ class Study:
                 shared.setdefault(estimator.sampler, []).append((estimator, every))
         yield from (EstimatorBatch(tuple(members)) for members in shared.values())
         yield from alone
+
+
+def sizes_of(method: Method, name: str, budget: str, requested: tuple[int, ...], shape: Shape) -> tuple[Size, ...]:
+    """The sizes of an estimator; a cost does not limit oracles. Raises ScenarioError for a budget it cannot meet."""
+    if not method.every_size:
+        return (Size(None, 1 if isinstance(method, LinearAttention) else requested[-1]),)
+    if budget == "cost" and not method.oracle:
+        sizes = _affordable(method, name, requested, shape)
+        return tuple(Size(number, method.drawable(size, shape)) for number, size in zip(requested, sizes, strict=True))
+    per = method.features_per_size if budget == "features" else 1
+    return tuple(Size(number, number // per) for number in requested)
+
+
+def distinct_sizes(sizes: Iterable[Size]) -> tuple[int, ...]:
+    """The different sizes in increasing order."""
+    return tuple(sorted({size.size for size in sizes}))
+
+
+def budget_of(num_features: int, shape: Shape) -> float:
+    """Multiplications of a map with one feature for each projection: (n + l) R (d + d_v), and of chunks."""
+    return float((shape.n + shape.l) * num_features * (shape.d + shape.d_v)) + chunk_multiplications(
+        shape, num_features
+    )
+
+
+def _affordable(method: Method, name: str, requested: tuple[int, ...], shape: Shape) -> tuple[int, ...]:
+    """For each number of features, the largest size that costs no more than a map with these features.
+
+    All sizes up to l are tried from above: costs in whole blocks, or of halving, are not monotone. An odd size may cost
+    five times as much as the next even one, and one above l / 2, which halves nothing, less than either. Above l there
+    are only maps, whose costs are monotone.
+    """
+
+    def work(size: int) -> float:
+        multiplications = stated_cost(name, lambda: method.multiplications(shape, size))
+        if multiplications is None:
+            raise ScenarioError(f"`budget` cost: {name} does not declare its cost; use `budget` projections")
+        return multiplications
+
+    most = max(1, method.largest_size(shape))  # if there is none, the check of sizes refuses it
+    size, sizes = shape.l, {}
+    while size < most and work(size) <= budget_of(max(requested), shape):
+        size *= 2
+    size = min(size, most)
+    for number in sorted(set(requested), reverse=True):
+        while size and work(size) > budget_of(number, shape):
+            size -= 1
+        if not size:
+            least = min(map(work, range(1, min(shape.l, most) + 1)))
+            without, per_feature = budget_of(0, shape), budget_of(1, shape) - budget_of(0, shape)
+            raise ScenarioError(
+                f"`budget` cost: {name} costs more than a map of {number} features here; "
+                f"use `num_projections` {max(1, math.ceil((least - without) / per_feature))} or more"
+            )
+        sizes[number] = size
+    return tuple(sizes[number] for number in requested)
 
 
 def default_directory(study: Study) -> Path:
@@ -227,12 +294,13 @@ def _labels(specs: Sequence[str], laws: Sequence[InputSource]) -> list[str]:
     return [name if short.count(name) == 1 else spec for name, spec in zip(short, specs, strict=True)]
 
 
-def _source_digests(scenario: Scenario, members: Mapping[str, Sequence[Any]]) -> dict[str, str | None]:
+def _source_digests(scenario: Scenario) -> dict[str, str | None]:
     """By spec, the SHA-256 of the user's module that holds the member; None for our own members."""
+    specs = {kind: getattr(scenario, kind) for kind in ESTIMATORS}
     return {
         f"{kind[:-1]} {spec}": source_digest(spec, member)
-        for kind in ESTIMATORS
-        for spec, member in zip(getattr(scenario, kind), members[kind], strict=True)
+        for kind, names in specs.items()
+        for spec, member in zip(names, names.members, strict=True)
     }
 
 
@@ -249,4 +317,9 @@ def _digest(
     content["inputs"] = [source.key for source in inputs]
     content["input_digests"] = [source.law.digest() for source in inputs]
     content["source_digests"] = list(sources.values())
+    return digest_of(content)
+
+
+def digest_of(content: Mapping[str, Any]) -> str:
+    """SHA-256 of JSON."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

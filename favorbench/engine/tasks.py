@@ -94,13 +94,6 @@ class Task(Generic[Item]):
     futures: list[Future[TaskResult]] = field(default_factory=list)
 
 
-class Retry(NamedTuple):
-    """Why another worker should compute the rest of a task, and which workers to avoid."""
-
-    why: str
-    failed_on: tuple[str, ...]
-
-
 class Pool:
     """An executor as a place for tasks. chunk_seconds: how long a task should take; 0 is one item for each."""
 
@@ -123,9 +116,9 @@ class Pool:
         """Whether an error says that the worker died, not that the task is wrong."""
         return isinstance(error, BrokenExecutor) or type(error).__module__.startswith("distributed")
 
-    def accept(self, task: Task[Any], result: TaskResult) -> Retry | None:
-        """Record a result; return a Retry if another worker should compute the rest of the task."""
-        return None
+    def accept(self, result: TaskResult) -> str:
+        """Record a result; return why another worker should compute the rest of the task, if one should."""
+        return ""
 
     def trouble(self) -> str:
         """Why nothing can be computed any more; empty while it can."""
@@ -211,8 +204,7 @@ class TaskRun(Generic[Item]):
         self._exhausted, self._chunk, self._longest = False, 1, 0.0
         self._tasks: dict[Future[TaskResult], Task[Item]] = {}
         self._done: queue.SimpleQueue[Future[TaskResult]] = queue.SimpleQueue()
-        self._again: deque[Task[Item]] = deque()  # for another worker
-        self._suspects: deque[Item] = deque()  # their worker died: each is tried once more, alone
+        self._again: deque[Task[Item]] = deque()  # for another worker, or where their worker died: alone
         self._lost: list[Item] = []
         self._lost_in_a_row, self._why = 0, "as their worker died twice (killed, or out of memory)"
 
@@ -234,7 +226,7 @@ class TaskRun(Generic[Item]):
             with signals_held():
                 self._pool.cancel(self._tasks)
                 self._pool.close(failed)
-        if self._lost or self._suspects or self._again:
+        if self._lost or self._again:
             raise self._error(self._why)
 
     def _submit_tasks(self) -> bool:
@@ -242,18 +234,15 @@ class TaskRun(Generic[Item]):
         with signals_held():
             while len(self._tasks) < self._pool.slots and (task := self._next_task()):
                 self._submit(task)
-        more = self._suspects or self._again or not self._exhausted
+        more = self._again or not self._exhausted
         return bool(self._tasks or (more and self._lost_in_a_row < MAX_RETRIES))
 
     def _next_task(self) -> Task[Item] | None:
         if any(task.alone for task in self._tasks.values()):
             return None
-        if self._suspects:
-            if self._tasks or self._lost_in_a_row >= MAX_RETRIES:
-                return None
-            return Task([self._suspects.popleft()], alone=True)
         if self._again:
-            return self._again.popleft()
+            waits = self._again[0].alone and (self._tasks or self._lost_in_a_row >= MAX_RETRIES)
+            return None if waits else self._again.popleft()
         size = min(self._chunk, math.ceil(self._left / (2 * self._pool.slots)))
         items = list(itertools.islice(self._items, max(1, size)))
         self._left -= len(items)
@@ -308,10 +297,10 @@ class TaskRun(Generic[Item]):
         done, rest = task.items[: len(result.results)], task.items[len(result.results) :]
         if done:
             self._learn(len(done), result.seconds)
-        retry = self._pool.accept(task, result)
+        why = self._pool.accept(result)
         yield from zip(done, result.results, strict=True)
-        if retry:
-            self._retry(rest, retry)
+        if why:
+            self._retry(rest, (*task.failed_on, result.worker), why)
         elif result.error is not None:
             raise result.error
 
@@ -326,15 +315,15 @@ class TaskRun(Generic[Item]):
             self._lost += task.items
             self._lost_in_a_row += 1
         else:
-            self._suspects += task.items
+            self._again += [Task([item], alone=True) for item in task.items]
 
-    def _retry(self, items: list[Item], retry: Retry) -> None:
-        if len(retry.failed_on) < MAX_RETRIES:
-            self._again += [Task([item], failed_on=retry.failed_on) for item in items]
+    def _retry(self, items: list[Item], failed_on: tuple[str, ...], why: str) -> None:
+        if len(failed_on) < MAX_RETRIES:
+            self._again += [Task([item], failed_on=failed_on) for item in items]
         else:
             self._lost += items
-            self._why = f"as {retry.why}"
+            self._why = f"as {why}"
 
     def _error(self, why: str, *tasks: Task[Item]) -> WorkerError:
         waiting = (item for task in (*tasks, *self._tasks.values(), *self._again) for item in task.items)
-        return WorkerError(self._missing(why, next(itertools.chain(self._lost, self._suspects, waiting, self._items))))
+        return WorkerError(self._missing(why, next(itertools.chain(self._lost, waiting, self._items))))

@@ -13,8 +13,7 @@ from favorbench.attention.problem import AttentionProblem, SampledMap
 from favorbench.engine.calibration import calibrated
 from favorbench.engine.columns import FAILURE, Row, of_draw
 from favorbench.engine.plan import Draw, Plan
-from favorbench.engine.sizes import distinct_sizes
-from favorbench.engine.study import EstimatorBatch, Study
+from favorbench.engine.study import EstimatorBatch, Study, distinct_sizes
 from favorbench.errors import EstimatorError
 from favorbench.inputs import Head
 from favorbench.methods import Method
@@ -80,12 +79,6 @@ def batches(plan: Plan, missing: Iterable[int], batch: int | None) -> Iterator[B
             yield [plan[index] for index in members[start : start + size]]
 
 
-def rows_of_batch(study: Study, batch: Batch) -> list[list[Row]]:
-    """Compute the rows of each draw of a batch, on one core."""
-    with one_core():
-        return run_draws(study, batch)
-
-
 def _automatic_batch(backend: Backend, head: Head, width: int) -> int:
     """On a GPU as many draws as make two full tiles of features, in at most a quarter of its free memory."""
     free = backend.free_memory()
@@ -102,7 +95,7 @@ def run_draws(study: Study, draws: Sequence[Draw]) -> list[list[Row]]:
     draws: of one shape; a single one for the NumPy backend. An estimator that raises an exception has a row with the
     message in place of metrics.
     """
-    with np.errstate(all="ignore"):  # an estimator that overflows is a measurement
+    with one_core(), np.errstate(all="ignore"):  # an estimator that overflows is a measurement
         problems = [problem_of(study, draw) for draw in draws]
         problem = _stacked(study.backend, problems) if study.backend.batched else problems[0]
         exact = study.once(draws[0], ("exact",), lambda: softmax_attention(problem))
@@ -116,11 +109,20 @@ def run_draws(study: Study, draws: Sequence[Draw]) -> list[list[Row]]:
     return [_rows(of_draw(study.scenario, draw), results) for draw, results in zip(draws, measured, strict=True)]
 
 
+#: The arrays of a problem. Estimators see all but the gradients.
+_ARRAYS = ("query", "key", "value", "fit_query", "gradients")
+
+
+def _mapped(problem: AttentionProblem, function: Callable[[Array], Array]) -> AttentionProblem:
+    """Apply a function to all arrays of a problem."""
+    arrays = {name: getattr(problem, name) for name in _ARRAYS}
+    return problem._replace(**{name: function(array) for name, array in arrays.items() if array is not None})
+
+
 def _stacked(backend: Backend, problems: Sequence[AttentionProblem]) -> AttentionProblem:
     """Several problems of one shape as one, on the device of the backend."""
-    arrays = zip(*((p.query, p.key, p.value, p.fit_query, p.gradients) for p in problems), strict=True)
-    query, key, value, fit, gradients = (None if parts[0] is None else backend.array(parts) for parts in arrays)
-    return problems[0]._replace(query=query, key=key, value=value, fit_query=fit, gradients=gradients)
+    first, arrays = problems[0], {name: [getattr(problem, name) for problem in problems] for name in _ARRAYS}
+    return first._replace(**{name: backend.array(parts) for name, parts in arrays.items() if parts[0] is not None})
 
 
 def _rows(shared: Row, measured: Sequence[Measured]) -> list[Row]:
@@ -142,8 +144,9 @@ def problem_of(study: Study, draw: Draw) -> AttentionProblem:
         rng = stream(scenario.seed, "query rows", *draw.stream_names)
         sampled = np.sort(rng.choice(head.query_len, rows, replace=False))
     whole = any(feature_map.data_dependent for feature_map in study.maps)
+    source, fit_query = study.inputs[draw.input].law, None
     rng = stream(scenario.seed, "inputs", *draw.stream_names)
-    query, key, value = study.inputs[draw.input].law.draw(rng, head, None if whole else sampled)
+    query, key, value = source.draw(rng, head, None if whole else sampled)
     for array in (query, key):  # in place: at L = 2^20 a copy is half a GiB
         array *= draw.scale
         array *= head.head_dim**-0.25
@@ -152,11 +155,10 @@ def problem_of(study: Study, draw: Draw) -> AttentionProblem:
     if head.query_len == head.seq_len:
         positions = np.arange(head.query_len) if sampled is None else sampled
     if whole and sampled is not None:
-        return AttentionProblem(query[sampled], key, value, positions, scenario.causal, query)
-    source, unchanged = study.inputs[draw.input].law, draw.scale == scenario.value_scale == 1.0
-    as_in_model = unchanged and sampled is None and source.causal in (None, scenario.causal)
-    gradients = source.gradients(head) if as_in_model else None
-    return AttentionProblem(query, key, value, positions, scenario.causal, None, gradients)
+        query, fit_query = query[sampled], query
+    as_in_model = draw.scale == scenario.value_scale == 1.0 and source.causal in (None, scenario.causal)
+    gradients = source.gradients(head) if as_in_model and sampled is None else None
+    return AttentionProblem(query, key, value, positions, scenario.causal, fit_query, gradients)
 
 
 def _measured(
@@ -164,8 +166,6 @@ def _measured(
 ) -> list[list[Measured]]:
     """Labels and errors of a batch for each draw. If one of several members fails, each is measured alone."""
     first = batch.members[0][0]
-    if batch.kind == "baseline" and first.method.needs_all_rows and problem.query.shape[-2] < draws[0].head.query_len:
-        return [[] for _ in draws]
     try:
         with failures_named(first.name):
             return _measured_in_arrays(study, batch, draws, problem, exact)
@@ -188,11 +188,9 @@ def _measured_in_arrays(
         several = study.backend.batched
         return [_labelled(study, batch, draw, errors, i if several else None) for i, draw in enumerate(draws)]
     move = on_host if arrays == "host" else lambda array: array
-    results = []
+    results, seen = [], problem._replace(fit_query=None)  # only maps take parameters from it
     for i, draw in enumerate(draws):
-        query, key, value, answer = (move(array[i, ...]) for array in (*problem[:3], exact))
-        gradients = None if problem.gradients is None else move(problem.gradients[i, ...])
-        alone = AttentionProblem(query, key, value, problem.positions, problem.causal, None, gradients)
+        alone, answer = _mapped(seen, lambda array, i=i: move(array[i, ...])), move(exact[i, ...])
         results.append(_labelled(study, batch, draw, _errors(study, batch, [draw], alone, answer, dtype), None))
     return results
 
@@ -207,11 +205,11 @@ def _errors(
         return Streams([stream(study.scenario.seed, *names, *draw.stream_names) for draw in draws], array)
 
     def estimates(methods: Sequence[Any], dtype: str) -> Iterator[EstimateRows]:
-        cast = problem if dtype == "float64" else _cast(study.backend, problem, dtype)
+        cast = problem._replace(gradients=None)
+        if dtype != "float64":
+            cast = _mapped(cast, lambda array: study.backend.cast(array, dtype))
         if not all(is_ours(method) for method in methods):  # a user's may change its arguments in place
-            arrays = (cast.query, cast.key, cast.value, cast.fit_query)
-            query, key, value, fit = (None if array is None else 1 * array for array in arrays)
-            cast = cast._replace(query=query, key=key, value=value, fit_query=fit)
+            cast = _mapped(cast, lambda array: 1 * array)
         return (_map_parts if batch.kind == "map" else _method_parts)(batch, methods, cast, streams)
 
     def compute() -> Errors:
@@ -224,13 +222,6 @@ def _errors(
         return compute()
     names = tuple(estimator.labels for estimator, _ in batch.members)
     return study.once(draws[0], ("errors", names, draws[0].sizes, dtype), compute)
-
-
-def _cast(backend: Backend, problem: AttentionProblem, dtype: str) -> AttentionProblem:
-    query, key, value, fit = (
-        None if array is None else backend.cast(array, dtype) for array in (*problem[:3], problem.fit_query)
-    )
-    return problem._replace(query=query, key=key, value=value, fit_query=fit)
 
 
 def _summed(

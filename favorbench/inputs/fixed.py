@@ -15,7 +15,7 @@ from favorbench.errors import InputError, ScenarioError
 from favorbench.files import data_directory, file_version, open_regular
 from favorbench.inputs.base import Head, Inputs, InputSource
 from favorbench.inputs.heads import ROLES, Heads, Layout, heads_of
-from favorbench.inputs.stored import Stored, open_contents, with_about, write_npz
+from favorbench.inputs.stored import Stored, files_of, open_contents, with_about, write_npz
 from favorbench.numerics.arrays import on_host
 
 
@@ -127,8 +127,7 @@ class File(Fixed):
 def file_versions(path: str) -> tuple[tuple[str, ...], ...]:
     """Values that change when a file, or one in a folder, changes; cached results are keyed by them."""
     try:
-        files = sorted(Path(path).glob("*.npy")) if Path(path).is_dir() else [Path(path)]
-        return tuple((str(file.resolve()), *file_version(file)) for file in files)
+        return tuple((str(file.resolve()), *file_version(file)) for file in files_of(path))
     except OSError as error:
         raise InputError(f"cannot read inputs {path!r}: {error.strerror}") from None
 
@@ -136,14 +135,12 @@ def file_versions(path: str) -> tuple[tuple[str, ...], ...]:
 @functools.lru_cache(maxsize=32)
 def _digest(path: str, versions: tuple[tuple[str, ...], ...]) -> str:
     """The sha256 of a file; of a folder, that of the names and digests of its .npy files."""
-    if not Path(path).is_dir():
-        with open_regular(path, "inputs") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    digest = hashlib.sha256()
-    for part in sorted(Path(path).glob("*.npy")):
-        with open_regular(part, "inputs") as file:
-            digest.update(f"{part.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
-    return digest.hexdigest()
+    digests = {}
+    for file in files_of(path):
+        with open_regular(file, "inputs") as opened:
+            digests[file.name] = hashlib.file_digest(opened, "sha256").hexdigest()
+    lines = "".join(f"{name} {digest}\n" for name, digest in digests.items())
+    return hashlib.sha256(lines.encode()).hexdigest() if Path(path).is_dir() else digests[Path(path).name]
 
 
 @functools.lru_cache(maxsize=8)

@@ -29,37 +29,37 @@ GRADIENTS, SCALES = "gradients", "gradient_scales"
 
 @dataclass(frozen=True, eq=False)
 class Axes:
-    """An array (..., L, d) of heads, or (..., L, heads, d)."""
+    """An array (..., L, d) of heads, or (..., L, heads, d). axis: of the tokens."""
 
     name: str
     stored: Stored
-    layout: Layout
+    axis: int
 
     @property
     def leading(self) -> tuple[int, ...]:
         """Sizes of the axes of heads."""
         shape = self.stored.shape
-        return (*shape[:-3], shape[-2]) if self._length_first else shape[:-2]
+        return (*shape[: self.axis], *shape[self.axis + 1 : -1])
 
     @property
     def length(self) -> int:
         """Tokens."""
-        return self.stored.shape[-3 if self._length_first else -2]
+        return self.stored.shape[self.axis]
 
     @property
     def dim(self) -> int:
         """The last axis."""
         return self.stored.shape[-1]
 
-    @property
-    def _length_first(self) -> bool:
-        return self.layout == "L,heads,d" and len(self.stored.shape) > 2
+    def place(self, head: int) -> list[int | slice]:
+        """The indices of a head in the axes of heads."""
+        return [int(i) for i in np.unravel_index(head, self.leading)]
 
     def read(self, head: int, length: int) -> np.ndarray:
         """The first tokens of one head, (length, d), in the stored type."""
-        places: list[int | slice] = [int(i) for i in np.unravel_index(head, self.leading)] if self.leading else []
-        places.insert(len(places) - 1 if self._length_first else len(places), slice(0, length))
-        return self.stored.part(tuple(places))
+        place = self.place(head)
+        place.insert(self.axis, slice(0, length))
+        return self.stored.part(tuple(place))
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ class Heads:
     """The heads of a file or of arrays in memory. name: for messages.
 
     causal: whether a query sees only the keys up to its own position; None if unknown. notes: conversions and warnings.
-    gradients: of each head (draws, L, d_v), to be multiplied by scales (draws,), or None. effect: their unit.
+    gradients: of each head (draws, L, d_v), and factors (draws,) to multiply them by, or None. effect: their unit.
     """
 
     name: str
@@ -77,8 +77,7 @@ class Heads:
     labels: tuple[str, ...]
     causal: bool | None
     notes: tuple[str, ...]
-    gradients: Stored | None = None
-    scales: Stored | None = None
+    gradients: tuple[Stored, Stored] | None = None
     effect: str = ""
 
     def read(self, head: int, query_len: int, seq_len: int) -> Inputs:
@@ -88,15 +87,13 @@ class Heads:
 
     def read_gradients(self, head: int, query_len: int, seq_len: int) -> np.ndarray | None:
         """The gradients of one head in float64, checked; None without them, and for a part of the tokens."""
-        if (
-            self.gradients is None
-            or self.scales is None
-            or (query_len, seq_len) != (self.query.length, self.key.length)
-        ):
+        if self.gradients is None or (query_len, seq_len) != (self.query.length, self.key.length):
             return None
-        place = tuple(int(i) for i in np.unravel_index(head, self.query.leading)) if self.query.leading else ()
-        array = checked(self.name, f"array {GRADIENTS!r}, head {self.labels[head]},", self.gradients.part(place))
-        scales = checked(self.name, f"array {SCALES!r}, head {self.labels[head]},", self.scales.part(place))
+        place = tuple(self.query.place(head))
+        array, scales = (
+            checked(self.name, f"array {name!r}, head {self.labels[head]},", stored.part(place))
+            for name, stored in zip((GRADIENTS, SCALES), self.gradients, strict=True)
+        )
         return array * scales[:, None, None]
 
     def check(self) -> None:
@@ -144,7 +141,7 @@ def heads_of(name: str, contents: Contents, layout: Layout = "heads,L,d") -> Hea
             f"`layer` and `head` are not used: labels take {count} integers from 0 to 1000000 in each, no pair twice"
         )
     effect = str(about.get("effect", "loss")) if gradients else ""
-    return Heads(name, query, key, value, labels, causal, tuple(notes), *gradients or (None, None), effect)
+    return Heads(name, query, key, value, labels, causal, tuple(notes), gradients, effect)
 
 
 def _gradients(name: str, arrays: Mapping[str, Stored], query: Axes, value: Axes) -> tuple[Stored, Stored] | None:
@@ -173,7 +170,8 @@ def _axes(name: str, role: str, arrays: Mapping[str, Stored], layout: Layout) ->
         raise InputError(f"{name}: {what}; the file has {has}")
     (known,) = found
     check_type(name, f"array {known!r}", arrays[known])
-    return Axes(known, arrays[known], layout)
+    axes = len(arrays[known].shape)
+    return Axes(known, arrays[known], axes - 3 if layout == "L,heads,d" and axes > 2 else axes - 2)
 
 
 def check_type(name: str, where: str, stored: Stored) -> None:
@@ -193,7 +191,7 @@ def check_type(name: str, where: str, stored: Stored) -> None:
 
 
 def _check_fit(name: str, query: Axes, key: Axes, value: Axes) -> None:
-    leading = {role: axes.leading for role, axes in (("query", query), ("key", key), ("value", value))}
+    leading = {role: axes.leading for role, axes in zip(ROLES, (query, key, value), strict=True)}
     if len(set(leading.values())) > 1:
         raise InputError(f"{name}: q, k and v differ in their leading axes: {leading}; repeat grouped heads first")
     if query.dim != key.dim:

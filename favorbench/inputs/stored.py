@@ -99,6 +99,11 @@ class Contents(NamedTuple):
     about: str | None = None
 
 
+def files_of(path: str) -> list[Path]:
+    """The .npy files of a folder in order; a file itself. Raises OSError."""
+    return sorted(Path(path).glob("*.npy")) if Path(path).is_dir() else [Path(path)]
+
+
 def open_contents(path: str) -> Contents:
     """Open the arrays of a .npz or .safetensors file, or of the .npy files of a folder. Raises InputError.
 
@@ -118,13 +123,12 @@ def open_contents(path: str) -> Contents:
 
 
 def _of_folder(path: str) -> Contents:
-    files = sorted(Path(path).glob("*.npy"))
-    if not files:
-        raise InputError(f"{path}: a folder without .npy files; q.npy, k.npy and v.npy were expected")
     arrays = {}
-    for file in files:
+    for file in files_of(path):
         with open_regular(file, "inputs") as opened:
             arrays[file.stem] = _npy(opened, str(file), file.stat().st_size)
+    if not arrays:
+        raise InputError(f"{path}: a folder without .npy files; q.npy, k.npy and v.npy were expected")
     return with_about(arrays)
 
 

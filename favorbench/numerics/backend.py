@@ -84,10 +84,6 @@ class Backend:
         torch = importlib.import_module("torch")
         return array.to(torch.float32 if dtype == "tf32" else getattr(torch, dtype))
 
-    def host(self, array: Array) -> np.ndarray:
-        """An array back on the host."""
-        return array if self.name == "numpy" else from_torch(array)
-
     @contextlib.contextmanager
     def precision(self, dtype: str) -> Iterator[None]:
         """torch on one core, as NumPy is; on CUDA matrix products in full precision, unless dtype is tf32."""
@@ -150,8 +146,3 @@ class Backend:
 def to_torch(array: np.ndarray) -> Array:
     """A torch tensor with the numbers and the precision of a NumPy array."""
     return importlib.import_module("torch").from_numpy(np.ascontiguousarray(array))
-
-
-def from_torch(tensor: Array) -> np.ndarray:
-    """A NumPy array with the numbers of a torch tensor on any device."""
-    return tensor.detach().cpu().numpy()

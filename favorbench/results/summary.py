@@ -11,8 +11,7 @@ import pandas as pd
 
 from favorbench.attention.problem import Shape, exact_multiplications
 from favorbench.baselines import BASELINES
-from favorbench.engine.columns import CELL, ESTIMATOR, Labels, describe_cell
-from favorbench.engine.rows import Failed
+from favorbench.engine.columns import CELL, ESTIMATOR, Failed, Labels, describe_cell
 from favorbench.engine.scenario import Scenario
 from favorbench.maps import MAPS
 from favorbench.methods import METHODS, PREFIXES

@@ -14,8 +14,8 @@ from favorbench.engine.study import Study
 from favorbench.errors import ScenarioError
 from favorbench.methods import METHODS, PREFIXES, AttentionProblem, Estimate, Method, get_method, method_attention
 from favorbench.methods.function import ArrayFunction, output_on_host
-from favorbench.numerics.arrays import array_namespace
-from favorbench.numerics.backend import from_torch, to_torch
+from favorbench.numerics.arrays import array_namespace, on_host
+from favorbench.numerics.backend import to_torch
 from favorbench.numerics.streams import Streams
 from favorbench.registry import canonical, import_object, nearest
 from favorbench.samplers import Sampler, get_sampler
@@ -99,7 +99,7 @@ def _performer_pytorch() -> Subject:
     def attend(query: np.ndarray, key: np.ndarray, value: np.ndarray, omega: np.ndarray) -> np.ndarray:
         fast = performer.FastAttention(dim_heads=query.shape[-1], nb_features=len(omega))
         fast.projection_matrix = to_torch(omega)  # so that runs are reproducible; its own sampler is judged apart
-        return from_torch(fast(*(to_torch(a)[None, None] for a in (query, key, value))))[0, 0]
+        return on_host(fast(*(to_torch(a)[None, None] for a in (query, key, value))))[0, 0]
 
     def without_eps(query: np.ndarray, key: np.ndarray, value: np.ndarray, omega: np.ndarray) -> np.ndarray:
         projection = to_torch(omega)
@@ -107,7 +107,7 @@ def _performer_pytorch() -> Subject:
             performer.softmax_kernel(to_torch(a)[None, None], projection_matrix=projection, is_query=is_query, eps=0.0)
             for a, is_query in ((query, True), (key, False))
         ]
-        return from_torch(performer.linear_attention(*features, to_torch(value)[None, None]))[0, 0]
+        return on_host(performer.linear_attention(*features, to_torch(value)[None, None]))[0, 0]
 
     return Subject("performer-pytorch", attend, True, without_eps, PerformerSampler())
 
@@ -125,7 +125,7 @@ class PerformerSampler(Sampler):
     def sample(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:
         performer = importlib.import_module("performer_pytorch.performer_pytorch")
         importlib.import_module("torch").manual_seed(int(rng.integers(1 << 62)))
-        return from_torch(performer.gaussian_orthogonal_random_matrix(num_projections, head_dim))
+        return on_host(performer.gaussian_orthogonal_random_matrix(num_projections, head_dim))
 
 
 @dataclass(frozen=True)

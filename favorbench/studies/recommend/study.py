@@ -253,8 +253,6 @@ def _search_heads(
                     report(done + 1, len(units))
         except KeyboardInterrupt as interruption:
             raise Interrupted(answer()) from interruption
-        finally:
-            store.record_workers(workers.take_machines() if isinstance(workers, Cluster) else [])
         return answer()
 
 
@@ -270,6 +268,7 @@ def _search_on(
 
     work = rows_of_head, task, iter(range(len(units))), len(units), missing
     if isinstance(workers, Cluster):
+        workers.machines = store.machines
         results = workers.results(*work, study.specs, study.backend)
     else:
         results = results_of_processes(*work, workers)

@@ -13,9 +13,8 @@ from favorbench.engine.columns import CELL, of_draw
 from favorbench.engine.cost import check_fits
 from favorbench.engine.plan import Draw, Plan, plan
 from favorbench.engine.provenance import machine
-from favorbench.engine.sizes import distinct_sizes
 from favorbench.engine.store import read_manifest, read_scenario
-from favorbench.engine.study import Study
+from favorbench.engine.study import Study, distinct_sizes
 from favorbench.errors import FavorbenchError, StoreError
 from favorbench.numerics.arrays import Array
 from favorbench.numerics.backend import Backend
