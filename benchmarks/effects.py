@@ -35,8 +35,9 @@ GRADIENTS = 16
 def gradients(model: MeasuredModel, text: str) -> dict[int, Tensor]:
     """Gradients of a text, by layer (draws, heads, n, d_v)."""
     forward = partial(model.model, model.texts[text].tokens, use_cache=False)
-    parts = list(gradient_draws(model.model, forward, model.replaceable, GRADIENTS, stream(0, "gradients"))[1])
-    return {layer: torch.stack([part[layer][0] for part in parts]) for layer in model.replaceable}
+    numbers = [layer.index for layer in model.replaceable]
+    parts = list(gradient_draws(model.model, forward, numbers, GRADIENTS, stream(0, "gradients"))[1])
+    return {layer: torch.stack([part[layer][0] for part in parts]) for layer in numbers}
 
 
 class Comparison:
@@ -69,12 +70,13 @@ class Comparison:
     def row(self, other: str, most: int) -> dict[str, float]:
         """The correlations and ratios. other: the text of the control's gradients. most: of single heads, at random."""
         predicted, wrong, errors = self.predicted(self.text), self.predicted(other), self.relative_errors()
-        layer_of = np.repeat(self.model.replaceable, [layer.heads for layer in self.layers if layer.left is None])
+        numbers = [layer.index for layer in self.model.replaceable]
+        layer_of = np.repeat(numbers, [layer.heads for layer in self.layers if layer.left is None])
 
         def by_layer(values: np.ndarray) -> np.ndarray:
-            return np.array([values[layer_of == layer].sum() for layer in self.model.replaceable])
+            return np.array([values[layer_of == layer].sum() for layer in numbers])
 
-        whole, layers = self.measured(), [self.measured([layer]) for layer in self.model.replaceable]
+        whole, layers = self.measured(), [self.measured([layer]) for layer in numbers]
         values_by_name = {
             "measured": whole, "predicted / measured": predicted.sum() / whole,
             "gradients of another text / measured": wrong.sum() / whole,

@@ -93,9 +93,9 @@ def capture(
     choice = Choice(whole_numbers("`layers`", layers), whole_numbers("`heads`", heads), last, dtype, gradients)
     if () in (choice.layers, choice.heads):
         raise ScenarioError("`layers` or `heads` is an empty list, of which nothing is captured: leave it out for all")
-    about = {"model": type(model).__name__, "weights_sha256": module_digest(model), "versions": versions()}
+    loaded = Loaded(model, None, type(model).__name__, module_digest(model), False, versions=versions())
     with Spool() as spool:
-        return record(model, input_runs(model, inputs), choice, about, spool)
+        return record(loaded, input_runs(model, inputs), choice, spool)
 
 
 def capture_file(
@@ -126,7 +126,7 @@ def capture_file(
             if texts or length is not None:
                 raise ScenarioError(f"{name} returns its own inputs: leave `text` and `length` out")
             runs = input_runs(loaded.model, loaded.inputs, name)
-        captured = record(loaded.model, runs, choice, about(loaded), spool, progress, notice)
+        captured = record(loaded, runs, choice, spool, progress, notice)
     captured.save(out)
     return captured
 
@@ -180,16 +180,12 @@ def text_runs(loaded: Loaded, files: Sequence[TextFile], length: int | None = No
     return runs
 
 
-def about(loaded: Loaded) -> dict[str, Any]:
-    """The facts about a model for the metadata of a file of heads."""
-    return {"model": loaded.name, "weights_sha256": loaded.weights, "versions": loaded.versions}
-
-
 def record(
-    model: Any, runs: Sequence[Run], choice: Choice, about: Mapping[str, Any], spool: Spool,
-    progress: Progress | None = None, notice: Callable[[str], None] | None = None,
+    loaded: Loaded, runs: Sequence[Run], choice: Choice, spool: Spool, progress: Progress | None = None,
+    notice: Callable[[str], None] | None = None,
 ) -> Captured:  # fmt: skip
     """Capture the heads of all runs. spool: stores them on disk. Raises ModelError if no head can be captured."""
+    model = loaded.model
     recorder, modes = Recorder(choice, spool), [(module, module.training) for module in model.modules()]
     gradients, passes = GradientRecorder(recorder, spool, notice), 1 + (choice.gradients or 0)
     model.eval()  # without dropout
@@ -207,6 +203,7 @@ def record(
     finally:
         for module, mode in modes:
             module.training = mode
+    about = {"model": loaded.name, "weights_sha256": loaded.weights, "versions": loaded.versions}
     captured = recorder.captured(type(model).__name__, about)
     return gradients.added_to(captured) if choice.gradients else captured
 

@@ -13,6 +13,9 @@ from favorbench.models.interface import Call, observe_attention
 from favorbench.models.replacements import Exact, LayerHeads, Tensor
 from favorbench.models.swap import estimates, heads_of, unsupported_reason
 
+#: The output for heads of a numbered layer.
+Estimate = Callable[[LayerHeads, int], Tensor]
+
 ROWS = 16  # positions in a batch of logits: a few MB at large vocabularies, in cache
 
 
@@ -27,11 +30,6 @@ class Reference(NamedTuple):
     hidden: tuple[Tensor, ...]
     logits: Tensor | None
     embedding: Tensor
-
-    def as_float(self) -> "Reference":
-        """Convert the output of a model in another precision to float32."""
-        logits = None if self.logits is None else self.logits.float()
-        return self._replace(hidden=tuple(state.float() for state in self.hidden), logits=logits)
 
 
 class Effect(NamedTuple):
@@ -171,9 +169,7 @@ def layers_of(model: Any, tokens: Tensor) -> tuple[ModelLayer, ...]:
     return tuple(layers[index] for index in sorted(layers))
 
 
-def head_errors(
-    model: Any, reference: Reference, layers: tuple[ModelLayer, ...], outputs: Callable[[LayerHeads, int], Tensor]
-) -> list[HeadError]:
+def head_errors(model: Any, reference: Reference, layers: tuple[ModelLayer, ...], outputs: Estimate) -> list[HeadError]:
     """The error of each head of each layer under exact inputs; outputs: estimates the heads of a numbered layer."""
     errors: list[HeadError] = []
     projections = {layer.index: layer.projection for layer in layers}
@@ -198,7 +194,7 @@ def head_errors(
 
 def head_effects(
     forward: Callable[[], Any], model: Any, gradients: Mapping[int, Tensor],
-    estimators: Sequence[Callable[[LayerHeads, int], Tensor]],
+    estimators: Sequence[Estimate],
 ) -> np.ndarray:  # fmt: skip
     """The predicted effect of each estimator on each head alone (estimators, heads), in the order of layers.
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -32,31 +32,24 @@ ROWS = 256  # positions in a batch of sampled predictions
 KEPT_VALUES = 20
 
 
-class Objective(NamedTuple):
-    """The output of a model as a tensor, and directions in it along which it is differentiated.
+def objective(
+    output: Any, draws: int, last: int | None, rng: np.random.Generator
+) -> tuple[str, Tensor, Iterator[Tensor]]:
+    """The unit of the effect, the part of a model's output to differentiate, and a direction in it for each draw.
 
-    unit: of the effect. directions: a tensor of the shape of ``output`` for each draw; the next draw may overwrite it.
-    """
-
-    unit: str
-    output: Tensor
-    directions: Iterator[Tensor]
-
-
-def objective(output: Any, draws: int, last: int | None, rng: np.random.Generator) -> Objective:
-    """Choose the output to differentiate: the next token if there are logits, else the mean of the last hidden state.
-
-    last: the number of positions that depend on the captured queries; None: all. Raises ModelError for other outputs.
+    The part is the next token if there are logits, else the mean of the last hidden state. The next draw may overwrite
+    a direction. last: the number of positions that depend on the captured queries; None: all. Raises ModelError for
+    other outputs.
     """
     logits, hidden = getattr(output, "logits", None), getattr(output, "last_hidden_state", None)
     if logits is not None and logits.ndim in (2, 3):
         positions = 1 if logits.ndim == 2 else last or logits.shape[1]
         unit = "nats per token" if logits.ndim == 3 else "nats"
         rows = logits.flatten(0, -2)
-        return Objective(unit, rows, _sampled(rows.detach(), draws, positions**-0.5, rng))
+        return unit, rows, _sampled(rows.detach(), draws, positions**-0.5, rng)
     if hidden is not None and hidden.ndim == 3:
         embedding = torch.nn.functional.normalize(hidden.double().mean(1), dim=-1)
-        return Objective("1 - cosine", embedding, _tangents(embedding.detach(), draws, rng))
+        return "1 - cosine", embedding, _tangents(embedding.detach(), draws, rng)
     raise ModelError(
         f"`gradients`: the model returns {type(output).__name__} without logits or last_hidden_state, which is neither "
         "a language model's prediction nor an embedding: leave `gradients` out"
@@ -110,10 +103,15 @@ def gradient_draws(
     return unit, (dict(zip(probes, grad(direction), strict=True)) for direction in directions)
 
 
+def dimensions(model: Any) -> Iterator[int]:
+    """The width, the number of layers and the size of the vocabulary of a transformers model; 0 where unknown."""
+    names, config = ("hidden_size", "num_hidden_layers", "vocab_size"), getattr(model, "config", None)
+    return (getattr(config, name, 0) for name in names)
+
+
 def check_backward_memory(model: Any, batch: int, length: int, more: float = 0.0) -> None:
     """Raise ScenarioError if memory is too small for a backward pass through a text and ``more`` bytes."""
-    names = ("hidden_size", "num_hidden_layers", "vocab_size")
-    width, layers, vocabulary = (getattr(getattr(model, "config", None), name, 0) for name in names)
+    width, layers, vocabulary = dimensions(model)
     if width:
         needed = more + 4.0 * batch * length * (KEPT_VALUES * width * (layers or 1) + 3 * vocabulary)
         check_memory(needed, f"a gradient through {length} tokens", "use a smaller `length`")

@@ -24,6 +24,9 @@ from favorbench.users import failures_named
 
 Tensor = Any  # of torch
 
+#: Names of a random stream, after those of the estimator.
+StreamNames = Sequence[str | int]
+
 #: Precisions that exact attention may be computed in.
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
@@ -84,6 +87,11 @@ class Replacement(ABC):
     #: The layers that a model must have.
     needed_layers: tuple[int, ...] = ()
 
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """The columns estimator, sampler and size of its rows."""
+        return self.label, self.sampler or "-", self.size or 0
+
     def members(self) -> "tuple[Replacement, ...]":
         """The replacements of its heads, if they differ."""
         return (self,)
@@ -96,7 +104,7 @@ class Replacement(ABC):
         """Raise ScenarioError or InputError for heads of a layer that it cannot replace."""
 
     @abstractmethod
-    def outputs(self, heads: LayerHeads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
+    def outputs(self, heads: LayerHeads, seed: int, names: StreamNames, layer: int) -> Tensor:
         """Output (B, H, n, d_v) in the precision of the queries; names: further names of its random stream."""
 
     def multiplications(self, shape: Shape) -> float | None:
@@ -146,14 +154,14 @@ class EstimatedAttention(Replacement):
             return exact_multiplications(shape)
         return self.method.multiplications(shape, self.size or 1)
 
-    def outputs(self, heads: LayerHeads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
+    def outputs(self, heads: LayerHeads, seed: int, names: StreamNames, layer: int) -> Tensor:
         if not all(bool(array.isfinite().all()) for array in heads[:3]):  # the estimate of an earlier layer failed
             return heads.query.new_full((*heads.query.shape[:-1], heads.value.shape[-1]), torch.nan)
         key, value = heads.key.to(heads.query), heads.value.to(heads.query)  # autocast leaves them in other precisions
         with torch.autocast(heads.query.device.type, enabled=False):
             return self._estimate(heads._replace(key=key, value=value), seed, names, layer)
 
-    def _estimate(self, heads: LayerHeads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
+    def _estimate(self, heads: LayerHeads, seed: int, names: StreamNames, layer: int) -> Tensor:
         """The output for heads of one precision."""
         method = self.fitted.get(layer, self.method)
         if isinstance(method, LinearAttention):
@@ -168,9 +176,10 @@ class EstimatedAttention(Replacement):
             return Exact().outputs(heads, seed, names, layer)
         numbers = heads.numbers or range(query.shape[0] * query.shape[1])
         arrays = [array.reshape(-1, *array.shape[-2:]) for array in heads[:3]]
-        group = heads.group if shape.causal and method.arrays == "batched" and method.shared_block else 1
+        batched = method.arrays == "batched"
+        group = heads.group if shape.causal and batched and method.shared_block else 1
         generators = [stream(seed, "model", "method", self.label, *names, number) for number in numbers[::group]]
-        compute = self._method_output if group == 1 else functools.partial(self._grouped_output, group)
+        compute = functools.partial(self._batched_output, group) if batched else self._separate_output
         output = compute(method, arrays, heads.causal, generators)
         return output.reshape(*query.shape[:-1], shape.d_v).to(query)
 
@@ -181,42 +190,40 @@ class EstimatedAttention(Replacement):
         )
         return linear_attention(heads.query, heads.key, heads.value, sample, method.wrapped, heads.causal)
 
-    def _method_output(
+    def _separate_output(
         self, method: Method, arrays: Sequence[Any], causal: bool, generators: Sequence[np.random.Generator]
     ) -> Tensor:
-        """(heads, n, d_v): all heads together, or one after the other, in NumPy where the method needs it."""
-        query, key, value = arrays
-        if method.arrays == "batched":
-            streams = Streams(generators, lambda hosts: torch.as_tensor(np.stack(hosts), device=query.device))
-            with failures_named(self.label):
-                problem = AttentionProblem.of(query, key, value, causal)
-                (estimate,) = method.estimates(problem, (self.requested_size,), streams)
-            return estimate.output
+        """(heads, n, d_v), one head after the other, in NumPy where the method needs it."""
         if method.arrays == "host" or (isinstance(method, Function) and not method.tensors):
-            query, key, value = (array.detach().double().cpu().numpy() for array in arrays)
-        heads = zip(query, key, value, generators, strict=True)
-        size = self.requested_size
+            arrays = [array.detach().double().cpu().numpy() for array in arrays]
+        heads, size = zip(*arrays, generators, strict=True), self.requested_size
         return torch.stack([
             torch.as_tensor(method_attention(q, k, v, method, size, rng, causal)) for q, k, v, rng in heads
         ])  # fmt: skip
 
-    def _grouped_output(
+    def _batched_output(
         self, group: int, method: Method, arrays: Sequence[Any], causal: bool, generators: Sequence[np.random.Generator]
     ) -> Tensor:
-        """(heads, n, d_v), where query heads with the same keys share all choices: their blocks are interleaved."""
+        """(heads, n, d_v), all heads together.
+
+        Groups of query heads with the same keys share all choices: their blocks are interleaved.
+        """
         query, key, value = arrays
         length, block = query.shape[-2], method.shared_block
         streams = Streams(generators, lambda hosts: torch.as_tensor(np.stack(hosts), device=query.device))
-        positions = _interleaved(torch.arange(length).expand(group, length)[..., None], group, block)
         with failures_named(self.label):
             problem = AttentionProblem.of(_interleaved(query, group, block), key[::group], value[::group], causal)
-            problem = problem._replace(positions=positions.ravel().numpy())
+            if group > 1:
+                positions = _interleaved(torch.arange(length).expand(group, length)[..., None], group, block)
+                problem = problem._replace(positions=positions.ravel().numpy())
             (estimate,) = method.estimates(problem, (self.requested_size,), streams)
         return _apart(estimate.output, group, block)
 
 
 def _interleaved(rows: Tensor, group: int, block: int) -> Tensor:
     """The rows of heads (G * group, n, c) block by block, in each those of all heads of a group: (G, group * n, c)."""
+    if group == 1:
+        return rows
     heads = rows.unflatten(0, (-1, group))
     count = heads.shape[2] // block
     blocks = heads[:, :, : count * block].unflatten(2, (count, block)).transpose(1, 2)
@@ -225,6 +232,8 @@ def _interleaved(rows: Tensor, group: int, block: int) -> Tensor:
 
 def _apart(rows: Tensor, group: int, block: int) -> Tensor:
     """The inverse of ``_interleaved``."""
+    if group == 1:
+        return rows
     count = rows.shape[1] // (group * block)
     blocks = rows[:, : count * group * block].unflatten(1, (count, group, block)).transpose(1, 2)
     rest = rows[:, count * group * block :].unflatten(1, (group, rows.shape[1] // group - count * block))
@@ -246,7 +255,7 @@ class Exact(Replacement):
             raise ScenarioError(f"`dtype` {dtype!r} given{close}; allowed: {', '.join(DTYPES)}")
         self.dtype, self.label = dtype, f"exact, attention in {dtype}" if dtype else "exact"
 
-    def outputs(self, heads: LayerHeads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
+    def outputs(self, heads: LayerHeads, seed: int, names: StreamNames, layer: int) -> Tensor:
         dtype = heads.query.dtype if self.dtype is None else getattr(torch, self.dtype)
         query, key, value = (array.to(dtype) for array in heads[:3])
         attention = torch.nn.functional.scaled_dot_product_attention
@@ -271,7 +280,7 @@ class Removed(Replacement):
     label = "removed"
     kind = "trivial"
 
-    def outputs(self, heads: LayerHeads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
+    def outputs(self, heads: LayerHeads, seed: int, names: StreamNames, layer: int) -> Tensor:
         return heads.query.new_zeros((*heads.query.shape[:-1], heads.value.shape[-1]))
 
 
@@ -283,6 +292,10 @@ def replacement(method: str | Method, size: int = 64, dtype: str | None = None) 
         raise ScenarioError("`dtype` is the precision of exact attention: use it with `method` exact")
     if method == "removed":
         return Removed()
-    name = method.partition("(")[0].strip() if isinstance(method, str) else ""
-    built = get_baseline(method) if name in {baseline.name for baseline in BASELINES} else get_method(method)
-    return EstimatedAttention(built, size)
+    return EstimatedAttention(method_or_baseline(method), size)
+
+
+def method_or_baseline(spec: str | Method) -> Method:
+    """A method, or a baseline that is used in its place. Raises ScenarioError."""
+    name = spec.partition("(")[0].strip() if isinstance(spec, str) else ""
+    return get_baseline(spec) if name in {baseline.name for baseline in BASELINES} else get_method(spec)

@@ -91,9 +91,8 @@ def times(
     exact, ratios = seconds[0, 1:], seconds[1:, 1:] / seconds[0, 1:]
     return [
         {
-            "estimator": item.label, "sampler": item.sampler or "-", "size": item.size or 0,
-            "seconds": np.median(row), "exact": np.median(exact), "ratio": np.median(ratio), "low": ratio.min(),
-            "high": ratio.max(), "repeats": repeats,
+            **dict(zip(TIMED, item.key, strict=True)), "seconds": np.median(row), "exact": np.median(exact),
+            "ratio": np.median(ratio), "low": ratio.min(), "high": ratio.max(), "repeats": repeats,
         }
         for item, row, ratio in zip(replacements, seconds[1:, 1:], ratios, strict=True)
     ]  # fmt: skip

@@ -13,7 +13,7 @@ from favorbench.methods import Method
 from favorbench.methods.features import LinearAttention
 from favorbench.models.interface import Call, intercept_attention, visible
 from favorbench.models.recommended import ByHead, by_head, heads_by_layer
-from favorbench.models.replacements import EstimatedAttention, LayerHeads, Replacement, Tensor, replacement
+from favorbench.models.replacements import EstimatedAttention, LayerHeads, Replacement, StreamNames, Tensor, replacement
 from favorbench.numerics.arrays import of_python
 from favorbench.parameters import check_name, check_whole, whole_numbers
 from favorbench.samplers import get_sampler
@@ -185,7 +185,7 @@ def replace_calls(
         raise InputError(f"no attention was replaced by {chosen.label}: {reasons}")
 
 
-def stream_names(redraw: str, draw: int, layer: int, call: int = 0) -> tuple[str | int, ...]:
+def stream_names(redraw: str, draw: int, layer: int, call: int = 0) -> StreamNames:
     """The names of a replacement's random stream in one call of a layer."""
     return draw, redraw, *{"model": (), "layer": (layer,), "call": (layer, call)}[redraw]
 
