@@ -104,8 +104,9 @@ def heads_by_layer(given: Any) -> dict[int, tuple[int, ...]]:
         whole_numbers("layers of `exact_heads`", given)
         return {layer: whole_numbers("heads of `exact_heads`", one) or () for layer, one in given.items()}
     heads = defaultdict[int, tuple[int, ...]](tuple)
-    for name in given.split(",") if isinstance(given, str) and given else ():
-        numbers = _KEPT.fullmatch(name.strip())
+    names = given.split(",") if isinstance(given, str) else [given]
+    for name in names if given else ():
+        numbers = isinstance(name, str) and _KEPT.fullmatch(name.strip())
         if not numbers or int(numbers[3] or numbers[2]) < int(numbers[2]):
             raise ScenarioError(
                 f"`exact_heads` {shown(name)} given, allowed: heads such as L7H6 or L7H6-8, with commas"
