@@ -187,19 +187,23 @@ def record(
     """Capture the heads of all runs. spool: stores them on disk. Raises ModelError if no head can be captured."""
     model = loaded.model
     recorder, modes = Recorder(choice, spool), [(module, module.training) for module in model.modules()]
-    gradients, passes = GradientRecorder(recorder, spool, notice), 1 + (choice.gradients or 0)
+    gradients, passes = GradientRecorder(recorder, notice), 1 + (choice.gradients or 0)
+
+    def report(done: int, name: str, draw: int) -> None:
+        if progress:
+            progress(passes * done + draw, passes * len(runs), name)
+
     model.eval()  # without dropout
     try:
         with torch.no_grad(), memory_errors():
             for done, run in enumerate(runs):
-                report = partial(_report, progress, passes * done, passes * len(runs), run.name)
-                report(0)
+                report(done, run.name, 0)
                 recorder.begin(run)
                 with intercept_attention(model, recorder.attend):
                     run.forward()
                 recorder.check_layers()
                 if choice.gradients:
-                    gradients.record(model, run, len(runs), report)
+                    gradients.record(model, run, len(runs), partial(report, done, run.name))
     finally:
         for module, mode in modes:
             module.training = mode
@@ -216,7 +220,8 @@ def over_inputs(loaded: Loaded) -> tuple[Any, list[Text]]:
     """
     runs = input_runs(loaded.model, loaded.inputs, loaded.name)
     given = loaded.inputs if isinstance(loaded.inputs, list) else [loaded.inputs]
-    if len({str(_shapes(item)) for item in given}) > 1:
+    shapes = {str(_mapped(lambda value: tuple(getattr(value, "shape", ())), item)) for item in given}
+    if len(shapes) > 1:
         raise InputError(f"{loaded.name}: its inputs have several shapes; run the command for each shape separately")
     first: dict[str, int] = {}
     for i, run in enumerate(runs):
@@ -264,20 +269,11 @@ def _mapped(change: Callable[[Any], Any], given: Any) -> Any:
     return tuple(map(change, given)) if isinstance(given, tuple) else change(given)
 
 
-def _shapes(given: Any) -> Any:
-    return _mapped(lambda value: tuple(getattr(value, "shape", ())), given)
-
-
 def _like(parameter: Any, value: Any) -> Any:
     """A tensor moved to the device of the model, and to its precision if floating-point; other values unchanged."""
     if not isinstance(value, torch.Tensor):
         return value
     return value.to(parameter) if value.is_floating_point() else value.to(parameter.device)
-
-
-def _report(progress: Progress | None, before: int, total: int, name: str, done: int) -> None:
-    if progress:
-        progress(before + done, total, name)
 
 
 def _call(model: Any, given: Any) -> Any:

@@ -19,7 +19,7 @@ from favorbench.errors import ModelError, ScenarioError
 from favorbench.formats import format_bytes
 from favorbench.inputs.heads import GRADIENTS
 from favorbench.models import torch
-from favorbench.models.captured import Captured, Spool
+from favorbench.models.captured import Captured
 from favorbench.models.interface import Call, intercept_attention
 from favorbench.models.recorder import Recorder, Run
 from favorbench.models.replacements import Tensor
@@ -120,8 +120,8 @@ def check_backward_memory(model: Any, batch: int, length: int, more: float = 0.0
 class GradientRecorder:
     """Store gradients with respect to the heads that a recorder has stored. scales: one array for each run."""
 
-    def __init__(self, recorder: Recorder, spool: Spool, notice: Callable[[str], None] | None) -> None:
-        self.recorder, self.spool, self.notice = recorder, spool, notice
+    def __init__(self, recorder: Recorder, notice: Callable[[str], None] | None) -> None:
+        self.recorder, self.spool, self.notice = recorder, recorder.spool, notice
         self.unit, self.scales = "", list[np.ndarray]()
 
     def record(self, model: Any, run: Run, runs: int, progress: Callable[[int], None]) -> None:
@@ -131,7 +131,7 @@ class GradientRecorder:
         if not count:
             return
         if not self.scales:
-            self._check_size(model, run, count * runs * draws)
+            self._check_size(model, count * runs * draws)
         rng = stream(0, "gradients", run.sha256)
         self.unit, gradients = gradient_draws(model, run.forward, kept, draws, rng, choice.last)
         scales, first = np.ones((count, draws), np.float32), sum(map(len, self.scales))
@@ -154,7 +154,7 @@ class GradientRecorder:
         stored = self.spool.array(GRADIENTS, (*scales.shape, rows, value.shape[-1]), "float16")
         return replace(captured, gradients=stored, gradient_scales=scales, meta=captured.meta | {"effect": self.unit})
 
-    def _check_size(self, model: Any, run: Run, count: int) -> None:
+    def _check_size(self, model: Any, count: int) -> None:
         """Report the size of all gradients before any is computed. Raises ScenarioError if it is too large."""
         recorder = self.recorder
         assert recorder.shape is not None

@@ -295,8 +295,8 @@ def _intercepted(model: Any, attend: Attend) -> Iterator[None]:
         raise ModelError(f"{type(model).__name__}: no attention call was found: {_why_no_call(model, hook.entered)}")
 
 
-def observe_attention(model: Any, forward: Callable[[], Any], look: Callable[[Call, Any], None]) -> None:
-    """Run a forward pass of the unchanged model, and show ``look`` each attention call with the output of it."""
+def observe_attention(model: Any, tokens: Any, look: Callable[[Call, Any], None]) -> None:
+    """Run the unchanged model on tokens, and show ``look`` each attention call with the output of it."""
 
     def attend(call: Call) -> Any:
         output = call.own()
@@ -304,7 +304,7 @@ def observe_attention(model: Any, forward: Callable[[], Any], look: Callable[[Ca
         return output
 
     with torch.no_grad(), intercept_attention(model, attend):
-        forward()
+        model(tokens, use_cache=False)
 
 
 def _implementations(model: Any) -> dict[int, tuple[Any, str | None]]:

@@ -79,12 +79,12 @@ class ByHead(Replacement):
         for member in chosen.values():
             member.check(shape, heads, layer)
 
-    def outputs(self, heads: LayerHeads, seed: int, names: StreamNames, layer: int) -> Tensor:
+    def outputs(self, heads: LayerHeads, seed: int, names: StreamNames) -> Tensor:
         count = heads.query.shape[1]
-        self.check(heads.shape, count, layer)
-        output = heads.query.new_empty((*heads.query.shape[:-1], heads.value.shape[-1]))
-        for member, chosen in self._groups(layer, count).items():
-            output[:, chosen] = member.outputs(heads.select_heads(chosen), seed, names, layer)
+        self.check(heads.shape, count, heads.layer)
+        output = heads.query.new_empty(heads.output_shape)
+        for member, chosen in self._groups(heads.layer, count).items():
+            output[:, chosen] = member.outputs(heads.select_heads(chosen), seed, names)
         return output
 
     def work(self, shape: Shape, heads: int, layer: int) -> float | None:

@@ -35,7 +35,7 @@ class LayerHeads(NamedTuple):
     """Queries (B, H, n, d), keys (B, H, l, d), values (B, H, l, d_v): attention is softmax(q k^T / sqrt(d)) v.
 
     numbers: the positions of selected heads among all B * H heads of the layer, which name their random streams.
-    group: the number of adjacent query heads that share a key head.
+    group: the number of adjacent query heads that share a key head. layer: its number in the model.
     """
 
     query: Tensor
@@ -44,12 +44,18 @@ class LayerHeads(NamedTuple):
     causal: bool
     numbers: tuple[int, ...] = ()
     group: int = 1
+    layer: int = 0
 
     @property
     def shape(self) -> Shape:
         """The shape of one head."""
         n, d = self.query.shape[-2:]
         return Shape(n, self.key.shape[-2], d, self.value.shape[-1], self.causal)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """(B, H, n, d_v)."""
+        return *self.query.shape[:-1], self.value.shape[-1]
 
     def select_heads(self, chosen: Sequence[int]) -> "LayerHeads":
         """Some heads, by number, in ascending order. They stay in groups if all of every group are chosen."""
@@ -59,7 +65,8 @@ class LayerHeads(NamedTuple):
         numbers = tuple(i * heads + head for i in range(batch) for head in chosen)
         query, key, value = (array[:, chosen] for array in self[:3])
         whole = {*Counter(head // self.group for head in chosen).values()} == {self.group}
-        return LayerHeads(query, key, value, self.causal, numbers, self.group if whole else 1)
+        group = self.group if whole else 1
+        return self._replace(query=query, key=key, value=value, numbers=numbers, group=group)
 
 
 def total(multiplications: Iterable[float | None]) -> float | None:
@@ -104,7 +111,7 @@ class Replacement(ABC):
         """Raise ScenarioError or InputError for heads of a layer that it cannot replace."""
 
     @abstractmethod
-    def outputs(self, heads: LayerHeads, seed: int, names: StreamNames, layer: int) -> Tensor:
+    def outputs(self, heads: LayerHeads, seed: int, names: StreamNames) -> Tensor:
         """Output (B, H, n, d_v) in the precision of the queries; names: further names of its random stream."""
 
     def multiplications(self, shape: Shape) -> float | None:
@@ -154,16 +161,16 @@ class EstimatedAttention(Replacement):
             return exact_multiplications(shape)
         return self.method.multiplications(shape, self.size or 1)
 
-    def outputs(self, heads: LayerHeads, seed: int, names: StreamNames, layer: int) -> Tensor:
+    def outputs(self, heads: LayerHeads, seed: int, names: StreamNames) -> Tensor:
         if not all(bool(array.isfinite().all()) for array in heads[:3]):  # the estimate of an earlier layer failed
-            return heads.query.new_full((*heads.query.shape[:-1], heads.value.shape[-1]), torch.nan)
+            return heads.query.new_full(heads.output_shape, torch.nan)
         key, value = heads.key.to(heads.query), heads.value.to(heads.query)  # autocast leaves them in other precisions
         with torch.autocast(heads.query.device.type, enabled=False):
-            return self._estimate(heads._replace(key=key, value=value), seed, names, layer)
+            return self._estimate(heads._replace(key=key, value=value), seed, names)
 
-    def _estimate(self, heads: LayerHeads, seed: int, names: StreamNames, layer: int) -> Tensor:
+    def _estimate(self, heads: LayerHeads, seed: int, names: StreamNames) -> Tensor:
         """The output for heads of one precision."""
-        method = self.fitted.get(layer, self.method)
+        method = self.fitted.get(heads.layer, self.method)
         if isinstance(method, LinearAttention):
             rng = stream(seed, "model", "omega", *names)
             return self._map_output(method, heads, rng).to(heads.query)
@@ -173,7 +180,7 @@ class EstimatedAttention(Replacement):
         if method.needs_positions and shape.n != shape.l:
             raise ScenarioError(f"method {self.label!r} needs as many queries as keys")
         if not self._fits(shape):
-            return Exact().outputs(heads, seed, names, layer)
+            return Exact().outputs(heads, seed, names)
         numbers = heads.numbers or range(query.shape[0] * query.shape[1])
         arrays = [array.reshape(-1, *array.shape[-2:]) for array in heads[:3]]
         batched = method.arrays == "batched"
@@ -181,7 +188,7 @@ class EstimatedAttention(Replacement):
         generators = [stream(seed, "model", "method", self.label, *names, number) for number in numbers[::group]]
         compute = functools.partial(self._batched_output, group) if batched else self._separate_output
         output = compute(method, arrays, heads.causal, generators)
-        return output.reshape(*query.shape[:-1], shape.d_v).to(query)
+        return output.reshape(heads.output_shape).to(query)
 
     def _map_output(self, method: LinearAttention, heads: LayerHeads, rng: np.random.Generator) -> Tensor:
         drawn = sample_omega(method.law, self.size or 1, heads.shape.d, rng, method.wrapped)
@@ -255,7 +262,7 @@ class Exact(Replacement):
             raise ScenarioError(f"`dtype` {dtype!r} given{close}; allowed: {', '.join(DTYPES)}")
         self.dtype, self.label = dtype, f"exact, attention in {dtype}" if dtype else "exact"
 
-    def outputs(self, heads: LayerHeads, seed: int, names: StreamNames, layer: int) -> Tensor:
+    def outputs(self, heads: LayerHeads, seed: int, names: StreamNames) -> Tensor:
         dtype = heads.query.dtype if self.dtype is None else getattr(torch, self.dtype)
         query, key, value = (array.to(dtype) for array in heads[:3])
         attention = torch.nn.functional.scaled_dot_product_attention
@@ -280,8 +287,8 @@ class Removed(Replacement):
     label = "removed"
     kind = "trivial"
 
-    def outputs(self, heads: LayerHeads, seed: int, names: StreamNames, layer: int) -> Tensor:
-        return heads.query.new_zeros((*heads.query.shape[:-1], heads.value.shape[-1]))
+    def outputs(self, heads: LayerHeads, seed: int, names: StreamNames) -> Tensor:
+        return heads.query.new_zeros(heads.output_shape)
 
 
 def replacement(method: str | Method, size: int = 64, dtype: str | None = None) -> Replacement:

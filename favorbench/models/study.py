@@ -115,7 +115,11 @@ class MeasuredModel:
         self.scenario, self.loaded = scenario, load(scenario.model, trust_remote_code=trust_remote_code)
         Backend("torch", scenario.device).check(())
         self.loaded.model.to(scenario.device)
-        _check_kind(self.loaded)
+        if self.loaded.tokenizer is not None and getattr(self.loaded.model.config, "is_encoder_decoder", False):
+            raise ModelError(
+                f"{self.loaded.name} is an encoder-decoder model; `favorbench model` measures encoders and language "
+                f"models: use `favorbench capture {self.loaded.name}`, or fb.replace_attention(model, ...) in Python"
+            )
         usual = min(LENGTH, self.loaded.limit or LENGTH)
         self.length = usual if scenario.length is None else scenario.length
         if self.loaded.inputs is None:
@@ -140,13 +144,13 @@ class MeasuredModel:
     def _check(self) -> None:
         """Raise ScenarioError or InputError for layers that cannot be replaced, or not by these estimators."""
         scenario, count = self.scenario, len(self.first)
-        for numbers in scenario.layer_sets:
-            chosen = [] if numbers in (ALL, EACH) else [int(number) for number in numbers.split(",")]
+        for numbers in {*scenario.layer_sets} - {ALL, EACH}:
+            chosen = [int(number) for number in numbers.split(",")]
             if outside := {*chosen} - {*range(count)}:
                 raise ScenarioError(f"`layers` {min(outside)}: {scenario.model} has {count}, 0 to {count - 1}")
-            if chosen and not any(layer.index in chosen for layer in self.replaceable):
+            if not any(layer.index in chosen for layer in self.replaceable):
                 raise InputError(f"`layers` {numbers}: cannot be replaced: {self.first[chosen[0]].left}")
-            for item in scenario.replacements if chosen else ():
+            for item in scenario.replacements:
                 if not item.is_for(chosen):
                     raise InputError(
                         f"`layers` {numbers}: {item.label} has no choice there, but in {list(item.layers)}"
@@ -168,8 +172,13 @@ class MeasuredModel:
     def check_replacement(self, replacement: Replacement) -> None:
         """Raise ScenarioError or InputError for a replacement that does not work for this model and these texts."""
         name = self.scenario.model
+        causal = any(layer.shape.causal for layer in self.replaceable)
         for part in replacement.members():
-            self._check_estimator(part)
+            if part.needs_calibration and self.calibration is None:
+                raise ScenarioError(f"{part.label} is calibrated on another text: give one with `calibrate`")
+            if causal and not part.causal_safe:
+                hint = f"; calibrated:{part.label} is, with `calibrate`" if part.kind == "map" else ""
+                raise ScenarioError(f"{name} is causal, and {part.label} is not{hint}")
         if missing := {*replacement.needed_layers} - {layer.index for layer in self.first}:
             raise InputError(f"{replacement.label} has a choice for layer {min(missing)}: {name} has {len(self.first)}")
         for text, layer in ((text, layer) for text, layers in self.layers.items() for layer in layers):
@@ -177,13 +186,6 @@ class MeasuredModel:
                 replacement.check(layer.shape, layer.heads, layer.index)
             except ScenarioError as error:
                 raise ScenarioError(f"{text}: {error}") from None
-
-    def _check_estimator(self, replacement: Replacement) -> None:
-        if replacement.needs_calibration and self.calibration is None:
-            raise ScenarioError(f"{replacement.label} is calibrated on another text: give one with `calibrate`")
-        if not replacement.causal_safe and any(layer.shape.causal for layer in self.replaceable):
-            hint = f"; calibrated:{replacement.label} is, with `calibrate`" if replacement.kind == "map" else ""
-            raise ScenarioError(f"{self.scenario.model} is causal, and {replacement.label} is not{hint}")
 
     def request(self) -> dict[str, Any]:
         """The request with digests of all its files, as plain JSON data."""
@@ -262,10 +264,10 @@ class MeasuredModel:
         errors = head_errors(self.model, reference, self.layers[text], outputs)
         return {name: [getattr(error, name) for error in errors] for name in HeadError._fields}
 
-    def _outputs(self, replacement: Replacement, draw: int, heads: LayerHeads, layer: int) -> Tensor:
+    def _outputs(self, replacement: Replacement, draw: int, heads: LayerHeads) -> Tensor:
         """The output of some heads of a layer, as in ``_output``."""
-        names = stream_names(self.scenario.redraw, draw, layer)
-        return self.calibrated(replacement).outputs(heads, self.scenario.seed, names, layer)
+        names = stream_names(self.scenario.redraw, draw, heads.layer)
+        return self.calibrated(replacement).outputs(heads, self.scenario.seed, names)
 
     def head_effects(self, text: str, replacements: Sequence[Replacement], draw: int, gradients: int) -> np.ndarray:
         """The predicted effect of each replacement on each replaceable head alone (replacements, heads).
@@ -273,14 +275,15 @@ class MeasuredModel:
         Gradients take at most GRADIENT_BYTES of memory at a time, or as much as those of one layer.
         """
         groups, _ = self.gradient_groups(text, gradients)
-        forward = partial(self.model, self.texts[text].tokens, use_cache=False)
+        tokens = self.texts[text].tokens
+        forward = partial(self.model, tokens, use_cache=False)
         estimators, result = [partial(self._outputs, item, draw) for item in replacements], []
         for layers in groups:
             rng = stream(self.scenario.seed, "gradients", draw)
             drawn = list(gradient_draws(self.model, forward, layers, gradients, rng)[1])
             with np.errstate(all="ignore"):  # an estimator that overflows is a measurement
                 stacked = {layer: torch.stack([part.pop(layer) for part in drawn]) for layer in layers}
-                result.append(head_effects(forward, self.model, stacked, estimators))
+                result.append(head_effects(self.model, tokens, stacked, estimators))
         return np.concatenate(result, axis=1)
 
     def gradient_groups(self, text: str, gradients: int) -> tuple[list[list[int]], float]:
@@ -335,15 +338,6 @@ def _read(scenario: ModelScenario) -> tuple[list[TextFile], list[TextFile]]:
     return files, calibration
 
 
-def _check_kind(loaded: Loaded) -> None:
-    """Raise ModelError for an encoder-decoder model, which is neither an encoder nor a language model."""
-    if loaded.tokenizer is not None and getattr(loaded.model.config, "is_encoder_decoder", False):
-        raise ModelError(
-            f"{loaded.name} is an encoder-decoder model; `favorbench model` measures encoders and language models: "
-            f"use `favorbench capture {loaded.name}`, or fb.replace_attention(model, ...) in Python"
-        )
-
-
 def calibrated(model: Any, replacement: Replacement, tokens: Tensor) -> Replacement:
     """The replacement with parameters that are fitted to the model's attention to these tokens (1, L)."""
     assert isinstance(replacement, EstimatedAttention)
@@ -354,5 +348,5 @@ def calibrated(model: Any, replacement: Replacement, tokens: Tensor) -> Replacem
             query, key = heads_of(call)[:2]
             fitted[call.index] = calibrate(query[0], key[0], method)
 
-    observe_attention(model, partial(model, tokens, use_cache=False), look)
+    observe_attention(model, tokens, look)
     return EstimatedAttention(method, replacement.requested_size, fitted)
