@@ -90,7 +90,7 @@ def certified_bound(errors: np.ndarray, p: float, alpha: float) -> float:
     with probability at most alpha. The evidence grows with the target, so b is below the true quantile with at most the
     same probability (Howard & Ramdas 2022, sec. 3).
     """
-    ordered = np.sort(np.where(np.isnan(errors), np.inf, errors))
+    ordered = _sorted(errors)
     counts = np.arange(1, len(ordered) + 1)
     enough = np.flatnonzero(log_evidence_often(counts, len(ordered), p) >= -math.log(alpha))
     return float(ordered[enough[0]]) if len(enough) else math.inf
@@ -98,5 +98,8 @@ def certified_bound(errors: np.ndarray, p: float, alpha: float) -> float:
 
 def quantile(errors: np.ndarray, p: float) -> float:
     """The smallest error with a share p of all at or below it. NaN counts as infinite."""
-    ordered = np.sort(np.where(np.isnan(errors), np.inf, errors))
-    return float(ordered[max(0, math.ceil(p * len(ordered) - 1e-9) - 1)])
+    return float(_sorted(errors)[max(0, math.ceil(p * len(errors) - 1e-9) - 1)])
+
+
+def _sorted(errors: np.ndarray) -> np.ndarray:
+    return np.sort(np.where(np.isnan(errors), np.inf, errors))

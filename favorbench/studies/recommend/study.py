@@ -194,7 +194,8 @@ def recommend(
     if wrong := next((name for name, given in for_models.items() if given), ""):
         raise ScenarioError(f"`{wrong}` is for a model, and this is about heads: leave it out, or give `model`")
     metric = "relative_error" if metric is None else metric
-    _check_error(target, metric)
+    check_name("metric", metric, [name for name, member in METRICS.items() if member.error and name != EFFECT])
+    check_target(target, metric)
     searchers = choose_cluster(cluster, workers, None) or workers
     processes = check_workers(searchers)
     with tempfile.TemporaryDirectory() as folder:
@@ -349,13 +350,6 @@ def _named(arrays: Any) -> Mapping[str, Any]:
     if len(arrays) != 1:
         raise ScenarioError(f"`inputs`: {len(arrays)} inputs were given, allowed: one; run it for each separately")
     return arrays
-
-
-def _check_error(target: float, metric: str) -> None:
-    """Raise ScenarioError for a metric that is not an error, and a target that cannot be certified."""
-    errors = [name for name, member in METRICS.items() if member.error and name != EFFECT]
-    check_name("metric", metric, errors)
-    check_target(target, metric)
 
 
 def _check_limits(probability: float, confidence: float, max_size: int, max_cost: float) -> None:

@@ -73,34 +73,27 @@ def row_of(task: ModelTask, planned: PlannedRow) -> dict[str, Any]:
 class TextEvaluator:
     """Measure the effect of replacements on texts, each once, and pass every new row to ``keep``.
 
-    workers: measure the next texts of a replacement, ``ahead`` of them at a time. known: all rows, by their keys.
-    measured: the number of new rows.
+    metric: the effect, signed so that smaller is better. workers: measure the next texts of a replacement, ``ahead`` of
+    them at a time. known: all rows, by their keys. measured: the number of new rows.
     """
 
     def __init__(
-        self, model: MeasuredModel, texts: Sequence[str], known: Sequence[Mapping[str, Any]],
-        keep: Callable[[Any], None], task: ModelTask, workers: Executor | None, ahead: int,
+        self, model: MeasuredModel, texts: Sequence[str], metric: str, known: Sequence[Mapping[str, Any]],
+        keep: Callable[[Any], None], report: Progress, task: ModelTask, workers: Executor | None, ahead: int,
     ) -> None:  # fmt: skip
-        self.model, self.texts, self.measured = model, texts, 0
+        self.model, self.texts, self.metric, self.measured, self._report = model, texts, metric, 0, report
         self._keep, self._task, self._workers, self._ahead = keep, task, workers, ahead
         self.known = {tuple(row[name] for name in KEY): row for row in known}
 
-    def effect(self, replacement: Replacement, number: int, metric: str) -> float:
-        """The effect on the text of this number."""
-        planned = self._planned(replacement, number)
-        if planned.key not in self.known:
-            further = range(number, min(number + self._ahead, len(self.texts)))
-            self._measure(self.missing(replacement, further))
-        return float(self.known[planned.key][metric])
-
-    def missing(self, replacement: Replacement, numbers: range) -> list[PlannedRow]:
-        """The measurements on these texts that are not made yet."""
-        planned = (self._planned(replacement, number) for number in numbers)
-        return [row for row in planned if row.key not in self.known]
-
-    def _planned(self, replacement: Replacement, number: int) -> PlannedRow:
-        text = self.texts[number]
-        return PlannedRow(text, ALL, replacement, _draw_of(self.model, text))
+    def effect(self, replacement: Replacement, number: int, last: int, step: str) -> float:
+        """The effect on the text of this number. last: of the texts that this step needs, for its progress."""
+        texts = self.texts[number : max(last, number + self._ahead)]
+        planned = [PlannedRow(text, ALL, replacement, _draw_of(self.model, text)) for text in texts]
+        left = [row.key not in self.known for row in planned[: last - number]]
+        self._report(self.measured, self.measured + sum(left), step=step)
+        if left[0]:
+            self._measure([row for row in planned[: self._ahead] if row.key not in self.known])
+        return signed(float(self.known[planned[0].key][self.metric]), self.metric)
 
     def _measure(self, rows: Sequence[PlannedRow]) -> None:
         if self._workers is None:
@@ -151,12 +144,13 @@ class ModelSearch(CandidateSearch):
     """The candidates for all attention of a model."""
 
     def __init__(
-        self, evaluator: TextEvaluator, settings: Sequence[tuple[EstimatorSetting, Method]], rule: Rule, metric: str,
-        report: Progress, directory: str, exact_heads: Mapping[int, Collection[int]],
+        self, evaluator: TextEvaluator, settings: Sequence[tuple[EstimatorSetting, Method]], rule: Rule, path: Path,
+        by: CostUnit, exact_heads: Mapping[int, Collection[int]],
     ) -> None:  # fmt: skip
         model = evaluator.model
-        super().__init__("all layers", rule, sum(layer.multiplications for layer in model.replaceable), metric)
-        self.evaluator, self.metric, self._report, self.directory = evaluator, metric, report, directory
+        exact = sum(layer.multiplications for layer in model.replaceable)
+        super().__init__("all layers", rule, exact, evaluator.metric)
+        self.evaluator, self._path, self._by = evaluator, path, by
         self.exact_heads = head_names(exact_heads)
         or_exact = not model.length  # inputs may have padding, and then fewer keys than a size
         self.replacements: dict[EstimatorSetting, Replacement] = {
@@ -197,6 +191,21 @@ class ModelSearch(CandidateSearch):
             else:
                 self.too_costly += 1
 
+    def shares(self) -> dict[EstimatorSetting, float]:
+        """The cost of each setting relative to exact attention."""
+        if self._by == "multiplications":
+            return {setting: self.work(setting) / self.exact for setting in self.replacements}
+        timed = self.seconds(self.replacements.values())
+        return {setting: row["ratio"] for setting, row in zip(self.replacements, timed, strict=True)}
+
+    def seconds(self, replacements: Collection[Replacement]) -> list[TimedEstimator]:
+        """CPU seconds relative to those of exact attention; those that were stored are not measured again."""
+        stored = stored_seconds(self._path)
+        if missing := [replacement for replacement in replacements if replacement.key not in stored]:
+            self.evaluator.model.time(self._path, TIMINGS, missing)
+            stored = stored_seconds(self._path)
+        return [stored[replacement.key] for replacement in replacements]
+
     @property
     def candidate_rule(self) -> Rule:
         """The rule for one candidate."""
@@ -207,15 +216,13 @@ class ModelSearch(CandidateSearch):
 
     def measure(self, candidate: Candidate) -> bool:
         """Add the effect on one more text."""
-        count, texts = len(candidate.values), len(self.evaluator.texts)
-        if count >= texts:
+        count = len(candidate.values)
+        if count >= len(self.evaluator.texts):
             return False
-        replacement, done = self.replacements[candidate.setting], self.evaluator.measured
         hits = sum(value <= self.rule.target for value in candidate.values)
-        further = self.candidate_rule.fewest_draws(hits, count)
-        left = self.evaluator.missing(replacement, range(count, min(count + further, texts)))
-        self._report(done, done + len(left), step=f"until {candidate.setting.text} can be certified")
-        candidate.values.append(signed(self.evaluator.effect(replacement, count, self.metric), self.metric))
+        last = count + self.candidate_rule.fewest_draws(hits, count)
+        step, replacement = f"until {candidate.setting.text} can be certified", self.replacements[candidate.setting]
+        candidate.values.append(self.evaluator.effect(replacement, count, last, step))
         return True
 
     def describe(self, candidate: Candidate) -> dict[str, Any]:
@@ -225,7 +232,8 @@ class ModelSearch(CandidateSearch):
         given = {kind: setting.spec, "sampler": setting.sampler, size: setting.size}
         given |= {"exact_heads": ",".join(self.exact_heads) or None}
         if per_head or not length:
-            given = {"recommended": self.directory}
+            path = self._path  # pages may be shared, and show no directories
+            given = {"recommended": path.name if path.is_absolute() else path.as_posix()}
         arguments = ", ".join(f"{name}={value!r}" for name, value in given.items() if value is not None)
         certified = f"; certified for texts of {length} tokens" if length else ""
         python = (
@@ -283,9 +291,9 @@ def recommend_model(
         request, facts = merged_request(path, model.request() | asked), model.facts()
         known = [row for part in store.parts([*KEY, *EFFECTS]) for row in part.table.to_pylist()]
         write_manifest(path, request, facts, len(known) + 1, len(known))
-        evaluator = TextEvaluator(model, order[chosen_on:], known, store.append, task, executor, ahead)
-        directory = path.name if path.is_absolute() else path.as_posix()  # pages may be shared, and show no directories
-        search = ModelSearch(evaluator, settings, rule, metric, report, directory, kept)
+        texts = order[chosen_on:]
+        evaluator = TextEvaluator(model, texts, metric, known, store.append, report, task, executor, ahead)
+        search = ModelSearch(evaluator, settings, rule, path, by, kept)
         for replacement in search.replacements.values():
             model.check_replacement(replacement)
 
@@ -302,15 +310,15 @@ def recommend_model(
             return result
 
         try:
-            search.set_candidates(_shares(search, path, by), max_cost)
+            search.set_candidates(search.shares(), max_cost)
             _check_texts(search, about)
             if chosen_on:
                 draws = {text: _draw_of(model, text) for text in order[:chosen_on]}
                 search.add_per_head(settings_per_head(model, draws, search.replacements, path, report))
-                search.set_candidates(_shares(search, path, by), max_cost)
+                search.set_candidates(search.shares(), max_cost)
                 _check_texts(search, about)
             search.search()
-            about = _with_references(about, search, path, report)
+            about = _with_references(about, search, path)
         except KeyboardInterrupt as interruption:
             search.finished = False
             raise Interrupted(answer(about)) from interruption
@@ -336,24 +344,6 @@ def _metric(model: MeasuredModel, metric: str | None) -> str:
     return "embedding_loss"
 
 
-def _shares(search: ModelSearch, path: Path, by: CostUnit) -> dict[EstimatorSetting, float]:
-    """The cost of each setting relative to exact attention."""
-    if by == "multiplications":
-        return {setting: search.work(setting) / search.exact for setting in search.replacements}
-    return {setting: row["ratio"] for setting, row in _seconds(search, path, list(search.replacements)).items()}
-
-
-def _seconds(
-    search: ModelSearch, path: Path, settings: Sequence[EstimatorSetting]
-) -> dict[EstimatorSetting, TimedEstimator]:
-    """CPU seconds of settings relative to those of exact attention; those that were stored are not measured again."""
-    chosen, stored = {setting: search.replacements[setting] for setting in settings}, stored_seconds(path)
-    if missing := [replacement for replacement in chosen.values() if replacement.key not in stored]:
-        search.evaluator.model.time(path, TIMINGS, missing)
-        stored = stored_seconds(path)
-    return {setting: stored[replacement.key] for setting, replacement in chosen.items()}
-
-
 def _check_texts(search: ModelSearch, about: WholeModel) -> None:
     """Raise ScenarioError if there are too few texts to certify any candidate."""
     if (needed := search.candidate_rule.fewest_draws()) > (count := len(search.evaluator.texts)):
@@ -367,19 +357,15 @@ def _check_texts(search: ModelSearch, about: WholeModel) -> None:
         )
 
 
-def _with_references(about: WholeModel, search: ModelSearch, path: Path, report: Progress) -> WholeModel:
+def _with_references(about: WholeModel, search: ModelSearch, path: Path) -> WholeModel:
     """Add the effect of bfloat16 and the CPU seconds of the recommended setting to the facts."""
-    evaluator, reference, metric = search.evaluator, Bfloat16Model(), search.metric
+    evaluator, reference = search.evaluator, Bfloat16Model()
     count = min(REFERENCE_TEXTS, len(evaluator.texts))
-    effects = []
-    for i in range(count):
-        left = evaluator.missing(reference, range(i, count))
-        report(evaluator.measured, evaluator.measured + len(left), step="the model in bfloat16")
-        effects.append(signed(evaluator.effect(reference, i, metric), metric))
-    errors = tuple(signed(quantile(np.array(effects), p), metric) for p in (0.5, search.rule.probability, 1.0))
+    effects = np.array([evaluator.effect(reference, i, count, "the model in bfloat16") for i in range(count)])
+    errors = tuple(signed(quantile(effects, p), search.metric) for p in (0.5, search.rule.probability, 1.0))
     about, result = about._replace(bfloat16=errors, bfloat16_texts=count), search.decision()
     if result.outcome == "certified" and result.setting is not None:
-        timed = _seconds(search, path, [result.setting])[result.setting]
+        (timed,) = search.seconds([search.replacements[result.setting]])
         runs = f"{timed['low']:.2g} to {timed['high']:.2g} in {timed['repeats']} runs, {conditions(path)}"
         about = about._replace(seconds=timed["ratio"], timed=runs)
     return about
