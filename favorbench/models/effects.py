@@ -1,5 +1,6 @@
 """The effects of replaced attention: the outputs of a model against those of the unchanged model."""
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -159,12 +160,10 @@ def layers_of(model: Any, tokens: Tensor) -> tuple[ModelLayer, ...]:
             layers[index] = replace(layers[index], projection=module)
             pending.clear()
 
-    hooks = [module.register_forward_pre_hook(find_projection) for module in model.modules()]
-    try:
+    with contextlib.ExitStack() as hooks:
+        for module in model.modules():
+            hooks.callback(module.register_forward_pre_hook(find_projection).remove)
         observe_attention(model, tokens, look)
-    finally:
-        for hook in hooks:
-            hook.remove()
     return tuple(layers[index] for index in sorted(layers))
 
 

@@ -189,11 +189,11 @@ class MeasuredModel:
 
     def request(self) -> dict[str, Any]:
         """The request with digests of all its files, as plain JSON data."""
-        chosen = [item for item in self.scenario.replacements if isinstance(item, ByHead)]
+        chosen = self.scenario.replacements
         named = dataclasses.asdict(self.scenario) | {
             "length": self.length, "texts": {text.name: text.sha256 for text in self.texts.values()},
             "calibrate": self.calibration and self.calibration.sha256, "weights": self.loaded.weights,
-            "recommended": {item.name: item.sha256 for item in chosen if item.sha256},
+            "recommended": {item.name: item.sha256 for item in chosen if isinstance(item, ByHead) and item.sha256},
         }  # fmt: skip
         return json.loads(json.dumps(named))
 

@@ -294,11 +294,11 @@ def sections(results: ModelResults) -> Sections:
             shown += _tables(results, rows, f"{which_layers(str(layers))} replaced")
     if sets > MANY:
         single = lines[lines["layers"] != ALL]
-        columns = dict.fromkeys(single["layers"].astype(str), "-")
+        columns = dict.fromkeys(single["layers"], "-")
         table = [
             {"estimator": described(group.iloc[0])}
             | columns
-            | {str(line["layers"]): _number(line["effect"]) for _, line in group.iterrows()}
+            | dict(zip(group["layers"], map(_number, group["effect"]), strict=True))
             for _, group in single.groupby(["estimator", "sampler", "size"], sort=False)
         ]
         shown.append(Section(f"one layer replaced at a time: {results.measure.heading}", table))
