@@ -41,9 +41,9 @@ def errors(heads: Mapping[int, Any], item: Any) -> np.ndarray:
 
     uniform, ratios = replacement("uniform"), []
     for layer, part in heads.items():
-        exact = Exact().outputs(part, 0, ("layer", layer), layer)
+        exact = Exact().outputs(part, 0, ("layer", layer))
         first, *others = (
-            ((one.outputs(part, draw, ("layer", layer), layer) - exact) ** 2).sum(dim=(-2, -1)).flatten()
+            ((one.outputs(part, draw, ("layer", layer)) - exact) ** 2).sum(dim=(-2, -1)).flatten()
             for draw, one in [(0, uniform), *((draw, item) for draw in range(DRAWS if item.random else 1))]
         )
         ratios.append((sum(others) / len(others) / first).double().numpy())

@@ -23,7 +23,7 @@ from favorbench.models.effects import effect, head_effects, head_errors, run
 from favorbench.models.gradients import gradient_draws
 from favorbench.models.load import split_texts
 from favorbench.models.plan import ModelScenario
-from favorbench.models.replacements import Replacement, Tensor, replacement
+from favorbench.models.replacements import LayerHeads, Replacement, Tensor, replacement
 from favorbench.models.study import MeasuredModel
 from favorbench.models.swap import replace_calls, stream_names
 from favorbench.numerics.streams import stream
@@ -35,8 +35,9 @@ GRADIENTS = 16
 def gradients(model: MeasuredModel, text: str) -> dict[int, Tensor]:
     """Gradients of a text, by layer (draws, heads, n, d_v)."""
     forward = partial(model.model, model.texts[text].tokens, use_cache=False)
-    parts = list(gradient_draws(model.model, forward, model.replaceable, GRADIENTS, stream(0, "gradients"))[1])
-    return {layer: torch.stack([part[layer][0] for part in parts]) for layer in model.replaceable}
+    numbers = [layer.index for layer in model.replaceable]
+    parts = list(gradient_draws(model.model, forward, numbers, GRADIENTS, stream(0, "gradients"))[1])
+    return {layer: torch.stack([part[layer][0] for part in parts]) for layer in numbers}
 
 
 class Comparison:
@@ -47,17 +48,16 @@ class Comparison:
         self.tokens, self.layers = model.texts[text].tokens, model.layers[text]
         self.kind = "kl" if model.loaded.causal else "embedding_loss"
 
-    def _outputs(self, heads: object, layer: int) -> object:
-        return self.estimator.outputs(heads, 0, stream_names("layer", 0, layer), layer)  # pyright: ignore[reportArgumentType]
+    def _outputs(self, heads: LayerHeads) -> Tensor:
+        return self.estimator.outputs(heads, 0, stream_names("layer", 0, heads.layer))
 
     def predicted(self, gradients_of: str) -> np.ndarray:
         """The predicted effect of each head, with the gradients of a text of the same length."""
-        forward = partial(self.model.model, self.tokens, use_cache=False)
-        return head_effects(forward, self.model.model, gradients(self.model, gradients_of), [self._outputs])[0]  # pyright: ignore
+        return head_effects(self.model.model, self.tokens, gradients(self.model, gradients_of), [self._outputs])[0]
 
     def relative_errors(self) -> np.ndarray:
         """The relative error of each head."""
-        results = head_errors(self.model.model, self.model.reference(self.text), self.layers, self._outputs)  # pyright: ignore
+        results = head_errors(self.model.model, self.model.reference(self.text), self.layers, self._outputs)
         return np.array([error.head_error for error in results])
 
     def measured(self, layers: Collection[int] | None = None, heads: Collection[int] | None = None) -> float:
@@ -69,12 +69,13 @@ class Comparison:
     def row(self, other: str, most: int) -> dict[str, float]:
         """The correlations and ratios. other: the text of the control's gradients. most: of single heads, at random."""
         predicted, wrong, errors = self.predicted(self.text), self.predicted(other), self.relative_errors()
-        layer_of = np.repeat(self.model.replaceable, [layer.heads for layer in self.layers if layer.left is None])
+        numbers = [layer.index for layer in self.model.replaceable]
+        layer_of = np.repeat(numbers, [layer.heads for layer in self.layers if layer.left is None])
 
         def by_layer(values: np.ndarray) -> np.ndarray:
-            return np.array([values[layer_of == layer].sum() for layer in self.model.replaceable])
+            return np.array([values[layer_of == layer].sum() for layer in numbers])
 
-        whole, layers = self.measured(), [self.measured([layer]) for layer in self.model.replaceable]
+        whole, layers = self.measured(), [self.measured([layer]) for layer in numbers]
         values_by_name = {
             "measured": whole, "predicted / measured": predicted.sum() / whole,
             "gradients of another text / measured": wrong.sum() / whole,

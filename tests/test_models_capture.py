@@ -17,7 +17,7 @@ import favorbench as fb  # noqa: E402
 from favorbench.errors import InputError, ModelError, ScenarioError, StoreError  # noqa: E402
 from favorbench.inputs import SHIPPED, File  # noqa: E402
 from favorbench.models import captured as captured_files  # noqa: E402
-from favorbench.models.capture import about, input_runs, record, text_runs  # noqa: E402
+from favorbench.models.capture import input_runs, record, text_runs  # noqa: E402
 from favorbench.models.captured import Spool  # noqa: E402
 from favorbench.models.interface import intercept_attention  # noqa: E402
 from favorbench.models.load import PACKAGED, load, read_texts  # noqa: E402
@@ -375,7 +375,7 @@ def test_minilm_gives_the_heads_that_ship():
         pytest.skip("no CC0-1.0 here")
     loaded = real("minilm")
     with Spool() as spooled:
-        captured = record(loaded.model, text_runs(loaded, read_texts([text]), 512), Choice(), about(loaded), spooled)
+        captured = record(loaded, text_runs(loaded, read_texts([text]), 512), Choice(), spooled)
     assert captured.query.shape == (72, 512, 32) and not captured.causal
     assert max(layer.difference / layer.limit for layer in captured.layers) < 2 / TOLERANCE_UNITS
     with np.load(SHIPPED["minilm"].path) as shipped:
@@ -397,7 +397,7 @@ def test_smollm2_is_causal_with_groups():
     words = small_text("text.txt", 200)
     with Spool() as spooled:
         runs = text_runs(loaded, read_texts([words]), 96)
-        captured = record(loaded.model, runs, Choice(layers=(0, 29)), about(loaded), spooled)
+        captured = record(loaded, runs, Choice(layers=(0, 29)), spooled)
     assert captured.query.shape == (18, 96, 64) and captured.causal
     assert_array_equal(captured.key[0], captured.key[2])
     assert max(layer.difference / layer.limit for layer in captured.layers) < 2 / TOLERANCE_UNITS

@@ -104,9 +104,9 @@ def test_errors_of_heads_are_their_formulas(model, tokens):
     reference, layers = run(model, tokens), layers_of(model, tokens)
     outputs = {}
 
-    def removed(heads, layer):
-        outputs[layer] = Exact().outputs(heads, 0, (), layer)[0].numpy()
-        return Removed().outputs(heads, 0, (), layer)
+    def removed(heads):
+        outputs[heads.layer] = Exact().outputs(heads, 0, ())[0].numpy()
+        return Removed().outputs(heads, 0, ())
 
     for one in head_errors(model, reference, layers, removed):
         assert abs(one.head_error - 1) < TOLERANCE
@@ -115,5 +115,5 @@ def test_errors_of_heads_are_their_formulas(model, tokens):
         lost = outputs[layer][head] @ weight.T
         expected = np.linalg.norm(lost, axis=1) / np.linalg.norm(reference.hidden[layer].numpy(), axis=1)
         assert_allclose(one.head_after_projection, expected.mean(), rtol=TOLERANCE)
-    exact = head_errors(model, reference, layers, lambda heads, layer: Exact().outputs(heads, 0, (), layer))
+    exact = head_errors(model, reference, layers, lambda heads: Exact().outputs(heads, 0, ()))
     assert len(exact) == 8 and max(one.head_error for one in exact) < TOLERANCE

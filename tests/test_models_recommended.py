@@ -60,15 +60,15 @@ def chosen(content, choices=CHOICES):
 
 
 def by_hand(heads, method, size):
-    return replacement(method, size).outputs(heads, 0, (0, "layer", 0), 0)
+    return replacement(method, size).outputs(heads, 0, (0, "layer", 0))
 
 
 def test_each_head_is_answered_by_its_own_choice(found, tmp_path):
     choices = by_head(changed(found, tmp_path / "mine", chosen))
     drawn = torch.randn((3, 2, 4, LENGTH, 8), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     heads = LayerHeads(drawn[0], drawn[1], drawn[2], False)
-    output = choices.outputs(heads, 0, (0, "layer", 0), 0)
-    exact = Exact().outputs(heads, 0, (), 0)
+    output = choices.outputs(heads, 0, (0, "layer", 0))
+    exact = Exact().outputs(heads, 0, ())
     for head, expected in {0: ("multipole", 6), 1: None, 2: ("multipole", 6), 3: ("multipole", 3)}.items():
         one = (exact if expected is None else by_hand(heads, *expected))[:, [head]]
         assert difference(output[:, [head]], one) < TOLERANCE, head

@@ -14,9 +14,8 @@ from favorbench.errors import InputError, ModelError, ScenarioError, StoreError
 from favorbench.models import summary
 from favorbench.models.figures import charts
 from favorbench.models.plan import ModelScenario, plan
-from favorbench.models.report import sections, sentences
 from favorbench.models.seconds import times
-from favorbench.models.summary import ENCODER, LANGUAGE, lines_of, sentence
+from favorbench.models.summary import ENCODER, LANGUAGE, lines_of, sections, sentence, sentences
 from favorbench.sections import to_markdown
 from tests.command_line import printed, refused, run
 from tests.conftest import parts, stop_after

@@ -82,8 +82,8 @@ class Uncausal(Replacement):
 
     label = "uncausal"
 
-    def outputs(self, heads, seed, names, layer):
-        return Exact().outputs(heads._replace(causal=False), seed, names, layer)
+    def outputs(self, heads, seed, names):
+        return Exact().outputs(heads._replace(causal=False), seed, names)
 
 
 def test_exact_attention_in_its_place_changes_nothing_but_rounding(model, tokens):
@@ -184,10 +184,10 @@ def test_query_heads_with_the_same_keys_share_near_cells(length):
     method = replacement("sinks(2):multipole(block=128, cells='tree', segment=64)", 64)
     query, key, value = torch.randn((3, 1, 2, length, 8), generator=torch.Generator().manual_seed(3)).double()
     heads = LayerHeads(*(2 * part.repeat_interleave(3, 1) for part in (query, key, value)), True)
-    alone = method.outputs(heads, 0, (), 0)
-    assert difference(method.outputs(heads._replace(group=3), 0, (), 0), alone) < 1e-12
+    alone = method.outputs(heads, 0, ())
+    assert difference(method.outputs(heads._replace(group=3), 0, ()), alone) < 1e-12
     others = heads._replace(query=heads.query.roll(1, 1))
-    assert difference(method.outputs(others._replace(group=3), 0, (), 0), method.outputs(others, 0, (), 0)) > CLEAR
+    assert difference(method.outputs(others._replace(group=3), 0, ()), method.outputs(others, 0, ())) > CLEAR
 
 
 def test_some_heads_stay_exact_and_whole_groups_of_the_others_share_near_cells():
@@ -195,13 +195,13 @@ def test_some_heads_stay_exact_and_whole_groups_of_the_others_share_near_cells()
     query, key, value = torch.randn((3, 1, 9, 300, 8), generator=torch.Generator().manual_seed(3)).double()
     heads = LayerHeads(2 * query, 2 * key[:, ::3].repeat_interleave(3, 1), value[:, ::3].repeat_interleave(3, 1), True)
     heads = heads._replace(group=3)
-    all_replaced, exact = method.outputs(heads, 0, (), 0), Exact().outputs(heads, 0, (), 0)
+    all_replaced, exact = method.outputs(heads, 0, ()), Exact().outputs(heads, 0, ())
     some = ByHead.but_exact(method, {0: (6, 8, 7)})
     assert some.label.endswith("3 heads exact") and some.size == 64
-    output = some.outputs(heads, 0, (), 0)
+    output = some.outputs(heads, 0, ())
     assert torch.equal(output[:, :6], all_replaced[:, :6]) and difference(output[:, 6:], exact[:, 6:]) < 1e-12
-    assert torch.equal(some.outputs(heads, 0, (), 1), all_replaced)  # another layer
-    alone = ByHead.but_exact(method, {0: (8,)}).outputs(heads, 0, (), 0)
+    assert torch.equal(some.outputs(heads._replace(layer=1), 0, ()), all_replaced)  # another layer
+    alone = ByHead.but_exact(method, {0: (8,)}).outputs(heads, 0, ())
     assert difference(alone[:, :6], all_replaced[:, :6]) > CLEAR  # a group without its last head is none
     kept, every = exact_multiplications(heads.shape), method.work(heads.shape, 1, 0)
     assert some.work(heads.shape, 9, 0) == pytest.approx(6 * every + 3 * kept)
@@ -239,10 +239,10 @@ def test_a_map_is_linear_attention_of_the_heads_of_the_model(tokens):
     class Seen(Replacement):
         label = "seen"
 
-        def outputs(self, heads, seed, names, layer):
+        def outputs(self, heads, seed, names):
             positive = EstimatedAttention(LinearAttention(fb.get_map("positive"), "iid"), 16)
-            found[layer] = heads, positive.outputs(heads, seed, names, layer)
-            return found[layer][1]
+            found[heads.layer] = heads, positive.outputs(heads, seed, names)
+            return found[heads.layer][1]
 
     with replace_attention(model, method=Seen(), layers=[1], seed=3, draw=2):
         hidden(model, tokens)
@@ -254,7 +254,7 @@ def test_a_map_is_linear_attention_of_the_heads_of_the_model(tokens):
         expected = fb.linear_attention(query, key, value, omega, causal=True)
         assert_allclose(output[0, head].numpy(), expected, rtol=TOLERANCE, atol=TOLERANCE)
     exact = fb.exact_attention(*(array[0].numpy() for array in heads[:3]), causal=True)
-    own = Exact().outputs(heads, 0, (), 0)[0].numpy()
+    own = Exact().outputs(heads, 0, ())[0].numpy()
     assert_allclose(own, exact, rtol=TOLERANCE, atol=TOLERANCE)
 
 
@@ -269,9 +269,9 @@ def test_the_requested_number_of_samples_is_drawn(model, tokens):
     names = []
 
     class Names(Removed):
-        def outputs(self, heads, seed, names_, layer):
+        def outputs(self, heads, seed, names_):
             names.append(tuple(names_))
-            return Removed.outputs(self, heads, seed, names_, layer)
+            return Removed.outputs(self, heads, seed, names_)
 
     for redraw in ("model", "layer", "call"):
         with replace_attention(model, method=Names(), redraw=redraw):
@@ -332,8 +332,8 @@ def test_autocast_changes_nothing_inside_an_estimator(name):
     """Rotary models have queries and keys in float32 then, and values in bfloat16."""
     item, (query, key, value) = replacement(name, 8), torch.randn(3, 1, 2, 40, 8)
     with torch.autocast("cpu", torch.bfloat16):
-        found = item.outputs(LayerHeads(query, key, value.bfloat16(), False), 0, (), 0)
-    assert torch.equal(found, item.outputs(LayerHeads(query, key, value.bfloat16().float(), False), 0, (), 0))
+        found = item.outputs(LayerHeads(query, key, value.bfloat16(), False), 0, ())
+    assert torch.equal(found, item.outputs(LayerHeads(query, key, value.bfloat16().float(), False), 0, ()))
 
 
 def test_padding_is_no_key(tokens):
@@ -571,5 +571,5 @@ def test_what_follows_a_failed_estimate_is_nan_and_no_error(name):
     query[:, 1, 3] = torch.nan
     is_map = name == "aderf-sderf"
     chosen = EstimatedAttention(LinearAttention(fb.get_map(name)), 4) if is_map else replacement(name, 4)
-    output = chosen.outputs(LayerHeads(query, key, value, False), 0, (0, "layer", 1), 1)
+    output = chosen.outputs(LayerHeads(query, key, value, False, layer=1), 0, (0, "layer", 1))
     assert output.shape == value.shape and output.isnan().all()

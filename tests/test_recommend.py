@@ -40,6 +40,7 @@ from favorbench.studies.recommend.candidates import (
     cheaper_from,
     families,
     least_errors,
+    settings_of,
     study_of,
 )
 from favorbench.studies.recommend.evidence import Rule
@@ -70,7 +71,7 @@ class Stopped(CandidateSearch):
 @pytest.mark.parametrize("finished, cost", [(False, 1.0), (True, 2.0)])
 def test_until_it_is_finished_a_search_names_the_cheapest_that_hits_and_then_the_best(finished, cost):
     """Of two without a certificate: a search that is continued may certify the cheaper one."""
-    stopped = Stopped("h0", Rule(0.3, 0.9, 0.05), 10.0, 1.0)
+    stopped = Stopped("h0", Rule(0.3, 0.9, 0.05), 10.0, "mse")
     stopped.candidates = [candidate(0.5), candidate(1.0), candidate(2.0)]
     stopped.finished = finished
     for each, error in zip(stopped.candidates, (0.4, 0.2, 0.1), strict=True):
@@ -81,7 +82,7 @@ def test_until_it_is_finished_a_search_names_the_cheapest_that_hits_and_then_the
 @pytest.mark.parametrize("verdict, undecided", [("certified", 2), ("dropped", 3)])
 def test_candidates_without_a_verdict_are_named_where_they_would_be_chosen(verdict, undecided):
     """Those that cost less than the certified one; all where nothing is certified."""
-    stopped = Stopped("h0", Rule(0.3, 0.9, 0.05), 10.0, 1.0)
+    stopped = Stopped("h0", Rule(0.3, 0.9, 0.05), 10.0, "mse")
     stopped.candidates = [candidate(cost) for cost in (0.5, 1.0, 2.0, 3.0)]
     for each in stopped.candidates:
         each.values = [0.2 * each.cost]
@@ -266,7 +267,8 @@ def test_the_lines_of_python_are_the_estimator(heads, causal):
     study = study_of(keys, maps, methods, "orthogonal", 16)
     draws = [plan(study)[i] for i in range(count)]
     for family in families(study):
-        (setting,) = family.settings(draws[0])
+        estimator = family.estimator
+        (setting,) = settings_of(estimator.kind, estimator.method, family.spec, draws[0].sizes)
         rows = [row for draw in draws for row in run_draws(family.study, [draw])[0]]
         ours = [row["relative_error"] for row in rows if row["estimator"] == setting.name]
         theirs = errors_of(python_lines(family, setting.size, 0.5), arrays, 0.5, causal, count)

@@ -204,6 +204,12 @@ def test_the_same_heads_stay_exact_in_a_study(folder):  # noqa: F811
     assert not Path("run2").exists()  # else it would be in the way of the corrected command
 
 
+def test_exact_heads_in_a_list_are_refused(folder, texts):  # noqa: F811
+    """They were ignored: the answer replaced these heads, too."""
+    with pytest.raises(ScenarioError, match=r"`exact_heads` \['L0H0'\] given, allowed: heads such as L7H6"):
+        found_for(folder, texts, **CLUSTERS, exact_heads=["L0H0"])
+
+
 @pytest.mark.parametrize("exact_heads, layers", [(None, [0, 1]), ("L2H1", [0, 1, 2])])
 def test_layers_that_stand_for_others_are_timed(folder, texts, tmp_path, exact_heads, layers):  # noqa: F811
     """Where some heads stay exact, no two layers do: all are."""

@@ -16,7 +16,7 @@ from favorbench.results.results import load
 from favorbench.results.seconds import TIMED, by_cell, exact_seconds, read_seconds, write_seconds
 from favorbench.results.summary import is_oracle
 from favorbench.run import sweep
-from favorbench.studies.speed import calls, of_run
+from favorbench.studies.speed import calls
 from tests.command_line import check_refused, refused, run
 from tests.conftest import small_scenario
 from tests.test_heads import head_file, of_heads
@@ -37,7 +37,7 @@ def clock(monkeypatch):
 
 
 def timed(directory, repeats=3):
-    found = of_run.time_run(Path(directory), repeats)
+    found = calls.time_run(Path(directory), repeats)
     write_seconds(Path(directory), found)
     return found
 
@@ -179,7 +179,7 @@ def test_an_interruption_keeps_stored_seconds(monkeypatch):
     def broken_off(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(of_run, "interleaved", broken_off)
+    monkeypatch.setattr(calls, "interleaved", broken_off)
     code, out, err = run("speed", "run")
     assert (code, out) == (130, "") and err.count("\n") == 1 and "interrupted: no seconds of run are kept" in err
     assert Path("run/seconds.json").read_bytes() == before

@@ -219,7 +219,7 @@ def test_a_scale_that_is_not_the_usual_one_stays():
     query, key, value = torch.randn((3, 1, 4, 12, 8), generator=generator, dtype=torch.float64)
     call = SimpleNamespace(query=query, key=key, value=value, scaling=0.3, kind="full", mask=None, index=0, group=1)
     expected = torch.softmax(0.3 * query @ key.mT, dim=-1) @ value
-    found = estimates(call, lambda heads: Exact().outputs(heads, 0, (), 0))
+    found = estimates(call, lambda heads: Exact().outputs(heads, 0, ()))
     assert float((found - expected).norm() / expected.norm()) < 1e-12
     torch.testing.assert_close(heads_of(call).query, query * 0.3 * 8**0.5)
 

@@ -37,11 +37,15 @@ def test_crossings_are_interpolated_in_log_log(linear, exact, crossing):
     assert speed._crossing([100, 200, 400], linear, exact) == pytest.approx(crossing)
 
 
+def slope(lengths, seconds):
+    return speed._slope_bounds(lengths, seconds, seconds)[0]
+
+
 def test_slopes_are_exponents():
     lengths = [100, 200, 400, 800]
-    assert speed._slope(lengths, [1e-9 * n**2 for n in lengths]) == pytest.approx(2.0)
-    assert speed._slope(lengths, [1.0, 1.0, 4.0, 8.0]) == pytest.approx(1.0)  # overhead at small L is left out
-    assert math.isnan(speed._slope([100], [1.0]))
+    assert slope(lengths, [1e-9 * n**2 for n in lengths]) == pytest.approx(2.0)
+    assert slope(lengths, [1.0, 1.0, 4.0, 8.0]) == pytest.approx(1.0)  # overhead at small L is left out
+    assert math.isnan(slope([100], [1.0]))
 
 
 def test_a_slope_of_a_busy_machine_is_not_taken_for_one():
@@ -49,7 +53,7 @@ def test_a_slope_of_a_busy_machine_is_not_taken_for_one():
     lengths = [256, 512, 1024, 2048]
     seconds = np.array([1e-6 * n for n in lengths])
     low, high = speed._slope_bounds(lengths, seconds / 2, seconds * 2)
-    corners = [speed._slope(lengths, seconds * np.array(factors)) for factors in itertools.product((0.5, 2), repeat=4)]
+    corners = [slope(lengths, seconds * np.array(factors)) for factors in itertools.product((0.5, 2), repeat=4)]
     assert (low, high) == pytest.approx((min(corners), max(corners)))
     assert speed.Crossover("busy", 1.0, 1.0, low, high).uncertain
     quiet = speed._slope_bounds(lengths, seconds * 0.98, seconds * 1.02)

@@ -187,8 +187,7 @@ def _show(path: Path, as_json: bool) -> None:
     from favorbench import style
     from favorbench.files import write_text
     from favorbench.models.figures import charts
-    from favorbench.models.report import sections
-    from favorbench.models.summary import read
+    from favorbench.models.summary import read, sections
     from favorbench.sections import to_markdown
 
     result = read(path)

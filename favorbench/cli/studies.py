@@ -229,7 +229,7 @@ def _time_run(run: Path, repeats: int, as_json: bool, quiet: bool) -> None:
     from favorbench.console import progress
     from favorbench.console.studies import seconds_sections
     from favorbench.results.seconds import write_seconds
-    from favorbench.studies.speed.of_run import time_run
+    from favorbench.studies.speed.calls import time_run
 
     try:
         with progress("speed", quiet) as report:

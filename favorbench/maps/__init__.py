@@ -101,7 +101,7 @@ def calibrate(query: Array, key: Array, map: Any = "centre:aderf-sderf") -> Any:
     >>> fb.linear_attention(other_query, other_key, value, omega, map=frozen, causal=True).shape
     (32, 8)
     """
-    member = map if hasattr(map, "name") and not isinstance(map, type) else get_map(map)
+    member = map if hasattr(map, "name") and not isinstance(map, type) else get_map(map)  # pyright: ignore[reportArgumentType]
     if isinstance(member, FeatureMap) and not isinstance(member, Calibrated):
         member = Calibrated(member)
     if not calibrations(member):

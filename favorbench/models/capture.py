@@ -93,9 +93,9 @@ def capture(
     choice = Choice(whole_numbers("`layers`", layers), whole_numbers("`heads`", heads), last, dtype, gradients)
     if () in (choice.layers, choice.heads):
         raise ScenarioError("`layers` or `heads` is an empty list, of which nothing is captured: leave it out for all")
-    about = {"model": type(model).__name__, "weights_sha256": module_digest(model), "versions": versions()}
+    loaded = Loaded(model, None, type(model).__name__, module_digest(model), False, versions=versions())
     with Spool() as spool:
-        return record(model, input_runs(model, inputs), choice, about, spool)
+        return record(loaded, input_runs(model, inputs), choice, spool)
 
 
 def capture_file(
@@ -126,7 +126,7 @@ def capture_file(
             if texts or length is not None:
                 raise ScenarioError(f"{name} returns its own inputs: leave `text` and `length` out")
             runs = input_runs(loaded.model, loaded.inputs, name)
-        captured = record(loaded.model, runs, choice, about(loaded), spool, progress, notice)
+        captured = record(loaded, runs, choice, spool, progress, notice)
     captured.save(out)
     return captured
 
@@ -180,33 +180,34 @@ def text_runs(loaded: Loaded, files: Sequence[TextFile], length: int | None = No
     return runs
 
 
-def about(loaded: Loaded) -> dict[str, Any]:
-    """The facts about a model for the metadata of a file of heads."""
-    return {"model": loaded.name, "weights_sha256": loaded.weights, "versions": loaded.versions}
-
-
 def record(
-    model: Any, runs: Sequence[Run], choice: Choice, about: Mapping[str, Any], spool: Spool,
-    progress: Progress | None = None, notice: Callable[[str], None] | None = None,
+    loaded: Loaded, runs: Sequence[Run], choice: Choice, spool: Spool, progress: Progress | None = None,
+    notice: Callable[[str], None] | None = None,
 ) -> Captured:  # fmt: skip
     """Capture the heads of all runs. spool: stores them on disk. Raises ModelError if no head can be captured."""
+    model = loaded.model
     recorder, modes = Recorder(choice, spool), [(module, module.training) for module in model.modules()]
-    gradients, passes = GradientRecorder(recorder, spool, notice), 1 + (choice.gradients or 0)
+    gradients, passes = GradientRecorder(recorder, notice), 1 + (choice.gradients or 0)
+
+    def report(done: int, name: str, draw: int) -> None:
+        if progress:
+            progress(passes * done + draw, passes * len(runs), name)
+
     model.eval()  # without dropout
     try:
         with torch.no_grad(), memory_errors():
             for done, run in enumerate(runs):
-                report = partial(_report, progress, passes * done, passes * len(runs), run.name)
-                report(0)
+                report(done, run.name, 0)
                 recorder.begin(run)
                 with intercept_attention(model, recorder.attend):
                     run.forward()
                 recorder.check_layers()
                 if choice.gradients:
-                    gradients.record(model, run, len(runs), report)
+                    gradients.record(model, run, len(runs), partial(report, done, run.name))
     finally:
         for module, mode in modes:
             module.training = mode
+    about = {"model": loaded.name, "weights_sha256": loaded.weights, "versions": loaded.versions}
     captured = recorder.captured(type(model).__name__, about)
     return gradients.added_to(captured) if choice.gradients else captured
 
@@ -219,7 +220,8 @@ def over_inputs(loaded: Loaded) -> tuple[Any, list[Text]]:
     """
     runs = input_runs(loaded.model, loaded.inputs, loaded.name)
     given = loaded.inputs if isinstance(loaded.inputs, list) else [loaded.inputs]
-    if len({str(_shapes(item)) for item in given}) > 1:
+    shapes = {str(_mapped(lambda value: tuple(getattr(value, "shape", ())), item)) for item in given}
+    if len(shapes) > 1:
         raise InputError(f"{loaded.name}: its inputs have several shapes; run the command for each shape separately")
     first: dict[str, int] = {}
     for i, run in enumerate(runs):
@@ -267,20 +269,11 @@ def _mapped(change: Callable[[Any], Any], given: Any) -> Any:
     return tuple(map(change, given)) if isinstance(given, tuple) else change(given)
 
 
-def _shapes(given: Any) -> Any:
-    return _mapped(lambda value: tuple(getattr(value, "shape", ())), given)
-
-
 def _like(parameter: Any, value: Any) -> Any:
     """A tensor moved to the device of the model, and to its precision if floating-point; other values unchanged."""
     if not isinstance(value, torch.Tensor):
         return value
     return value.to(parameter) if value.is_floating_point() else value.to(parameter.device)
-
-
-def _report(progress: Progress | None, before: int, total: int, name: str, done: int) -> None:
-    if progress:
-        progress(before + done, total, name)
 
 
 def _call(model: Any, given: Any) -> Any:

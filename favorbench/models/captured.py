@@ -1,5 +1,6 @@
 """Captured heads and their files. During capture heads are stored on disk, because they may exceed memory."""
 
+import contextlib
 import json
 import tempfile
 from collections.abc import Mapping
@@ -87,23 +88,18 @@ class Captured:
         return names | {"meta": np.array(json.dumps(self.meta, sort_keys=True))}
 
 
-class Spool:
+class Spool(contextlib.ExitStack):
     """Unnamed temporary files with the rows of q, k, v and gradients; they are deleted when closed."""
 
     def __init__(self, folder: Path | None = None) -> None:
         """folder: a directory on a disk with enough space. Raises StoreError."""
+        super().__init__()
         self.folder = folder or tempfile.gettempdir()
         try:
-            self.files = {role: tempfile.TemporaryFile(dir=folder) for role in (*"qkv", GRADIENTS)}  # noqa: SIM115
+            roles = (*"qkv", GRADIENTS)
+            self.files = {role: self.enter_context(tempfile.TemporaryFile(dir=folder)) for role in roles}  # noqa: SIM115
         except OSError as error:
             raise StoreError(f"cannot write in {self.folder}: {error.strerror or error}") from None
-
-    def __enter__(self) -> "Spool":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for file in self.files.values():
-            file.close()
 
     def add(self, **heads: np.ndarray) -> None:
         """Append arrays q, k and v (heads, rows, d). Raises StoreError."""

@@ -1,8 +1,8 @@
 """The effects of replaced attention: the outputs of a model against those of the unchanged model."""
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +12,9 @@ from favorbench.models import torch
 from favorbench.models.interface import Call, observe_attention
 from favorbench.models.replacements import Exact, LayerHeads, Tensor
 from favorbench.models.swap import estimates, heads_of, unsupported_reason
+
+#: The output for heads.
+Estimate = Callable[[LayerHeads], Tensor]
 
 ROWS = 16  # positions in a batch of logits: a few MB at large vocabularies, in cache
 
@@ -27,11 +30,6 @@ class Reference(NamedTuple):
     hidden: tuple[Tensor, ...]
     logits: Tensor | None
     embedding: Tensor
-
-    def as_float(self) -> "Reference":
-        """Convert the output of a model in another precision to float32."""
-        logits = None if self.logits is None else self.logits.float()
-        return self._replace(hidden=tuple(state.float() for state in self.hidden), logits=logits)
 
 
 class Effect(NamedTuple):
@@ -162,26 +160,22 @@ def layers_of(model: Any, tokens: Tensor) -> tuple[ModelLayer, ...]:
             layers[index] = replace(layers[index], projection=module)
             pending.clear()
 
-    hooks = [module.register_forward_pre_hook(find_projection) for module in model.modules()]
-    try:
-        observe_attention(model, partial(model, tokens, use_cache=False), look)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with contextlib.ExitStack() as hooks:
+        for module in model.modules():
+            hooks.callback(module.register_forward_pre_hook(find_projection).remove)
+        observe_attention(model, tokens, look)
     return tuple(layers[index] for index in sorted(layers))
 
 
-def head_errors(
-    model: Any, reference: Reference, layers: tuple[ModelLayer, ...], outputs: Callable[[LayerHeads, int], Tensor]
-) -> list[HeadError]:
-    """The error of each head of each layer under exact inputs; outputs: estimates the heads of a numbered layer."""
+def head_errors(model: Any, reference: Reference, layers: tuple[ModelLayer, ...], outputs: Estimate) -> list[HeadError]:
+    """The error of each head of each layer under exact inputs; outputs: the estimate."""
     errors: list[HeadError] = []
     projections = {layer.index: layer.projection for layer in layers}
 
     def look(call: Call, exact: Tensor) -> None:
         if unsupported_reason(call) is None:
             exact = _without_padding(call, exact)
-            error = estimates(call, lambda heads: outputs(heads, call.index)) - exact
+            error = estimates(call, outputs) - exact
             size, whole = (part.double().square().sum(dim=(0, -2, -1)).sqrt() for part in (error, exact))
             relative = torch.where(size == 0, 0.0, size / whole)  # an estimate of 0 is exact where a head is pruned
             # Layers and hidden states may not correspond one to one.
@@ -192,14 +186,13 @@ def head_errors(
                 for head, after_projection in enumerate(after)
             )
 
-    observe_attention(model, partial(model, reference.tokens[None], use_cache=False), look)
+    observe_attention(model, reference.tokens[None], look)
     return errors
 
 
 def head_effects(
-    forward: Callable[[], Any], model: Any, gradients: Mapping[int, Tensor],
-    estimators: Sequence[Callable[[LayerHeads, int], Tensor]],
-) -> np.ndarray:  # fmt: skip
+    model: Any, tokens: Tensor, gradients: Mapping[int, Tensor], estimators: Sequence[Estimate]
+) -> np.ndarray:
     """The predicted effect of each estimator on each head alone (estimators, heads), in the order of layers.
 
     gradients: by layer (draws, B, H, n, d_v), as in ``gradients.py``; the effect is the mean of (g . error)^2 / 2, the
@@ -211,11 +204,11 @@ def head_effects(
         if call.index in gradients:
             effects[call.index], exact = [], _without_padding(call, exact)
             for outputs in estimators:
-                error = estimates(call, lambda heads, outputs=outputs: outputs(heads, call.index)) - exact
+                error = estimates(call, outputs) - exact
                 products = torch.einsum("rbhnd,bhnd->rh", gradients[call.index], error).double()
                 effects[call.index].append((products**2).mean(dim=0).cpu().numpy() / 2)
 
-    observe_attention(model, forward, look)
+    observe_attention(model, tokens, look)
     return np.concatenate([np.stack(effects[layer]) for layer in sorted(effects)], axis=1)
 
 
@@ -223,7 +216,7 @@ def _without_padding(call: Call, exact: Tensor) -> Tensor:
     """The exact output of a call, with 0 for padding, as ``estimates`` has it."""
     if call.kind != "padded":
         return exact
-    return estimates(call, lambda heads: Exact().outputs(heads, 0, (), call.index))
+    return estimates(call, lambda heads: Exact().outputs(heads, 0, ()))
 
 
 def _after_projection(projection: Any, error: Tensor, hidden: Tensor | None) -> list[float | None]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from favorbench.errors import ModelError, ScenarioError
 from favorbench.formats import format_bytes
 from favorbench.inputs.heads import GRADIENTS
 from favorbench.models import torch
-from favorbench.models.captured import Captured, Spool
+from favorbench.models.captured import Captured
 from favorbench.models.interface import Call, intercept_attention
 from favorbench.models.recorder import Recorder, Run
 from favorbench.models.replacements import Tensor
@@ -32,31 +32,24 @@ ROWS = 256  # positions in a batch of sampled predictions
 KEPT_VALUES = 20
 
 
-class Objective(NamedTuple):
-    """The output of a model as a tensor, and directions in it along which it is differentiated.
+def objective(
+    output: Any, draws: int, last: int | None, rng: np.random.Generator
+) -> tuple[str, Tensor, Iterator[Tensor]]:
+    """The unit of the effect, the part of a model's output to differentiate, and a direction in it for each draw.
 
-    unit: of the effect. directions: a tensor of the shape of ``output`` for each draw; the next draw may overwrite it.
-    """
-
-    unit: str
-    output: Tensor
-    directions: Iterator[Tensor]
-
-
-def objective(output: Any, draws: int, last: int | None, rng: np.random.Generator) -> Objective:
-    """Choose the output to differentiate: the next token if there are logits, else the mean of the last hidden state.
-
-    last: the number of positions that depend on the captured queries; None: all. Raises ModelError for other outputs.
+    The part is the next token if there are logits, else the mean of the last hidden state. The next draw may overwrite
+    a direction. last: the number of positions that depend on the captured queries; None: all. Raises ModelError for
+    other outputs.
     """
     logits, hidden = getattr(output, "logits", None), getattr(output, "last_hidden_state", None)
     if logits is not None and logits.ndim in (2, 3):
         positions = 1 if logits.ndim == 2 else last or logits.shape[1]
         unit = "nats per token" if logits.ndim == 3 else "nats"
         rows = logits.flatten(0, -2)
-        return Objective(unit, rows, _sampled(rows.detach(), draws, positions**-0.5, rng))
+        return unit, rows, _sampled(rows.detach(), draws, positions**-0.5, rng)
     if hidden is not None and hidden.ndim == 3:
         embedding = torch.nn.functional.normalize(hidden.double().mean(1), dim=-1)
-        return Objective("1 - cosine", embedding, _tangents(embedding.detach(), draws, rng))
+        return "1 - cosine", embedding, _tangents(embedding.detach(), draws, rng)
     raise ModelError(
         f"`gradients`: the model returns {type(output).__name__} without logits or last_hidden_state, which is neither "
         "a language model's prediction nor an embedding: leave `gradients` out"
@@ -110,10 +103,15 @@ def gradient_draws(
     return unit, (dict(zip(probes, grad(direction), strict=True)) for direction in directions)
 
 
+def dimensions(model: Any) -> Iterator[int]:
+    """The width, the number of layers and the size of the vocabulary of a transformers model; 0 where unknown."""
+    names, config = ("hidden_size", "num_hidden_layers", "vocab_size"), getattr(model, "config", None)
+    return (getattr(config, name, 0) for name in names)
+
+
 def check_backward_memory(model: Any, batch: int, length: int, more: float = 0.0) -> None:
     """Raise ScenarioError if memory is too small for a backward pass through a text and ``more`` bytes."""
-    names = ("hidden_size", "num_hidden_layers", "vocab_size")
-    width, layers, vocabulary = (getattr(getattr(model, "config", None), name, 0) for name in names)
+    width, layers, vocabulary = dimensions(model)
     if width:
         needed = more + 4.0 * batch * length * (KEPT_VALUES * width * (layers or 1) + 3 * vocabulary)
         check_memory(needed, f"a gradient through {length} tokens", "use a smaller `length`")
@@ -122,8 +120,8 @@ def check_backward_memory(model: Any, batch: int, length: int, more: float = 0.0
 class GradientRecorder:
     """Store gradients with respect to the heads that a recorder has stored. scales: one array for each run."""
 
-    def __init__(self, recorder: Recorder, spool: Spool, notice: Callable[[str], None] | None) -> None:
-        self.recorder, self.spool, self.notice = recorder, spool, notice
+    def __init__(self, recorder: Recorder, notice: Callable[[str], None] | None) -> None:
+        self.recorder, self.spool, self.notice = recorder, recorder.spool, notice
         self.unit, self.scales = "", list[np.ndarray]()
 
     def record(self, model: Any, run: Run, runs: int, progress: Callable[[int], None]) -> None:
@@ -133,7 +131,7 @@ class GradientRecorder:
         if not count:
             return
         if not self.scales:
-            self._check_size(model, run, count * runs * draws)
+            self._check_size(model, count * runs * draws)
         rng = stream(0, "gradients", run.sha256)
         self.unit, gradients = gradient_draws(model, run.forward, kept, draws, rng, choice.last)
         scales, first = np.ones((count, draws), np.float32), sum(map(len, self.scales))
@@ -156,7 +154,7 @@ class GradientRecorder:
         stored = self.spool.array(GRADIENTS, (*scales.shape, rows, value.shape[-1]), "float16")
         return replace(captured, gradients=stored, gradient_scales=scales, meta=captured.meta | {"effect": self.unit})
 
-    def _check_size(self, model: Any, run: Run, count: int) -> None:
+    def _check_size(self, model: Any, count: int) -> None:
         """Report the size of all gradients before any is computed. Raises ScenarioError if it is too large."""
         recorder = self.recorder
         assert recorder.shape is not None

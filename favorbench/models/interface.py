@@ -105,8 +105,8 @@ class AttentionHook:
         self.attend = attend
         self.names = {module: name for name, module in model.named_modules()}
         self.implementations = _implementations(model)
-        self.modules: list[Any] = []  # modules whose forward is running, innermost last
-        self.two_inputs: list[bool] = []  # of each of them: whether two inputs have a batch of as many tokens
+        #: Modules whose forward is running, innermost last, and whether two inputs have a batch of as many tokens.
+        self.running: list[tuple[Any, bool]] = []
         self.calls = self.index = 0
         self.answering = self.entered = False
         self._kinds: list[tuple[Any, Kind]] = []
@@ -123,7 +123,7 @@ class AttentionHook:
         if (times := query.shape[1] // key.shape[1]) > 1:
             key, value = (array.repeat_interleave(times, 1) for array in (key, value))
         name, kind = self.names.get(module) or type(module).__name__, self._kind(mask, query.shape[-2], key.shape[-2])
-        crosses = bool(_CROSS.search(name)) or ("self" not in name.lower() and self.two_inputs[-1])
+        crosses = bool(_CROSS.search(name)) or ("self" not in name.lower() and self.running[-1][1])
         call = Call(module, name, self.index, query, key, value, mask, kind, group=times, crosses=crosses, **rest)
         self.calls, self.index, self.answering = self.calls + 1, self.index + 1, True
         try:
@@ -156,20 +156,16 @@ class AttentionHook:
         if not self._is_here():
             raise ModelError(f"{type(module).__name__} runs in another thread: replace its attention in that thread")
         self.entered = True
-        if not self.modules or module is self.modules[0]:  # after an interrupt torch does not call `leave`
-            self.index, self._kinds = 0, []
-            self.modules.clear()
-            self.two_inputs.clear()
-        self.modules.append(module)
+        if not self.running or module is self.running[0][0]:  # after an interrupt torch does not call `leave`
+            self.index, self._kinds, self.running = 0, [], []
         inputs = {id(given): given for given in (*arguments, *keywords.values()) if isinstance(given, torch.Tensor)}
         tokens = Counter(given.shape[:2] for given in inputs.values() if given.ndim == 3 and given.is_floating_point())
-        self.two_inputs.append(max(tokens.values(), default=0) > 1)
+        self.running.append((module, max(tokens.values(), default=0) > 1))
 
     def leave(self, *_: Any) -> None:
         """After a module's forward, also if it failed."""
         if self._is_here():
-            self.modules.pop()
-            self.two_inputs.pop()
+            self.running.pop()
 
     def _is_here(self) -> bool:
         """Whether this is the context's thread, and no other task in it. asyncio.to_thread copies the hooks."""
@@ -190,7 +186,7 @@ def _functional_mode(hook: AttentionHook) -> Any:
             def own() -> Any:
                 return function(*arguments, **keywords or {})
 
-            if function is not attention or hook.answering or not hook.modules:
+            if function is not attention or hook.answering or not hook.running:
                 return own()
             return _answer_functional(hook, own, *arguments, **keywords or {})
 
@@ -210,7 +206,7 @@ def _answer_functional(
         mask = mask.expand(*query.shape[: max(0, mask.ndim - 3)], *mask.shape[-3:]) if mask.ndim > 3 else mask
         mask = _four_axes(mask)
     output = hook.answer(
-        _four_axes(query), _four_axes(key), _four_axes(value), mask, hook.modules[-1],
+        _four_axes(query), _four_axes(key), _four_axes(value), mask, hook.running[-1][0],
         scaling=query.shape[-1] ** -0.5 if scale is None else float(scale), extra={}, own=lambda: _four_axes(own()),
     )  # fmt: skip
     return output.reshape(*query.shape[:-1], value.shape[-1])
@@ -299,8 +295,8 @@ def _intercepted(model: Any, attend: Attend) -> Iterator[None]:
         raise ModelError(f"{type(model).__name__}: no attention call was found: {_why_no_call(model, hook.entered)}")
 
 
-def observe_attention(model: Any, forward: Callable[[], Any], look: Callable[[Call, Any], None]) -> None:
-    """Run a forward pass of the unchanged model, and show ``look`` each attention call with the output of it."""
+def observe_attention(model: Any, tokens: Any, look: Callable[[Call, Any], None]) -> None:
+    """Run the unchanged model on tokens, and show ``look`` each attention call with the output of it."""
 
     def attend(call: Call) -> Any:
         output = call.own()
@@ -308,7 +304,7 @@ def observe_attention(model: Any, forward: Callable[[], Any], look: Callable[[Ca
         return output
 
     with torch.no_grad(), intercept_attention(model, attend):
-        forward()
+        model(tokens, use_cache=False)
 
 
 def _implementations(model: Any) -> dict[int, tuple[Any, str | None]]:

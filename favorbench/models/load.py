@@ -306,14 +306,15 @@ def _tokenizer(home: Path | str, source: dict[str, Any]) -> Any:
 
     Without tokenizer files transformers would create a tokenizer with an empty vocabulary.
     """
-    if isinstance(home, Path) and "gguf_file" not in source and not _has_tokenizer(home):
+    in_folder = isinstance(home, Path) and "gguf_file" not in source
+    if in_folder and not _has_tokenizer(Path(home)):
         return None
     try:
         return transformers.AutoTokenizer.from_pretrained(home, **source)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # a missing tokenizer
         if "trust_remote_code" in str(error):
             raise
-        if isinstance(home, Path) and "gguf_file" not in source:  # its files are there
+        if in_folder:  # its files are there
             raise ModelError(f"{home}: its tokenizer cannot be loaded: {reason_of(error)}") from error
         return None
 

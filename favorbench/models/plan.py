@@ -79,10 +79,10 @@ class ModelScenario:
             get_sampler(sampler)
             requested += (EstimatedAttention(LinearAttention(get_map(name), sampler), size) for size in self.sizes)
         requested += (replacement(name, size) for name in self.methods for size in self.sizes)
-        if kept := heads_by_layer(self.exact_heads):
-            if fitted := [item.label for item in requested if item.needs_calibration]:
-                raise ScenarioError(f"`exact_heads` with {fitted[0]}: leave one of them out")
-            requested = [ByHead.but_exact(item, kept) for item in requested]
+        kept, fitted = heads_by_layer(self.exact_heads), [item.label for item in requested if item.needs_calibration]
+        if kept and fitted:
+            raise ScenarioError(f"`exact_heads` with {fitted[0]}: leave one of them out")
+        requested = [ByHead.but_exact(item, kept) for item in requested]
         names: set[str] = set()
         for path in self.recommended:
             requested.append(chosen := by_head(path))
@@ -93,7 +93,7 @@ class ModelScenario:
                     f"`recommended` {path}: another recommendation is called {chosen.name!r}, too; rename one of them"
                 )
             names.add(chosen.name)
-        return tuple({(item.label, item.sampler, item.size): item for item in requested}.values())
+        return tuple({item.key: item for item in requested}.values())
 
     @cached_property
     def layer_sets(self) -> tuple[str, ...]:
@@ -119,8 +119,7 @@ class PlannedRow(NamedTuple):
     @property
     def key(self) -> tuple[str, str, str, str, int, int]:
         """The values of the columns that identify the row."""
-        estimator = self.replacement
-        return self.text, self.layers, estimator.label, estimator.sampler or "-", estimator.size or 0, self.draw
+        return self.text, self.layers, *self.replacement.key, self.draw
 
 
 def plan(scenario: ModelScenario, texts: Sequence[str], replaceable: Sequence[int]) -> list[PlannedRow]:

@@ -26,7 +26,7 @@ from favorbench.progress import Progress
 FILE = "effects.json"
 
 
-#: What ``_name`` makes.
+#: The key of a replacement and its draw.
 EstimatorName = Annotated[str, Field(pattern=r"^.+ .+ \d{1,9} \d{1,19}$")]
 
 
@@ -35,10 +35,6 @@ class EffectsFile(TypedDict):
 
     heads: NotRequired[list[str]]
     texts: dict[str, dict[EstimatorName, list[float | None]]]
-
-
-def _name(estimator: str, sampler: str | None, size: int | None, draw: int) -> str:
-    return f"{estimator} {sampler or '-'} {size or 0} {draw}"
 
 
 def predicted_effects(
@@ -50,12 +46,12 @@ def predicted_effects(
     texts: names, with the draw of each. gradients: the number for each text. Stored effects are reused.
     """
     file, effects = path / FILE, []
-    heads = head_names({layer.index: range(layer.heads) for layer in model.first if layer.left is None})
-    known: EffectsFile = read_json(file, EffectsFile, "effects") if file.exists() else {"texts": {}}
+    heads = head_names({layer.index: range(layer.heads) for layer in model.replaceable})
+    known = _stored(file)
     for done, (text, draw) in enumerate(texts.items()):
         report(done, len(texts), step="the predicted effect of each head")
         stored = known["texts"].setdefault(f"{text} {model.texts[text].sha256}", {})
-        named = {_name(item.label, item.sampler, item.size, draw if item.random else 0): item for item in replacements}
+        named = {" ".join(map(str, (*item.key, draw if item.random else 0))): item for item in replacements}
         if missing := {name: item for name, item in named.items() if len(stored.get(name, ())) != len(heads)}:
             computed = model.head_effects(text, list(missing.values()), draw, gradients)
             stored |= zip(missing, computed.tolist(), strict=True)
@@ -63,6 +59,10 @@ def predicted_effects(
         effects.append([stored[name] for name in named])
     means = np.array(effects, dtype=float).mean(axis=0)
     return np.where(np.isfinite(means), means, math.inf)
+
+
+def _stored(file: Path) -> EffectsFile:
+    return read_json(file, EffectsFile, "effects") if file.exists() else {"texts": {}}
 
 
 def predict(
@@ -86,18 +86,14 @@ def with_predictions(lines: pd.DataFrame, path: Path) -> pd.DataFrame:
 
     Like the measured effect, it is the median over texts of the mean over draws.
     """
-    file, sums = path / FILE, dict[tuple[str, str, int], list[float]]()
-    known: EffectsFile = read_json(file, EffectsFile, "effects") if file.exists() else {"texts": {}}
-    for text in known["texts"].values():
-        by_draw: dict[tuple[str, str, int], list[float]] = {}
-        for name, heads in text.items():
-            estimator, sampler, size, _ = name.rsplit(" ", 3)
-            total = math.inf if None in heads else sum(head for head in heads if head is not None)
-            by_draw.setdefault((estimator, sampler, int(size)), []).append(total)
-        for key, totals in by_draw.items():
-            sums.setdefault(key, []).append(fmean(totals))
+    sums = [
+        (text, *name.rsplit(" ", 3)[:3], sum(math.inf if effect is None else effect for effect in heads))
+        for text, estimators in _stored(path / FILE)["texts"].items()
+        for name, heads in estimators.items()
+    ]
     if not sums:
         return lines
-    keys = zip(*(lines[name] for name in TIMED), strict=True)
-    medians = pd.Series([float(np.median(sums.get(key, [np.nan]))) for key in keys], index=lines.index)
-    return lines.assign(predicted=medians.where(lines["layers"] == ALL))
+    table = pd.DataFrame(sums, columns=["text", *TIMED, "predicted"]).astype({"size": int})
+    medians = table.groupby(["text", *TIMED])["predicted"].agg(fmean).groupby(TIMED).median()
+    lines = lines.merge(medians.reset_index(), on=TIMED, how="left", sort=False)
+    return lines.assign(predicted=lines["predicted"].where(lines["layers"] == ALL))

@@ -25,6 +25,7 @@ from favorbench.models.replacements import (
     Exact,
     LayerHeads,
     Replacement,
+    StreamNames,
     Tensor,
     replacement,
     total,
@@ -61,8 +62,10 @@ class ByHead(Replacement):
         self.sampler, self.size = (others.sampler, others.size) if others else (None, None)
 
     @staticmethod
-    def but_exact(others: Replacement, heads: Mapping[int, Collection[int]]) -> "ByHead":
+    def but_exact(others: Replacement, heads: Mapping[int, Collection[int]]) -> Replacement:
         """One replacement for all heads but some, by layer, which keep exact attention."""
+        if not heads:
+            return others
         return ByHead("exact", {layer: dict.fromkeys(numbers, Exact()) for layer, numbers in heads.items()}, "", others)
 
     def members(self) -> tuple[Replacement, ...]:
@@ -76,12 +79,12 @@ class ByHead(Replacement):
         for member in chosen.values():
             member.check(shape, heads, layer)
 
-    def outputs(self, heads: LayerHeads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
+    def outputs(self, heads: LayerHeads, seed: int, names: StreamNames) -> Tensor:
         count = heads.query.shape[1]
-        self.check(heads.shape, count, layer)
-        output = heads.query.new_empty((*heads.query.shape[:-1], heads.value.shape[-1]))
-        for member, chosen in self._groups(layer, count).items():
-            output[:, chosen] = member.outputs(heads.select_heads(chosen), seed, names, layer)
+        self.check(heads.shape, count, heads.layer)
+        output = heads.query.new_empty(heads.output_shape)
+        for member, chosen in self._groups(heads.layer, count).items():
+            output[:, chosen] = member.outputs(heads.select_heads(chosen), seed, names)
         return output
 
     def work(self, shape: Shape, heads: int, layer: int) -> float | None:
@@ -101,8 +104,9 @@ def heads_by_layer(given: Any) -> dict[int, tuple[int, ...]]:
         whole_numbers("layers of `exact_heads`", given)
         return {layer: whole_numbers("heads of `exact_heads`", one) or () for layer, one in given.items()}
     heads = defaultdict[int, tuple[int, ...]](tuple)
-    for name in given.split(",") if isinstance(given, str) and given else ():
-        numbers = _KEPT.fullmatch(name.strip())
+    names = given.split(",") if isinstance(given, str) else [given]
+    for name in names if given else ():
+        numbers = isinstance(name, str) and _KEPT.fullmatch(name.strip())
         if not numbers or int(numbers[3] or numbers[2]) < int(numbers[2]):
             raise ScenarioError(
                 f"`exact_heads` {shown(name)} given, allowed: heads such as L7H6 or L7H6-8, with commas"
@@ -157,8 +161,8 @@ def by_head(path: str | Path) -> Replacement:
     """
     path, content = _read(path)
     if model := content.get("model"):
-        chosen, kept = _for_model(content["heads"][0], path), heads_by_layer(",".join(model.get("exact_heads", ())))
-        return ByHead.but_exact(chosen, kept) if kept else chosen
+        kept = heads_by_layer(",".join(model.get("exact_heads", ())))
+        return ByHead.but_exact(_for_model(content["heads"][0], path), kept)
     if (scale := read_scenario(path).scale) != (1.0,):
         raise InputError(f"{path} is for queries and keys multiplied by {scale[0]:g}: recommend with `scale` 1")
     certified = _certified(content["heads"], path)
@@ -185,11 +189,9 @@ def _read(path: str | Path) -> tuple[Path, RecommendationFile]:
 
 def _of_choices(certified: Mapping[tuple[int, int], ChosenSetting], path: Path) -> ByHead:
     """Build the replacement from the settings of heads, by layer and number."""
-    named = [name for setting in certified.values() for name in (setting["spec"], setting["sampler"]) if name]
-    check_trusted(named, path / FILE, TRANSFORM_NAMES)
-    make, choices = functools.cache(_replacement), defaultdict[int, dict[int, Replacement]](dict)
-    for (layer, head), setting in certified.items():
-        choices[layer][head] = make(setting["kind"], setting["sampler"], setting["size"], setting["spec"])
+    choices = defaultdict[int, dict[int, Replacement]](dict)
+    for (layer, head), chosen in zip(certified, _replacements(certified.values(), path), strict=True):
+        choices[layer][head] = chosen
     fields = [(head, [setting[name] for name in ChosenSetting.__annotations__]) for head, setting in certified.items()]
     return ByHead(path.resolve().name, dict(choices), sha256(json.dumps(fields).encode()).hexdigest())
 
@@ -200,33 +202,35 @@ def _for_model(decision: HeadChoice, path: Path) -> Replacement:
     if not decision["certified"] or setting is None:
         raise InputError(f"{path}: nothing is certified there for the model; recommend with a larger `target`")
     if choices := decision.get("per_head"):
-        heads: list[HeadChoice] = [
-            {"head": head, "multiplications": None, "certified": True, "estimator": chosen_setting}
-            for head, chosen_setting in choices.items()
-        ]
-        return _of_choices(_certified(heads, path), path)
-    named = [name for name in (setting["spec"], setting["sampler"]) if name]
-    check_trusted(named, path / FILE, TRANSFORM_NAMES)
-    return _replacement(setting["kind"], setting["sampler"], setting["size"], setting["spec"])
+        return _of_choices({_numbers(head, path): chosen for head, chosen in choices.items()}, path)
+    return _replacements([setting], path)[0]
 
 
 def _certified(decisions: Sequence[HeadChoice], path: Path) -> dict[tuple[int, int], ChosenSetting]:
     """The most expensive choice of each layer and head; none if any of its decisions has none."""
-    settings: dict[tuple[int, int], ChosenSetting] = {}
-    for decision in sorted(
-        decisions, key=lambda decision_row: (not decision_row["certified"], decision_row["multiplications"] or 0.0)
-    ):
-        if not (numbers := _HEAD.fullmatch(decision["head"])):
-            raise InputError(
-                f"{path} recommends for {decision['head']!r}, which is not a head of a model such as L0H1; recommend "
-                "for a file that `favorbench capture` has written"
-            )
-        where = int(numbers[1]), int(numbers[2])
-        if decision["certified"] and decision["estimator"] is not None:
-            settings[where] = decision["estimator"]
-        else:
-            settings.pop(where, None)
-    return settings
+    settings = {
+        _numbers(decision["head"], path): decision["estimator"] if decision["certified"] else None
+        for decision in sorted(decisions, key=lambda item: (not item["certified"], item["multiplications"] or 0.0))
+    }
+    return {head: setting for head, setting in settings.items() if setting is not None}
+
+
+def _numbers(head: str, path: Path) -> tuple[int, int]:
+    """The layer and the number of a head such as "L0H1"."""
+    if not (numbers := _HEAD.fullmatch(head)):
+        raise InputError(
+            f"{path} recommends for {head!r}, which is not a head of a model such as L0H1; recommend "
+            "for a file that `favorbench capture` has written"
+        )
+    return int(numbers[1]), int(numbers[2])
+
+
+def _replacements(settings: Collection[ChosenSetting], path: Path) -> list[Replacement]:
+    """The replacement of each setting; equal settings share one. Raises ScenarioError for modules of others."""
+    named = [name for setting in settings for name in (setting["spec"], setting["sampler"]) if name]
+    check_trusted(named, path / FILE, TRANSFORM_NAMES)
+    make = functools.cache(_replacement)
+    return [make(setting["kind"], setting["sampler"], setting["size"], setting["spec"]) for setting in settings]
 
 
 def _replacement(kind: str, sampler: str | None, size: int | None, spec: str) -> Replacement:

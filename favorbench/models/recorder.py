@@ -212,19 +212,15 @@ class Recorder:
             errors, norms = (np.linalg.norm(array, axis=(-2, -1)) for array in (rounded - exact, exact))
             rounding = float((errors / np.maximum(norms, 1e-300)).max())
         self.shape = _shape(call)
-        texts = self._text_numbers(len(query))
-        self.kept[call.index] = len(query) * len(heads)
+        batch, run = len(query), self._run
+        if len(self._texts) == self._first_text:  # of this run, one for each item of its batch
+            names = [run.name] if batch == 1 else [f"{run.name}.{item}" for item in range(batch)]
+            self._texts += [{"name": name, "sha256": run.sha256, "tokens": run.tokens} for name in names]
+        texts = range(self._first_text, self._first_text + batch)
+        self.kept[call.index] = batch * len(heads)
         self._labels += [(call.index, head, text) for text, head in itertools.product(texts, heads)]
         self.spool.add(**{role: _bits(array) for role, array in zip("qkv", stored, strict=True)})
         return rounding, ""
-
-    def _text_numbers(self, batch: int) -> range:
-        """The numbers of the texts of this run, one for each item of its batch; its first stored layer adds them."""
-        if len(self._texts) == self._first_text:
-            run = self._run
-            names = [run.name] if batch == 1 else [f"{run.name}.{item}" for item in range(batch)]
-            self._texts += [{"name": name, "sha256": run.sha256, "tokens": run.tokens} for name in names]
-        return range(self._first_text, self._first_text + batch)
 
     def check_layers(self) -> None:
         """After a forward pass. Raises ScenarioError for layers of the choice that do not exist."""

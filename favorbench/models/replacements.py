@@ -24,6 +24,9 @@ from favorbench.users import failures_named
 
 Tensor = Any  # of torch
 
+#: Names of a random stream, after those of the estimator.
+StreamNames = Sequence[str | int]
+
 #: Precisions that exact attention may be computed in.
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
@@ -32,7 +35,7 @@ class LayerHeads(NamedTuple):
     """Queries (B, H, n, d), keys (B, H, l, d), values (B, H, l, d_v): attention is softmax(q k^T / sqrt(d)) v.
 
     numbers: the positions of selected heads among all B * H heads of the layer, which name their random streams.
-    group: the number of adjacent query heads that share a key head.
+    group: the number of adjacent query heads that share a key head. layer: its number in the model.
     """
 
     query: Tensor
@@ -41,12 +44,18 @@ class LayerHeads(NamedTuple):
     causal: bool
     numbers: tuple[int, ...] = ()
     group: int = 1
+    layer: int = 0
 
     @property
     def shape(self) -> Shape:
         """The shape of one head."""
         n, d = self.query.shape[-2:]
         return Shape(n, self.key.shape[-2], d, self.value.shape[-1], self.causal)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """(B, H, n, d_v)."""
+        return *self.query.shape[:-1], self.value.shape[-1]
 
     def select_heads(self, chosen: Sequence[int]) -> "LayerHeads":
         """Some heads, by number, in ascending order. They stay in groups if all of every group are chosen."""
@@ -56,7 +65,8 @@ class LayerHeads(NamedTuple):
         numbers = tuple(i * heads + head for i in range(batch) for head in chosen)
         query, key, value = (array[:, chosen] for array in self[:3])
         whole = {*Counter(head // self.group for head in chosen).values()} == {self.group}
-        return LayerHeads(query, key, value, self.causal, numbers, self.group if whole else 1)
+        group = self.group if whole else 1
+        return self._replace(query=query, key=key, value=value, numbers=numbers, group=group)
 
 
 def total(multiplications: Iterable[float | None]) -> float | None:
@@ -84,6 +94,11 @@ class Replacement(ABC):
     #: The layers that a model must have.
     needed_layers: tuple[int, ...] = ()
 
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """The columns estimator, sampler and size of its rows."""
+        return self.label, self.sampler or "-", self.size or 0
+
     def members(self) -> "tuple[Replacement, ...]":
         """The replacements of its heads, if they differ."""
         return (self,)
@@ -96,7 +111,7 @@ class Replacement(ABC):
         """Raise ScenarioError or InputError for heads of a layer that it cannot replace."""
 
     @abstractmethod
-    def outputs(self, heads: LayerHeads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
+    def outputs(self, heads: LayerHeads, seed: int, names: StreamNames) -> Tensor:
         """Output (B, H, n, d_v) in the precision of the queries; names: further names of its random stream."""
 
     def multiplications(self, shape: Shape) -> float | None:
@@ -146,16 +161,16 @@ class EstimatedAttention(Replacement):
             return exact_multiplications(shape)
         return self.method.multiplications(shape, self.size or 1)
 
-    def outputs(self, heads: LayerHeads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
+    def outputs(self, heads: LayerHeads, seed: int, names: StreamNames) -> Tensor:
         if not all(bool(array.isfinite().all()) for array in heads[:3]):  # the estimate of an earlier layer failed
-            return heads.query.new_full((*heads.query.shape[:-1], heads.value.shape[-1]), torch.nan)
+            return heads.query.new_full(heads.output_shape, torch.nan)
         key, value = heads.key.to(heads.query), heads.value.to(heads.query)  # autocast leaves them in other precisions
         with torch.autocast(heads.query.device.type, enabled=False):
-            return self._estimate(heads._replace(key=key, value=value), seed, names, layer)
+            return self._estimate(heads._replace(key=key, value=value), seed, names)
 
-    def _estimate(self, heads: LayerHeads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
+    def _estimate(self, heads: LayerHeads, seed: int, names: StreamNames) -> Tensor:
         """The output for heads of one precision."""
-        method = self.fitted.get(layer, self.method)
+        method = self.fitted.get(heads.layer, self.method)
         if isinstance(method, LinearAttention):
             rng = stream(seed, "model", "omega", *names)
             return self._map_output(method, heads, rng).to(heads.query)
@@ -165,14 +180,15 @@ class EstimatedAttention(Replacement):
         if method.needs_positions and shape.n != shape.l:
             raise ScenarioError(f"method {self.label!r} needs as many queries as keys")
         if not self._fits(shape):
-            return Exact().outputs(heads, seed, names, layer)
+            return Exact().outputs(heads, seed, names)
         numbers = heads.numbers or range(query.shape[0] * query.shape[1])
         arrays = [array.reshape(-1, *array.shape[-2:]) for array in heads[:3]]
-        group = heads.group if shape.causal and method.arrays == "batched" and method.shared_block else 1
+        batched = method.arrays == "batched"
+        group = heads.group if shape.causal and batched and method.shared_block else 1
         generators = [stream(seed, "model", "method", self.label, *names, number) for number in numbers[::group]]
-        compute = self._method_output if group == 1 else functools.partial(self._grouped_output, group)
+        compute = functools.partial(self._batched_output, group) if batched else self._separate_output
         output = compute(method, arrays, heads.causal, generators)
-        return output.reshape(*query.shape[:-1], shape.d_v).to(query)
+        return output.reshape(heads.output_shape).to(query)
 
     def _map_output(self, method: LinearAttention, heads: LayerHeads, rng: np.random.Generator) -> Tensor:
         drawn = sample_omega(method.law, self.size or 1, heads.shape.d, rng, method.wrapped)
@@ -181,42 +197,40 @@ class EstimatedAttention(Replacement):
         )
         return linear_attention(heads.query, heads.key, heads.value, sample, method.wrapped, heads.causal)
 
-    def _method_output(
+    def _separate_output(
         self, method: Method, arrays: Sequence[Any], causal: bool, generators: Sequence[np.random.Generator]
     ) -> Tensor:
-        """(heads, n, d_v): all heads together, or one after the other, in NumPy where the method needs it."""
-        query, key, value = arrays
-        if method.arrays == "batched":
-            streams = Streams(generators, lambda hosts: torch.as_tensor(np.stack(hosts), device=query.device))
-            with failures_named(self.label):
-                problem = AttentionProblem.of(query, key, value, causal)
-                (estimate,) = method.estimates(problem, (self.requested_size,), streams)
-            return estimate.output
+        """(heads, n, d_v), one head after the other, in NumPy where the method needs it."""
         if method.arrays == "host" or (isinstance(method, Function) and not method.tensors):
-            query, key, value = (array.detach().double().cpu().numpy() for array in arrays)
-        heads = zip(query, key, value, generators, strict=True)
-        size = self.requested_size
+            arrays = [array.detach().double().cpu().numpy() for array in arrays]
+        heads, size = zip(*arrays, generators, strict=True), self.requested_size
         return torch.stack([
             torch.as_tensor(method_attention(q, k, v, method, size, rng, causal)) for q, k, v, rng in heads
         ])  # fmt: skip
 
-    def _grouped_output(
+    def _batched_output(
         self, group: int, method: Method, arrays: Sequence[Any], causal: bool, generators: Sequence[np.random.Generator]
     ) -> Tensor:
-        """(heads, n, d_v), where query heads with the same keys share all choices: their blocks are interleaved."""
+        """(heads, n, d_v), all heads together.
+
+        Groups of query heads with the same keys share all choices: their blocks are interleaved.
+        """
         query, key, value = arrays
         length, block = query.shape[-2], method.shared_block
         streams = Streams(generators, lambda hosts: torch.as_tensor(np.stack(hosts), device=query.device))
-        positions = _interleaved(torch.arange(length).expand(group, length)[..., None], group, block)
         with failures_named(self.label):
             problem = AttentionProblem.of(_interleaved(query, group, block), key[::group], value[::group], causal)
-            problem = problem._replace(positions=positions.ravel().numpy())
+            if group > 1:
+                positions = _interleaved(torch.arange(length).expand(group, length)[..., None], group, block)
+                problem = problem._replace(positions=positions.ravel().numpy())
             (estimate,) = method.estimates(problem, (self.requested_size,), streams)
         return _apart(estimate.output, group, block)
 
 
 def _interleaved(rows: Tensor, group: int, block: int) -> Tensor:
     """The rows of heads (G * group, n, c) block by block, in each those of all heads of a group: (G, group * n, c)."""
+    if group == 1:
+        return rows
     heads = rows.unflatten(0, (-1, group))
     count = heads.shape[2] // block
     blocks = heads[:, :, : count * block].unflatten(2, (count, block)).transpose(1, 2)
@@ -225,6 +239,8 @@ def _interleaved(rows: Tensor, group: int, block: int) -> Tensor:
 
 def _apart(rows: Tensor, group: int, block: int) -> Tensor:
     """The inverse of ``_interleaved``."""
+    if group == 1:
+        return rows
     count = rows.shape[1] // (group * block)
     blocks = rows[:, : count * group * block].unflatten(1, (count, group, block)).transpose(1, 2)
     rest = rows[:, count * group * block :].unflatten(1, (group, rows.shape[1] // group - count * block))
@@ -246,7 +262,7 @@ class Exact(Replacement):
             raise ScenarioError(f"`dtype` {dtype!r} given{close}; allowed: {', '.join(DTYPES)}")
         self.dtype, self.label = dtype, f"exact, attention in {dtype}" if dtype else "exact"
 
-    def outputs(self, heads: LayerHeads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
+    def outputs(self, heads: LayerHeads, seed: int, names: StreamNames) -> Tensor:
         dtype = heads.query.dtype if self.dtype is None else getattr(torch, self.dtype)
         query, key, value = (array.to(dtype) for array in heads[:3])
         attention = torch.nn.functional.scaled_dot_product_attention
@@ -271,8 +287,8 @@ class Removed(Replacement):
     label = "removed"
     kind = "trivial"
 
-    def outputs(self, heads: LayerHeads, seed: int, names: Sequence[str | int], layer: int) -> Tensor:
-        return heads.query.new_zeros((*heads.query.shape[:-1], heads.value.shape[-1]))
+    def outputs(self, heads: LayerHeads, seed: int, names: StreamNames) -> Tensor:
+        return heads.query.new_zeros(heads.output_shape)
 
 
 def replacement(method: str | Method, size: int = 64, dtype: str | None = None) -> Replacement:
@@ -283,6 +299,10 @@ def replacement(method: str | Method, size: int = 64, dtype: str | None = None) 
         raise ScenarioError("`dtype` is the precision of exact attention: use it with `method` exact")
     if method == "removed":
         return Removed()
-    name = method.partition("(")[0].strip() if isinstance(method, str) else ""
-    built = get_baseline(method) if name in {baseline.name for baseline in BASELINES} else get_method(method)
-    return EstimatedAttention(built, size)
+    return EstimatedAttention(method_or_baseline(method), size)
+
+
+def method_or_baseline(spec: str | Method) -> Method:
+    """A method, or a baseline that is used in its place. Raises ScenarioError."""
+    name = spec.partition("(")[0].strip() if isinstance(spec, str) else ""
+    return get_baseline(spec) if name in {baseline.name for baseline in BASELINES} else get_method(spec)

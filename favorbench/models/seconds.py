@@ -1,6 +1,5 @@
 """CPU seconds of replacements, relative to exact attention on the same queries, keys and values of a model."""
 
-import functools
 import itertools
 import json
 import time
@@ -61,7 +60,7 @@ def heads_in(model: Any, tokens: Tensor, layers: Collection[int]) -> dict[int, L
             query, key, value = (array.clone() for array in heads[:3])
             by_layer[call.index] = heads._replace(query=query, key=key, value=value)
 
-    observe_attention(model, functools.partial(model, tokens, use_cache=False), look)
+    observe_attention(model, tokens, look)
     return by_layer
 
 
@@ -83,7 +82,7 @@ def times(
             for repeat, (i, item) in itertools.product(range(repeats + 1), enumerate(timed)):
                 start = clock()
                 for layer, part in heads.items():
-                    item.outputs(part, seed, (0, "layer", layer), layer)
+                    item.outputs(part, seed, (0, "layer", layer))
                 Backend("torch", device).synchronise()
                 seconds[i, repeat] = clock() - start
     finally:
@@ -91,9 +90,8 @@ def times(
     exact, ratios = seconds[0, 1:], seconds[1:, 1:] / seconds[0, 1:]
     return [
         {
-            "estimator": item.label, "sampler": item.sampler or "-", "size": item.size or 0,
-            "seconds": np.median(row), "exact": np.median(exact), "ratio": np.median(ratio), "low": ratio.min(),
-            "high": ratio.max(), "repeats": repeats,
+            **dict(zip(TIMED, item.key, strict=True)), "seconds": np.median(row), "exact": np.median(exact),
+            "ratio": np.median(ratio), "low": ratio.min(), "high": ratio.max(), "repeats": repeats,
         }
         for item, row, ratio in zip(replacements, seconds[1:, 1:], ratios, strict=True)
     ]  # fmt: skip

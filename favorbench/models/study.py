@@ -20,7 +20,7 @@ from favorbench.methods import Method
 from favorbench.models import torch
 from favorbench.models.capture import over_inputs
 from favorbench.models.effects import HeadError, Reference, effect, head_effects, head_errors, layers_of, run
-from favorbench.models.gradients import check_backward_memory, gradient_draws
+from favorbench.models.gradients import check_backward_memory, dimensions, gradient_draws
 from favorbench.models.interface import Call, observe_attention
 from favorbench.models.load import Loaded, Text, TextFile, load, memory_errors, read_texts, tokenise
 from favorbench.models.plan import ALL, EACH, LENGTH, ModelScenario, PlannedRow, plan
@@ -35,7 +35,7 @@ from favorbench.models.replacements import (
     total,
 )
 from favorbench.models.seconds import heads_in, times, write_seconds
-from favorbench.models.store import merged_request, open_rows, stored_keys, write_manifest
+from favorbench.models.store import KEY, merged_request, open_rows, stored_keys, write_manifest
 from favorbench.models.swap import heads_of, replace_calls, stream_names, unsupported_reason
 from favorbench.numerics.backend import Backend
 from favorbench.numerics.machine import check_memory
@@ -73,7 +73,8 @@ def study(
             f"`calibrate` {scenario.calibrate}: nothing asked for is calibrated; write calibrated:MAP, e.g. `maps` "
             "calibrated:centre:aderf-sderf"
         )
-    planned = {row.key: row for row in plan(scenario, list(model.texts), model.replaceable)}
+    replaceable = [layer.index for layer in model.replaceable]
+    planned = {row.key: row for row in plan(scenario, list(model.texts), replaceable)}
     progress = progress or (lambda done, total: None)
     with open_rows(path) as store:
         requested, about = merged_request(path, model.request()), model.facts()
@@ -114,7 +115,11 @@ class MeasuredModel:
         self.scenario, self.loaded = scenario, load(scenario.model, trust_remote_code=trust_remote_code)
         Backend("torch", scenario.device).check(())
         self.loaded.model.to(scenario.device)
-        _check_kind(self.loaded)
+        if self.loaded.tokenizer is not None and getattr(self.loaded.model.config, "is_encoder_decoder", False):
+            raise ModelError(
+                f"{self.loaded.name} is an encoder-decoder model; `favorbench model` measures encoders and language "
+                f"models: use `favorbench capture {self.loaded.name}`, or fb.replace_attention(model, ...) in Python"
+            )
         usual = min(LENGTH, self.loaded.limit or LENGTH)
         self.length = usual if scenario.length is None else scenario.length
         if self.loaded.inputs is None:
@@ -131,7 +136,7 @@ class MeasuredModel:
             layers = {length: layers_of(self.model, tokens) for length, tokens in by_length.items()}
         self.layers = {text.name: layers[text.tokens.shape[-1]] for text in self.texts.values()}
         self.first = next(iter(self.layers.values()))
-        self.replaceable = [layer.index for layer in self.first if layer.left is None]
+        self.replaceable = [layer for layer in self.first if layer.left is None]
         self._check()
         self._references: dict[str, Reference] = {}
         self._fitted: dict[Replacement, Replacement] = {}
@@ -139,13 +144,13 @@ class MeasuredModel:
     def _check(self) -> None:
         """Raise ScenarioError or InputError for layers that cannot be replaced, or not by these estimators."""
         scenario, count = self.scenario, len(self.first)
-        for numbers in scenario.layer_sets:
-            chosen = [] if numbers in (ALL, EACH) else [int(number) for number in numbers.split(",")]
+        for numbers in {*scenario.layer_sets} - {ALL, EACH}:
+            chosen = [int(number) for number in numbers.split(",")]
             if outside := {*chosen} - {*range(count)}:
                 raise ScenarioError(f"`layers` {min(outside)}: {scenario.model} has {count}, 0 to {count - 1}")
-            if chosen and not {*chosen} & {*self.replaceable}:
+            if not any(layer.index in chosen for layer in self.replaceable):
                 raise InputError(f"`layers` {numbers}: cannot be replaced: {self.first[chosen[0]].left}")
-            for item in scenario.replacements if chosen else ():
+            for item in scenario.replacements:
                 if not item.is_for(chosen):
                     raise InputError(
                         f"`layers` {numbers}: {item.label} has no choice there, but in {list(item.layers)}"
@@ -167,8 +172,13 @@ class MeasuredModel:
     def check_replacement(self, replacement: Replacement) -> None:
         """Raise ScenarioError or InputError for a replacement that does not work for this model and these texts."""
         name = self.scenario.model
+        causal = any(layer.shape.causal for layer in self.replaceable)
         for part in replacement.members():
-            self._check_estimator(part)
+            if part.needs_calibration and self.calibration is None:
+                raise ScenarioError(f"{part.label} is calibrated on another text: give one with `calibrate`")
+            if causal and not part.causal_safe:
+                hint = f"; calibrated:{part.label} is, with `calibrate`" if part.kind == "map" else ""
+                raise ScenarioError(f"{name} is causal, and {part.label} is not{hint}")
         if missing := {*replacement.needed_layers} - {layer.index for layer in self.first}:
             raise InputError(f"{replacement.label} has a choice for layer {min(missing)}: {name} has {len(self.first)}")
         for text, layer in ((text, layer) for text, layers in self.layers.items() for layer in layers):
@@ -177,20 +187,13 @@ class MeasuredModel:
             except ScenarioError as error:
                 raise ScenarioError(f"{text}: {error}") from None
 
-    def _check_estimator(self, replacement: Replacement) -> None:
-        if replacement.needs_calibration and self.calibration is None:
-            raise ScenarioError(f"{replacement.label} is calibrated on another text: give one with `calibrate`")
-        if not replacement.causal_safe and any(self.first[index].shape.causal for index in self.replaceable):
-            hint = f"; calibrated:{replacement.label} is, with `calibrate`" if replacement.kind == "map" else ""
-            raise ScenarioError(f"{self.scenario.model} is causal, and {replacement.label} is not{hint}")
-
     def request(self) -> dict[str, Any]:
         """The request with digests of all its files, as plain JSON data."""
-        chosen = [item for item in self.scenario.replacements if isinstance(item, ByHead)]
+        chosen = self.scenario.replacements
         named = dataclasses.asdict(self.scenario) | {
             "length": self.length, "texts": {text.name: text.sha256 for text in self.texts.values()},
             "calibrate": self.calibration and self.calibration.sha256, "weights": self.loaded.weights,
-            "recommended": {item.name: item.sha256 for item in chosen if item.sha256},
+            "recommended": {item.name: item.sha256 for item in chosen if isinstance(item, ByHead) and item.sha256},
         }  # fmt: skip
         return json.loads(json.dumps(named))
 
@@ -215,15 +218,13 @@ class MeasuredModel:
         reference = self.reference(text)
         with np.errstate(all="ignore"):  # an estimator that overflows is a measurement
             output = self._output(measurement, reference, [layer.index for layer in layers])
-            errors = self._head_errors(measurement, reference) if numbers == ALL else None
-        columns = zip(*errors, strict=True) if errors else [None if errors is None else []] * len(HeadError._fields)
-        names = ("text", "layers", "estimator", "sampler", "size", "draw")
+            errors = self._head_errors(measurement, reference)
         return {
-            **dict(zip(names, measurement.key, strict=True)), "kind": replacement.kind,
+            **dict(zip(KEY, measurement.key, strict=True)), "kind": replacement.kind,
             "seq_len": len(reference.tokens), "replaced": len(replaced), "left": len(layers) - len(replaced),
             "exact_multiplications": sum(layer.multiplications for layer in replaced),
             "multiplications": total(replacement.work(layer.shape, layer.heads, layer.index) for layer in replaced),
-            **effect(reference, output)._asdict(), **dict(zip(HeadError._fields, columns, strict=True)),
+            **effect(reference, output)._asdict(), **errors,
         }  # fmt: skip
 
     def reference(self, text: str) -> Reference:
@@ -236,8 +237,7 @@ class MeasuredModel:
 
     def bytes_of(self, length: int) -> float:
         """The memory of one output of the model: hidden states, and logits."""
-        names = ("hidden_size", "num_hidden_layers", "vocab_size")
-        hidden, layers, vocabulary = (getattr(getattr(self.model, "config", None), name, 0) for name in names)
+        hidden, layers, vocabulary = dimensions(self.model)
         return 4.0 * length * (hidden * (layers + 1) + (vocabulary if self.loaded.causal else 0))
 
     @cached_property
@@ -247,32 +247,27 @@ class MeasuredModel:
     def _output(self, measurement: PlannedRow, reference: Reference, layers: list[int]) -> Reference:
         replacement, tokens = measurement.replacement, self.texts[measurement.text].tokens
         if isinstance(replacement, Bfloat16Model):
-            return run(self._bfloat16, tokens).as_float()
+            return run(self._bfloat16, tokens)
         if isinstance(replacement, Exact) and replacement.dtype is None:
             return reference
-        scenario = self.scenario
-        with replace_calls(
-            self.model,
-            self.calibrated(replacement),
-            layers,
-            None,
-            scenario.redraw,
-            scenario.seed,
-            measurement.draw,
-            keep_padding=True,
-        ):
+        redraw, seed, draw = self.scenario.redraw, self.scenario.seed, measurement.draw
+        chosen = self.calibrated(replacement)
+        with replace_calls(self.model, chosen, layers, None, redraw, seed, draw, keep_padding=True):
             return run(self.model, tokens)
 
-    def _head_errors(self, measurement: PlannedRow, reference: Reference) -> list[HeadError] | None:
-        if not self.scenario.heads or measurement.replacement.kind == "exact":
-            return None
-        outputs = partial(self._outputs, measurement.replacement, measurement.draw)
-        return head_errors(self.model, reference, self.layers[measurement.text], outputs)
+    def _head_errors(self, measurement: PlannedRow, reference: Reference) -> dict[str, list[Any]]:
+        """The columns of the errors of single heads, where they are measured."""
+        text, numbers, replacement, draw = measurement
+        if not self.scenario.heads or numbers != ALL or replacement.kind == "exact":
+            return {}
+        outputs = partial(self._outputs, replacement, draw)
+        errors = head_errors(self.model, reference, self.layers[text], outputs)
+        return {name: [getattr(error, name) for error in errors] for name in HeadError._fields}
 
-    def _outputs(self, replacement: Replacement, draw: int, heads: LayerHeads, layer: int) -> Tensor:
+    def _outputs(self, replacement: Replacement, draw: int, heads: LayerHeads) -> Tensor:
         """The output of some heads of a layer, as in ``_output``."""
-        names = stream_names(self.scenario.redraw, draw, layer)
-        return self.calibrated(replacement).outputs(heads, self.scenario.seed, names, layer)
+        names = stream_names(self.scenario.redraw, draw, heads.layer)
+        return self.calibrated(replacement).outputs(heads, self.scenario.seed, names)
 
     def head_effects(self, text: str, replacements: Sequence[Replacement], draw: int, gradients: int) -> np.ndarray:
         """The predicted effect of each replacement on each replaceable head alone (replacements, heads).
@@ -280,18 +275,15 @@ class MeasuredModel:
         Gradients take at most GRADIENT_BYTES of memory at a time, or as much as those of one layer.
         """
         groups, _ = self.gradient_groups(text, gradients)
-        forward = partial(self.model, self.texts[text].tokens, use_cache=False)
+        tokens = self.texts[text].tokens
+        forward = partial(self.model, tokens, use_cache=False)
         estimators, result = [partial(self._outputs, item, draw) for item in replacements], []
         for layers in groups:
             rng = stream(self.scenario.seed, "gradients", draw)
-            _, drawn = gradient_draws(self.model, forward, layers, gradients, rng)
-            by_layer: dict[int, list[Tensor]] = {layer: [] for layer in layers}
-            for part in drawn:
-                for layer in layers:
-                    by_layer[layer].append(part[layer])
+            drawn = list(gradient_draws(self.model, forward, layers, gradients, rng)[1])
             with np.errstate(all="ignore"):  # an estimator that overflows is a measurement
-                stacked = {layer: torch.stack(by_layer.pop(layer)) for layer in layers}
-                result.append(head_effects(forward, self.model, stacked, estimators))
+                stacked = {layer: torch.stack([part.pop(layer) for part in drawn]) for layer in layers}
+                result.append(head_effects(self.model, tokens, stacked, estimators))
         return np.concatenate(result, axis=1)
 
     def gradient_groups(self, text: str, gradients: int) -> tuple[list[list[int]], float]:
@@ -317,9 +309,8 @@ class MeasuredModel:
         if self.calibration is None or not replacement.needs_calibration:
             return replacement
         if replacement not in self._fitted:
-            self._fitted[replacement] = calibrated(
-                self.model, replacement, self.calibration.tokens.to(self.scenario.device)
-            )
+            tokens = self.calibration.tokens.to(self.scenario.device)
+            self._fitted[replacement] = calibrated(self.model, replacement, tokens)
         return self._fitted[replacement]
 
     def time(self, path: Path, repeats: int, replacements: Sequence[Replacement]) -> None:
@@ -328,9 +319,10 @@ class MeasuredModel:
         In all layers if one of them treats heads differently, so that no two layers stand for the others.
         """
         ready, text = [self.calibrated(item) for item in replacements], next(iter(self.texts.values()))
-        two = self.replaceable[:: max(1, len(self.replaceable) // 2)][:2]
-        layers = self.replaceable if any(isinstance(item, ByHead) for item in ready) else two
-        heads = heads_in(self.model, text.tokens, layers)
+        numbers = [layer.index for layer in self.replaceable]
+        if not any(isinstance(item, ByHead) for item in ready):
+            numbers = numbers[:: max(1, len(numbers) // 2)][:2]
+        heads = heads_in(self.model, text.tokens, numbers)
         write_seconds(path, times(heads, ready, repeats, self.scenario.seed), text.name, heads)
 
 
@@ -346,15 +338,6 @@ def _read(scenario: ModelScenario) -> tuple[list[TextFile], list[TextFile]]:
     return files, calibration
 
 
-def _check_kind(loaded: Loaded) -> None:
-    """Raise ModelError for an encoder-decoder model, which is neither an encoder nor a language model."""
-    if loaded.tokenizer is not None and getattr(loaded.model.config, "is_encoder_decoder", False):
-        raise ModelError(
-            f"{loaded.name} is an encoder-decoder model; `favorbench model` measures encoders and language models: "
-            f"use `favorbench capture {loaded.name}`, or fb.replace_attention(model, ...) in Python"
-        )
-
-
 def calibrated(model: Any, replacement: Replacement, tokens: Tensor) -> Replacement:
     """The replacement with parameters that are fitted to the model's attention to these tokens (1, L)."""
     assert isinstance(replacement, EstimatedAttention)
@@ -365,5 +348,5 @@ def calibrated(model: Any, replacement: Replacement, tokens: Tensor) -> Replacem
             query, key = heads_of(call)[:2]
             fitted[call.index] = calibrate(query[0], key[0], method)
 
-    observe_attention(model, partial(model, tokens, use_cache=False), look)
+    observe_attention(model, tokens, look)
     return EstimatedAttention(method, replacement.requested_size, fitted)

@@ -13,7 +13,7 @@ from favorbench.methods import Method
 from favorbench.methods.features import LinearAttention
 from favorbench.models.interface import Call, intercept_attention, visible
 from favorbench.models.recommended import ByHead, by_head, heads_by_layer
-from favorbench.models.replacements import EstimatedAttention, LayerHeads, Replacement, Tensor, replacement
+from favorbench.models.replacements import EstimatedAttention, LayerHeads, Replacement, StreamNames, Tensor, replacement
 from favorbench.numerics.arrays import of_python
 from favorbench.parameters import check_name, check_whole, whole_numbers
 from favorbench.samplers import get_sampler
@@ -166,7 +166,7 @@ def replace_calls(
         if outside := sorted({*(heads or ())} - {*range(call.query.shape[1])}):
             raise InputError(f"`heads` {outside[0]}: {call.name} has heads 0 to {call.query.shape[1] - 1}")
         own = call.own() if keep_padding and call.kind == "padded" else None
-        output = estimates(call, lambda part: chosen.outputs(part, seed, names, call.index), own)
+        output = estimates(call, lambda part: chosen.outputs(part, seed, names), own)
         record.replaced += 1
         if heads is None:
             return output
@@ -185,7 +185,7 @@ def replace_calls(
         raise InputError(f"no attention was replaced by {chosen.label}: {reasons}")
 
 
-def stream_names(redraw: str, draw: int, layer: int, call: int = 0) -> tuple[str | int, ...]:
+def stream_names(redraw: str, draw: int, layer: int, call: int = 0) -> StreamNames:
     """The names of a replacement's random stream in one call of a layer."""
     return draw, redraw, *{"model": (), "layer": (layer,), "call": (layer, call)}[redraw]
 
@@ -202,7 +202,7 @@ def unsupported_reason(call: Call) -> str | None:
 def heads_of(call: Call) -> LayerHeads:
     """The queries, keys and values of a call, with the scaling folded into the queries."""
     query = call.query * (call.scaling * call.query.shape[-1] ** 0.5)
-    return LayerHeads(query, call.key, call.value, call.kind == "causal", group=call.group)
+    return LayerHeads(query, call.key, call.value, call.kind == "causal", group=call.group, layer=call.index)
 
 
 def estimates(call: Call, outputs: Callable[[LayerHeads], Tensor], own: Tensor | None = None) -> Tensor:
@@ -210,12 +210,12 @@ def estimates(call: Call, outputs: Callable[[LayerHeads], Tensor], own: Tensor |
     heads = heads_of(call)
     if call.kind != "padded":
         return outputs(heads)
-    output = heads.query.new_zeros((*heads.query.shape[:-1], heads.value.shape[-1])) if own is None else own.clone()
+    output = heads.query.new_zeros(heads.output_shape) if own is None else own.clone()
     for i in range(len(output)):
         mask = visible(call.mask[i if call.mask.shape[0] > 1 else 0])
         keys = mask.flatten(0, -2).any(dim=0).nonzero()[:, 0]  # some query sees them
         rows = keys if heads.shape.n == heads.shape.l and not call.crosses else slice(None)
         query, key, value = (array[i : i + 1] for array in heads[:3])
-        real = LayerHeads(query[:, :, rows], key[:, :, keys], value[:, :, keys], heads.causal)
+        real = heads._replace(query=query[:, :, rows], key=key[:, :, keys], value=value[:, :, keys], group=1)
         output[i : i + 1, :, rows] = outputs(real)
     return output

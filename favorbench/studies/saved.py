@@ -1,9 +1,8 @@
 """Recommendations and studies of models, read back: their tables, sentences, figures and pages."""
 
-import contextlib
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ from favorbench.engine.rows import part_paths
 from favorbench.engine.store import MANIFEST, read_manifest
 from favorbench.errors import ScenarioError, StoreError
 from favorbench.files import read_json
-from favorbench.models import figures, report, store, summary
+from favorbench.models import figures, store, summary
 from favorbench.models.recommended import FILE, RecommendationFile
 from favorbench.results.page import study_page, write_study
 from favorbench.sections import Sections
@@ -68,42 +67,27 @@ def saved_study(path: Path) -> SavedStudy | None:
             return None
     else:
         return None
-    if searched:
-        return _recommendation(path, manifest)
-    if not part_paths(path / "trials") and (path / "summary.md").exists():
+    if searched and not (path / FILE).exists():
+        raise StoreError(f"{path} has no recommendation yet; rerun the same favorbench recommend command to resume it")
+    if not searched and not part_paths(path / "trials") and (path / "summary.md").exists():
         raise StoreError(f"{path} holds no measurements; favorbench model wrote it; look at {path / 'summary.md'}")
-    with _whole(path):
-        results = summary.read(path)
-        title, data = f"Effects of replaced attention on {Path(manifest['asked']['model']).name}", results.lines
-        drawn = figures.charts(results)
-        return SavedStudy(
-            path, "model", title, report.sections(results), drawn, manifest,
-            data.to_csv(index=False, float_format="%.6g"), results.as_dict(),
-        )  # fmt: skip
-
-
-@contextlib.contextmanager
-def _whole(path: Path) -> Iterator[None]:
-    """Raise StoreError where parts of a directory do not fit together."""
     try:
-        yield
+        if searched:
+            result = read_recommendation(path)
+            title, shown, drawn = f"The cheapest estimator: {result.title}", sections(result), charts(result)
+            rows = drawn[0].data if drawn else None
+        else:
+            result = summary.read(path)
+            title = f"Effects of replaced attention on {Path(manifest['asked']['model']).name}"
+            shown, drawn, rows = summary.sections(result), figures.charts(result), result.lines
+        data = "" if rows is None else rows.to_csv(index=False, float_format="%.6g")
+        command = "recommend" if searched else "model"
+        return SavedStudy(path, command, title, shown, drawn, manifest, data, result.as_dict())
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise StoreError(
             f"{path} is damaged, or was changed by hand: its parts do not fit together ({error}); run the same command "
             "with another --out"
         ) from None
-
-
-def _recommendation(path: Path, manifest: Mapping[str, Any]) -> SavedStudy:
-    if not (path / FILE).exists():
-        raise StoreError(f"{path} has no recommendation yet; rerun the same favorbench recommend command to resume it")
-    with _whole(path):
-        recommendation = read_recommendation(path)
-        drawn = charts(recommendation)
-        rows = drawn[0].data if drawn else None
-        data = "" if rows is None else rows.to_csv(index=False, float_format="%.6g")
-        title, record = f"The cheapest estimator: {recommendation.title}", recommendation.as_dict()
-        return SavedStudy(path, "recommend", title, sections(recommendation), drawn, manifest, data, record)
 
 
 def read_recommendation(path: Path) -> Recommendation:

@@ -47,7 +47,7 @@ class Decision(NamedTuple):
     """
 
     head: str
-    outcome: Outcome
+    outcome: Outcome = "not finished"
     setting: EstimatorSetting | None = None
     draws: int = 0
     hits: int = 0
@@ -85,6 +85,16 @@ EFFECTS = {
     "kl": ModelEffect("the mean KL(exact || replaced)", " nats", "mean KL(exact || replaced), nats"),
     "top1": ModelEffect("top-1 agreement", "", "top-1 agreement", "higher"),
 }
+
+
+def better_of(metric: str) -> str:
+    """Whether "lower" or "higher" values of a metric, or of an effect on a model, are better."""
+    return (EFFECTS.get(metric) or METRICS[metric]).better
+
+
+def signed(value: float, metric: str) -> float:
+    """The value of a metric, signed so that smaller is better."""
+    return value if better_of(metric) == "lower" else -value
 
 
 class WholeModel(NamedTuple):
@@ -203,7 +213,7 @@ def _certified(result: Recommendation, decisions: Sequence[Decision]) -> str:
     """State the number of heads with a certified setting, and its cost."""
     count, total = len(decisions), len(result.decisions)
     target = percent(result.target) if result.metric.startswith("relative") else f"{result.metric} {result.target:g}"
-    aim = f"{'below' if METRICS[result.metric].better == 'lower' else 'above'} {target}"
+    aim = f"{'below' if better_of(result.metric) == 'lower' else 'above'} {target}"
     if not decisions:
         return f"none of {total} heads {aim}" if total > 1 else f"the head is not {aim}"
     shares = [d.share for d in decisions]
@@ -239,7 +249,7 @@ def _model_sentence(result: Recommendation, model: WholeModel, decision: Decisio
     effect, setting = EFFECTS[result.metric], decision.setting
     if setting is None:
         return "Nothing is measured yet."
-    keeps, share = "at most" if effect.better == "lower" else "at least", percent(result.probability)
+    keeps, share = "at most" if better_of(result.metric) == "lower" else "at least", percent(result.probability)
     aim = f"{effect.name} {keeps} {result.target:g}{effect.unit} on {share} of further {model.draws}"
     point = next(point for point in decision.points if point.setting == setting)
     errors = f"median {_effect(decision.median)} and worst {_effect(point.worst)} of {decision.draws} {model.draws}"
@@ -388,11 +398,6 @@ def sections(result: Recommendation) -> Sections:
     return Sections([table, Section(f"In Python{where}:", code=certified[0].python)])
 
 
-def not_begun(label: str) -> Decision:
-    """The decision for a head whose search has not begun."""
-    return Decision(label, "not finished")
-
-
 def records(result: Recommendation) -> list[dict[str, str]]:
     """One row of the table for each head, or each candidate for a model."""
     if result.model is not None:
@@ -401,19 +406,27 @@ def records(result: Recommendation) -> list[dict[str, str]]:
 
 
 def _record(result: Recommendation, decision: Decision) -> dict[str, str]:
-    setting, sign = decision.setting, "<=" if METRICS[result.metric].better == "lower" else ">="
+    setting, sign = decision.setting, _sign(result)
     quantile = f"{percent(result.probability)} of draws"
     names = ("head", "estimator", "size", "certified", "cost", "cheaper from L", "median", quantile, "uniform", "draws")
     if setting is None:
         return dict.fromkeys(names, "-") | {"head": decision.head, "estimator": "not begun"}
     state = {"certified": "", "nothing": "none; best: ", "not finished": "so far: "}[decision.outcome]
     values = (
-        decision.head, state + setting.estimator, "-" if setting.size is None else str(setting.size),
+        decision.head, state + setting.estimator, _size(setting),
         f"{sign} {number(decision.bound)}" if math.isfinite(decision.bound) else "no", percent(decision.share),
         "never" if decision.cheaper_from is None else str(decision.cheaper_from), number(decision.median),
         f"{sign} {number(decision.quantile)}", number(decision.uniform), str(decision.draws),
     )  # fmt: skip
     return dict(zip(names, values, strict=True))
+
+
+def _sign(result: Recommendation) -> str:
+    return "<=" if better_of(result.metric) == "lower" else ">="
+
+
+def _size(setting: EstimatorSetting) -> str:
+    return "-" if setting.size is None else str(setting.size)
 
 
 _VERDICTS = {"certified": "certified", "dropped": "rejected", "open": "undecided"}
@@ -422,12 +435,11 @@ _VERDICTS = {"certified": "certified", "dropped": "rejected", "open": "undecided
 def _model_records(result: Recommendation, model: WholeModel) -> list[dict[str, str]]:
     """The candidates that were measured, in order of cost, and the model in bfloat16."""
     decision, quantile = result.decisions[0], f"{percent(result.probability)} of {model.draws}"
-    sign = "<=" if EFFECTS[result.metric].better == "lower" else ">="
-    bounds = {decision.setting: f": {sign} {_effect(decision.bound)}"} if decision.outcome == "certified" else {}
+    bound = f": {_sign(result)} {_effect(decision.bound)}" * (decision.outcome == "certified")
     names = ("estimator", "size", "verdict", "cost", "median", quantile, "worst", model.draws)
     rows = [
-        (point.setting.estimator, "-" if point.setting.size is None else str(point.setting.size),
-         _VERDICTS[point.verdict] + bounds.get(point.setting, ""), percent(point.share),
+        (point.setting.estimator, _size(point.setting),
+         _VERDICTS[point.verdict] + bound * (point.setting == decision.setting), percent(point.share),
          *map(_effect, (point.median, point.quantile, point.worst)), str(point.draws))
         for point in sorted(decision.points, key=lambda point: point.share)
     ]  # fmt: skip

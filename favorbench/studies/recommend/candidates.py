@@ -11,14 +11,14 @@ import numpy as np
 
 from favorbench.attention.problem import exact_multiplications
 from favorbench.baselines import BASELINES, get_baseline
-from favorbench.engine.plan import Draw
 from favorbench.engine.scenario import load_scenario
 from favorbench.engine.study import Estimator, Study
 from favorbench.errors import ScenarioError
 from favorbench.maps import get_map
-from favorbench.methods import Method, Shape, get_method
+from favorbench.methods import Method, Shape
 from favorbench.methods.features import LinearAttention, name_of, sampler_of
 from favorbench.methods.landmarks import ThroughLandmarks
+from favorbench.models.replacements import method_or_baseline
 from favorbench.registry import is_ours, label, split_list
 from favorbench.results.summary import is_oracle
 from favorbench.samplers import get_sampler
@@ -36,10 +36,15 @@ METHODS = (
     "monarch",
 )  # fmt: skip
 
-_DEFAULTS = {"maps": MAPS, "samplers": SAMPLERS, "methods": METHODS}
+_Names = Mapping[str, tuple[str, ...]]
+_DEFAULTS: _Names = {"maps": MAPS, "samplers": SAMPLERS, "methods": METHODS}
 
 #: The defaults for a whole model: few, because a draw is a forward pass, and good on real models.
-_MODEL_DEFAULTS = {"maps": ("positive",), "samplers": SAMPLERS, "methods": ("sinks(4):multipole", "sinks(4):clusters")}
+_MODEL_DEFAULTS: _Names = {
+    "maps": ("positive",),
+    "samplers": SAMPLERS,
+    "methods": ("sinks(4):multipole", "sinks(4):clusters"),
+}
 
 MIN_SIZE = 16  # smallest size that is tried, if there are more keys
 
@@ -81,6 +86,12 @@ class EstimatorSetting(NamedTuple):
         return self.estimator if self.size is None else f"{self.estimator}, size {self.size}"
 
 
+def settings_of(kind: str, method: Method, spec: str, sizes: Sequence[int]) -> list[EstimatorSetting]:
+    """One setting of an estimator for each size."""
+    shown = sizes if method.every_size else (None,)
+    return [EstimatorSetting(kind, name_of(method), sampler_of(method), size, spec) for size in shown]
+
+
 class Family(NamedTuple):
     """One estimator at all of its sizes. study: a study of this estimator alone, on the same random streams."""
 
@@ -96,12 +107,6 @@ class Family(NamedTuple):
         """
         method = self.estimator.method
         return not is_ours(method) or isinstance(method, LinearAttention | ThroughLandmarks)
-
-    def settings(self, draw: Draw) -> list[EstimatorSetting]:
-        """One setting for each size."""
-        kind, name, sampler = self.estimator.kind, self.estimator.name, self.estimator.sampler
-        sizes = draw.sizes if self.estimator.method.every_size else (None,)
-        return [EstimatorSetting(kind, name, sampler, size, self.spec) for size in sizes]
 
     def cost(self, setting: EstimatorSetting, shape: Shape) -> float:
         """Multiplications; inf where the estimator does not declare them."""
@@ -122,24 +127,25 @@ def study_of(
     maps, methods: lists with commas, or "none". If neither names a candidate, the defaults that suit the inputs are
     tried. Raises ScenarioError for an empty list, an oracle, and whatever a sweep refuses.
     """
-    default = {maps, methods} <= {None, "none"}
-    map_specs, method_specs = _listed("maps", maps, default), _listed("methods", methods, default)
-    _check_specs([*map_specs, *method_specs])
+    default, map_specs, method_specs = _specs(maps, methods, _DEFAULTS)
     named = {} if default else {"maps": map_specs or TRIVIAL, "methods": _split_baselines(method_specs)[0]}
     base = Study.of(load_scenario(None, {**keys, **named}))  # refuses unknown names
     law = next(iter(base.inputs.values())).law
     heads = law.heads(base.scenario.seq_len, base.scenario.head_dim)
     shapes = [base.shape(head) for head in heads]
-    members = {spec: _map(spec) for spec in map_specs}, {spec: _method(spec) for spec in method_specs}
+    members = {spec: _map(spec) for spec in map_specs}, {spec: method_or_baseline(spec) for spec in method_specs}
     if default:
         all_rows = base.scenario.rows(heads[0].query_len) == heads[0].query_len
-        members = tuple(_runnable(part, shapes, all_rows) for part in members)
+        members = tuple(
+            {spec: method for spec, method in part.items() if _can_run(method, shapes, all_rows)} for part in members
+        )
     map_members, method_members = members
-    _check_costs(map_members | method_members, shapes[0])
+    for spec, method in (map_members | method_members).items():
+        _check_cost(spec, method, shapes[0])
     trivial, (method_specs, baselines) = _trivial(shapes), _split_baselines(method_members)
     flags = dict(keys) | {
         "maps": [*trivial, *(spec for spec in map_members if label(get_map(spec)) not in trivial)],
-        "samplers": _listed("samplers", samplers, True),
+        "samplers": _listed("samplers", samplers, True, _DEFAULTS),
         "methods": method_specs,
         "baselines": list(dict.fromkeys(["uniform", *baselines])),
         "num_projections": keys.get("num_projections") or _sizes(method_members.values(), shapes, max_size),
@@ -155,45 +161,41 @@ def _run_name(inputs: str, is_file: bool) -> str:
     return ("recommend-" + re.sub(r"[^\w.-]", "-", stem or inputs))[:80]
 
 
-def _check_specs(specs: Sequence[str]) -> None:
-    if not specs:
+def _specs(maps: str | None, methods: str | None, defaults: _Names) -> tuple[bool, tuple[str, ...], tuple[str, ...]]:
+    """Whether the candidates are the default ones, and the specs of maps and methods."""
+    default = {maps, methods} <= {None, "none"}
+    map_specs, method_specs = _listed("maps", maps, default, defaults), _listed("methods", methods, default, defaults)
+    if not map_specs and not method_specs:
         raise ScenarioError("`maps` none, `methods` none: there is no candidate to try; leave one of them out")
-    for spec in specs:
+    for spec in (*map_specs, *method_specs):
         if is_oracle(spec):
             raise ScenarioError(f"{spec!r} looks at every pair of a query and a key: a bound, not a candidate")
+    return default, map_specs, method_specs
 
 
-def _check_costs(members: Mapping[str, Method], shape: Shape) -> None:
-    for spec, method in members.items():
-        if method.multiplications(shape, 1) is None:
-            raise ScenarioError(
-                f"{spec!r} does not declare its cost, and candidates are tried in order of increasing cost: give it "
-                "`multiplications(shape, size)`"
-            )
-
-
-def _runnable(members: Mapping[str, Method], shapes: Sequence[Shape], all_rows: bool) -> dict[str, Method]:
-    """The default candidates that can be measured on these inputs."""
-    self_attention = all(shape.n == shape.l for shape in shapes)
-
-    def can_run(method: Method) -> bool:
-        try:
-            for shape in shapes:
-                method.check((1,), shape)
-        except ScenarioError:  # more sinks than keys
-            return False
-        return (
-            (method.causal_safe or not shapes[0].causal)
-            and (self_attention or not method.needs_positions)
-            and (all_rows or not method.needs_all_rows)
+def _check_cost(spec: str, method: Method, shape: Shape) -> None:
+    if method.multiplications(shape, 1) is None:
+        raise ScenarioError(
+            f"{spec!r} does not declare its cost, and candidates are tried in order of increasing cost: give it "
+            "`multiplications(shape, size)`"
         )
 
-    return {spec: method for spec, method in members.items() if can_run(method)}
+
+def _can_run(method: Method, shapes: Sequence[Shape], all_rows: bool) -> bool:
+    """Whether a default candidate can be measured on these inputs."""
+    try:
+        for shape in shapes:
+            method.check((1,), shape)
+    except ScenarioError:  # more sinks than keys
+        return False
+    return (
+        (method.causal_safe or not shapes[0].causal)
+        and (all(shape.n == shape.l for shape in shapes) or not method.needs_positions)
+        and (all_rows or not method.needs_all_rows)
+    )
 
 
-def _listed(
-    key: str, given: str | None, default: bool, defaults: Mapping[str, tuple[str, ...]] = _DEFAULTS
-) -> tuple[str, ...]:
+def _listed(key: str, given: str | None, default: bool, defaults: _Names) -> tuple[str, ...]:
     """Split a list with commas. Raises ScenarioError for an empty item."""
     if given is None and default:
         return defaults[key]
@@ -213,12 +215,6 @@ def _split_baselines(specs: Iterable[str]) -> tuple[list[str], list[str]]:
 
 def _map(spec: str) -> Method:
     return LinearAttention(get_map(spec))
-
-
-def _method(spec: str) -> Method:
-    """A method, or a baseline that can be used in its place."""
-    is_baseline = any(member.name == spec.partition("(")[0].strip() for member in BASELINES)
-    return get_baseline(spec) if is_baseline else get_method(spec)
 
 
 def _trivial(shapes: Sequence[Shape]) -> list[str]:
@@ -249,27 +245,22 @@ def model_settings(
 
     Raises ScenarioError as ``study_of`` does, and for a size that no method supports.
     """
-    default = {maps, methods} <= {None, "none"}
-    map_specs = _listed("maps", maps, default, _MODEL_DEFAULTS)
-    method_specs = _listed("methods", methods, default, _MODEL_DEFAULTS)
-    _check_specs([*map_specs, *method_specs])
+    default, map_specs, method_specs = _specs(maps, methods, _MODEL_DEFAULTS)
     laws = [get_sampler(name).name for name in _listed("samplers", samplers, True, _MODEL_DEFAULTS)]
     members: list[tuple[str, str, Method]] = [("baseline", "uniform", get_baseline("uniform"))]
     members += [("map", spec, LinearAttention(get_map(spec), law)) for spec in map_specs for law in laws]
-    members += [("method", spec, _method(spec)) for spec in method_specs if spec != "uniform"]
-    _check_costs({spec: method for _, spec, method in members}, shapes[0])
-    runnable = _runnable({f"{kind} {spec}": method for kind, spec, method in members}, shapes, True)
+    members += [("method", spec, method_or_baseline(spec)) for spec in method_specs if spec != "uniform"]
+    for _, spec, method in members:
+        _check_cost(spec, method, shapes[0])
     settings: dict[Key, tuple[EstimatorSetting, Method]] = {}
     largest = 0
     for kind, spec, method in members:
-        if f"{kind} {spec}" not in runnable and default:
+        if default and not _can_run(method, shapes, True):
             continue
         most = min(min(s.l - 1, method.largest_size(s)) for s in shapes)
         possible = [size for size in sizes if size <= most] if sizes else _finer_sizes(min(max_size, most))
         largest = max(largest, most * method.every_size)
-        for size in possible if method.every_size else [None]:
-            setting = EstimatorSetting(kind, name_of(method), sampler_of(method), size, spec)
-            settings[setting.key] = setting, method
+        settings |= {setting.key: (setting, method) for setting in settings_of(kind, method, spec, possible)}
     if largest and sizes and max(sizes) > largest:
         raise ScenarioError(f"`num_projections` {max(sizes)} given, allowed with these estimators: at most {largest}")
     return list(settings.values())
@@ -287,14 +278,14 @@ def families(study: Study) -> list[Family]:
     Results are those of the whole study. All share its cache of results that do not depend on the draw.
     """
     specs = {
-        label(member): spec
-        for kind in ("baselines", "methods", "maps")
-        for spec, member in zip(getattr(study.scenario, kind), getattr(study, kind), strict=True)
+        (kind, label(member)): spec
+        for kind in ("baseline", "map", "method")
+        for spec, member in zip(getattr(study.scenario, f"{kind}s"), getattr(study, f"{kind}s"), strict=True)
     }
+    order = list(specs)
     uniform = tuple(member for member in study.baselines if member.name == "uniform")
-    kinds, names = ("baseline", "map", "method"), list(specs)
     result = []
-    for estimator in sorted(study.estimators, key=lambda e: (kinds.index(e.kind), names.index(e.name))):
+    for estimator in sorted(study.estimators, key=lambda e: order.index((e.kind, e.name))):
         method, changes = estimator.method, {"maps": (), "methods": (), "baselines": uniform}
         if isinstance(method, LinearAttention):
             changes |= {
@@ -305,7 +296,7 @@ def families(study: Study) -> list[Family]:
             changes["methods"] = (method,)
         elif method not in uniform:
             changes["baselines"] = (*uniform, method)
-        result.append(Family(estimator, specs[estimator.name], dataclasses.replace(study, **changes)))
+        result.append(Family(estimator, specs[estimator.kind, estimator.name], dataclasses.replace(study, **changes)))
     return result
 
 

@@ -11,34 +11,28 @@ Howard, Ramdas, McAuliffe & Sekhon 2021, arXiv 1810.08240 (mixtures); Zecchin, P
 import bisect
 import functools
 import math
-from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import numpy as np
-from scipy.special import betainc, betaincc, betaln
+from scipy.special import betaincc, betaln
 
 Verdict = Literal["open", "certified", "dropped"]
+
+Counts = np.ndarray | int
 
 MOST_DRAWS = 1 << 24
 
 
-def log_evidence_often(hits: np.ndarray | int, draws: np.ndarray | int, p: float) -> np.ndarray:
+def log_evidence_often(hits: Counts, draws: Counts, p: float) -> np.ndarray:
     """log E against P(hit) <= p: B(S + 1, n - S + 1) I / ((1 - p) p^S (1 - p)^(n - S)), I the beta law above p."""
-    return _log_mean(hits, draws, p, betaincc, 1, 0)
-
-
-def log_evidence_rarely(hits: np.ndarray | int, draws: np.ndarray | int, p: float) -> np.ndarray:
-    """log E against P(hit) >= p: B(S + 1, n - S + 1) I / (p p^S (1 - p)^(n - S)), I the beta law below p."""
-    return _log_mean(hits, draws, p, betainc, 0, 1)
-
-
-def _log_mean(
-    hits: np.ndarray | int, draws: np.ndarray | int, p: float, law: Callable[..., np.ndarray], above: int, below: int
-) -> np.ndarray:
-    """The log of the mean over t on one side of p."""
     a, b = np.asarray(hits) + 1.0, np.asarray(draws) - np.asarray(hits) + 1.0
     with np.errstate(divide="ignore"):
-        return betaln(a, b) + np.log(law(a, b, p)) - (a - above) * math.log(p) - (b - below) * math.log1p(-p)
+        return betaln(a, b) + np.log(betaincc(a, b, p)) - (a - 1.0) * math.log(p) - b * math.log1p(-p)
+
+
+def log_evidence_rarely(hits: Counts, draws: Counts, p: float) -> np.ndarray:
+    """log E against P(hit) >= p, that is against P(miss) <= 1 - p."""
+    return log_evidence_often(np.asarray(draws) - hits, draws, 1.0 - p)
 
 
 class Rule(NamedTuple):
@@ -59,12 +53,7 @@ class Rule(NamedTuple):
             return "certified"
         return "dropped" if rarely >= -math.log(self.alpha) else "open"
 
-    @property
-    def fewest_draws(self) -> int:
-        """The number of draws that certify if all hit, at most MOST_DRAWS."""
-        return fewest_draws(self.probability, self.alpha)
-
-    def draws_left(self, hits: int, draws: int) -> int:
+    def fewest_draws(self, hits: int = 0, draws: int = 0) -> int:
         """The number of further draws that certify if all of them hit, at most MOST_DRAWS."""
         return fewest_draws(self.probability, self.alpha, hits, draws)
 
@@ -101,7 +90,7 @@ def certified_bound(errors: np.ndarray, p: float, alpha: float) -> float:
     with probability at most alpha. The evidence grows with the target, so b is below the true quantile with at most the
     same probability (Howard & Ramdas 2022, sec. 3).
     """
-    ordered = np.sort(np.where(np.isnan(errors), np.inf, errors))
+    ordered = _sorted(errors)
     counts = np.arange(1, len(ordered) + 1)
     enough = np.flatnonzero(log_evidence_often(counts, len(ordered), p) >= -math.log(alpha))
     return float(ordered[enough[0]]) if len(enough) else math.inf
@@ -109,5 +98,8 @@ def certified_bound(errors: np.ndarray, p: float, alpha: float) -> float:
 
 def quantile(errors: np.ndarray, p: float) -> float:
     """The smallest error with a share p of all at or below it. NaN counts as infinite."""
-    ordered = np.sort(np.where(np.isnan(errors), np.inf, errors))
-    return float(ordered[max(0, math.ceil(p * len(ordered) - 1e-9) - 1)])
+    return float(_sorted(errors)[max(0, math.ceil(p * len(errors) - 1e-9) - 1)])
+
+
+def _sorted(errors: np.ndarray) -> np.ndarray:
+    return np.sort(np.where(np.isnan(errors), np.inf, errors))

@@ -36,28 +36,26 @@ def charts(result: Recommendation) -> list[style.Chart]:
     begun = [decision for decision in result.decisions if decision.setting is not None]
     if not begun:
         return []
-    few = len(begun) <= MAX_PANELS
-    if few:
+    p, partial_ = percent(result.probability), "" if result.complete else "NOT FINISHED. "
+    draws, scope = (result.model.draws, "candidates") if result.model else ("draws", "heads")
+    if len(begun) <= MAX_PANELS:
         panels = [
             style.Panel(f"{item.head}: {_outcome(item)}", partial(_draw_head, result, item), "error") for item in begun
         ]
+        points = (
+            f"Every candidate that was measured: median of its {draws}, with a line up to the value that {p} of them "
+            "keep"
+        )
     else:
         panels = [style.Panel(f"{len(begun)} heads of {result.title}", partial(_draw_heads, result, begun))]
-    p, partial_ = percent(result.probability), "" if result.complete else "NOT FINISHED. "
-    draws, scope = (result.model.draws, "candidates") if result.model else ("draws", "heads")
-    points = (
-        f"Every candidate that was measured: median of its {draws}, with a line up to the value that {p} of them keep"
-        if few
-        else "One point for each head"
-    )
+        points = "One point for each head"
     text = (
         f"{partial_}{result.title}: {points}. A choice is drawn at the bound that {p} of all {draws} keep, certified "
         f"at {percent(result.confidence)} confidence for all {scope} together. Errors above {MAX_ERROR:g} are drawn at "
         f"{MAX_ERROR:g}, and costs of 0 at {FREE:g}."
     )
     title = "The cheapest estimator below the target: lower left is better"
-    columns = min(len(begun), 2) if few else 1
-    return [style.Chart("recommend", title, text, panels, columns, (5.6, 3.6), (8.4, 4.6), _data(begun))]
+    return [style.Chart("recommend", title, text, panels, min(len(panels), 2), (5.6, 3.6), (8.4, 4.6), _data(begun))]
 
 
 def _outcome(decision: Decision) -> str:

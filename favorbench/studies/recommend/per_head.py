@@ -46,18 +46,21 @@ def settings_per_head(
     Each candidate costs as much as a setting for all heads that has less effect than all cheaper ones. Candidates that
     are equal in all heads are left out.
     """
-    layers = [layer for layer in model.first if layer.left is None for _ in range(layer.heads)]
-    numbers = [(layer.index, head) for layer in model.first if layer.left is None for head in range(layer.heads)]
-    works = [[item.work(layer.shape, 1, layer.index) for layer in layers] for item in replacements.values()]
+    heads = [(layer, head) for layer in model.replaceable for head in range(layer.heads)]
+    works = [[item.work(layer.shape, 1, layer.index) for layer, _ in heads] for item in replacements.values()]
     costs = np.array([[math.inf if work is None else work for work in row] for row in works])
-    exact = np.array([layer.multiplications / layer.heads for layer in layers])
+    exact = np.array([layer.multiplications / layer.heads for layer, _ in heads])
     effects = predicted_effects(model, texts, list(replacements.values()), path, report, GRADIENTS)
     options, per_head = list(replacements), []
     for i in _front(costs.sum(axis=1), effects.sum(axis=1)):
         if costs[i].sum() < exact.sum():
             chosen = allocate(np.vstack([costs, exact]).T, np.vstack([effects, 0 * exact]).T, costs[i].sum())
             if len({*chosen.tolist()}) > 1:
-                named = {head: options[k] for head, k in zip(numbers, chosen, strict=True) if k < len(options)}
+                named = {
+                    (layer.index, head): options[k]
+                    for (layer, head), k in zip(heads, chosen, strict=True)
+                    if k < len(options)
+                }
                 per_head.append(_candidate(options[i], named, replacements))
     return per_head
 
@@ -116,9 +119,7 @@ def _hull(costs: np.ndarray, effects: np.ndarray) -> list[int]:
     def slope(a: int, b: int) -> float:
         return (effects[b] - effects[a]) / (costs[b] - costs[a])
 
-    for option in np.lexsort((effects, costs)).tolist():
-        if not math.isfinite(effects[option]) or (hull and effects[option] >= effects[hull[-1]]):
-            continue
+    for option in filter(lambda option: math.isfinite(effects[option]), _front(costs, effects)):
         while len(hull) > 1 and slope(hull[-2], hull[-1]) >= slope(hull[-1], option):
             hull.pop()
         hull.append(option)

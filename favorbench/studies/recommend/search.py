@@ -15,14 +15,13 @@ from favorbench.engine.columns import Row, failed_of
 from favorbench.engine.plan import Draw, Plan
 from favorbench.engine.trial import problem_of, run_draws
 from favorbench.errors import EstimatorError
-from favorbench.metrics import METRICS
 from favorbench.studies.recommend.answer import (
     Decision,
     MeasuredCandidate,
     Outcome,
     Recommendation,
-    not_begun,
     python_lines,
+    signed,
 )
 from favorbench.studies.recommend.candidates import (
     EstimatorSetting,
@@ -30,6 +29,7 @@ from favorbench.studies.recommend.candidates import (
     Key,
     cheaper_from,
     least_errors,
+    settings_of,
 )
 from favorbench.studies.recommend.evidence import Rule, Verdict, certified_bound, quantile
 
@@ -103,11 +103,11 @@ def search(candidates: Sequence[Candidate], rule: Rule, measure: Measure) -> Rul
     rule = rule._replace(alpha=rule.alpha / max(1, len(tried)))
     for candidate in tried:
         candidate.judge(rule)
-        _draw(candidate, rule, measure, MAX_EFFORT * rule.fewest_draws, until_verdict=True)
+        _draw(candidate, rule, measure, MAX_EFFORT * rule.fewest_draws(), until_verdict=True)
         if candidate.verdict == "certified":
             return rule
     if not certified and (nearest := best(candidates, rule)) and nearest.random:
-        _draw(nearest, rule, measure, rule.fewest_draws, until_verdict=False)
+        _draw(nearest, rule, measure, rule.fewest_draws(), until_verdict=False)
     return rule
 
 
@@ -176,11 +176,11 @@ class HeadDraws(NamedTuple):
 class CandidateSearch(ABC):
     """Candidates with their measurements, and the decision that follows from them.
 
-    exact: the cost of exact attention. sign: 1 where smaller errors are better, else -1.
+    exact: the cost of exact attention.
     """
 
-    def __init__(self, label: str, rule: Rule, exact: float, sign: float) -> None:
-        self.label, self.rule, self.exact, self._sign = label, rule, exact, sign
+    def __init__(self, label: str, rule: Rule, exact: float, metric: str) -> None:
+        self.label, self.rule, self.exact, self.metric = label, rule, exact, metric
         self.candidates: list[Candidate] = []
         self.too_costly = self.low_rank = 0
         self.finished = False
@@ -207,7 +207,7 @@ class CandidateSearch(ABC):
         certified = chosen(self.candidates) if self.finished else None
         candidate = certified or self._best_so_far()
         if candidate is None:
-            return not_begun(self.label)
+            return Decision(self.label)
         outcome: Outcome = "certified" if certified else "nothing" if self.finished else "not finished"
         points = {c.setting: self._point(c) for c in self._measured}
         point, uniform = points[candidate.setting], points.get(self.candidates[0].setting)
@@ -219,17 +219,14 @@ class CandidateSearch(ABC):
             uniform=uniform.quantile if uniform else math.nan,
             candidates=len(self.candidates), dearer=self.too_costly, rank=self.low_rank,
             spent=sum(len(c.values) for c in self.candidates),
-            full=certain + (len(self.candidates) - certain) * self.rule.fewest_draws,
+            full=certain + (len(self.candidates) - certain) * self.rule.fewest_draws(),
             points=tuple(points.values()), **self.describe(candidate),
         )  # fmt: skip
         if not self.finished:
             return result
-        undecided = self._undecided(candidate.cost if certified else math.inf)
-        return result._replace(bound=self._sign * candidate.bound(self.rule), undecided=undecided)
-
-    def _undecided(self, limit: float) -> tuple[str, ...]:
-        """The candidates of less than this cost without a verdict."""
-        return tuple(c.setting.text for c in self._measured if c.verdict == "open" and c.cost < limit)
+        limit = candidate.cost if certified else math.inf
+        undecided = tuple(c.setting.text for c in self._measured if c.verdict == "open" and c.cost < limit)
+        return result._replace(bound=signed(candidate.bound(self.rule), self.metric), undecided=undecided)
 
     @property
     def _measured(self) -> list[Candidate]:
@@ -243,7 +240,8 @@ class CandidateSearch(ABC):
         return best(self.candidates, self.rule)
 
     def _point(self, c: Candidate) -> MeasuredCandidate:
-        median, high, worst = (self._sign * quantile(c.errors, p) for p in (0.5, self.rule.probability, 1.0))
+        levels = (0.5, self.rule.probability, 1.0)
+        median, high, worst = (signed(quantile(c.errors, p), self.metric) for p in levels)
         work, share = self.multiplications(c), c.cost / self.exact
         return MeasuredCandidate(c.setting, work, share, len(c.values), median, high, worst, c.verdict)
 
@@ -262,21 +260,22 @@ class HeadSearch(CandidateSearch):
     ) -> None:
         first, study = draws.plan[draws.indices[0]], draws.plan.study
         self.draws, self.evaluator, self.shape, self.scale = draws, evaluator, study.shape(first.head), first.scale
-        super().__init__(draws.label, rule, exact_multiplications(self.shape), signed(1.0, evaluator.metric))
+        super().__init__(draws.label, rule, exact_multiplications(self.shape), evaluator.metric)
         self.family: dict[Key, Family] = {}
         least: dict[int, float] = {}
         if draws.fixed and not study.scenario.causal:  # a mask raises the rank
             exact = study.once(first, ("exact",), lambda: softmax_attention(problem_of(study, first)))
             least = least_errors(exact, evaluator.metric)
         for family in families:
-            for setting in family.settings(first):
+            estimator = family.estimator
+            for setting in settings_of(estimator.kind, estimator.method, family.spec, first.sizes):
                 cost = family.cost(setting, self.shape)
                 if cost >= max_cost * self.exact:
                     self.too_costly += 1
                 elif least.get(family.rank(setting, self.shape), -math.inf) > rule.target:
                     self.low_rank += 1
                 else:
-                    self.candidates.append(Candidate(setting, cost, family.estimator.method.random or not draws.fixed))
+                    self.candidates.append(Candidate(setting, cost, estimator.method.random or not draws.fixed))
                     self.family[setting.key] = family
 
     def measure(self, candidate: Candidate) -> bool:
@@ -305,8 +304,3 @@ def _key(row: Any) -> Key:
     sampler, size = row["sampler"], row["num_projections"]
     size = None if size is None or type(size).__name__ == "NAType" else int(size)
     return row["kind"], row["estimator"], sampler if isinstance(sampler, str) else None, size
-
-
-def signed(value: float, metric: str) -> float:
-    """The value of a metric, signed so that smaller is better."""
-    return value if METRICS[metric].better == "lower" else -value

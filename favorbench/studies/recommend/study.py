@@ -27,10 +27,10 @@ from favorbench.numerics.machine import one_core
 from favorbench.numerics.streams import stream
 from favorbench.parameters import check_name, is_number
 from favorbench.progress import Progress, progress_callback
-from favorbench.studies.recommend.answer import CostUnit, Recommendation, not_begun
+from favorbench.studies.recommend.answer import CostUnit, Decision, Recommendation, signed
 from favorbench.studies.recommend.candidates import families, study_of
 from favorbench.studies.recommend.evidence import MOST_DRAWS, Rule
-from favorbench.studies.recommend.search import CandidateEvaluator, HeadDraws, HeadSearch, Interrupted, signed
+from favorbench.studies.recommend.search import CandidateEvaluator, HeadDraws, HeadSearch, Interrupted
 from favorbench.studies.recommend.whole_model import check_target, recommend_model
 
 if TYPE_CHECKING:
@@ -182,9 +182,8 @@ def recommend(
         check_workers(workers)
         with progress_callback(progress, "recommend", "measurements") as report:
             return recommend_model(
-                str(model), texts, target, metric, Rule(target, probability, 1 - confidence), max_size, max_cost, maps,
-                methods, samplers, keys.get("seq_len"), keys.get("seed", 0), by, out, report, trust_remote_code,
-                per_head, keys.get("num_projections"), workers, device, exact_heads,
+                str(model), texts, metric, Rule(target, probability, 1 - confidence), max_size, max_cost, maps, methods,
+                samplers, keys, by, out, report, trust_remote_code, per_head, workers, device, exact_heads,
             )  # fmt: skip
     for_models = {
         "per_head": per_head,
@@ -195,7 +194,8 @@ def recommend(
     if wrong := next((name for name, given in for_models.items() if given), ""):
         raise ScenarioError(f"`{wrong}` is for a model, and this is about heads: leave it out, or give `model`")
     metric = "relative_error" if metric is None else metric
-    _check_error(target, metric)
+    check_name("metric", metric, [name for name, member in METRICS.items() if member.error and name != EFFECT])
+    check_target(target, metric)
     searchers = choose_cluster(cluster, workers, None) or workers
     processes = check_workers(searchers)
     with tempfile.TemporaryDirectory() as folder:
@@ -233,7 +233,7 @@ def _search_heads(
         def answer() -> Recommendation:
             decisions = [search.decision() for search in searches]
             complete = len(searches) == len(units) and all(search.finished for search in searches)
-            decisions += [not_begun(unit.label) for unit in units[len(searches) :]]
+            decisions += [Decision(unit.label) for unit in units[len(searches) :]]
             answer = blank._replace(decisions=tuple(decisions), complete=complete)
             store.flush()
             if store.finish():
@@ -288,9 +288,10 @@ def heads_of(draws: Plan, over: str) -> list[HeadDraws]:
             HeadDraws(shape.head.label, draws, rows[number :: len(shapes)], _varying(draws, number) == "projections")
             for number, shape in enumerate(shapes)
         ]
-    heads: dict[str, list[int]] = {_without_text(shape.head.label): [] for shape in shapes}
+    names = [_head_and_text(shape.head.label)[0] for shape in shapes]
+    heads: dict[str, list[int]] = {name: [] for name in names}
     for number in stream(study.scenario.seed, "texts").permutation(len(shapes)).tolist():
-        heads[_without_text(shapes[number].head.label)].append(number)
+        heads[names[number]].append(number)
     if max(map(len, heads.values())) == 1:
         raise ScenarioError(
             "`over` texts: there is one text only; capture several into one file, or give arrays of shape "
@@ -301,33 +302,25 @@ def heads_of(draws: Plan, over: str) -> list[HeadDraws]:
 
 def _check_distinct(units: Sequence[HeadDraws]) -> None:
     """Raise InputError for two texts with the same q, k and v in all heads, which would count as independent."""
-    equal = {""}  # digests of texts that no head has told apart so far
-    known = dict[str, str]()
+    known = dict[str, str]()  # digests of texts
     for unit in units:
+        counts = Counter(known.values())
         for draw in (unit.plan[index] for index in unit.indices):
-            text = _text_of(draw.head.label)
-            if known.get(text, "") in equal:
+            _, text = _head_and_text(draw.head.label)
+            if counts[before := known.get(text, "")] != 1:  # no head has told it apart so far
                 arrays = unit.plan.study.inputs[draw.input].law.draw(stream(0), draw.head)
-                parts = [known.get(text, "").encode(), *(array.tobytes() for array in arrays)]
-                known[text] = sha256(b"".join(parts)).hexdigest()
-        equal = {digest for digest, count in Counter(known.values()).items() if count > 1}
-    for digest in equal:
-        twins = sorted(text for text in known if known[text] == digest)
-        raise InputError(
-            f"`over` texts: {twins[1]} is the same text as {twins[0]}, and would count twice: give it once"
-        )
+                known[text] = sha256(b"".join([before.encode(), *(array.tobytes() for array in arrays)])).hexdigest()
+    first = dict[str, str]()
+    for text, digest in sorted(known.items()):
+        if (twin := first.setdefault(digest, text)) != text:
+            raise InputError(f"`over` texts: {text} is the same text as {twin}, and would count twice: give it once")
 
 
-def _text_of(label: str) -> str:
-    """The text in "L0H5@text", or in "b3h5": each member of a batch is a text."""
-    batch = re.fullmatch(r"(b\d+)h\d+", label)
-    return batch[1] if batch else label.partition("@")[2]
-
-
-def _without_text(label: str) -> str:
-    """The head in "L0H5@text", or in "b3h5": each member of a batch is a text."""
-    batch = re.fullmatch(r"b\d+(h\d+)", label)
-    return batch[1] if batch else label.partition("@")[0]
+def _head_and_text(label: str) -> tuple[str, str]:
+    """The head and the text in "L0H5@text", or in "b3h5": each member of a batch is a text."""
+    batch = re.fullmatch(r"(b\d+)(h\d+)", label)
+    head, _, text = label.partition("@")
+    return (batch[2], batch[1]) if batch else (head, text)
 
 
 def _varying(draws: Plan, number: int = 0) -> str:
@@ -358,13 +351,6 @@ def _named(arrays: Any) -> Mapping[str, Any]:
     return arrays
 
 
-def _check_error(target: float, metric: str) -> None:
-    """Raise ScenarioError for a metric that is not an error, and a target that cannot be certified."""
-    errors = [name for name, member in METRICS.items() if member.error and name != EFFECT]
-    check_name("metric", metric, errors)
-    check_target(target, metric, METRICS[metric].better)
-
-
 def _check_limits(probability: float, confidence: float, max_size: int, max_cost: float) -> None:
     for name, value in (("probability", probability), ("confidence", confidence)):
         if not (is_number(value) and 0 < value < 1):
@@ -391,7 +377,7 @@ def _check_model(
 
 def _check_draws(rule: Rule, units: Sequence[HeadDraws], over: str) -> None:
     """Raise ScenarioError if there are too few draws to certify anything, even if all hit."""
-    needed, count = rule.fewest_draws, min(len(unit.indices) for unit in units)
+    needed, count = rule.fewest_draws(), min(len(unit.indices) for unit in units)
     if needed > count:
         many = f"more than {MOST_DRAWS // 2}" if needed >= MOST_DRAWS else f"{needed}"
         limit = f"{over} there are {count}" if over == "texts" else f"draws: at most {count}"

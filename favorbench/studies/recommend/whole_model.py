@@ -31,7 +31,7 @@ from favorbench.numerics.streams import stream
 from favorbench.parameters import is_number
 from favorbench.progress import Progress
 from favorbench.registry import nearest
-from favorbench.studies.recommend.answer import EFFECTS, CostUnit, Recommendation, WholeModel
+from favorbench.studies.recommend.answer import EFFECTS, CostUnit, Recommendation, WholeModel, better_of, signed
 from favorbench.studies.recommend.candidates import EstimatorSetting, model_settings
 from favorbench.studies.recommend.evidence import Rule, quantile
 from favorbench.studies.recommend.per_head import MOST_TEXTS, PerHead, settings_per_head
@@ -49,7 +49,6 @@ class ModelTask(NamedTuple):
     scenario: ModelScenario
     trust_remote_code: bool
     threads: int
-    replacement: Replacement | None = None
 
 
 @functools.lru_cache(maxsize=1)
@@ -66,63 +65,49 @@ def _load(scenario: ModelScenario, trust_remote_code: bool) -> MeasuredModel:
     return model
 
 
-def row_of(task: ModelTask, item: tuple[str, int]) -> dict[str, Any]:
+def row_of(task: ModelTask, planned: PlannedRow) -> dict[str, Any]:
     """In a worker: the row of a text and its draw."""
-    assert task.replacement is not None
-    model, (text, draw) = _model_of(task._replace(replacement=None)), item
-    return model.row(PlannedRow(text, ALL, task.replacement, draw))
+    return _model_of(task).row(planned)
 
 
 class TextEvaluator:
     """Measure the effect of replacements on texts, each once, and pass every new row to ``keep``.
 
-    workers: measure the next texts of a replacement, ``ahead`` of them at a time. measured: the number of new rows.
+    metric: the effect, signed so that smaller is better. workers: measure the next texts of a replacement, ``ahead`` of
+    them at a time. known: all rows, by their keys. measured: the number of new rows.
     """
 
     def __init__(
-        self, model: MeasuredModel, texts: Sequence[str], known: Sequence[Mapping[str, Any]],
-        keep: Callable[[Any], None], task: ModelTask, workers: Executor | None, ahead: int,
+        self, model: MeasuredModel, texts: Sequence[str], metric: str, known: Sequence[Mapping[str, Any]],
+        keep: Callable[[Any], None], report: Progress, task: ModelTask, workers: Executor | None, ahead: int,
     ) -> None:  # fmt: skip
-        self.model, self.texts, self.measured = model, texts, 0
+        self.model, self.texts, self.metric, self.measured, self._report = model, texts, metric, 0, report
         self._keep, self._task, self._workers, self._ahead = keep, task, workers, ahead
-        self._known = {tuple(row[name] for name in KEY): row for row in known}
+        self.known = {tuple(row[name] for name in KEY): row for row in known}
 
-    def effect(self, replacement: Replacement, number: int, metric: str) -> float:
-        """The effect on the text of this number."""
-        if self._planned(replacement, number).key not in self._known:
-            texts = range(number, min(number + self._ahead, len(self.texts)))
-            self._measure([self._planned(replacement, text) for text in texts])
-        return float(self._known[self._planned(replacement, number).key][metric])
+    def effect(self, replacement: Replacement, number: int, last: int, step: str) -> float:
+        """The effect on the text of this number. last: of the texts that this step needs, for its progress."""
+        texts = self.texts[number : max(last, number + self._ahead)]
+        planned = [PlannedRow(text, ALL, replacement, _draw_of(self.model, text)) for text in texts]
+        left = [row.key not in self.known for row in planned[: last - number]]
+        self._report(self.measured, self.measured + sum(left), step=step)
+        if left[0]:
+            self._measure([row for row in planned[: self._ahead] if row.key not in self.known])
+        return signed(float(self.known[planned[0].key][self.metric]), self.metric)
 
-    def missing(self, replacement: Replacement, numbers: range) -> int:
-        """The number of texts among these that are not measured."""
-        return sum(self._planned(replacement, number).key not in self._known for number in numbers)
-
-    def _planned(self, replacement: Replacement, number: int) -> PlannedRow:
-        text = self.texts[number]
-        return PlannedRow(text, ALL, replacement, _draw_of(self.model, text))
-
-    def _measure(self, planned: Sequence[PlannedRow]) -> None:
-        rows = {(row.text, row.draw): row for row in planned if row.key not in self._known}
+    def _measure(self, rows: Sequence[PlannedRow]) -> None:
         if self._workers is None:
-            results = (self.model.row(row) for row in rows.values())
+            measured = ((planned, self.model.row(planned)) for planned in rows)
         else:
-            task = self._task._replace(replacement=planned[0].replacement)
-            measured = results_of_processes(row_of, task, iter(rows), len(rows), _missing, self._workers)
-            results = (row for _, row in measured)
-        for row in results:
-            self._known[tuple(row[name] for name in KEY)] = row
+            measured = results_of_processes(row_of, self._task, iter(rows), len(rows), _missing, self._workers)
+        for planned, row in measured:
+            self.known[planned.key] = row
             self._keep([row])
             self.measured += 1
 
-    @property
-    def count(self) -> int:
-        """The number of measurements."""
-        return len(self._known)
 
-
-def _missing(why: str, item: tuple[str, int]) -> str:
-    return f"the effect on {item[0]} is missing, {why}; others are saved: rerun the command with fewer `workers`"
+def _missing(why: str, row: PlannedRow) -> str:
+    return f"the effect on {row.text} is missing, {why}; others are saved: rerun the command with fewer `workers`"
 
 
 def _draw_of(model: MeasuredModel, text: str) -> int:
@@ -159,34 +144,31 @@ class ModelSearch(CandidateSearch):
     """The candidates for all attention of a model."""
 
     def __init__(
-        self, evaluator: TextEvaluator, settings: Sequence[tuple[EstimatorSetting, Method]], rule: Rule, metric: str,
-        report: Progress, directory: str, exact_heads: Mapping[int, Collection[int]],
+        self, evaluator: TextEvaluator, settings: Sequence[tuple[EstimatorSetting, Method]], rule: Rule, path: Path,
+        by: CostUnit, exact_heads: Mapping[int, Collection[int]],
     ) -> None:  # fmt: skip
         model = evaluator.model
-        self._layers = [layer for layer in model.first if layer.left is None]
-        exact = sum(layer.multiplications for layer in self._layers)
-        super().__init__("all layers", rule, exact, sign_of(metric))
-        self.evaluator, self.metric, self._report, self.directory = evaluator, metric, report, directory
+        exact = sum(layer.multiplications for layer in model.replaceable)
+        super().__init__("all layers", rule, exact, evaluator.metric)
+        self.evaluator, self._path, self._by = evaluator, path, by
         self.exact_heads = head_names(exact_heads)
         or_exact = not model.length  # inputs may have padding, and then fewer keys than a size
         self.replacements: dict[EstimatorSetting, Replacement] = {
-            setting: EstimatedAttention(method, setting.size or 1, or_exact=or_exact) for setting, method in settings
+            setting: ByHead.but_exact(EstimatedAttention(method, setting.size or 1, or_exact=or_exact), exact_heads)
+            for setting, method in settings
         }
-        if exact_heads:
-            kept = self.replacements.items()
-            self.replacements = {setting: ByHead.but_exact(chosen, exact_heads) for setting, chosen in kept}
         self.per_head: dict[EstimatorSetting, PerHead] = {}
-        self.work = {setting: self._work(replacement) for setting, replacement in self.replacements.items()}
 
-    def _work(self, replacement: Replacement) -> float:
-        works = (replacement.work(layer.shape, layer.heads, layer.index) for layer in self._layers)
+    def work(self, setting: EstimatorSetting) -> float:
+        """Multiplications of a setting in all layers."""
+        replacement, layers = self.replacements[setting], self.evaluator.model.replaceable
+        works = (replacement.work(layer.shape, layer.heads, layer.index) for layer in layers)
         return sum(math.inf if work is None else work for work in works)
 
     def add_per_head(self, choices: Sequence[PerHead]) -> None:
         """Add settings per head to those that may become candidates."""
         self.per_head = {choice.setting: choice for choice in choices}
         self.replacements |= {choice.setting: choice.replacement for choice in choices}
-        self.work |= {choice.setting: self._work(choice.replacement) for choice in choices}
 
     def set_candidates(self, shares: Mapping[EstimatorSetting, float], max_cost: float) -> None:
         """Take the settings that cost less than ``max_cost`` times exact attention. shares: costs relative to it.
@@ -209,84 +191,87 @@ class ModelSearch(CandidateSearch):
             else:
                 self.too_costly += 1
 
+    def shares(self) -> dict[EstimatorSetting, float]:
+        """The cost of each setting relative to exact attention."""
+        if self._by == "multiplications":
+            return {setting: self.work(setting) / self.exact for setting in self.replacements}
+        timed = self.seconds(self.replacements.values())
+        return {setting: row["ratio"] for setting, row in zip(self.replacements, timed, strict=True)}
+
+    def seconds(self, replacements: Collection[Replacement]) -> list[TimedEstimator]:
+        """CPU seconds relative to those of exact attention; those that were stored are not measured again."""
+        stored = stored_seconds(self._path)
+        if missing := [replacement for replacement in replacements if replacement.key not in stored]:
+            self.evaluator.model.time(self._path, TIMINGS, missing)
+            stored = stored_seconds(self._path)
+        return [stored[replacement.key] for replacement in replacements]
+
     @property
-    def _candidate_rule(self) -> Rule:
+    def candidate_rule(self) -> Rule:
+        """The rule for one candidate."""
         return self.rule._replace(alpha=self.rule.alpha / max(1, len(self.candidates)))
 
-    @property
-    def needed(self) -> int:
-        """The number of texts that certify a candidate if all hit."""
-        return self._candidate_rule.fewest_draws
-
     def multiplications(self, candidate: Candidate) -> float:
-        return self.work[candidate.setting]
+        return self.work(candidate.setting)
 
     def measure(self, candidate: Candidate) -> bool:
         """Add the effect on one more text."""
-        count, texts = len(candidate.values), len(self.evaluator.texts)
-        if count >= texts:
+        count = len(candidate.values)
+        if count >= len(self.evaluator.texts):
             return False
-        replacement, done = self.replacements[candidate.setting], self.evaluator.measured
         hits = sum(value <= self.rule.target for value in candidate.values)
-        further = self._candidate_rule.draws_left(hits, count)
-        left = self.evaluator.missing(replacement, range(count, min(count + further, texts)))
-        self._report(done, done + left, step=f"until {candidate.setting.text} can be certified")
-        effect = self.evaluator.effect(replacement, count, self.metric)
-        candidate.values.append(self._sign * effect)
+        last = count + self.candidate_rule.fewest_draws(hits, count)
+        step, replacement = f"until {candidate.setting.text} can be certified", self.replacements[candidate.setting]
+        candidate.values.append(self.evaluator.effect(replacement, count, last, step))
         return True
 
     def describe(self, candidate: Candidate) -> dict[str, Any]:
-        setting, kind = candidate.setting, "map" if candidate.setting.kind == "map" else "method"
-        if setting in self.per_head or not self.evaluator.model.length:
-            per_head = self.per_head[setting].choices if setting in self.per_head else None
-            python = self._lines(f"recommended={self.directory!r}")
-            return {"cheaper_from": None, "python": python, "per_head": per_head}
-        size = "" if setting.size is None else f", {'num_projections' if kind == 'map' else 'size'}={setting.size}"
-        sampler = f", sampler={setting.sampler!r}" if setting.sampler else ""
-        kept = f", exact_heads={','.join(self.exact_heads)!r}" * bool(self.exact_heads)
-        return {"cheaper_from": None, "python": self._lines(f"{kind}={setting.spec!r}{sampler}{size}{kept}")}
-
-    def _lines(self, arguments: str) -> str:
-        """The code that replaces the attention of a model."""
-        length = self.evaluator.model.length
+        setting, length = candidate.setting, self.evaluator.model.length
+        per_head = self.per_head.get(setting)
+        kind, size = ("map", "num_projections") if setting.kind == "map" else ("method", "size")
+        given = {kind: setting.spec, "sampler": setting.sampler, size: setting.size}
+        given |= {"exact_heads": ",".join(self.exact_heads) or None}
+        if per_head or not length:
+            path = self._path  # pages may be shared, and show no directories
+            given = {"recommended": path.name if path.is_absolute() else path.as_posix()}
+        arguments = ", ".join(f"{name}={value!r}" for name, value in given.items() if value is not None)
         certified = f"; certified for texts of {length} tokens" if length else ""
-        return (
+        python = (
             f"import torch\nimport favorbench as fb\n\n# model: a torch module, tokens: its input{certified}\n"
             f"with torch.no_grad(), fb.replace_attention(model, {arguments}):\n    output = model(tokens)\n"
         )
-
-
-def sign_of(metric: str) -> float:
-    """1 where a smaller effect is better, else -1."""
-    return 1.0 if EFFECTS[metric].better == "lower" else -1.0
+        return {"cheaper_from": None, "python": python, "per_head": per_head and per_head.choices}
 
 
 def recommend_model(
-    name: str, texts: Sequence[str | Path], target: float, metric: str | None, rule: Rule, max_size: int,
-    max_cost: float, maps: str | None, methods: str | None, samplers: str | None, length: int | None, seed: int,
-    by: CostUnit, out: str | Path | None, report: Progress, trust_remote_code: bool, per_head: bool = False,
-    sizes: Any = None, workers: int | Executor = 1, device: str = "cpu", exact_heads: Any = None,
+    name: str, texts: Sequence[str | Path], metric: str | None, rule: Rule, max_size: int, max_cost: float,
+    maps: str | None, methods: str | None, samplers: str | None, keys: Mapping[str, Any], by: CostUnit,
+    out: str | Path | None, report: Progress, trust_remote_code: bool, per_head: bool, workers: int | Executor,
+    device: str, exact_heads: Any,
 ) -> Recommendation:  # fmt: skip
-    """Find the cheapest certified setting for all attention of a model. rule: its target has no sign yet."""
+    """Find the cheapest certified setting for all attention of a model. rule: its target has no sign yet.
+
+    keys: seq_len, seed and num_projections of a scenario, where they are given.
+    """
     if metric is not None and metric not in EFFECTS:
         raise ScenarioError(
             f"`metric` {shown(metric)}{nearest(metric, EFFECTS)}; allowed for a model: {', '.join(EFFECTS)}"
         )
-    check_target(target, metric, EFFECTS[metric].better if metric else "lower")
+    check_target(rule.target, metric)
     kept = heads_by_layer(exact_heads)
     if kept and per_head:
         raise ScenarioError("`per_head` chooses the heads that stay exact: leave out `exact_heads`, or `per_head`")
     scenario = ModelScenario(
-        name, tuple(map(str, texts)), length, (), (), (), (1,), 1, seed=seed, heads=False, device=device
-    )
+        name, tuple(map(str, texts)), keys.get("seq_len"), (), (), (), (1,), 1, seed=keys.get("seed", 0), heads=False,
+        device=device,
+    )  # fmt: skip
     model = _load(scenario, trust_remote_code)
     metric = _metric(model, metric)
-    layers = [layer for layer in model.first if layer.left is None]
-    shapes = list({layer.shape for layer in layers})
+    shapes, sizes = list({layer.shape for layer in model.replaceable}), keys.get("num_projections")
     requested = load_scenario(None, {"num_projections": sizes}).sizes(shapes[0].d) if sizes is not None else ()
     settings = model_settings(shapes, maps, methods, samplers, max_size, requested)
     path = Path(out) if out is not None else Path("results") / f"recommend-{Path(name).stem}"
-    rule = rule._replace(target=sign_of(metric) * target)
+    target, rule = rule.target, rule._replace(target=signed(rule.target, metric))
     files = len({text.rpartition("#")[0] for text in model.texts})
     chosen_on = min(MOST_TEXTS, len(model.texts) // 3) if per_head else 0
     about = WholeModel(
@@ -306,9 +291,9 @@ def recommend_model(
         request, facts = merged_request(path, model.request() | asked), model.facts()
         known = [row for part in store.parts([*KEY, *EFFECTS]) for row in part.table.to_pylist()]
         write_manifest(path, request, facts, len(known) + 1, len(known))
-        evaluator = TextEvaluator(model, order[chosen_on:], known, store.append, task, executor, ahead)
-        directory = path.name if path.is_absolute() else path.as_posix()  # pages may be shared, and show no directories
-        search = ModelSearch(evaluator, settings, rule, metric, report, directory, kept)
+        texts = order[chosen_on:]
+        evaluator = TextEvaluator(model, texts, metric, known, store.append, report, task, executor, ahead)
+        search = ModelSearch(evaluator, settings, rule, path, by, kept)
         for replacement in search.replacements.values():
             model.check_replacement(replacement)
 
@@ -319,31 +304,32 @@ def recommend_model(
             )  # fmt: skip
             store.flush()
             store.join_if_small()
-            write_manifest(path, request, facts, evaluator.count + (not search.finished), evaluator.count)
+            done = len(evaluator.known)
+            write_manifest(path, request, facts, done + (not search.finished), done)
             write_text(path / "recommendation.json", json_text(result.as_dict()) + "\n")
             return result
 
         try:
-            search.set_candidates(_shares(search, path, by), max_cost)
+            search.set_candidates(search.shares(), max_cost)
             _check_texts(search, about)
             if chosen_on:
                 draws = {text: _draw_of(model, text) for text in order[:chosen_on]}
                 search.add_per_head(settings_per_head(model, draws, search.replacements, path, report))
-                search.set_candidates(_shares(search, path, by), max_cost)
+                search.set_candidates(search.shares(), max_cost)
                 _check_texts(search, about)
             search.search()
-            about = _with_references(about, search, path, report)
+            about = _with_references(about, search, path)
         except KeyboardInterrupt as interruption:
             search.finished = False
             raise Interrupted(answer(about)) from interruption
         return answer(about)
 
 
-def check_target(target: float, metric: str | None, better: str) -> None:
+def check_target(target: float, metric: str | None) -> None:
     """Raise ScenarioError for a target that cannot be certified."""
     if not (is_number(target) and target > 0):
         raise ScenarioError(f"`target` {shown(target)} given, allowed: a number above 0")
-    if better == "higher" and target >= 1:
+    if metric is not None and better_of(metric) == "higher" and target >= 1:
         raise ScenarioError(f"`target` {target:g} given, allowed for {metric}: a number above 0 and below 1")
 
 
@@ -358,51 +344,28 @@ def _metric(model: MeasuredModel, metric: str | None) -> str:
     return "embedding_loss"
 
 
-def _shares(search: ModelSearch, path: Path, by: CostUnit) -> dict[EstimatorSetting, float]:
-    """The cost of each setting relative to exact attention."""
-    if by == "multiplications":
-        return {setting: work / search.exact for setting, work in search.work.items()}
-    return {setting: row["ratio"] for setting, row in _seconds(search, path, list(search.work)).items()}
-
-
-def _seconds(
-    search: ModelSearch, path: Path, settings: Sequence[EstimatorSetting]
-) -> dict[EstimatorSetting, TimedEstimator]:
-    """CPU seconds of settings relative to those of exact attention; those that were stored are not measured again."""
-    labels = {setting: search.replacements[setting].label for setting in settings}
-    names = {setting: (label, setting.sampler or "-", setting.size or 0) for setting, label in labels.items()}
-    stored = stored_seconds(path)
-    if missing := [search.replacements[setting] for setting in settings if names[setting] not in stored]:
-        search.evaluator.model.time(path, TIMINGS, missing)
-    times = stored_seconds(path)
-    return {setting: times[name] for setting, name in names.items()}
-
-
 def _check_texts(search: ModelSearch, about: WholeModel) -> None:
     """Raise ScenarioError if there are too few texts to certify any candidate."""
-    if search.needed > (count := len(search.evaluator.texts)):
+    if (needed := search.candidate_rule.fewest_draws()) > (count := len(search.evaluator.texts)):
         chosen = f"; {about.chosen_on} more are for the settings per head" * bool(about.chosen_on)
         size = f"of {about.length} tokens " if about.length else ""
         once = ", where equal ones count once" * bool(about.length)
         raise ScenarioError(
-            f"`probability` {search.rule.probability:g} at this `confidence` takes {search.needed} {about.draws} that "
+            f"`probability` {search.rule.probability:g} at this `confidence` takes {needed} {about.draws} that "
             f"all hit, for {counted(len(search.candidates), 'candidate')}; {size}there are {count}{once}{chosen}: give "
             f"more {about.draws}, fewer `methods` and `maps`, or a smaller `length`, `probability` or `confidence`"
         )
 
 
-def _with_references(about: WholeModel, search: ModelSearch, path: Path, report: Progress) -> WholeModel:
+def _with_references(about: WholeModel, search: ModelSearch, path: Path) -> WholeModel:
     """Add the effect of bfloat16 and the CPU seconds of the recommended setting to the facts."""
-    count, sign = min(REFERENCE_TEXTS, len(search.evaluator.texts)), sign_of(search.metric)
-    effects, evaluator, reference = np.zeros(count), search.evaluator, Bfloat16Model()
-    for i in range(count):
-        left = evaluator.missing(reference, range(i, count))
-        report(evaluator.measured, evaluator.measured + left, step="the model in bfloat16")
-        effects[i] = sign * evaluator.effect(reference, i, search.metric)
-    errors = tuple(sign * quantile(effects, p) for p in (0.5, search.rule.probability, 1.0))
+    evaluator, reference = search.evaluator, Bfloat16Model()
+    count = min(REFERENCE_TEXTS, len(evaluator.texts))
+    effects = np.array([evaluator.effect(reference, i, count, "the model in bfloat16") for i in range(count)])
+    errors = tuple(signed(quantile(effects, p), search.metric) for p in (0.5, search.rule.probability, 1.0))
     about, result = about._replace(bfloat16=errors, bfloat16_texts=count), search.decision()
     if result.outcome == "certified" and result.setting is not None:
-        timed = _seconds(search, path, [result.setting])[result.setting]
+        (timed,) = search.seconds([search.replacements[result.setting]])
         runs = f"{timed['low']:.2g} to {timed['high']:.2g} in {timed['repeats']} runs, {conditions(path)}"
         about = about._replace(seconds=timed["ratio"], timed=runs)
     return about

@@ -1,12 +1,15 @@
-"""Functions of query, key and value that are timed, and their seconds in interleaved runs.
+"""Functions of query, key and value that are timed in interleaved runs, and the seconds of a finished run's estimators.
 
 Calls are interleaved so that a machine that becomes busy slows all of them down alike.
 """
 
+import dataclasses
+import functools
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -14,15 +17,24 @@ import numpy as np
 from favorbench.attention.exact import softmax_attention
 from favorbench.attention.linear import linear_attention, sample_omega
 from favorbench.attention.problem import AttentionProblem
+from favorbench.engine.columns import CELL, of_draw
+from favorbench.engine.cost import check_fits
+from favorbench.engine.plan import Draw, Plan, plan
+from favorbench.engine.provenance import machine
+from favorbench.engine.store import read_manifest, read_scenario
+from favorbench.engine.study import Study, distinct_sizes
+from favorbench.errors import FavorbenchError, StoreError
 from favorbench.maps import Sample
 from favorbench.methods import Method, method_attention
 from favorbench.methods.features import LinearAttention
 from favorbench.methods.function import Function
 from favorbench.numerics.arrays import Array
 from favorbench.numerics.backend import Backend
+from favorbench.numerics.machine import one_core
 from favorbench.numerics.streams import stream
 from favorbench.progress import Progress
 from favorbench.registry import label
+from favorbench.results.seconds import MEASURED, TIMED, Seconds, table
 from favorbench.statistics import median_interval
 from favorbench.users import failures_named
 
@@ -30,6 +42,9 @@ Call = Callable[[Array, Array, Array], object]
 Key = TypeVar("Key", bound=Hashable)
 
 EXACT, FUSED = "exact", "exact, torch SDPA"
+
+#: The columns of an estimator in the seconds of a run.
+ESTIMATOR = TIMED[len(CELL) :]
 
 SHORT = 0.05  # seconds below which a call is made twice
 
@@ -113,3 +128,74 @@ def seconds_interval(times: Sequence[float]) -> tuple[float, float, float]:
     """The median, and its 95 % interval."""
     low, high, _ = median_interval(np.array(times))
     return statistics.median(times), low, high
+
+
+def time_run(run: Path, repeats: int = 7, progress: Progress | None = None) -> Seconds:
+    """Time exact attention and the estimators of a run, interleaved, each on the first head of its population.
+
+    All query rows, on one core or one GPU; projections are drawn before. Bounds among the baselines are left out.
+    Raises StoreError if the inputs or modules of the run are missing, EstimatorError if a user's estimator fails.
+    """
+    study, draws = _opened(run)
+    backend, calls, cells = study.backend, {}, []
+    with one_core(), np.errstate(all="ignore"):
+        for number, draw in enumerate(_first_heads(draws)):
+            cells.append({name: value for name, value in of_draw(study.scenario, draw).items() if name in CELL})
+            rng = stream(study.scenario.seed, "inputs", *draw.stream_names)
+            query, key, value = study.inputs[draw.input].law.draw(rng, draw.head)
+            scaled = (query * draw.scale, key * draw.scale, value * study.scenario.value_scale)
+            arrays = on_backend(scaled, backend, draw.dtype)
+            for estimator, call in _calls(study, draw):
+                calls[number, estimator] = functools.partial(_in_precision, backend, draw.dtype, call, arrays)
+        seconds = interleaved(calls, repeats, backend, progress)
+    rows = [
+        cells[number] | dict(zip((*ESTIMATOR, *MEASURED), (*estimator, *seconds_interval(times)), strict=True))
+        for (number, estimator), times in seconds.items()
+    ]
+    date = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    return Seconds(table(rows), repeats, backend.describe(), date, machine(backend))
+
+
+def _opened(run: Path) -> tuple[Study, Plan]:
+    """The study of a run, and its draws. Raises StoreError if they have changed since."""
+    manifest = read_manifest(run)
+    try:
+        study = Study.of(read_scenario(run))
+        if study.digest != manifest["digest"]:
+            changed = "its input file, or a module of yours that it uses, has changed since; sweep anew"
+            raise StoreError(f"{changed} into another `out`")
+        draws = plan(study)
+        check_fits(draws)
+    except FavorbenchError as error:
+        raise StoreError(f"{run} cannot be timed as it was measured: {error}") from None
+    return study, draws
+
+
+def _first_heads(draws: Plan) -> Iterable[Draw]:
+    """The first of the draws that differ in their head and in R only, with the R of all."""
+    kept: dict[object, Draw] = {}
+    for draw in draws[: len(draws.shapes)]:
+        key = (draw.input, draw.head._replace(label=""), draw.scale, draw.dtype)
+        first = kept.setdefault(key, draw)
+        kept[key] = dataclasses.replace(first, sizes=tuple(sorted({*first.sizes, *draw.sizes})))
+    return kept.values()
+
+
+def _in_precision(backend: Backend, dtype: str, call: Call, arrays: Sequence[Array]) -> object:
+    """The call in the precision of its cell, which the calls before and after it need not share."""
+    with backend.precision(dtype):
+        return call(*arrays)
+
+
+def _calls(study: Study, draw: Draw) -> Iterator[tuple[tuple[str | int | None, ...], Call]]:
+    """Exact attention, and every estimator but oracles among baselines, at every size, with the columns ESTIMATOR."""
+    causal = study.scenario.causal
+    for name, call in calls_of_exact(study.backend, causal):
+        yield ("exact", name, None, None), call
+    for estimator in study.estimators:
+        if estimator.kind == "baseline" and estimator.method.oracle:
+            continue
+        for size in distinct_sizes(study.sizes_of(estimator, draw.sizes, draw.head)):
+            shown = size if estimator.method.every_size else None
+            call = call_of(estimator.method, size, draw.head.head_dim, study.backend, draw.dtype, causal)
+            yield (estimator.kind, estimator.name, estimator.sampler, shown), call

@@ -190,40 +190,36 @@ def _crossovers(timed: SpeedStudy) -> Iterator[Crossover]:
         timings = timed.of(name)
         seconds, low, high = ([getattr(t, column) for t in timings] for column in ("seconds", "low", "high"))
         crossing = math.nan if name in (EXACT, FUSED) else _crossing(lengths, seconds, exact)
-        yield Crossover(name, crossing, _slope(lengths, seconds), *_slope_bounds(lengths, low, high))
+        slope, _ = _slope_bounds(lengths, seconds, seconds)
+        yield Crossover(name, crossing, slope, *_slope_bounds(lengths, low, high))
 
 
 def _crossing(lengths: Sequence[int], linear: Sequence[float], exact: Sequence[float]) -> float:
     """The length from which linear is faster, by interpolation of log(linear / exact) in log L."""
-    gap = [math.log(a / b) for a, b in zip(linear, exact, strict=True)]
-    if gap[-1] >= 0:
-        return math.inf
-    slower = [i for i, value in enumerate(gap) if value >= 0]
-    if not slower:
+    gap = np.log(linear) - np.log(exact)
+    slower = np.flatnonzero(gap >= 0)
+    if not len(slower):
         return 0.0
-    i = slower[-1]
-    share = gap[i] / (gap[i] - gap[i + 1])
-    return float(math.exp(math.log(lengths[i]) + share * math.log(lengths[i + 1] / lengths[i])))
-
-
-def _slope(lengths: Sequence[int], seconds: Sequence[float]) -> float:
-    """Least-squares slope of log time on log L over the upper half of the lengths, where overheads are small."""
-    return _slope_bounds(lengths, seconds, seconds)[0]
+    last = slower[-1]
+    if last == len(gap) - 1:
+        return math.inf
+    around = [last + 1, last]
+    return float(np.exp(np.interp(0.0, gap[around], np.log(lengths)[around])))
 
 
 def _slope_bounds(lengths: Sequence[int], low: Sequence[float], high: Sequence[float]) -> tuple[float, float]:
-    """The least and the largest slope of times that lie within these bounds.
+    """The least and the largest slope of log time on log L, for times within these bounds.
 
-    The slope is sum_i c_i log t_i with c_i in proportion to the centred log L_i: each time at the end that lowers it.
+    It is the least-squares slope over the upper half of the lengths, where overheads are small: sum_i c_i log t_i with
+    c_i in proportion to the centred log L_i. Each time is at the end that lowers it, or raises it.
     """
     if len(lengths) < 2:
         return math.nan, math.nan
     upper = slice(min(len(lengths) // 2, len(lengths) - 2), None)
     centred = np.log(lengths[upper]) - np.mean(np.log(lengths[upper]))
     weights = centred / np.sum(centred**2)
-    ends = np.log([low[upper], high[upper]])
-    least = np.where(weights > 0, ends[0], ends[1])
-    most = np.where(weights > 0, ends[1], ends[0])
+    shortest, longest = np.log([low[upper], high[upper]])
+    least, most = np.where(weights > 0, (shortest, longest), (longest, shortest))
     return float(weights @ least), float(weights @ most)
 
 
