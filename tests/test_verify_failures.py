@@ -196,7 +196,7 @@ def test_a_kind_of_coupling_without_a_test_is_an_error():
 
     rows = Rows("a", np.ones((2, 4, 1)))
     with pytest.raises(ScenarioError, match="verify knows no test of the coupling"):
-        laws.measure_coupling(rows, Other(), get_sampler("iid").row_law(4, 1))
+        list(laws.measure_coupling(rows, Other(), get_sampler("iid").row_law(4, 1)))
 
 
 def test_rows_of_opposite_pairs_of_opposite_pairs_are_enough():
