@@ -100,7 +100,7 @@ def _judged(
     return MeasuredClaim(subject, CLAIM, ratio / SLACK, 0, f"does {ratio:.3g} times what it says")
 
 
-_counts: list[float] = []
+_counts: list[list[float]] = []  # of those who count, the innermost last
 
 #: Products over the last axis of the first array, and products of two matrices, whatever axes these are made of.
 _LAST_AXIS = tuple(getattr(np, name) for name in ("matmul", "matvec", "vecmat") if hasattr(np, name))  # NumPy 2.2
@@ -119,18 +119,18 @@ class Counted(np.ndarray):
         )
         result = getattr(ufunc, method)(*plain, **options, **({"out": tuple(kept)} if kept else {}))
         if ufunc in _LAST_AXIS and _counts:
-            _counts[-1] += math.prod(result.shape) * plain[0].shape[-1]
+            _counts[-1][0] += math.prod(result.shape) * plain[0].shape[-1]
         if out:
             return out[0] if len(out) == 1 else out
         return counted(result) if isinstance(result, np.ndarray) and result.ndim else result
 
     def __array_function__(self, function: Any, types: Any, inputs: Any, options: Any) -> Any:
-        before = _counts[-1] if _counts else 0.0
+        before = _counts[-1][0] if _counts else 0.0
         result = super().__array_function__(function, types, inputs, options)
         if _counts and function in _MATRICES:  # (I, K) with (K, J) is IKJ, the root of the product of the three sizes
-            _counts[-1] = before + math.sqrt(np.size(inputs[0]) * np.size(inputs[1]) * np.size(result))
+            _counts[-1][0] = before + math.sqrt(np.size(inputs[0]) * np.size(inputs[1]) * np.size(result))
         elif _counts and function is np.einsum and isinstance(inputs[0], str):
-            _counts[-1] = before + _einsum_work(*inputs)
+            _counts[-1][0] = before + _einsum_work(*inputs)
         return counted(result) if type(result) is np.ndarray else result
 
     def dot(self, other: Any, out: Any = None) -> Any:
@@ -145,13 +145,13 @@ def counted(array: np.ndarray) -> Counted:
 
 @contextmanager
 def counting() -> Iterator[list[float]]:
-    """A list whose last entry is the number of multiplications inside."""
-    _counts.append(0.0)
+    """A list of one number, the multiplications inside."""
     count = [0.0]
+    _counts.append(count)
     try:
         yield count
     finally:
-        count[0] = _counts.pop()
+        _counts.pop()
 
 
 def _einsum_work(subscripts: str, *operands: Any) -> float:

@@ -1,6 +1,6 @@
 """Claims on kernel estimates: their mean, their variance, their sign, from many independent draws of omega."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,11 +24,8 @@ OTHER_DIMS, OTHER_PROJECTIONS, FEWEST_DRAWS = (1, 3, 24), 60, 250
 CHUNK = 250  # draws evaluated together
 
 
-class PointPairs(NamedTuple):
-    """Points x (n, d) and y (l, d), scaled: every pair of them is measured, so n + l features give n l pairs."""
-
-    x: np.ndarray
-    y: np.ndarray
+#: Points x (n, d) and y (l, d), scaled: every pair of them is measured, so n + l features give n l pairs.
+PointPairs = tuple[np.ndarray, np.ndarray]
 
 
 class KernelSetting(NamedTuple):
@@ -40,7 +37,7 @@ class KernelSetting(NamedTuple):
 
     @property
     def head_dim(self) -> int:
-        return self.points.x.shape[-1]
+        return self.points[0].shape[-1]
 
 
 def standard_points(head_dim: int = HEAD_DIM, scale: float = 1.0) -> PointPairs:
@@ -58,14 +55,14 @@ def standard_points(head_dim: int = HEAD_DIM, scale: float = 1.0) -> PointPairs:
     near = np.cos(0.1 * np.pi) * first + np.sin(0.1 * np.pi) * across / length if head_dim > 1 else first
     x = [0.5 * axis, -0.25 * axis, 0.3 * diagonal, 0.5 * diagonal, 0.5 * first, 0.3 * second]
     y = [0.5 * axis, 0.5 * diagonal, -0.5 * first, 0.6 * near, 0.25 * second, 0.4 * axis]
-    return PointPairs(scale * np.array(x), scale * np.array(y))
+    return scale * np.array(x), scale * np.array(y)
 
 
 def settings(sampler: Sampler, draws: int) -> list[KernelSetting]:
     """Where every map is measured under a sampler: many rows first, then one alone, then other dimensions."""
 
     def setting(points: PointPairs, size: int, draws: int) -> KernelSetting:
-        return KernelSetting(points, sampler.round_up(size, points.x.shape[-1]), draws)
+        return KernelSetting(points, sampler.round_up(size, points[0].shape[-1]), draws)
 
     first_row = standard_points(scale=0.7)  # one row's estimate has a heavier tail: smaller norms keep z normal
     fewer = max(draws // 4, min(draws, FEWEST_DRAWS))
@@ -105,16 +102,14 @@ def measure(sampler: Sampler, maps: Sequence[FeatureMap], draws: int, seed: int)
     for feature_map, values in zip(maps, zip(*by_setting, strict=True), strict=True):
         subject = f"{label(feature_map)}/{label(sampler)}"
         first, alone, *others = zip(chosen, values, strict=True)
-        shown = [(setting, result) for setting, result in others if _shows(feature_map, setting)]
-
-        def target(setting: KernelSetting, feature_map: FeatureMap = feature_map) -> np.ndarray:
-            rows = sampler.row_law(setting.num_projections, setting.head_dim)
-            return np.asarray(feature_map.target_kernel(*setting.points, rows))
-
-        measured.append(_mean(subject, "target", [first, alone, *shown], target))
+        shown = [first, alone, *(part for part in others if _shows(feature_map, part[0]))]
+        laws = [sampler.row_law(setting.num_projections, setting.head_dim) for setting, _ in shown]
+        targets = [feature_map.target_kernel(*part[0].points, law) for part, law in zip(shown, laws, strict=True)]
+        measured.append(_mean(subject, "target", shown, targets))
         if feature_map.unbiased and sampler.gaussian_rows:
-            exact = lambda setting: softmax_kernel(*setting.points)  # noqa: E731
-            measured.append(_mean(subject, "unbiased", [first, *shown], exact))
+            del shown[1]  # of one row alone the estimates have heavier tails
+            exact = [softmax_kernel(*setting.points) for setting, _ in shown]
+            measured.append(_mean(subject, "unbiased", shown, exact))
         measured.append(variance(subject, feature_map, sampler, [first, *others]))
         if feature_map.nonnegative:
             smallest = float(np.min([np.min(result) for result in values]))
@@ -141,16 +136,14 @@ def z_of_mean(values: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.nd
     return error / np.maximum(standard_error, rounding), standard_error / np.abs(target)
 
 
-def _mean(
-    subject: str, claim: str, measured: Measured, target_of: Callable[[KernelSetting], np.ndarray]
-) -> MeasuredClaim:
+def _mean(subject: str, claim: str, measured: Measured, targets: Sequence[np.ndarray]) -> MeasuredClaim:
     """The mean against a kernel, wherever that is known.
 
     If the expectations under a law of rows are unknown, the target is NaN for every pair: the map declares nothing.
     A target that is NaN for some pairs and a number for others is a declaration, and wrong.
     """
-    targets = [(setting, values, target_of(setting)) for setting, values in measured]
-    known = [(setting, values, target) for setting, values, target in targets if not np.all(np.isnan(target))]
+    pairs = zip(measured, targets, strict=True)
+    known = [(setting, values, target) for (setting, values), target in pairs if not np.all(np.isnan(target))]
     if not known:
         return MeasuredClaim(subject, claim, None, 0, "nothing declared: no closed form for these rows")
     scores, resolutions = zip(*(z_of_mean(values, target) for _, values, target in known), strict=True)
