@@ -7,8 +7,7 @@ import pytest
 from favorbench.engine.plan import plan
 from favorbench.engine.scenario import load_scenario
 from favorbench.engine.study import Study
-from favorbench.studies.blog.figure import circles
-from favorbench.studies.blog.reproduce import (
+from favorbench.studies.blog import (
     CURVES,
     blog_statistics,
     iid_vs_ortho_claims,
@@ -16,6 +15,7 @@ from favorbench.studies.blog.reproduce import (
     reproduce,
     trig_vs_positive_claims,
 )
+from favorbench.studies.blog.figure import circles
 
 
 @pytest.mark.parametrize("name, temperature", [("iid-vs-ortho", 1.0), ("trig-vs-positive", 1.5)])

@@ -14,7 +14,7 @@ from favorbench.maps.random_features import Positive
 from favorbench.numerics.arrays import Features
 from favorbench.samplers import Sampler, get_sampler
 from favorbench.samplers.coupling import INDEPENDENT, WORDS, Blocks, Coupling, EvenlySpread, OppositePairs
-from favorbench.studies.theory.study import study
+from favorbench.studies.theory import study
 from favorbench.studies.verify import REFUTED, laws, verify
 from favorbench.studies.verify.checks import HOLDS, NO_CLAIM, NOT_MEASURABLE, MeasuredClaim, judged, largest, merged
 from favorbench.studies.verify.controls import checks

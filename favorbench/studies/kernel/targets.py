@@ -21,7 +21,7 @@ from favorbench.registry import label, nearest
 from favorbench.samplers import Sampler
 from favorbench.samplers.base import RowLaw
 from favorbench.samplers.laws import AtAngle
-from favorbench.studies.theory.closed_forms import relative_variance
+from favorbench.studies.closed_forms import relative_variance
 
 LARGEST_EXPONENT = 700.0  # exp of more overflows float64, and the hypergeometric functions of pair terms never end
 FARTHEST = -1e6  # E cos(w.z) cos(w'.z) of orthogonal rows is below 1e-17 there, and further out it never ends

@@ -11,7 +11,7 @@ from favorbench.maps import FeatureMap, Sample
 from favorbench.numerics.streams import stream
 from favorbench.registry import label
 from favorbench.samplers import Sampler
-from favorbench.studies.theory.closed_forms import declared_variance, draws_needed
+from favorbench.studies.closed_forms import declared_variance, draws_needed
 from favorbench.studies.verify.checks import NOT_MEASURABLE, MeasuredClaim, largest
 from favorbench.studies.verify.laws import takes
 

@@ -20,7 +20,7 @@ from favorbench.numerics.streams import stream
 from favorbench.progress import Progress
 from favorbench.registry import label
 from favorbench.samplers import Sampler
-from favorbench.studies.theory.closed_forms import draws_needed, projections_for, relative_variance
+from favorbench.studies.closed_forms import draws_needed, projections_for, relative_variance
 
 
 class Deviation(NamedTuple):
