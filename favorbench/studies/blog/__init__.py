@@ -281,8 +281,8 @@ def blog_statistics(trials: pd.DataFrame, curves: Sequence[Curve]) -> pd.DataFra
     tables = []
     for curve in curves:
         errors = by_draw(trials, curve.map, curve.sampler).groupby("num_projections")["mse"]
-        table = errors.agg(n="size", mean="mean", std=lambda mse: mse.std(ddof=0), median="median")
-        tables.append(table.rename_axis("R").reset_index().assign(**curve._asdict()))
+        table = errors.agg(n="size", mean="mean", median="median").assign(std=errors.std(ddof=0), **curve._asdict())
+        tables.append(table.rename_axis("R").reset_index())
     columns = ["version", "curve", "map", "sampler", "R", "n", "mean", "std", "median"]
     return pd.concat(tables, ignore_index=True)[columns]
 
