@@ -12,7 +12,6 @@ import scipy
 from favorbench.attention.linear import kernel_estimate
 from favorbench.errors import InputError, ScenarioError
 from favorbench.files import read_regular
-from favorbench.formats import plain
 from favorbench.inputs.heads import check_type, checked
 from favorbench.inputs.stored import PICKLED, Stored
 from favorbench.maps import FeatureMap, Sample
@@ -153,9 +152,11 @@ class Cell(NamedTuple):
         return self.bias * math.sqrt(draws) > float(scipy.special.stdtrit(draws - 1, 0.9995)) * self.spread
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, with the statistics; None where a number is not finite."""
-        facts = self._asdict() | {"median": self.median, "max_abs_error": self.max_abs_error, "biased": self.biased}
-        return plain(facts | {"mean_squared_error": self.squared})
+        """All fields and the statistics, for JSON."""
+        return self._asdict() | {
+            "median": self.median, "max_abs_error": self.max_abs_error, "biased": self.biased,
+            "mean_squared_error": self.squared,
+        }  # fmt: skip
 
 
 class Gap(NamedTuple):
@@ -191,8 +192,8 @@ class GramStudy(NamedTuple):
         return result
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
-        return plain(self._asdict() | {"cells": [cell.as_dict() for cell in self.cells], "gaps": self.gaps()})
+        """All fields and the gaps, for JSON."""
+        return self._asdict() | {"gaps": self.gaps()}
 
 
 def study(

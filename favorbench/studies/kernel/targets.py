@@ -35,11 +35,6 @@ class Kernel(ABC):
     formula_of: ClassVar[str]
     default_maps: ClassVar[tuple[str, ...]] = ("explicit",)
 
-    @classmethod
-    def defaults(cls, head_dim: int) -> dict[str, float]:
-        """The default parameters, by name, for points of this dimension."""
-        return {}
-
     @property
     def formula(self) -> str:
         """The kernel with its parameters, for titles."""
@@ -60,11 +55,7 @@ class Kernel(ABC):
                 f"`maps`: {shown(spec)} given{nearest(spec, self.default_maps)}, allowed for the {self.name} kernel: "
                 f"{', '.join(self.default_maps)}; maps of exp(x.y) serve the gaussian and softmax kernels"
             )
-        return self._map(spec)
-
-    def _map(self, spec: str) -> FeatureMap:
-        """One of ``default_maps``."""
-        return Explicit(degree=1)
+        return {"explicit": Explicit, "tensorsketch": PolynomialSketch}[spec](**vars(self))
 
     def variance(self, feature_map: FeatureMap, sampler: Sampler, points: np.ndarray, size: int) -> np.ndarray | None:
         """Variance of the estimate of every pair for R = size, in closed form; None if it is not known."""
@@ -76,16 +67,14 @@ class SoftmaxKernel(Kernel):
     """exp(x.y / sigma^2), inside attention with sigma = d^(1/4)."""
 
     sigma: float
+    #: The default of sigma is this power of the dimension.
+    power: ClassVar[float] = 0.25
     name = "softmax"
     formula_of = "exp(x.y / sigma^2), sigma = {sigma:g}"
     default_maps = ("positive", "trig")
 
     def __post_init__(self) -> None:
         check_positive("`sigma`", self.sigma, most=1e6)
-
-    @classmethod
-    def defaults(cls, head_dim: int) -> dict[str, float]:
-        return {"sigma": head_dim**0.25}
 
     def exact(self, points: np.ndarray) -> np.ndarray:
         return softmax_kernel(self.scaled(points), self.scaled(points))
@@ -113,10 +102,7 @@ class GaussianKernel(SoftmaxKernel):
     name = "gaussian"
     formula_of = "exp(-|x - y|^2 / (2 sigma^2)), sigma = {sigma:g}"
     default_maps = ("trig", "phase")
-
-    @classmethod
-    def defaults(cls, head_dim: int) -> dict[str, float]:
-        return {"sigma": head_dim**0.5}
+    power = 0.5
 
     def exact(self, points: np.ndarray) -> np.ndarray:
         centred = points - np.mean(points, axis=0)  # changes no distance, but far from 0 their digits
@@ -144,8 +130,8 @@ class GaussianKernel(SoftmaxKernel):
 class PolynomialKernel(Kernel):
     """(x.y + constant)^degree."""
 
-    degree: int
-    constant: float
+    degree: int = 2
+    constant: float = 1.0
     name = "polynomial"
     formula_of = "(x.y + {constant:g})^{degree}"
     default_maps = ("explicit", "tensorsketch")
@@ -155,15 +141,8 @@ class PolynomialKernel(Kernel):
         if not (is_number(self.constant) and 0 <= self.constant <= 1e6):
             raise ScenarioError(f"`constant` must be from 0 to 1e6, got {self.constant!r}: below 0 it is not a kernel")
 
-    @classmethod
-    def defaults(cls, head_dim: int) -> dict[str, float]:
-        return {"degree": 2, "constant": 1.0}
-
     def exact(self, points: np.ndarray) -> np.ndarray:
         return polynomial_kernel(points, points, self.degree, self.constant)
-
-    def _map(self, spec: str) -> FeatureMap:
-        return {"explicit": Explicit, "tensorsketch": PolynomialSketch}[spec](self.degree, self.constant)
 
     def variance(self, feature_map: FeatureMap, sampler: Sampler, points: np.ndarray, size: int) -> np.ndarray | None:
         return feature_map.variance(points, points, size) if isinstance(feature_map, PolynomialSketch) else None
@@ -209,7 +188,9 @@ def get_kernel(name: str, head_dim: int, **parameters: float | None) -> Kernel:
         if name not in having:
             rest = f"{' and '.join(having)} {'does' if len(having) == 1 else 'do'}"
             raise ScenarioError(f"`{key}` {value:g}: the {name} kernel has none, only {rest}: leave it out")
-    return kernel(**(kernel.defaults(head_dim) | given))
+    if issubclass(kernel, SoftmaxKernel):
+        given.setdefault("sigma", head_dim**kernel.power)
+    return kernel(**given)
 
 
 @dataclass(frozen=True)
@@ -249,7 +230,7 @@ class Explicit(FeatureMap):
     C(d + degree, degree) features, or C(d + degree - 1, degree) without a constant; degree 1 without one is x itself.
     """
 
-    degree: int = 2
+    degree: int = 1
     constant: float = 0.0
     name = "explicit"
     reference = "the binomial theorem"
