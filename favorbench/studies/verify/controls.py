@@ -120,7 +120,7 @@ class ChiSquareNorms(_GaussianClaim):
     def sample(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:
         directions, norms = rng.spawn(2)
         rows = directions.standard_normal((num_projections, head_dim))
-        return rows / np.linalg.norm(rows, axis=-1, keepdims=True) * norms.chisquare(1, size=(num_projections, 1))
+        return laws.unit(rows) * norms.chisquare(1, size=(num_projections, 1))
 
 
 @dataclass(frozen=True)

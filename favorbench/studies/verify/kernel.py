@@ -13,9 +13,8 @@ from favorbench.registry import label
 from favorbench.samplers import Sampler
 from favorbench.studies.closed_forms import declared_variance, draws_needed
 from favorbench.studies.verify.checks import NOT_MEASURABLE, MeasuredClaim, largest
-from favorbench.studies.verify.laws import takes
+from favorbench.studies.verify.laws import HEAD_DIM, takes, unit
 
-HEAD_DIM = 8
 #: Many blocks and a last one cut short.
 NUM_PROJECTIONS = 250
 #: Also measured with fewer projections and a quarter of the draws: where there is a single coordinate, where d is
@@ -48,7 +47,7 @@ def standard_points(head_dim: int = HEAD_DIM, scale: float = 1.0) -> PointPairs:
     must correct for it.
     """
     random = stream(0, "verify", "directions").standard_normal((3, head_dim))
-    first, second, third = random / np.linalg.norm(random, axis=-1, keepdims=True)
+    first, second, third = unit(random)
     axis, diagonal = np.eye(head_dim)[0], np.ones(head_dim) / np.sqrt(head_dim)
     across = third - (third @ first) * first
     length = float(np.linalg.norm(across))

@@ -168,7 +168,7 @@ def _fourth_moments(rows: Rows, same: float, mixed: float) -> MeasuredClaim:
     """
     dim = rows.head_dim
     directions = np.stack([np.eye(dim)[0], np.ones(dim), stream(0, "verify", "fourth moments").standard_normal(dim)])
-    directions /= np.linalg.norm(directions, axis=-1, keepdims=True)
+    directions = unit(directions)
     fourth = np.sum(directions**4, axis=-1)
     expected = same * fourth + 3.0 * mixed * (1.0 - fourth)
     values = (rows.omega[:, rows.some] @ directions.T) ** 4 - expected
