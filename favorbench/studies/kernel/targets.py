@@ -212,7 +212,7 @@ class TimesNorm(WrappedMap):
 
 def shown_name(feature_map: FeatureMap) -> str:
     """The name of a map in tables: as in sweeps, without the parameters of the kernel."""
-    if isinstance(feature_map, Explicit | PolynomialSketch):
+    if isinstance(feature_map, PolynomialMap):
         return feature_map.name
     return label(feature_map.wrapped if isinstance(feature_map, TimesNorm) else feature_map)
 
@@ -224,19 +224,28 @@ def _norms(points: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Explicit(FeatureMap):
+class PolynomialMap(FeatureMap):
+    """A map with phi(x).phi(y) near (x.y + constant)^degree."""
+
+    degree: int = 1
+    constant: float = 0.0
+    nonnegative = False
+    unbiased = True
+
+    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
+        return polynomial_kernel(x, y, self.degree, self.constant)
+
+
+@dataclass(frozen=True)
+class Explicit(PolynomialMap):
     """Every monomial with its coefficient: phi(x).phi(y) = (x.y + constant)^degree exactly.
 
     C(d + degree, degree) features, or C(d + degree - 1, degree) without a constant; degree 1 without one is x itself.
     """
 
-    degree: int = 1
-    constant: float = 0.0
     name = "explicit"
     reference = "the binomial theorem"
     features_per_projection = 0
-    nonnegative = False
-    unbiased = True
 
     def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         return (Features(polynomial_features(x, self.degree, self.constant), np.zeros_like(x[..., :1]), fixed=True),)
@@ -244,25 +253,18 @@ class Explicit(FeatureMap):
     def num_features(self, num_projections: int, head_dim: int) -> int:
         return math.comb(head_dim + self.degree - (0 if self.constant else 1), self.degree)
 
-    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
-        return polynomial_kernel(x, y, self.degree, self.constant)
-
 
 @dataclass(frozen=True)
-class PolynomialSketch(FeatureMap):
+class PolynomialSketch(PolynomialMap):
     """R features: the sketch of one tensor power of [x, sqrt(constant)], as the map ``tensorsketch`` has of several.
 
     Each R needs hashes of its own.
     Pham & Pagh 2013, "Fast and scalable polynomial kernels via explicit feature maps", KDD.
     """
 
-    degree: int = 2
-    constant: float = 0.0
     name = "tensorsketch"
     reference = "Pham & Pagh 2013, KDD, doi 10.1145/2487575.2487591"
     features_per_projection = 1
-    nonnegative = False
-    unbiased = True
     nested = False
     own_sample = True
 
@@ -275,9 +277,6 @@ class PolynomialSketch(FeatureMap):
         buckets, signs = np.moveaxis(sample.extra, -3, 0)
         block = sketched_power(self._extended(x), (signs * (buckets + 1)).astype(x.dtype), sample.omega.shape[-2])
         return (block.times(np.zeros_like(x[..., :1])),)
-
-    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
-        return polynomial_kernel(x, y, self.degree, self.constant)
 
     def variance(self, x: np.ndarray, y: np.ndarray, num_projections: int) -> np.ndarray:
         """Variance of the estimate of every pair, for fully random hashes."""

@@ -213,21 +213,21 @@ def _difference(subject: str, claim: str, measured: _OnCase) -> MeasuredClaim:
 def _symmetric(subject: str, feature_map: FeatureMap, sampler: Sampler, seed: int) -> MeasuredClaim:
     """Permuted keys, doubled keys, a repeated head and a constant on the keys' log scale change nothing."""
     case = CASES[0]._replace(query_norm=0.6, key_norm=0.6)
-    (query, key, value), sample = case.arrays(seed), _sample(feature_map, sampler, case, seed)
-
-    def output(query: np.ndarray, key: np.ndarray, value: np.ndarray, changed: FeatureMap = feature_map) -> np.ndarray:
-        return linear_attention(query, key, value, sample, changed)
-
+    arrays, sample = case.arrays(seed), _sample(feature_map, sampler, case, seed)
+    query, key, value = arrays
     order = stream(seed, "verify", "order").permutation(len(key))
     fitted = feature_map.fit(query * case.head_dim**-0.25, key * case.head_dim**-0.25, sample.omega)
-    twice = [np.stack([a, a]) for a in (query, key, value)]
-    plain, heads = output(query, key, value), output(twice[0], twice[1], twice[2])
-    others = [
-        output(query, key[order], value[order]),
-        output(query, np.concatenate([key, key]), np.concatenate([value, value])),
-        *heads,
-        output(query, key, value, Shifted(fitted, 40.0)),
-    ]
+    plain, *others = (
+        linear_attention(*changed, sample, feature_map)
+        for changed in (
+            arrays,
+            (query, key[order], value[order]),
+            (query, np.concatenate([key, key]), np.concatenate([value, value])),
+        )
+    )
+    queries, keys, values = (np.stack([a, a]) for a in arrays)
+    others += [*linear_attention(queries, keys, values, sample, feature_map)]
+    others.append(linear_attention(*arrays, sample, Shifted(fitted, 40.0)))
     measured = _measured(feature_map, sampler, case, seed)
     bound = measured.rounding * measured.expected[-1].condition * (np.max(np.abs(value)) + np.abs(plain))
     worst = largest([largest((other - plain) / bound) for other in others])

@@ -206,17 +206,17 @@ def delta_method(feature_map: FeatureMap, sampler: Sampler, draws: int, seed: in
     rng = stream(seed, "verify", "delta inputs")
     query, key, value = rng.standard_normal((3, 12, HEAD_DIM)) * np.array([0.36, 0.36, 1.0])[:, None, None]
     x, y = query[:1] * HEAD_DIM**-0.25, key * HEAD_DIM**-0.25
-    weights = softmax_kernel(x, y)[0] / np.sum(softmax_kernel(x, y))
-    centred = value - weights @ value
+    (kernel,) = softmax_kernel(x, y)
+    weights = kernel / np.sum(kernel)
+    exact = weights @ value
+    centred = value - exact
     covariance = feature_map.covariance(x, y)
     assert covariance is not None
     predicted = float(np.sum((weights[:, None] * weights) * (centred @ centred.T) * covariance)) / num_projections
     errors = []
-    rng = stream(seed, "verify", "delta", subject)
-    for child in rng.spawn(draws):
+    for child in stream(seed, "verify", "delta", subject).spawn(draws):
         sample = sample_omega(sampler, num_projections, HEAD_DIM, child, map=feature_map)
-        output = linear_attention(query[:1], key, value, sample, feature_map)
-        errors.append(float(np.sum((output - weights @ value) ** 2)))
+        errors.append(np.sum((linear_attention(query[:1], key, value, sample, feature_map) - exact) ** 2))
     measured, standard_error = np.mean(errors), np.std(errors) / np.sqrt(draws)
     allowed = 1.5 * float(np.max(np.abs(covariance))) / num_projections * predicted
     z = float(np.maximum(np.abs(measured - predicted) - allowed, 0.0) / standard_error)
