@@ -303,7 +303,11 @@ def _measure(
     errors, largest = np.zeros((2, draws))
     first, second = np.zeros_like(gram), np.zeros_like(gram)
     for draw in range(draws):
-        error = _estimate(job, x, draw, seed) - gram
+        omega = job.sampler.sample(stream(seed, "kernel", "omega", job.sampler_label, draw), job.size, x.shape[1])
+        rng = stream(seed, "kernel", "extra", job.map_label, job.sampler_label, draw)
+        with failures_named(job.map_label):
+            sample = Sample(omega, job.map.draw_extra(rng, job.size, x.shape[1]))
+            error = kernel_estimate(x, x, sample, job.map) - gram
         first += error
         second += error * error
         errors[draw], largest[draw] = float(np.linalg.norm(error)) / norm, np.max(np.abs(error))
@@ -319,15 +323,6 @@ def _measure(
         tuple(errors.tolist()), tuple(largest.tolist()), expected / norm,
         math.sqrt(float(np.sum(spectrum[num_features:]))) / norm, bias, spread, measurable,
     )  # fmt: skip
-
-
-def _estimate(job: _Job, x: np.ndarray, draw: int, seed: int) -> np.ndarray:
-    """The Gram matrix of one draw."""
-    omega = job.sampler.sample(stream(seed, "kernel", "omega", job.sampler_label, draw), job.size, x.shape[1])
-    names = ("kernel", "extra", job.map_label, job.sampler_label, draw)
-    with failures_named(job.map_label):
-        extra = job.map.draw_extra(stream(seed, *names), job.size, x.shape[1])
-        return kernel_estimate(x, x, Sample(omega, extra), job.map)
 
 
 def _expected(kernel: Kernel, job: _Job, points: np.ndarray, gram: np.ndarray, draws: int) -> tuple[float, bool]:

@@ -1,7 +1,7 @@
 """Claims on cost: the multiplications of the matrix products that are done are at most those that are declared."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -43,7 +43,8 @@ def of_method(method: Method, seed: int) -> MeasuredClaim:
         # a function is called again with values of 1, for its row sums, and states what one call costs
         return done[0] / (2 if isinstance(method, Function) else 1)
 
-    return _judged(label(method), shapes, lambda shape: method.multiplications(_with_sums(shape), sizes[shape]), work)
+    declared = [method.multiplications(_with_sums(shape), sizes[shape]) for shape in shapes]
+    return _judged(label(method), declared, map(work, shapes))
 
 
 def of_maps(maps: Sequence[FeatureMap], seed: int) -> list[MeasuredClaim]:
@@ -67,9 +68,8 @@ def _of_map(feature_map: FeatureMap, seed: int) -> MeasuredClaim:
             draws.append(done[0])
         return float(np.mean(draws) - ERRORS * np.std(draws) / math.sqrt(len(draws)))
 
-    return _judged(
-        label(feature_map), shapes, lambda shape: linear_multiplications(feature_map, _with_sums(shape), size), work
-    )
+    declared = [linear_multiplications(feature_map, _with_sums(shape), size) for shape in shapes]
+    return _judged(label(feature_map), declared, map(work, shapes))
 
 
 def _tokens(rng: np.random.Generator, shape: Shape) -> list["Counted"]:
@@ -82,17 +82,11 @@ def _with_sums(shape: Shape) -> Shape:
     return shape._replace(d_v=shape.d_v + 1)
 
 
-def _judged(
-    subject: str,
-    shapes: Sequence[Shape],
-    declare: Callable[[Shape], float | None],
-    work: Callable[[Shape], float],
-) -> MeasuredClaim:
-    """The largest ratio of the work done to the work declared, against the slack."""
-    declared = [declare(shape) for shape in shapes]
+def _judged(subject: str, declared: Sequence[float | None], work: Iterable[float]) -> MeasuredClaim:
+    """The largest ratio of the work done to the work declared, against the slack; undeclared, none is done."""
     if None in declared:
         return MeasuredClaim(subject, CLAIM, None, 0, "nothing declared: it does not say what it costs")
-    done = [work(shape) for shape in shapes]
+    done = list(work)
     if not any(done):
         detail = "no matrix product of the arrays it was given"
         return MeasuredClaim(subject, CLAIM, None, 0, detail, otherwise=NOT_COUNTED)
