@@ -78,7 +78,7 @@ class Dense(NamedTuple):
 
 
 def quotient(
-    queries: Sequence[Features], keys: Sequence[Features], value: np.ndarray, size: int, causal: bool = False
+    queries: Sequence[Features], keys: Sequence[Features], value: np.ndarray, size: int, causal: bool
 ) -> Dense:
     """sum_j K_ij v_j / sum_j K_ij with K = phi(x).phi(y) of the first ``size`` projections; causal: over j <= i."""
     (left, query_logs), (right, key_logs) = _dense(queries, size), _dense(keys, size)

@@ -187,17 +187,10 @@ def _mean_row(rows: Rows) -> MeasuredClaim:
 
 def _nested(subject: str, sampler: Sampler, dim: int, seed: int) -> MeasuredClaim:
     """The first R rows do not depend on how many follow; sizes 1, one block, one more, many."""
-
-    def drawn(size: int) -> np.ndarray:
-        return sampler.sample(stream(seed, "verify", "nested", subject), size, dim)
-
-    def difference(size: int) -> float:
-        prefix = drawn(size)
-        return largest(prefix - whole[:size]) if prefix.shape == (size, dim) else np.inf
-
     sizes = sorted({sampler.round_up(size, dim) for size in (1, max(dim - 1, 1), dim, dim + 1, 99, 102)})
-    whole = drawn(sizes[-1])
-    worst = largest([difference(size) for size in sizes[:-1]])
+    draws = [sampler.sample(stream(seed, "verify", "nested", subject), size, dim) for size in sizes]
+    whole, pairs = draws[-1], zip(sizes, draws, strict=True)
+    worst = largest([largest(rows - whole[:size]) if rows.shape == (size, dim) else np.inf for size, rows in pairs])
     bound = 1e-13  # of entries of order 1: another order of summation
     return MeasuredClaim(subject, "prefixes are stable", worst / bound, 0, f"largest difference {worst:.1e}")
 
