@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -297,18 +297,23 @@ def baseline_statistics(trials: pd.DataFrame) -> pd.DataFrame:
 
 def markdown(report: Report) -> str:
     """The report as a file: what changed, the claims, the table."""
-    claims = pd.DataFrame(report.claims)[["version", "text", "measured", "holds"]].rename(columns={"text": "claim"})
-    claims["holds"] = claims["holds"].map({True: "yes", False: "NO"})
-    lines = [f"# {report.figure}", "", report.changed, "", *_table(claims, "---")]
+    claims = [(claim.version, claim.text, claim.measured, "yes" if claim.holds else "NO") for claim in report.claims]
+    names = ("version", "claim", "measured", "holds")
+    lines = [f"# {report.figure}", "", report.changed, "", *_table(names, claims, "---")]
     wide = side_by_side(report)
     if len(wide):
-        lines += ["", "Mean ± population standard deviation of the output MSE.", "", *_table(wide, "---:")]
+        lines += [
+            "",
+            "Mean ± population standard deviation of the output MSE.",
+            "",
+            *_table(list(wide), wide.itertuples(index=False), "---:"),
+        ]
     return "\n".join([*lines, ""])
 
 
-def _table(rows: pd.DataFrame, rule: str) -> list[str]:
-    lines = [rows.columns, [rule] * len(rows.columns), *rows.itertuples(index=False)]
-    return [f"| {' | '.join(map(str, line))} |" for line in lines]
+def _table(names: Sequence[object], rows: Iterable[Iterable[object]], rule: str) -> list[str]:
+    lines = [[str(cell).replace("|", "\\|") for cell in row] for row in (names, [rule] * len(names), *rows)]
+    return [f"| {' | '.join(line)} |" for line in lines]
 
 
 def side_by_side(report: Report) -> pd.DataFrame:
