@@ -12,7 +12,7 @@ from favorbench.maps.base import WrappedMap
 from favorbench.maps.random_features import Hyperbolic, Positive
 from favorbench.numerics.arrays import Array, Features, array_namespace
 from favorbench.numerics.machine import one_core
-from favorbench.samplers import RowLaw, Sampler, get_sampler
+from favorbench.samplers import Sampler, get_sampler
 from favorbench.samplers.coupling import INDEPENDENT, ORTHOGONAL
 from favorbench.samplers.orthogonal import Orthogonal
 from favorbench.studies.verify import attention, kernel, laws
@@ -35,8 +35,7 @@ class ClaimedMap(WrappedMap):
     nonnegative = False
     unbiased = True
 
-    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
-        return Positive().target_kernel(x, y, rows)
+    target_kernel = Positive.target_kernel
 
     def covariance(self, x: Array, y: Array) -> Array | None:
         return None
@@ -70,8 +69,7 @@ class _PositiveVariant(FeatureMap):
     nonnegative = True
     unbiased = True
 
-    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
-        return Positive().target_kernel(x, y, rows)
+    target_kernel = Positive.target_kernel
 
 
 @dataclass(frozen=True)
@@ -79,9 +77,7 @@ class PerKeyRowMax(_PositiveVariant):
     """Each key shifted by its own largest feature, which does not cancel (only one shift for all keys does)."""
 
     name = "per-key-row-max"
-
-    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
-        return Positive().features(x, projection, sample)
+    features = Positive.features
 
     def key_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         (block,) = self.features(x, projection, sample)
