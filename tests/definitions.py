@@ -1,7 +1,7 @@
 """Second definitions of every method and baseline: its attention matrix, from the numbers that it draws.
 
 All n x l weights at once, without tiles, cells, running maxima, prefix sums or summaries. The maps inside prefixes come
-from ``tests.formulas``.
+from ``tests.oracle``.
 """
 
 import copy
@@ -18,9 +18,8 @@ from favorbench.baselines import BASELINES, get_baseline
 from favorbench.methods import AttentionProblem, Method, get_method
 from favorbench.numerics.streams import Streams
 from favorbench.samplers import get_sampler
-from tests.formulas import Asked, Exact, kernel_of
+from tests.oracle import EPS, Asked, Exact, kernel_of, series
 
-EPS = float(np.finfo(float).eps)
 CHUNK = 128  # positions that share what is kept of the keys before them
 
 
@@ -34,6 +33,13 @@ class Weights(NamedTuple):
     @staticmethod
     def of(log):
         return Weights(np.ones_like(log), log, log)
+
+    @staticmethod
+    def of_kernel(values, terms):
+        """Of kernel values, which may be negative, and the sums of the absolute values of their terms."""
+        with np.errstate(divide="ignore"):
+            parts = np.sign(values), np.log(np.abs(values)), np.log(terms)
+        return Weights(*(np.asarray(part, float) for part in parts))
 
     def exact_where(self, near, logits):
         """Exact weights on some keys. The estimates there were added and are subtracted again, so they keep a mass."""
@@ -235,10 +241,7 @@ def _of_map(method, question, size, rng, stops):
     omega = get_sampler(method.sampler).sample(rng, size, question.key.shape[-1])
     for stop in stops:
         query, key = question.query.astype(Exact), question.key[:stop].astype(Exact)
-        kernel = kernel_of(Asked(query, key, omega.astype(Exact), None, method.wrapped))
-        with np.errstate(divide="ignore"):
-            parts = np.sign(kernel.values), np.log(np.abs(kernel.values)), np.log(kernel.terms)
-        yield stop, Weights(*(np.asarray(part, float) for part in parts))
+        yield stop, Weights.of_kernel(*kernel_of(Asked(query, key, omega.astype(Exact), None, method.wrapped)))
 
 
 def _times_drawn(method, value, size, rng, stops):
@@ -509,9 +512,8 @@ def _by_taylor(method, query, key, at, size, longest):
     share = np.mean(np.exp(far - peak), axis=-1, keepdims=True)
     slopes = share * (query @ (key - centre).T)
     kernel = np.exp(log - peak) + slopes
-    with np.errstate(divide="ignore"):
-        logs = [np.log(np.abs(part)) + peak for part in (kernel, np.exp(log - peak) + np.abs(slopes))]
-    return Weights(np.sign(kernel), *logs)
+    weights = Weights.of_kernel(kernel, np.exp(log - peak) + np.abs(slopes))
+    return Weights(weights.sign, weights.log + peak, weights.mass + peak)
 
 
 def _nothing(method, question, size, rng):
@@ -537,8 +539,7 @@ def _landmarks(method, question, size, rng, bound):
         return Weights.of(query @ _means(key, cell, size)[cell].T)
     gram = np.exp(points @ points.T)
     kernel = np.exp(query @ points.T) @ np.linalg.solve(gram, np.exp(points @ key.T))
-    log = np.log(np.abs(kernel))
-    return Weights(np.sign(kernel), log, log + np.log(np.linalg.cond(gram)))
+    return Weights.of_kernel(kernel, np.abs(kernel) * np.linalg.cond(gram))
 
 
 def _trusted(free, bound, value):
@@ -725,16 +726,11 @@ def _uniform(method, question, size, rng):
 
 
 def _polynomial(order):
-    """The Taylor polynomial of exp, which may be negative; its terms are those of |x||y|."""
+    """The Taylor polynomial of exp, which may be negative."""
 
     def weights(method, question, size, rng):
-        query, key = question[:2]
-        norms = np.linalg.norm(query, axis=-1)[:, None] * np.linalg.norm(key, axis=-1)
-        kernel, terms = (sum(s**n / math.factorial(n) for n in range(order + 1)) for s in (query @ key.T, norms))
-        seen = _seen(question)
-        with np.errstate(divide="ignore"):
-            logs = [np.where(seen, np.log(np.abs(part)), -np.inf) for part in (kernel, terms)]
-        return Weights(np.sign(kernel), *logs)
+        kernel, seen = series(question.query, question.key, range(order + 1)), _seen(question)
+        return Weights.of_kernel(*(np.where(seen, part, 0.0) for part in kernel))
 
     return weights
 

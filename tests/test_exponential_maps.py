@@ -14,7 +14,7 @@ from favorbench.maps import Sample, get_map
 from favorbench.maps.exponential import ADERF, OPRF, SADERF, SDERF, ADERFThenSDERF, DenseExponential, DenseParameters
 from favorbench.samplers import get_sampler
 from favorbench.samplers.laws import FixedNormRows, GaussianRows, OppositeRow
-from favorbench.studies.theory.closed_forms import draws_needed, relative_variance
+from favorbench.studies.closed_forms import draws_needed, relative_variance
 
 FITTED = [OPRF, SADERF, SDERF, ADERF, ADERFThenSDERF]
 

@@ -19,7 +19,7 @@ from favorbench import style
 from favorbench.errors import InputError, ScenarioError
 from favorbench.kernels import squared_distance
 from favorbench.maps import Sample
-from favorbench.studies.kernel.study import GramStudy, PointSet, gaussian_points, read_points, study
+from favorbench.studies.kernel import GramStudy, PointSet, gaussian_points, read_points, study
 from favorbench.studies.kernel.targets import (
     KERNELS,
     CosineKernel,
@@ -354,7 +354,7 @@ def test_the_study_computes_on_one_core(monkeypatch):
         seen.append("inside")
         yield
 
-    monkeypatch.setattr("favorbench.studies.kernel.study.one_core", one_core)
+    monkeypatch.setattr("favorbench.studies.kernel.one_core", one_core)
     study(GaussianKernel(1.0), ["trig"], ["iid"], [4], POINTS, 2)
     assert seen == ["inside"]
 

@@ -10,8 +10,19 @@ from numpy.testing import assert_allclose
 
 import favorbench as fb
 from favorbench.maps import MAPS, TRANSFORMS, Sample, get_map
-from tests.formulas import KERNELS, Asked, Exact, kernel_of
-from tests.oracle import EDGES, EPS, Case, attention_of, compared, exact, sample_for
+from tests.oracle import (
+    EDGES,
+    EPS,
+    KERNELS,
+    Asked,
+    Case,
+    Exact,
+    attention_of,
+    compared,
+    exact,
+    kernel_of,
+    sample_for,
+)
 
 SPECS = [member.name for member in MAPS] + [f"{transform.prefix}:positive" for transform in TRANSFORMS]
 SPECS += ["maclaurin(exact=2)", "maclaurin(law='poisson', vectors='gaussian')", "tensorsketch(exact=2)",

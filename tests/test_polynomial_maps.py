@@ -16,7 +16,7 @@ from favorbench.maps import Sample, get_map
 from favorbench.maps.polynomial import sketch_variance
 from favorbench.samplers import get_sampler
 from favorbench.samplers.base import GaussianRows
-from favorbench.studies.theory.closed_forms import draws_needed, relative_variance
+from favorbench.studies.closed_forms import draws_needed, relative_variance
 from tests.command_line import read_table
 from tests.conftest import pairs
 

@@ -1,5 +1,7 @@
 """The reproduction: the protocol is the post's, the numbers are those of its estimators, and its claims can fail."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,8 +9,7 @@ import pytest
 from favorbench.engine.plan import plan
 from favorbench.engine.scenario import load_scenario
 from favorbench.engine.study import Study
-from favorbench.studies.blog.figure import circles
-from favorbench.studies.blog.reproduce import (
+from favorbench.studies.blog import (
     CURVES,
     blog_statistics,
     iid_vs_ortho_claims,
@@ -16,6 +17,7 @@ from favorbench.studies.blog.reproduce import (
     reproduce,
     trig_vs_positive_claims,
 )
+from favorbench.studies.blog.figure import circles
 
 
 @pytest.mark.parametrize("name, temperature", [("iid-vs-ortho", 1.0), ("trig-vs-positive", 1.5)])
@@ -93,5 +95,8 @@ def test_kernel_trick_is_written_and_reported():
     assert {f.name for f in report.files} == {
         f"{n}.{s}" for n in ("circles", "poly-circles") for s in ("png", "svg", "csv")
     }
-    assert "| both | phi(x).phi(y) = (x.y)^2 for all pairs |" in Path("out/kernel-trick.md").read_text()
+    written = Path("out/kernel-trick.md").read_text()
+    assert "| both | phi(x).phi(y) = (x.y)^2 for all pairs |" in written
+    lines = [line for line in written.splitlines() if line.startswith("|")]
+    assert len(lines) == 5 and {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {5}  # |x| is in one cell
     assert len(report.as_dict()["claims"]) == 3

@@ -17,8 +17,8 @@ from favorbench.errors import ScenarioError
 from favorbench.maps import Sample, get_map
 from favorbench.samplers import SAMPLERS, Antithetic, FixedNormRows, get_sampler
 from favorbench.samplers.laws import AtAngle, CoupledNorms, GaussianRows
-from favorbench.studies.theory.closed_forms import relative_variance
-from favorbench.studies.theory.study import pair_at
+from favorbench.studies.closed_forms import relative_variance
+from favorbench.studies.theory import pair_at
 from tests.command_line import check_refused
 from tests.conftest import small_scenario
 

@@ -10,8 +10,8 @@ from favorbench import style
 from favorbench.errors import ScenarioError
 from favorbench.maps import get_map
 from favorbench.samplers import get_sampler
-from favorbench.studies.theory.closed_forms import draws_needed, projections_for, relative_variance
-from favorbench.studies.theory.study import chart, measured_deviation, pair_at, study
+from favorbench.studies.closed_forms import draws_needed, projections_for, relative_variance
+from favorbench.studies.theory import chart, measured_deviation, pair_at, study
 
 NEEDED = [*itertools.product(["trig", "positive", "hyperbolic", "phase"], ["iid", "orthogonal"])]
 NEEDED += [("positive", name) for name in ("antithetic:orthogonal", "moment-matched", "norm-coupled", "simplex")]

@@ -162,7 +162,7 @@ IMPORTERS = {
     "registry.py": "specs: the command line and Python; those of files pass check_trusted first",
     "methods/function.py": "the same",
     "models/load.py": "the model of the command line or of Python; no file names one that is loaded",
-    "studies/audit/implementations.py": "the command line",
+    "studies/audit.py": "the command line",
 }
 CHECKED = {
     "engine/scenario.py": "scenario files, and manifests of runs that are swept again",

@@ -285,7 +285,7 @@ def test_a_wrong_variance_is_refuted():
 
 def test_verdicts_are_bonferroni_over_the_run():
     measured = [MeasuredClaim("a", "x", 5.0, 10), MeasuredClaim("b", "x", 7.0, 990), MeasuredClaim("c", "x", 0.5, 0)]
-    found = judged(measured, false_alarm=1e-6)
+    found = judged(measured)
     assert [check.verdict for check in found] == [HOLDS, REFUTED, HOLDS]
     assert found[0].threshold == pytest.approx(stats.norm.isf(1e-6 / 1000 / 2), rel=1e-9)
     assert z_threshold(1e-6, 1) == pytest.approx(4.891638475699, rel=1e-9)

@@ -14,7 +14,7 @@ from favorbench.maps.random_features import Positive
 from favorbench.numerics.arrays import Features
 from favorbench.samplers import Sampler, get_sampler
 from favorbench.samplers.coupling import INDEPENDENT, WORDS, Blocks, Coupling, EvenlySpread, OppositePairs
-from favorbench.studies.theory.study import study
+from favorbench.studies.theory import study
 from favorbench.studies.verify import REFUTED, laws, verify
 from favorbench.studies.verify.checks import HOLDS, NO_CLAIM, NOT_MEASURABLE, MeasuredClaim, judged, largest, merged
 from favorbench.studies.verify.controls import checks
@@ -196,7 +196,7 @@ def test_a_kind_of_coupling_without_a_test_is_an_error():
 
     rows = Rows("a", np.ones((2, 4, 1)))
     with pytest.raises(ScenarioError, match="verify knows no test of the coupling"):
-        laws.measure_coupling(rows, Other(), get_sampler("iid").row_law(4, 1))
+        list(laws.measure_coupling(rows, Other(), get_sampler("iid").row_law(4, 1)))
 
 
 def test_rows_of_opposite_pairs_of_opposite_pairs_are_enough():

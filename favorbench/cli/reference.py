@@ -101,7 +101,7 @@ def theory(
     from favorbench.console.studies import theory_section
     from favorbench.maps import get_map
     from favorbench.samplers import get_sampler
-    from favorbench.studies.theory.study import chart, study
+    from favorbench.studies.theory import chart, study
 
     check_maps("theory", [map])
     norms = numbers("--norm", norm, float, low=0.0)
@@ -188,7 +188,7 @@ def reproduce(
     """
     from favorbench import console
     from favorbench.console.studies import report_section
-    from favorbench.studies.blog.reproduce import reproduce as run_reproduce
+    from favorbench.studies.blog import reproduce as run_reproduce
 
     where = workers_of(context, workers, cluster)
     with resumable(out / "runs"), console.progress("reproduce", quiet, "draws") as report:

@@ -39,7 +39,7 @@ from favorbench.cli.options import (
 from favorbench.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from favorbench.studies.kernel.study import PointSet
+    from favorbench.studies.kernel import PointSet
 
 
 @app.command()
@@ -148,8 +148,8 @@ def kernel(
     from favorbench import console, style
     from favorbench.console.studies import gram_section
     from favorbench.registry import split_list
+    from favorbench.studies.kernel import study
     from favorbench.studies.kernel.figure import chart
-    from favorbench.studies.kernel.study import study
     from favorbench.studies.kernel.targets import get_kernel
 
     sizes = numbers("-R", num_projections, int, low=1)
@@ -164,7 +164,7 @@ def kernel(
 
 
 def _points(path: str | None, count: int | None, head_dim: int | None, scale: float, seed: int) -> "PointSet":
-    from favorbench.studies.kernel.study import DEFAULT_POINTS, gaussian_points, points_of_file
+    from favorbench.studies.kernel import DEFAULT_POINTS, gaussian_points, points_of_file
 
     if path is None:
         return gaussian_points(count or DEFAULT_POINTS, head_dim or 16, scale, seed)

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from favorbench.models.captured import Captured
     from favorbench.results.seconds import Seconds
     from favorbench.studies.audit import Finding
-    from favorbench.studies.blog.reproduce import Report
-    from favorbench.studies.kernel.study import GramStudy
+    from favorbench.studies.blog import Report
+    from favorbench.studies.kernel import GramStudy
     from favorbench.studies.speed.study import SpeedStudy
-    from favorbench.studies.theory.study import TheoryStudy
+    from favorbench.studies.theory import TheoryStudy
     from favorbench.studies.verify import Verification
     from favorbench.studies.verify.controls import Caught
 
@@ -237,7 +237,7 @@ def capture_section(captured: "Captured", path: Path, command: str) -> Section:
 
 def report_section(report: "Report") -> Section:
     """A reproduced figure: table, what changed, claims, files."""
-    from favorbench.studies.blog.reproduce import side_by_side
+    from favorbench.studies.blog import side_by_side
 
     frame = side_by_side(report).astype(str)
     rows = [dict(zip(map(str, frame), row, strict=True)) for row in frame.itertuples(index=False)]

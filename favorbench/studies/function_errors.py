@@ -19,7 +19,7 @@ from favorbench.attention.problem import check_shapes
 from favorbench.engine.provenance import VERSION
 from favorbench.errors import InputError, ScenarioError, StoreError
 from favorbench.files import read_json, write_text
-from favorbench.formats import shown
+from favorbench.formats import plain, shown
 from favorbench.inputs import Head, Inputs, get_input
 from favorbench.methods.function import ArrayFunction, output_on_host
 from favorbench.metrics import EFFECT, METRICS, error_sums
@@ -34,6 +34,9 @@ from favorbench.statistics import fewest_draws, median_interval
 
 #: A function of q, k, v, each (L, d), and of ``size`` and ``rng`` if it has parameters of these names.
 AttentionFunction = Callable[..., Any]
+
+#: The same with its size, of inputs and a generator; its output is checked.
+CheckedFunction = Callable[[Inputs, np.random.Generator], np.ndarray]
 
 #: The name of an input (minilm, gaussian, a path to a file), or arrays q, k, v: (L, d) or (heads, L, d).
 InputArgument = str | Path | Sequence[np.ndarray]
@@ -174,7 +177,7 @@ def _measure(function: AttentionFunction, source: HeadSource, settings: Measurem
         )
     check_whole("draws", settings.draws, 2, 10_000)
     check_whole("size", settings.size, 1, 1 << 24)
-    checked = _Checked(function, settings.size)
+    checked = _checked(function, settings.size)
     with one_core(), np.errstate(all="ignore"):
         heads = {head.label: _head_errors(checked, source, head, settings) for head in source.heads}
     longest = max(len(errors.errors) for errors in heads.values())
@@ -183,35 +186,34 @@ def _measure(function: AttentionFunction, source: HeadSource, settings: Measurem
     return FunctionError(float(np.median(means)), low, high, coverage if longest > 2 else 1.0, longest, heads)
 
 
-class _Checked:
-    """A function whose parameters and outputs are checked."""
+def _checked(function: AttentionFunction, size: int) -> CheckedFunction:
+    """A function of inputs whose output is checked, in its own dtype. Raises ScenarioError for other parameters."""
+    if not callable(function):
+        raise ScenarioError(f"a {type(function).__name__} given; allowed: a function f(q, k, v) -> output")
+    name, call = getattr(function, "__name__", type(function).__name__), ArrayFunction(function)
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # C functions may have no signature
+        signature = inspect.signature(lambda *arrays: None)
+    takes = [parameter for parameter in ("size", "rng") if parameter in signature.parameters]
+    try:
+        signature.bind(None, None, None, **dict.fromkeys(takes))
+    except TypeError:
+        raise ScenarioError(
+            f"{name}{signature} cannot be called with q, k, v; allowed: f(q, k, v) or f(q, k, v, size, rng)"
+        ) from None
 
-    def __init__(self, function: AttentionFunction, size: int) -> None:
-        self.function, self.size = function, size
-        self.name, self.takes = getattr(function, "__name__", type(function).__name__), ()
-        if not callable(function):
-            raise ScenarioError(f"a {type(function).__name__} given; allowed: a function f(q, k, v) -> output")
-        self._call = ArrayFunction(function)
-        try:
-            signature = inspect.signature(function)
-        except (TypeError, ValueError):  # C functions may have no signature
-            return
-        self.takes = tuple(name for name in ("size", "rng") if name in signature.parameters)
-        try:
-            signature.bind(None, None, None, **dict.fromkeys(self.takes))
-        except TypeError:
-            raise ScenarioError(
-                f"{self.name}{signature} cannot be called with q, k, v; allowed: f(q, k, v) or f(q, k, v, size, rng)"
-            ) from None
+    def checked(inputs: Inputs, rng: np.random.Generator) -> np.ndarray:
+        given = {"size": size, "rng": rng}
+        output = partial(call, inputs, **{parameter: given[parameter] for parameter in takes})
+        return output_on_host(name, output, inputs.query, inputs.value)
 
-    def __call__(self, inputs: Inputs, rng: np.random.Generator) -> np.ndarray:
-        """The output, in the dtype of the function."""
-        given = {"size": self.size, "rng": rng}
-        call = partial(self._call, inputs, **{name: given[name] for name in self.takes})
-        return output_on_host(self.name, call, inputs.query, inputs.value)
+    return checked
 
 
-def _head_errors(function: _Checked, source: HeadSource, head: Head, settings: MeasurementSettings) -> HeadErrors:
+def _head_errors(
+    function: CheckedFunction, source: HeadSource, head: Head, settings: MeasurementSettings
+) -> HeadErrors:
     """The errors on one head, and the change of the first one that rounding alone may cause.
 
     The change is measured with inputs perturbed in the last place. It is 0 for a function whose draws cannot be
@@ -279,10 +281,6 @@ class CheckedRow(NamedTuple):
     name: str
     change: Change
 
-    def line(self, metric: str) -> str:
-        """ "+ positive, L5H0: relative_error 0.31 -> 0.42, new / old 1.36 (1.21 to 1.52), worse"."""
-        return f"{self.change.mark} {self.name}: {self.change.in_words(metric)}"
-
 
 def check_stored(
     path: Path, functions: AttentionFunction | Mapping[str, AttentionFunction], inputs: InputArgument,
@@ -304,8 +302,13 @@ def check_stored(
             return [], ""
     except StoreError as error:
         return [], str(error)
-    rows = _compared(before, now, settings.metric, factor, alpha)
-    lines = [row.line(settings.metric) for row in rows if row.change.verdict == WORSE]
+    check_between("alpha", alpha, 1e-12, 1.0)
+    check_factor("factor", factor)
+    names, metric = [name for name in now if name in before], settings.metric
+    changes = judged([_pair(before[name], now[name], metric) for name in names], factor, alpha)
+    rows = [CheckedRow(name, change) for name, change in zip(names, changes, strict=True)]
+    worse = [(name, change) for name, change in rows if change.verdict == WORSE]
+    lines = [f"{change.mark} {name}: {change.in_words(metric)}" for name, change in worse]
     lines += [f"x {row}: nothing is stored for it" for row in now if row not in before]
     lines += [f"x {row}: stored, and not measured any more" for row in before if row not in now]
     if not lines:
@@ -339,14 +342,11 @@ def _write(path: Path, settings: MeasurementSettings, rows: Mapping[str, HeadErr
         raise ScenarioError(
             f"draws: {settings.draws} can tell no change of {random} random rows at {alpha:g}; use {needed} or more"
         )
-    plain = {
-        name: StoredRow(
-            errors=[x if math.isfinite(x) else None for x in row.errors], rounding=row.rounding, dtype=row.dtype
-        )
-        for name, row in rows.items()
+    stored = {
+        name: plain({"errors": row.errors, "rounding": row.rounding, "dtype": row.dtype}) for name, row in rows.items()
     }
     head = {"format": FORMAT, "favorbench": VERSION, **settings._asdict()}
-    lines = [f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in plain.items()]
+    lines = [f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in stored.items()]
     write_text(path, json.dumps(head, indent=1)[:-2] + ',\n "rows": {\n' + ",\n".join(lines) + "\n }\n}\n")
 
 
@@ -361,17 +361,6 @@ def _read(path: Path) -> tuple[MeasurementSettings, dict[str, HeadErrors]]:
         for name, row in content["rows"].items()
     }
     return MeasurementSettings(*(content[name] for name in MeasurementSettings._fields)), rows
-
-
-def _compared(
-    stored: Mapping[str, HeadErrors], now: Mapping[str, HeadErrors], metric: str, factor: float, alpha: float
-) -> list[CheckedRow]:
-    """The rows that both have, judged draw by draw by the rule of ``results.changes``."""
-    check_between("alpha", alpha, 1e-12, 1.0)
-    check_factor("factor", factor)
-    names = [name for name in now if name in stored]
-    rows = [_pair(stored[name], now[name], metric) for name in names]
-    return [CheckedRow(name, change) for name, change in zip(names, judged(rows, factor, alpha), strict=True)]
 
 
 def _pair(old: HeadErrors, new: HeadErrors, metric: str) -> Errors:

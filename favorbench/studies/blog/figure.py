@@ -63,9 +63,9 @@ def _errors(curves: pd.DataFrame, baselines: pd.DataFrame, means: list[float], a
     ax.set(xlabel="number of projections R", ylabel="mean squared error")
 
 
-def circles(seed: int = 0, points: int = 256) -> pd.DataFrame:
+def circles(seed: int = 0) -> pd.DataFrame:
     """Points on two circles with Gaussian noise, and their features x1^2, sqrt2 x1 x2, x2^2."""
-    rng = stream(seed, "circles")
+    rng, points = stream(seed, "circles"), 256
     inner = np.arange(points) >= points // 2
     angle = rng.uniform(0.0, 2.0 * np.pi, size=points)
     radius = np.where(inner, RADII[1], RADII[0])

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from favorbench import style
-from favorbench.studies.kernel.study import GramStudy
+from favorbench.studies.kernel import GramStudy
 
 COLUMNS = ["series", "num_features", "shown", "measured", "low", "high", "closed_form"]
 

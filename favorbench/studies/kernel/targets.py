@@ -21,7 +21,7 @@ from favorbench.registry import label, nearest
 from favorbench.samplers import Sampler
 from favorbench.samplers.base import RowLaw
 from favorbench.samplers.laws import AtAngle
-from favorbench.studies.theory.closed_forms import relative_variance
+from favorbench.studies.closed_forms import relative_variance
 
 LARGEST_EXPONENT = 700.0  # exp of more overflows float64, and the hypergeometric functions of pair terms never end
 FARTHEST = -1e6  # E cos(w.z) cos(w'.z) of orthogonal rows is below 1e-17 there, and further out it never ends
@@ -34,11 +34,6 @@ class Kernel(ABC):
     name: ClassVar[str]
     formula_of: ClassVar[str]
     default_maps: ClassVar[tuple[str, ...]] = ("explicit",)
-
-    @classmethod
-    def defaults(cls, head_dim: int) -> dict[str, float]:
-        """The default parameters, by name, for points of this dimension."""
-        return {}
 
     @property
     def formula(self) -> str:
@@ -60,11 +55,7 @@ class Kernel(ABC):
                 f"`maps`: {shown(spec)} given{nearest(spec, self.default_maps)}, allowed for the {self.name} kernel: "
                 f"{', '.join(self.default_maps)}; maps of exp(x.y) serve the gaussian and softmax kernels"
             )
-        return self._map(spec)
-
-    def _map(self, spec: str) -> FeatureMap:
-        """One of ``default_maps``."""
-        return Explicit(degree=1)
+        return {"explicit": Explicit, "tensorsketch": PolynomialSketch}[spec](**vars(self))
 
     def variance(self, feature_map: FeatureMap, sampler: Sampler, points: np.ndarray, size: int) -> np.ndarray | None:
         """Variance of the estimate of every pair for R = size, in closed form; None if it is not known."""
@@ -76,16 +67,14 @@ class SoftmaxKernel(Kernel):
     """exp(x.y / sigma^2), inside attention with sigma = d^(1/4)."""
 
     sigma: float
+    #: The default of sigma is this power of the dimension.
+    power: ClassVar[float] = 0.25
     name = "softmax"
     formula_of = "exp(x.y / sigma^2), sigma = {sigma:g}"
     default_maps = ("positive", "trig")
 
     def __post_init__(self) -> None:
         check_positive("`sigma`", self.sigma, most=1e6)
-
-    @classmethod
-    def defaults(cls, head_dim: int) -> dict[str, float]:
-        return {"sigma": head_dim**0.25}
 
     def exact(self, points: np.ndarray) -> np.ndarray:
         return softmax_kernel(self.scaled(points), self.scaled(points))
@@ -113,10 +102,7 @@ class GaussianKernel(SoftmaxKernel):
     name = "gaussian"
     formula_of = "exp(-|x - y|^2 / (2 sigma^2)), sigma = {sigma:g}"
     default_maps = ("trig", "phase")
-
-    @classmethod
-    def defaults(cls, head_dim: int) -> dict[str, float]:
-        return {"sigma": head_dim**0.5}
+    power = 0.5
 
     def exact(self, points: np.ndarray) -> np.ndarray:
         centred = points - np.mean(points, axis=0)  # changes no distance, but far from 0 their digits
@@ -144,8 +130,8 @@ class GaussianKernel(SoftmaxKernel):
 class PolynomialKernel(Kernel):
     """(x.y + constant)^degree."""
 
-    degree: int
-    constant: float
+    degree: int = 2
+    constant: float = 1.0
     name = "polynomial"
     formula_of = "(x.y + {constant:g})^{degree}"
     default_maps = ("explicit", "tensorsketch")
@@ -155,15 +141,8 @@ class PolynomialKernel(Kernel):
         if not (is_number(self.constant) and 0 <= self.constant <= 1e6):
             raise ScenarioError(f"`constant` must be from 0 to 1e6, got {self.constant!r}: below 0 it is not a kernel")
 
-    @classmethod
-    def defaults(cls, head_dim: int) -> dict[str, float]:
-        return {"degree": 2, "constant": 1.0}
-
     def exact(self, points: np.ndarray) -> np.ndarray:
         return polynomial_kernel(points, points, self.degree, self.constant)
-
-    def _map(self, spec: str) -> FeatureMap:
-        return {"explicit": Explicit, "tensorsketch": PolynomialSketch}[spec](self.degree, self.constant)
 
     def variance(self, feature_map: FeatureMap, sampler: Sampler, points: np.ndarray, size: int) -> np.ndarray | None:
         return feature_map.variance(points, points, size) if isinstance(feature_map, PolynomialSketch) else None
@@ -209,7 +188,9 @@ def get_kernel(name: str, head_dim: int, **parameters: float | None) -> Kernel:
         if name not in having:
             rest = f"{' and '.join(having)} {'does' if len(having) == 1 else 'do'}"
             raise ScenarioError(f"`{key}` {value:g}: the {name} kernel has none, only {rest}: leave it out")
-    return kernel(**(kernel.defaults(head_dim) | given))
+    if issubclass(kernel, SoftmaxKernel):
+        given.setdefault("sigma", head_dim**kernel.power)
+    return kernel(**given)
 
 
 @dataclass(frozen=True)
@@ -231,7 +212,7 @@ class TimesNorm(WrappedMap):
 
 def shown_name(feature_map: FeatureMap) -> str:
     """The name of a map in tables: as in sweeps, without the parameters of the kernel."""
-    if isinstance(feature_map, Explicit | PolynomialSketch):
+    if isinstance(feature_map, PolynomialMap):
         return feature_map.name
     return label(feature_map.wrapped if isinstance(feature_map, TimesNorm) else feature_map)
 
@@ -243,19 +224,28 @@ def _norms(points: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Explicit(FeatureMap):
+class PolynomialMap(FeatureMap):
+    """A map with phi(x).phi(y) near (x.y + constant)^degree."""
+
+    degree: int = 1
+    constant: float = 0.0
+    nonnegative = False
+    unbiased = True
+
+    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
+        return polynomial_kernel(x, y, self.degree, self.constant)
+
+
+@dataclass(frozen=True)
+class Explicit(PolynomialMap):
     """Every monomial with its coefficient: phi(x).phi(y) = (x.y + constant)^degree exactly.
 
     C(d + degree, degree) features, or C(d + degree - 1, degree) without a constant; degree 1 without one is x itself.
     """
 
-    degree: int = 2
-    constant: float = 0.0
     name = "explicit"
     reference = "the binomial theorem"
     features_per_projection = 0
-    nonnegative = False
-    unbiased = True
 
     def features(self, x: Tokens, projection: Projection, sample: Sample) -> tuple[Features, ...]:
         return (Features(polynomial_features(x, self.degree, self.constant), np.zeros_like(x[..., :1]), fixed=True),)
@@ -263,25 +253,18 @@ class Explicit(FeatureMap):
     def num_features(self, num_projections: int, head_dim: int) -> int:
         return math.comb(head_dim + self.degree - (0 if self.constant else 1), self.degree)
 
-    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
-        return polynomial_kernel(x, y, self.degree, self.constant)
-
 
 @dataclass(frozen=True)
-class PolynomialSketch(FeatureMap):
+class PolynomialSketch(PolynomialMap):
     """R features: the sketch of one tensor power of [x, sqrt(constant)], as the map ``tensorsketch`` has of several.
 
     Each R needs hashes of its own.
     Pham & Pagh 2013, "Fast and scalable polynomial kernels via explicit feature maps", KDD.
     """
 
-    degree: int = 2
-    constant: float = 0.0
     name = "tensorsketch"
     reference = "Pham & Pagh 2013, KDD, doi 10.1145/2487575.2487591"
     features_per_projection = 1
-    nonnegative = False
-    unbiased = True
     nested = False
     own_sample = True
 
@@ -294,9 +277,6 @@ class PolynomialSketch(FeatureMap):
         buckets, signs = np.moveaxis(sample.extra, -3, 0)
         block = sketched_power(self._extended(x), (signs * (buckets + 1)).astype(x.dtype), sample.omega.shape[-2])
         return (block.times(np.zeros_like(x[..., :1])),)
-
-    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
-        return polynomial_kernel(x, y, self.degree, self.constant)
 
     def variance(self, x: np.ndarray, y: np.ndarray, num_projections: int) -> np.ndarray:
         """Variance of the estimate of every pair, for fully random hashes."""

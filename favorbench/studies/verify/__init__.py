@@ -91,36 +91,29 @@ def verify(
     """
     other_draws = draws if subjects else draws // 2
     steps = list(_steps(subjects, draws, other_draws, seed))
-    claims = _here(steps, progress) if cluster is None else _on_cluster(steps, subjects, progress, cluster)
-    measured = [measurement for step in claims for measurement in step]
-    return Verification(tuple(judged(measured)), draws, other_draws, sum(m.tests for m in measured), FALSE_ALARM)
-
-
-def _here(steps: list[Step], progress: Progress | None) -> list[list[MeasuredClaim]]:
-    claims = []
-    with one_core():
-        for done, (name, _) in enumerate(steps):
-            if progress:
-                progress(done, len(steps), name)
-            claims.append(_measured(steps, done))
-    return claims
-
-
-def _on_cluster(
-    steps: list[Step], subjects: Sequence[str], progress: Progress | None, cluster: Cluster
-) -> list[list[MeasuredClaim]]:
     claims: dict[int, list[MeasuredClaim]] = {}
+
+    def report(number: int) -> None:
+        if progress:
+            progress(len(claims), len(steps), steps[number][0])
 
     def missing(why: str, number: int) -> str:
         left = len(steps) - len(claims)
         return f"{left} of {len(steps)} steps are missing, {why}; one is {steps[number][0]}; nothing is saved"
 
     numbers = iter(range(len(steps)))
-    for number, measured in cluster.results(_measured, steps, numbers, len(steps), missing, tuple(subjects)):
-        claims[number] = measured
-        if progress:
-            progress(len(claims), len(steps), steps[number][0])
-    return [claims[number] for number in range(len(steps))]
+    if cluster is None:
+        with one_core():
+            for number in numbers:
+                report(number)
+                claims[number] = _measured(steps, number)
+    else:
+        results = cluster.results(_measured, steps, numbers, len(steps), missing, tuple(subjects))
+        for number, result in results:
+            claims[number] = result
+            report(number)
+    measured = [measurement for number in sorted(claims) for measurement in claims[number]]
+    return Verification(tuple(judged(measured)), draws, other_draws, sum(m.tests for m in measured), FALSE_ALARM)
 
 
 def _measured(steps: list[Step], number: int) -> list[MeasuredClaim]:

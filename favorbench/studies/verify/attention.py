@@ -78,7 +78,7 @@ class Dense(NamedTuple):
 
 
 def quotient(
-    queries: Sequence[Features], keys: Sequence[Features], value: np.ndarray, size: int, causal: bool = False
+    queries: Sequence[Features], keys: Sequence[Features], value: np.ndarray, size: int, causal: bool
 ) -> Dense:
     """sum_j K_ij v_j / sum_j K_ij with K = phi(x).phi(y) of the first ``size`` projections; causal: over j <= i."""
     (left, query_logs), (right, key_logs) = _dense(queries, size), _dense(keys, size)
@@ -141,10 +141,11 @@ def on_case(subject: str, feature_map: FeatureMap, sampler: Sampler, case: Case,
     yield _difference(subject, claim, measured)
     logs = [block.log_scale for block in measured.blocks]
     bad = sum(int(np.sum(np.isnan(log) | (log == np.inf))) for log in logs)  # log 0 = -inf is a feature of 0
-    bad += sum(int(np.sum(~np.isfinite(block.values))) for block in measured.blocks if block.values is not None)
+    values = [block.values for block in measured.blocks if block.values is not None]
+    bad += sum(int(np.sum(~np.isfinite(part))) for part in values)
     yield MeasuredClaim(subject, "features are finite", 2.0 * bad, 0, f"{bad} are not")
     if feature_map.nonnegative:
-        negative = sum(int(np.sum(block.values < 0)) for block in measured.blocks if block.values is not None)
+        negative = sum(int(np.sum(part < 0)) for part in values)
         positive = np.isfinite(measured.normalisers) & (measured.normalisers > 0)
         wrong = negative + int(np.sum(~positive))
         detail = f"{negative} negative features, {np.sum(~positive)} normalisers that are not positive"
@@ -158,13 +159,13 @@ def _sample(feature_map: FeatureMap, sampler: Sampler, case: Case, seed: int) ->
 
 
 def _measured(feature_map: FeatureMap, sampler: Sampler, case: Case, seed: int) -> _OnCase:
-    query, key, value = case.arrays(seed)
     sample = _sample(feature_map, sampler, case, seed)
     omega, count = sample.omega, len(sample.omega)
     sizes = tuple(sorted({1, -(-count // 2), count})) if feature_map.nested else (count,)
     estimator = SampledMap(feature_map, sample.extra, sizes)
-    tiles = list(attention_estimates(AttentionProblem.of(query, key, value, case.causal), omega, [estimator]))
-    x, y = query * case.head_dim**-0.25, key * case.head_dim**-0.25
+    problem = AttentionProblem.of(*case.arrays(seed), case.causal)
+    x, y, value = problem[:3]
+    tiles = list(attention_estimates(problem, omega, [estimator]))
     fitted = feature_map.fit(x, y, omega)
     plain = feature_map.unbiased and not fitted.asymmetric
     queries = (fitted.features if plain else fitted.query_features)(x, x @ omega.T, sample)
@@ -212,21 +213,21 @@ def _difference(subject: str, claim: str, measured: _OnCase) -> MeasuredClaim:
 def _symmetric(subject: str, feature_map: FeatureMap, sampler: Sampler, seed: int) -> MeasuredClaim:
     """Permuted keys, doubled keys, a repeated head and a constant on the keys' log scale change nothing."""
     case = CASES[0]._replace(query_norm=0.6, key_norm=0.6)
-    (query, key, value), sample = case.arrays(seed), _sample(feature_map, sampler, case, seed)
-
-    def output(query: np.ndarray, key: np.ndarray, value: np.ndarray, changed: FeatureMap = feature_map) -> np.ndarray:
-        return linear_attention(query, key, value, sample, changed)
-
+    arrays, sample = case.arrays(seed), _sample(feature_map, sampler, case, seed)
+    query, key, value = arrays
     order = stream(seed, "verify", "order").permutation(len(key))
     fitted = feature_map.fit(query * case.head_dim**-0.25, key * case.head_dim**-0.25, sample.omega)
-    twice = [np.stack([a, a]) for a in (query, key, value)]
-    plain, heads = output(query, key, value), output(twice[0], twice[1], twice[2])
-    others = [
-        output(query, key[order], value[order]),
-        output(query, np.concatenate([key, key]), np.concatenate([value, value])),
-        *heads,
-        output(query, key, value, Shifted(fitted, 40.0)),
-    ]
+    plain, *others = (
+        linear_attention(*changed, sample, feature_map)
+        for changed in (
+            arrays,
+            (query, key[order], value[order]),
+            (query, np.concatenate([key, key]), np.concatenate([value, value])),
+        )
+    )
+    queries, keys, values = (np.stack([a, a]) for a in arrays)
+    others += [*linear_attention(queries, keys, values, sample, feature_map)]
+    others.append(linear_attention(*arrays, sample, Shifted(fitted, 40.0)))
     measured = _measured(feature_map, sampler, case, seed)
     bound = measured.rounding * measured.expected[-1].condition * (np.max(np.abs(value)) + np.abs(plain))
     worst = largest([largest((other - plain) / bound) for other in others])
@@ -241,7 +242,7 @@ class Shifted(WrappedMap):
 
     def key_features(self, x: np.ndarray, projection: np.ndarray, sample: Sample) -> tuple[Features, ...]:
         blocks = self.wrapped.key_features(x, projection, sample)
-        return tuple(block._replace(log_scale=block.log_scale + self.key_shift) for block in blocks)
+        return tuple(block.times(self.key_shift) for block in blocks)
 
     def fit(self, x: np.ndarray, y: np.ndarray, omega: np.ndarray | None) -> "Shifted":
         return self

@@ -51,9 +51,7 @@ class Check(NamedTuple):
 
     def excess(self) -> float:
         """The statistic over its threshold; infinite where it is not a number."""
-        if self.statistic is None or self.threshold is None:
-            return 0.0
-        return largest(self.statistic / self.threshold)
+        return largest((self.statistic or 0.0) / (self.threshold or 1.0))
 
 
 def over_rounding(subject: str, claim: str, ratios: Sequence[float]) -> MeasuredClaim:
@@ -61,9 +59,9 @@ def over_rounding(subject: str, claim: str, ratios: Sequence[float]) -> Measured
     return MeasuredClaim(subject, claim, largest(ratios), 0, f"error over rounding {largest(ratios):.1e}")
 
 
-def judged(measurements: Sequence[MeasuredClaim], false_alarm: float = FALSE_ALARM) -> list[Check]:
-    """Verdicts: every one of the N tests of the run has the level false_alarm / N (Bonferroni)."""
-    threshold = z_threshold(false_alarm, sum(m.tests for m in measurements))
+def judged(measurements: Sequence[MeasuredClaim]) -> list[Check]:
+    """Verdicts: every one of the N tests of the run has the level FALSE_ALARM / N (Bonferroni)."""
+    threshold = z_threshold(FALSE_ALARM, sum(m.tests for m in measurements))
     checks = []
     for m in measurements:
         limit, verdict = None, m.otherwise
@@ -85,7 +83,7 @@ def merged(parts: Sequence[tuple[str, MeasuredClaim]]) -> list[MeasuredClaim]:
         by_claim.setdefault((m.subject, m.claim), []).append((where, m))
     result = []
     for same in by_claim.values():
-        where, worst = max(same, key=lambda part: largest([] if part[1].statistic is None else [part[1].statistic]))
+        where, worst = max(same, key=lambda part: largest(part[1].statistic or 0.0))
         detail = f"{where}: {worst.detail}" if len(same) > 1 else worst.detail
         result.append(worst._replace(tests=sum(m.tests for _, m in same), detail=detail))
     return result

@@ -10,13 +10,13 @@ import numpy as np
 from favorbench.maps import FeatureMap, Sample, get_map
 from favorbench.maps.base import WrappedMap
 from favorbench.maps.random_features import Hyperbolic, Positive
-from favorbench.numerics.arrays import Array, Features, array_namespace, half_squared_norm
+from favorbench.numerics.arrays import Array, Features, array_namespace
 from favorbench.numerics.machine import one_core
-from favorbench.samplers import RowLaw, Sampler, get_sampler
+from favorbench.samplers import Sampler, get_sampler
 from favorbench.samplers.coupling import INDEPENDENT, ORTHOGONAL
 from favorbench.samplers.orthogonal import Orthogonal
 from favorbench.studies.verify import attention, kernel, laws
-from favorbench.studies.verify.checks import FALSE_ALARM, REFUTED, Check, judged
+from favorbench.studies.verify.checks import REFUTED, Check, judged
 
 
 class Caught(NamedTuple):
@@ -35,8 +35,7 @@ class ClaimedMap(WrappedMap):
     nonnegative = False
     unbiased = True
 
-    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
-        return Positive().target_kernel(x, y, rows)
+    target_kernel = Positive.target_kernel
 
     def covariance(self, x: Array, y: Array) -> Array | None:
         return None
@@ -70,8 +69,7 @@ class _PositiveVariant(FeatureMap):
     nonnegative = True
     unbiased = True
 
-    def target_kernel(self, x: Array, y: Array, rows: RowLaw) -> Array:
-        return Positive().target_kernel(x, y, rows)
+    target_kernel = Positive.target_kernel
 
 
 @dataclass(frozen=True)
@@ -79,14 +77,12 @@ class PerKeyRowMax(_PositiveVariant):
     """Each key shifted by its own largest feature, which does not cancel (only one shift for all keys does)."""
 
     name = "per-key-row-max"
-
-    def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
-        return Positive().features(x, projection, sample)
+    features = Positive.features
 
     def key_features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         (block,) = self.features(x, projection, sample)
         xp = array_namespace(projection)
-        return (Features(None, block.log_scale - xp.max(block.log_scale, axis=-1, keepdims=True)),)
+        return (block.times(-xp.max(block.log_scale, axis=-1, keepdims=True)),)
 
 
 @dataclass(frozen=True)
@@ -96,7 +92,8 @@ class MissingNormalisation(_PositiveVariant):
     name = "missing-1/sqrt(R)"
 
     def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
-        return (Features(None, projection - half_squared_norm(x) + 0.5 * math.log(projection.shape[-1])),)
+        (block,) = Positive().features(x, projection, sample)
+        return (block.times(0.5 * math.log(projection.shape[-1])),)
 
 
 @dataclass(frozen=True)
@@ -107,7 +104,7 @@ class HyperbolicHalf(_PositiveVariant):
 
     def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         blocks = Hyperbolic().features(x, projection, sample)
-        return tuple(block._replace(log_scale=block.log_scale - 0.5 * math.log(2.0)) for block in blocks)
+        return tuple(block.times(-0.5 * math.log(2.0)) for block in blocks)
 
 
 @dataclass(frozen=True)
@@ -119,7 +116,7 @@ class ChiSquareNorms(_GaussianClaim):
     def sample(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> np.ndarray:
         directions, norms = rng.spawn(2)
         rows = directions.standard_normal((num_projections, head_dim))
-        return rows / np.linalg.norm(rows, axis=-1, keepdims=True) * norms.chisquare(1, size=(num_projections, 1))
+        return laws.unit(rows) * norms.chisquare(1, size=(num_projections, 1))
 
 
 @dataclass(frozen=True)
@@ -158,7 +155,7 @@ def run(seed: int = 0, draws: int = DRAWS) -> Iterator[Caught]:
         yield Caught(name, mistake, max(refuted, key=Check.excess) if refuted else None)
 
 
-def checks(member: FeatureMap | Sampler, draws: int, seed: int, false_alarm: float = FALSE_ALARM) -> list[Check]:
+def checks(member: FeatureMap | Sampler, draws: int, seed: int) -> list[Check]:
     """Everything that ``verify`` would ask of one map (under iid rows) or one sampler (with positive and trig)."""
     with one_core(), np.errstate(all="ignore"):  # what fails to be a number is a measurement here
         if isinstance(member, Sampler):
@@ -167,4 +164,4 @@ def checks(member: FeatureMap | Sampler, draws: int, seed: int, false_alarm: flo
         else:
             iid = get_sampler("iid")
             measured = kernel.measure(iid, [member], draws, seed) + attention.measure([member], iid, seed)
-    return judged(measured, false_alarm)
+    return judged(measured)

@@ -1,7 +1,7 @@
 """Claims on cost: the multiplications of the matrix products that are done are at most those that are declared."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -43,7 +43,8 @@ def of_method(method: Method, seed: int) -> MeasuredClaim:
         # a function is called again with values of 1, for its row sums, and states what one call costs
         return done[0] / (2 if isinstance(method, Function) else 1)
 
-    return _judged(label(method), shapes, lambda shape: method.multiplications(_with_sums(shape), sizes[shape]), work)
+    declared = [method.multiplications(_with_sums(shape), sizes[shape]) for shape in shapes]
+    return _judged(label(method), declared, map(work, shapes))
 
 
 def of_maps(maps: Sequence[FeatureMap], seed: int) -> list[MeasuredClaim]:
@@ -67,9 +68,8 @@ def _of_map(feature_map: FeatureMap, seed: int) -> MeasuredClaim:
             draws.append(done[0])
         return float(np.mean(draws) - ERRORS * np.std(draws) / math.sqrt(len(draws)))
 
-    return _judged(
-        label(feature_map), shapes, lambda shape: linear_multiplications(feature_map, _with_sums(shape), size), work
-    )
+    declared = [linear_multiplications(feature_map, _with_sums(shape), size) for shape in shapes]
+    return _judged(label(feature_map), declared, map(work, shapes))
 
 
 def _tokens(rng: np.random.Generator, shape: Shape) -> list["Counted"]:
@@ -82,17 +82,11 @@ def _with_sums(shape: Shape) -> Shape:
     return shape._replace(d_v=shape.d_v + 1)
 
 
-def _judged(
-    subject: str,
-    shapes: Sequence[Shape],
-    declare: Callable[[Shape], float | None],
-    work: Callable[[Shape], float],
-) -> MeasuredClaim:
-    """The largest ratio of the work done to the work declared, against the slack."""
-    declared = [declare(shape) for shape in shapes]
+def _judged(subject: str, declared: Sequence[float | None], work: Iterable[float]) -> MeasuredClaim:
+    """The largest ratio of the work done to the work declared, against the slack; undeclared, none is done."""
     if None in declared:
         return MeasuredClaim(subject, CLAIM, None, 0, "nothing declared: it does not say what it costs")
-    done = [work(shape) for shape in shapes]
+    done = list(work)
     if not any(done):
         detail = "no matrix product of the arrays it was given"
         return MeasuredClaim(subject, CLAIM, None, 0, detail, otherwise=NOT_COUNTED)
@@ -100,7 +94,7 @@ def _judged(
     return MeasuredClaim(subject, CLAIM, ratio / SLACK, 0, f"does {ratio:.3g} times what it says")
 
 
-_counts: list[float] = []
+_counts: list[list[float]] = []  # of those who count, the innermost last
 
 #: Products over the last axis of the first array, and products of two matrices, whatever axes these are made of.
 _LAST_AXIS = tuple(getattr(np, name) for name in ("matmul", "matvec", "vecmat") if hasattr(np, name))  # NumPy 2.2
@@ -119,18 +113,18 @@ class Counted(np.ndarray):
         )
         result = getattr(ufunc, method)(*plain, **options, **({"out": tuple(kept)} if kept else {}))
         if ufunc in _LAST_AXIS and _counts:
-            _counts[-1] += math.prod(result.shape) * plain[0].shape[-1]
+            _counts[-1][0] += math.prod(result.shape) * plain[0].shape[-1]
         if out:
             return out[0] if len(out) == 1 else out
         return counted(result) if isinstance(result, np.ndarray) and result.ndim else result
 
     def __array_function__(self, function: Any, types: Any, inputs: Any, options: Any) -> Any:
-        before = _counts[-1] if _counts else 0.0
+        before = _counts[-1][0] if _counts else 0.0
         result = super().__array_function__(function, types, inputs, options)
         if _counts and function in _MATRICES:  # (I, K) with (K, J) is IKJ, the root of the product of the three sizes
-            _counts[-1] = before + math.sqrt(np.size(inputs[0]) * np.size(inputs[1]) * np.size(result))
+            _counts[-1][0] = before + math.sqrt(np.size(inputs[0]) * np.size(inputs[1]) * np.size(result))
         elif _counts and function is np.einsum and isinstance(inputs[0], str):
-            _counts[-1] = before + _einsum_work(*inputs)
+            _counts[-1][0] = before + _einsum_work(*inputs)
         return counted(result) if type(result) is np.ndarray else result
 
     def dot(self, other: Any, out: Any = None) -> Any:
@@ -145,13 +139,13 @@ def counted(array: np.ndarray) -> Counted:
 
 @contextmanager
 def counting() -> Iterator[list[float]]:
-    """A list whose last entry is the number of multiplications inside."""
-    _counts.append(0.0)
+    """A list of one number, the multiplications inside."""
     count = [0.0]
+    _counts.append(count)
     try:
         yield count
     finally:
-        count[0] = _counts.pop()
+        _counts.pop()
 
 
 def _einsum_work(subscripts: str, *operands: Any) -> float:

@@ -1,6 +1,6 @@
 """Claims on kernel estimates: their mean, their variance, their sign, from many independent draws of omega."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,11 +11,10 @@ from favorbench.maps import FeatureMap, Sample
 from favorbench.numerics.streams import stream
 from favorbench.registry import label
 from favorbench.samplers import Sampler
-from favorbench.studies.theory.closed_forms import declared_variance, draws_needed
+from favorbench.studies.closed_forms import declared_variance, draws_needed
 from favorbench.studies.verify.checks import NOT_MEASURABLE, MeasuredClaim, largest
-from favorbench.studies.verify.laws import takes
+from favorbench.studies.verify.laws import HEAD_DIM, takes, unit
 
-HEAD_DIM = 8
 #: Many blocks and a last one cut short.
 NUM_PROJECTIONS = 250
 #: Also measured with fewer projections and a quarter of the draws: where there is a single coordinate, where d is
@@ -24,11 +23,8 @@ OTHER_DIMS, OTHER_PROJECTIONS, FEWEST_DRAWS = (1, 3, 24), 60, 250
 CHUNK = 250  # draws evaluated together
 
 
-class PointPairs(NamedTuple):
-    """Points x (n, d) and y (l, d), scaled: every pair of them is measured, so n + l features give n l pairs."""
-
-    x: np.ndarray
-    y: np.ndarray
+#: Points x (n, d) and y (l, d), scaled: every pair of them is measured, so n + l features give n l pairs.
+PointPairs = tuple[np.ndarray, np.ndarray]
 
 
 class KernelSetting(NamedTuple):
@@ -40,7 +36,7 @@ class KernelSetting(NamedTuple):
 
     @property
     def head_dim(self) -> int:
-        return self.points.x.shape[-1]
+        return self.points[0].shape[-1]
 
 
 def standard_points(head_dim: int = HEAD_DIM, scale: float = 1.0) -> PointPairs:
@@ -51,21 +47,21 @@ def standard_points(head_dim: int = HEAD_DIM, scale: float = 1.0) -> PointPairs:
     must correct for it.
     """
     random = stream(0, "verify", "directions").standard_normal((3, head_dim))
-    first, second, third = random / np.linalg.norm(random, axis=-1, keepdims=True)
+    first, second, third = unit(random)
     axis, diagonal = np.eye(head_dim)[0], np.ones(head_dim) / np.sqrt(head_dim)
     across = third - (third @ first) * first
     length = float(np.linalg.norm(across))
     near = np.cos(0.1 * np.pi) * first + np.sin(0.1 * np.pi) * across / length if head_dim > 1 else first
     x = [0.5 * axis, -0.25 * axis, 0.3 * diagonal, 0.5 * diagonal, 0.5 * first, 0.3 * second]
     y = [0.5 * axis, 0.5 * diagonal, -0.5 * first, 0.6 * near, 0.25 * second, 0.4 * axis]
-    return PointPairs(scale * np.array(x), scale * np.array(y))
+    return scale * np.array(x), scale * np.array(y)
 
 
 def settings(sampler: Sampler, draws: int) -> list[KernelSetting]:
     """Where every map is measured under a sampler: many rows first, then one alone, then other dimensions."""
 
     def setting(points: PointPairs, size: int, draws: int) -> KernelSetting:
-        return KernelSetting(points, sampler.round_up(size, points.x.shape[-1]), draws)
+        return KernelSetting(points, sampler.round_up(size, points[0].shape[-1]), draws)
 
     first_row = standard_points(scale=0.7)  # one row's estimate has a heavier tail: smaller norms keep z normal
     fewer = max(draws // 4, min(draws, FEWEST_DRAWS))
@@ -105,16 +101,14 @@ def measure(sampler: Sampler, maps: Sequence[FeatureMap], draws: int, seed: int)
     for feature_map, values in zip(maps, zip(*by_setting, strict=True), strict=True):
         subject = f"{label(feature_map)}/{label(sampler)}"
         first, alone, *others = zip(chosen, values, strict=True)
-        shown = [(setting, result) for setting, result in others if _shows(feature_map, setting)]
-
-        def target(setting: KernelSetting, feature_map: FeatureMap = feature_map) -> np.ndarray:
-            rows = sampler.row_law(setting.num_projections, setting.head_dim)
-            return np.asarray(feature_map.target_kernel(*setting.points, rows))
-
-        measured.append(_mean(subject, "target", [first, alone, *shown], target))
+        shown = [first, alone, *(part for part in others if _shows(feature_map, part[0]))]
+        laws = [sampler.row_law(setting.num_projections, setting.head_dim) for setting, _ in shown]
+        targets = [feature_map.target_kernel(*part[0].points, law) for part, law in zip(shown, laws, strict=True)]
+        measured.append(_mean(subject, "target", shown, targets))
         if feature_map.unbiased and sampler.gaussian_rows:
-            exact = lambda setting: softmax_kernel(*setting.points)  # noqa: E731
-            measured.append(_mean(subject, "unbiased", [first, *shown], exact))
+            del shown[1]  # of one row alone the estimates have heavier tails
+            exact = [softmax_kernel(*setting.points) for setting, _ in shown]
+            measured.append(_mean(subject, "unbiased", shown, exact))
         measured.append(variance(subject, feature_map, sampler, [first, *others]))
         if feature_map.nonnegative:
             smallest = float(np.min([np.min(result) for result in values]))
@@ -141,16 +135,14 @@ def z_of_mean(values: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.nd
     return error / np.maximum(standard_error, rounding), standard_error / np.abs(target)
 
 
-def _mean(
-    subject: str, claim: str, measured: Measured, target_of: Callable[[KernelSetting], np.ndarray]
-) -> MeasuredClaim:
+def _mean(subject: str, claim: str, measured: Measured, targets: Sequence[np.ndarray]) -> MeasuredClaim:
     """The mean against a kernel, wherever that is known.
 
     If the expectations under a law of rows are unknown, the target is NaN for every pair: the map declares nothing.
     A target that is NaN for some pairs and a number for others is a declaration, and wrong.
     """
-    targets = [(setting, values, target_of(setting)) for setting, values in measured]
-    known = [(setting, values, target) for setting, values, target in targets if not np.all(np.isnan(target))]
+    pairs = zip(measured, targets, strict=True)
+    known = [(setting, values, target) for (setting, values), target in pairs if not np.all(np.isnan(target))]
     if not known:
         return MeasuredClaim(subject, claim, None, 0, "nothing declared: no closed form for these rows")
     scores, resolutions = zip(*(z_of_mean(values, target) for _, values, target in known), strict=True)
@@ -214,17 +206,17 @@ def delta_method(feature_map: FeatureMap, sampler: Sampler, draws: int, seed: in
     rng = stream(seed, "verify", "delta inputs")
     query, key, value = rng.standard_normal((3, 12, HEAD_DIM)) * np.array([0.36, 0.36, 1.0])[:, None, None]
     x, y = query[:1] * HEAD_DIM**-0.25, key * HEAD_DIM**-0.25
-    weights = softmax_kernel(x, y)[0] / np.sum(softmax_kernel(x, y))
-    centred = value - weights @ value
+    (kernel,) = softmax_kernel(x, y)
+    weights = kernel / np.sum(kernel)
+    exact = weights @ value
+    centred = value - exact
     covariance = feature_map.covariance(x, y)
     assert covariance is not None
     predicted = float(np.sum((weights[:, None] * weights) * (centred @ centred.T) * covariance)) / num_projections
     errors = []
-    rng = stream(seed, "verify", "delta", subject)
-    for child in rng.spawn(draws):
+    for child in stream(seed, "verify", "delta", subject).spawn(draws):
         sample = sample_omega(sampler, num_projections, HEAD_DIM, child, map=feature_map)
-        output = linear_attention(query[:1], key, value, sample, feature_map)
-        errors.append(float(np.sum((output - weights @ value) ** 2)))
+        errors.append(np.sum((linear_attention(query[:1], key, value, sample, feature_map) - exact) ** 2))
     measured, standard_error = np.mean(errors), np.std(errors) / np.sqrt(draws)
     allowed = 1.5 * float(np.max(np.abs(covariance))) / num_projections * predicted
     z = float(np.maximum(np.abs(measured - predicted) - allowed, 0.0) / standard_error)

@@ -1,16 +1,25 @@
 """Claims on samplers: the law of every row, how the rows of a draw depend on one another, nestedness."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import special, stats
 
 from favorbench.errors import ScenarioError
 from favorbench.numerics.streams import stream
 from favorbench.registry import label
 from favorbench.samplers import FixedNormRows, GaussianRows, RowLaw, Sampler
-from favorbench.samplers.coupling import Blocks, Coupling, EvenlySpread, Independent, MomentsMatched, OppositePairs
+from favorbench.samplers.coupling import (
+    Blocks,
+    Coupling,
+    EvenlySpread,
+    Independent,
+    MomentsMatched,
+    Norms,
+    OppositePairs,
+)
 from favorbench.samplers.laws import SecondMomentRows
 from favorbench.studies.verify.checks import MeasuredClaim, largest, merged, z_of_p
 
@@ -44,14 +53,16 @@ class Rows(NamedTuple):
         """A measurement by z scores."""
         return MeasuredClaim(self.subject, claim, largest(z), np.size(z), detail, resolution)
 
-    def exact(self, claim: str, error: float, detail: str) -> MeasuredClaim:
-        """A measurement by an error that only rounding may make."""
-        return MeasuredClaim(self.subject, claim, error / self.rounding, 0, detail)
+    def exact(self, claim: str, errors: ArrayLike, detail: str = "largest error") -> MeasuredClaim:
+        """A measurement by errors that only rounding may make: the backward error of QR, a small multiple of d eps."""
+        worst, rounding = largest(errors), 50 * self.head_dim * float(np.finfo(self.omega.dtype).eps)
+        return MeasuredClaim(self.subject, claim, worst / rounding, 0, f"{detail} {worst:.1e}")
 
-    @property
-    def rounding(self) -> float:
-        """The backward error of QR: a small multiple of d eps."""
-        return 50 * self.head_dim * float(np.finfo(self.omega.dtype).eps)
+    def distributed(self, claim: str, values: np.ndarray, law: Callable, detail: str = "") -> MeasuredClaim:
+        """Kolmogorov-Smirnov of values (draws, R, ...) against a distribution function, for some rows."""
+        columns = values[:, self.some].reshape(len(values), -1).T
+        z = [z_of_p(stats.kstest(column, law).pvalue) for column in columns]
+        return self.test(claim, z, f"{len(z)} KS tests{detail}")
 
 
 def z_of_zero_mean(values: np.ndarray) -> np.ndarray:
@@ -91,7 +102,7 @@ def measure(sampler: Sampler, draws: int, seed: int) -> list[MeasuredClaim]:
         rows = _drawn(subject, sampler, dim, count, seed)
         law = sampler.row_law(rows.size, dim)
         nested = [_nested(subject, sampler, dim, seed)] if sampler.nested else []
-        claims = nested + measure_coupling(rows, sampler.coupling, law) + _row_law(rows, law)
+        claims = [*nested, *measure_coupling(rows, sampler.coupling, law), *_row_law(rows, law)]
         parts += [(f"d = {dim}", measurement) for measurement in claims]
     return merged(parts)
 
@@ -103,59 +114,43 @@ def _drawn(subject: str, sampler: Sampler, dim: int, draws: int, seed: int) -> R
     return Rows(subject, np.stack([sampler.sample(child, size, dim) for child in rng.spawn(draws)]))
 
 
-def _row_law(rows: Rows, law: RowLaw) -> list[MeasuredClaim]:
+def _row_law(rows: Rows, law: RowLaw) -> Iterator[MeasuredClaim]:
     """The law of the rows one by one; a law of confined directions shows in the kernels alone."""
-    dim = rows.head_dim
-    if isinstance(law, GaussianRows):
-        claims = [_marginals(rows, "rows are N(0, I)", special.ndtr)]
-        claims += [_norms(rows, "norms are chi(d)", stats.chi2(dim).cdf)]
-    elif isinstance(law, FixedNormRows):
-        dimension = law.dimension or dim
-        sphere = "rows are uniform on a sphere"
-        # on a line a sphere is two points: a norm, and a sign of mean 0, say it all
-        claims = [_marginals(rows, sphere, _on_a_sphere(law.norm, dimension))] if dimension > 1 else []
-        if dimension == dim:
-            claims += [_constant_norm(rows, law.norm)]
-        else:
-            beta = stats.beta(dim / 2, (dimension - dim) / 2, scale=law.norm**2)
-            claims += [_norms(rows, "norms are those of a sphere's points", beta.cdf)]
-    elif isinstance(law, SecondMomentRows):
-        claims = [_second_moments(rows)]
-        claims += [_constant_norm(rows, law.norm)] if law.norm else []
-        claims += [_fourth_moments(rows, *law.fourth)] if law.fourth else []
-    else:
-        return []
-    return [*claims, _mean_row(rows)]
+    dim, squared = rows.head_dim, np.sum(rows.omega**2, axis=-1)
+    match law:
+        case GaussianRows():
+            yield _marginals(rows, "rows are N(0, I)", special.ndtr)
+            yield rows.distributed("norms are chi(d)", squared, stats.chi2(dim).cdf)
+        case FixedNormRows(norm, dimension):
+            dimension = dimension or dim
+            if dimension > 1:  # on a line a sphere is two points: a norm, and a sign of mean 0, say it all
+                half = (dimension - 1) / 2
+                yield _marginals(rows, "rows are uniform on a sphere", stats.beta(half, half, -norm, 2 * norm).cdf)
+            if dimension == dim:
+                yield _constant_norm(rows, norm)
+            else:
+                beta = stats.beta(dim / 2, (dimension - dim) / 2, scale=norm**2)
+                yield rows.distributed("norms are those of a sphere's points", squared, beta.cdf)
+        case SecondMomentRows(norm, fourth):
+            yield _second_moments(rows)
+            if norm:
+                yield _constant_norm(rows, norm)
+            if fourth:
+                yield _fourth_moments(rows, *fourth)
+        case _:
+            return
+    yield _mean_row(rows)
 
 
-def _marginals(rows: Rows, claim: str, distribution: Callable) -> MeasuredClaim:
-    """Kolmogorov-Smirnov of w.u for some rows: each coordinate, and the diagonal."""
+def _marginals(rows: Rows, claim: str, law: Callable) -> MeasuredClaim:
+    """The distribution of w.u: each coordinate, and the diagonal."""
     diagonal = np.sum(rows.omega, axis=-1, keepdims=True) / np.sqrt(rows.head_dim)
-    coordinates = np.concatenate([rows.omega, diagonal], axis=-1)[:, rows.some]
-    z = [z_of_p(stats.kstest(column, distribution).pvalue) for column in coordinates.reshape(len(rows.omega), -1).T]
-    return rows.test(claim, z, f"{len(z)} KS tests, {len(rows.omega)} draws")
-
-
-def _norms(rows: Rows, claim: str, distribution: Callable) -> MeasuredClaim:
-    """Kolmogorov-Smirnov of |w|^2 for some rows."""
-    squared = np.sum(rows.omega[:, rows.some] ** 2, axis=-1)
-    z = [z_of_p(stats.kstest(column, distribution).pvalue) for column in squared.T]
-    return rows.test(claim, z, f"{len(z)} KS tests")
-
-
-def _on_a_sphere(norm: float, dimension: int) -> Callable[[np.ndarray], np.ndarray]:
-    """The distribution function of one coordinate of a point uniform on a sphere."""
-
-    def distribution(coordinate: np.ndarray) -> np.ndarray:
-        cosine = np.clip(coordinate / norm, -1.0, 1.0)
-        return 0.5 + 0.5 * np.sign(cosine) * special.betainc(0.5, (dimension - 1) / 2, cosine**2)
-
-    return distribution
+    values = np.concatenate([rows.omega, diagonal], axis=-1)
+    return rows.distributed(claim, values, law, f", {len(values)} draws")
 
 
 def _constant_norm(rows: Rows, norm: float) -> MeasuredClaim:
-    error = largest(np.linalg.norm(rows.omega, axis=-1) / norm - 1.0)
-    return rows.exact("norms are constant", error, f"{norm:.4f}, error {error:.1e}")
+    return rows.exact("norms are constant", np.linalg.norm(rows.omega, axis=-1) / norm - 1.0, f"{norm:.4f}, error")
 
 
 def _second_moments(rows: Rows) -> MeasuredClaim:
@@ -173,7 +168,7 @@ def _fourth_moments(rows: Rows, same: float, mixed: float) -> MeasuredClaim:
     """
     dim = rows.head_dim
     directions = np.stack([np.eye(dim)[0], np.ones(dim), stream(0, "verify", "fourth moments").standard_normal(dim)])
-    directions /= np.linalg.norm(directions, axis=-1, keepdims=True)
+    directions = unit(directions)
     fourth = np.sum(directions**4, axis=-1)
     expected = same * fourth + 3.0 * mixed * (1.0 - fourth)
     values = (rows.omega[:, rows.some] @ directions.T) ** 4 - expected
@@ -192,70 +187,62 @@ def _mean_row(rows: Rows) -> MeasuredClaim:
 
 def _nested(subject: str, sampler: Sampler, dim: int, seed: int) -> MeasuredClaim:
     """The first R rows do not depend on how many follow; sizes 1, one block, one more, many."""
-
-    def drawn(size: int) -> np.ndarray:
-        return sampler.sample(stream(seed, "verify", "nested", subject), size, dim)
-
-    def difference(size: int) -> float:
-        prefix = drawn(size)
-        return largest(prefix - whole[:size]) if prefix.shape == (size, dim) else np.inf
-
     sizes = sorted({sampler.round_up(size, dim) for size in (1, max(dim - 1, 1), dim, dim + 1, 99, 102)})
-    whole = drawn(sizes[-1])
-    worst = largest([difference(size) for size in sizes[:-1]])
+    draws = [sampler.sample(stream(seed, "verify", "nested", subject), size, dim) for size in sizes]
+    whole, pairs = draws[-1], zip(sizes, draws, strict=True)
+    worst = largest([largest(rows - whole[:size]) if rows.shape == (size, dim) else np.inf for size, rows in pairs])
     bound = 1e-13  # of entries of order 1: another order of summation
     return MeasuredClaim(subject, "prefixes are stable", worst / bound, 0, f"largest difference {worst:.1e}")
 
 
-def measure_coupling(rows: Rows, coupling: Coupling, law: RowLaw) -> list[MeasuredClaim]:
+def measure_coupling(rows: Rows, coupling: Coupling, law: RowLaw) -> Iterator[MeasuredClaim]:
     """Everything a coupling says. Raises ScenarioError for a kind that is not known here: it would pass untested."""
     match coupling:
         case Independent():
-            return _across_blocks(rows, law) + _free_norms(rows, law)
-        case Blocks():
-            return _blocks(rows, coupling, law) if coupling.holds_for(rows.head_dim) else []
-        case EvenlySpread():
-            return [_evenly_spread(rows, coupling)]
+            yield from _between_rows(rows, law, "independent")
+        case Blocks(angles, norms):
+            if not coupling.holds_for(rows.head_dim):
+                return
+            cosines = coupling.cosines(rows.head_dim)
+            yield _balanced(rows) if cosines is None else _angles(rows, f"{angles} inside blocks", cosines)
+            yield from _between_rows(rows, law, norms)
+        case EvenlySpread(intervals):
+            levels = special.ndtr(rows.omega)
+            first = [levels[:, :count, axis] for axis, count in enumerate(intervals(rows.head_dim))]
+            yield _all_intervals_hit(rows, "coordinates are evenly spread", first)
         case MomentsMatched():
-            return [_matched(rows)]
-        case OppositePairs():
-            return [_opposite(rows), *measure_coupling(rows._replace(omega=rows.omega[:, 0::2]), coupling.inner, law)]
-    raise ScenarioError(f"{rows.subject}: verify knows no test of the coupling {coupling!r}")
+            moment = np.matrix_transpose(rows.omega) @ rows.omega / rows.size
+            errors = [largest(np.mean(rows.omega, axis=1)), largest(moment - np.eye(rows.head_dim))]
+            yield rows.exact("moments are matched", errors)
+        case OppositePairs(inner):
+            worst = largest(rows.omega[:, 0::2] + rows.omega[:, 1::2])  # 0 to the last bit
+            detail = f"largest difference {worst:.1e}"
+            yield MeasuredClaim(rows.subject, "opposite pairs", 2.0 * (worst != 0), 0, detail)
+            yield from measure_coupling(rows._replace(omega=rows.omega[:, 0::2]), inner, law)
+        case _:
+            raise ScenarioError(f"{rows.subject}: verify knows no test of the coupling {coupling!r}")
 
 
-def _blocks(rows: Rows, coupling: Blocks, law: RowLaw) -> list[MeasuredClaim]:
-    """Angles inside blocks, independence between them, and the claim on norms."""
-    cosines = coupling.cosines(rows.head_dim)
-    measured = [_balanced(rows) if cosines is None else _angles(rows, f"{coupling.angles} inside blocks", cosines)]
-    match coupling.norms:
-        case "independent":
-            return measured + _across_blocks(rows, law) + _free_norms(rows, law)
-        case "in couples":
-            return measured + _couples(rows) + _across_blocks(rows, law)
-        case "stratified":
-            directions = rows._replace(omega=np.sqrt(rows.head_dim) * unit(rows.omega))
-            levels = special.gammainc(rows.head_dim / 2, np.sum(rows.omega**2, axis=-1) / 2)
-            strata = _all_intervals_hit(rows, "norms are stratified", [levels])
-            return [*measured, strata, *_across_blocks(directions, law)]
+def _between_rows(rows: Rows, law: RowLaw, norms: Norms) -> Iterator[MeasuredClaim]:
+    """The claim on norms, and the independence of rows of different blocks: w.w' has mean 0 and mean square d.
 
-
-def _across_blocks(rows: Rows, law: RowLaw) -> list[MeasuredClaim]:
-    """Rows of different blocks are independent: w.w' has mean 0 and mean square d, if w has mean 0."""
-    if not isinstance(law, GaussianRows | FixedNormRows | SecondMomentRows):
-        return []
-    dim = rows.head_dim
-    product = np.sum(rows.omega[:, 0] * rows.omega[:, dim], axis=-1)
-    z = z_of_zero_mean(np.stack([product, product**2 - dim], axis=-1))
-    return [rows.test("blocks are independent", z, f"E (w.w')^2 / d = {np.mean(product**2) / dim:.3f}")]
-
-
-def _free_norms(rows: Rows, law: RowLaw) -> list[MeasuredClaim]:
-    """No correlation between the norms of the first two rows, where norms are drawn."""
-    if not isinstance(law, GaussianRows):
-        return []
-    squared = np.sum(rows.omega[:, :2] ** 2, axis=-1)
-    z = z_of_correlation(squared[:, 0], squared[:, 1])
-    return [rows.test("norms are independent", [z], "rank correlation of two")]
+    The latter where w has mean 0.
+    """
+    dim, omega = rows.head_dim, rows.omega
+    squared = np.sum(omega**2, axis=-1)
+    levels = special.gammainc(dim / 2, squared / 2)
+    if norms == "in couples":
+        yield from _couples(rows, levels)
+    elif norms == "stratified":
+        omega = np.sqrt(dim) * unit(omega)
+        yield _all_intervals_hit(rows, "norms are stratified", [levels])
+    if isinstance(law, GaussianRows | FixedNormRows | SecondMomentRows):
+        product = np.sum(omega[:, 0] * omega[:, dim], axis=-1)
+        z = z_of_zero_mean(np.stack([product, product**2 - dim], axis=-1))
+        yield rows.test("blocks are independent", z, f"E (w.w')^2 / d = {np.mean(product**2) / dim:.3f}")
+    if norms == "independent" and isinstance(law, GaussianRows):
+        z = z_of_correlation(squared[:, 0], squared[:, 1])
+        yield rows.test("norms are independent", [z], "rank correlation of two")
 
 
 def _angles(rows: Rows, claim: str, cosines: np.ndarray) -> MeasuredClaim:
@@ -265,44 +252,32 @@ def _angles(rows: Rows, claim: str, cosines: np.ndarray) -> MeasuredClaim:
         block = directions[:, start : start + rows.head_dim]
         expected = cosines[: block.shape[1], : block.shape[1]]
         worst.append(largest(block @ np.matrix_transpose(block) - expected))
-    return rows.exact(claim, largest(worst), f"largest error of a cosine {largest(worst):.1e}")
+    return rows.exact(claim, worst, "largest error of a cosine")
 
 
 def _balanced(rows: Rows) -> MeasuredClaim:
     """The row of a block that was set last is opposite to the sum of the others; a single row has none."""
     dim, claim = rows.head_dim, "each row balances the others"
     if dim == 1:
-        return rows.exact(claim, 0.0, "a row alone")
+        return MeasuredClaim(rows.subject, claim, 0.0, 0, "a row alone")
     blocks = rows.omega[:, : rows.size // dim * dim].reshape(len(rows.omega), -1, dim, dim)
     others, last = np.sum(blocks[:, :, :-1], axis=2), blocks[:, :, -1]
     # a sum that is nearly 0 has lost the digits of its terms
     lost = np.sum(np.linalg.norm(blocks, axis=-1), axis=-1, keepdims=True)
     lost = lost / np.linalg.norm(others, axis=-1, keepdims=True)
-    worst = largest((unit(others) + unit(last)) / lost)
-    return rows.exact(claim, worst, f"largest error of a direction {worst:.1e}")
+    return rows.exact(claim, (unit(others) + unit(last)) / lost, "largest error of a direction")
 
 
-def _couples(rows: Rows) -> list[MeasuredClaim]:
+def _couples(rows: Rows, levels: np.ndarray) -> Iterator[MeasuredClaim]:
     """F(|w|) + F(|w'|) = 1 for the rows 1 and 2, 3 and 4, ... of a block; different couples are independent.
 
-    Where head_dim is odd the last row of a block has no partner.
+    levels: F(|w|), (draws, R). Where head_dim is odd the last row of a block has no partner.
     """
     dim = rows.head_dim
-    levels = special.gammainc(dim / 2, np.sum(rows.omega**2, axis=-1) / 2)
     starts = [i for start in range(0, rows.size, dim) for i in range(start, min(start + dim, rows.size) - 1, 2)]
-    error = largest([largest(levels[:, i] + levels[:, i + 1] - 1.0) for i in starts])
+    yield rows.exact("norms in couples", [largest(levels[:, i] + levels[:, i + 1] - 1.0) for i in starts])
     z = z_of_correlation(levels[:, 0], levels[:, 2 if dim > 3 else dim])
-    return [
-        rows.exact("norms in couples", error, f"largest error {error:.1e}"),
-        rows.test("couples are independent", [z], "rank correlation of two"),
-    ]
-
-
-def _evenly_spread(rows: Rows, coupling: EvenlySpread) -> MeasuredClaim:
-    """One of the first b rows lies in each of b intervals of equal probability; b depends on the coordinate."""
-    levels = special.ndtr(rows.omega)
-    first = [levels[:, :b, coordinate] for coordinate, b in enumerate(coupling.intervals(rows.head_dim))]
-    return _all_intervals_hit(rows, "coordinates are evenly spread", first)
+    yield rows.test("couples are independent", [z], "rank correlation of two")
 
 
 def _all_intervals_hit(rows: Rows, claim: str, groups: list[np.ndarray]) -> MeasuredClaim:
@@ -313,18 +288,3 @@ def _all_intervals_hit(rows: Rows, claim: str, groups: list[np.ndarray]) -> Meas
         hit = np.sort(np.floor(levels * intervals), axis=-1)
         missed += int(np.sum(hit != np.arange(intervals)))  # nan is in none
     return MeasuredClaim(rows.subject, claim, 2.0 * missed, 0, f"{missed} out of place")
-
-
-def _opposite(rows: Rows) -> MeasuredClaim:
-    """Each second row is minus the one before, to the last bit."""
-    worst = largest(rows.omega[:, 0::2] + rows.omega[:, 1::2])
-    return MeasuredClaim(
-        rows.subject, "opposite pairs", 0.0 if worst == 0 else 2.0, 0, f"largest difference {worst:.1e}"
-    )
-
-
-def _matched(rows: Rows) -> MeasuredClaim:
-    """Every draw has mean 0 and second moment I."""
-    moment = np.matrix_transpose(rows.omega) @ rows.omega / rows.size
-    worst = largest([largest(np.mean(rows.omega, axis=1)), largest(moment - np.eye(rows.head_dim))])
-    return rows.exact("moments are matched", worst, f"largest error {worst:.1e}")

@@ -13,7 +13,7 @@ from favorbench.maps import TRANSFORMS as MAP_TRANSFORMS
 from favorbench.maps.base import Keys, Omega, Tokens
 from favorbench.maps.transforms import Calibrated, of_frozen, with_calibrated
 from favorbench.methods import METHODS, PREFIXES, Method, get_method
-from favorbench.numerics.arrays import Array, as_like
+from favorbench.numerics.arrays import as_like
 from favorbench.numerics.streams import stream
 from favorbench.registry import nearest
 from favorbench.samplers import SAMPLERS, Sampler, get_sampler
@@ -122,16 +122,6 @@ class CalibratedElsewhere(Calibrated):
         return self.with_parameters(x, y)
 
     def with_parameters(self, x: Tokens, y: Keys) -> Calibrated:
-        return self._at(x)
-
-    def frozen(self, x: Tokens) -> FeatureMap:
-        return self._at(x).wrapped
-
-    pair_argument = of_frozen("pair_argument")
-    pair_moment = of_frozen("pair_moment")
-    covariance = of_frozen("covariance")
-
-    def _at(self, x: Array) -> Calibrated:
         """The map frozen at tokens of this dimension: with a mean, unequal axes, and queries unlike keys."""
         dim = x.shape[-1]
         rng = stream(0, "verify", "calibration", dim)
@@ -141,6 +131,13 @@ class CalibratedElsewhere(Calibrated):
             for shift, width in zip(shifts, widths, strict=True)
         )
         return Calibrated(self.wrapped).calibrate(query, key)
+
+    def frozen(self, x: Tokens) -> FeatureMap:
+        return self.with_parameters(x, x).wrapped
+
+    pair_argument = of_frozen("pair_argument")
+    pair_moment = of_frozen("pair_moment")
+    covariance = of_frozen("covariance")
 
 
 def get_map(spec: str) -> FeatureMap:

@@ -3,7 +3,7 @@
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from favorbench.numerics.streams import stream
 from favorbench.progress import Progress
 from favorbench.registry import label
 from favorbench.samplers import Sampler
-from favorbench.studies.theory.closed_forms import draws_needed, projections_for, relative_variance
+from favorbench.studies.closed_forms import draws_needed, projections_for, relative_variance
 
 
 class Deviation(NamedTuple):
@@ -82,14 +82,14 @@ def study(
             points += [Deviation(norm, size, closed_form(feature_map, sampler, *pair, size)) for size in sizes]
         inside = [i for i, point in enumerate(points) if draws and gates[point.norm] <= draws * point.num_projections]
 
-        def report(*_: int) -> None:
+        def report() -> None:
             if progress:
                 progress(next(done), len(inside) * draws)
 
         for i in inside:
-            norm, size = points[i][:2]
+            norm, size, formula = points[i][:3]
             measured = measured_deviation(feature_map, sampler, *pairs[norm], size, draws, seed, report)
-            points[i] = Deviation(norm, size, points[i].closed_form, *measured)
+            points[i] = Deviation(norm, size, formula, *measured)
     title = f"{label(feature_map)}/{label(sampler)}, d = {head_dim}, cosine {cosine:g}"
     return TheoryStudy(title, tuple(points), needed, target, draws)
 
@@ -113,21 +113,23 @@ def measured_deviation(
     num_projections: int,
     draws: int,
     seed: int,
-    progress: Progress | None = None,
+    report: Callable[[], None] = lambda: None,
 ) -> tuple[float, float, float]:
-    """Empirical relative standard deviation of one pair, and its 95 % interval from the fourth moment."""
+    """Empirical relative standard deviation of one pair, and its 95 % interval from the fourth moment.
+
+    report: called before each draw.
+    """
     rng = stream(seed, "theory", label(feature_map), label(sampler), num_projections)
     kernel, values = float(softmax_kernel(x, y)[0, 0]), []
-    for done, child in enumerate(rng.spawn(draws)):
-        if progress is not None:
-            progress(done, draws)
+    for child in rng.spawn(draws):
+        report()
         sample = sample_omega(sampler, num_projections, x.shape[-1], child, map=feature_map)
         values.append(float(kernel_estimate(x, y, sample, feature_map)[0, 0]) / kernel)
     deviation = np.array(values) - np.mean(values)
     variance, fourth = np.mean(deviation**2), np.mean(deviation**4)
     half_width = 1.96 * math.sqrt(max(fourth - variance**2, 0.0) / draws)
-    low, high = (math.sqrt(max(float(variance) + sign * half_width, 0.0)) for sign in (-1, 1))
-    return math.sqrt(float(variance)), low, high
+    low, high = (math.sqrt(max(variance + sign * half_width, 0.0)) for sign in (-1, 1))
+    return math.sqrt(variance), low, high
 
 
 def pair_at(norm: float, head_dim: int, cosine: float) -> tuple[np.ndarray, np.ndarray]:

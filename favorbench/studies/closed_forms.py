@@ -90,15 +90,11 @@ def projections_for(
     head_dim, moments = x.shape[-1], {}
     block = 2 * head_dim if sampler.pair_laws(1, head_dim) else 1
 
-    def variance(num_projections: int) -> np.ndarray | None:
-        return relative_variance(feature_map, sampler, x, y, sampler.round_up(num_projections, head_dim), moments)
-
     def enough(num_projections: int) -> bool:
-        known = variance(num_projections)
-        return known is not None and float(known[0, 0]) <= relative_error * relative_error
+        size = sampler.round_up(num_projections, head_dim)
+        variance = relative_variance(feature_map, sampler, x, y, size, moments)
+        return variance is not None and float(variance[0, 0]) <= relative_error * relative_error
 
-    if variance(1) is None:
-        return None
     high = 1
     while not enough(high * block):
         if high * block > limit:
