@@ -337,9 +337,12 @@ def test_an_estimator_that_failed_has_a_page():
 
 
 def test_the_front_by_hand():
-    assert front([1.0, 2.0, 3.0, 4.0, 0.5], [0.9, 0.5, 0.6, 0.1, 1.2]) == [0, 1, 3]
-    assert front([1.0, 2.0, 3.0, 4.0, 0.5], [0.9, 0.5, 0.6, 0.1, 1.2], 4.0) == [0, 1]  # exact attention costs as much
-    assert front([1.0, 1.0], [0.9, 0.5]) == [1] and front([1.0], [math.nan]) == [] == front([], [])
+    def places(costs, ratios, exact=math.nan):
+        return [*front(pd.DataFrame({"cost": costs, "ratio": ratios, "bound": False}), exact).index]
+
+    assert places([1.0, 2.0, 3.0, 4.0, 0.5], [0.9, 0.5, 0.6, 0.1, 1.2]) == [0, 1, 3]
+    assert places([1.0, 2.0, 3.0, 4.0, 0.5], [0.9, 0.5, 0.6, 0.1, 1.2], 4.0) == [0, 1]  # exact attention costs as much
+    assert places([1.0, 1.0], [0.9, 0.5]) == [1] and places([1.0], [math.nan]) == [] == places([], [])
 
 
 def test_the_command_writes_only_to_its_output():

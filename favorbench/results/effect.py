@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from favorbench.formats import heading
 from favorbench.metrics import EFFECT
 from favorbench.results.heads import number
 from favorbench.results.summary import (
@@ -15,15 +14,14 @@ from favorbench.results.summary import (
     by_population,
     compared,
     labelled,
-    marked_name,
     population_title,
     usable,
 )
-from favorbench.results.tables import at_size, size_axis
+from favorbench.results.tables import at_largest_size, by_size, named_row, size_axis, with_size
 from favorbench.sections import Section
 
 #: A label of a head: its layer, its number, and its text where there are several.
-LABEL = r"L(?P<layer>\d+)H(?P<number>\d+)(?:@(?P<text>.+))?"
+_LABEL = r"L(?P<layer>\d+)H(?P<number>\d+)(?:@(?P<text>.+))?"
 
 LARGE = 0.1  # of nats or 1 - cosine: a second-order prediction of more is rough
 
@@ -47,7 +45,10 @@ def summed_effects(results: RunData) -> list[SummedEffects]:
     """The sums of each population whose heads have gradients."""
     if EFFECT not in results.trials:
         return []
-    return [_of_population(rows, unit_of(results, rows)) for rows in by_population(on_heads(results.trials))]
+    return [
+        _of_population(rows, unit_of(results, rows))
+        for rows in by_population(place_heads(results.trials.dropna(subset=[EFFECT])))
+    ]
 
 
 def unit_of(results: RunData, rows: pd.DataFrame) -> str:
@@ -61,10 +62,9 @@ def amount(effect: float, unit: str) -> str:
     return f"{number(effect)} {'' if unit.startswith('nats') else 'in '}{unit}"
 
 
-def on_heads(trials: pd.DataFrame) -> pd.DataFrame:
-    """The rows that have an effect, with the text, layer and number of each head."""
-    measured = trials[trials[EFFECT].notna()]
-    return measured.join(measured["head"].str.extract(LABEL).fillna(""))
+def place_heads(rows: pd.DataFrame) -> pd.DataFrame:
+    """Add the layer, the number and the text of each head from its label; empty where it has none."""
+    return rows.join(rows["head"].str.extract(_LABEL).fillna(""))
 
 
 def _of_population(rows: pd.DataFrame, unit: str) -> SummedEffects:
@@ -78,7 +78,7 @@ def _of_population(rows: pd.DataFrame, unit: str) -> SummedEffects:
         with np.errstate(invalid="ignore"):
             share = layers.max() / layers.sum()
         summed.append({
-            **group.iloc[0][[*POPULATION, *_ESTIMATOR]], "heads": heads, "sum_median": np.median(whole),
+            **group.iloc[0][POPULATION + _ESTIMATOR], "heads": heads, "sum_median": np.median(whole),
             "sum_low": whole.min(), "sum_high": whole.max(), "texts": group["text"].nunique(),
             "draws": group["trial"].nunique(), "layer": layers.idxmax(), "share": share,
         })  # fmt: skip
@@ -88,37 +88,25 @@ def _of_population(rows: pd.DataFrame, unit: str) -> SummedEffects:
 
 def effect_tables(results: RunData) -> list[Section]:
     """A table for each population, by size and from the least effect to the largest."""
-    axis = size_axis(results)
     return [
         Section(
             f"Predicted effect on the model ({total.unit}), sum over {total.title}",
-            [_texts(row, axis) for _, row in _by_size(total.rows, axis).iterrows()], _legend(total), data=total.rows,
+            [_texts(results, row) for _, row in by_size(results, total.rows, "sum_median").iterrows()],
+            f"The effect of the errors of all {total.heads} heads on one text, to second order, as if errors of "
+            f"different heads were uncorrelated: median and range of {_counts(total.rows.iloc[0])}. Above about "
+            f"{LARGE:g} it is rough. Largest layer: its share of the sum.",
+            data=total.rows,
         )
         for total in summed_effects(results)
-    ]  # fmt: skip
+    ]
 
 
-def _by_size(rows: pd.DataFrame, axis: str) -> pd.DataFrame:
-    return rows.assign(size=rows[axis].fillna(0)).sort_values(["size", "sum_median"], kind="stable")
-
-
-def _texts(row: pd.Series, axis: str) -> dict[str, str]:
+def _texts(results: RunData, row: pd.Series) -> dict[str, str]:
     layer = f"{row['share']:.0%} L{row['layer']}" if row["layer"] and np.isfinite(row["share"]) else "-"
     return {
-        "estimator": marked_name(row),  # pyright: ignore[reportArgumentType]
-        heading(axis): "-" if pd.isna(row["num_projections"]) else str(row[axis]),
-        "sum": number(row["sum_median"]), "lowest to highest": f"{number(row['sum_low'])} to {number(row['sum_high'])}",
-        "largest layer": layer,
+        **named_row(results, row), "sum": number(row["sum_median"]),
+        "lowest to highest": f"{number(row['sum_low'])} to {number(row['sum_high'])}", "largest layer": layer,
     }  # fmt: skip
-
-
-def _legend(total: SummedEffects) -> str:
-    return (
-        f"The effect of the errors of all {total.heads} heads on one text, to second order, as if errors of "
-        f"different heads were uncorrelated: median and range of {_counts(total.rows.iloc[0])}. Above about {LARGE:g} "
-        "it is rough. "
-        "Largest layer: its share of the sum."
-    )
 
 
 def _counts(row: pd.Series) -> str:
@@ -135,14 +123,12 @@ def _of_best(results: RunData, effects: SummedEffects) -> Sequence[str]:
     axis, rows = size_axis(results), labelled(usable(compared(effects.rows)))
     if rows.empty:
         return []
-    largest: Any = rows[axis].max()
-    at_largest = rows[rows[axis].isna() | (rows[axis] == largest)]
-    best = at_largest.iloc[0]
+    best = at_largest_size(results, rows).iloc[0]
     others = rows[(rows["label"] == best["label"]) & (rows[axis] != best[axis])].sort_values(axis)
-    size = "" if pd.isna(best[axis]) else f" at {at_size(results, best[axis])}"
     ladder = ", ".join(f"{number(row['sum_median'])} at {row[axis]}" for _, row in others.iterrows())
     return [
-        f"{effects.title}: {best['label']}{size} will cost the model about {amount(best['sum_median'], effects.unit)} "
-        f"({number(best['sum_low'])} to {number(best['sum_high'])} on {_counts(best)}; sum over {effects.heads} heads, "
+        f"{effects.title}: {with_size(results, best)} will cost the model about "
+        f"{amount(best['sum_median'], effects.unit)} ({number(best['sum_low'])} to {number(best['sum_high'])} on "
+        f"{_counts(best)}; sum over {effects.heads} heads, "
         f"whose errors are taken as uncorrelated){f'; {ladder}' if ladder else ''}."
     ]

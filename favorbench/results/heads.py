@@ -9,7 +9,7 @@ import pandas as pd
 
 from favorbench.engine.columns import CELL, ESTIMATOR
 from favorbench.errors import ScenarioError
-from favorbench.formats import format_value, heading, percent
+from favorbench.formats import format_value, percent
 from favorbench.metrics import METRICS
 from favorbench.parameters import check_name
 from favorbench.registry import nearest, split_list
@@ -18,11 +18,18 @@ from favorbench.results.summary import (
     RunData,
     by_population,
     cost_share,
-    marked_name,
     population_title,
     split_groups,
 )
-from favorbench.results.tables import COST, bounds_in_words, rounding_level, shortened_inputs, size_axis, what_r_means
+from favorbench.results.tables import (
+    COST,
+    bounds_in_words,
+    by_size,
+    named_row,
+    rounding_level,
+    shortened_inputs,
+    what_r_means,
+)
 from favorbench.sections import Section
 from favorbench.statistics import bounded, unbounded
 
@@ -40,15 +47,10 @@ class Population(NamedTuple):
     heads: int
     rows: pd.DataFrame
 
-    @property
-    def cell(self) -> tuple[object, ...]:
-        """The values that its heads share."""
-        return tuple(self.rows.iloc[0][list(POPULATION)])
 
-
-def population_of(rows: pd.DataFrame, but: Sequence[str] = ()) -> Hashable:
-    """A key for the population of these rows; ``but``: axes to ignore."""
-    return tuple((axis, rows[axis].iloc[0]) for axis in POPULATION if axis not in but)
+def population_of(row: pd.Series, but: Sequence[str] = ()) -> Hashable:
+    """The values that the heads of one population share; ``but``: axes to ignore."""
+    return tuple(row[[axis for axis in POPULATION if axis not in but]])
 
 
 def can_be_compared(metric: str) -> bool:
@@ -90,7 +92,7 @@ def _with_failed_heads(rows: pd.DataFrame, sized: list[str], failed: set[str]) -
     """Add rows of infinite errors for the heads on which one of these estimators failed in all draws."""
     heads = rows[[*POPULATION, "head"]].drop_duplicates()
     estimators = rows[rows["estimator"].isin(failed)].drop(columns="head").drop_duplicates(sized)
-    every = estimators.merge(heads, on=list(POPULATION)).assign(ratio=math.inf, worse=True)
+    every = estimators.merge(heads, on=POPULATION).assign(ratio=math.inf, worse=True)
     return pd.concat([rows, every], ignore_index=True).drop_duplicates([*sized, "head"])
 
 
@@ -98,7 +100,7 @@ def _in_larger(frame: pd.DataFrame, most: int) -> pd.Series:
     """Whether each row belongs to a population of more than ``most`` heads."""
     if frame["head"].nunique() <= most:
         return pd.Series(False, frame.index)
-    return frame.groupby(list(POPULATION), dropna=False)["head"].transform("nunique") > most
+    return frame.groupby(POPULATION, dropna=False)["head"].transform("nunique") > most
 
 
 def on_each_head(results: RunData, metric: str = "mse") -> pd.DataFrame:
@@ -133,10 +135,9 @@ def populations(results: RunData, metric: str = "mse") -> list[Population]:
 
 def head_tables(results: RunData, metric: str = "mse") -> list[Section]:
     """A table for each population, by size and from the best estimator to the worst."""
-    axis, tables = size_axis(results), []
+    tables = []
     for population in populations(results, metric):
-        order = population.rows.assign(size=population.rows[axis].fillna(0)).sort_values(["size", "ratio_median"])
-        texts = rows_of(results, order, axis)
+        texts = rows_of(results, by_size(results, population.rows, "ratio_median"))
         tables.append(Section(title(population, metric), texts, legend(results), data=population.rows))
     return tables
 
@@ -146,12 +147,11 @@ def title(population: Population, metric: str = "mse") -> str:
     return f"{metric} / {metric} of uniform attention, over {population.title}"
 
 
-def rows_of(results: RunData, rows: pd.DataFrame, axis: str) -> list[dict[str, str]]:
+def rows_of(results: RunData, rows: pd.DataFrame) -> list[dict[str, str]]:
     """Rows of ``over_heads`` as texts."""
     return [
         {
-            "estimator": marked_name(row),
-            heading(axis): "-" if pd.isna(row["num_projections"]) else str(row[axis]),
+            **named_row(results, row),
             "cost": percent(cost_share(results, row)),
             "median": number(row["ratio_median"]),
             "quartiles": f"{number(row['ratio_q25'])} to {number(row['ratio_q75'])}",
@@ -166,8 +166,7 @@ def legend(results: RunData) -> str:
     """The meaning of the columns of a table over heads."""
     text = (
         "For each head the median over draws, divided by that of uniform attention (the mean of V); then the median "
-        "and the quartiles over heads. Worse: on how many heads uniform attention is better. "
-        f"{COST}"
+        f"and the quartiles over heads. Worse: on how many heads uniform attention is better. {COST}"
     )
     return " ".join(filter(None, [text, what_r_means(results), bounds_in_words(results), *shortened_inputs(results)]))
 

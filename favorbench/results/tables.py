@@ -9,12 +9,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from favorbench.engine.columns import CELL, ESTIMATOR, LABELS, RENAMED, describe_cell
+from favorbench.engine.columns import CELL, ESTIMATOR, LABELS, RENAMED, Labels, describe_cell
 from favorbench.errors import ScenarioError
 from favorbench.formats import ALIASES, counted, format_value, heading, percent
 from favorbench.metrics import METRICS
 from favorbench.registry import nearest
-from favorbench.results.summary import ROUNDING, STATS, RunData, cost_share, is_oracle
+from favorbench.results.summary import (
+    ROUNDING,
+    STATS,
+    RunData,
+    at_largest,
+    by_cell,
+    cost_share,
+    is_oracle,
+    marked_name,
+)
 from favorbench.sections import Section
 from favorbench.statistics import bounded, unbounded
 
@@ -53,12 +62,13 @@ def long_table(results: RunData, by: Sequence[str], metric: str, stat: str) -> p
     table = table.assign(n=_grouped(trials, by)["draw"].nunique()).reset_index()
     if not _compared(metric, stat):
         return table.assign(worse=False)
-    uniform, cells = trials[trials["estimator"] == "uniform"], [axis for axis in by if axis not in ESTIMATOR]
+    uniform = trials[trials["estimator"] == "uniform"]
+    cells = varying(trials, [axis for axis in by if axis not in ESTIMATOR])
     if cells:
         trivial = _statistic(uniform, cells, metric, stat).rename("trivial").reset_index()
         theirs = table[cells].merge(trivial, how="left", on=cells)["trivial"].to_numpy()
     else:
-        theirs = np.full(len(table), float(STATS[stat](uniform[metric])))
+        theirs = float(STATS[stat](uniform[metric]))
     ours, floor = table[column].to_numpy(), rounding_level(trials, metric)
     if METRICS[metric].better == "higher":
         return table.assign(worse=ours < theirs)
@@ -149,15 +159,15 @@ def _value_style(column: str, text: str) -> str:
 
 def cell_tables(results: RunData, metric: str = "mse", stat: str = "median") -> list[Section]:
     """One table for each cell: map x sampler in rows, R in columns, and the cost at the largest size."""
-    by, axes = ["estimator", "sampler", size_axis(results)], varying(results.trials)
-    long = long_table(_sized(results, by[-1]), [*axes, *by], metric, stat)
-    tables, summaries, shown = _split(long, axes), _split(results.summary, axes), []
-    for cell, trials in _split(results.trials, axes).items():
-        part, long = results._replace(trials=trials), tables[cell].drop(columns=axes)
+    by = ["estimator", "sampler", size_axis(results)]
+    tables = by_cell(long_table(_sized(results, by[-1]), [*CELL, *by], metric, stat))
+    summaries, shown = by_cell(results.summary), []
+    for cell, trials in by_cell(results.trials).items():
+        part, long = results._replace(trials=trials), tables[cell].drop(columns=[*CELL])
         meaning = f"{legend(part, _compared(metric, stat))} {COST[:-1]}, at the largest size."
         note = f"{stat} {metric} of {draws_in_words(long['n'])}. {meaning}"
         table = _pivot(part, long, by, metric, stat, f"{metric}, {describe_cell(trials.iloc[0])}", note)
-        rows = summaries[cell].sort_values("num_projections", na_position="first").to_dict("records")
+        rows = at_largest(summaries[cell]).to_dict("records")
         costs = {(row["estimator"], "-" if pd.isna(row["sampler"]) else row["sampler"]): row for row in rows}
         texts = [
             {**row, "cost": percent(cost_share(part, costs[row["estimator"], row["sampler"]]))} for row in table.rows
@@ -166,9 +176,15 @@ def cell_tables(results: RunData, metric: str = "mse", stat: str = "median") -> 
     return shown
 
 
-def _split(frame: pd.DataFrame, axes: list[str]) -> dict[tuple[object, ...], pd.DataFrame]:
-    """The rows of each combination of values of these axes."""
-    return dict(iter(frame.groupby(axes, sort=False))) if axes else {(): frame}
+def named_row(results: RunData, row: Labels) -> dict[str, str]:
+    """The first columns of a table with a row for each estimator and size."""
+    axis = size_axis(results)
+    return {"estimator": marked_name(row), heading(axis): "-" if pd.isna(row["num_projections"]) else str(row[axis])}
+
+
+def by_size(results: RunData, rows: pd.DataFrame, value: str) -> pd.DataFrame:
+    """Rows sorted by size, those without one first, and by a value from the least to the largest."""
+    return rows.assign(size=rows[size_axis(results)].fillna(0)).sort_values(["size", value])
 
 
 def rounding_level(trials: pd.DataFrame, metric: str) -> float:
@@ -208,6 +224,18 @@ def at_size(results: RunData, size: object) -> str:
     """ "R = 64", "64 features" or "the cost of 64 features"."""
     words = {"projections": "R = {}", "features": "{} features", "cost": "the cost of {} features"}
     return words[results.scenario.budget].format(size)
+
+
+def largest_size(results: RunData, rows: pd.DataFrame) -> str:
+    """The largest size of these rows in words; empty where none has a size."""
+    largest = rows[size_axis(results)].max()
+    return "" if pd.isna(largest) else at_size(results, largest)
+
+
+def with_size(results: RunData, row: Labels) -> str:
+    """ "positive / iid at R = 64"; the label alone where the estimator has no size."""
+    size = row[size_axis(results)]
+    return row["label"] if pd.isna(size) else f"{row['label']} at {at_size(results, size)}"
 
 
 def at_largest_size(results: RunData, rows: pd.DataFrame, of: pd.DataFrame | None = None) -> pd.DataFrame:

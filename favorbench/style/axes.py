@@ -51,17 +51,14 @@ def log_ticks(axis: Axis) -> None:
     if high < 2.5 * low:
         axis.set_major_locator(ticker.MaxNLocator(5, steps=[1, 2, 5, 10]))
         axis.set_minor_locator(ticker.NullLocator())
-        axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: _short(value)))
-    elif high < 1000 * low:
-        axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0) if high < 30 * low else (1.0, 3.0)))
-        axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: _short(value)))
     else:
-        axis.set_major_locator(ticker.LogLocator())
-        axis.set_major_formatter(ticker.LogFormatterMathtext())
+        subs = (1.0, 2.0, 5.0) if high < 30 * low else (1.0, 3.0) if high < 1000 * low else (1.0,)
+        axis.set_major_locator(ticker.LogLocator(subs=subs))
+    axis.set_major_formatter(ticker.FuncFormatter(_short) if high < 1000 * low else ticker.LogFormatterMathtext())
     axis.set_minor_formatter(ticker.NullFormatter())
 
 
-def _short(value: float) -> str:
+def _short(value: float, _: int | None = None) -> str:
     if 1e-3 <= value < 1e5:
         return f"{value:g}"
     mantissa, exponent = f"{value:e}".split("e")
@@ -107,7 +104,7 @@ def same_range(axes: Sequence[Axes], groups: Sequence[Hashable]) -> None:
                 log_ticks(ax.yaxis)
             spec = ax.get_subplotspec()
             row = ax.figure, spec and spec.rowspan.start
-            if len({*rows, row}) == len(rows):
+            if row in rows:
                 ax.tick_params(axis="y", which="both", labelleft=False)
                 ax.set_ylabel("")
             rows.add(row)

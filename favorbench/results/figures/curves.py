@@ -78,7 +78,7 @@ def _comparison(results: RunData, metric: str, series: str, panel: str) -> list[
         baselines = cell[(cell["kind"] == "baseline") | ((series == "estimator") & ~cell.index.isin(rows.index))]
         for name, part in _panels(curves, panel, curves.index.isin(methods.index)):
             joined = ", ".join(filter(None, (title, name)))
-            panels.append(CurvePanel(joined, population_of(cell), part, baselines))
+            panels.append(CurvePanel(joined, population_of(cell.iloc[0]), part, baselines))
     count = len(others) + len(methods["kind"].unique())
     several = len(rows["estimator"].unique()) > 1 < len(rows["sampler"].dropna().unique())
     same = f" {file_name(others, panel)} shows the same errors with one curve per {panel}." if several else ""
@@ -114,11 +114,11 @@ def _panels(curves: pd.DataFrame, panel: str, apart: np.ndarray) -> Iterator[tup
 
 def against_axes(results: RunData, metric: str) -> list[style.Chart]:
     """Error against L, d and scale, where they vary, at a small, a middle and a large size."""
-    charts = (_against(results, metric, axis) for axis in AXES if results.summary[axis].nunique() > 1)
-    return [chart for chart in charts if chart is not None]
+    varying = (axis for axis in AXES if results.summary[axis].nunique() > 1)
+    return [chart for axis in varying for chart in _against(results, metric, axis)]
 
 
-def _against(results: RunData, metric: str, axis: str) -> style.Chart | None:
+def _against(results: RunData, metric: str, axis: str) -> list[style.Chart]:
     name, label, together = AXES[axis]
     estimators, size = compared(results.summary), size_axis(results)
     common = sorted(set.intersection(*(set(rows[size].dropna()) for _, rows in estimators.groupby(axis))))
@@ -132,12 +132,12 @@ def _against(results: RunData, metric: str, axis: str) -> style.Chart | None:
             rows = cell if chosen is None else cell[cell["num_projections"].isna() | (cell[size] == chosen)]
             words = "R = int(d ln d)" if chosen is None else at_size(results, chosen)
             curves = labelled(compared(rows))
-            joined, group = ", ".join(filter(None, (title, words))), population_of(cell, together)
+            joined, group = ", ".join(filter(None, (title, words))), population_of(cell.iloc[0], together)
             panels.append(CurvePanel(
                 joined, group, curves.assign(series=curves[series].astype(str)), rows[rows["kind"] == "baseline"]
             ))  # fmt: skip
     title = f"Error against {label}"
-    return _chart(results, metric, name, title, axis, label, panels, len(sizes)) if panels else None
+    return [_chart(results, metric, name, title, axis, label, panels, len(sizes))] if panels else []
 
 
 def _chart(
