@@ -63,16 +63,16 @@ def long_table(results: RunData, by: Sequence[str], metric: str, stat: str) -> p
     if not _compared(metric, stat):
         return table.assign(worse=False)
     uniform = trials[trials["estimator"] == "uniform"]
-    cells = varying(trials, [axis for axis in by if axis not in ESTIMATOR])
+    cells = [axis for axis in by if axis not in ESTIMATOR]
     if cells:
         trivial = _statistic(uniform, cells, metric, stat).rename("trivial").reset_index()
         theirs = table[cells].merge(trivial, how="left", on=cells)["trivial"].to_numpy()
     else:
         theirs = float(STATS[stat](uniform[metric]))
     ours, floor = table[column].to_numpy(), rounding_level(trials, metric)
-    if METRICS[metric].better == "higher":
-        return table.assign(worse=ours < theirs)
-    return table.assign(worse=np.maximum(ours, floor) > np.maximum(theirs, floor))
+    higher = METRICS[metric].better == "higher"
+    worse = ours < theirs if higher else np.maximum(ours, floor) > np.maximum(theirs, floor)
+    return table.assign(worse=worse & (table.get("estimator") != "uniform"))  # the order of a sum may differ
 
 
 def _compared(metric: str, stat: str) -> bool:
