@@ -148,11 +148,7 @@ def test_long_names_are_broken_before_columns_are_parted():
 def test_bounds_are_marked_in_tables_over_heads():
     results = of_heads(3, methods="clusters,top(2):clusters", baselines="uniform,best-rank,top-keys,sampled-keys")
     (population,) = heads.populations(results)
-    marked = {
-        row["estimator"]
-        for row in heads.rows_of(results, population.rows)
-        if "(bound)" in row["estimator"]
-    }
+    marked = {row["estimator"] for row in heads.rows_of(results, population.rows) if "(bound)" in row["estimator"]}
     assert marked == {"best-rank (bound)", "top-keys (bound)", "top(2):clusters (bound)"}
     assert "best-rank, top-keys, top(2):clusters look at every pair" in heads.legend(results)
     assert "look" not in heads.legend(of_heads(3, "without", baselines="uniform"))
