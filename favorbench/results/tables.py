@@ -98,13 +98,13 @@ def varying(trials: pd.DataFrame, axes: Sequence[str] = CELL) -> list[str]:
 
 def pivoted(results: RunData, by: Sequence[str], metric: str = "mse", stat: str = "median") -> Section:
     """The last axis of ``by`` as columns. Estimators without a size repeat their value in every column of sizes."""
-    long = long_table(_sized(results, by[-1]), by, metric, stat)
+    long = long_table(sized(results, by[-1]), by, metric, stat)
     pooled = _pooled(results.trials, by)
     caption = f"{stat} {metric} of {draws_in_words(long['n'])}" + (f", pooled over {pooled}" if pooled else "")
     return _pivot(results, long, by, metric, stat, caption, legend(results, _compared(metric, stat)))
 
 
-def _sized(results: RunData, axis: str) -> RunData:
+def sized(results: RunData, axis: str) -> RunData:
     """The run with a missing size in rows without a size, where the axis is one of sizes."""
     if axis not in SIZES:
         return results
@@ -120,7 +120,7 @@ def _pivot(
     floor = rounding_level(results.trials, metric)
     write = partial(format_value, metric="n" if stat == "n" else metric, floor=floor)
     texts = _texts(long, labels, axis, f"{metric}_{stat}", write)
-    columns = sorted(dict.fromkeys(long[axis].dropna()), key=lambda value: (isinstance(value, str), value))
+    columns = sorted(long[axis].dropna().unique())
     rows = [
         dict(zip((heading(label) for label in labels), key, strict=True))
         | {f"{heading(axis)} = {v}": row.get(v, row.get(None, "-")) for v in columns}
@@ -144,11 +144,9 @@ def _texts(
     """For each combination of labels, as texts and in the order of the first label first, the text at each value."""
     names = [["-" if pd.isna(value) else str(value) for value in long[label]] for label in labels]
     texts: dict[tuple[str, ...], dict[Any, str]] = {}
-    for place, row in enumerate(long[[axis, column, "worse"]].itertuples(index=False)):
-        key = tuple(texts_of_label[place] for texts_of_label in names)
-        texts.setdefault(key, {})[None if pd.isna(row[0]) else row[0]] = write(row[1]) + "*" * bool(row[2])
-    order = [list(dict.fromkeys(column)) for column in names]
-    keys = sorted(texts, key=lambda key: [known.index(label) for known, label in zip(order, key, strict=True)])
+    for *key, value, number, worse in zip(*names, long[axis], long[column], long["worse"], strict=True):
+        texts.setdefault(tuple(key), {})[None if pd.isna(value) else value] = write(number) + "*" * worse
+    keys = sorted(texts, key=lambda key: [known.index(label) for known, label in zip(names, key, strict=True)])
     return {key: texts[key] for key in keys}
 
 
@@ -160,7 +158,7 @@ def _value_style(column: str, text: str) -> str:
 def cell_tables(results: RunData, metric: str = "mse", stat: str = "median") -> list[Section]:
     """One table for each cell: map x sampler in rows, R in columns, and the cost at the largest size."""
     by = ["estimator", "sampler", size_axis(results)]
-    tables = by_cell(long_table(_sized(results, by[-1]), [*CELL, *by], metric, stat))
+    tables = by_cell(long_table(sized(results, by[-1]), [*CELL, *by], metric, stat))
     summaries, shown = by_cell(results.summary), []
     for cell, trials in by_cell(results.trials).items():
         part, long = results._replace(trials=trials), tables[cell].drop(columns=[*CELL])

@@ -208,9 +208,7 @@ def _legend(figure: Figure, axes: Sequence[Axes]) -> tuple[Legend | None, float]
     entries, width = _entries(axes), figure.bbox.width
     if options().size is not None:
         entries = dict(sorted(((shorter(name), entries[name]) for name in entries), key=lambda entry: len(entry[0])))
-    for rows in range(-(-len(entries) // 6), len(entries) + 1):
-        if not rows:
-            continue
+    for rows in range(max(1, -(-len(entries) // 6)), len(entries) + 1):
         legend = figure.legend(
             list(entries.values()), list(entries), ncols=-(-len(entries) // rows), loc="lower center",
             bbox_to_anchor=(0.5, 0.0), borderaxespad=0.0, borderpad=0.1, frameon=False,
