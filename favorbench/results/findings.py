@@ -7,8 +7,7 @@ from typing import Any
 import pandas as pd
 
 from favorbench.engine.columns import describe_cell
-from favorbench.results.effect import effect_sentences
-from favorbench.results.heads import number, populations
+from favorbench.results.heads import effect_sentences, number, populations
 from favorbench.results.summary import RunData, by_cell, compared, estimator_name, estimator_names, rows_of, usable
 from favorbench.results.tables import (
     at_largest_size,

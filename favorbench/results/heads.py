@@ -1,4 +1,4 @@
-"""The heads of an input as a population: how errors spread over heads, and how often uniform attention wins."""
+"""The heads of an input as a population: how errors spread over heads, and the sum of their effects on the model."""
 
 import math
 from collections.abc import Callable, Hashable, Sequence
@@ -10,25 +10,31 @@ import pandas as pd
 from favorbench.engine.columns import CELL, ESTIMATOR
 from favorbench.errors import ScenarioError
 from favorbench.formats import format_value, percent
-from favorbench.metrics import METRICS
+from favorbench.metrics import EFFECT, METRICS
 from favorbench.parameters import check_name
 from favorbench.registry import nearest, split_list
 from favorbench.results.summary import (
     POPULATION,
     RunData,
     by_population,
+    compared,
     cost_share,
+    labelled,
     population_title,
     split_groups,
+    usable,
 )
 from favorbench.results.tables import (
     COST,
+    at_largest_size,
     bounds_in_words,
     by_size,
     named_row,
     rounding_level,
     shortened_inputs,
+    size_axis,
     what_r_means,
+    with_size,
 )
 from favorbench.sections import Section
 from favorbench.statistics import bounded, unbounded
@@ -36,6 +42,13 @@ from favorbench.statistics import bounded, unbounded
 FEW = 6  # heads of one input, up to which a figure has a panel for each; tables and sentences are over two or more
 
 STATISTICS = ("heads", "ratio_median", "ratio_q25", "ratio_q75", "worse", "worst_head", "worst_ratio")
+
+#: A label of a head: its layer, its number, and its text where there are several.
+_LABEL = r"L(?P<layer>\d+)H(?P<number>\d+)(?:@(?P<text>.+))?"
+
+LARGE = 0.1  # of nats or 1 - cosine: a second-order prediction of more is rough
+
+_SIZED = [*POPULATION, "kind", "estimator", "sampler", "num_projections", "budget"]
 
 _Run = TypeVar("_Run", bound=RunData)
 
@@ -74,11 +87,10 @@ def over_heads(results: RunData, metric: str = "mse") -> pd.DataFrame:
     several = _in_larger(summary, 1)
     if not several.any():
         return summary.loc[several, labels].assign(**dict.fromkeys(STATISTICS, ()))
-    sized = [*POPULATION, "kind", "estimator", "sampler", "num_projections", "budget"]
     rows = on_each_head(results._replace(summary=summary[several]), metric)
     if failed := {name.partition(" under ")[0] for name in results.failed}:
-        rows = _with_failed_heads(rows, sized, failed)
-    groups = rows.groupby(sized, sort=False, dropna=False)
+        rows = _with_failed_heads(rows, failed)
+    groups = rows.groupby(_SIZED, sort=False, dropna=False)
     worst = rows.loc[groups["ratio"].idxmax()].reset_index(drop=True)
     spreads = [quartiles(ratio) for ratio in split_groups(rows["ratio"], groups.ngroup().to_numpy())]
     return worst[labels].assign(
@@ -88,12 +100,12 @@ def over_heads(results: RunData, metric: str = "mse") -> pd.DataFrame:
     )[[*labels, *STATISTICS]]  # fmt: skip
 
 
-def _with_failed_heads(rows: pd.DataFrame, sized: list[str], failed: set[str]) -> pd.DataFrame:
+def _with_failed_heads(rows: pd.DataFrame, failed: set[str]) -> pd.DataFrame:
     """Add rows of infinite errors for the heads on which one of these estimators failed in all draws."""
     heads = rows[[*POPULATION, "head"]].drop_duplicates()
-    estimators = rows[rows["estimator"].isin(failed)].drop(columns="head").drop_duplicates(sized)
+    estimators = rows[rows["estimator"].isin(failed)].drop(columns="head").drop_duplicates(_SIZED)
     every = estimators.merge(heads, on=POPULATION).assign(ratio=math.inf, worse=True)
-    return pd.concat([rows, every], ignore_index=True).drop_duplicates([*sized, "head"])
+    return pd.concat([rows, every], ignore_index=True).drop_duplicates([*_SIZED, "head"])
 
 
 def _in_larger(frame: pd.DataFrame, most: int) -> pd.Series:
@@ -178,6 +190,112 @@ def number(ratio: float) -> str:
     if ratio and not 1e-3 <= ratio < 99.5:
         return format_value(ratio, "mse")
     return f"{ratio:#.2g}" if ratio < 9.95 else f"{ratio:.0f}"
+
+
+class SummedEffects(NamedTuple):
+    """Effects summed over the heads of one population. rows: for each estimator and size a row, the least first.
+
+    sum_median, sum_low, sum_high: of the sums over all heads, one for each of ``texts`` and of ``draws``; layer, share:
+    the layer with most, and its share. unit: nats per token, or 1 - cosine.
+    """
+
+    title: str
+    heads: int
+    unit: str
+    rows: pd.DataFrame
+
+
+def summed_effects(results: RunData) -> list[SummedEffects]:
+    """The sums of each population whose heads have gradients."""
+    if EFFECT not in results.trials:
+        return []
+    return [
+        _summed(rows, unit_of(results, rows))
+        for rows in by_population(place_heads(results.trials.dropna(subset=[EFFECT])))
+    ]
+
+
+def unit_of(results: RunData, rows: pd.DataFrame) -> str:
+    """The unit of the effect on the input of these rows."""
+    files: Any = results.manifest["input_files"]
+    return next((file.get("effect", "") for file in files if file["input"] == rows["input"].iloc[0]), "")
+
+
+def amount(effect: float, unit: str) -> str:
+    """ "0.012 nats per token" or "0.0050 in 1 - cosine"."""
+    return f"{number(effect)} {'' if unit.startswith('nats') else 'in '}{unit}"
+
+
+def place_heads(rows: pd.DataFrame) -> pd.DataFrame:
+    """Add the layer, the number and the text of each head from its label; empty where it has none."""
+    return rows.join(rows["head"].str.extract(_LABEL).fillna(""))
+
+
+def _summed(rows: pd.DataFrame, unit: str) -> SummedEffects:
+    heads, summed = int(rows.groupby("text")["head"].nunique().max()), []
+    for _, group in rows.groupby(_SIZED, sort=False, dropna=False):
+        sums = group.groupby(["text", "trial"])[EFFECT].agg(["sum", "count"])
+        whole = sums.loc[sums["count"] == heads, "sum"].to_numpy()  # a head on which it failed is missing
+        if not len(whole):
+            continue
+        layers = group.groupby("layer")[EFFECT].sum()
+        with np.errstate(invalid="ignore"):
+            share = layers.max() / layers.sum()
+        summed.append({
+            **group.iloc[0][_SIZED], "heads": heads, "sum_median": np.median(whole),
+            "sum_low": whole.min(), "sum_high": whole.max(), "texts": group["text"].nunique(),
+            "draws": group["trial"].nunique(), "layer": layers.idxmax(), "share": share,
+        })  # fmt: skip
+    frame = pd.DataFrame(summed).astype({"num_projections": "Int64", "budget": "Int64"})
+    return SummedEffects(population_title(rows.iloc[0], heads), heads, unit, frame.sort_values("sum_median"))
+
+
+def effect_tables(results: RunData) -> list[Section]:
+    """A table for each population, by size and from the least effect to the largest."""
+    return [
+        Section(
+            f"Predicted effect on the model ({total.unit}), sum over {total.title}",
+            [_effect_texts(results, row) for _, row in by_size(results, total.rows, "sum_median").iterrows()],
+            f"The effect of the errors of all {total.heads} heads on one text, to second order, as if errors of "
+            f"different heads were uncorrelated: median and range of {_counts(total.rows.iloc[0])}. Above about "
+            f"{LARGE:g} it is rough. Largest layer: its share of the sum.",
+            data=total.rows,
+        )
+        for total in summed_effects(results)
+    ]
+
+
+def _effect_texts(results: RunData, row: pd.Series) -> dict[str, str]:
+    layer = f"{row['share']:.0%} L{row['layer']}" if row["layer"] and np.isfinite(row["share"]) else "-"
+    return {
+        **named_row(results, row), "sum": number(row["sum_median"]),
+        "lowest to highest": f"{number(row['sum_low'])} to {number(row['sum_high'])}", "largest layer": layer,
+    }  # fmt: skip
+
+
+def _counts(row: pd.Series) -> str:
+    texts, draws = (f"{row[name]} {name if row[name] > 1 else name[:-1]}" for name in ("texts", "draws"))
+    return f"{texts}, {draws} of each estimator"
+
+
+def effect_sentences(results: RunData) -> list[str]:
+    """For each population the estimator with the least predicted effect at the largest size, and its other sizes."""
+    return [sentence for effects in summed_effects(results) for sentence in _of_best(results, effects)]
+
+
+def _of_best(results: RunData, effects: SummedEffects) -> Sequence[str]:
+    axis, rows = size_axis(results), labelled(usable(compared(effects.rows)))
+    if rows.empty:
+        return []
+    best = at_largest_size(results, rows).iloc[0]
+    others = rows[(rows["label"] == best["label"]) & (rows[axis] != best[axis])].sort_values(axis)
+    ladder = ", ".join(f"{number(row['sum_median'])} at {row[axis]}" for _, row in others.iterrows())
+    return [
+        f"{effects.title}: {with_size(results, best)} will cost the model about "
+        f"{amount(best['sum_median'], effects.unit)} ({number(best['sum_low'])} to {number(best['sum_high'])} on "
+        f"{_counts(best)}; sum over {effects.heads} heads, "
+        f"whose errors are taken as uncorrelated){f'; {ladder}' if ladder else ''}."
+    ]
 
 
 def filtered(results: _Run, keep: Callable[[pd.DataFrame], Any]) -> _Run:

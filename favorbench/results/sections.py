@@ -10,7 +10,6 @@ from favorbench.files import write_text
 from favorbench.formats import heading, printable
 from favorbench.metrics import EFFECT
 from favorbench.results import heads
-from favorbench.results.effect import effect_tables
 from favorbench.results.findings import cell_sentences, run_sentences
 from favorbench.results.ranking import Ranking, ranking_section, rankings, rankings_over_heads
 from favorbench.results.summary import RunData
@@ -30,7 +29,7 @@ def tables(results: RunData, metric: str = "mse", stat: str = "median", alone: b
     if not alone:
         over = heads.head_tables(results, metric) if stat == "median" and heads.can_be_compared(metric) else []
         few = heads.without_many(results, 1 if over else heads.FEW)
-        over = [*(effect_tables(results) if stat == "median" and metric in ("mse", EFFECT) else []), *over]
+        over = [*(heads.effect_tables(results) if stat == "median" and metric in ("mse", EFFECT) else []), *over]
     return dedupe_notes([*over, *(cell_tables(few, metric, stat) if len(few.summary) else [])])
 
 
@@ -74,7 +73,7 @@ def summary_sections(results: RunData) -> Sections:
     Inputs with many heads have no tables of single heads.
     """
     few, scenario = heads.without_many(results, heads.FEW), results.scenario
-    shown = [findings(results, heads.FEW), *dedupe_notes([*effect_tables(results), *heads.head_tables(results)])]
+    shown = [findings(results, heads.FEW), *dedupe_notes([*heads.effect_tables(results), *heads.head_tables(results)])]
     if scenario.budget != "projections":
         shown += ranking_sections(results, most=heads.FEW)
     return Sections([*shown, *dedupe_notes(cell_tables(few) if len(few.summary) else [])])
@@ -98,7 +97,7 @@ def page_parts(results: RunData) -> list[PagePart]:
     """The populations of heads, then the cells; single heads of a population are closed."""
     populations, cells = heads.populations(results), results.summary.drop_duplicates(list(CELL))
     together = [population.rows.iloc[[0]] for population in populations]
-    effects = {heads.population_of(table.data.iloc[0]): table for table in effect_tables(results)}
+    effects = {heads.population_of(table.data.iloc[0]): table for table in heads.effect_tables(results)}
     axes = axes_of(pd.concat([*together, cells])[list(CELL)])
     parts, many = [], set()
     for population, chosen in zip(populations, axes, strict=False):

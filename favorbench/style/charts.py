@@ -23,8 +23,7 @@ from scipy.spatial import KDTree
 from favorbench.errors import ScenarioError
 from favorbench.files import write_whole
 from favorbench.formats import printable, shown
-from favorbench.style.axes import column_width, same_range
-from favorbench.style.palette import context, darken, on_dark, options, plain
+from favorbench.style.looks import column_width, context, darken, on_dark, options, plain, same_range
 
 MAX_PANELS = 12  # in one file
 NARROW_PANEL = 3.0  # inches: titles stand on several lines

@@ -12,9 +12,17 @@ from matplotlib.colors import LogNorm
 from favorbench import style
 from favorbench.metrics import EFFECT
 from favorbench.registry import split_list
-from favorbench.results.effect import amount, place_heads, unit_of
 from favorbench.results.figures.blocks import MOST, caption, draws_of, relative_label
-from favorbench.results.heads import FEW, can_be_compared, check_known, number, on_each_head
+from favorbench.results.heads import (
+    FEW,
+    amount,
+    can_be_compared,
+    check_known,
+    number,
+    on_each_head,
+    place_heads,
+    unit_of,
+)
 from favorbench.results.summary import (
     RunData,
     at_largest,
