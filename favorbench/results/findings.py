@@ -8,7 +8,7 @@ import pandas as pd
 
 from favorbench.engine.columns import describe_cell
 from favorbench.results.heads import effect_sentences, number, populations
-from favorbench.results.summary import RunData, by_cell, compared, estimator_name, estimator_names, rows_of, usable
+from favorbench.results.summary import RunData, cells_of, compared, estimator_name, estimator_names, rows_of, usable
 from favorbench.results.tables import (
     at_largest_size,
     at_size,
@@ -112,10 +112,9 @@ def _least_error(
 
 def cell_sentences(results: RunData) -> list[str]:
     """For each cell: the first estimators to beat uniform attention, the least error, and the gain over random keys."""
-    trials = by_cell(results.trials)
     return [
-        f"{describe_cell(cell.iloc[0])}: " + _of_cell(results, trials[key], cell).replace(" / ", "/")
-        for key, cell in by_cell(results.summary).items()
+        f"{describe_cell(cell.iloc[0])}: " + _of_cell(results, trials, cell).replace(" / ", "/")
+        for trials, cell in cells_of(results)
     ]
 
 

@@ -280,22 +280,21 @@ def _counts(row: pd.Series) -> str:
 
 def effect_sentences(results: RunData) -> list[str]:
     """For each population the estimator with the least predicted effect at the largest size, and its other sizes."""
-    return [sentence for effects in summed_effects(results) for sentence in _of_best(results, effects)]
-
-
-def _of_best(results: RunData, effects: SummedEffects) -> Sequence[str]:
-    axis, rows = size_axis(results), labelled(usable(compared(effects.rows)))
-    if rows.empty:
-        return []
-    best = at_largest_size(results, rows).iloc[0]
-    others = rows[(rows["label"] == best["label"]) & (rows[axis] != best[axis])].sort_values(axis)
-    ladder = ", ".join(f"{number(row['sum_median'])} at {row[axis]}" for _, row in others.iterrows())
-    return [
-        f"{effects.title}: {with_size(results, best)} will cost the model about "
-        f"{amount(best['sum_median'], effects.unit)} ({number(best['sum_low'])} to {number(best['sum_high'])} on "
-        f"{_counts(best)}; sum over {effects.heads} heads, "
-        f"whose errors are taken as uncorrelated){f'; {ladder}' if ladder else ''}."
-    ]
+    axis, said = size_axis(results), []
+    for effects in summed_effects(results):
+        rows = labelled(usable(compared(effects.rows)))
+        if rows.empty:
+            continue
+        best = at_largest_size(results, rows).iloc[0]
+        others = rows[(rows["label"] == best["label"]) & (rows[axis] != best[axis])].sort_values(axis)
+        ladder = ", ".join(f"{number(row['sum_median'])} at {row[axis]}" for _, row in others.iterrows())
+        said.append(
+            f"{effects.title}: {with_size(results, best)} will cost the model about "
+            f"{amount(best['sum_median'], effects.unit)} ({number(best['sum_low'])} to {number(best['sum_high'])} on "
+            f"{_counts(best)}; sum over {effects.heads} heads, whose errors are taken as uncorrelated)"
+            f"{ladder and f'; {ladder}'}."
+        )
+    return said
 
 
 def filtered(results: _Run, keep: Callable[[pd.DataFrame], Any]) -> _Run:

@@ -17,8 +17,8 @@ from favorbench.results.summary import (
     POPULATION,
     RunData,
     at_largest,
-    by_cell,
     by_population,
+    cells_of,
     cost_share,
     is_oracle,
     marked_name,
@@ -79,8 +79,7 @@ class Ranking(NamedTuple):
 
 def rankings(results: RunData, metric: str = "mse") -> list[Ranking]:
     """A ranking for every cell: medians, and sign tests of all pairs on the same draws, Holm over the cell."""
-    trials = by_cell(results.trials)
-    return [_of_cell(trials[key], cell, metric) for key, cell in by_cell(results.summary).items()]
+    return [_of_cell(trials, cell, metric) for trials, cell in cells_of(results)]
 
 
 def _of_cell(trials: pd.DataFrame, cell: pd.DataFrame, metric: str) -> Ranking:

@@ -119,6 +119,12 @@ def by_cell(frame: pd.DataFrame) -> dict[tuple[object, ...], pd.DataFrame]:
     return dict(iter(frame.groupby(list(CELL), sort=False)))
 
 
+def cells_of(results: RunData) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
+    """The trials and the summary of each cell."""
+    trials = by_cell(results.trials)
+    return [(trials[key], cell) for key, cell in by_cell(results.summary).items()]
+
+
 def by_population(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
     """The rows of each population of heads."""
     return (rows for _, rows in frame.groupby(POPULATION, sort=False, dropna=False))

@@ -20,6 +20,7 @@ from favorbench.results.summary import (
     RunData,
     at_largest,
     by_cell,
+    cells_of,
     cost_share,
     is_oracle,
     marked_name,
@@ -158,14 +159,14 @@ def _value_style(column: str, text: str) -> str:
 def cell_tables(results: RunData, metric: str = "mse", stat: str = "median") -> list[Section]:
     """One table for each cell: map x sampler in rows, R in columns, and the cost at the largest size."""
     by = ["estimator", "sampler", size_axis(results)]
-    tables = by_cell(long_table(sized(results, by[-1]), [*CELL, *by], metric, stat))
-    summaries, shown = by_cell(results.summary), []
-    for cell, trials in by_cell(results.trials).items():
-        part, long = results._replace(trials=trials), tables[cell].drop(columns=[*CELL])
+    tables = by_cell(long_table(sized(results, by[-1]), [*CELL, *by], metric, stat)).values()
+    shown = []
+    for table, (trials, cell) in zip(tables, cells_of(results), strict=True):
+        part, long = results._replace(trials=trials), table.drop(columns=[*CELL])
         meaning = f"{legend(part, _compared(metric, stat))} {COST[:-1]}, at the largest size."
         note = f"{stat} {metric} of {draws_in_words(long['n'])}. {meaning}"
         table = _pivot(part, long, by, metric, stat, f"{metric}, {describe_cell(trials.iloc[0])}", note)
-        rows = at_largest(summaries[cell]).to_dict("records")
+        rows = at_largest(cell).to_dict("records")
         costs = {(row["estimator"], "-" if pd.isna(row["sampler"]) else row["sampler"]): row for row in rows}
         texts = [
             {**row, "cost": percent(cost_share(part, costs[row["estimator"], row["sampler"]]))} for row in table.rows

@@ -5,7 +5,6 @@ from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
@@ -70,16 +69,16 @@ def _comparison(results: RunData, metric: str, series: str, panel: str) -> list[
         or rows.groupby(["estimator", "sampler"], dropna=False)[x].nunique().max() < 2
     ):
         return []
-    rows = rows.assign(series=rows[series].astype(str))
-    methods = rows[(rows["kind"] == "method") & rows[panel].isna()] if len(others) > 1 else rows[:0]
+    apart = (rows["kind"] == "method") & rows[panel].isna() & (len(others) > 1)
+    rows = rows.assign(series=rows[series].astype(str), apart=apart)
     panels = []
     for title, cell in cells(results):
         curves = rows[rows.index.isin(cell.index)]
         baselines = cell[(cell["kind"] == "baseline") | ((series == "estimator") & ~cell.index.isin(rows.index))]
-        for name, part in _panels(curves, panel, curves.index.isin(methods.index)):
+        for name, part in _panels(curves, panel):
             joined = ", ".join(filter(None, (title, name)))
             panels.append(CurvePanel(joined, population_of(cell.iloc[0]), part, baselines))
-    count = len(others) + len(methods["kind"].unique())
+    count = len(others) + int(apart.any())
     several = len(rows["estimator"].unique()) > 1 < len(rows["sampler"].dropna().unique())
     same = f" {file_name(others, panel)} shows the same errors with one curve per {panel}." if several else ""
     sizes = {"projections": "number of projections R", "features": "budget: number of features",
@@ -101,13 +100,13 @@ def file_name(names: Sequence[str], axis: str) -> str:
     return "-vs-".join(map(style.slug, ordered))
 
 
-def _panels(curves: pd.DataFrame, panel: str, apart: np.ndarray) -> Iterator[tuple[str, pd.DataFrame]]:
+def _panels(curves: pd.DataFrame, panel: str) -> Iterator[tuple[str, pd.DataFrame]]:
     """A panel for each value of an axis, and one for what stands apart; rows without a value stand in all panels."""
-    everywhere = curves[curves[panel].isna() & ~apart]
+    everywhere = curves[curves[panel].isna() & ~curves["apart"]]
     for value, rows in curves.dropna(subset=[panel]).groupby(panel, sort=False):
         yield str(value), pd.concat([rows, everywhere])
-    if apart.any():
-        yield "methods", curves[apart]
+    if curves["apart"].any():
+        yield "methods", curves[curves["apart"]]
     if len(everywhere) == len(curves) > 0:
         yield "", everywhere
 
