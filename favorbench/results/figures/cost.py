@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -142,7 +142,7 @@ def front(points: pd.DataFrame, exact: float) -> pd.DataFrame:
     Uniform attention, to whose error the ratios are, costs nothing. exact: the cost of exact attention, which has no
     error; may be NaN. NaN is on no front.
     """
-    usual = points[~points["bound"].astype(bool)].dropna(subset=["cost", "ratio"]).sort_values(["cost", "ratio"])
+    usual = points[~points["bound"]].dropna(subset=["cost", "ratio"]).sort_values(["cost", "ratio"])
     below = usual[~(usual["cost"] >= exact)]
     return below[below["ratio"] < below["ratio"].cummin().shift(fill_value=1.0).clip(upper=1.0)]
 
@@ -150,8 +150,8 @@ def front(points: pd.DataFrame, exact: float) -> pd.DataFrame:
 def coloured_of(panels: Panels) -> list[str]:
     """The estimators with a colour: a user's, the best one, the best map, FAVOR+, then those on the front."""
     rows = compared(pd.concat([points for _, points in panels]))
-    best = {str(name): float(error) for name, error in rows.groupby("label", sort=False)["ratio"].min().items()}
-    always = {*rows[rows["own"].astype(bool)]["label"]} | favor_of(best)
+    best: Any = rows.groupby("label", sort=False)["ratio"].min().to_dict()
+    always = {*rows[rows["own"]]["label"]} | favor_of(best)
     for some in (usable(rows), rows[rows["kind"] == "map"]):
         always |= {*sorted({*some["label"]}, key=lambda name: (best[name], name))[:1]}
     on_front = {name for _, points in panels for name in front(points, points["exact"].iloc[0])["label"]}

@@ -153,7 +153,7 @@ def _chart(
     sign = 1.0 if METRICS[metric].better == "lower" else -1.0
     errors = (sign * last[f"{metric}_median"]).groupby(last["series"]).median()
     users = labelled(rows.drop_duplicates(["series", "estimator", "sampler"])).query("own")["series"]
-    coloured = choose({name: float(errors[name]) for name in rows["series"].unique()}, max_curves(), {*users})
+    coloured = choose(errors[rows["series"].unique()].to_dict(), max_curves(), {*users})
     best = " best-rank may leave the axis below." if (results.summary["estimator"] == "best-rank").any() else ""
     text = (
         f"Median of {draws_of(results)}, band from 10 % to 90 %.{measured_on(results)} {what_r_means(results)} "
