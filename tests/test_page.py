@@ -136,7 +136,7 @@ def test_every_number_of_a_cell_is_the_summarys():
 def test_every_number_over_heads_is_the_tables():
     results = of_heads(7)
     read, (population,) = made(results), heads.populations(results)
-    expected = heads.rows_of(results, population.rows, "num_projections")
+    expected = heads.rows_of(results, population.rows)
     rows = [row for table in read.of(0) for row in table["rows"][1:]]
     assert sorted(map(tuple, rows)) == sorted(tuple(record.values()) for record in expected)
     largest = read.of(0)[0]["rows"][1:]

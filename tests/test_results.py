@@ -288,7 +288,7 @@ def test_costs_are_shares_of_exact_attention_with_the_d_v_of_the_file():
     (population,), (ranked,) = heads.populations(results), rankings_over_heads(results)
     single = tables.cell_tables(select_heads(results, "h0"))[0].rows
     for rows in (
-        [row for row in heads.rows_of(results, population.rows, "num_projections") if row["R"] in ("8", "-")],
+        [row for row in heads.rows_of(results, population.rows) if row["R"] in ("8", "-")],
         ranking_section(results, ranked, "mse").rows,
         [row | {"estimator": row["estimator"] + " / iid" * (row["sampler"] == "iid")} for row in single],
     ):
